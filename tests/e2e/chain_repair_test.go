@@ -16,9 +16,9 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// This file counts what the manager writes: once for each change, and again when somebody else has changed what it wrote.
+// This file counts the manager's writes: one for each change, and another when somebody else has changed what it wrote.
 
-// configMapWrites lists what managers wrote to ConfigMaps of a namespace, oldest first.
+// configMapWrites returns the managers' writes to ConfigMaps of a namespace, oldest first.
 func (m *mesh) configMapWrites(t *testing.T, namespace string) []audit.Event {
 	t.Helper()
 	events, err := m.cluster.AuditEventsIn(namespace)
@@ -32,7 +32,7 @@ func (m *mesh) configMapWrites(t *testing.T, namespace string) []audit.Event {
 	return found
 }
 
-// countChainWrites counts those of chain documents, by namespace.
+// countChainWrites counts the writes of chain documents, by namespace.
 func (m *mesh) countChainWrites(t *testing.T) map[string]int {
 	t.Helper()
 	events, err := m.cluster.AuditEventsOf(manager.User)
@@ -46,7 +46,7 @@ func (m *mesh) countChainWrites(t *testing.T) map[string]int {
 	return count
 }
 
-// isConfigMapWrite of a ConfigMap. One that the API server refused is none.
+// isConfigMapWrite matches writes of ConfigMaps that the API server accepted.
 func isConfigMapWrite(event audit.Event) bool {
 	if event.ObjectRef == nil || event.ObjectRef.Resource != "configmaps" || event.ResponseStatus.Code >= 300 {
 		return false
@@ -54,7 +54,7 @@ func isConfigMapWrite(event audit.Event) bool {
 	return slices.Contains([]string{"create", "update", "patch", "delete"}, event.Verb)
 }
 
-// waitChainContains waits until the chain has a text in it, and returns its generation.
+// waitChainContains waits until the chain contains a text, and returns its generation.
 func (m *mesh) waitChainContains(t *testing.T, namespace, text string) int64 {
 	t.Helper()
 	var head struct{ Generation int64 }
@@ -64,7 +64,7 @@ func (m *mesh) waitChainContains(t *testing.T, namespace, text string) int64 {
 			return err
 		}
 		if !strings.Contains(document, text) {
-			return fmt.Errorf("it is %s", document)
+			return fmt.Errorf("the chain is %s", document)
 		}
 		return json.Unmarshal([]byte(document), &head)
 	})
@@ -77,18 +77,18 @@ func testRepair(t *testing.T, m *mesh) {
 	first := m.waitChainContains(t, namespace, `"a"`)
 	m.waitCondition(t, "ShardingConfig", namespace, "left", "Distributed", meta.ConditionTrue)
 	if count := m.countChainWrites(t)[namespace]; count != 1 {
-		t.Errorf("one object took %d writes of the chain", count)
+		t.Errorf("one object led to %d writes of the chain", count)
 	}
 	before := len(m.configMapWrites(t, namespace))
 
 	m.makeUnrelatedChanges(t, namespace)
 	m.apply(t, namespace, shardConfig("left", "a", "bbb"))
 	if second := m.waitChainContains(t, namespace, `"bbb"`); second != first+1 {
-		t.Errorf("after generation %d comes %d", first, second)
+		t.Errorf("generation %d is followed by %d", first, second)
 	}
 	m.waitCondition(t, "ShardingConfig", namespace, "left", "Distributed", meta.ConditionTrue)
 	if writes := m.configMapWrites(t, namespace); len(writes) != before+1 {
-		t.Errorf("one change took %d writes: %s", len(writes)-before, describeRequests(writes[before:]))
+		t.Errorf("one change led to %d writes: %s", len(writes)-before, describeRequests(writes[before:]))
 	}
 
 	configMaps := m.client.CoreV1().ConfigMaps(namespace)
@@ -117,16 +117,16 @@ func testRepair(t *testing.T, m *mesh) {
 			return configMaps.Delete(t.Context(), name, meta.DeleteOptions{})
 		})
 	}
-	// A repair too many would be before this change.
+	// An unnecessary repair would come before this change.
 	m.apply(t, namespace, shardConfig("left", "ccc"))
 	m.waitChainContains(t, namespace, `"ccc"`)
 	m.waitCondition(t, "ShardingConfig", namespace, "left", "Distributed", meta.ConditionTrue)
 	if writes := m.configMapWrites(t, namespace); len(writes) != before+2*len(names)+1 {
-		t.Errorf("%d repairs and a change took %d writes: %s", 2*len(names), len(writes)-before, describeRequests(writes[before:]))
+		t.Errorf("%d repairs and a change led to %d writes: %s", 2*len(names), len(writes)-before, describeRequests(writes[before:]))
 	}
 }
 
-// makeUnrelatedChanges changes what is no concern of the manager.
+// makeUnrelatedChanges changes objects that the manager must ignore.
 func (m *mesh) makeUnrelatedChanges(t *testing.T, namespace string) {
 	t.Helper()
 	pods, configMaps := m.client.CoreV1().Pods(namespace), m.client.CoreV1().ConfigMaps(namespace)
@@ -142,13 +142,13 @@ func (m *mesh) makeUnrelatedChanges(t *testing.T, namespace string) {
 		check(t, err)
 		_, err = configMaps.Patch(t.Context(), "other", types.MergePatchType, patch, meta.PatchOptions{})
 		check(t, err)
-		// What a person notes on our own objects, and what is said about them, changes no chain.
+		// Annotations and status of our own objects do not change the chain.
 		_, err = m.resource("ShardingConfig", namespace).Patch(t.Context(), "left", types.MergePatchType, patch, meta.PatchOptions{})
 		check(t, err)
 	}
 }
 
-// assertRestored breaks a ConfigMap and waits until it is as it was.
+// assertRestored changes a ConfigMap and waits until the manager has restored it.
 func (m *mesh) assertRestored(t *testing.T, namespace, name, when string, breaks func(*core.ConfigMap) error) {
 	t.Helper()
 	configMaps := m.client.CoreV1().ConfigMaps(namespace)
@@ -161,7 +161,7 @@ func (m *mesh) assertRestored(t *testing.T, namespace, name, when string, breaks
 	eventually(t, name+" is restored "+when, func() error {
 		object, err := configMaps.Get(t.Context(), name, meta.GetOptions{})
 		if err == nil && content(object) != want {
-			err = errors.New("it is still another")
+			err = errors.New("the ConfigMap is still changed")
 		}
 		return err
 	})

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// This file runs the loop by which docs/install.md takes our finalizers off objects when managers were removed first.
+// This file runs the loop of docs/install.md that removes our finalizers if the managers were uninstalled first.
 
 const (
 	handOverFinalizer  = "ctrlmesh.kusionstack.io/hand-over"
@@ -23,7 +23,8 @@ const (
 	foreignFinalizer   = "example.com/foreign"
 )
 
-// finalizerCases are objects with finalizers, and those that they have after the loop. One that was deleted and has none any more is gone.
+// finalizerCases are objects with finalizers, and those that are left after the loop. A deleted object without
+// finalizers is gone.
 var finalizerCases = []struct {
 	kind, name    string
 	before, after []string
@@ -31,14 +32,14 @@ var finalizerCases = []struct {
 }{
 	{"ShardingConfig", "kept", []string{foreignFinalizer, handOverFinalizer, protectedFinalizer}, []string{foreignFinalizer}, false},
 	{"ShardingConfig", "deleted", []string{handOverFinalizer}, nil, true},
-	// The mark by which the next installation knows that KusionStack had it, and keeps it inert.
+	// This mark tells the next installation that the object was KusionStack's, and keeps it inactive.
 	{"FaultInjection", "kept", []string{protectedFinalizer, foreignFinalizer}, []string{protectedFinalizer, foreignFinalizer}, false},
 	{"FaultInjection", "deleted", []string{protectedFinalizer, foreignFinalizer}, []string{foreignFinalizer}, true},
 	{"CircuitBreaker", "kept", []string{protectedFinalizer}, []string{protectedFinalizer}, false},
 	{"CircuitBreaker", "deleted", []string{protectedFinalizer}, nil, true},
 }
 
-// shardSpec is the least that a ShardingConfig has to say.
+// shardSpec is the smallest valid spec of a ShardingConfig.
 func shardSpec() map[string]any {
 	labels := func() map[string]any { return map[string]any{"matchLabels": map[string]any{"shard": "a"}} }
 	return map[string]any{"selector": labels(), "limits": []any{map[string]any{"selector": labels()}}}
@@ -69,10 +70,10 @@ func TestDocumentedFinalizerRemoval(t *testing.T) {
 		}
 	}
 	admin := must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
-	// One finalizer of an object each time.
+	// Each round removes one finalizer of each object.
 	for runs := 0; runDocumentedLoop(t, admin) != ""; runs++ {
 		if runs > 3 {
-			t.Fatal("the loop finds finalizers again and again")
+			t.Fatal("the loop never ends")
 		}
 	}
 	for _, object := range finalizerCases {
@@ -82,7 +83,7 @@ func TestDocumentedFinalizerRemoval(t *testing.T) {
 		got, err := resourceClient(t, client, named).Get(t.Context(), object.name, meta.GetOptions{})
 		if object.isDeleted && object.after == nil {
 			if !apierrors.IsNotFound(err) {
-				t.Errorf("%s %s is still there: %v, %v", object.kind, object.name, got, err)
+				t.Errorf("%s %s still exists: %v, %v", object.kind, object.name, got, err)
 			}
 			continue
 		}
@@ -93,7 +94,8 @@ func TestDocumentedFinalizerRemoval(t *testing.T) {
 	}
 }
 
-// runDocumentedLoop runs the loop once, and returns what it has patched. A patch fails where the one before was on the same object.
+// runDocumentedLoop runs the loop once and returns what it patched. A patch fails if the previous one changed the same
+// object.
 func runDocumentedLoop(t *testing.T, kubeconfig string) string {
 	t.Helper()
 	const begin = "kubectl get shardingconfigs,circuitbreakers,faultinjections -A -o go-template="
@@ -109,7 +111,7 @@ func runDocumentedLoop(t *testing.T, kubeconfig string) string {
 	command.Stderr = &errs
 	out, err := command.Output()
 	if err != nil {
-		t.Fatalf("the loop: %v\n%s%s", err, out, errs.String())
+		t.Fatalf("the loop failed: %v\n%s%s", err, out, errs.String())
 	}
 	return string(out)
 }

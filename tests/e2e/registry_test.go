@@ -16,7 +16,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file follows a plugin of a user's own from a registry that others wrote to a sidecar.
+// This file pulls a user's plugin from a third-party registry and runs it in a sidecar.
 
 // registryPluginShard is a shard whose shard-selector comes from a registry.
 const registryPluginShard = `
@@ -47,7 +47,7 @@ func TestPluginFromRegistry(t *testing.T) {
 	ours, other := readPlugin(t, "shard-selector-next"), readPlugin(t, "shard-selector")
 	manifest := must(r.Push("you/plugin", "1.0", ours.Bytes))(t)
 	m.apply(t, namespace, fmt.Sprintf(registryPluginShard, r.Host, "1.0", public))
-	// Each reason is told, and when it is mended, the next try finds it so.
+	// Each reason is reported, and after the cause is removed the next attempt succeeds.
 	m.waitUnresolved(t, namespace, "PullSecret")
 	m.createPullSecret(t, namespace, r.Host)
 	m.waitUnresolved(t, namespace, "SignatureInvalid")
@@ -65,7 +65,7 @@ func TestPluginFromRegistry(t *testing.T) {
 	}
 	runs(ours.Digest())
 
-	// The tag moves, and then the registry goes down: the next manager fetches nothing and changes nothing.
+	// The tag moves, then the registry stops: the next manager pulls nothing and changes nothing.
 	must(r.Push("you/plugin", "1.0", other.Bytes))(t)
 	check(t, first.Stop())
 	second := waitLeader(t, m.startManager(t, "manager-1"))
@@ -79,7 +79,7 @@ func TestPluginFromRegistry(t *testing.T) {
 	runs(ours.Digest())
 }
 
-// trappingPluginShard is a shard with a plugin that dies in the phase of its settings.
+// trappingPluginShard is a shard with a plugin that traps in configure.
 const trappingPluginShard = `
 kind: ShardingConfig
 metadata: {name: left}
@@ -94,7 +94,8 @@ spec:
     settings: {in: %s}
 `
 
-// A plugin is only known to trap once it runs: the sidecar refuses the chain, goes on with the one it has, and says why.
+// TestPluginTrapInConfigure: only the sidecar finds out that a plugin traps. It refuses the chain, keeps the one it
+// has, and reports why.
 func TestPluginTrapInConfigure(t *testing.T) {
 	t.Parallel()
 	r := must(registry.Start(registry.Spec{Dir: newDir(t)}))(t)
@@ -139,7 +140,7 @@ func (m *mesh) waitUnresolved(t *testing.T, namespace, reason string) {
 	})
 }
 
-// createPullSecret is what `kubectl create secret docker-registry puller` makes.
+// createPullSecret does the same as `kubectl create secret docker-registry puller`.
 func (m *mesh) createPullSecret(t *testing.T, namespace, host string) {
 	t.Helper()
 	auth := base64.StdEncoding.EncodeToString([]byte(registry.User + ":" + registry.Password))

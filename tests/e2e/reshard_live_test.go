@@ -14,26 +14,26 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file moves objects between the shards of operators that are at work, by editing ShardingConfigs, while managers and sidecars
-// die: at no time are two operators owner of an object, and in the end each object has one. ownership_test.go proves it.
+// This file moves objects between the shards of busy operators by editing ShardingConfigs, while managers and sidecars
+// die. No object ever has two owners, and in the end each has one. ownership_test.go checks it.
 
 const (
-	// reshardsVariable says how often buckets are moved; a run by hand takes 100 (README.md).
+	// reshardsVariable is the number of moves; manual runs use 100 (README.md).
 	reshardsVariable = "CTRLMESH_RESHARDS"
 	defaultReshards  = 6
 	liveShardCount   = 3
 	liveBucketCount  = 6
-	// longestPause between two things that happen, so that they meet in all ways.
+	// longestPause bounds the random pauses between events, so that they meet in all orders.
 	longestPause = 400 * time.Millisecond
 )
 
-// liveOperators is three shards of real operators at work.
+// liveOperators are three shards with busy real operators.
 type liveOperators struct {
 	*managerReplicas
 	pods      *nodePods
 	objects   *objectSet
 	operators map[string]*operatorProcess
-	// buckets maps values of the label `shard` to the shard that has them.
+	// buckets maps values of the label `shard` to the owning shard.
 	buckets   map[string]string
 	ownership *ownershipLog
 }
@@ -57,7 +57,7 @@ func TestReshardLive(t *testing.T) {
 	}
 	l.objects.assertHandledByOwners(t, owners)
 	writes := l.ownership.assertOwners(t)
-	t.Logf("%d steps were asked for, %d writes followed", steps, writes)
+	t.Logf("%d steps were requested, %d writes recorded", steps, writes)
 }
 
 func reshardCount(t *testing.T) int {
@@ -94,7 +94,8 @@ func newLiveOperators(t *testing.T) *liveOperators {
 	return l
 }
 
-// configure writes the ShardingConfig of a shard as the buckets are now. One value belongs to no object: a shard may be empty.
+// configure writes the ShardingConfig of a shard for its current buckets. It adds one value that no object has, so that
+// a shard may be empty.
 func (l *liveOperators) configure(t *testing.T, shard string) {
 	t.Helper()
 	values := []string{"none-" + shard}
@@ -106,7 +107,7 @@ func (l *liveOperators) configure(t *testing.T, shard string) {
 	l.apply(t, l.pods.namespace, shardConfig(shard, values...))
 }
 
-// moveBucketRandomly gives a bucket to another shard, and something may die meanwhile.
+// moveBucketRandomly gives a bucket to another shard, while a random process may be killed.
 func (l *liveOperators) moveBucketRandomly(t *testing.T, i int) {
 	t.Helper()
 	bucket := fmt.Sprintf("b%d", rand.IntN(liveBucketCount))
@@ -119,7 +120,7 @@ func (l *liveOperators) moveBucketRandomly(t *testing.T, i int) {
 	died := l.killAtRandomMoment(t, victim)
 	l.ownership.recordMove(bucket, winner)
 	l.buckets[bucket] = winner
-	// Whichever is first: where it is the winner, two objects claim the bucket for a moment.
+	// If the winner is edited first, two objects claim the bucket for a moment.
 	order := []string{loser, winner}
 	if rand.IntN(2) == 0 {
 		slices.Reverse(order)
@@ -140,7 +141,7 @@ func (l *liveOperators) moveBucketRandomly(t *testing.T, i int) {
 	t.Logf("%s: %s to %s, %s first, %s died; enforced after %s", bucket, loser, winner, order[0], victim, took)
 }
 
-// testHungSidecar: a sidecar that does not answer may still have requests under way, so nobody else gets what it had.
+// testHungSidecar: a sidecar that does not answer may still have requests in flight, so nobody else gets its objects.
 func (l *liveOperators) testHungSidecar(t *testing.T) {
 	t.Helper()
 	const bucket = "b0"
@@ -165,20 +166,20 @@ func (l *liveOperators) testHungSidecar(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("its conditions are %s", describeConditions(got.Conditions))
+		return fmt.Errorf("the conditions are %s", describeConditions(got.Conditions))
 	})
 	document := must(l.chainDocument(t.Context(), l.pods.namespace))(t)
 	if strings.Contains(document, `"`+bucket+`"`) {
-		t.Errorf("%s is in the chain while %s may still have it: %s", bucket, loser, document)
+		t.Errorf("the chain contains %s although %s may still have it: %s", bucket, loser, document)
 	}
 	check(t, stuck.Process.Resume())
 	l.waitCondition(t, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
 }
 
-// randomPause varies the moment of what comes next.
+// randomPause varies the time of the next event.
 func randomPause() { time.Sleep(rand.N(longestPause)) }
 
-// killAtRandomMoment ends something at a moment soon, and tells when it is done.
+// killAtRandomMoment kills a process after a random delay; the returned channel is closed afterwards.
 func (l *liveOperators) killAtRandomMoment(t *testing.T, victim string) <-chan struct{} {
 	t.Helper()
 	died := make(chan struct{})

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// This file changes a shard's rule while clients look: their watches must end so that they list again.
+// This file changes a shard's rule while clients watch: their watches must end so that they list again.
 
 func testReshardEndsWatches(t *testing.T, env *testEnv) {
 	s := startShardSidecar(t, shardRule("s0", "a"))
@@ -36,9 +36,9 @@ func testReshardEndsWatches(t *testing.T, env *testEnv) {
 		t.Errorf("the watch ended with %s", end.raw)
 	}
 	if e, err := readEvent(narrowedWatch.Stream); err == nil {
-		t.Errorf("the stream goes on with %s", e.raw)
+		t.Errorf("the stream continues with %s", e.raw)
 	}
-	// A watch that the rule does not shape goes on: its next event still comes.
+	// A watch that the rule does not narrow stays open: it still gets the next event.
 	createLease(t, env.namespace, "after")
 	untouched.expect("ADDED", "after")
 
@@ -48,8 +48,8 @@ func testReshardEndsWatches(t *testing.T, env *testEnv) {
 	}
 }
 
-// testRuleChangeBetweenPages: the second page of a list that began under another rule would leave a hole that no watch fills,
-// and so would a watch from a resource version that was seen under another rule.
+// testRuleChangeBetweenPages: the second page of a list that began under another rule would miss objects that no watch
+// reports later, and so would a watch from a resource version of another rule.
 func testRuleChangeBetweenPages(t *testing.T, env *testEnv) {
 	s := startShardSidecar(t, shardRule("s0", "a"))
 	first := must(sidecarTarget(s).Do(t.Context(), getRequest(env.configMapsPath("limit=1"))))(t)
@@ -66,7 +66,7 @@ func testRuleChangeBetweenPages(t *testing.T, env *testEnv) {
 	if !strings.Contains(string(resumed.Body), `"reason":"Expired"`) {
 		t.Errorf("a watch from the first page's version: status %d: %s", resumed.Status, resumed.Body)
 	}
-	// A list that begins anew, as a pager and a reflector then do, is served, to its last page and in a watch.
+	// A new list, as pagers and reflectors send it after 410, is served, including its last page and a watch.
 	anew := must(sidecarTarget(s).Do(t.Context(), getRequest(env.configMapsPath("limit=3"))))(t)
 	check(t, checkStatus(anew, http.StatusOK))
 	check(t, json.Unmarshal(anew.Body, &list))
@@ -78,7 +78,8 @@ func testRuleChangeBetweenPages(t *testing.T, env *testEnv) {
 	}
 }
 
-// testReshardWatchListClient: client-go's informer streams its initial list since 1.35. It ends up with exactly the new shard.
+// testReshardWatchListClient: client-go's informer streams its initial list since 1.35. In the end it holds exactly the
+// new shard.
 func testReshardWatchListClient(t *testing.T, env *testEnv) {
 	s := startShardSidecar(t, shardRule("s0", "a"))
 	client := must(kubernetes.NewForConfig(clientConfig(s)))(t)
@@ -93,7 +94,7 @@ func testReshardWatchListClient(t *testing.T, env *testEnv) {
 			}
 			slices.Sort(found)
 			if !informer.HasSynced() || !slices.Equal(found, want) {
-				return fmt.Errorf("it holds %v", found)
+				return fmt.Errorf("the informer holds %v", found)
 			}
 			return nil
 		})

@@ -10,16 +10,16 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file changes the number of a root's shards while operators are at work and managers die. As in reshard_live_test.go, at no
-// time are two of them owner of an object, and in the end each object has one.
+// This file changes the number of a root's shards while operators work and managers die. As in reshard_live_test.go, no
+// object ever has two owners, and in the end each has one.
 
 const (
 	rootBucketCount = 32
 	rootPrefix      = "demo"
 )
 
-// liveRoot is a root whose shards have operators. Buckets are values of the label `shard`, which is the key that its shards select
-// by.
+// liveRoot is a root whose shards have operators. Buckets are values of the label `shard`, the key by which its shards
+// select.
 type liveRoot struct {
 	*liveOperators
 	size int
@@ -39,7 +39,7 @@ func TestRootResizeLive(t *testing.T) {
 		owners[bucket] = r.operators[owner]
 	}
 	r.objects.assertHandledByOwners(t, owners)
-	t.Logf("%d writes", r.ownership.assertOwners(t))
+	t.Logf("%d writes recorded", r.ownership.assertOwners(t))
 }
 
 func newLiveRoot(t *testing.T) *liveRoot {
@@ -66,7 +66,7 @@ func newLiveRoot(t *testing.T) *liveRoot {
 	return r
 }
 
-// shardNames of the shards.
+// shardNames returns the names of the shards.
 func (r *liveRoot) shardNames() []string {
 	names := []string{}
 	for i := range r.size {
@@ -75,13 +75,13 @@ func (r *liveRoot) shardNames() []string {
 	return names
 }
 
-// shardOf of a bucket: they are divided evenly and in order.
+// shardOf returns the owner of a bucket: buckets are divided evenly and in order.
 func (r *liveRoot) shardOf(t *testing.T, bucket string) string {
 	t.Helper()
 	return fmt.Sprintf("operator-%d", evenShardNumber(t, bucket, r.size))
 }
 
-// evenShardNumber is the number of the shard that has a bucket, of so many.
+// evenShardNumber returns the number of the shard that owns a bucket, out of `size`.
 func evenShardNumber(t *testing.T, bucket string, size int) int {
 	t.Helper()
 	number := must(strconv.Atoi(bucket))(t)
@@ -92,13 +92,13 @@ func evenShardNumber(t *testing.T, bucket string, size int) int {
 	return shard
 }
 
-// startMissingOperators makes the pods of shards that have none yet.
+// startMissingOperators creates the pods of new shards.
 func (r *liveRoot) startMissingOperators(t *testing.T) {
 	t.Helper()
 	for i := range r.size {
 		name := fmt.Sprintf("operator-%d", i)
 		if r.operators[name] == nil {
-			// Before that the pod would be in no shard.
+			// Before its shard exists, the pod would be in no shard.
 			r.waitChainContains(t, r.pods.namespace, fmt.Sprintf(`shard-selector/%s-%d-normal"`, rootPrefix, i+1))
 			r.pods.create(t, name, nil)
 			r.operators[name] = startOperator(t, name, sidecarKubeconfig(t, r.pods.waitReady(t, name)), "--app="+r.objects.app)
@@ -106,7 +106,7 @@ func (r *liveRoot) startMissingOperators(t *testing.T) {
 	}
 }
 
-// resizeRoot changes the number of shards, and the leading manager may die meanwhile.
+// resizeRoot changes the number of shards; the leading manager may be killed meanwhile.
 func (r *liveRoot) resizeRoot(t *testing.T, size int, withDeath bool) {
 	t.Helper()
 	first := must(r.readShard(t, r.pods.namespace, rootPrefix+"-1-normal"))(t)
@@ -133,7 +133,7 @@ func (r *liveRoot) resizeRoot(t *testing.T, size int, withDeath bool) {
 	r.replaceDead(t)
 	shards := r.waitShards(t, r.pods.namespace, "root", r.shardNames()...)
 	if shards[0].Metadata.UID != first.Metadata.UID {
-		t.Errorf("%s was made again", shards[0].Metadata.Name)
+		t.Errorf("%s was re-created", shards[0].Metadata.Name)
 	}
 	r.startMissingOperators(t)
 	for _, name := range r.shardNames() {

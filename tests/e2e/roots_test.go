@@ -16,13 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file makes shards from roots, and reads what the manager makes of them. root_resize_live_test.go does so under operators at work.
+// This file makes shards from roots, and checks the manager's results. root_resize_live_test.go does so with busy
+// operators.
 
 const (
 	rootFinalizer = "finalizer.ctrlmesh.kusionstack.io/protected"
 )
 
-// rootConfig makes so many shards with one pod each, `<prefix>-1-normal` and so on, and what is written in `more` besides.
+// rootConfig makes `size` shards with one pod each, `<prefix>-1-normal` and so on; `more` is appended to the spec.
 func rootConfig(name, prefix string, size int, more string) string {
 	return fmt.Sprintf(`
 kind: ShardingConfig
@@ -50,7 +51,7 @@ func TestRoots(t *testing.T) {
 	t.Run("ManagerState", s.testManagerState)
 }
 
-// shardObject is what matters of a ShardingConfig that was made.
+// shardObject has the fields of a generated ShardingConfig that the test reads.
 type shardObject struct {
 	Metadata meta.ObjectMeta
 	Spec     struct {
@@ -79,7 +80,7 @@ func decodeShard(t *testing.T, object *unstructured.Unstructured) shardObject {
 	return found
 }
 
-// waitShards waits until a root has these shards, and returns them.
+// waitShards waits until a root has exactly these shards, and returns them.
 func (m *mesh) waitShards(t *testing.T, namespace, root string, names ...string) []shardObject {
 	t.Helper()
 	m.waitCondition(t, "ShardingConfig", namespace, root, "Sharded", meta.ConditionTrue)
@@ -94,7 +95,7 @@ func (m *mesh) waitShards(t *testing.T, namespace, root string, names ...string)
 	return shards
 }
 
-// shardNamesIn lists the names of a namespace's ShardingConfigs without its roots.
+// shardNamesIn returns the names of a namespace's ShardingConfigs that are not roots.
 func (m *mesh) shardNamesIn(t *testing.T, namespace string) []string {
 	t.Helper()
 	names := []string{}
@@ -106,7 +107,7 @@ func (m *mesh) shardNamesIn(t *testing.T, namespace string) []string {
 	return names
 }
 
-// countConfigWrites counts what managers wrote to the ShardingConfigs of a namespace, without statuses.
+// countConfigWrites counts the managers' writes to the ShardingConfigs of a namespace, without statuses.
 func (m *mesh) countConfigWrites(t *testing.T, namespace string) int {
 	t.Helper()
 	count := 0
@@ -150,11 +151,11 @@ func (s *managerReplicas) testRootMakesShards(t *testing.T) {
 	after := s.waitShards(t, namespace, "root", "demo-0-canary", "demo-1-normal", "demo-2-normal", "demo-3-normal")
 	for i, made := range shards {
 		if after[i].Metadata.UID != made.Metadata.UID {
-			t.Errorf("%s was made again", made.Metadata.Name)
+			t.Errorf("%s was re-created", made.Metadata.Name)
 		}
 	}
-	// A root elsewhere shares nothing with it. What is new is seen there later, so all there was to write here was written. Only a
-	// namespace that happens to be in the canary's bucket is a change.
+	// Once a root in another namespace is processed, all writes for this one have been made. Only a namespace that
+	// happens to be in the canary's bucket is a change.
 	more := 0
 	for range 5 {
 		before := s.countConfigWrites(t, namespace)
@@ -172,20 +173,20 @@ func (s *managerReplicas) testRootMakesShards(t *testing.T) {
 		}
 	}
 	if more != 0 {
-		t.Errorf("%d writes though nothing had changed", more)
+		t.Errorf("%d writes although nothing had changed", more)
 	}
 	if left := s.shardNamesIn(t, namespace); len(left) != 4 {
-		t.Errorf("of another root of the same name %v are left", left)
+		t.Errorf("shards of the other root %v are left", left)
 	}
 }
 
-// waitRootGone waits until a root and all of its shards are.
+// waitRootGone waits until a root and all of its shards are gone.
 func (m *mesh) waitRootGone(t *testing.T, namespace, root string) {
 	t.Helper()
 	eventually(t, root+" is gone with its shards", func() error {
 		_, err := m.resource("ShardingConfig", namespace).Get(t.Context(), root, meta.GetOptions{})
 		if err == nil {
-			return errors.New("it is still there")
+			return errors.New("the root still exists")
 		}
 		if !kerrors.IsNotFound(err) {
 			return err
@@ -193,7 +194,7 @@ func (m *mesh) waitRootGone(t *testing.T, namespace, root string) {
 		return nil
 	})
 	if left := m.shardNamesIn(t, namespace); len(left) != 0 {
-		t.Errorf("without their root there are still %v", left)
+		t.Errorf("shards without a root are left: %v", left)
 	}
 }
 
@@ -208,7 +209,7 @@ func (s *managerReplicas) testRootDeletion(t *testing.T) {
 	eventually(t, "the shards are gone", func() error {
 		root := must(s.readShard(t, namespace, "root"))(t)
 		if left := s.shardNamesIn(t, namespace); len(left)+len(root.Status.Root.ChildShardingConfigs)+len(root.Metadata.Finalizers) != 0 {
-			return fmt.Errorf("left: %v, status %v, finalizers %v", left, root.Status.Root.ChildShardingConfigs, root.Metadata.Finalizers)
+			return fmt.Errorf("shards %v, status %v, finalizers %v are left", left, root.Status.Root.ChildShardingConfigs, root.Metadata.Finalizers)
 		}
 		return nil
 	})
@@ -218,7 +219,7 @@ func (s *managerReplicas) testRootDeletion(t *testing.T) {
 	}
 	s.apply(t, namespace, rootConfig("root", "demo", 2, ""))
 	s.waitShards(t, namespace, "root", "demo-1-normal", "demo-2-normal")
-	// Whoever leads by then.
+	// The leader may be another one by then.
 	s.killLeader(t)
 	check(t, s.resource("ShardingConfig", namespace).Delete(t.Context(), "root", meta.DeleteOptions{}))
 	s.waitRootGone(t, namespace, "root")
@@ -233,10 +234,10 @@ func (s *managerReplicas) testShardNameTaken(t *testing.T) {
 	s.apply(t, namespace, rootConfig("root", "demo", 3, ""))
 	told := s.waitCondition(t, "ShardingConfig", namespace, "root", "Sharded", meta.ConditionFalse).condition("Sharded")
 	if told.Reason != "NameTaken" || !strings.Contains(told.Message, "demo-3-normal") {
-		t.Errorf("the root is told %s: %s", told.Reason, told.Message)
+		t.Errorf("the root has reason %s: %s", told.Reason, told.Message)
 	}
 	if after := must(s.readShard(t, namespace, "demo-3-normal"))(t); !reflect.DeepEqual(before.Spec, after.Spec) {
-		t.Errorf("somebody else's object is now %+v", after.Spec)
+		t.Errorf("the foreign object is now %+v", after.Spec)
 	}
 	check(t, s.resource("ShardingConfig", namespace).Delete(t.Context(), "demo-3-normal", meta.DeleteOptions{}))
 	s.waitShards(t, namespace, "root", "demo-1-normal", "demo-2-normal", "demo-3-normal")
@@ -261,7 +262,7 @@ func (s *managerReplicas) testShardRepair(t *testing.T) {
 			_, hasWebhook, _ := unstructured.NestedMap(object.Object, "spec", "webhook")
 			now := decodeShard(t, object)
 			if hasWebhook || object.GetResourceVersion() == changed.GetResourceVersion() || !reflect.DeepEqual(now.Spec, want.Spec) || len(now.Metadata.OwnerReferences) != 1 {
-				return fmt.Errorf("it is %v", object.Object)
+				return fmt.Errorf("the shard is %v", object.Object)
 			}
 			return nil
 		})
@@ -280,7 +281,7 @@ func (s *managerReplicas) testOverlapIsReported(t *testing.T) {
 			got := found.condition("Overlapping")
 			isTrue := got.Status == meta.ConditionTrue
 			if got.Reason != reason || isTrue == (reason == "None") || !strings.Contains(got.Message, text) {
-				return fmt.Errorf("its conditions are %s", describeConditions(found.Conditions))
+				return fmt.Errorf("the conditions are %s", describeConditions(found.Conditions))
 			}
 			return nil
 		})
@@ -295,10 +296,10 @@ func (s *managerReplicas) testOverlapIsReported(t *testing.T) {
 	s.apply(t, namespace, rest)
 	for _, name := range []string{"left", "right", "rest"} {
 		reaches(name, "None", "")
-		// The other part that writes into this status goes on.
+		// The shards controller, which also writes this status, continues.
 		s.waitCondition(t, "ShardingConfig", namespace, name, "Accepted", meta.ConditionTrue)
 	}
-	// A namespace that is new may be in no shard.
+	// A new namespace may be in no shard.
 	only := strings.Replace(shardConfig("only"), "{key: shard, operator: In, values: []}", "{key: "+namespaceLabel+", operator: NotIn, values: [late]}", 1)
 	only = strings.Replace(only, "leaderElectionName: "+lockName, "leaderElectionName: another", 1)
 	s.apply(t, namespace, only)

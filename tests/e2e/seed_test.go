@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// This file makes the objects that tests look at. An object of shard `a` has a name that begins with `mine`, any other
-// one begins with `foreign`: an answer is free of foreign objects when it does not contain that word, in every encoding.
+// This file creates the objects that tests read. Names of objects in shard `a` begin with `mine`, all others with
+// `foreign`: a response shows no foreign object if it does not contain that word, in every encoding.
 
 var widgetResource = schema.GroupVersionResource{Group: "e2e.ctrlmesh.dev", Version: "v1", Resource: "widgets"}
 
@@ -31,7 +31,7 @@ var seededObjects = map[string]map[string]string{
 	"foreign-none": {"app": "x"},
 }
 
-// seedNamespace fills a namespace with ConfigMaps and Widgets.
+// seedNamespace creates ConfigMaps and Widgets.
 func seedNamespace(t *testing.T, namespace string) {
 	t.Helper()
 	dynamic := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
@@ -57,7 +57,7 @@ func newWidget(name string, labels map[string]string) *unstructured.Unstructured
 	return object
 }
 
-// createDefinition makes a custom resource with a status and two versions and waits until it is served.
+// createDefinition creates a CRD with a status and two versions and waits until it is served.
 func createDefinition(ctx context.Context, config *rest.Config, group, plural, kind string) error {
 	client, err := extensionsclient.NewForConfig(config)
 	if err != nil {
@@ -100,7 +100,7 @@ func createDefinition(ctx context.Context, config *rest.Config, group, plural, k
 	}
 }
 
-// createEvents makes an event of each shard.
+// createEvents creates an Event in each shard.
 func createEvents(t *testing.T, namespace string) {
 	t.Helper()
 	for name, labels := range seededObjects {
@@ -113,7 +113,7 @@ func createEvents(t *testing.T, namespace string) {
 	}
 }
 
-// createGadgets makes an object of each shard, of a kind that did not exist when the tests began.
+// createGadgets creates an object in each shard, of a kind that did not exist when the tests began.
 func createGadgets(t *testing.T, namespace string) {
 	t.Helper()
 	dynamic := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
@@ -127,7 +127,7 @@ func createGadgets(t *testing.T, namespace string) {
 	}
 }
 
-// residentMiB is the memory that a process has in use (VmRSS).
+// residentMiB returns the resident memory of a process (VmRSS).
 func residentMiB(t *testing.T, pid int) int {
 	t.Helper()
 	status := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)

@@ -12,10 +12,10 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file is about what the project is for: two copies of an operator that knows nothing of shards share the work,
-// live.
+// This file tests the project's main purpose: two copies of an unmodified operator share the work.
 
-// shardRuleWithLock gives a shard ConfigMaps and Widgets with one of the values in their label `shard`, and its own lock.
+// shardRuleWithLock gives a shard ConfigMaps and Widgets with one of the values in their label `shard`, and a separate
+// lock.
 func shardRuleWithLock(shard string, values ...string) sidecar.ShardRule {
 	rule := shardRule(shard, values...)
 	rule.LeaderElectionName = lockName
@@ -58,7 +58,7 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 	}
 }
 
-// assertShardLocks: two Leases with different holders, and none under the name that the operators use.
+// assertShardLocks asserts two Leases with different holders, and none under the operators' own name.
 func assertShardLocks(t *testing.T, namespace string) {
 	t.Helper()
 	leases := shared.client.CoordinationV1().Leases(namespace)
@@ -72,7 +72,7 @@ func assertShardLocks(t *testing.T, namespace string) {
 		holders[*lease.Spec.HolderIdentity] = true
 	}
 	if _, err := leases.Get(t.Context(), lockName, meta.GetOptions{}); !kerrors.IsNotFound(err) {
-		t.Errorf("the shards also have a lock in common: %v", err)
+		t.Errorf("there is also an unsharded lock: %v", err)
 	}
 }
 
@@ -89,28 +89,28 @@ func TestOneReplicaLeadsInShard(t *testing.T) {
 	f.requestStepOfEach(t)
 	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": first})
 	if standby := waitLeaderElection(t, secondSidecar, false); standby.Holder != led.Holder {
-		t.Errorf("the standby's sidecar tells of %q, the leader is %q", standby.Holder, led.Holder)
+		t.Errorf("the standby's sidecar reports holder %q, the leader is %q", standby.Holder, led.Holder)
 	}
 	if now := waitLeaderElection(t, firstSidecar, true); now != led {
-		t.Errorf("it leads as %+v, and led as %+v", now, led)
+		t.Errorf("it leads with %+v, and led with %+v before", now, led)
 	}
 	if second.countRecords(t, "leading") != 0 {
 		t.Error("two replicas of a shard lead")
 	}
 	first.assertNoFaults(t)
-	// Killed, so that it can't give the lock back: the other one takes over when the lease runs out.
+	// A killed operator can't release the lock: the other one takes over when the lease expires.
 	first.process.Kill()
 	waitLeaderElection(t, firstSidecar, false)
 	waitLeadingOperator(t, second)
 	if now := waitLeaderElection(t, secondSidecar, true); now.Holder == led.Holder || now.Since == "" {
-		t.Errorf("the second one leads as %+v", now)
+		t.Errorf("the second one leads with %+v", now)
 	}
 	f.requestStepOfEach(t)
 	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": second})
 	second.assertNoFaults(t)
 }
 
-// waitLeaderElection waits until a sidecar has heard of the lock of shard s0, and says whether its operator holds it.
+// waitLeaderElection waits until a sidecar has seen the lock of shard s0, and reports whether its operator holds it.
 func waitLeaderElection(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.LeaderElection {
 	t.Helper()
 	var found sidecar.LeaderElection
@@ -126,8 +126,8 @@ func waitLeaderElection(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.Lea
 	return found
 }
 
-// TestReshardUnderLoad moves a shard of objects to and fro between two operators that are at work, and replaces the
-// plugin's code, without a restart, a failed request, a step handled twice or a step missed.
+// TestReshardUnderLoad moves the objects of a shard back and forth between two busy operators, and replaces the
+// plugin's code, without a restart, a failed request, or a step that is handled twice or missed.
 func TestReshardUnderLoad(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
@@ -146,7 +146,7 @@ func TestReshardUnderLoad(t *testing.T) {
 		t.Helper()
 		check(t, s.Apply(t.Context(), singlePluginChain(t, generation, readPlugin(t, code), rule)))
 	}
-	// The loser narrows first and is done with what it loses; only then the winner widens.
+	// The loser narrows first and finishes what it loses; only then the winner widens.
 	apply(leftSidecar, 2, "shard-selector", shardRuleWithLock("s0", "a"))
 	left.waitForgotten(t, f.keysOf("c"))
 	apply(rightSidecar, 2, "shard-selector", shardRuleWithLock("s1", "b", "c"))
@@ -156,12 +156,12 @@ func TestReshardUnderLoad(t *testing.T) {
 	apply(rightSidecar, 3, "shard-selector-next", shardRuleWithLock("s1", "b", "c"))
 	f.waitHandledBy(t, left, "a")
 	f.waitHandledBy(t, right, "b", "c")
-	// And back, with the new code.
+	// Back again, with the new code.
 	apply(rightSidecar, 4, "shard-selector-next", shardRuleWithLock("s1", "b"))
 	right.waitForgotten(t, f.keysOf("c"))
 	apply(leftSidecar, 4, "shard-selector-next", shardRuleWithLock("s0", "a", "c"))
 	f.waitHandledBy(t, left, "c")
-	t.Logf("%d steps, %d and %d other requests", stopLoad(), stopLeft(), stopRight())
+	t.Logf("%d steps requested, %d and %d other requests", stopLoad(), stopLeft(), stopRight())
 	f.requestStepOfEach(t)
 	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right, "c": left})
 	left.assertNoFaults(t)
@@ -188,8 +188,8 @@ func (f *objectSet) waitHandledBy(t *testing.T, op *operatorProcess, shards ...s
 	})
 }
 
-// startRequests sends lists and gets through a sidecar, one after another on one connection, until the returned function is
-// called, which tells how many. Each must succeed.
+// startRequests sends lists and gets through a sidecar, one after another on one connection, until the returned
+// function is called, which returns their number. Each must succeed.
 func startRequests(t *testing.T, s *sidecar.Sidecar) (stop func() int) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{}}

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file looks at a container's program from outside: images of one program have no shell.
+// This file inspects a container's program from outside, because images of one program have no shell.
 
-// ProcessEnvironment of the first program of a container that runs.
+// ProcessEnvironment returns the variables of a running container's first process.
 func (n *Node) ProcessEnvironment(ctx context.Context, namespace, pod, container string) ([]string, error) {
 	text, err := n.readProc(ctx, namespace, pod, container, "environ")
 	return strings.Split(strings.Trim(text, "\x00"), "\x00"), err
 }
 
-// OpenConnections of a pod's network: addresses with ports to which TCP connections are open. Of IPv4 alone.
+// OpenConnections returns the remote addresses of a pod's open TCP connections, IPv4 only.
 func (n *Node) OpenConnections(ctx context.Context, namespace, pod, container string) ([]string, error) {
 	const established = "01"
 	text, err := n.readProc(ctx, namespace, pod, container, filepath.Join("net", "tcp"))
@@ -36,22 +36,22 @@ func (n *Node) OpenConnections(ctx context.Context, namespace, pod, container st
 		}
 		var ip [4]byte
 		var port int
-		// The address is a number in the machine's order.
+		// The address is a number in the machine's byte order.
 		if _, err := fmt.Sscanf(fields[2], "%02X%02X%02X%02X:%04X", &ip[3], &ip[2], &ip[1], &ip[0], &port); err != nil {
-			return nil, fmt.Errorf("read %q: %w", line, err)
+			return nil, fmt.Errorf("parse %q: %w", line, err)
 		}
 		found = append(found, fmt.Sprintf("%d.%d.%d.%d:%d", ip[0], ip[1], ip[2], ip[3], port))
 	}
 	return found, nil
 }
 
-// HostPath names a file of a container that runs, as this machine sees it.
+// HostPath returns the path of a running container's file on this machine.
 func (n *Node) HostPath(ctx context.Context, namespace, pod, container, path string) (string, error) {
 	first, err := n.firstProcess(ctx, namespace, pod, container)
 	return filepath.Join("/proc", strconv.Itoa(first), "root", path), err
 }
 
-// MemoryLimit of a container that runs, in bytes, of control groups of either version.
+// MemoryLimit returns the limit of a running container in bytes, for both versions of control groups.
 func (n *Node) MemoryLimit(ctx context.Context, namespace, pod, container string) (int64, error) {
 	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
 		path, err := n.HostPath(ctx, namespace, pod, container, file)
@@ -62,10 +62,11 @@ func (n *Node) MemoryLimit(ctx context.Context, namespace, pod, container string
 			return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("container %s of pod %s sees no memory controller", container, pod)
+	return 0, fmt.Errorf("container %s of pod %s has no memory controller", container, pod)
 }
 
-// Pause stops a container's processes where they are, until the returned function is called: it keeps its connections and answers nobody.
+// Pause stops a container's processes with SIGSTOP until the returned function is called: they keep their connections
+// and answer nobody.
 func (n *Node) Pause(ctx context.Context, namespace, pod, container string) (func() error, error) {
 	processes, err := n.containerProcesses(ctx, namespace, pod, container)
 	if err != nil {
@@ -91,7 +92,7 @@ func (n *Node) readProc(ctx context.Context, namespace, pod, container, file str
 	return string(text), err
 }
 
-// firstProcess of a container: the one that has been there longest has the lowest number.
+// firstProcess returns the oldest process of a container, which has the lowest number.
 func (n *Node) firstProcess(ctx context.Context, namespace, pod, container string) (int, error) {
 	processes, err := n.containerProcesses(ctx, namespace, pod, container)
 	if err != nil {

@@ -37,7 +37,7 @@ func (n *Node) startControlPlane(ctx context.Context, options Options) error {
 	return errors.Join(n.startControllerManager(), n.startScheduler())
 }
 
-// Config is a client-go configuration of an administrator, without a rate limit.
+// Config returns an administrator's client-go configuration, without a rate limit.
 func (n *Node) Config() *rest.Config { return n.Cluster.AdminConfig() }
 
 func (n *Node) startControllerManager() error {

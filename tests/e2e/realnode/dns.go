@@ -16,14 +16,14 @@ import (
 
 const (
 	clusterDomain = "cluster.local"
-	// dnsTTL is short, in seconds: pods come and go.
+	// dnsTTL in seconds is short, because pods come and go.
 	dnsTTL = 1
-	// datagram is the size of a question at most (RFC 1035, 4.2.1).
+	// datagram is the largest size of a query (RFC 1035, 4.2.1).
 	datagram = 512
 )
 
-// startDNS answers the node's pods, in place of CoreDNS, by the Kubernetes DNS specification: addresses of Services, of the pods behind
-// a headless one, and of each of these by its host name. Nothing else has a name.
+// startDNS serves DNS for the node's pods in place of CoreDNS, by the Kubernetes DNS specification: addresses of
+// Services, of the pods behind a headless Service, and of each such pod by its host name. No other name exists.
 func (n *Node) startDNS(s *serviceProxy) error {
 	var socket net.PacketConn
 	err := n.network.inNamespace(func() error {
@@ -113,7 +113,7 @@ func resolve(name string, allServices, allSlices []any) ([]netip.Addr, bool) {
 	return nil, false
 }
 
-// endpointAddresses are the pods of a headless Service, or those of this host name.
+// endpointAddresses returns the pods of a headless Service, or those with this host name.
 func endpointAddresses(service *core.Service, name string, allSlices []any) []netip.Addr {
 	var found []netip.Addr
 	for _, slice := range slicesOf(service, allSlices) {

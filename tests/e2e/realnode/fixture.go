@@ -9,12 +9,12 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
-// This file gives tests a node that ends with them.
+// This file starts nodes for tests.
 
-// required, as a value of this variable, makes a node that can't run a failure.
+// If nodeVariable has the value `required`, a node that can't run is a failure.
 const nodeVariable, required = "CTRLMESH_NODE", "required"
 
-// NeedNode leaves a test out where no node can run, or fails it if one has to.
+// NeedNode skips a test where no node can run, or fails it if a node is required.
 func NeedNode(t *testing.T) {
 	t.Helper()
 	reason := binaries.NodeUnavailable()
@@ -24,11 +24,11 @@ func NeedNode(t *testing.T) {
 	if os.Getenv(nodeVariable) == required {
 		t.Fatal(reason)
 	}
-	t.Skip("left out: " + reason)
+	t.Skip("skipped: " + reason)
 }
 
-// StartForTest runs a node until the test ends, and fails the test if anything of it is left then but the logs of a failure. Such a
-// test has the machine's namespaces for itself: it is not run in parallel.
+// StartForTest runs a node until the test ends, and fails the test if anything but the logs of a failure is left then.
+// Such a test must not run in parallel, because it uses the machine's namespaces.
 func StartForTest(t *testing.T, options Options) *Node {
 	t.Helper()
 	NeedNode(t)
@@ -60,7 +60,7 @@ func StartForTest(t *testing.T, options Options) *Node {
 	return n
 }
 
-// keepLogsOf a failed test are kept, and nothing else of its node: images and volumes are gigabytes.
+// keepLogsOf keeps the logs of a failed test and removes the rest of its node: images and volumes are gigabytes.
 func keepLogsOf(t *testing.T, dir string) {
 	t.Helper()
 	if logs, err := keepLogsOnly(dir); err != nil {

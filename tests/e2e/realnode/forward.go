@@ -11,8 +11,8 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/process"
 )
 
-// Forward leads a port of this machine to one on the loopback interface of a pod, by `kubectl port-forward`, until the function that
-// it returns is called. Connections end with the pod's containers; the next one goes to those that run then.
+// Forward forwards a port of this machine to the loopback interface of a pod, by `kubectl port-forward`, until the
+// returned function is called. Connections end with the pod's containers; a new connection goes to the restarted ones.
 func (n *Node) Forward(ctx context.Context, namespace, pod string, port int) (string, func(), error) {
 	said, says, err := os.Pipe()
 	if err != nil {
@@ -33,13 +33,13 @@ func (n *Node) Forward(ctx context.Context, namespace, pod string, port int) (st
 	stop()
 	go func() {
 		defer said.Close()
-		_, _ = io.Copy(io.Discard, reader) // a line for each connection, until it ends
+		_, _ = io.Copy(io.Discard, reader) // one line for each connection
 	}()
 	// Forwarding from 127.0.0.1:40000 -> 5443
 	words := strings.Fields(line)
 	if err != nil || len(words) < 3 {
 		forward.Kill()
-		return "", nil, fmt.Errorf("kubectl port-forward to %s says %q: %s", pod, line, forward.LogTail(1024))
+		return "", nil, fmt.Errorf("kubectl port-forward to %s prints %q: %s", pod, line, forward.LogTail(1024))
 	}
 	return words[2], forward.Kill, nil
 }

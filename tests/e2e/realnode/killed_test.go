@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// victimVariable, as a variable, makes this test the process that is killed; its value is the node's directory.
+// victimVariable makes this test the process that is killed; its value is the node's directory.
 const victimVariable = "CTRLMESH_NODE_VICTIM"
 
-// TestNodeDiesWithKilledTest: a test that ends without cleaning up takes its node along. What is left, empty control groups, goes
-// with the next node.
+// TestNodeDiesWithKilledTest: a test that is killed takes its node along. Empty control groups stay, and the next node
+// removes them.
 func TestNodeDiesWithKilledTest(t *testing.T) {
 	if dir := os.Getenv(victimVariable); dir != "" {
 		startNodeAndWait(t, dir)
@@ -32,7 +32,7 @@ func TestNodeDiesWithKilledTest(t *testing.T) {
 	line := must(bufio.NewReader(output).ReadString('\n'))(t)
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
-		t.Fatalf("instead of a process id it says %q", line)
+		t.Fatalf("expected a process id, got %q", line)
 	}
 	mark := identityOf(t, pid, fmt.Sprintf("%s%d-", cgroupPrefix, command.Process.Pid), dir)
 	groups := must(filepath.Glob(fmt.Sprintf("%s/*/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
@@ -43,7 +43,7 @@ func TestNodeDiesWithKilledTest(t *testing.T) {
 	if err := command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = command.Wait() // it was killed
+	_ = command.Wait() // the process was killed
 	waitForCondition(t, 10*time.Second, "the node's processes and namespaces have ended", func() bool { return len(mark.processes()) == 0 })
 	if left := must(mark.mounts())(t); len(left) > 0 {
 		t.Errorf("mounts are left: %q", left)
@@ -54,12 +54,13 @@ func TestNodeDiesWithKilledTest(t *testing.T) {
 	}
 	for _, group := range groups {
 		if _, err := os.Stat(group); err == nil {
-			t.Errorf("%s is still there", group)
+			t.Errorf("%s still exists", group)
 		}
 	}
 }
 
-// startNodeAndWait starts a node as far as there are processes of several parents, says which is its first, and waits to be killed.
+// startNodeAndWait starts the processes of a node, which have several parents, prints the first one's id, and waits to
+// be killed.
 func startNodeAndWait(t *testing.T, dir string) {
 	n := &Node{Dir: dir, Name: "victim"}
 	n.programs = must(findPrograms(t.Context(), n.path("bin")))(t)

@@ -15,8 +15,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// kubeletConfig: images are never collected and the disk never counts as full, for nothing could be pulled again; what kubelet
-// would do to the machine is off (its score for the killer of processes, chains of iptables).
+// kubeletConfig: images are never collected and the disk never counts as full, because nothing could be pulled again.
+// Kubelet's changes to the machine (its OOM score, iptables chains) are off.
 var kubeletConfig = template.Must(template.New("").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupRoot: /{{.Cgroup}}
@@ -38,7 +38,7 @@ imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: "50Mi", nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
 `))
 
-// writeFiles makes what the node finds in its /etc at its start, and links that programs expect.
+// writeFiles writes the node's /etc, and links that programs expect.
 func (n *Node) writeFiles() error {
 	files, err := n.containerdFiles()
 	if err != nil {
@@ -89,7 +89,7 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	return n.startProgram("kubelet", n.programs["kubelet"], "--config="+config, "--kubeconfig="+kubeconfig, "--hostname-override="+n.Name, "--node-ip="+IP)
 }
 
-// allowKubeletClient lets the API server fetch logs and run commands. What kubeadm does by a group, as here.
+// allowKubeletClient lets the API server fetch logs and run commands, with the group that kubeadm uses.
 func (n *Node) allowKubeletClient(ctx context.Context) error {
 	binding := &rbac.ClusterRoleBinding{
 		ObjectMeta: meta.ObjectMeta{Name: "e2e-kubelet-client"},
@@ -100,7 +100,7 @@ func (n *Node) allowKubeletClient(ctx context.Context) error {
 	return err
 }
 
-// waitReady waits until pods can be made, and run.
+// waitReady waits until pods can be created and run.
 func (n *Node) waitReady(ctx context.Context) error {
 	return n.waitUntil(ctx, "the node", func() error {
 		node, err := n.Client.CoreV1().Nodes().Get(ctx, n.Name, meta.GetOptions{})
@@ -108,7 +108,7 @@ func (n *Node) waitReady(ctx context.Context) error {
 			return err
 		}
 		if len(node.Spec.Taints) > 0 {
-			return fmt.Errorf("it has the taint %s", node.Spec.Taints[0].Key)
+			return fmt.Errorf("the node has the taint %s", node.Spec.Taints[0].Key)
 		}
 		for _, condition := range node.Status.Conditions {
 			if condition.Type == core.NodeReady && condition.Status != core.ConditionTrue {

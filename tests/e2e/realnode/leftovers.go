@@ -19,26 +19,27 @@ import (
 	"github.com/google/nftables"
 )
 
-// This file is for tests: it tells whether a node leaves anything behind. Others may be at work on the machine, so only that counts which is
-// a node's by its name, its addresses or its directory.
+// This file checks that a node leaves nothing behind. Other programs may be at work on the machine, so only what
+// belongs to a node by its name, its addresses or its directory counts.
 
-// leftovers is what nodes could leave on the machine, but for processes and mounts, which are told by the node's own names.
+// leftovers are things that nodes could leave on the machine, except for processes and mounts, which are found by the
+// node's identity.
 type leftovers struct {
 	interfaces, routes, tables, settings []string
 	// cgroups are those of this process's nodes.
 	cgroups []string
 }
 
-// machineSettings of the machine that kubelet and nodes like to change.
+// machineSettings are sysctls that kubelet and nodes would change.
 var machineSettings = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/hostname",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes", "net/ipv4/ip_forward",
 }
 
 var (
-	// ownLinks are what realnode/pid1 makes.
+	// ownLinks are created by realnode/pid1.
 	ownLinks = []string{"uplink", "nowhere"}
-	// ownTables are the node's, and those of the pods that redirect.
+	// ownTables are the node's, and those of the pods that redirect traffic.
 	ownTables = []string{"services", "redirect", "ctrlmesh"}
 	// ownNetworks are those of pods, Services and the node itself.
 	ownNetworks = []netip.Prefix{netip.MustParsePrefix(podCIDR), netip.MustParsePrefix(cluster.ServiceCIDR), netip.MustParsePrefix(IP + "/32")}
@@ -47,7 +48,7 @@ var (
 func recordLeftovers(t *testing.T) leftovers {
 	var found leftovers
 	for _, at := range must(net.Interfaces())(t) {
-		addresses, _ := at.Addrs() // it may be gone already
+		addresses, _ := at.Addrs() // the interface may be gone already
 		if slices.Contains(ownLinks, at.Name) || slices.ContainsFunc(addresses, isOwnAddress) {
 			found.interfaces = append(found.interfaces, at.Name)
 		}
@@ -79,7 +80,8 @@ func isOwn(address netip.Addr) bool {
 	return slices.ContainsFunc(ownNetworks, func(network netip.Prefix) bool { return network.Contains(address.Unmap()) })
 }
 
-// isOwnRoute reads a line of /proc/net/route: the interface, and the destination as the hexadecimal number that its bytes are here.
+// isOwnRoute parses a line of /proc/net/route: the interface, and the destination as a hexadecimal number in the
+// machine's byte order.
 func isOwnRoute(line string) bool {
 	fields := strings.Fields(line)
 	if len(fields) < 2 {
@@ -94,7 +96,7 @@ func isOwnRoute(line string) bool {
 	return slices.Contains(ownLinks, fields[0]) || isOwn(netip.AddrFrom4(bytes))
 }
 
-// ownCgroups are all of this process's nodes, wherever their own code looks.
+// ownCgroups finds all control groups of this process's nodes, independent of the node's own code.
 func ownCgroups(t *testing.T) []string {
 	own := fmt.Sprintf("%s%d-", cgroupPrefix, os.Getpid())
 	var found []string
@@ -102,7 +104,7 @@ func ownCgroups(t *testing.T) []string {
 		if err == nil && entry.IsDir() && strings.HasPrefix(entry.Name(), own) {
 			found = append(found, path)
 		}
-		return nil // a group that vanishes meanwhile is no error
+		return nil // a group may vanish meanwhile
 	}
 	if err := filepath.WalkDir(cgroupMount, check); err != nil {
 		t.Error(err)
@@ -110,7 +112,7 @@ func ownCgroups(t *testing.T) []string {
 	return found
 }
 
-// mountsWith are the machine's mounts in whose description one of these names is.
+// mountsWith returns the machine's mounts that mention one of these names.
 func mountsWith(names ...string) ([]string, error) {
 	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -125,12 +127,12 @@ func mountsWith(names ...string) ([]string, error) {
 	return found, nil
 }
 
-// nodeIdentity tells a node's processes, also when it has ended.
+// nodeIdentity recognizes a node's processes and mounts, also when the node has ended.
 type nodeIdentity struct {
-	// spaces are the names of its namespaces. Pods have others, and are told by the control group.
+	// spaces are the names of its namespaces. Pods have others, and are recognized by the control group.
 	spaces map[string]string
 	cgroup string
-	// dir is where all of its files are.
+	// dir contains all of its files.
 	dir string
 }
 
@@ -142,12 +144,13 @@ func identityOf(t *testing.T, pid1 int, cgroup, dir string) nodeIdentity {
 	return nodeIdentity{spaces, "/" + cgroup, dir}
 }
 
-// processes are the programs of all threads that are the node's, or in it: a thread of this process must not stay either.
+// processes returns the programs of all threads that belong to the node or are in its namespaces: threads of this
+// process count too.
 func (id nodeIdentity) processes() []string {
 	var found []string
-	threads, _ := filepath.Glob("/proc/[0-9]*/task/*") // the pattern is well-formed
+	threads, _ := filepath.Glob("/proc/[0-9]*/task/*") // the pattern is valid
 	for _, thread := range threads {
-		// A thread may end at any moment; then it is none.
+		// A thread may end at any time; then it is skipped.
 		program, _ := os.Readlink(filepath.Join(thread, "exe"))
 		group, _ := os.ReadFile(filepath.Join(thread, "cgroup"))
 		belongs := strings.Contains(string(group), id.cgroup)
@@ -163,15 +166,15 @@ func (id nodeIdentity) processes() []string {
 	return slices.Compact(found)
 }
 
-// assertProcessesSeen makes sure that a node's processes and groups are seen at all.
+// assertProcessesSeen checks the check itself: a running node's processes and groups must be found.
 func assertProcessesSeen(t *testing.T, id nodeIdentity) {
 	all := id.processes()
 	for _, name := range append(cachedPrograms, "pid1", "workload") {
 		if slices.Contains([]string{"kubectl", "ctr", "runc", "ptp", "host-local"}, name) {
-			continue // they run for a moment
+			continue // these run only for a moment
 		}
 		if !slices.ContainsFunc(all, func(program string) bool { return filepath.Base(program) == name }) {
-			t.Errorf("%s was not among the node's processes: %q", name, all)
+			t.Errorf("%s was not found among the node's processes: %q", name, all)
 		}
 	}
 	if len(ownCgroups(t)) == 0 {
@@ -179,12 +182,13 @@ func assertProcessesSeen(t *testing.T, id nodeIdentity) {
 	}
 }
 
-// mounts are the node's that the machine sees: in its directory, of its control group, or of one of its namespaces.
+// mounts returns the node's mounts that the machine sees: in its directory, of its control group, or of one of its
+// namespaces.
 func (id nodeIdentity) mounts() ([]string, error) {
 	return mountsWith(slices.Concat([]string{id.dir + "/", id.cgroup}, slices.Collect(maps.Values(id.spaces)))...)
 }
 
-// assertNothingLeft compares with what was there before. The kernel takes network namespaces down in its own time.
+// assertNothingLeft compares with the state before the node. The kernel removes network namespaces asynchronously.
 func assertNothingLeft(t *testing.T, before leftovers, id nodeIdentity) {
 	waitForCondition(t, 10*time.Second, "no process or thread of the node is there", func() bool { return len(id.processes()) == 0 })
 	if left := must(id.mounts())(t); len(left) > 0 {
@@ -195,7 +199,7 @@ func assertNothingLeft(t *testing.T, before leftovers, id nodeIdentity) {
 	}
 }
 
-// newLeftovers that a node may have made.
+// newLeftovers describes the differences that a node may have made.
 func (before leftovers) newLeftovers(after leftovers) []string {
 	var found []string
 	for what, pair := range map[string][2][]string{

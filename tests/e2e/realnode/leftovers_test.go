@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLeftovers leaves behind what a node must not, on a machine of its own, and what others might have made meanwhile.
+// TestLeftovers creates leftovers of a node, which must be found, and things of other programs, which must not.
 func TestLeftovers(t *testing.T) {
 	NeedNode(t)
 	unshareTestThread(t)
 	before := recordLeftovers(t)
 	dir := t.TempDir()
 	id := identityOf(t, os.Getpid(), "ctrlmesh-e2e-none", filepath.Join(dir, "node"))
-	id.spaces = nil // those are this test's
+	id.spaces = nil // the namespaces are this test's own
 	makeUnrelatedChanges(t, dir)
 	if found := before.newLeftovers(recordLeftovers(t)); len(found) > 0 || len(must(id.mounts())(t)) > 0 {
-		t.Errorf("what others do is taken for the node's: %q, %q", found, must(id.mounts())(t))
+		t.Errorf("things of other programs are taken for the node's: %q, %q", found, must(id.mounts())(t))
 	}
 	for what, leave := range map[string]func(*testing.T){
 		"interfaces": func(t *testing.T) { addLink(t, "uplink") },
@@ -34,19 +34,19 @@ func TestLeftovers(t *testing.T) {
 		leave(t)
 		found := before.newLeftovers(recordLeftovers(t))
 		if !slices.ContainsFunc(found, func(text string) bool { return strings.HasPrefix(text, what) }) {
-			t.Errorf("%s that are left are not seen: %q", what, found)
+			t.Errorf("%s is not found: %q", what, found)
 		}
 	}
 	bindMountOnto(t, filepath.Join(dir, "node", "root", "run"))
 	if len(must(id.mounts())(t)) != 1 {
-		t.Error("a mount that is left is not seen")
+		t.Error("a leftover mount is not found")
 	}
 	if _, err := keepLogsOnly(id.dir); err == nil {
-		t.Error("a directory with a mount in it is removed")
+		t.Error("a directory with a mount in it was removed")
 	}
 }
 
-// makeUnrelatedChanges makes a mount, an interface, a route and a table.
+// makeUnrelatedChanges creates a mount, an interface, a route and a table.
 func makeUnrelatedChanges(t *testing.T, dir string) {
 	bindMountOnto(t, filepath.Join(dir, "other"))
 	addLink(t, "veth0")
@@ -54,7 +54,7 @@ func makeUnrelatedChanges(t *testing.T, dir string) {
 	addTable(t, "filter")
 }
 
-// unshareTestThread moves the test's thread to mounts and a network of its own. It ends with the test.
+// unshareTestThread moves the test's thread into new mount and network namespaces, which end with it.
 func unshareTestThread(t *testing.T) {
 	runtime.LockOSThread()
 	check(t, unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_NEWNET))
@@ -67,7 +67,7 @@ func bindMountOnto(t *testing.T, dir string) {
 	t.Helper()
 	check(t, os.MkdirAll(dir, 0o755))
 	check(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) }) // the directory has to go
+	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) }) // so that the directory can be removed
 }
 
 func addLink(t *testing.T, name string) {
@@ -90,7 +90,7 @@ func addTable(t *testing.T, name string) {
 	check(t, connection.Flush())
 }
 
-// TestKeptLogs: of a node's directory the logs stay.
+// TestKeptLogs: only the logs of a node's directory are kept.
 func TestKeptLogs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "node")
 	for _, file := range []string{

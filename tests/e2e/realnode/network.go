@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeNetwork is the node's, held open: connections can be made and taken in it from this process.
+// nodeNetwork keeps the node's network namespace open: this process can connect and listen in it.
 type nodeNetwork struct {
 	namespace *os.File
-	// open are the ends of connections in the namespace, which would keep it alive.
+	// open are this process's connections in the namespace, which would keep it alive.
 	mutex  sync.Mutex
 	open   map[io.Closer]struct{}
 	closed bool
@@ -35,17 +35,18 @@ func (n *nodeNetwork) close() {
 	n.open, n.closed = nil, true
 	n.mutex.Unlock()
 	for c := range open {
-		_ = c.Close() // whatever it says, it is closed
+		_ = c.Close() // an error does not keep it open
 	}
-	_ = n.namespace.Close() // was only read
+	_ = n.namespace.Close() // only used for reading
 }
 
-// Dial connects to an address of the node, a pod or a Service. The address is an IP and a port; names mean nothing there.
+// Dial connects to an address of the node, a pod or a Service. The address is an IP and a port, because names can't be
+// resolved there.
 func (n *Node) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return n.network.dial(ctx, network, address)
 }
 
-// Listen takes connections from the node and its pods, on an address of the node.
+// Listen accepts connections from the node and its pods, on an address of the node.
 func (n *Node) Listen(network, address string) (net.Listener, error) {
 	var listener net.Listener
 	err := n.network.inNamespace(func() error {
@@ -65,7 +66,7 @@ func (n *nodeNetwork) dial(ctx context.Context, network, address string) (net.Co
 		return nil, err
 	}
 	if net.ParseIP(host) == nil {
-		return nil, fmt.Errorf("%s: on the node only IP addresses can be dialled", address)
+		return nil, fmt.Errorf("%s: only IP addresses can be dialled on the node", address)
 	}
 	var connection net.Conn
 	err = n.inNamespace(func() error {
@@ -80,7 +81,7 @@ func (n *nodeNetwork) dial(ctx context.Context, network, address string) (net.Co
 	return tracked, n.track(tracked)
 }
 
-// track notes what has to be closed for the namespace to end.
+// track records what has to be closed so that the namespace can end.
 func (n *nodeNetwork) track(c io.Closer) error {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
@@ -104,7 +105,8 @@ func (t *trackedConn) Close() error {
 	return err
 }
 
-// inNamespace calls the function with its thread in the namespace: a socket belongs to the one in which it is made.
+// inNamespace calls the function on a thread in the namespace: a socket belongs to the namespace in which it is
+// created.
 func (n *nodeNetwork) inNamespace(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- n.enterAndCall(f) }()
@@ -131,8 +133,8 @@ func (n *nodeNetwork) enterAndCall(f func() error) error {
 	return err
 }
 
-// forward listens on a free port of the machine's loopback interface and passes connections on to the same port of the node's.
-// It returns the address, and a function that ends it.
+// forward listens on a free port of the machine's loopback interface and forwards connections to the same port of the
+// node's. It returns the address, and a function that stops forwarding.
 func (n *nodeNetwork) forward() (string, func(), error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -152,12 +154,12 @@ func (n *nodeNetwork) forward() (string, func(), error) {
 	return address, func() { cancel(); listener.Close() }, nil
 }
 
-// proxyConnection copies both ways until both sides have ended, or the node does.
+// proxyConnection copies in both directions until both sides have ended, or the node has.
 func (n *nodeNetwork) proxyConnection(ctx context.Context, near net.Conn, address string) {
 	defer near.Close()
 	far, err := n.dial(ctx, "tcp", address)
 	if err != nil {
-		return // the client sees its connection closed, as from a port where nobody listens
+		return // the client sees a closed connection, as from a port without a listener
 	}
 	defer far.Close()
 	stop := context.AfterFunc(ctx, func() { near.Close(); far.Close() })
@@ -168,9 +170,9 @@ func (n *nodeNetwork) proxyConnection(ctx context.Context, near net.Conn, addres
 	both.Wait()
 }
 
-// copyAndCloseWrite copies until the end, and passes that on.
+// copyAndCloseWrite copies until the end of the stream and closes the other side for writing.
 func copyAndCloseWrite(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // a broken connection is an end like any other
+	_, _ = io.Copy(to, from) // a broken connection counts as an end
 	if half, ok := to.(*net.TCPConn); ok {
 		_ = half.CloseWrite()
 	}

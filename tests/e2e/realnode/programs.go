@@ -12,22 +12,22 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
-// cachedPrograms are the programs that the binaries package makes.
+// cachedPrograms are built by the binaries package.
 var cachedPrograms = []string{
 	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl",
 	"containerd", "containerd-shim-runc-v2", "ctr", "runc", "ptp", "host-local",
 }
 
-// nodePrograms are the repository's: small enough to be made for each node.
+// nodePrograms are the repository's own, small enough to be built for each node.
 var nodePrograms = []string{"pid1", "runtime", "workload"}
 
-// programPaths are paths by name.
+// programPaths maps names to paths.
 type programPaths map[string]string
 
-// findPrograms fills a directory with links to what is built, and with what is not worth a place in the cache.
+// findPrograms fills a directory with links to the cached programs, and builds the node's own.
 func findPrograms(ctx context.Context, dir string) (programPaths, error) {
 	if _, err := exec.LookPath("mount"); err != nil {
-		return nil, fmt.Errorf("kubelet calls mount(8), of the package util-linux or mount: %w", err)
+		return nil, fmt.Errorf("kubelet needs mount(8), from the package util-linux or mount: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func findPrograms(ctx context.Context, dir string) (programPaths, error) {
 	return found, nil
 }
 
-// dirs are the directories of the cache that the node has to see.
+// dirs returns the directories of the cache that must be visible on the node.
 func (p programPaths) dirs() []string {
 	var dirs []string
 	for _, name := range cachedPrograms {

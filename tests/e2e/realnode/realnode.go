@@ -1,9 +1,9 @@
-// Package realnode runs a cluster of one real node for tests: etcd, kube-apiserver, kube-controller-manager, kube-scheduler,
-// containerd, runc and kubelet, in namespaces of their own.
+// Package realnode runs a cluster with one real node for tests: etcd, kube-apiserver, kube-controller-manager,
+// kube-scheduler, containerd, runc and kubelet, in their own namespaces.
 //
-// The node is a machine in a directory: it has its own file system, processes and network, joined to the test by an open
-// file alone. So it needs nothing that the machine would have to have installed, changes nothing there, and ends as a whole.
-// Services are translated by this package in place of kube-proxy. See docs/adr, "The node of the tests".
+// The node is a machine in a directory: it has its own file system, processes and network, connected to the test only
+// by an open file. So it needs no installed programs, changes nothing on the machine, and ends as a whole. This package
+// translates the addresses of Services in place of kube-proxy. See docs/adr/0019.
 package realnode
 
 import (
@@ -24,34 +24,34 @@ import (
 )
 
 const (
-	// IP is the node's address. Pods and the API server's webhooks reach each other by it, the machine does not.
+	// IP is the node's address. Pods and the API server's webhooks reach each other by it; the machine can't reach it.
 	IP = "10.88.254.1"
-	// podCIDR is where pods get their addresses from.
+	// podCIDR is the address range of pods.
 	podCIDR = "10.88.0.0/24"
-	// readyDeadline covers a busy machine; a quiet one needs 12 s.
+	// readyDeadline covers a busy machine; an idle one needs 12 s.
 	readyDeadline = 3 * time.Minute
 	pollInterval  = 50 * time.Millisecond
 )
 
-// Options of a node. The zero value is a plain one.
+// Options of a node; the zero value is valid.
 type Options struct {
-	// Name of the node, in the API and to itself: `node` if empty.
+	// Name of the node, in the API and as its host name; `node` if empty.
 	Name string
-	// APIServerFlags are added to kube-apiserver's command line.
+	// APIServerFlags are appended to kube-apiserver's command line.
 	APIServerFlags []string
 }
 
 // Node is a running cluster of one node.
 type Node struct {
-	// Dir holds the node's files, data, keys and logs.
+	// Dir contains the node's files, data, keys and logs.
 	Dir string
 	// Name of the node.
 	Name string
-	// Cluster is its control plane.
+	// Cluster is the control plane.
 	Cluster *cluster.Cluster
-	// Kubeconfig of an administrator, for programs on the machine and on the node alike.
+	// Kubeconfig of an administrator; programs on the machine and on the node can use it.
 	Kubeconfig string
-	// Client of the same.
+	// Client uses the same credentials.
 	Client *kubernetes.Clientset
 
 	programs programPaths
@@ -59,20 +59,20 @@ type Node struct {
 	spawner  *process.Spawner
 	network  *nodeNetwork
 	cgroup   *nodeCgroup
-	// processes are the programs that need no more than to be started, for their logs.
+	// processes are the programs that only have to be started and logged.
 	processes []*process.Process
-	// cleanups what goes on in this process, the last first.
+	// cleanups end what runs in this process, in reverse order.
 	cleanups []func()
 }
 
-// Start brings a node up and returns when pods can run there. The directory must exist; the caller removes it after Stop.
+// Start starts a node and returns when pods can run there. The directory must exist; the caller removes it after Stop.
 func Start(ctx context.Context, dir string, options Options) (*Node, error) {
 	if reason := binaries.NodeUnavailable(); reason != "" {
 		return nil, errors.New(reason)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyDeadline)
 	defer cancel()
-	dir, err := filepath.EvalSymlinks(dir) // the node sees it under its own name only
+	dir, err := filepath.EvalSymlinks(dir) // the node sees the directory only under its real name
 	if err != nil {
 		return nil, err
 	}
@@ -124,13 +124,13 @@ func (n *Node) start(ctx context.Context, options Options) error {
 	return n.waitReady(ctx)
 }
 
-// Stop ends the node and leaves nothing behind but the directory. It may be called twice.
+// Stop ends the node; only the directory is left. It may be called twice.
 func (n *Node) Stop() error {
 	for _, end := range slices.Backward(n.cleanups) {
 		end()
 	}
 	n.cleanups = nil
-	// The kernel ends all of a node's processes with its first, and the mounts and interfaces with the processes.
+	// When the node's first process ends, the kernel ends all others, and then the mounts and interfaces.
 	if n.pid1 != nil {
 		n.pid1.Kill()
 	}
@@ -152,7 +152,7 @@ func (n *Node) Stop() error {
 	return err
 }
 
-// Logs is the end of all logs, for a failed test.
+// Logs returns the end of all logs, for a failed test.
 func (n *Node) Logs(bytes int) string {
 	text := ""
 	if n.Cluster != nil {
@@ -191,7 +191,7 @@ func (n *Node) startPid1() error {
 	return err
 }
 
-// startProgram starts a program of the node.
+// startProgram starts a program on the node.
 func (n *Node) startProgram(name, path string, args ...string) error {
 	p, err := process.Start(process.Spec{
 		Name: name, Path: path, LogDir: n.Dir, Args: args, Spawner: n.spawner,
@@ -204,10 +204,10 @@ func (n *Node) startProgram(name, path string, args ...string) error {
 	return nil
 }
 
-// rootDir is the directory that the node sees as its `/`.
+// rootDir is the node's `/`.
 func (n *Node) rootDir() string { return n.path("root") }
 
-// path names one in the node's directory, which the node sees under the same name.
+// path returns a path in the node's directory, which has the same name on the node.
 func (n *Node) path(parts ...string) string {
 	return filepath.Join(append([]string{n.Dir}, parts...)...)
 }

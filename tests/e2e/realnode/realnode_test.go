@@ -22,13 +22,12 @@ const (
 	testNamespace = "demo"
 	// unassignedAddress is an address that nobody has (TEST-NET-3, RFC 5737).
 	unassignedAddress = "203.0.113.9"
-	// projectionLimit tells a volume that follows at once from one that waits for kubelet's period of a minute.
+	// projectionLimit distinguishes a volume that syncs at once from one that waits for kubelet's period of a minute.
 	projectionLimit = 30 * time.Second
 	bumpPeriod      = 3 * time.Second
 )
 
-// TestRealNode runs what later tests build on: pods, volumes that follow, privileged init containers, Services, and nothing
-// that stays behind.
+// TestRealNode checks what other tests rely on: pods, volume syncs, privileged init containers, Services, DNS, logs.
 func TestRealNode(t *testing.T) {
 	n := StartForTest(t, Options{})
 	if _, err := n.Kubectl(t.Context(), testManifest, "apply", "-f", "-"); err != nil {
@@ -53,7 +52,7 @@ func TestRealNode(t *testing.T) {
 	}
 }
 
-// testManifest is hardened as the project's own pods are, but for the init container that sets rules.
+// testManifest is as restricted as the project's own pods, except for the init container that sets rules.
 const testManifest = `
 apiVersion: v1
 kind: Namespace
@@ -112,7 +111,7 @@ spec:
       volumes: [{name: settings, configMap: {name: settings}}]
 `
 
-// testVolumeSync: a changed ConfigMap is in the pod once kubelet looks at the pod again, which a changed annotation makes it do.
+// testVolumeSync: a changed ConfigMap is in the pod once kubelet syncs the pod, which a changed annotation triggers.
 func testVolumeSync(t *testing.T, n *Node) {
 	pod := must(n.Client.CoreV1().Pods(testNamespace).Get(t.Context(), "web-0", meta.GetOptions{}))(t)
 	url := "http://" + pod.Status.PodIP + ":8080/file?path=/settings/value"
@@ -122,7 +121,7 @@ func testVolumeSync(t *testing.T, n *Node) {
 		must(n.Client.CoreV1().ConfigMaps(testNamespace).Patch(t.Context(), "settings", types.MergePatchType, patch, meta.PatchOptions{}))(t)
 		var bumped time.Time
 		waitForCondition(t, projectionLimit, "the pod sees "+value, func() bool {
-			// Kubelet may have looked before its own watch told it of the ConfigMap.
+			// Kubelet may have synced before its own watch reported the ConfigMap.
 			if time.Since(bumped) > bumpPeriod {
 				bumped = time.Now()
 				patch := fmt.Sprintf(`{"metadata":{"annotations":{"bump":"%s %s"}}}`, value, bumped)
@@ -134,14 +133,14 @@ func testVolumeSync(t *testing.T, n *Node) {
 	}
 }
 
-// testNetAdmin: the init container's rule sends the pod to itself.
+// testNetAdmin: the init container's rule redirects the pod's traffic to itself.
 func testNetAdmin(t *testing.T, n *Node) {
 	if got := runInPod(t, n, "get", "http://"+unassignedAddress+"/"); got != "web-0" {
-		t.Errorf("%s answered %q", unassignedAddress, got)
+		t.Errorf("%s is answered by %q", unassignedAddress, got)
 	}
 }
 
-// testWithoutNetAdmin: the same rule is refused to a container that was not given the privilege.
+// testWithoutNetAdmin: a container without the capability can't set the same rule.
 func testWithoutNetAdmin(t *testing.T, n *Node) {
 	pod := &core.Pod{
 		ObjectMeta: meta.ObjectMeta{Name: "unprivileged"},
@@ -151,11 +150,12 @@ func testWithoutNetAdmin(t *testing.T, n *Node) {
 	}
 	runToPhase(t, n, pod, core.PodFailed)
 	if log := must(n.PodLog(t.Context(), testNamespace, pod.Name, ""))(t); !strings.Contains(log, "operation not permitted") {
-		t.Errorf("it says %q", log)
+		t.Errorf("the container logs %q", log)
 	}
 }
 
-// testService: pods and the node (as the API server's webhooks do) reach all pods of a Service, and are refused by an empty one.
+// testService: pods and the node (like the API server's webhooks) reach all pods of a Service, and are rejected by a
+// Service without pods.
 func testService(t *testing.T, n *Node) {
 	get := func(name string) string {
 		return must(n.Client.CoreV1().Services(testNamespace).Get(t.Context(), name, meta.GetOptions{}))(t).Spec.ClusterIP
@@ -176,7 +176,7 @@ func testService(t *testing.T, n *Node) {
 	}
 }
 
-// testNames of Services and of pods, as pods find them.
+// testNames resolves names of Services and pods in a pod.
 func testNames(t *testing.T, n *Node) {
 	address := func(pod string) string {
 		return must(n.Client.CoreV1().Pods(testNamespace).Get(t.Context(), pod, meta.GetOptions{}))(t).Status.PodIP
@@ -204,10 +204,10 @@ func testNames(t *testing.T, n *Node) {
 	}
 }
 
-// testAPIFromPod: the pod finds the API server as every client in a cluster does.
+// testAPIFromPod: a pod finds the API server as every in-cluster client does.
 func testAPIFromPod(t *testing.T, n *Node) {
 	if got := runInPod(t, n, "api", "/version"); !strings.Contains(got, `"gitVersion"`) {
-		t.Errorf("the API server says %q", got)
+		t.Errorf("the API server responds %q", got)
 	}
 }
 
@@ -217,7 +217,7 @@ func testLogs(t *testing.T, n *Node) {
 	}
 }
 
-// testImageWithLibraries runs a program that is not static: the only one that the node itself has.
+// testImageWithLibraries runs a dynamically linked program: pid1, which the node itself needs.
 func testImageWithLibraries(t *testing.T, n *Node) {
 	archive := n.path("linked.tar")
 	image := Image{
@@ -234,11 +234,11 @@ func testImageWithLibraries(t *testing.T, n *Node) {
 	}
 	runToPhase(t, n, pod, core.PodSucceeded)
 	if log := must(n.PodLog(t.Context(), testNamespace, pod.Name, ""))(t); !strings.HasPrefix(log, "runc version ") {
-		t.Errorf("it says %q", log)
+		t.Errorf("the program prints %q", log)
 	}
 }
 
-// runToPhase makes a pod and waits until it has ended like this.
+// runToPhase creates a pod and waits until it reaches a final phase.
 func runToPhase(t *testing.T, n *Node, pod *core.Pod, phase core.PodPhase) {
 	t.Helper()
 	pods := n.Client.CoreV1().Pods(testNamespace)
@@ -249,18 +249,18 @@ func runToPhase(t *testing.T, n *Node, pod *core.Pod, phase core.PodPhase) {
 		return last.Phase == core.PodSucceeded || last.Phase == core.PodFailed
 	})
 	if last.Phase != phase {
-		t.Fatalf("the pod %s is %s, not %s: %+v", pod.Name, last.Phase, phase, last.ContainerStatuses)
+		t.Fatalf("pod %s is %s, not %s: %+v", pod.Name, last.Phase, phase, last.ContainerStatuses)
 	}
 }
 
-// runInPod runs the workload's program in the first pod.
+// runInPod runs the workload program in the first pod.
 func runInPod(t *testing.T, n *Node, args ...string) string {
 	t.Helper()
 	output := must(n.Exec(t.Context(), testNamespace, "web-0", "main", append([]string{"/workload"}, args...)...))(t)
 	return strings.TrimSpace(output)
 }
 
-// getFromNode is a request from the node's network, outside of all pods.
+// getFromNode sends a request from the node's network, outside of all pods.
 func getFromNode(t *testing.T, n *Node, url string) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: n.Dial, DisableKeepAlives: true}, Timeout: 10 * time.Second}

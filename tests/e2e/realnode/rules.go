@@ -11,13 +11,13 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// nftRules are the node's, set over netlink: the kernel needs nf_tables, and no program nft.
+// nftRules sets the node's rules by netlink: the kernel needs nf_tables, but the program nft is not needed.
 type nftRules struct {
 	connection *nftables.Conn
 }
 
 const (
-	// Offsets of the fields in an IPv4 header, and of the destination port in TCP's and UDP's.
+	// Offsets of the addresses in an IPv4 header, and of the destination port in a TCP or UDP header.
 	sourceOffset, destinationOffset = 12, 16
 	portOffset                      = 2
 	portUnreachable                 = 3
@@ -28,11 +28,11 @@ func newRules(namespace int) (*nftRules, error) {
 	return &nftRules{connection}, err
 }
 
-// replaceAll makes the rules for these ports the only ones, in one transaction. Connections that exist stay as they are.
+// replaceAll makes the rules for these ports the only ones, in one transaction. Existing connections are not affected.
 func (r *nftRules) replaceAll(ports []servicePort) error {
 	c := r.connection
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "services"}
-	c.AddTable(table) // so that there is one to delete
+	c.AddTable(table) // so that deleting it can't fail
 	c.DelTable(table)
 	c.AddTable(table)
 	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *nftables.Chain {
@@ -59,11 +59,11 @@ func (r *nftRules) replaceAll(ports []servicePort) error {
 			for _, chain := range []*nftables.Chain{fromPods, fromNode} {
 				add(chain, match, oneInN(len(port.backends)-i), destinationNAT(backend))
 			}
-			// A pod that reaches itself through a Service would take its own address for a forged one.
+			// A pod that reaches itself through a Service would reject its own address as forged.
 			address := backend.Addr().AsSlice()
 			add(toItself, matchBytes(sourceOffset, address), matchBytes(destinationOffset, address), []expr.Any{&expr.Masq{}})
 		}
-		// What still has a Service's address has no backend.
+		// A packet that still has a Service's address has no backend.
 		add(refusePods, match, rejectUnreachable())
 		add(refuseNode, match, rejectUnreachable())
 	}
@@ -73,7 +73,7 @@ func (r *nftRules) replaceAll(ports []servicePort) error {
 	return nil
 }
 
-// matchPort matches what is sent to a Service; nil if it is a protocol that nobody here speaks.
+// matchPort matches packets to a Service; nil for protocols other than TCP and UDP.
 func matchPort(port servicePort) []expr.Any {
 	protocols := map[core.Protocol]byte{core.ProtocolTCP: unix.IPPROTO_TCP, core.ProtocolUDP: unix.IPPROTO_UDP}
 	protocol, ok := protocols[port.protocol]
@@ -96,7 +96,7 @@ func matchBytes(offset uint32, address []byte) []expr.Any {
 	}
 }
 
-// oneInN holds for a random one in n connections. Rules with n, n-1, … 1 in a row give each the same share.
+// oneInN matches a random one in n connections. Rules with n, n-1, … 1 in a row give each the same share.
 func oneInN(n int) []expr.Any {
 	if n == 1 {
 		return nil

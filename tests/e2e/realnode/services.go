@@ -18,15 +18,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// servicePort is one port of a Service, and where connections to it go.
+// servicePort is one port of a Service with its backends.
 type servicePort struct {
 	address  netip.AddrPort
 	protocol core.Protocol
 	backends []netip.AddrPort
 }
 
-// serviceProxy keeps the node's translation of Services as the API server has them, in place of kube-proxy, which needs
-// programs of the machine (nft or iptables) for that.
+// serviceProxy translates the addresses of Services as the API server lists them, in place of kube-proxy, which needs
+// nft or iptables on the machine.
 type serviceProxy struct {
 	serviceStore, sliceStore cache.Store
 	changed                  chan struct{}
@@ -34,7 +34,7 @@ type serviceProxy struct {
 	log                      *os.File
 }
 
-// retryDelay is the pause after a failed translation.
+// retryDelay is the pause after the rules could not be set.
 const retryDelay = 200 * time.Millisecond
 
 func (n *Node) startServices() error {
@@ -67,7 +67,7 @@ func (s *serviceProxy) follow(ctx context.Context, running *sync.WaitGroup, clie
 	notify := func(any) {
 		select {
 		case s.changed <- struct{}{}:
-		default: // it is noted already
+		default: // a change is already pending
 		}
 	}
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -101,14 +101,15 @@ func (s *serviceProxy) run(ctx context.Context) {
 	}
 }
 
-// servicePorts are the ports of all Services that have an address. One without backends is among them: it has to be refused.
+// servicePorts returns the ports of all Services that have an address, including those without backends, which have to
+// be rejected.
 func servicePorts(allServices, allSlices []any) []servicePort {
 	var found []servicePort
 	for _, object := range allServices {
 		service := object.(*core.Service)
 		address, err := netip.ParseAddr(service.Spec.ClusterIP)
 		if err != nil {
-			continue // headless, or a name
+			continue // headless, or an ExternalName
 		}
 		for _, port := range service.Spec.Ports {
 			found = append(found, servicePort{

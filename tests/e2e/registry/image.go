@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// RemoteWithLogin is At for a registry that asks who it is.
+// RemoteWithLogin is Remote for a registry that requires a login.
 func RemoteWithLogin(host string, dial Dial) *Registry {
 	r := Remote(host, dial)
 	r.login = true
 	return r
 }
 
-// HtpasswdFile is the file of those who may pull and push, as htpasswd writes it.
+// HtpasswdFile returns the htpasswd file with User, who may pull and push.
 func HtpasswdFile() []byte { return []byte(htpasswdLine) }
 
-// PushImage puts the one image of an archive (opencontainers/image-spec, image-layout.md) under a tag.
+// PushImage pushes the only image of an archive (opencontainers/image-spec, image-layout.md) with a tag.
 func (r *Registry) PushImage(repository, tag, archive string) error {
 	files, err := readArchive(archive)
 	if err != nil {

@@ -39,7 +39,7 @@ type manifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
-// Push puts a WebAssembly component under a tag, and answers with the digest of its manifest. A tag that is there moves.
+// Push pushes a WebAssembly component with a tag and returns the digest of its manifest. An existing tag is moved.
 func (r *Registry) Push(repository, tag string, wasm []byte) (string, error) {
 	layer, err := r.pushBlob(repository, layerType, wasm)
 	if err != nil {
@@ -61,7 +61,7 @@ func (r *Registry) Push(repository, tag string, wasm []byte) (string, error) {
 	return r.pushManifest(repository, tag, about, layer)
 }
 
-// Sign puts a signature of a manifest beside it.
+// Sign pushes a signature of a manifest.
 func (r *Registry) Sign(repository, manifest string, key *ecdsa.PrivateKey) error {
 	text, err := json.Marshal(map[string]any{
 		"critical": map[string]any{
@@ -92,7 +92,7 @@ func (r *Registry) Sign(repository, manifest string, key *ecdsa.PrivateKey) erro
 	return err
 }
 
-// PublicKey is the text of cosign.pub for a key.
+// PublicKey returns the content of cosign.pub for a key.
 func PublicKey(key *ecdsa.PrivateKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *Registry) pushBlob(repository, mediaType string, content []byte) (descr
 	}
 	target, err := url.Parse(begun.Header.Get("Location"))
 	if err != nil {
-		return descriptor{}, fmt.Errorf("where to upload: %w", err)
+		return descriptor{}, fmt.Errorf("get the upload location: %w", err)
 	}
 	query := target.Query()
 	query.Set("digest", digest)

@@ -49,7 +49,7 @@ func (r *Registry) get(t *testing.T, path string) []byte {
 	return body
 }
 
-// What is pushed is what wkg pushes, and what is signed verifies as cosign verifies it.
+// TestPushAndSign: pushed components have the layout of wkg, and signatures verify as with cosign.
 func TestPushAndSign(t *testing.T) {
 	r := startRegistry(t, false)
 	wasm := []byte("\x00asm\x0d\x00\x01\x00")
@@ -66,10 +66,10 @@ func TestPushAndSign(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Config.MediaType != "application/vnd.wasm.config.v0+json" || len(m.Layers) != 1 || m.Layers[0].MediaType != "application/wasm" {
-		t.Fatalf("another layout: %s", text)
+		t.Fatalf("unexpected layout: %s", text)
 	}
 	if got := r.get(t, "/v2/you/plugin/blobs/"+m.Layers[0].Digest); string(got) != string(wasm) {
-		t.Fatalf("another component: %q", got)
+		t.Fatalf("unexpected component: %q", got)
 	}
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -103,7 +103,7 @@ func TestPushAndSign(t *testing.T) {
 	}
 }
 
-// Who does not log in gets nothing.
+// TestLogin: a request without a login is refused.
 func TestLogin(t *testing.T) {
 	r := startRegistry(t, true)
 	if _, err := r.Push("you/plugin", "1.0", []byte("x")); err != nil {

@@ -1,7 +1,8 @@
-// Command runtime is runc without seccomp filters: it takes them out of a container's configuration and then becomes runc.
+// Command runtime is runc without seccomp filters: it removes them from a container's configuration and then executes
+// runc.
 //
-// The runc that the binaries package builds has no libseccomp, which is a C library that nothing but a C package manager
-// brings, and refuses containers that ask for a filter. All else about such a container stays as it was asked for.
+// The runc that the binaries package builds has no libseccomp, which is a C library and not a Go module, and refuses
+// containers with a filter. Everything else in the configuration stays.
 package main
 
 import (
@@ -14,7 +15,7 @@ import (
 	"syscall"
 )
 
-// runc lies beside this program.
+// runc is in the same directory as this program.
 const runc = "runc"
 
 func main() {
@@ -38,7 +39,7 @@ func run() error {
 	return syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ())
 }
 
-// bundleDir is the container's directory: `--bundle DIR`, `--bundle=DIR`, or the working directory.
+// bundleDir returns the container's directory: `--bundle DIR`, `--bundle=DIR`, or the working directory.
 func bundleDir(args []string) string {
 	for i, arg := range args {
 		if dir, ok := strings.CutPrefix(arg, "--bundle="); ok {
