@@ -8,10 +8,10 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file runs all four plugins in one chain: what one of them does must not mislead another.
+// This file runs all four plugins in one chain: the effects of one plugin must not mislead another.
 
-// TestAllPlugins runs an operator under faults, behind a limit and a breaker. Requests that a fault refuses cost no token, what
-// a fault tells a client is no failure of the API server, and in the end each object was handled once.
+// TestAllPlugins runs an operator under faults, a rate limit and a breaker. Requests that a fault refuses cost no
+// token, refusals by a fault are not failures of the API server, and in the end each object was handled once.
 func TestAllPlugins(t *testing.T) {
 	t.Parallel()
 	f := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
@@ -39,19 +39,19 @@ func TestAllPlugins(t *testing.T) {
 	assertWithinBucket(t, begin, events)
 	for _, rule := range []string{"refused", "lost", "conflicts"} {
 		if seen := readReport[faultReport](t, s, faultInject, rule); seen.Fired == 0 || seen.Fired >= seen.Matched {
-			t.Errorf("fault %s tells %+v", rule, seen)
+			t.Errorf("fault %s reports %+v", rule, seen)
 		}
 	}
 	passed := ruleMetric(t, s, "granted", "writes") + ruleMetric(t, s, "queued", "writes")
 	if len(events) != passed {
-		t.Errorf("%d writes took a token, the API server saw %d", passed, len(events))
+		t.Errorf("%d writes took a token, the API server received %d", passed, len(events))
 	}
 	if seen := readReport[breakerState](t, s, circuitBreaker, "creates"); seen.State != "Closed" {
 		t.Errorf("the breaker is %+v", seen)
 	}
 	list := must(shared.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
 	if len(list.Items) != 2*objectsLimited || op.countRecords(t, "twice") != 0 {
-		t.Errorf("%d objects are there, %d steps were handled twice", len(list.Items), op.countRecords(t, "twice"))
+		t.Errorf("%d objects exist, %d steps were handled twice", len(list.Items), op.countRecords(t, "twice"))
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file is about what managers must live with: their own death, and objects that are wrong.
+// This file tests what managers must survive: their own death, and invalid objects.
 
 // managerReplicas is a mesh whose managers are killed and replaced.
 type managerReplicas struct {
@@ -35,7 +35,7 @@ func newManagerReplicas(t *testing.T) *managerReplicas {
 	return s
 }
 
-// killLeader kills the one that leads and starts another in its place, which then waits.
+// killLeader kills the leading manager and starts another one, which becomes the standby.
 func (s *managerReplicas) killLeader(t *testing.T) {
 	t.Helper()
 	leading := waitLeader(t, s.managers...)
@@ -57,7 +57,7 @@ func TestManagerFailures(t *testing.T) {
 // failoverCount is how often the leader is killed.
 const failoverCount = 4
 
-// testFailover changes a rule again and again, and kills the leader at any moment of that.
+// testFailover changes a rule again and again, and kills the leader at random moments.
 func (s *managerReplicas) testFailover(t *testing.T) {
 	e := newEnforcement(t, s.mesh, 2, 1, syncPeriodWithFailover)
 	namespace := e.nodePods.namespace
@@ -85,7 +85,7 @@ func (s *managerReplicas) testFailover(t *testing.T) {
 	generations(t)
 }
 
-// replaceDead starts a manager in the place of each that has ended.
+// replaceDead starts a new manager for each that has ended.
 func (s *managerReplicas) replaceDead(t *testing.T) {
 	t.Helper()
 	for i, candidate := range s.managers {
@@ -95,8 +95,8 @@ func (s *managerReplicas) replaceDead(t *testing.T) {
 	}
 }
 
-// watchGenerations follows the chain. The returned function demands that its generation never fell, and that no two documents had
-// the same.
+// watchGenerations watches the chain. The returned function asserts that its generation never fell, and that no two
+// documents had the same one.
 func (m *mesh) watchGenerations(t *testing.T, namespace string) func(*testing.T) {
 	t.Helper()
 	only := meta.ListOptions{FieldSelector: "metadata.name=" + kubelet.ChainConfigMap}
@@ -124,7 +124,7 @@ func (m *mesh) watchGenerations(t *testing.T, namespace string) func(*testing.T)
 			next := last
 			check(t, json.Unmarshal([]byte(document), &next))
 			if next.Generation < last.Generation || (next.Generation == last.Generation && document != previous) {
-				t.Errorf("after generation %d comes %d: %s", last.Generation, next.Generation, document)
+				t.Errorf("generation %d is followed by %d: %s", last.Generation, next.Generation, document)
 			}
 			last, previous = next, document
 		}
@@ -132,8 +132,8 @@ func (m *mesh) watchGenerations(t *testing.T, namespace string) func(*testing.T)
 	}
 }
 
-// testBadObjects stores what a schema of today would refuse, as clusters have that were upgraded, and what only the manager's rules
-// refuse.
+// testBadObjects stores objects that today's schema would refuse, as upgraded clusters have them, and objects that only
+// the manager's rules refuse.
 func (s *managerReplicas) testBadObjects(t *testing.T) {
 	namespace := s.newNamespace(t)
 	s.apply(t, namespace, shardConfig("good", "a"))
@@ -141,14 +141,14 @@ func (s *managerReplicas) testBadObjects(t *testing.T) {
 	s.waitCondition(t, "ShardingConfig", namespace, "turns-bad", "Distributed", meta.ConditionTrue)
 	s.storeUndecodable(t, namespace)
 
-	// Refused by the manager's rules alone: its own objects go on as they were.
+	// Only the manager's rules refuse it: its own objects stay in force unchanged.
 	twice := strings.Replace(shardConfig("turns-bad", "unwanted"), "resources: [configmaps, widgets]}]", `resources: [configmaps]}, {apiGroups: [""], resources: [configmaps, "*"]}]`, 1)
 	s.apply(t, namespace, twice)
 	refused := s.waitCondition(t, "ShardingConfig", namespace, "turns-bad", "Accepted", meta.ConditionFalse).condition("Accepted")
 	if !strings.Contains(refused.Message, "spec.limits[0].relateResources") {
 		t.Errorf("the refusal does not name the field: %s", refused.Message)
 	}
-	// The others are not held up: neither by it nor by what can't be read, and not in a manager that starts with them either.
+	// Other objects are not held up by a refused or undecodable one, also not in a manager that starts with them.
 	s.apply(t, namespace, shardConfig("good", "bbb"))
 	s.waitChainContains(t, namespace, `"bbb"`)
 	s.killLeader(t)
@@ -157,7 +157,7 @@ func (s *managerReplicas) testBadObjects(t *testing.T) {
 	s.waitCondition(t, "ShardingConfig", namespace, "good", "Distributed", meta.ConditionTrue)
 	document := must(s.chainDocument(t.Context(), namespace))(t)
 	if !strings.Contains(document, `"kept"`) || strings.Contains(document, "unwanted") {
-		t.Errorf("the last good rule does not go on: %s", document)
+		t.Errorf("the last good rule is not in force: %s", document)
 	}
 	unreadable := s.waitCondition(t, "CircuitBreaker", namespace, "breakers", "Accepted", meta.ConditionFalse).condition("Accepted")
 	if !strings.Contains(unreadable.Message, "triggerPolicy") {
@@ -165,7 +165,7 @@ func (s *managerReplicas) testBadObjects(t *testing.T) {
 	}
 }
 
-// storeUndecodable stores a CircuitBreaker with a word that no schema of ours ever had.
+// storeUndecodable stores a CircuitBreaker with a value that no schema of ours ever allowed.
 func (s *managerReplicas) storeUndecodable(t *testing.T, namespace string) {
 	t.Helper()
 	const name = "circuitbreakers.ctrlmesh.kusionstack.io"
@@ -185,7 +185,7 @@ func (s *managerReplicas) storeUndecodable(t *testing.T, namespace string) {
 		_, err := s.tryApply(t.Context(), namespace, strings.Replace(wrong, "name: breakers", "name: others", 1))
 		if err == nil {
 			check(t, s.resource("CircuitBreaker", namespace).Delete(t.Context(), "others", meta.DeleteOptions{}))
-			return fmt.Errorf("the API server takes anything")
+			return fmt.Errorf("the API server accepts anything")
 		}
 		return nil
 	})

@@ -9,14 +9,15 @@ import (
 	"testing"
 )
 
-// This file asks whether docs/install.md says how to delete what one overlay has and the next has not, for `kubectl apply` leaves it.
+// This file checks that docs/install.md says how to delete what one overlay has and the next has not, because `kubectl
+// apply` leaves it.
 
 func TestSwitchingOverlays(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{}
 	base := deletableObjects(t, deployDir)
 	for _, path := range kustomizations(t) {
-		// As a person writes it, in the root of the repository.
+		// Written as in a command in the repository's root.
 		name := strings.TrimPrefix(path, filepath.Dir(deployDir)+"/")
 		of := deletableObjects(t, path)
 		want["# from deploy/ to "+name] = difference(base, of)
@@ -24,12 +25,12 @@ func TestSwitchingOverlays(t *testing.T) {
 	}
 	maps.DeleteFunc(want, func(_ string, objects []string) bool { return len(objects) == 0 })
 	if len(want) == 0 {
-		t.Fatal("no overlay has what another has not")
+		t.Fatal("no overlay has objects that another has not")
 	}
 	got := documentedDeletions(t)
 	for _, change := range slices.Sorted(maps.Keys(want)) {
 		if !slices.Equal(got[change], want[change]) {
-			t.Errorf("%s: docs/install.md deletes\n%q, to delete are\n%q", change, got[change], want[change])
+			t.Errorf("%s: docs/install.md deletes\n%q, it must delete\n%q", change, got[change], want[change])
 		}
 		delete(got, change)
 	}
@@ -38,7 +39,7 @@ func TestSwitchingOverlays(t *testing.T) {
 	}
 }
 
-// deletableObjects are the objects of an overlay, as the arguments of `kubectl delete` name them.
+// deletableObjects returns the objects of an overlay as arguments of `kubectl delete`.
 func deletableObjects(t *testing.T, path string) []string {
 	t.Helper()
 	names := []string{}
@@ -57,7 +58,7 @@ func difference(all, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(others, name) })
 }
 
-// documentedDeletions are what the document says to delete, by the comment above.
+// documentedDeletions returns the arguments of the documented `kubectl delete` commands, by the comment above them.
 func documentedDeletions(t *testing.T) map[string][]string {
 	t.Helper()
 	text := string(must(os.ReadFile("../../docs/install.md"))(t))
@@ -71,7 +72,7 @@ func documentedDeletions(t *testing.T) map[string][]string {
 		} else {
 			command, objects, isDelete := strings.Cut(strings.Join(words, " "), " delete ")
 			if !isDelete {
-				t.Fatalf("docs/install.md has another command than to delete: %q", line)
+				t.Fatalf("docs/install.md has a command other than kubectl delete: %q", line)
 			}
 			in := strings.TrimPrefix(strings.TrimPrefix(command, "kubectl"), " ")
 			for _, object := range strings.Fields(objects) {

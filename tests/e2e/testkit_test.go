@@ -33,9 +33,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// This file runs Go clients against the test kit's API server, as `ctrlmesh plugin api-server` starts it: client-go's typed clients
-// and the controller-runtime operator of these tests, both in protobuf. Which encoding it chooses for a request is compared with the
-// real API server.
+// This file runs Go clients against the test kit's API server, as started by `ctrlmesh plugin api-server`: client-go's
+// typed clients and the controller-runtime operator of these tests, both in protobuf. The encodings of responses are
+// compared with the real API server.
 
 // startTestKit runs the server until the test ends, and returns the path of its kubeconfig.
 func startTestKit(t *testing.T) string {
@@ -48,22 +48,22 @@ func startTestKit(t *testing.T) string {
 	}))(t)
 	t.Cleanup(func() {
 		if !server.Alive() {
-			t.Errorf("the server ended during the test: %v\n%s", server.Err(), server.LogTail(2048))
+			t.Errorf("the server exited during the test: %v\n%s", server.Err(), server.LogTail(2048))
 		}
 		server.Kill()
 	})
 	eventually(t, "the server has written its kubeconfig", func() error {
 		if !server.Alive() {
-			t.Fatalf("the server ended: %v\n%s", server.Err(), server.LogTail(2048))
+			t.Fatalf("the server exited: %v\n%s", server.Err(), server.LogTail(2048))
 		}
-		// A file that is still empty is no configuration.
+		// The file may still be empty.
 		_, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		return err
 	})
 	return kubeconfig
 }
 
-// protobufClient speaks nothing but protobuf, and fails the test when it is answered in something else.
+// protobufClient only uses protobuf, and fails the test on a response in another encoding.
 func protobufClient(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 	t.Helper()
 	config := must(clientcmd.BuildConfigFromFlags("", kubeconfig))(t)
@@ -72,7 +72,7 @@ func protobufClient(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(request)
 			if err == nil && !strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf) {
-				t.Errorf("%s %s is answered in %q", request.Method, request.URL, response.Header.Get("Content-Type"))
+				t.Errorf("%s %s has a response in %q", request.Method, request.URL, response.Header.Get("Content-Type"))
 			}
 			return response, err
 		})
@@ -129,7 +129,7 @@ func TestTestKitServesTypedClientsInProtobuf(t *testing.T) {
 	t.Run("collection", func(t *testing.T) { testCollection(t, client, namespace) })
 }
 
-// typedClient is what client-go generates for each kind.
+// typedClient has the methods of client-go's generated clients.
 type typedClient[T any] interface {
 	Create(context.Context, T, meta.CreateOptions) (T, error)
 	Update(context.Context, T, meta.UpdateOptions) (T, error)
@@ -138,7 +138,8 @@ type typedClient[T any] interface {
 	Watch(context.Context, meta.ListOptions) (watch.Interface, error)
 }
 
-// testObjectLifecycle creates, reads, updates, watches and deletes an object, and demands that it comes back as it was sent.
+// testObjectLifecycle creates, reads, updates, watches and deletes an object, and asserts that it comes back as it was
+// sent.
 func testObjectLifecycle[T interface {
 	meta.Object
 	runtime.Object
@@ -162,11 +163,11 @@ func testObjectLifecycle[T interface {
 	got.SetAnnotations(map[string]string{"step": "2"})
 	updated := must(client.Update(ctx, got, meta.UpdateOptions{}))(t)
 	if _, err := client.Update(ctx, created, meta.UpdateOptions{}); err == nil || !strings.Contains(err.Error(), "the object has been modified") {
-		t.Errorf("an update of an old state: %v", err)
+		t.Errorf("an update of an old version: %v", err)
 	}
 	other := types.UID("other")
 	if err := client.Delete(ctx, name, meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &other}}); err == nil {
-		t.Error("a precondition that does not hold was not read")
+		t.Error("a precondition that does not hold was ignored")
 	}
 	check(t, client.Delete(ctx, name, *meta.NewPreconditionDeleteOptions(string(updated.GetUID()))))
 	for _, want := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted} {
@@ -177,7 +178,7 @@ func testObjectLifecycle[T interface {
 	}
 }
 
-// testCollection takes several objects through pages, an informer, a patch and a deletion of some.
+// testCollection tests pages, an informer, a patch and the deletion of a collection.
 func testCollection(t *testing.T, client kubernetes.Interface, namespace string) {
 	ctx, secrets := t.Context(), client.CoreV1().Secrets(namespace)
 	for i := range 3 {
@@ -187,24 +188,24 @@ func testCollection(t *testing.T, client kubernetes.Interface, namespace string)
 	page := must(secrets.List(ctx, meta.ListOptions{Limit: 2}))(t)
 	rest := must(secrets.List(ctx, meta.ListOptions{Continue: page.Continue}))(t)
 	if len(page.Items) != 2 || len(rest.Items) != 1 || *page.RemainingItemCount != 1 {
-		t.Errorf("pages hold %d and %d", len(page.Items), len(rest.Items))
+		t.Errorf("the pages contain %d and %d", len(page.Items), len(rest.Items))
 	}
 	informer := informers.NewSharedInformerFactory(client, 0).Core().V1().Secrets().Informer()
 	go informer.Run(ctx.Done())
 	eventually(t, "the informer holds the Secrets", func() error {
 		if held := len(informer.GetStore().ListKeys()); !informer.HasSynced() || held != 3 {
-			return fmt.Errorf("it holds %d", held)
+			return fmt.Errorf("the informer holds %d", held)
 		}
 		return nil
 	})
 	name := rest.Items[0].Name
 	patched := must(secrets.Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"l":"m"}}}`), meta.PatchOptions{}))(t)
 	if patched.Labels["l"] != "m" {
-		t.Errorf("the patch made %+v", patched)
+		t.Errorf("the patch returned %+v", patched)
 	}
 	check(t, secrets.DeleteCollection(ctx, meta.DeleteOptions{}, meta.ListOptions{LabelSelector: "l=m"}))
 	if left := must(secrets.List(ctx, meta.ListOptions{}))(t); len(left.Items) != 2 {
-		t.Errorf("left are %d", len(left.Items))
+		t.Errorf("%d are left", len(left.Items))
 	}
 }
 
@@ -236,18 +237,18 @@ func TestTestKitRunsOperator(t *testing.T) {
 	check(t, client.DeleteCollection(t.Context(), meta.DeleteOptions{}, meta.ListOptions{LabelSelector: "app=a"}))
 	op.waitForgotten(t, objects)
 	if handled := op.countRecords(t, "handled"); handled != len(objects) {
-		t.Errorf("it handled %d steps of %d", handled, len(objects))
+		t.Errorf("the operator handled %d steps of %d", handled, len(objects))
 	}
 	op.assertNoFaults(t)
 }
 
-// negotiation is a request, and the answer that both servers give.
+// negotiation is a request, and the response that both servers must give.
 type negotiation struct {
 	method, path, accept, contentType, body string
 	code                                    int
 	wantContentType                         string
 	reason                                  meta.StatusReason
-	// isCustomResource asks for a kind that the command's server has not. The testkit's own tests demand the same of it
+	// isCustomResource marks a kind that the command's server does not have. The test kit's own tests check the same
 	// (testkit/tests/api/protobuf.rs).
 	isCustomResource bool
 }
@@ -290,7 +291,7 @@ func TestTestKitNegotiatesEncodingsAsUpstream(t *testing.T) {
 			}
 			code, answered, body := a.send(t, client, config.Host)
 			if code != a.code || answered != a.wantContentType || statusReason(body) != a.reason {
-				t.Errorf("%s: %+v\nis answered %d %q %q", name, a, code, answered, statusReason(body))
+				t.Errorf("%s: %+v\nreturns %d %q %q", name, a, code, answered, statusReason(body))
 			}
 		}
 	}
@@ -307,7 +308,7 @@ func (a negotiation) send(t *testing.T, client *http.Client, host string) (int, 
 	response := must(client.Do(request))(t)
 	defer response.Body.Close()
 	body := must(io.ReadAll(response.Body))(t)
-	// Blanks within it mean nothing.
+	// Blanks inside the media type have no meaning.
 	mediaType, parameters, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	check(t, err)
 	if stream := parameters["stream"]; stream != "" {
@@ -316,7 +317,7 @@ func (a negotiation) send(t *testing.T, client *http.Client, host string) (int, 
 	return response.StatusCode, mediaType, body
 }
 
-// statusReason of the Status in a body, in whatever encoding; empty if it is something else.
+// statusReason returns the reason of the Status in a body, in any encoding; empty if the body is not a Status.
 func statusReason(body []byte) meta.StatusReason {
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if status, ok := object.(*meta.Status); err == nil && ok {

@@ -11,9 +11,9 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file shows that a sidecar without a matching entry can't be seen: what goes in comes out, both ways.
+// This file checks that a sidecar without a matching entry is invisible: requests and responses pass unchanged.
 
-// transparentPaths are read in every encoding of transparentHeaders; NS stands for the seeded namespace.
+// transparentPaths are requested with each of transparentHeaders; NS stands for the seeded namespace.
 var transparentPaths = []string{
 	"/api/v1/namespaces/NS/configmaps", "/api/v1/namespaces/NS/configmaps?limit=2", "/api/v1/namespaces/NS/configmaps?labelSelector=app+in+(x)&fieldSelector=metadata.name%3Dmine-x",
 	"/api/v1/namespaces/NS/configmaps/foreign-x", "/api/v1/namespaces/NS/configmaps/nosuch",
@@ -27,7 +27,7 @@ var transparentWatches = []string{
 	"/api/v1/namespaces/NS/configmaps?watch=1&timeoutSeconds=1&resourceVersion=0", "/apis/e2e.ctrlmesh.dev/v1/namespaces/NS/widgets?watch=1&timeoutSeconds=1",
 }
 
-// plainPaths are about no resource.
+// plainPaths are non-resource paths.
 var plainPaths = []string{
 	"/", "/version", "/healthz", "/readyz?verbose", "/livez/ping", "/api", "/apis", "/api/v1", "/apis/e2e.ctrlmesh.dev/v1", "/nosuch",
 	"/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1", "/openapi/v3/apis/apps/v1", "/.well-known/openid-configuration", "/openid/v1/jwks",
@@ -94,7 +94,7 @@ func testTransparentSidecar(t *testing.T, env *testEnv) {
 	t.Run("large_bodies", func(t *testing.T) { testLargeBodies(t, env) })
 }
 
-// testRequestsArriveUnchanged looks at what the API server saw: target, user agent, identity.
+// testRequestsArriveUnchanged compares what the API server received: target, user agent, identity.
 func testRequestsArriveUnchanged(t *testing.T, env *testEnv) {
 	token := must(shared.cluster.ServiceAccountToken(t.Context(), env.namespace, "own"))(t)
 	for _, path := range []string{
@@ -105,7 +105,7 @@ func testRequestsArriveUnchanged(t *testing.T, env *testEnv) {
 			t.Errorf("upstream got %q of %q", event.RequestURI, path)
 		}
 		if event.User.Username != sidecarUser {
-			t.Errorf("without credentials the call was %s's, not the sidecar's own", event.User.Username)
+			t.Errorf("without credentials the user is %s, not the sidecar", event.User.Username)
 		}
 	}
 	_, event := env.doAudited(t, rawhttp.Request{Path: env.configMapsPath(""), Headers: []string{"User-Agent: my operator/v1 (x; y)", "Authorization: Bearer " + token}})
@@ -121,7 +121,7 @@ func testRequestsArriveUnchanged(t *testing.T, env *testEnv) {
 	}
 }
 
-// testLargeBodies come through whole, in one piece and in chunks, and too large ones are upstream's to refuse.
+// testLargeBodies: large bodies pass unchanged, in one piece and in chunks; upstream refuses those that are too large.
 func testLargeBodies(t *testing.T, env *testEnv) {
 	big := strings.Repeat("0123456789", 90<<10)
 	object := func(name string) string {

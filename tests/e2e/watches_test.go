@@ -15,8 +15,8 @@ import (
 // openWatchCount is more than the 100 streams that the API server allows on one HTTP/2 connection.
 const openWatchCount = 150
 
-// TestManyWatches opens more watches than fit one upstream connection and demands that ordinary requests are answered
-// at once all the same, for each protocol that a controller may speak to the sidecar.
+// TestManyWatches opens more watches than fit on one upstream connection and asserts that ordinary requests still get
+// responses at once, for each protocol between controller and sidecar.
 func TestManyWatches(t *testing.T) {
 	authority := must(cluster.NewAuthority("sidecar"))(t)
 	chain := shardChain(t, 1, shardRule("s0", "a"))
@@ -49,9 +49,9 @@ func testManyWatches(t *testing.T, client *http.Client, base string) {
 		streams = append(streams, bufio.NewReader(response.Body))
 	}
 	beside := slowestOfFifty(t, client, base, namespace)
-	// A request that waits for a stream to end would wait for minutes.
+	// A request that waited for a stream to end would wait for minutes.
 	if beside > 5*alone+time.Second {
-		t.Errorf("the slowest of 50 requests beside %d watches took %s, without them %s", openWatchCount, beside, alone)
+		t.Errorf("the slowest of 50 requests beside %d watches took %s, without watches %s", openWatchCount, beside, alone)
 	}
 	for i := range 3 {
 		createConfigMap(t, namespace, fmt.Sprintf("foreign-%d", i), nil, nil)
@@ -65,7 +65,7 @@ func testManyWatches(t *testing.T, client *http.Client, base string) {
 	}
 }
 
-// slowestOfFifty are ordinary ones; it gives the time of the slowest.
+// slowestOfFifty sends ordinary requests and returns the time of the slowest.
 func slowestOfFifty(t *testing.T, client *http.Client, base, namespace string) time.Duration {
 	t.Helper()
 	slowest := time.Duration(0)

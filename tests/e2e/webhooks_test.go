@@ -28,9 +28,10 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// This file has a real API server ask the manager's webhooks, as deploy/webhook says but for the address: there are no Services.
+// This file lets a real API server call the manager's webhooks, configured as in deploy/webhook except for the address:
+// there are no Services.
 
-// Passes the schema and its rules; the expression is the webhook's to read.
+// invalidFaultInjection passes the schema and its rules; only the webhook parses the expression.
 const invalidFaultInjection = `
 kind: FaultInjection
 metadata: {name: broken}
@@ -64,7 +65,8 @@ func TestWebhooks(t *testing.T) {
 	t.Run("without a manager what is there can be cleaned up", func(t *testing.T) { testCleanUpWithoutManager(t, m, namespace, started) })
 }
 
-// webhookClientCertificate for API servers: the flag that gives it to them as docs/install.md says, and what has a manager ask for it.
+// webhookClientCertificate returns the API server's flag for a client certificate, as in docs/install.md, and the
+// manager's flags that require it.
 func webhookClientCertificate(t *testing.T) (string, []string) {
 	t.Helper()
 	authority := must(cluster.NewAuthority("webhook-clients"))(t)
@@ -90,7 +92,7 @@ plugins:
 		[]string{"--webhook-client-ca-file=" + filepath.Join(dir, "ca.crt"), "--webhook-client-name=kube-apiserver"}
 }
 
-// testAnswersAPIServersOnly has a client without a certificate ask.
+// testAnswersAPIServersOnly: a client without a certificate gets no response.
 func testAnswersAPIServersOnly(t *testing.T, m *mesh, address string) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(must(caBundle(t, m))(t))
@@ -98,13 +100,13 @@ func testAnswersAPIServersOnly(t *testing.T, m *mesh, address string) {
 	response, err := client.Get("https://" + address + "/healthz")
 	if err == nil {
 		check(t, response.Body.Close())
-		t.Errorf("a client without a certificate is answered: %s", response.Status)
+		t.Errorf("a client without a certificate gets a response: %s", response.Status)
 	} else if !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("a client without a certificate: %v", err)
 	}
 }
 
-// installWebhooks applies both configurations with an URL, and waits until the manager has put its CA in.
+// installWebhooks applies both configurations with a URL, and waits until the manager has set their CA.
 func installWebhooks(t *testing.T, m *mesh, url string) {
 	t.Helper()
 	registration := admission.SchemeGroupVersion
@@ -127,7 +129,7 @@ func installWebhooks(t *testing.T, m *mesh, url string) {
 	})
 }
 
-// caBundle that all webhooks have.
+// caBundle returns the bundle that all webhooks have.
 func caBundle(t *testing.T, m *mesh) ([]byte, error) {
 	t.Helper()
 	configurations := m.client.AdmissionregistrationV1()
@@ -141,12 +143,12 @@ func caBundle(t *testing.T, m *mesh) ([]byte, error) {
 		bundles = append(bundles, webhook.ClientConfig.CABundle)
 	}
 	if len(slices.CompactFunc(bundles, bytes.Equal)) != 1 || len(bundles[0]) == 0 {
-		return nil, errors.New("some webhooks have no CA, or another one")
+		return nil, errors.New("some webhooks have no CA, or different ones")
 	}
 	return bundles[0], nil
 }
 
-// waitRefusal returns what the API server says to the broken FaultInjection, once the webhook is asked and answers.
+// waitRefusal returns the API server's error for invalidFaultInjection, once the webhook is called.
 func waitRefusal(t *testing.T, m *mesh, namespace string) *apierrors.StatusError {
 	t.Helper()
 	var status *apierrors.StatusError
@@ -154,7 +156,7 @@ func waitRefusal(t *testing.T, m *mesh, namespace string) *apierrors.StatusError
 		text := strings.ReplaceAll(invalidFaultInjection, "name: broken", "name: "+uniqueName("broken"))
 		_, err := m.tryApply(t.Context(), namespace, text)
 		if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
-			return fmt.Errorf("the API server says %v", err)
+			return fmt.Errorf("the API server returns %v", err)
 		}
 		return nil
 	})
@@ -183,11 +185,11 @@ func testStoredMistakeCanBeDeleted(t *testing.T, m *mesh, stored *unstructured.U
 	check(t, client.Delete(t.Context(), stored.GetName(), meta.DeleteOptions{}))
 	check(t, patch(`{"metadata": {"finalizers": null}}`))
 	if _, err := client.Get(t.Context(), stored.GetName(), meta.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("after its finalizer is gone: %v", err)
+		t.Errorf("after its finalizer was removed: %v", err)
 	}
 }
 
-// warningRecorder gathers what an API server warns of.
+// warningRecorder records the API server's warnings.
 type warningRecorder struct {
 	mutex sync.Mutex
 	texts []string
@@ -228,7 +230,7 @@ func testWarnsOfOverlap(t *testing.T, m *mesh, namespace string) {
 	}
 }
 
-// testLabelsAtAdmission looks at the answer to the write itself: labels that came later do not count.
+// testLabelsAtAdmission checks the response to the write itself: labels that are added later do not count.
 func testLabelsAtAdmission(t *testing.T, m *mesh) {
 	want := func(namespace string) map[string]string {
 		sum := rune(0)
@@ -279,17 +281,17 @@ func testReviewsOfLabelsOnly(t *testing.T, m *mesh, started *manager.Manager) {
 	made.Data = map[string]string{"a": "b"}
 	made = must(configMaps.Update(t.Context(), made, meta.UpdateOptions{}))(t)
 	if after := reviews(); after != before {
-		t.Errorf("%v reviews more for new data", after-before)
+		t.Errorf("%v more reviews for new data", after-before)
 	}
 	labels := made.Labels
 	made.Labels = nil
 	made = must(configMaps.Update(t.Context(), made, meta.UpdateOptions{}))(t)
 	if after := reviews(); after == before || !maps.Equal(made.Labels, labels) {
-		t.Errorf("without labels: %v reviews more, and %v", after-before, made.Labels)
+		t.Errorf("without labels: %v more reviews, and %v", after-before, made.Labels)
 	}
 }
 
-// testCleanUpWithoutManager: a mistake can't be stored while nobody checks, and nothing else depends on the manager.
+// testCleanUpWithoutManager: without a manager a mistake can't be stored, but everything else works.
 func testCleanUpWithoutManager(t *testing.T, m *mesh, namespace string, gone *manager.Manager) {
 	text := strings.ReplaceAll(strings.ReplaceAll(invalidFaultInjection, `"("`, `"a.*"`), "broken", "left-behind")
 	stored := m.apply(t, namespace, text)
@@ -302,7 +304,7 @@ func testCleanUpWithoutManager(t *testing.T, m *mesh, namespace string, gone *ma
 	check(t, gone.Stop())
 	const another = `{"spec": {"selector": {"matchLabels": {"a": "b"}}}}`
 	if err := patch(another); !apierrors.IsInternalError(err) {
-		t.Errorf("a spec that nobody checks: %v", err)
+		t.Errorf("a spec without validation: %v", err)
 	}
 	check(t, patch(`{"metadata": {"labels": {"a": "b"}, "finalizers": ["e2e.example/hold", "e2e.example/too"]}}`))
 	check(t, patch(`{"metadata": {"finalizers": ["e2e.example/hold"]}}`))
@@ -310,7 +312,7 @@ func testCleanUpWithoutManager(t *testing.T, m *mesh, namespace string, gone *ma
 	check(t, patch(another))
 	check(t, patch(`{"metadata": {"finalizers": null}}`))
 	if _, err := client.Get(t.Context(), stored.GetName(), meta.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("after its finalizer is gone: %v", err)
+		t.Errorf("after its finalizer was removed: %v", err)
 	}
 }
 
@@ -327,7 +329,7 @@ func testBrokenCertificateIsReplaced(t *testing.T, m *mesh, namespace string) {
 			return err
 		}
 		if string(secret.Data["tls.key"]) == "none" || !bytes.Contains(got, before) || !bytes.HasPrefix(got, secret.Data["ca-cert.pem"]) || len(got) == len(before) {
-			return fmt.Errorf("the bundle has %d bytes, of %d", len(got), len(before))
+			return fmt.Errorf("the bundle has %d bytes, of %d before", len(got), len(before))
 		}
 		return nil
 	})
@@ -344,7 +346,7 @@ func testBundleIsRepaired(t *testing.T, m *mesh, namespace string) {
 	eventually(t, "the bundle is whole again", func() error {
 		got, err := caBundle(t, m)
 		if err == nil && !bytes.Equal(got, before) {
-			err = errors.New("it is another one")
+			err = errors.New("the bundle is different")
 		}
 		return err
 	})

@@ -14,16 +14,17 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file has sidecars, operators and managers die.
+// This file kills sidecars, operators and managers.
 
-// testContainerCrashes: the sidecar that follows one that died has the chain of that one, and the operator goes on in its pod.
+// testContainerCrashes: a restarted sidecar has the chain of its predecessor, and the operator continues in its pod.
 func (s *lifecycle) testContainerCrashes(t *testing.T) {
 	s.mainOperator.crashContainer(t, s.mainOperator.podName(0), proxyContainer)
 	s.mainOperator.assertStepsHandled(t)
 	s.mainOperator.assertVisible(t, s.mainOperator.podName(0), s.mainOperator.teams[0]...)
 }
 
-// crashContainer kills a container, and waits until it runs again with the chain of before and nothing else was started again.
+// crashContainer kills a container, and waits until it runs again with the same chain and no other container has
+// restarted.
 func (op *operator) crashContainer(t *testing.T, pod, container string) {
 	t.Helper()
 	others := map[string]string{proxyContainer: operatorContainer, operatorContainer: proxyContainer}
@@ -39,21 +40,21 @@ func (op *operator) crashContainer(t *testing.T, pod, container string) {
 		found := op.getPod(t, pod)
 		status, _ := realnode.ContainerStatus(found, container)
 		if status.RestartCount != wants || !status.Ready {
-			return fmt.Errorf("it was started again %d times: %+v", status.RestartCount, status.State)
+			return fmt.Errorf("it was restarted %d times: %+v", status.RestartCount, status.State)
 		}
 		return nil
 	})
 	t.Logf("%s was ready again after %s", container, rounded(time.Since(begin)))
-	// A later one may have come meanwhile.
+	// A later chain may have arrived meanwhile.
 	if now := op.sidecarStatus(t, pod).Chain.Generation; now < generation {
 		t.Errorf("the sidecar runs generation %d, and ran %d before", now, generation)
 	}
 	if now := restarts(others[container]); now != other {
-		t.Errorf("%s was started again, too", others[container])
+		t.Errorf("%s was also restarted", others[container])
 	}
 }
 
-// sidecarStatus asks a sidecar at the address of its pod, as the manager does.
+// sidecarStatus asks a sidecar at its pod's IP, as the manager does.
 func (op *operator) sidecarStatus(t *testing.T, pod string) sidecar.Status {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: op.node.Dial, DisableKeepAlives: true}, Timeout: waitTimeout}
@@ -64,7 +65,7 @@ func (op *operator) sidecarStatus(t *testing.T, pod string) sidecar.Status {
 	return status
 }
 
-// leadingManager is the pod that holds the managers' lock.
+// leadingManager returns the pod that holds the managers' lock.
 func (s *lifecycle) leadingManager(t *testing.T) string {
 	t.Helper()
 	lease := must(s.node.Client.CoordinationV1().Leases("ctrlmesh").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
@@ -74,8 +75,8 @@ func (s *lifecycle) leadingManager(t *testing.T) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// testLeaderCrash: when the manager that leads hangs and is killed, the other one leads once the lock has run out, and the one that is made
-// in its place is ready without leading: it answers webhooks.
+// testLeaderCrash: when the leading manager hangs and is killed, the other one leads once the lock has expired. The
+// replacement pod becomes ready without leading, because it answers webhooks.
 func (s *lifecycle) testLeaderCrash(t *testing.T) {
 	op := s.mainOperator
 	var first string
@@ -85,7 +86,7 @@ func (s *lifecycle) testLeaderCrash(t *testing.T) {
 		}
 		return nil
 	})
-	// So it can't give the lock back.
+	// A hung manager can't release the lock.
 	must(s.node.Pause(t.Context(), "ctrlmesh", first, operatorContainer))(t)
 	begin := time.Now()
 	s.kubectl(t, "", "delete", "--namespace=ctrlmesh", "pod/"+first, "--grace-period=0", "--force")
@@ -113,7 +114,7 @@ func (s *lifecycle) testLeaderCrash(t *testing.T) {
 	}
 }
 
-// testHungSidecar: a sidecar that does not answer is named, and holds up no other.
+// testHungSidecar: a condition names a sidecar that does not answer, and other sidecars are not delayed.
 func (s *lifecycle) testHungSidecar(t *testing.T) {
 	op := s.mainOperator
 	stuck := op.podName(op.replicas - 1)
@@ -130,7 +131,7 @@ func (s *lifecycle) testHungSidecar(t *testing.T) {
 		const path = `--output=jsonpath={.status.conditions[?(@.type=="Enforced")]}`
 		condition := op.kubectl(t, "", "get", "--namespace="+op.name, "faultinjections/unheard", path)
 		if !strings.Contains(condition, `"False"`) || !strings.Contains(condition, stuck) || strings.Contains(condition, op.podName(0)) {
-			return fmt.Errorf("its condition is %s", condition)
+			return fmt.Errorf("the condition is %s", condition)
 		}
 		return nil
 	})
@@ -147,7 +148,7 @@ spec:
   containers: [{name: main, image: ` + realnode.WorkloadImage + `, args: [sleep]}]
 `
 
-// testWithoutManagers: while there is no manager, containers that die come back, and pods that don't ask for a sidecar are made.
+// testWithoutManagers: without any manager, containers restart, and pods that do not ask for a sidecar are created.
 func (s *lifecycle) testWithoutManagers(t *testing.T) {
 	op := s.mainOperator
 	s.scaleManagers(t, 0)
@@ -163,7 +164,7 @@ func (s *lifecycle) testWithoutManagers(t *testing.T) {
 		const name = "pods.inject.ctrlmesh.kusionstack.io"
 		events := s.kubectl(t, "", "get", "events", "--namespace=operator", "--field-selector=reason=FailedCreate")
 		if !strings.Contains(events, name) {
-			return fmt.Errorf("they do not name the webhook %s: %s", name, events)
+			return fmt.Errorf("the events do not name the webhook %s: %s", name, events)
 		}
 		return nil
 	})
@@ -180,7 +181,7 @@ func (s *lifecycle) scaleManagers(t *testing.T, replicas int) {
 	eventually(t, fmt.Sprintf("there are %d managers", replicas), func() error {
 		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
 		if len(pods.Items) != replicas {
-			return fmt.Errorf("there are %d", len(pods.Items))
+			return fmt.Errorf("there are %d manager pods", len(pods.Items))
 		}
 		return nil
 	})

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// This file runs commands that stand in docs/install.md, with other words in place of its examples.
+// This file runs commands of docs/install.md, with replacements for its example values.
 
 // runSection runs all commands of a section.
 func (s *lifecycle) runSection(t *testing.T, section string, replacements ...string) {
@@ -19,7 +19,7 @@ func (s *lifecycle) runSection(t *testing.T, section string, replacements ...str
 	}
 }
 
-// runQuoted runs a command that stands in the text of a section.
+// runQuoted runs a command that the text of a section quotes.
 func (s *lifecycle) runQuoted(t *testing.T, section, command string) {
 	t.Helper()
 	if !strings.Contains(sectionText(t, section), "`"+command+"`") {
@@ -30,7 +30,7 @@ func (s *lifecycle) runQuoted(t *testing.T, section, command string) {
 	}
 }
 
-// runKubectl is kubectl with these arguments. It must succeed, and soon.
+// runKubectl runs kubectl with these arguments. It must succeed within the time limit.
 func (s *lifecycle) runKubectl(t *testing.T, arguments []string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -38,7 +38,7 @@ func (s *lifecycle) runKubectl(t *testing.T, arguments []string) string {
 	return must(s.node.Kubectl(ctx, "", arguments...))(t)
 }
 
-// sectionCommands of a section: the arguments of kubectl in each.
+// sectionCommands returns the arguments of each kubectl command in a section.
 func sectionCommands(t *testing.T, section string, replacements ...string) [][]string {
 	t.Helper()
 	_, text, hasCommands := strings.Cut(sectionText(t, section), "```sh\n")
@@ -60,8 +60,8 @@ func sectionText(t *testing.T, section string) string {
 	return text
 }
 
-// splitCommands has a shell read commands, as a person's shell does: with quotes, comments, and lines that go on. It runs none of them: `kubectl`
-// writes its arguments there, and other programs are not found.
+// splitCommands lets a shell parse commands with quotes, comments and continued lines. It does not execute them:
+// `kubectl` is replaced by a function that prints its arguments, and other programs are not found.
 func splitCommands(t *testing.T, text string) [][]string {
 	t.Helper()
 	const end = "\n"
@@ -71,7 +71,7 @@ func splitCommands(t *testing.T, text string) [][]string {
 	shell.Stderr = &errs
 	output, err := shell.Output()
 	if err != nil {
-		t.Fatalf("docs/install.md has a command that this test can't run: %v: %s\n%s", err, errs.String(), text)
+		t.Fatalf("docs/install.md has a command that this test can't parse: %v: %s\n%s", err, errs.String(), text)
 	}
 	var found [][]string
 	var words []string

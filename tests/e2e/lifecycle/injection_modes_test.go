@@ -8,9 +8,9 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// This file leads the same operator to its sidecar in the other ways, in pods of the other shape.
+// This file runs the operator in the other injection modes.
 
-// testInjectionModes tells of operators of their own, at the same time.
+// testInjectionModes runs one operator in each mode, in parallel.
 func (s *lifecycle) testInjectionModes(t *testing.T) {
 	for name, tell := range map[string]func(*testing.T){
 		"redirected":             s.testRedirected,
@@ -26,7 +26,7 @@ func (s *lifecycle) testInjectionModes(t *testing.T) {
 	}
 }
 
-// testRedirected: the operator has the in-cluster configuration alone, and its traffic is redirected.
+// testRedirected: the operator has only the in-cluster configuration, and its traffic is redirected.
 func (s *lifecycle) testRedirected(t *testing.T) {
 	op := s.newOperator("redirected", []string{"team-r"}, []string{"team-s"})
 	op.labels = map[string]string{"ctrlmesh.kusionstack.io/enable-iptables": "true"}
@@ -42,12 +42,12 @@ func (s *lifecycle) testRedirected(t *testing.T) {
 			}
 		}
 		if _, ok := realnode.ContainerStatus(found, "ctrlmesh-init"); !ok {
-			t.Errorf("%s has no container that redirects", pod)
+			t.Errorf("%s has no init container that redirects", pod)
 		}
 	}
 }
 
-// testClassicSidecar: the sidecar is a container beside the operator's.
+// testClassicSidecar: the sidecar is an ordinary container beside the operator's.
 func (s *lifecycle) testClassicSidecar(t *testing.T) {
 	op := s.newOperator("classic", []string{"team-k"}, []string{"team-l"})
 	op.annotations = map[string]string{"ctrlmesh.kusionstack.io/native-sidecar": "false"}
@@ -60,7 +60,7 @@ func (s *lifecycle) testClassicSidecar(t *testing.T) {
 	}
 }
 
-// testRedirectedClassicSidecar is both.
+// testRedirectedClassicSidecar combines both.
 func (s *lifecycle) testRedirectedClassicSidecar(t *testing.T) {
 	op := s.newOperator("both", []string{"team-x"}, []string{"team-y"})
 	op.labels = map[string]string{"ctrlmesh.kusionstack.io/enable-iptables": "true"}
@@ -71,7 +71,7 @@ func (s *lifecycle) testRedirectedClassicSidecar(t *testing.T) {
 	}
 }
 
-// assertSharded runs an operator and demands that each of its pods has its part.
+// assertSharded runs an operator and asserts that each of its pods has its share.
 func (op *operator) assertSharded(t *testing.T) {
 	t.Helper()
 	op.makeItems(t)
@@ -86,7 +86,7 @@ func (op *operator) assertSharded(t *testing.T) {
 	op.addToUninstall()
 }
 
-// addToUninstall has the operator leave the mesh with all others, at the end.
+// addToUninstall makes the operator leave the mesh with all others, at the end.
 func (op *operator) addToUninstall() {
 	op.lifecycle.mu.Lock()
 	defer op.lifecycle.mu.Unlock()
@@ -97,7 +97,7 @@ func hasMountedKubeconfig(container core.Container) bool {
 	return slices.ContainsFunc(container.Env, func(v core.EnvVar) bool { return v.Name == "KUBECONFIG" })
 }
 
-// assertNative demands that a pod's sidecar is a restartable init container, or the first of its containers.
+// assertNative asserts that a pod's sidecar is a restartable init container, or the first of its containers.
 func assertNative(t *testing.T, pod *core.Pod, want bool) {
 	t.Helper()
 	restarts := func(c core.Container) bool {

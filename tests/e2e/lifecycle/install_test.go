@@ -22,14 +22,15 @@ import (
 // This file loads images and installs ctrlmesh as docs/install.md says.
 
 const (
-	// imagesVariable names a directory with the archives that `make images` writes. Without it debug builds are packed with their libraries.
+	// imagesVariable is a directory with the archives that `make images` writes. Without it debug builds are packed
+	// with their shared libraries.
 	imagesVariable = "CTRLMESH_IMAGES"
 	managerImage   = "localhost/ctrlmesh-e2e/manager:1"
 	proxyImage     = "localhost/ctrlmesh-e2e/proxy:1"
 	operatorImage  = "localhost/ctrlmesh-e2e/operator:1"
 )
 
-// deployDir is the repository's directory with what is applied to a cluster, seen from this package.
+// deployDir is the repository's directory of manifests, relative to this package.
 var deployDir = filepath.Join("..", "..", "..", "deploy")
 
 func (s *lifecycle) testInstall(t *testing.T) {
@@ -49,7 +50,8 @@ func (s *lifecycle) applyOverlay(t *testing.T) {
 	t.Logf("managers were ready %s after kubectl apply", rounded(time.Since(begin)))
 }
 
-// waitManagersReady waits until all managers are those of now: others answer webhooks for some seconds more.
+// waitManagersReady waits until only pods of the current managers exist: terminating ones still answer webhooks for
+// some seconds.
 func (s *lifecycle) waitManagersReady(t *testing.T) {
 	t.Helper()
 	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
@@ -57,7 +59,7 @@ func (s *lifecycle) waitManagersReady(t *testing.T) {
 		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{LabelSelector: "app.kubernetes.io/name=ctrlmesh-manager"}))(t)
 		for _, pod := range pods.Items {
 			if pod.DeletionTimestamp != nil {
-				return fmt.Errorf("%s ends", pod.Name)
+				return fmt.Errorf("%s is terminating", pod.Name)
 			}
 		}
 		return nil
@@ -86,20 +88,20 @@ func (s *lifecycle) loadOperator(t *testing.T) {
 	s.loadImage(t, realnode.Image{Name: operatorImage, User: "1000", Entrypoint: []string{"/operator"}, Files: map[string]string{"/operator": program}})
 }
 
-// loadReleaseImage loads what people install, and returns its name.
+// loadReleaseImage loads the image that people install, and returns its name.
 func (s *lifecycle) loadReleaseImage(t *testing.T, archives, program string) string {
 	t.Helper()
 	archive, name, err := images.Find(archives, program)
 	check(t, err)
 	check(t, s.node.LoadImage(t.Context(), archive))
-	t.Logf("%s of %s", name, archive)
+	t.Logf("%s from %s", name, archive)
 	return name
 }
 
-// loadPrograms packs two programs as the manager's and the sidecar's image.
+// loadPrograms packs two programs as the images of manager and sidecar.
 func (s *lifecycle) loadPrograms(t *testing.T, manager, proxy string) {
 	t.Helper()
-	// Without any authority the manager asks no registry, not even one that speaks plain HTTP.
+	// Without any authority the manager refuses to pull, even from a registry with plain HTTP.
 	authorities := filepath.Join(t.TempDir(), "ca.crt")
 	check(t, os.WriteFile(authorities, s.node.Config().CAData, 0o644))
 	s.loadImage(t, realnode.Image{
@@ -119,19 +121,19 @@ func (s *lifecycle) loadImage(t *testing.T, image realnode.Image) {
 	check(t, errors.Join(image.Write(archive), s.node.LoadImage(t.Context(), archive), os.Remove(archive)))
 }
 
-// writeOverlay makes the overlay of docs/install.md, which says where images are, and more settings of the manager.
+// writeOverlay writes the overlay of docs/install.md, with the images and more settings of the manager.
 func (s *lifecycle) writeOverlay(t *testing.T) string {
 	t.Helper()
 	return s.writeOverlayOn(t, deployDir)
 }
 
-// writeOverlayOn is the same on another version's directory.
+// writeOverlayOn does the same for another version's directory of manifests.
 func (s *lifecycle) writeOverlayOn(t *testing.T, deploy string) string {
 	t.Helper()
 	dir := filepath.Join(s.node.Dir, "overlay")
 	check(t, os.MkdirAll(dir, 0o755))
 	base := must(filepath.Abs(filepath.Join(deploy, "base")))(t)
-	// Kustomize knows directories by relative paths alone, without symbolic links in between.
+	// Kustomize only accepts relative paths to directories, without symbolic links.
 	base = must(filepath.Rel(dir, must(filepath.EvalSymlinks(base))(t)))(t)
 	name, tag := nameAndTag(s.managerImage)
 	env := fmt.Sprintf("\n            - {name: CTRLMESH_PROXY_IMAGE, value: %q}", s.proxyImage)
@@ -158,7 +160,7 @@ patches:
 	return dir
 }
 
-// nameAndTag are the parts of an image's name, whose registry may have a port.
+// nameAndTag splits an image's name, whose registry may have a port.
 func nameAndTag(image string) (name, tag string) {
 	at := strings.LastIndex(image, ":")
 	return image[:at], image[at+1:]

@@ -1,7 +1,7 @@
-// Package story tells, on a real node, what a platform engineer does with ctrlmesh from the first to the last day: install it, give
-// an unmodified operator to it, shard, re-shard, break things, uninstall. By kubectl, as the documents say.
+// Package lifecycle does, on a real node, what a platform engineer does with ctrlmesh: install it, bring an unmodified
+// operator into the mesh, shard, re-shard, cause failures, uninstall. It uses kubectl, as the documents say.
 //
-// Its chapters build on each other. What each part does in every case is told by the tests beside this package.
+// Its steps build on each other. The tests beside this package cover each part in more cases.
 package lifecycle
 
 import (
@@ -18,32 +18,33 @@ import (
 )
 
 const (
-	// waitTimeout bounds every wait. A quiet machine needs seconds; one on which others build needs longer than one likes.
+	// waitTimeout bounds every wait. An idle machine needs seconds; one that also runs builds needs much longer.
 	waitTimeout  = 3 * time.Minute
 	pollInterval = 50 * time.Millisecond
 )
 
-// lifecycle is what chapters share.
+// lifecycle is what the steps share.
 type lifecycle struct {
 	node *realnode.Node
-	// managerImage and proxyImage are what is installed, with their tags.
+	// managerImage and proxyImage are the installed images, with tags.
 	managerImage, proxyImage string
 	// overlay is the directory that was applied.
 	overlay string
-	// settings of the managers in it, by variable.
+	// settings of the managers in the overlay, by variable.
 	settings map[string]string
-	// mainOperator is the operator of most chapters.
+	// mainOperator is the operator of most steps.
 	mainOperator *operator
-	// others are those of later chapters.
+	// otherOperators are those of later steps.
 	mu             sync.Mutex
 	otherOperators []*operator
-	// firstContainers are the containers of its pods, as they were first.
+	// firstContainers identifies the containers of its pods after the installation.
 	firstContainers map[string]string
 }
 
 func TestLifecycle(t *testing.T) {
 	s := newLifecycle(t)
-	// Of a registry in the cluster, which speaks plain HTTP, and of all sidecars (see pod_settings_test.go).
+	// Settings for the registry in the cluster, which speaks plain HTTP, and for all sidecars (see
+	// pod_settings_test.go).
 	s.settings = map[string]string{
 		"CTRLMESH_INSECURE_REGISTRIES": registryHost, "CTRLMESH_PROXY_EXTRA_ENVS": extraEnvs,
 		"CTRLMESH_PROXY_LOG": proxyLog, "CTRLMESH_PROXY_MEMORY": proxyMemory,
@@ -75,7 +76,7 @@ type step struct {
 	run  func(*testing.T)
 }
 
-// newLifecycle begins on a node of its own.
+// newLifecycle starts a node.
 func newLifecycle(t *testing.T) *lifecycle {
 	t.Helper()
 	s := &lifecycle{node: realnode.StartForTest(t, realnode.Options{})}
@@ -87,16 +88,16 @@ func newLifecycle(t *testing.T) *lifecycle {
 	return s
 }
 
-// runSteps runs chapters in their order, up to the first that fails.
+// runSteps runs steps in order, up to the first that fails.
 func (s *lifecycle) runSteps(t *testing.T, chapters []step) {
 	t.Helper()
 	begin := time.Now()
 	for _, chapter := range chapters {
 		if !t.Run(chapter.name, chapter.run) {
-			break // what follows builds on it
+			break // later steps build on it
 		}
 	}
-	t.Logf("told in %s", rounded(time.Since(begin)))
+	t.Logf("all steps took %s", rounded(time.Since(begin)))
 }
 
 // kubectl runs a command that must succeed.
@@ -110,7 +111,7 @@ func (s *lifecycle) apply(t *testing.T, manifest string) {
 	s.kubectl(t, manifest, "apply", "--filename=-")
 }
 
-// logClusterState of a story that went wrong. The node is still there, the test's context is not.
+// logClusterState is called when a step failed: the node still runs, but the test's context is cancelled.
 func (s *lifecycle) logClusterState(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
 	show := func(arguments ...string) {
@@ -166,12 +167,12 @@ func check(t *testing.T, err error) {
 
 func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// summary are what a person wants to know of many durations.
+// summary describes the distribution of durations.
 func summary(all []time.Duration) string {
 	return fmt.Sprintf("p50 %s, p95 %s, max %s, of %d", rounded(percentile(all, 50)), rounded(percentile(all, 95)), rounded(percentile(all, 100)), len(all))
 }
 
-// percentile is the least duration that so many percent are no longer than.
+// percentile returns the smallest duration that so many percent do not exceed.
 func percentile(all []time.Duration, percent int) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[max(0, (len(sorted)*percent+99)/100-1)]

@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file makes objects for an operator, asks for steps, and checks who handled them.
+// This file creates objects for an operator, requests steps, and checks who handled them.
 
-// itemsPerTeam is how many objects each namespace has.
+// itemsPerTeam is the number of objects in each namespace.
 const itemsPerTeam = 4
 
-// makeItems fills the namespaces of all teams.
+// makeItems creates the objects of all teams.
 func (op *operator) makeItems(t *testing.T) {
 	t.Helper()
 	for _, team := range slices.Concat(op.teams...) {
@@ -43,7 +43,7 @@ func (op *operator) requestStep(ctx context.Context, key string) error {
 	return err
 }
 
-// assertStepsHandled asks for a step of every object, and demands that the pod of its shard handles it.
+// assertStepsHandled requests a step of every object, and asserts that the pod of its shard handles it.
 func (op *operator) assertStepsHandled(t *testing.T) {
 	t.Helper()
 	for _, key := range slices.Sorted(maps.Keys(op.steps)) {
@@ -52,34 +52,35 @@ func (op *operator) assertStepsHandled(t *testing.T) {
 	eventually(t, "every object of "+op.name+" is handled by the pod of its shard", func() error { return op.checkHandled(t, "") })
 }
 
-// ownerPod is the pod that a namespace belongs to.
+// ownerPod returns the pod that owns a namespace.
 func (op *operator) ownerPod(team string) string {
 	return op.podName(slices.IndexFunc(op.teams, func(teams []string) bool { return slices.Contains(teams, team) }))
 }
 
-// checkHandled is an error while the last step of an object was not handled, or not by its owner. Objects of one namespace may be left out.
+// checkHandled returns an error while the last step of an object is not handled, or not by its owner. Objects of one
+// namespace may be left out.
 func (op *operator) checkHandled(t *testing.T, leftOut string) error {
 	t.Helper()
 	list := must(op.node.Client.CoreV1().ConfigMaps("").List(t.Context(), meta.ListOptions{LabelSelector: "app=" + op.name}))(t)
 	if len(list.Items) != len(op.steps) {
-		t.Fatalf("%d objects of %d are there", len(list.Items), len(op.steps))
+		t.Fatalf("%d objects of %d exist", len(list.Items), len(op.steps))
 	}
 	for _, item := range list.Items {
 		step, observed, by := item.Data["step"], item.Data["observed"], item.Data["by"]
 		if item.Namespace != leftOut && (step != observed || step != "" && by != op.ownerPod(item.Namespace)) {
-			return fmt.Errorf("%s/%s of %s is at step %q, handled is %q by %q", item.Namespace, item.Name, op.ownerPod(item.Namespace), step, observed, by)
+			return fmt.Errorf("%s/%s of %s is at step %q, observed is %q by %q", item.Namespace, item.Name, op.ownerPod(item.Namespace), step, observed, by)
 		}
 	}
 	return nil
 }
 
-// handledStep is a step that somebody handled.
+// handledStep is a step with the operator that handled it.
 type handledStep struct {
 	step   int
 	writer string
 }
 
-// handledSteps are all that was ever done, by object, in order of steps. Each left a child behind that is never changed.
+// handledSteps returns all steps that were ever handled, by object and in order. Each has a child that never changes.
 func (op *operator) handledSteps(t *testing.T) map[string][]handledStep {
 	t.Helper()
 	found := map[string][]handledStep{}
@@ -98,8 +99,8 @@ func (op *operator) handledSteps(t *testing.T) map[string][]handledStep {
 	return found
 }
 
-// assertOneOwnerAtATime demands that nobody ever handled what was another's: before an object was given away its first owner did, then the
-// second. `was` has the namespaces that had another owner once.
+// assertOneOwnerAtATime asserts that only owners handled an object: the first owner before it was given away, then the
+// second. `was` maps namespaces to their earlier owner.
 func (op *operator) assertOneOwnerAtATime(t *testing.T, was map[string]string) {
 	t.Helper()
 	for key, deeds := range op.handledSteps(t) {

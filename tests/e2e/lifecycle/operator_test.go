@@ -12,7 +12,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file runs the unmodified operator of the operator package as a StatefulSet, with one ShardingConfig for each of its pods.
+// This file runs the unmodified operator of the operator package as a StatefulSet, with one ShardingConfig for each of
+// its pods.
 
 const (
 	proxyContainer    = "ctrlmesh-proxy"
@@ -20,24 +21,24 @@ const (
 	initContainer     = "look"
 	enableLabel       = "ctrlmesh.kusionstack.io/enable-proxy"
 	lock              = "operator"
-	// sidecarPort is where the operator's requests go, on the pod's loopback interface.
+	// sidecarPort is the sidecar's port on the pod's loopback interface.
 	sidecarPort = 5443
 )
 
-// operator is a StatefulSet in a namespace of its own, whose name is the name of everything.
+// operator is a StatefulSet in its own namespace; all of its objects have the same name.
 type operator struct {
 	*lifecycle
 	name     string
 	replicas int
-	// labels and annotations of the pod template, beside the label that asks for a sidecar.
+	// labels and annotations of the pod template, in addition to the label that asks for a sidecar.
 	labels, annotations map[string]string
-	// teams are the namespaces that each pod handles, by the pod's number.
+	// teams are the namespaces of each pod, by the pod's number.
 	teams [][]string
-	// steps were asked for, by namespace/name of the object.
+	// steps are the requested steps, by namespace/name of the object.
 	steps map[string]int
 	// plugins of each shard, as YAML.
 	plugins string
-	// hasInitContainer: an init container asks the API server, too.
+	// hasInitContainer adds an init container that also uses the API server.
 	hasInitContainer bool
 }
 
@@ -47,7 +48,7 @@ func (s *lifecycle) newOperator(name string, teams ...[]string) *operator {
 
 func (op *operator) podName(i int) string { return fmt.Sprintf("%s-%d", op.name, i) }
 
-// podNames are the names of all.
+// podNames returns the names of all pods.
 func (op *operator) podNames() []string {
 	var names []string
 	for i := range op.replicas {
@@ -56,7 +57,7 @@ func (op *operator) podNames() []string {
 	return names
 }
 
-// permissions that its service account has with and without ctrlmesh.
+// permissions are those of its service account, with and without ctrlmesh.
 func (op *operator) permissions() string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -83,7 +84,7 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %[1]s}]
 `, op.name)
 }
 
-// podTemplate of its pods. The sidecar's resources are those of a node that has few.
+// podTemplate returns the pod template. The sidecar's resources are those for a small node.
 func (op *operator) podTemplate(mesh bool) map[string]any {
 	labels := map[string]string{"app": op.name}
 	annotations := map[string]string{
@@ -118,7 +119,7 @@ func (op *operator) podTemplate(mesh bool) map[string]any {
 	}
 }
 
-// singlePod is one pod beside the StatefulSet, to be changed and applied.
+// singlePod returns one pod beside the StatefulSet, for the caller to change and apply.
 func (op *operator) singlePod(name string, mesh bool) map[string]any {
 	pod := op.podTemplate(mesh)
 	pod["apiVersion"], pod["kind"] = "v1", "Pod"
@@ -127,7 +128,7 @@ func (op *operator) singlePod(name string, mesh bool) map[string]any {
 	return pod
 }
 
-// statefulSet as YAML, which JSON is.
+// statefulSet returns the manifest as JSON, which is valid YAML.
 func (op *operator) statefulSet(mesh bool) string {
 	set := map[string]any{
 		"apiVersion": "apps/v1", "kind": "StatefulSet",
@@ -144,12 +145,12 @@ func (op *operator) statefulSet(mesh bool) string {
 func asYAML(object map[string]any) string {
 	text, err := json.Marshal(object)
 	if err != nil {
-		panic(err) // there is nothing in it that JSON does not have
+		panic(err) // JSON can express everything in it
 	}
 	return string(text)
 }
 
-// shardingConfigs are the ShardingConfigs, one for each pod, by the namespaces that it handles.
+// shardingConfigs returns one ShardingConfig for each pod, with its namespaces.
 func (op *operator) shardingConfigs() string {
 	var text strings.Builder
 	for i, teams := range op.teams {
@@ -172,12 +173,12 @@ spec:
 	return text.String()
 }
 
-// shardingConfigsByApp are the same for pods that no StatefulSet has numbered.
+// shardingConfigsByApp selects pods by their app label, for pods without a StatefulSet's number.
 func (op *operator) shardingConfigsByApp() string {
 	return strings.ReplaceAll(op.shardingConfigs(), "statefulset.kubernetes.io/pod-name: "+op.podName(0), "app: "+op.name)
 }
 
-// deployInMesh applies rules first, as docs/install.md says, and waits until all pods are ready.
+// deployInMesh applies the ShardingConfigs first, as docs/install.md says, and waits until all pods are ready.
 func (op *operator) deployInMesh(t *testing.T) {
 	t.Helper()
 	op.apply(t, op.permissions())
@@ -194,7 +195,7 @@ func (op *operator) waitReady(t *testing.T) {
 	op.kubectl(t, "", "rollout", "status", "--namespace="+op.name, "statefulset/"+op.name, "--timeout="+waitTimeout.String())
 }
 
-// waitEnforced waits until every ShardingConfig says so.
+// waitEnforced waits until every ShardingConfig is enforced.
 func (op *operator) waitEnforced(t *testing.T) {
 	t.Helper()
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Enforced", "--all", "shardingconfigs", "--timeout="+waitTimeout.String())
@@ -210,7 +211,7 @@ type record struct {
 	Event, ID, Object, Step, Detail string
 }
 
-// journal is what a pod's operator has written since its container started.
+// journal returns what a pod's operator has written since its container started.
 func (op *operator) journal(t *testing.T, pod string) []record {
 	t.Helper()
 	return op.containerJournal(t, pod, operatorContainer)
@@ -222,7 +223,7 @@ func (op *operator) containerJournal(t *testing.T, pod, container string) []reco
 	var found []record
 	for line := range strings.Lines(log) {
 		var r record
-		// Its log for people is in there, too.
+		// The log also has lines for people.
 		if json.Unmarshal([]byte(line), &r) == nil && r.Event != "" {
 			found = append(found, r)
 		}
@@ -230,7 +231,7 @@ func (op *operator) containerJournal(t *testing.T, pod, container string) []reco
 	return found
 }
 
-// hasRecord tells whether a journal has a record of a kind, with this in its detail.
+// hasRecord returns whether a journal has a record of a kind whose detail contains a text.
 func hasRecord(journal []record, event, detail string) bool {
 	return slices.ContainsFunc(journal, func(r record) bool { return r.Event == event && strings.Contains(r.Detail, detail) })
 }

@@ -17,33 +17,36 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file compares how long pods take to start and to go: without a sidecar, with a native sidecar that does nothing, and with ours.
+// This file measures how long pods take to start and to end: without a sidecar, with a native sidecar that does
+// nothing, and with ours.
 
 const (
-	// podsPerKind are how many pods of each kind live once, and beside each other so many.
+	// podsPerKind pods of each kind run once, podsAtATime of them side by side.
 	podsPerKind, podsAtATime = 8, 2
-	// startBound is how much later an operator may start for its sidecar, on a machine that has little else to do: there one without a
-	// sidecar starts within quietStart. Where that takes longer, so may this, as much, up to mostBusy times.
+	// startBound is how much later an operator may start because of its sidecar, on an otherwise idle machine: there an
+	// operator without a sidecar starts within quietStart. If that takes longer, the bound grows in proportion, up to
+	// maxSlowdown times.
 	startBound, quietStart, maxSlowdown = time.Second, 700 * time.Millisecond, 2.0
-	// debugBound is the same of debug programs, which compile plugins for longer than those of the images that people install.
+	// debugBound is startBound for debug builds, which compile plugins more slowly than release builds.
 	debugBound = 1500 * time.Millisecond
-	// endBound is how much longer our sidecar may take than one that ends as soon as it is told to.
+	// endBound is how much longer our sidecar may take to end than one that exits on SIGTERM at once.
 	endBound = 300 * time.Millisecond
-	// idleSidecar is that one.
+	// idleSidecar is the sidecar that does nothing.
 	idleSidecar = "idle"
 )
 
-// podKinds of pods, and their native sidecars.
+// podKinds maps kinds of pods to their native sidecars.
 var podKinds = map[string]string{"plain": "", "idle": idleSidecar, "mesh": proxyContainer}
 
-// podTimings of a pod.
+// podTimings are the measurements of one pod.
 type podTimings struct {
 	kind, pod string
-	// start is from the request that makes the pod to the operator's first word; sidecar, to the sidecar's; chain, until that has one.
+	// start is from the request that creates the pod to the operator's first log line, sidecar to the sidecar's first
+	// line, and chain until the sidecar's chain is in force.
 	start, sidecar, chain time.Duration
 	// end is from the request that deletes the pod until it is gone.
 	end time.Duration
-	// last is from the end of the operator's process to that of the sidecar's.
+	// last is from the exit of the operator to the exit of the sidecar.
 	last time.Duration
 }
 
@@ -63,7 +66,7 @@ func (s *lifecycle) testPodLatency(t *testing.T) {
 	for kind := range podKinds {
 		t.Logf("%s: start %s; gone %s", kind, summary(durationsOf(found[kind], begins)), summary(durationsOf(found[kind], ends)))
 	}
-	t.Logf("our sidecar's first word: %s", summary(durationsOf(found["mesh"], func(l *podTimings) time.Duration { return l.sidecar })))
+	t.Logf("our sidecar's first log line: %s", summary(durationsOf(found["mesh"], func(l *podTimings) time.Duration { return l.sidecar })))
 	t.Logf("its chain in force: %s", summary(durationsOf(found["mesh"], func(l *podTimings) time.Duration { return l.chain })))
 	last := func(l *podTimings) time.Duration { return l.last }
 	for _, kind := range []string{"idle", "mesh"} {
@@ -74,14 +77,14 @@ func (s *lifecycle) testPodLatency(t *testing.T) {
 	}
 	start, end := more(begins, "plain"), more(last, "idle")
 	t.Logf("with our sidecar an operator starts %s later, %s later than with an idle one", rounded(start), rounded(more(begins, "idle")))
-	t.Logf("and its pod goes %s later, %s later than with an idle one, of which the sidecar took %s", rounded(more(ends, "plain")), rounded(more(ends, "idle")), rounded(end))
+	t.Logf("its pod ends %s later, %s later than with an idle one; the sidecar took %s of that", rounded(more(ends, "plain")), rounded(more(ends, "idle")), rounded(end))
 	bound := startBound
 	if os.Getenv(imagesVariable) == "" {
 		bound = debugBound
 	}
 	busy := min(maxSlowdown, max(1, percentile(durationsOf(found["plain"], begins), 50).Seconds()/quietStart.Seconds()))
 	if bound := time.Duration(busy * float64(bound)); start >= bound {
-		t.Errorf("an operator starts %s later, and may %s", rounded(start), rounded(bound))
+		t.Errorf("an operator starts %s later, the bound is %s", rounded(start), rounded(bound))
 	}
 	if end >= endBound {
 		t.Errorf("our sidecar takes %s longer to end than one that does nothing", rounded(end))
@@ -96,7 +99,7 @@ func durationsOf(lives []*podTimings, of func(*podTimings) time.Duration) []time
 	return found
 }
 
-// runPods runs pods of all kinds, one after the other, each time in another order, and ends them all.
+// runPods runs pods of all kinds, one after the other in random order, and then deletes them all.
 func (op *operator) runPods(t *testing.T) []*podTimings {
 	t.Helper()
 	var found []*podTimings
@@ -114,7 +117,7 @@ func (op *operator) runPods(t *testing.T) []*podTimings {
 	return found
 }
 
-// startPod runs one pod of the operator until it has begun to work.
+// startPod starts one pod and waits until its operator works.
 func (op *operator) startPod(t *testing.T, l *podTimings) {
 	t.Helper()
 	manifest := op.singlePod(l.pod, l.kind == "mesh")
@@ -138,7 +141,7 @@ func (op *operator) startPod(t *testing.T, l *podTimings) {
 	}
 }
 
-// deletePods deletes pods and notes how long each takes to go.
+// deletePods deletes pods and records how long each takes to end.
 func (op *operator) deletePods(t *testing.T, all []*podTimings) {
 	t.Helper()
 	pods := op.node.Client.CoreV1().Pods(op.name)
@@ -158,13 +161,14 @@ func (op *operator) deletePods(t *testing.T, all []*podTimings) {
 			}
 		}
 		if len(begun) > 0 {
-			return fmt.Errorf("there are %d", len(begun))
+			return fmt.Errorf("%d pods are left", len(begun))
 		}
 		return nil
 	})
 }
 
-// exitGap is how long one container of a pod runs after the end of another, once both have ended. Without the former it is nothing.
+// exitGap returns a function for the time between the exits of two containers, once both have exited. Without the
+// second container it is zero.
 func (op *operator) exitGap(t *testing.T, pod, first, last string) func() time.Duration {
 	t.Helper()
 	if last == "" {
@@ -177,7 +181,7 @@ func (op *operator) exitGap(t *testing.T, pod, first, last string) func() time.D
 	}
 }
 
-// logTime is when a container wrote its first line with this in it, by the clock of this machine.
+// logTime returns when a container wrote its first line that contains a text, by this machine's clock.
 func (op *operator) logTime(t *testing.T, pod, container, text string) (time.Time, error) {
 	t.Helper()
 	options := &core.PodLogOptions{Container: container, Timestamps: true}

@@ -18,21 +18,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file runs pods that say more about their sidecars, by labels, annotations and the manager's settings (docs/injection.md), and looks
-// at what becomes of them.
+// This file runs pods with labels and annotations for their sidecars, under the manager's settings (docs/injection.md),
+// and checks the running processes.
 
 const (
 	// Settings of the managers, for all sidecars.
 	extraEnvs   = "EVERYWHERE=a=b;TZ=UTC"
 	proxyLog    = "info,access=debug"
 	proxyMemory = "300Mi"
-	// ownKubeconfigPath is a kubeconfig that leads to the API server, in the pods that have one.
+	// ownKubeconfigPath is a kubeconfig that names the API server, in the pods that have one.
 	ownKubeconfigPath = "/own/config"
-	// foreignNamespace is a namespace whose objects are of the operator and not of its shard.
+	// foreignNamespace has objects of the operator that are not in its shard.
 	foreignNamespace = "team-q"
 )
 
-// testPodSettings tells of pods side by side in one namespace, all of one shard.
+// testPodSettings runs its subtests with pods in one namespace, all in one shard.
 func (s *lifecycle) testPodSettings(t *testing.T) {
 	op := s.newOperator("says", []string{"team-p"})
 	op.apply(t, op.permissions())
@@ -59,10 +59,10 @@ metadata: {name: item, namespace: %[1]s, labels: {app: %[2]s}}
 `, foreignNamespace, op.name)
 }
 
-// podTokenUser is whatever account a pod has.
+// podTokenUser is the user of the pod's own service account.
 const podTokenUser = "tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token"
 
-// createKubeconfig is a kubeconfig that does not lead to the sidecar, in a ConfigMap or a Secret.
+// createKubeconfig creates a kubeconfig that does not lead to the sidecar, in a ConfigMap or a Secret.
 func (op *operator) createKubeconfig(t *testing.T, name, kind, user string) string {
 	t.Helper()
 	authority := base64.StdEncoding.EncodeToString(op.node.Config().CAData)
@@ -76,7 +76,7 @@ func (op *operator) createKubeconfig(t *testing.T, name, kind, user string) stri
 	})
 }
 
-// createPod makes a pod of a manifest's spec with the operator's labels, and more of them.
+// createPod creates a pod from the YAML of its spec, with the operator's labels and additional ones.
 func (op *operator) createPod(t *testing.T, name string, labels, annotations map[string]string, spec string) {
 	t.Helper()
 	pod := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{
@@ -99,7 +99,8 @@ func mergeLabels(a, b map[string]string) map[string]string {
 	return all
 }
 
-// testBypass: a container whose flag, or whose variable, is left alone goes past the sidecar by that, and only by that.
+// testBypass: a container whose flag or variable names another kubeconfig bypasses the sidecar, and without it does
+// not.
 func (op *operator) testBypass(t *testing.T) {
 	for pod, test := range map[string]struct {
 		label          string
@@ -127,7 +128,8 @@ volumes: [{name: own, configMap: {name: own}}]
 	}
 }
 
-// testKubeconfigVolume: the sidecar goes where the pod's kubeconfig says, as who that says. The pod's own account may do nothing.
+// testKubeconfigVolume: the sidecar uses the server and user of the pod's kubeconfig. The pod's own account has no
+// permissions.
 func (op *operator) testKubeconfigVolume(t *testing.T) {
 	token := strings.TrimSpace(op.kubectl(t, "", "create", "token", "operator", "--namespace="+op.name))
 	op.apply(t, op.createKubeconfig(t, "upstream", "Secret", "token: "+token))
@@ -146,24 +148,24 @@ volumes: [{name: upstream, secret: {secretName: upstream}}]
 	assertNamespaces(t, "elsewhere sees", op.listedNamespaces(t, "elsewhere", "main"), op.teams[0])
 	eventually(t, "the account of the pod may do nothing", func() error {
 		if journal := op.containerJournal(t, "here", "main"); !hasRecord(journal, "failed", "403") {
-			return fmt.Errorf("its journal is %v", journal)
+			return fmt.Errorf("the journal is %v", journal)
 		}
 		return nil
 	})
 }
 
-// waitTerminated waits until all containers of a pod have done what they had to.
+// waitTerminated waits until all containers of a pod have succeeded.
 func (op *operator) waitTerminated(t *testing.T, pod string) {
 	t.Helper()
 	eventually(t, pod+" has ended", func() error {
 		if found := op.getPod(t, pod); found.Status.Phase != core.PodSucceeded {
-			return fmt.Errorf("it is %s: %+v", found.Status.Phase, found.Status.ContainerStatuses)
+			return fmt.Errorf("the pod is %s: %+v", found.Status.Phase, found.Status.ContainerStatuses)
 		}
 		return nil
 	})
 }
 
-// listedNamespaces are the namespaces whose objects a container saw.
+// listedNamespaces returns the namespaces whose objects a container saw.
 func (op *operator) listedNamespaces(t *testing.T, pod, container string) []string {
 	t.Helper()
 	seen := []string{}
@@ -175,7 +177,8 @@ func (op *operator) listedNamespaces(t *testing.T, pod, container string) []stri
 	return seen
 }
 
-// testSettings: what a pod and the manager say of environment, folders, resources and the way to the API server is so in its processes.
+// testSettings: environment, directories, resources and API server address that a pod and the manager configure take
+// effect in the pod's processes.
 func (op *operator) testSettings(t *testing.T) {
 	host, port := op.apiServerAddress(t)
 	op.createPod(t, op.podName(0), nil, map[string]string{
@@ -197,13 +200,13 @@ containers:
 	op.assertEnv(t, pod, proxyContainer, "CTRLMESH_DRAIN_TIMEOUT=7", "GREETING=hello=you", "BOTH=1", "EVERYWHERE=a=b", "TZ=UTC",
 		"CTRLMESH_LOG="+proxyLog, "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port)
 	if limit := must(op.node.MemoryLimit(t.Context(), op.name, pod, proxyContainer))(t); limit != 300<<20 {
-		t.Errorf("the sidecar may have %d bytes, not %s", limit, proxyMemory)
+		t.Errorf("the sidecar's limit is %d bytes, not %s", limit, proxyMemory)
 	}
 	op.assertSharedFolder(t, pod, "/logs")
 	op.assertVisible(t, pod, op.teams[0]...)
 	connections := must(op.node.OpenConnections(t.Context(), op.name, pod, proxyContainer))(t)
 	if !slices.Contains(connections, net.JoinHostPort(host, port)) {
-		t.Errorf("the sidecar has connections to %v, and none to %s:%s", connections, host, port)
+		t.Errorf("the sidecar is connected to %v, and not to %s:%s", connections, host, port)
 	}
 	if log := must(op.node.PodLog(t.Context(), op.name, pod, proxyContainer))(t); !strings.Contains(log, "access") {
 		t.Errorf("the sidecar does not log requests: %s", log)
@@ -211,7 +214,7 @@ containers:
 	op.assertCounters(t, pod)
 }
 
-// apiServerAddress is an address of the API server that no pod is told.
+// apiServerAddress returns an address of the API server that pods do not get otherwise.
 func (op *operator) apiServerAddress(t *testing.T) (host, port string) {
 	t.Helper()
 	slices := must(op.node.Client.DiscoveryV1().EndpointSlices("default").List(t.Context(), meta.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"}))(t)
@@ -222,7 +225,7 @@ func (op *operator) apiServerAddress(t *testing.T) (host, port string) {
 	return slice.Endpoints[0].Addresses[0], fmt.Sprint(*slice.Ports[0].Port)
 }
 
-// assertEnv demands of a container's program these among its variables.
+// assertEnv asserts that a container's process has these variables.
 func (op *operator) assertEnv(t *testing.T, pod, container string, want ...string) {
 	t.Helper()
 	found := must(op.node.ProcessEnvironment(t.Context(), op.name, pod, container))(t)
@@ -233,7 +236,7 @@ func (op *operator) assertEnv(t *testing.T, pod, container string, want ...strin
 	}
 }
 
-// assertSharedFolder demands that one container sees what another has written.
+// assertSharedFolder asserts that one container sees what another has written.
 func (op *operator) assertSharedFolder(t *testing.T, pod, folder string) {
 	t.Helper()
 	const text = "a line of main"
@@ -258,7 +261,7 @@ spec:
     resourceRules: [{apiGroups: [""], resources: [events], verbs: [list], namespaces: [default]}]
 `
 
-// assertCounters compares the sidecar's counters with what was asked: nobody else does.
+// assertCounters compares the sidecar's counters with the test's requests: nothing else sends any.
 func (op *operator) assertCounters(t *testing.T, pod string) {
 	t.Helper()
 	op.apply(t, rateLimitManifest)
@@ -274,7 +277,7 @@ func (op *operator) assertCounters(t *testing.T, pod string) {
 	for resource, want := range map[string][]int{"events": {200, 200, 429}, "configmaps": {503, 503}} {
 		for _, code := range want {
 			if got := listCode(t, address, resource); got != code {
-				t.Errorf("a list of %s gets %d, not %d", resource, got, code)
+				t.Errorf("a list of %s returns %d, not %d", resource, got, code)
 			}
 		}
 	}
@@ -285,13 +288,13 @@ func (op *operator) assertCounters(t *testing.T, pod string) {
 			counted("ctrlmesh_plugin_granted_total", `label="seldom"`), counted("ctrlmesh_plugin_fault_fired_total"),
 		}
 		if want := []float64{2, 1, 2, 1, 2, 2}; !slices.Equal(got, want) {
-			return fmt.Errorf("counted are %v, not %v", got, want)
+			return fmt.Errorf("the counters are %v, not %v", got, want)
 		}
 		return nil
 	})
 }
 
-// readMetric is a counter of a pod's sidecar, asked as a scraper does.
+// readMetric returns a counter of a pod's sidecar, as a scraper reads it.
 func (op *operator) readMetric(t *testing.T, pod, name string, labels ...string) float64 {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: op.node.Dial, DisableKeepAlives: true}, Timeout: waitTimeout}

@@ -17,7 +17,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file has kubelet pull the sidecar's image from a registry that asks who it is.
+// This file lets kubelet pull the sidecar's image from a registry that requires a login.
 
 const (
 	privateRegistryImage = "localhost/ctrlmesh-e2e/private-registry:1"
@@ -42,8 +42,8 @@ spec:
 `, privateIP, privatePort, privateRegistryImage)
 )
 
-// testPullSecret: a pod is given the name of the Secret that the managers' settings say, and its sidecar comes once there is one of that
-// name in its namespace.
+// testPullSecret: injection gives a pod the name of the Secret from the managers' settings, and its sidecar starts once
+// a Secret of that name exists in its namespace.
 func (op *operator) testPullSecret(t *testing.T) {
 	op.startPrivateRegistry(t)
 	before := op.lifecycle.proxyImage
@@ -58,7 +58,7 @@ containers: [{name: main, image: %s, args: [--once, --app=%s]}]
 	eventually(t, "the sidecar can't be pulled", func() error {
 		status, _ := realnode.ContainerStatus(op.getPod(t, "private-sidecar"), proxyContainer)
 		if waiting := status.State.Waiting; waiting == nil || waiting.Reason != "ErrImagePull" && waiting.Reason != "ImagePullBackOff" {
-			return fmt.Errorf("it is %+v", status.State)
+			return fmt.Errorf("the sidecar is %+v", status.State)
 		}
 		return nil
 	})
@@ -67,7 +67,7 @@ containers: [{name: main, image: %s, args: [--once, --app=%s]}]
 	assertNamespaces(t, "private-sidecar sees", op.listedNamespaces(t, "private-sidecar", "main"), op.teams[0])
 	found := op.getPod(t, "private-sidecar")
 	if image := sidecarImage(found); image != privateImage || len(found.Spec.ImagePullSecrets) != 1 {
-		t.Errorf("the sidecar is %s, pulled with %v", image, found.Spec.ImagePullSecrets)
+		t.Errorf("the sidecar's image is %s, pulled with %v", image, found.Spec.ImagePullSecrets)
 	}
 	op.lifecycle.proxyImage = before
 	delete(op.lifecycle.settings, "CTRLMESH_PROXY_IMAGE_PULL_SECRETS")
@@ -76,7 +76,7 @@ containers: [{name: main, image: %s, args: [--once, --app=%s]}]
 	op.kubectl(t, "", "delete", "--namespace="+op.name, "service/private")
 }
 
-// startPrivateRegistry runs the registry and puts the sidecar's image there. The node has none of that name.
+// startPrivateRegistry runs the registry and pushes the sidecar's image. The node has no image of that name.
 func (op *operator) startPrivateRegistry(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -90,7 +90,8 @@ func (op *operator) startPrivateRegistry(t *testing.T) {
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Ready", "pod/private", "--timeout="+waitTimeout.String())
 	image := realnode.Image{
 		Name: privateImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"},
-		// Another image than the one of all other pods: what was pulled with a Secret kubelet gives to nobody without.
+		// It must differ from the image of all other pods: kubelet does not give an image that was pulled with a Secret
+		// to pods without it.
 		Labels: map[string]string{"pulled": "with a Secret"},
 		Files:  map[string]string{"/ctrlmesh-proxy": must(sidecar.Binary())(t)},
 	}

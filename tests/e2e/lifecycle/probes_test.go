@@ -9,12 +9,12 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// This file has kubelet probe operators beside their sidecars.
+// This file lets kubelet probe operators beside their sidecars.
 
-// healthPort is where the operator answers kubelet. It is no port of the sidecar's.
+// healthPort is the port of the operator's probes. It differs from the sidecar's ports.
 const healthPort = 8081
 
-// probeSpec is soon done and patient: it finds out what is, not how fast a busy machine answers.
+// probeSpec has a short period and a long timeout: it tests the result of a probe, not how fast a busy machine answers.
 func probeSpec(path string, tries int) map[string]any {
 	return map[string]any{
 		"httpGet":       map[string]any{"path": path, "port": healthPort},
@@ -22,8 +22,8 @@ func probeSpec(path string, tries int) map[string]any {
 	}
 }
 
-// testProbes: pods are ready as long as their operators say so, whose answer depends on the API server's to them. None is restarted, before
-// or meanwhile.
+// testProbes: pods are ready as long as their operators are, whose readiness depends on the API server's responses. No
+// container restarts before or meanwhile.
 func (op *operator) testProbes(t *testing.T) {
 	t.Helper()
 	op.assertRestartCount(t, 0)
@@ -38,7 +38,8 @@ func (op *operator) testProbes(t *testing.T) {
 	op.assertRestartCount(t, 0)
 }
 
-// checkReady is an error unless a pod is as its operator's container is, with a sidecar that is ready in any case.
+// checkReady returns an error unless a pod's readiness is that of its operator, with a sidecar that is ready in any
+// case.
 func checkReady(pod *core.Pod, want bool) error {
 	found := map[string]bool{}
 	for _, condition := range pod.Status.Conditions {
@@ -51,24 +52,24 @@ func checkReady(pod *core.Pod, want bool) error {
 		found[name] = status.Ready
 	}
 	if !maps.Equal(found, map[string]bool{"pod": want, operatorContainer: want, proxyContainer: true}) {
-		return fmt.Errorf("ready are %v", found)
+		return fmt.Errorf("the containers' readiness is %v", found)
 	}
 	return nil
 }
 
-// assertRestartCount demands that each container of all pods was started again so often.
+// assertRestartCount asserts how often each container of all pods was restarted.
 func (op *operator) assertRestartCount(t *testing.T, want int32) {
 	t.Helper()
 	for _, pod := range op.podNames() {
 		for _, name := range []string{operatorContainer, proxyContainer} {
 			if status, _ := realnode.ContainerStatus(op.getPod(t, pod), name); status.RestartCount != want {
-				t.Errorf("%s of %s was started again %d times: %+v", name, pod, status.RestartCount, status.LastTerminationState)
+				t.Errorf("%s of %s was restarted %d times: %+v", name, pod, status.RestartCount, status.LastTerminationState)
 			}
 		}
 	}
 }
 
-// testLivenessRestart: an operator whose liveness probe fails is started again, and its sidecar is not.
+// testLivenessRestart: an operator whose liveness probe fails is restarted, and its sidecar is not.
 func (s *lifecycle) testLivenessRestart(t *testing.T) {
 	op := s.newOperator("sick", []string{"team-i"})
 	op.apply(t, op.permissions())
@@ -83,10 +84,10 @@ func (s *lifecycle) testLivenessRestart(t *testing.T) {
 		sick, _ := realnode.ContainerStatus(found, operatorContainer)
 		sidecar, _ := realnode.ContainerStatus(found, proxyContainer)
 		if sidecar.RestartCount != 0 {
-			t.Fatalf("its sidecar is, too: %+v", sidecar.LastTerminationState)
+			t.Fatalf("the sidecar was restarted too: %+v", sidecar.LastTerminationState)
 		}
 		if sick.RestartCount == 0 {
-			return fmt.Errorf("it is not: %+v", sick.State)
+			return fmt.Errorf("the operator is not restarted: %+v", sick.State)
 		}
 		return nil
 	})

@@ -16,14 +16,15 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file has pods take a plugin from a registry in the cluster, as docs/registries.md says, and another version of it.
+// This file lets pods run a plugin from a registry in the cluster, as docs/registries.md says, and then another version
+// of it.
 
 const (
 	registryImage = "localhost/ctrlmesh-e2e/registry:1"
-	// registryHost is a Service. The manager's NetworkPolicy lets it go to this port.
+	// registryHost is the address of a Service. The manager's NetworkPolicy allows its port.
 	registryHost = "registry.registry.svc:8443"
 	registryPort = "8443"
-	// guardedPath is what both versions of the plugin refuse to delete, each in its own words.
+	// guardedPath is what both versions of the plugin refuse to delete, each with its own message.
 	guardedPath = "/api/v1/namespaces/payments?dryRun=All"
 )
 
@@ -51,7 +52,7 @@ spec:
     readinessProbe: {httpGet: {path: /v2/, port: ` + registryPort + `}, periodSeconds: 1}
 `
 
-// pluginVersion is its code, what it is told, and what it answers.
+// pluginVersion has the code, the settings and the expected response of a version.
 type pluginVersion struct {
 	tag, guest, settings, message string
 	code                          int
@@ -80,7 +81,7 @@ func (s *lifecycle) testRegistryPlugin(t *testing.T) {
 		for _, condition := range []string{"PluginsResolved", "Enforced"} {
 			op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition="+condition, "--all", "shardingconfigs", "--timeout="+waitTimeout.String())
 		}
-		t.Logf("version %s was enforced %s after it was named", v.tag, rounded(time.Since(begin)))
+		t.Logf("version %s was enforced %s after it was configured", v.tag, rounded(time.Since(begin)))
 		for _, pod := range op.podNames() {
 			op.assertRefusedByPlugin(t, pod, v)
 		}
@@ -92,7 +93,7 @@ func (s *lifecycle) testRegistryPlugin(t *testing.T) {
 	s.kubectl(t, "", "delete", "namespace/registry", "--timeout="+waitTimeout.String())
 }
 
-// startRegistry runs one in the cluster. What it holds is gone with its pod.
+// startRegistry runs a registry in the cluster. Its content is lost with its pod.
 func (s *lifecycle) startRegistry(t *testing.T) *registry.Registry {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "registry.yaml")
@@ -107,7 +108,7 @@ func (s *lifecycle) startRegistry(t *testing.T) *registry.Registry {
 	return registry.Remote(pod.Status.PodIP+":"+registryPort, s.node.Dial)
 }
 
-// assertRefusedByPlugin demands that a pod's sidecar runs this version.
+// assertRefusedByPlugin asserts that a pod's sidecar runs this version.
 func (op *operator) assertRefusedByPlugin(t *testing.T, pod string, v pluginVersion) {
 	t.Helper()
 	address, end, err := op.node.Forward(t.Context(), op.name, pod, sidecarPort)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// This file moves objects to another pod while the operator is at work.
+// This file moves objects to another pod while the operator works.
 
-// loadInterval keeps more than one replica busy at a time, and leaves a small machine room.
+// loadInterval keeps more than one replica busy at a time, without overloading a small machine.
 const loadInterval = 20 * time.Millisecond
 
 func (s *lifecycle) testReshard(t *testing.T) {
@@ -21,14 +21,14 @@ func (s *lifecycle) testReshard(t *testing.T) {
 	begin := time.Now()
 	op.apply(t, op.shardingConfigs())
 	op.waitEnforced(t)
-	t.Logf("team-b was with %s instead of %s after %s; %d steps were asked for meanwhile", winner, loser, rounded(time.Since(begin)), stop())
+	t.Logf("team-b moved to %s from %s within %s; %d steps were requested meanwhile", winner, loser, rounded(time.Since(begin)), stop())
 	op.assertStepsHandled(t)
 	op.assertOneOwnerAtATime(t, map[string]string{"team-b": loser})
 	op.assertVisible(t, loser, "team-d")
 	op.assertVisible(t, winner, "team-b", "team-c")
 }
 
-// startLoad asks for steps of random objects until the returned function is called, which tells how many it asked for.
+// startLoad requests steps of random objects until the returned function is called, which returns their number.
 func (op *operator) startLoad(t *testing.T) (stop func() int) {
 	t.Helper()
 	ended, done := make(chan struct{}), make(chan int)
@@ -46,7 +46,7 @@ func (op *operator) startLoad(t *testing.T) (stop func() int) {
 			case <-tick.C:
 			}
 			if err := op.requestStep(t.Context(), keys[rand.IntN(len(keys))]); err != nil && t.Context().Err() == nil {
-				t.Errorf("ask for a step: %v", err)
+				t.Errorf("request a step: %v", err)
 			}
 		}
 	}()

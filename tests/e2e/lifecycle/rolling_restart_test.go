@@ -12,7 +12,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file brings an operator that is at work into the mesh by a rolling restart, and out of it again, as docs/install.md says.
+// This file brings a busy operator into the mesh by a rolling restart, and out of it again, as docs/install.md says.
 
 func (s *lifecycle) testRollingRestart(t *testing.T) {
 	op := s.newOperator("rolling", []string{"team-1"}, []string{"team-2"}, []string{"team-3"})
@@ -45,8 +45,8 @@ func (s *lifecycle) testRollingRestart(t *testing.T) {
 	op.assertWorksWithoutMesh(t)
 }
 
-// testUninjectedPod: a pod that somebody puts back without a sidecar, with all labels of one of a shard, stops nobody (docs/adr/0025, 3):
-// objects change shards while it is there, and a sidecar that crashes beside it goes on.
+// testUninjectedPod: a pod that somebody creates without a sidecar, with all labels of a shard's pod, blocks nobody
+// (docs/adr/0025, 3): objects change shards while it runs, and a sidecar that crashes beside it recovers.
 func (op *operator) testUninjectedPod(t *testing.T) {
 	t.Helper()
 	stray := map[string]any{
@@ -61,7 +61,7 @@ func (op *operator) testUninjectedPod(t *testing.T) {
 	op.apply(t, asYAML(stray))
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Ready", "pod/stray", "--timeout="+waitTimeout.String())
 	if old := op.uninjectedPods(t); !slices.Equal(old, []string{"stray"}) {
-		t.Errorf("without a sidecar are %q", old)
+		t.Errorf("pods without a sidecar are left: %q", old)
 	}
 	twice := op.countTwiceHandled(t)
 	op.teams[1], op.teams[2] = op.teams[2], op.teams[1]
@@ -73,7 +73,7 @@ func (op *operator) testUninjectedPod(t *testing.T) {
 		op.assertVisible(t, pod, op.teams[i]...)
 	}
 	if now := op.countTwiceHandled(t); now != twice {
-		t.Errorf("%d times somebody handled what another had handled, %d times before", now, twice)
+		t.Errorf("%d times a pod handled what another had handled, %d times before", now, twice)
 	}
 	for shard, condition := range op.distributedConditions(t) {
 		if condition.Status != meta.ConditionTrue {
@@ -83,7 +83,7 @@ func (op *operator) testUninjectedPod(t *testing.T) {
 	op.kubectl(t, "", "delete", "--namespace="+op.name, "pod/stray", "--timeout="+waitTimeout.String())
 }
 
-// countTwiceHandled is how often pods of the operator have found that another had begun what they handled.
+// countTwiceHandled returns how often pods of the operator found that another one had begun what they handled.
 func (op *operator) countTwiceHandled(t *testing.T) (times int) {
 	t.Helper()
 	for _, pod := range op.podNames() {
@@ -96,13 +96,13 @@ func (op *operator) countTwiceHandled(t *testing.T) (times int) {
 	return times
 }
 
-// assertShardsWait demands, for as long as a pod without a sidecar runs, that all shards wait for it.
+// assertShardsWait asserts that all shards wait as long as a pod without a sidecar runs.
 func (op *operator) assertShardsWait(t *testing.T) {
 	t.Helper()
 	var seen []string
 	eventually(t, "no pod without a sidecar is left", func() error {
 		conditions := op.distributedConditions(t)
-		// Who is there now was there when the conditions were read.
+		// Pods that still run now also ran when the conditions were read.
 		old := op.uninjectedPods(t)
 		if names := strings.Join(old, ", "); !slices.Contains(seen, names) {
 			seen = append(seen, names)
@@ -111,12 +111,12 @@ func (op *operator) assertShardsWait(t *testing.T) {
 			return nil
 		}
 		check(t, checkConditionsNamePods(conditions, old))
-		return fmt.Errorf("there are %q", old)
+		return fmt.Errorf("pods without a sidecar are left: %q", old)
 	})
-	t.Logf("without a sidecar were %q", seen)
+	t.Logf("pods without a sidecar were %q", seen)
 }
 
-// uninjectedPods are the pods without a sidecar that have not ended.
+// uninjectedPods returns the pods without a sidecar that have not ended.
 func (op *operator) uninjectedPods(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -129,12 +129,12 @@ func (op *operator) uninjectedPods(t *testing.T) []string {
 	return found
 }
 
-// checkShardsWait is an error unless all shards wait for these pods.
+// checkShardsWait returns an error unless all shards wait for these pods.
 func (op *operator) checkShardsWait(t *testing.T, pods []string) error {
 	t.Helper()
 	conditions := op.distributedConditions(t)
 	if len(conditions) != op.replicas {
-		return fmt.Errorf("of %d shards %d say whether they are distributed", op.replicas, len(conditions))
+		return fmt.Errorf("of %d shards %d have the condition Distributed", op.replicas, len(conditions))
 	}
 	return checkConditionsNamePods(conditions, pods)
 }
@@ -153,7 +153,7 @@ func checkConditionsNamePods(conditions map[string]meta.Condition, pods []string
 	return nil
 }
 
-// distributedConditions is the condition of that name of each ShardingConfig.
+// distributedConditions returns the condition Distributed of each ShardingConfig.
 func (op *operator) distributedConditions(t *testing.T) map[string]meta.Condition {
 	t.Helper()
 	var list struct {
@@ -176,7 +176,7 @@ func (op *operator) distributedConditions(t *testing.T) map[string]meta.Conditio
 	return found
 }
 
-// checkNoneWaiting is an error while an object waits for its step.
+// checkNoneWaiting returns an error while an object has a pending step.
 func (history *writeHistory) checkNoneWaiting() error {
 	history.mu.Lock()
 	defer history.mu.Unlock()
@@ -186,15 +186,15 @@ func (history *writeHistory) checkNoneWaiting() error {
 	return nil
 }
 
-// assertOwnership demands of every write that it is by a pod without a sidecar as long as one ran, and then by the pod of its shard; of pods
-// without a sidecar, that they led one after the other; of every step, that it was handled.
+// assertOwnership asserts that every write is by a pod without a sidecar as long as one ran, and then by the pod of its
+// shard; that pods without a sidecar led one after the other; and that every step was handled.
 func (history *writeHistory) assertOwnership(t *testing.T) {
 	t.Helper()
 	eventually(t, "the end of all pods without a sidecar is noted", func() error {
 		history.mu.Lock()
 		defer history.mu.Unlock()
 		if len(history.podEnds) != history.op.replicas {
-			return fmt.Errorf("noted are %v", history.podEnds)
+			return fmt.Errorf("ended are %v", history.podEnds)
 		}
 		return nil
 	})
@@ -213,7 +213,7 @@ func (history *writeHistory) assertOwnership(t *testing.T) {
 		case w.version < history.podEnds[w.writer]:
 			leaders, before = append(leaders, w.writer), w
 		case w.version < last || w.writer != history.op.ownerPod(team):
-			t.Errorf("step %d of %s was handled by %s at %d; pods without a sidecar ended at %v", w.step, w.key, w.writer, w.version, history.podEnds)
+			t.Errorf("step %d of %s was handled by %s at version %d; pods without a sidecar ended at %v", w.step, w.key, w.writer, w.version, history.podEnds)
 		case after.version == 0:
 			after = w
 		}
@@ -223,11 +223,11 @@ func (history *writeHistory) assertOwnership(t *testing.T) {
 		t.Errorf("without sidecars the leaders were %q, not one after the other", leaders)
 	}
 	shared := history.assertAllHandled(t)
-	t.Logf("%d writes; without sidecars %q led; %d steps were begun by one leader and noted by the next", len(history.writes), leaders, shared)
-	t.Logf("nobody wrote for %s when shards began; an object waited for %s at most", rounded(after.seen.Sub(before.seen)), rounded(history.longestWait))
+	t.Logf("%d writes; without sidecars %q led; %d steps were begun by one leader and finished by the next", len(history.writes), leaders, shared)
+	t.Logf("nobody wrote for %s when sharding began; an object waited for %s at most", rounded(after.seen.Sub(before.seen)), rounded(history.longestWait))
 }
 
-// assertAllHandled demands that each step has one child and was observed, and tells how many steps two pods had a part in.
+// assertAllHandled asserts that each step has one child and was observed, and returns how many steps two pods shared.
 func (history *writeHistory) assertAllHandled(t *testing.T) (shared int) {
 	t.Helper()
 	type step struct {
@@ -246,7 +246,7 @@ func (history *writeHistory) assertAllHandled(t *testing.T) (shared int) {
 		for number := history.initialSteps[key] + 1; number <= steps; number++ {
 			maker, noter := made[step{key, number}], observed[step{key, number}]
 			if maker == "" || noter == "" {
-				t.Errorf("step %d of %s was made by %q and noted by %q", number, key, maker, noter)
+				t.Errorf("step %d of %s was begun by %q and finished by %q", number, key, maker, noter)
 			} else if maker != noter {
 				shared++
 			}

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// This file has rules take effect in pods that run, and go away again.
+// This file applies rules to running pods and removes them again.
 
 const (
-	// ruleSamples of how long a rule takes from `kubectl apply`, and the bound of nearly all of them.
+	// ruleSamples is how often the latency of a rule is measured, ruleBound the bound of its 95th percentile.
 	ruleSamples = 24
 	ruleBound   = 3 * time.Second
-	// firstStatusCode of a status that no API server gives. Each sample has its own.
+	// firstStatusCode begins a range of codes that no API server sends. Each sample has its own.
 	firstStatusCode = 460
-	// requestInterval is short beside what is measured.
+	// requestInterval is short compared to the measured times.
 	requestInterval = 5 * time.Millisecond
 )
 
@@ -34,7 +34,7 @@ spec:
     resourceRules: [{apiGroups: [""], resources: [configmaps], verbs: [create], namespaces: [team-a]}]
 `
 
-// faultManifest is a rule for all pods of the operator.
+// faultManifest is a fault for all pods of the operator.
 func (op *operator) faultManifest(name, resource, verb, namespace string, code int) string {
 	return fmt.Sprintf(`
 apiVersion: ctrlmesh.kusionstack.io/v1alpha1
@@ -49,7 +49,7 @@ spec:
 `, name, op.name, resource, verb, namespace, code)
 }
 
-// testBreaker: one that is held open for what the operator does in one namespace.
+// testBreaker forces a breaker open for the operator's requests in one namespace.
 func (s *lifecycle) testBreaker(t *testing.T) {
 	op := s.mainOperator
 	pod := op.ownerPod("team-a")
@@ -60,19 +60,20 @@ func (s *lifecycle) testBreaker(t *testing.T) {
 	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "circuitbreakers/writes", "--timeout="+waitTimeout.String())
 	op.waitRefused(t, "team-a", "POST /api/v1/namespaces/team-a/configmaps")
 	if got := writeCode(t, address, "team-a"); got != http.StatusTooManyRequests {
-		t.Errorf("a write gets %d", got)
+		t.Errorf("a write returns %d", got)
 	}
 	s.kubectl(t, "", "delete", "--namespace=operator", "circuitbreakers/writes")
 	eventually(t, "writes pass when the breaker is gone", func() error {
 		if got := writeCode(t, address, "team-a"); got != http.StatusCreated {
-			return fmt.Errorf("a write gets %d", got)
+			return fmt.Errorf("a write still returns %d", got)
 		}
 		return nil
 	})
-	// The operator's own come half a minute later: client-go waits for as long as the breaker told it to.
+	// The operator itself continues half a minute later, because client-go waits as long as the breaker's response
+	// says.
 }
 
-// testFault: what the operator does in one namespace fails, until it does not.
+// testFault: the operator's requests in one namespace fail until the fault is deleted.
 func (s *lifecycle) testFault(t *testing.T) {
 	s.apply(t, s.mainOperator.faultManifest("updates", "configmaps", "update", "team-c", firstStatusCode))
 	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "faultinjections/updates", "--timeout="+waitTimeout.String())
@@ -81,8 +82,8 @@ func (s *lifecycle) testFault(t *testing.T) {
 	eventually(t, "all objects are handled without rules", func() error { return s.mainOperator.checkHandled(t, "") })
 }
 
-// waitRefused asks for a step of every object, and waits until those of all namespaces but one are handled, and the operator is refused what
-// it tries in that one.
+// waitRefused requests a step of every object, and waits until those of all other namespaces are handled, and the
+// operator's requests in this namespace are refused.
 func (op *operator) waitRefused(t *testing.T, team, refusal string) {
 	t.Helper()
 	for key := range op.steps {
@@ -90,7 +91,7 @@ func (op *operator) waitRefused(t *testing.T, team, refusal string) {
 	}
 	eventually(t, "the operator is refused", func() error {
 		if journal := op.journal(t, op.ownerPod(team)); !hasRecord(journal, "failed", refusal) {
-			return fmt.Errorf("its journal has no failed %s", refusal)
+			return fmt.Errorf("the journal has no failed %s", refusal)
 		}
 		return nil
 	})
@@ -100,7 +101,7 @@ func (op *operator) waitRefused(t *testing.T, team, refusal string) {
 	}
 }
 
-// writeCode is the code that a write in a namespace gets from a sidecar. It is never stored.
+// writeCode returns a sidecar's status code for a dry-run write in a namespace.
 func writeCode(t *testing.T, address, namespace string) int {
 	t.Helper()
 	object := `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "asked"}}`
@@ -111,7 +112,7 @@ func writeCode(t *testing.T, address, namespace string) int {
 	return response.StatusCode
 }
 
-// testRuleLatency measures from `kubectl apply` to the last of all pods.
+// testRuleLatency measures the time from `kubectl apply` to the last of all pods.
 func (s *lifecycle) testRuleLatency(t *testing.T) {
 	op := s.mainOperator
 	var addresses []string
@@ -134,13 +135,13 @@ func (s *lifecycle) testRuleLatency(t *testing.T) {
 	for _, address := range addresses {
 		waitStatusCode(t, address, http.StatusOK)
 	}
-	t.Logf("from kubectl apply until the last of %d pods obeys: %s", len(addresses), summary(all))
+	t.Logf("from kubectl apply until the last of %d pods enforces it: %s", len(addresses), summary(all))
 	if p95 := percentile(all, 95); p95 > ruleBound {
 		t.Errorf("a rule takes %s: %v", p95, all)
 	}
 }
 
-// waitStatusCode waits until a sidecar gives this code, which a rule of the sample alone explains.
+// waitStatusCode waits until a sidecar responds with this code, which only the rule of the sample can cause.
 func waitStatusCode(t *testing.T, address string, code int) {
 	t.Helper()
 	deadline := time.Now().Add(waitTimeout)
@@ -155,13 +156,13 @@ func waitStatusCode(t *testing.T, address string, code int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s answers %s, not %d", address, response.Status, code)
+			t.Fatalf("%s responds %s, not %d", address, response.Status, code)
 		}
 		<-tick.C
 	}
 }
 
-// assertNotRestarted: all that was changed up to here came into pods that went on.
+// assertNotRestarted: every change so far took effect in running pods.
 func (s *lifecycle) assertNotRestarted(t *testing.T) {
 	now := s.mainOperator.allContainers(t)
 	for pod, before := range s.firstContainers {
@@ -171,7 +172,7 @@ func (s *lifecycle) assertNotRestarted(t *testing.T) {
 	}
 }
 
-// containersOf tells containers of a pod from those that were there before.
+// containersOf identifies the containers of a pod: it changes when one is restarted or the pod is re-created.
 func (op *operator) containersOf(t *testing.T, pod string) string {
 	t.Helper()
 	found := op.getPod(t, pod)

@@ -30,7 +30,7 @@ func (s *lifecycle) testSharding(t *testing.T) {
 	s.firstContainers = s.mainOperator.allContainers(t)
 }
 
-// assertVisible asks a pod's sidecar as the operator in the pod does.
+// assertVisible lists through a pod's sidecar, as its operator does.
 func (op *operator) assertVisible(t *testing.T, pod string, teams ...string) {
 	t.Helper()
 	address, end, err := op.node.Forward(t.Context(), op.name, pod, sidecarPort)
@@ -47,7 +47,7 @@ func (op *operator) assertVisible(t *testing.T, pod string, teams ...string) {
 	assertNamespaces(t, pod+" sees", seen, teams)
 }
 
-// assertInitContainerListed demands that the init container of a pod saw objects of these namespaces, and no others.
+// assertInitContainerListed asserts that the init container of a pod saw objects of exactly these namespaces.
 func (op *operator) assertInitContainerListed(t *testing.T, pod string, teams ...string) {
 	t.Helper()
 	seen := []string{}
@@ -59,7 +59,7 @@ func (op *operator) assertInitContainerListed(t *testing.T, pod string, teams ..
 	assertNamespaces(t, "the init container of "+pod+" saw", seen, teams)
 }
 
-// assertNamespaces demands that objects of these namespaces were seen, and no others.
+// assertNamespaces asserts that objects of exactly these namespaces were seen.
 func assertNamespaces(t *testing.T, who string, seen, teams []string) {
 	t.Helper()
 	slices.Sort(seen)
@@ -69,7 +69,7 @@ func assertNamespaces(t *testing.T, who string, seen, teams []string) {
 	}
 }
 
-// assertLeaders demands that each shard has a leader, by a lock of its own.
+// assertLeaders asserts that each shard has a leader, with its own lock.
 func (op *operator) assertLeaders(t *testing.T) {
 	t.Helper()
 	for _, pod := range op.podNames() {
@@ -82,7 +82,7 @@ func (op *operator) assertLeaders(t *testing.T) {
 			return checkHolder(lease, pod)
 		})
 		if !hasRecord(op.journal(t, pod), "leading", "") {
-			t.Errorf("%s does not say that it leads", pod)
+			t.Errorf("%s has not reported that it leads", pod)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file brings an operator at work another version of its sidecar, in the words of docs/install.md.
+// This file upgrades the sidecars of a busy operator as docs/install.md says.
 
-// testSidecarUpgrade: the managers are told of another image, and a restart of the operator brings it, pod by pod.
+// testSidecarUpgrade configures another image in the managers, and restarts the operator, pod by pod.
 func (s *lifecycle) testSidecarUpgrade(t *testing.T) {
 	op := s.mainOperator
 	name, _ := nameAndTag(s.proxyImage)
@@ -27,14 +27,14 @@ func (s *lifecycle) testSidecarUpgrade(t *testing.T) {
 	s.writeOverlay(t)
 	begin := time.Now()
 	s.runSection(t, "Upgrading", "-k deploy/", "-k "+s.overlay, "NAMESPACE", op.name, "statefulset/operator", "statefulset/"+op.name)
-	t.Logf("%d pods had the other sidecar %s after the overlay was applied", op.replicas, rounded(time.Since(begin)))
+	t.Logf("%d pods had the new sidecar %s after the overlay was applied", op.replicas, rounded(time.Since(begin)))
 	stop(t)
 	op.assertSidecarRolledOut(t, next, ready())
 	history.assertShardOwners(t)
 }
 
-// assertSidecarRolledOut demands that each pod has this sidecar and its share of the work after a restart, pod by pod: all but one were ready at any time,
-// `fewest` at the least.
+// assertSidecarRolledOut asserts that each pod has this sidecar and its share of the work after a restart, pod by pod:
+// at least all but one were ready at any time; `fewest` is the smallest number.
 func (op *operator) assertSidecarRolledOut(t *testing.T, image string, fewest int) {
 	t.Helper()
 	for _, pod := range op.podNames() {
@@ -43,7 +43,7 @@ func (op *operator) assertSidecarRolledOut(t *testing.T, image string, fewest in
 		}
 	}
 	if fewest != op.replicas-1 {
-		t.Errorf("of %d pods %d were ready at one time", op.replicas, fewest)
+		t.Errorf("of %d pods only %d were ready at one time", op.replicas, fewest)
 	}
 	op.waitEnforced(t)
 	op.assertStepsHandled(t)
@@ -62,7 +62,7 @@ func sidecarImage(pod *core.Pod) string {
 	return ""
 }
 
-// trackReady returns a function that tells how many of the operator's pods were ready at a time since, at least.
+// trackReady returns a function for the smallest number of the operator's pods that were ready at one time since.
 func (op *operator) trackReady(t *testing.T) (fewest func() int) {
 	t.Helper()
 	pods := op.node.Client.CoreV1().Pods(op.name)
@@ -99,7 +99,7 @@ func (op *operator) trackReady(t *testing.T) (fewest func() int) {
 	}
 }
 
-// assertShardOwners demands of every write that it is by the pod of its shard, and of every step that it was handled.
+// assertShardOwners asserts that every write is by the pod of its shard, and that every step was handled.
 func (history *writeHistory) assertShardOwners(t *testing.T) {
 	t.Helper()
 	eventually(t, "every step is noted", history.checkCaughtUp)

@@ -9,7 +9,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file takes ctrlmesh away again, by the commands of docs/install.md.
+// This file uninstalls ctrlmesh with the commands of docs/install.md.
 
 const groupPrefix = "ctrlmesh.kusionstack.io/"
 
@@ -22,7 +22,7 @@ func (s *lifecycle) testUninstall(t *testing.T) {
 	}
 	eventually(t, "no pod asks for a sidecar", func() error {
 		if pods := s.runKubectl(t, steps[0]); pods != "" {
-			return fmt.Errorf("there are %s", pods)
+			return fmt.Errorf("%s still exist", pods)
 		}
 		return nil
 	})
@@ -35,7 +35,7 @@ func (s *lifecycle) testUninstall(t *testing.T) {
 	s.deleteRemains(t)
 }
 
-// forEachOperator tells the same of several operators at the same time.
+// forEachOperator runs a subtest for several operators in parallel.
 func forEachOperator(t *testing.T, what string, all []*operator, tell func(*operator, *testing.T)) {
 	t.Helper()
 	if !t.Run(what, func(t *testing.T) {
@@ -50,7 +50,7 @@ func forEachOperator(t *testing.T, what string, all []*operator, tell func(*oper
 	}
 }
 
-// leaveMesh takes an operator through zero, and its label and its shards away.
+// leaveMesh scales an operator to zero and back, and removes its label and its shards.
 func (op *operator) leaveMesh(t *testing.T) {
 	t.Helper()
 	replicas := fmt.Sprintf(`"replicas": %d`, op.replicas)
@@ -61,14 +61,14 @@ func (op *operator) leaveMesh(t *testing.T) {
 			continue
 		}
 		if pods := op.kubectl(t, "", "get", "pods", "--namespace="+op.name, "-l", "app="+op.name, "--output=name"); pods != "" {
-			t.Errorf("%s loses its label while there are %s", op.name, pods)
+			t.Errorf("the label of %s is removed although there are still %s", op.name, pods)
 		}
 		op.runKubectl(t, command)
 		op.waitReady(t)
 	}
 }
 
-// waitLabelsGone waits until the manager has taken off what it labelled, namespaces and objects in them.
+// waitLabelsGone waits until the manager has removed the labels from namespaces and objects.
 func (s *lifecycle) waitLabelsGone(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{"namespaces", "configmaps", "pods"} {
@@ -83,25 +83,25 @@ func (s *lifecycle) waitLabelsGone(t *testing.T) {
 	}
 }
 
-// assertNothingInstalled looks for whatever has the name, of every kind that an installation consists of.
+// assertNothingInstalled looks for our objects, of every kind that an installation contains.
 func (s *lifecycle) assertNothingInstalled(t *testing.T) {
 	t.Helper()
 	kinds := "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
 	eventually(t, "nothing of the installation is there", func() error {
 		found := s.kubectl(t, "", "get", kinds, "--output=name")
 		if left := slices.Collect(strings.Lines(found)); slices.ContainsFunc(left, func(name string) bool { return strings.Contains(name, "ctrlmesh") }) {
-			return fmt.Errorf("there are %q", left)
+			return fmt.Errorf("%q still exist", left)
 		}
 		return nil
 	})
 	for _, kind := range []string{"roles", "rolebindings"} {
 		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
-			t.Errorf("there are %s", found)
+			t.Errorf("%s still exist", found)
 		}
 	}
 }
 
-// assertWorksWithoutMesh demands that an operator without sidecars handles everything, as it did before: by one leader.
+// assertWorksWithoutMesh asserts that an operator without sidecars handles everything, with one leader, as before.
 func (op *operator) assertWorksWithoutMesh(t *testing.T) {
 	t.Helper()
 	for key := range op.steps {
@@ -112,12 +112,12 @@ func (op *operator) assertWorksWithoutMesh(t *testing.T) {
 		by := map[string]bool{}
 		for _, item := range list.Items {
 			if item.Data["step"] != item.Data["observed"] {
-				return fmt.Errorf("%s/%s is at step %s, handled is %s", item.Namespace, item.Name, item.Data["step"], item.Data["observed"])
+				return fmt.Errorf("%s/%s is at step %s, observed is %s", item.Namespace, item.Name, item.Data["step"], item.Data["observed"])
 			}
 			by[item.Data["by"]] = true
 		}
 		if len(by) != 1 {
-			t.Errorf("they were handled by %v", by)
+			t.Errorf("the objects were handled by %v", by)
 		}
 		return nil
 	})
@@ -130,13 +130,13 @@ func (op *operator) assertWorksWithoutMesh(t *testing.T) {
 	}
 }
 
-// deleteRemains removes what the document says that stays, by the commands that it gives, and looks for anything else.
+// deleteRemains deletes what the document says that stays, with its commands, and looks for anything else.
 func (s *lifecycle) deleteRemains(t *testing.T) {
 	t.Helper()
 	s.runQuoted(t, "Uninstalling", "kubectl delete configmaps,secrets -A -l app.kubernetes.io/managed-by=ctrlmesh-manager")
 	for _, kind := range []string{"configmaps", "secrets"} {
 		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
-			t.Errorf("the document does not say how these go:\n%s", found)
+			t.Errorf("the document does not say how to delete these:\n%s", found)
 		}
 	}
 	for _, op := range append([]*operator{s.mainOperator}, s.otherOperators...) {

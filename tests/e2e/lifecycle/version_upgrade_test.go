@@ -15,21 +15,21 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/earlier"
 )
 
-// This file upgrades from an earlier commit (docs/adr/0042): managers before sidecars with kustomize, and sidecars before managers with
-// Helm, under an operator at work.
+// This file upgrades from an earlier commit (docs/adr/0042): managers before sidecars with kustomize, and sidecars
+// before managers with Helm, while an operator works.
 
 const (
 	earlierManagerImage = "localhost/ctrlmesh-e2e/manager:earlier"
 	earlierProxyImage   = "localhost/ctrlmesh-e2e/proxy:earlier"
-	// outdatedReason is why an object is not distributed that needs more than a sidecar supports.
+	// outdatedReason is the reason of an object that is held back because sidecars do not support it.
 	outdatedReason = "SidecarOutdated"
 )
 
-// versionUpgrade is a story with two versions of everything.
+// versionUpgrade is a lifecycle with two versions of everything.
 type versionUpgrade struct {
 	*lifecycle
 	earlier earlier.Installation
-	// currentProxyImage and managerNow are the images of this checkout.
+	// currentProxyImage and currentManagerImage are the images of this checkout.
 	currentProxyImage, currentManagerImage string
 }
 
@@ -47,7 +47,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// installEarlier installs what there was, and gives an operator to it.
+// installEarlier installs the earlier version, and runs an operator with it.
 func (u *versionUpgrade) installEarlier(t *testing.T) {
 	u.earlier = must(earlier.Find())(t)
 	u.loadImages(t)
@@ -66,7 +66,8 @@ func (u *versionUpgrade) installEarlier(t *testing.T) {
 	u.mainOperator.waitListCode(t, "events", firstStatusCode)
 }
 
-// testManagersFirst: sidecars go on with what they have. What needs more than they support is held back, and says for whom.
+// testManagersFirst upgrades the managers only. Sidecars keep their chain. A rule that needs more than they support is
+// held back, and its condition names their pods.
 func (u *versionUpgrade) testManagersFirst(t *testing.T) {
 	op := u.mainOperator
 	born := op.allContainers(t)
@@ -84,7 +85,7 @@ func (u *versionUpgrade) testManagersFirst(t *testing.T) {
 	op.assertStepsHandled(t)
 	history.assertShardOwners(t)
 	history.stopRecording()
-	// Shards need nothing new: they change as ever.
+	// Shards need nothing new, so they can still be changed.
 	was := map[string]string{"team-a": op.ownerPod("team-a"), "team-b": op.ownerPod("team-b")}
 	op.teams[0], op.teams[1] = op.teams[1], op.teams[0]
 	op.apply(t, op.shardingConfigs())
@@ -100,7 +101,8 @@ func (u *versionUpgrade) testManagersFirst(t *testing.T) {
 	}
 }
 
-// testSidecarsSecond: pod by pod, sharded all the time. What was held back is in force then.
+// testSidecarsSecond upgrades the sidecars, pod by pod; shards stay in force. The rule that was held back is in force
+// afterwards.
 func (u *versionUpgrade) testSidecarsSecond(t *testing.T) {
 	op := u.mainOperator
 	u.restartUnderLoad(t, u.currentProxyImage)
@@ -111,7 +113,7 @@ func (u *versionUpgrade) testSidecarsSecond(t *testing.T) {
 	op.waitListCode(t, "configmaps", firstStatusCode+1)
 }
 
-// uninstall makes room for Helm. The operator's objects stay.
+// uninstall removes the kustomize installation. The operator's objects stay.
 func (u *versionUpgrade) uninstall(t *testing.T) {
 	u.mainOperator.leaveMesh(t)
 	u.kubectl(t, "", "delete", "circuitbreakers,faultinjections", "--all", "-A", "--timeout="+waitTimeout.String())
@@ -133,7 +135,7 @@ func (u *versionUpgrade) installEarlierByHelm(t *testing.T) {
 	u.mainOperator.assertStepsHandled(t)
 }
 
-// testSidecarsFirst: the earlier managers put this checkout's sidecars into pods.
+// testSidecarsFirst: the earlier managers inject this checkout's sidecars.
 func (u *versionUpgrade) testSidecarsFirst(t *testing.T) {
 	chart := filepath.Join(u.earlier.Deploy, "helm", "ctrlmesh")
 	u.helm(t, append([]string{"upgrade", "ctrlmesh", chart}, chartImages(earlierManagerImage, u.currentProxyImage)...)...)
@@ -144,7 +146,7 @@ func (u *versionUpgrade) testSidecarsFirst(t *testing.T) {
 	u.mainOperator.waitListCode(t, "events", firstStatusCode)
 }
 
-// testManagersSecond: in the words of docs/install.md, while the operator works. Nothing needs to be held back.
+// testManagersSecond upgrades the managers as docs/install.md says, while the operator works. Nothing is held back.
 func (u *versionUpgrade) testManagersSecond(t *testing.T) {
 	op := u.mainOperator
 	born := op.allContainers(t)
@@ -167,7 +169,7 @@ func (u *versionUpgrade) testManagersSecond(t *testing.T) {
 	}
 }
 
-// helmUpgrade has the flags that docs/install.md gives, and the hook that deletes shards before managers go.
+// helmUpgrade uses the flags of docs/install.md, and enables the hook that deletes shards before managers.
 func (u *versionUpgrade) helmUpgrade(t *testing.T) {
 	t.Helper()
 	const documented = "helm upgrade ctrlmesh deploy/helm/ctrlmesh --namespace ctrlmesh --reset-then-reuse-values"
@@ -179,7 +181,8 @@ func (u *versionUpgrade) helmUpgrade(t *testing.T) {
 		chartImages(u.currentManagerImage, u.currentProxyImage)...)...)
 }
 
-// helmUninstall: Helm's hook deletes the shards of an operator that has gone through zero, and then Helm everything but the definitions.
+// helmUninstall: Helm's hook deletes the shards of an operator that was scaled to zero and back, and then Helm deletes
+// everything but the CRDs.
 func (u *versionUpgrade) helmUninstall(t *testing.T) {
 	op := u.mainOperator
 	op.kubectl(t, "", "scale", "--namespace="+op.name, "statefulset/"+op.name, "--replicas=0")
@@ -188,7 +191,7 @@ func (u *versionUpgrade) helmUninstall(t *testing.T) {
 	u.helm(t, "uninstall", "ctrlmesh", "--timeout="+waitTimeout.String())
 	t.Logf("helm uninstall took %s", rounded(time.Since(begin)))
 	if left := op.kubectl(t, "", "get", "shardingconfigs", "--all-namespaces", "--output=name"); left != "" {
-		t.Errorf("there are %s", left)
+		t.Errorf("%s still exist", left)
 	}
 	u.kubectl(t, "", "delete", "crd", "--selector=app.kubernetes.io/part-of=ctrlmesh", "--timeout="+waitTimeout.String())
 	u.kubectl(t, "", "delete", "namespace", "ctrlmesh", "--timeout="+waitTimeout.String())
@@ -198,8 +201,8 @@ func (u *versionUpgrade) helmUninstall(t *testing.T) {
 	op.assertWorksWithoutMesh(t)
 }
 
-// restartUnderLoad makes the operator's pods again, one by one, and demands that each has this sidecar then and that nobody handled
-// another's object meanwhile.
+// restartUnderLoad re-creates the operator's pods, one by one, and asserts that each then has this sidecar, and that no
+// pod handled an object of another one meanwhile.
 func (u *versionUpgrade) restartUnderLoad(t *testing.T, image string) {
 	t.Helper()
 	op := u.mainOperator
@@ -221,7 +224,7 @@ func (u *versionUpgrade) waitRuleEnforced(t *testing.T, rule string) {
 	u.kubectl(t, "", "wait", "--namespace="+u.mainOperator.name, "--for=condition=Enforced", "faultinjections/"+rule, "--timeout="+waitTimeout.String())
 }
 
-// waitRuleHeldBack waits until a rule names all pods of the operator, whose sidecars are too old for it.
+// waitRuleHeldBack waits until a rule's condition names all pods of the operator, whose sidecars do not support it.
 func (u *versionUpgrade) waitRuleHeldBack(t *testing.T, rule string) {
 	t.Helper()
 	eventually(t, rule+" is held back", func() error {
@@ -229,7 +232,7 @@ func (u *versionUpgrade) waitRuleHeldBack(t *testing.T, rule string) {
 		condition := u.kubectl(t, "", "get", "--namespace="+u.mainOperator.name, "faultinjections/"+rule, path)
 		for _, word := range append([]string{`"False"`, outdatedReason}, u.mainOperator.podNames()...) {
 			if !strings.Contains(condition, word) {
-				return fmt.Errorf("its condition is %s", condition)
+				return fmt.Errorf("the condition is %s", condition)
 			}
 		}
 		return nil
@@ -237,13 +240,13 @@ func (u *versionUpgrade) waitRuleHeldBack(t *testing.T, rule string) {
 	eventually(t, "an Event says so", func() error {
 		events := u.kubectl(t, "", "get", "events", "--namespace="+u.mainOperator.name, "--field-selector=reason="+outdatedReason)
 		if !strings.Contains(events, rule) {
-			return fmt.Errorf("there are %s", events)
+			return fmt.Errorf("the events are %s", events)
 		}
 		return nil
 	})
 }
 
-// waitListCode waits until every sidecar answers a list in one namespace so.
+// waitListCode waits until every sidecar responds to a list in one namespace with this code.
 func (op *operator) waitListCode(t *testing.T, resource string, code int) {
 	t.Helper()
 	for _, pod := range op.podNames() {
@@ -251,7 +254,7 @@ func (op *operator) waitListCode(t *testing.T, resource string, code int) {
 		check(t, err)
 		eventually(t, fmt.Sprintf("%s answers %d to a list of %s", pod, code, resource), func() error {
 			if got := listCode(t, address, resource); got != code {
-				return fmt.Errorf("it answers %d", got)
+				return fmt.Errorf("a sidecar responds %d", got)
 			}
 			return nil
 		})
@@ -259,7 +262,7 @@ func (op *operator) waitListCode(t *testing.T, resource string, code int) {
 	}
 }
 
-// listCode is the code that a list in one namespace gets from a sidecar.
+// listCode returns a sidecar's status code for a list in one namespace.
 func listCode(t *testing.T, address, resource string) int {
 	t.Helper()
 	response := must(http.Get("http://" + address + "/api/v1/namespaces/default/" + resource))(t)
@@ -268,7 +271,7 @@ func listCode(t *testing.T, address, resource string) int {
 	return response.StatusCode
 }
 
-// helm runs Helm as docs/install.md does.
+// helm runs Helm with the arguments of docs/install.md.
 func (s *lifecycle) helm(t *testing.T, arguments ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), must(binaries.Path("helm"))(t), append(arguments, "--namespace=ctrlmesh", "--kubeconfig="+s.node.Kubeconfig)...)
@@ -280,7 +283,7 @@ func (s *lifecycle) helm(t *testing.T, arguments ...string) string {
 	return string(output)
 }
 
-// chartImages are values of the chart.
+// chartImages returns the chart's values for the images.
 func chartImages(manager, proxy string) []string {
 	managerName, managerTag := nameAndTag(manager)
 	proxyName, proxyTag := nameAndTag(proxy)

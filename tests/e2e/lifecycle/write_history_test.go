@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file tells from the API server's order of things who handled an object while pods with one name followed each other.
+// This file derives from resource versions who handled an object while pods with the same name succeeded each other.
 
-// stepWrite is what an operator wrote about a step: the child that it makes, or that it has observed the step.
+// stepWrite is an operator's write for a step: it creates the child, or records the step as observed.
 type stepWrite struct {
 	version       uint64
 	key, writer   string
@@ -28,7 +28,7 @@ type stepWrite struct {
 	seen          time.Time
 }
 
-// writeHistory notes all writes of an operator, and when its pods without a sidecar ended.
+// writeHistory records all writes of an operator, and when its pods without a sidecar ended.
 type writeHistory struct {
 	op      *operator
 	streams []watch.Interface
@@ -36,19 +36,19 @@ type writeHistory struct {
 
 	mu     sync.Mutex
 	writes []stepWrite
-	// observedSteps are the last steps that were observed.
+	// observedSteps are the last observed steps, by object.
 	observedSteps map[string]int
-	// podEnds is the version at which the pod of this name without a sidecar had ended.
+	// podEnds are the resource versions at which the pods without a sidecar had ended, by name.
 	podEnds map[string]uint64
-	// initialSteps are the steps that were asked for before it began.
+	// initialSteps were requested before the recording began.
 	initialSteps map[string]int
-	// waitingSince is since when an object waits for its step.
+	// waitingSince is the time at which an object's pending step was requested.
 	waitingSince map[string]time.Time
-	// longestWait an object ever waited.
+	// longestWait is the longest time that an object ever waited.
 	longestWait time.Duration
 }
 
-// recordWrites begins when everything that was asked for is handled.
+// recordWrites begins when every requested step is handled.
 func (op *operator) recordWrites(t *testing.T) *writeHistory {
 	t.Helper()
 	history := &writeHistory{op: op, observedSteps: map[string]int{}, podEnds: map[string]uint64{}, waitingSince: map[string]time.Time{}, initialSteps: maps.Clone(op.steps)}
@@ -72,15 +72,15 @@ func (op *operator) recordWrites(t *testing.T) *writeHistory {
 	return history
 }
 
-// isUninjected tells a pod that was made before its workload asked for a sidecar.
+// isUninjected returns whether a pod was created before its workload asked for a sidecar.
 func isUninjected(pod *core.Pod) bool { return pod.Labels[enableLabel] == "" }
 
-// hasEnded: no container runs, and none will.
+// hasEnded returns whether no container runs or will run.
 func hasEnded(pod *core.Pod) bool {
 	return pod.Status.Phase == core.PodSucceeded || pod.Status.Phase == core.PodFailed
 }
 
-// lastHandled an object is the last step that was observed, and by whom.
+// lastHandled returns the last observed step of an object, and by whom.
 func lastHandled(object *core.ConfigMap) string {
 	return object.Data["observed"] + " by " + object.Data["by"]
 }
@@ -109,7 +109,8 @@ func (history *writeHistory) recordPodEnd(pod *core.Pod) {
 	}
 }
 
-// recordWrite takes a child when it is made, and an object when another step was observed, or the same by another pod.
+// recordWrite records a child when it is created, and an object when another step was observed, or the same one by
+// another pod.
 func (history *writeHistory) recordWrite(object *core.ConfigMap, kind watch.EventType, observed map[string]string) {
 	if !slices.Contains(slices.Concat(history.op.teams...), object.Namespace) {
 		return
@@ -128,7 +129,7 @@ func (history *writeHistory) recordWrite(object *core.ConfigMap, kind watch.Even
 	}
 	number, err := strconv.Atoi(step)
 	if err != nil {
-		return // no object of ours
+		return // not an object of this operator
 	}
 	w.step = number
 	history.mu.Lock()
@@ -143,17 +144,17 @@ func (history *writeHistory) recordWrite(object *core.ConfigMap, kind watch.Even
 	}
 }
 
-// resourceVersion is the API server's order of all that is written.
+// resourceVersion is the API server's order of writes.
 func resourceVersion(object meta.Object) uint64 {
 	number, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
 	if err != nil {
-		panic(err) // since Kubernetes 1.35 it is a number by contract, before it was one in fact
+		panic(err) // resource versions are numbers: by contract since Kubernetes 1.35, in fact before
 	}
 	return number
 }
 
-// requestSteps asks for a step of one object after the other whose last step was handled, until the returned function is called. That one
-// waits for what is under way.
+// requestSteps requests a step of one object after another, each only once its previous step is handled, until the
+// returned function is called. That function waits for pending steps.
 func (history *writeHistory) requestSteps(t *testing.T) (stop func(*testing.T)) {
 	t.Helper()
 	ended, done := make(chan struct{}), make(chan struct{})
@@ -187,7 +188,7 @@ func (history *writeHistory) requestSteps(t *testing.T) (stop func(*testing.T)) 
 	}
 }
 
-// nextObject is an object that waits for nothing; from now on it does. Empty if there is none.
+// nextObject returns an object without a pending step, which has one from now on; empty if there is none.
 func (history *writeHistory) nextObject() string {
 	history.mu.Lock()
 	defer history.mu.Unlock()
@@ -205,17 +206,17 @@ func (history *writeHistory) nextObject() string {
 	return key
 }
 
-// checkCaughtUp is an error while the API server's word of a step that was handled is under way.
+// checkCaughtUp returns an error while watch events of handled steps are missing.
 func (history *writeHistory) checkCaughtUp() error {
 	history.mu.Lock()
 	defer history.mu.Unlock()
 	if !maps.Equal(history.observedSteps, history.op.steps) {
-		return fmt.Errorf("noted are %v of %v", history.observedSteps, history.op.steps)
+		return fmt.Errorf("observed are %v of %v", history.observedSteps, history.op.steps)
 	}
 	return nil
 }
 
-// sortedWrites are all writes in the API server's order.
+// sortedWrites returns all writes in the API server's order.
 func (history *writeHistory) sortedWrites() []stepWrite {
 	return slices.SortedFunc(slices.Values(history.writes), func(a, b stepWrite) int { return cmp.Compare(a.version, b.version) })
 }
