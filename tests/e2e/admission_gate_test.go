@@ -44,7 +44,7 @@ func newAdmissionGate(t *testing.T, namespace string) *admissionGate {
 	})
 	registerWebhook(t, namespace, server.URL)
 	probe := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{GenerateName: "probe-"}}
-	eventually(t, "the API server asks the webhook", func() error {
+	eventually(t, "the API server calls the webhook", func() error {
 		dryRun := meta.CreateOptions{DryRun: []string{meta.DryRunAll}}
 		if _, err := shared.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), probe, dryRun); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (g *admissionGate) block() { g.update(func() { g.isBlocked = true }) }
 
 func (g *admissionGate) unblock() { g.update(func() { g.isBlocked = false }) }
 
-func (g *admissionGate) setBroken(yes bool) { g.update(func() { g.isBroken = yes }) }
+func (g *admissionGate) setBroken(isBroken bool) { g.update(func() { g.isBroken = isBroken }) }
 
 func (g *admissionGate) update(change func()) {
 	g.mu.Lock()

@@ -75,20 +75,20 @@ func replacePlugin(other func(*testing.T, []byte) []byte) func(*testing.T, map[s
 
 // assertChainRefused publishes a chain that the sidecar must refuse: the last good chain stays in force; status, metric
 // and log say why.
-func assertChainRefused(t *testing.T, env *testEnv, files map[string][]byte, says string) {
+func assertChainRefused(t *testing.T, env *testEnv, files map[string][]byte, wantMessage string) {
 	t.Helper()
 	s := env.sidecar
 	counted := func() float64 { return must(s.Metric(t.Context(), "ctrlmesh_chain_refused_total"))(t) }
 	inForce, before := must(s.Status(t.Context()))(t).Chain.Generation, counted()
-	told := len(must(os.ReadFile(s.Process.LogPath))(t))
+	logLength := len(must(os.ReadFile(s.Process.LogPath))(t))
 	check(t, s.Volume.Write(files))
 	var refusal sidecar.Refused
-	check(t, s.WaitStatus(t.Context(), "refusal in /status that says "+says, func(status sidecar.Status) bool {
+	check(t, s.WaitStatus(t.Context(), "refusal in /status that says "+wantMessage, func(status sidecar.Status) bool {
 		if status.Refused == nil {
 			return false
 		}
 		refusal = *status.Refused
-		return status.Chain.Generation == inForce && strings.Contains(refusal.Message, says)
+		return status.Chain.Generation == inForce && strings.Contains(refusal.Message, wantMessage)
 	}))
 	if now := counted(); now <= before {
 		t.Errorf("the refusal counter is still %v", now)
@@ -101,7 +101,7 @@ func assertChainRefused(t *testing.T, env *testEnv, files map[string][]byte, say
 		if err != nil {
 			return err
 		}
-		if fresh := string(log[told:]); !strings.Contains(fresh, "WARN") || !strings.Contains(fresh, refusal.Message) {
+		if fresh := string(log[logLength:]); !strings.Contains(fresh, "WARN") || !strings.Contains(fresh, refusal.Message) {
 			return errors.New("the log does not name the mistake: " + fresh)
 		}
 		return nil
@@ -121,9 +121,9 @@ func TestBadChains(t *testing.T) {
 		generation++
 		return shardChain(t, generation, shardRule("s0", values...))
 	}
-	refused := func(t *testing.T, files map[string][]byte, says string) {
+	assertRefusedChain := func(t *testing.T, files map[string][]byte, wantMessage string) {
 		t.Helper()
-		assertChainRefused(t, env, files, says)
+		assertChainRefused(t, env, files, wantMessage)
 		check(t, s.Apply(t.Context(), next(t, "a")))
 		if status := must(s.Status(t.Context()))(t); status.Refused != nil {
 			t.Errorf("a good chain is in force, but /status still reports the refusal %q", status.Refused.Message)
@@ -135,13 +135,13 @@ func TestBadChains(t *testing.T) {
 			files := must(good.Files(nil))(t)
 			bad.corrupt(t, files, sidecar.PluginFile(good.Plugins[0]))
 			files["chain.yaml.sig"] = signer.Sign(files["chain.yaml"])
-			refused(t, files, bad.wantMessage)
+			assertRefusedChain(t, files, bad.wantMessage)
 		})
 	}
 	t.Run("bad_signature", func(t *testing.T) {
-		refused(t, must(next(t, "a", "b").Files(must(sidecar.NewSigner())(t)))(t), "sign")
+		assertRefusedChain(t, must(next(t, "a", "b").Files(must(sidecar.NewSigner())(t)))(t), "sign")
 	})
-	t.Run("no_signature", func(t *testing.T) { refused(t, must(next(t, "a", "b").Files(nil))(t), "sign") })
+	t.Run("no_signature", func(t *testing.T) { assertRefusedChain(t, must(next(t, "a", "b").Files(nil))(t), "sign") })
 	// A chain with another view is still accepted after all these refusals.
 	check(t, s.Apply(t.Context(), next(t, "a", "b")))
 	response := env.get(t, env.configMapsPath(""))

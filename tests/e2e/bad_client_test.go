@@ -83,10 +83,10 @@ func TestBadClients(t *testing.T) {
 	t.Run("pipelined_requests_are_each_narrowed", func(t *testing.T) { testPipelinedRequests(t, env) })
 	t.Run("large_headers", func(t *testing.T) { testLargeHeaders(t, env) })
 	t.Run("half_close", func(t *testing.T) { testHalfClose(t, env) })
-	t.Run("slow_clients_hold_up_nobody", func(t *testing.T) { testSlowClients(t, env) })
+	t.Run("slow_clients_delay_no_others", func(t *testing.T) { testSlowClients(t, env) })
 	t.Run("body_shorter_than_promised", func(t *testing.T) { testShortBody(t, env) })
 	t.Run("expect_100_continue", func(t *testing.T) { testExpectContinue(t, env) })
-	t.Run("connect_reaches_nobody", func(t *testing.T) {
+	t.Run("connect_is_refused", func(t *testing.T) {
 		for _, target := range []string{"127.0.0.1:1", shared.cluster.Address, "localhost:443"} {
 			response, err := env.proxied.Do(t.Context(), rawhttp.Request{Method: http.MethodConnect, Path: target})
 			if err == nil && response.Status < 400 {

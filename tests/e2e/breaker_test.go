@@ -193,7 +193,7 @@ func TestBreakerSleepingWindow(t *testing.T) {
 // waitForProbe waits until one probe is in flight at the API server and other requests were refused meanwhile.
 func (b breakerClient) waitForProbe(t *testing.T, calls int) {
 	t.Helper()
-	eventually(t, "a probe is under way", func() error {
+	eventually(t, "a probe is in flight", func() error {
 		if seen := b.gate.counts(); seen.inFlight != 1 {
 			return fmt.Errorf("the API server sees %+v", seen)
 		}

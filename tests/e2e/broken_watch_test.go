@@ -75,7 +75,7 @@ func TestBrokenWatches(t *testing.T) {
 			t.Parallel()
 			createConfigMap(t, namespaces[name], "before", nil, nil)
 			informer, asks := startInformer(t, s, namespaces[name])
-			eventually(t, "the informer has asked again", func() error {
+			eventually(t, "the informer has sent new requests", func() error {
 				if ways := asks.firstKinds(len(b.ways)); !slices.Equal(ways, b.ways) {
 					return fmt.Errorf("the informer sent %v", ways)
 				}

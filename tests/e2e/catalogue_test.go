@@ -54,7 +54,7 @@ func TestCatalogueOverHTTP2(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) { c.run(t, env) })
 		}
 	}
-	t.Run("bytes_that_only_HTTP2_can_carry", func(t *testing.T) {
+	t.Run("bytes_that_only_HTTP2_can_carry_are_refused", func(t *testing.T) {
 		for _, target := range []string{
 			env.configMapsPath("labelSelector=app in (x)"), env.configMapsPath("labelSelector=app=x\t"), env.configMapsPath("a=\r\nb&labelSelector=app%3Dx"),
 			env.configMapsPath("") + " ", " " + env.configMapsPath(""), env.configMapsPath("") + " HTTP/1.1\r\nX: y", "", "*", "configmaps", "http://x" + env.configMapsPath(""),

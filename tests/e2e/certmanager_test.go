@@ -42,7 +42,7 @@ func certManagerResource(plural string) schema.GroupVersionResource {
 func TestCertManager(t *testing.T) {
 	t.Parallel()
 	installCertManager(t, shared.cluster)
-	t.Run("control", func(t *testing.T) {
+	t.Run("certificate_is_issued_without_fault", func(t *testing.T) {
 		t.Parallel()
 		m := startCertManager(t, nil)
 		m.requestCertificate(t)
@@ -51,12 +51,12 @@ func TestCertManager(t *testing.T) {
 			t.Errorf("cert-manager created the requests %v:\n%s", requests, m.process.LogTail(4096))
 		}
 	})
-	t.Run("late_requests", func(t *testing.T) {
+	t.Run("certificate_is_stuck_with_delayed_watch", func(t *testing.T) {
 		t.Parallel()
 		rule := jsonFields{}
 		check(t, yaml.Unmarshal(must(os.ReadFile(filepath.Join("testdata", "late-certificaterequests.yaml")))(t), &rule))
 		m := startCertManager(t, rule)
-		eventually(t, "the watch is held", func() error {
+		eventually(t, "the watch is delayed", func() error {
 			if seen := readReport[faultReport](t, m.sidecar, faultInject, "late-requests"); seen.Fired == 0 {
 				return fmt.Errorf("the fault reports %+v", seen)
 			}
@@ -156,7 +156,7 @@ func (m *certManager) waitIssued(t *testing.T) {
 // certificate.
 func (m *certManager) waitStuck(t *testing.T) {
 	t.Helper()
-	eventually(t, "cert-manager says that it is stuck", func() error {
+	eventually(t, "cert-manager reports that it is stuck", func() error {
 		if !strings.Contains(m.readLog(t), stuckMessage) {
 			return fmt.Errorf("there are %v requests", len(m.certificateRequests(t)))
 		}

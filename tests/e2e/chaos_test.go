@@ -81,11 +81,11 @@ func TestChaos(t *testing.T) {
 }
 
 // envNumber reads a number from an environment variable.
-func envNumber(t *testing.T, variable string, otherwise int) int {
+func envNumber(t *testing.T, variable string, fallback int) int {
 	t.Helper()
 	text := os.Getenv(variable)
 	if text == "" {
-		return otherwise
+		return fallback
 	}
 	return must(strconv.Atoi(text))(t)
 }
@@ -295,11 +295,11 @@ func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 			}
 		}
 		if len(left) > 0 {
-			return fmt.Errorf("there are %v", left)
+			return fmt.Errorf("%v are left", left)
 		}
 		return nil
 	})
-	eventually(t, "the rules are gone", c.rulesRemoval.checkRemoved)
+	eventually(t, "the chain has no rules", c.rulesRemoval.checkRemoved)
 	t.Logf("%s was the successor, %v were re-created", successor, slices.Sorted(maps.Keys(made)))
 	for bucket, owner := range c.buckets {
 		if owner != successor {

@@ -43,7 +43,7 @@ var overlayValues = map[string][]string{
 func TestChart(t *testing.T) {
 	t.Parallel()
 	for path, values := range overlayValues {
-		t.Run("is "+path, func(t *testing.T) {
+		t.Run("equals_kustomize_"+path, func(t *testing.T) {
 			runProgram(t, "helm", "", append([]string{"lint", "--strict", chartDir}, values...)...)
 			assertSameObjects(t, parseManifests(t, kustomize(t, filepath.Join(deployDir, path))), parseManifests(t, helmTemplate(t, "ctrlmesh", values...)))
 		})
@@ -51,15 +51,15 @@ func TestChart(t *testing.T) {
 	if len(overlayValues) != len(kustomizations(t)) {
 		t.Errorf("overlays are %v", kustomizations(t))
 	}
-	t.Run("names and ports fit each other in another namespace", func(t *testing.T) {
+	t.Run("names_and_ports_match_in_other_namespace", func(t *testing.T) {
 		assertReferences(t, parseManifests(t, helmTemplate(t, "elsewhere", "--set=monitoring.enabled=true,certManager.enabled=true")))
 	})
-	t.Run("files are those of deploy", testChartFiles)
-	t.Run("versions are one", testVersions)
-	t.Run("every value is described", testValuesDescribed)
-	t.Run("every value has an effect", testValueEffects)
-	t.Run("numbers are written as they are read", testNumberFormat)
-	t.Run("unknown values are refused", func(t *testing.T) {
+	t.Run("files_equal_those_of_deploy", testChartFiles)
+	t.Run("versions_are_equal", testVersions)
+	t.Run("every_value_is_described", testValuesDescribed)
+	t.Run("every_value_has_an_effect", testValueEffects)
+	t.Run("numbers_keep_their_format", testNumberFormat)
+	t.Run("unknown_values_are_refused", func(t *testing.T) {
 		for value, says := range map[string]string{"replica=1": "replica", "settings.POD_NAME=a": "POD_NAME", "networkPolicy.egressPorts={0}": "egressPorts"} {
 			_, errs, err := tryProgram(t, "helm", "", "template", chartDir, "--set="+value)
 			if err == nil || !strings.Contains(errs, says) {
@@ -67,8 +67,8 @@ func TestChart(t *testing.T) {
 			}
 		}
 	})
-	t.Run("managers do not go before what they release", testUninstallHookOrder)
-	t.Run("is installed, upgraded and uninstalled", testHelmLifecycle)
+	t.Run("managers_are_deleted_after_what_they_release", testUninstallHookOrder)
+	t.Run("helm_installs_upgrades_and_uninstalls", testHelmLifecycle)
 }
 
 // assertSameObjects compares the rendered objects. The chart leaves its namespace to Helm, adds Helm's labels, and has
@@ -334,19 +334,19 @@ func testHelmLifecycle(t *testing.T) {
 		t.Errorf("after an upgrade the CRD is %s", got)
 	}
 	removesShard := createShardUnvalidated(t, plane, client)
-	told, err := helmUninstall(t, plane, admin)
+	hookOutput, err := helmUninstall(t, plane, admin)
 	if err == nil {
-		t.Fatalf("the release was uninstalled although a shard exists; the hook says %s", told)
+		t.Fatalf("the release was uninstalled although a shard exists; the hook says %s", hookOutput)
 	}
 	for _, words := range []string{"1 ShardingConfig: default/shard", "kubectl delete shardingconfigs --all -A", "helm uninstall --no-hooks"} {
-		if !strings.Contains(told, words) {
-			t.Errorf("%v: the hook does not say %q, but %s", err, words, told)
+		if !strings.Contains(hookOutput, words) {
+			t.Errorf("%v: the hook does not say %q, but %s", err, words, hookOutput)
 		}
 	}
 	must(plane.client.AppsV1().Deployments("mesh-system").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
 	removesShard()
-	if told, err := helmUninstall(t, plane, admin); err != nil {
-		t.Fatalf("%v: %s", err, told)
+	if hookOutput, err := helmUninstall(t, plane, admin); err != nil {
+		t.Fatalf("%v: %s", err, hookOutput)
 	}
 	described()
 	left := must(plane.client.AppsV1().Deployments("mesh-system").List(t.Context(), meta.ListOptions{}))(t)
@@ -386,16 +386,16 @@ func helmUninstall(t *testing.T, plane controlPlane, kubeconfig string) (string,
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	binary := must(manager.Binary())(t)
-	told := make(chan string, 1)
+	hookOutput := make(chan string, 1)
 	go func() {
 		text, err := runHookJob(ctx, plane, binary, kubeconfig)
-		told <- fmt.Sprintf("%s (%v)", text, err)
+		hookOutput <- fmt.Sprintf("%s (%v)", text, err)
 	}()
 	_, errs, err := tryProgram(t, "helm", "", "uninstall", "ctrlmesh", "--kubeconfig="+kubeconfig, "--namespace=mesh-system", "--timeout="+waitTimeout.String())
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, errs)
 	}
-	return <-told, err
+	return <-hookOutput, err
 }
 
 // runHookJob plays kubelet and the Job controller: it runs the hook's command with this checkout's manager, and writes

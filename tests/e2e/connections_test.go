@@ -77,7 +77,7 @@ func TestCompleteResponses(t *testing.T) {
 			check(t, checkStatus(must(sidecarTarget(s).Do(t.Context(), getRequest(path)))(t), http.StatusOK))
 		}
 	}
-	eventually(t, "no request is under way", func() error {
+	eventually(t, "no request is in flight", func() error {
 		under, err := s.Metric(t.Context(), "ctrlmesh_requests_in_flight")
 		if err == nil && under != 0 {
 			err = fmt.Errorf("%v requests are in flight", under)

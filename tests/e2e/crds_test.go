@@ -41,14 +41,14 @@ func TestCRDs(t *testing.T) {
 		t.FailNow()
 	}
 	for _, file := range filesIn(t, fixtures+"/accepted") {
-		t.Run("takes_"+filepath.Base(file), func(t *testing.T) {
+		t.Run("accepts_"+filepath.Base(file), func(t *testing.T) {
 			for _, object := range readObjects(t, file) {
 				assertStoredUnchanged(t, client, object)
 			}
 		})
 	}
 	for _, file := range filesIn(t, fixtures+"/refused-by-rules") {
-		t.Run("takes_"+filepath.Base(file), func(t *testing.T) { assertStoredUnchanged(t, client, readObjects(t, file)[0]) })
+		t.Run("accepts_"+filepath.Base(file), func(t *testing.T) { assertStoredUnchanged(t, client, readObjects(t, file)[0]) })
 	}
 	for _, file := range filesIn(t, fixtures+"/refused") {
 		t.Run("refuses_"+filepath.Base(file), func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestCRDs(t *testing.T) {
 			}
 		})
 	}
-	t.Run("rules", func(t *testing.T) { testRules(t, client) })
-	t.Run("lock_can_be_added_and_not_changed", func(t *testing.T) { testLockIsImmutable(t, client) })
+	t.Run("each_rule_refuses_its_field", func(t *testing.T) { testRules(t, client) })
+	t.Run("lock_can_be_added_but_not_changed", func(t *testing.T) { testLockIsImmutable(t, client) })
 	t.Run("defaults", func(t *testing.T) { testDefaults(t, client) })
 	t.Run("columns", func(t *testing.T) { testColumns(t, client) })
 }

@@ -14,8 +14,8 @@ import (
 
 func TestDeletedShards(t *testing.T) {
 	t.Parallel()
-	t.Run("Shards", testDeletedShards)
-	t.Run("DisabledRoot", testDisabledRoot)
+	t.Run("shards_are_deleted_one_by_one", testDeletedShards)
+	t.Run("root_is_disabled", testDisabledRoot)
 }
 
 // deleteShard deletes a ShardingConfig without waiting.
@@ -64,7 +64,7 @@ func (l *liveOperators) replacePods(t *testing.T, names map[string]map[string]st
 // assertUnsharded waits until the chain has no rule, and asserts that one operator owns all objects.
 func (l *liveOperators) assertUnsharded(t *testing.T, owner string) {
 	t.Helper()
-	eventually(t, "the rules are gone", func() error {
+	eventually(t, "the chain has no rules", func() error {
 		document, err := l.chainDocument(t.Context(), l.pods.namespace)
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func testDisabledRoot(t *testing.T) {
 	})
 	eventually(t, "the other one is released", func() error {
 		if left := r.shardNamesIn(t, namespace); len(left) != 1 {
-			return fmt.Errorf("there are %v", left)
+			return fmt.Errorf("%v are left", left)
 		}
 		return nil
 	})

@@ -29,20 +29,20 @@ func TestDeploy(t *testing.T) {
 	t.Parallel()
 	texts := renderAll(t)
 	for name, text := range texts {
-		t.Run("names and ports fit each other in "+name, func(t *testing.T) { assertReferences(t, parseManifests(t, text)) })
+		t.Run("names_and_ports_match_in_"+name, func(t *testing.T) { assertReferences(t, parseManifests(t, text)) })
 	}
 	d := deploy(t)
-	t.Run("applying again leaves what the manager wrote", d.testBundlesAreKept)
+	t.Run("ca_bundles_are_kept_when_applied_again", d.testBundlesAreKept)
 	d.installForeignCRDs(t)
 	for name, text := range texts {
-		t.Run("a server takes "+name, func(t *testing.T) {
+		t.Run("api_server_accepts_"+name, func(t *testing.T) {
 			d.kubectl(t, text, "apply", "--dry-run=server", "--filename=-")
 			d.assertRestrictedPod(t, parseManifests(t, text))
 		})
 	}
 	d.startManagerWithDeployedSettings(t, texts)
 	for _, file := range filesIn(t, deployDir+"/samples") {
-		t.Run("sample "+filepath.Base(file), func(t *testing.T) { d.testSample(t, file) })
+		t.Run("sample_is_accepted_"+filepath.Base(file), func(t *testing.T) { d.testSample(t, file) })
 	}
 }
 

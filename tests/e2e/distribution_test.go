@@ -98,12 +98,12 @@ func TestDistribution(t *testing.T) {
 	m := newMesh(t, "--rest-config-qps=500", "--rest-config-burst=500")
 	m.setLabelledKinds(t, "")
 	waitLeader(t, m.startManager(t, "manager-0"), m.startManager(t, "manager-1"))
-	t.Run("Enforces", func(t *testing.T) { testEnforcement(t, m) })
-	t.Run("Repairs", func(t *testing.T) {
+	t.Run("objects_are_enforced_in_twenty_sidecars", func(t *testing.T) { testEnforcement(t, m) })
+	t.Run("foreign_changes_are_undone", func(t *testing.T) {
 		t.Parallel()
 		testRepair(t, m)
 	})
-	t.Run("Many", func(t *testing.T) {
+	t.Run("many_objects_are_one_write", func(t *testing.T) {
 		t.Parallel()
 		testManyObjects(t, m)
 	})

@@ -120,7 +120,7 @@ func testRestartUnderLoad(t *testing.T, plane controlPlane) {
 			assertUnavailable(t, s)
 		}
 		check(t, plane.cluster.StartAPIServer(t.Context()))
-		eventually(t, "both sidecars answer again", func() error {
+		eventually(t, "both sidecars respond again", func() error {
 			for _, s := range sidecars {
 				if err := getOK(http.DefaultClient, "http://"+s.API+"/api/v1/namespaces/default"); err != nil {
 					return err

@@ -51,7 +51,7 @@ func testDrain(t *testing.T, s *sidecar.Sidecar) {
 	})
 
 	check(t, syscall.Kill(s.Process.Pid(), syscall.SIGTERM))
-	eventually(t, "nobody is let in any more", func() error {
+	eventually(t, "new connections are refused", func() error {
 		connection, err := net.Dial("tcp", s.API)
 		if err == nil {
 			return errors.Join(errors.New("the sidecar still listens"), connection.Close())

@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// This file hands objects over from shard to shard: limits that nothing meets in between, and reads that are no older than
-// the hand-over.
+// This file tests parts of a hand-over: limits that no object meets, which it sets in between, and reads that are no
+// older than the hand-over.
 
-// conjunctionRule gives each selector a limit of its own; all of them hold together.
+// conjunctionRule makes a limit of each selector; an object must meet all of them.
 func conjunctionRule(selectors ...[]sidecar.Requirement) sidecar.ShardRule {
 	rule := sidecar.ShardRule{Shard: "s0"}
 	for _, expressions := range selectors {
@@ -94,8 +94,8 @@ func namesOfConfigMaps(items []core.ConfigMap) []string {
 	return names
 }
 
-// TestConsistentReads: what an informer asks for when its shard has gained objects is answered with a state that no cache
-// of the API server has made older, and is a request that the API server takes.
+// TestConsistentReads: when an informer's shard has gained objects, its reads bypass caches of the API server that may
+// be older than the hand-over, and the API server accepts these requests.
 func TestConsistentReads(t *testing.T) {
 	s := startShardSidecar(t, shardRule("s0", "a"))
 	namespace := newNamespace(t)
@@ -109,7 +109,7 @@ func TestConsistentReads(t *testing.T) {
 		t.Helper()
 		eventually(t, fmt.Sprint("the informer holds ", count), func() error {
 			if found := len(informer.GetStore().List()); !informer.HasSynced() || found != count {
-				return fmt.Errorf("it holds %d", found)
+				return fmt.Errorf("the informer holds %d", found)
 			}
 			return nil
 		})
@@ -129,15 +129,16 @@ func TestConsistentReads(t *testing.T) {
 			t.Errorf("%s: status %d: %s", query, response.Status, response.Body)
 		}
 	}
-	stop() // what an open watch has asked for is noted when it ends
-	eventually(t, "what was asked is noted", func() error {
+	stop() // an open watch is audited when it ends
+	eventually(t, "the requests are audited", func() error {
 		return checkConsistentReads(auditedRequests(t, shared.controlPlane, namespace, "list", "watch"))
 	})
 }
 
-// checkConsistentReads tells whether all reads of the wider shard that begin with a state have arrived, without a version.
+// checkConsistentReads returns an error unless all initial reads of the wider shard have arrived, without a resource
+// version.
 func checkConsistentReads(events []audit.Event) error {
-	anew := 0
+	freshReads := 0
 	for _, event := range events {
 		target, err := url.Parse(event.RequestURI)
 		if err != nil {
@@ -148,13 +149,13 @@ func checkConsistentReads(events []audit.Event) error {
 		if query.Get("labelSelector") != "shard in (a,b)" || !isState {
 			continue
 		}
-		anew++
+		freshReads++
 		if query.Has("resourceVersion") {
-			return fmt.Errorf("it may be answered with an older state: %s", event.RequestURI)
+			return fmt.Errorf("the response may have an older state: %s", event.RequestURI)
 		}
 	}
-	if anew < 6 {
-		return fmt.Errorf("%d requests: five by hand, and the informer's", anew)
+	if freshReads < 6 {
+		return fmt.Errorf("%d requests, want the five of the test and the informer's", freshReads)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func TestInjection(t *testing.T) {
 	manager := m.startManager(t, "manager-0")
 	key := m.waitPublicKey(t)
 	installWebhooks(t, m, "https://"+address)
-	eventually(t, "the webhook is asked", func() error {
+	eventually(t, "the webhook is called", func() error {
 		_, err := dryRunPod(t, m.dynamic, injectedNamespace, map[string]any{
 			"metadata": map[string]any{"name": "nobody", "labels": map[string]any{enableProxy: "true"}},
 			"spec":     map[string]any{"containers": []any{map[string]any{"name": "a", "image": "a"}}},
@@ -69,8 +69,8 @@ func TestInjection(t *testing.T) {
 		}
 		return nil
 	})
-	t.Run("pods become what their files say", func(t *testing.T) { testInjectedPodsMatchFiles(t, m, key) })
-	t.Run("a pod that can't be served is refused", func(t *testing.T) {
+	t.Run("pods_become_what_their_files_say", func(t *testing.T) { testInjectedPodsMatchFiles(t, m, key) })
+	t.Run("unsupported_pod_is_refused", func(t *testing.T) {
 		_, err := dryRunPod(t, m.dynamic, injectedNamespace, map[string]any{
 			"metadata": map[string]any{"name": "host", "labels": map[string]any{"app": "operator", enableProxy: "true"}},
 			"spec":     map[string]any{"hostNetwork": true, "containers": []any{map[string]any{"name": "a", "image": "a"}}},
@@ -79,7 +79,7 @@ func TestInjection(t *testing.T) {
 			t.Errorf("a pod with hostNetwork: %v", err)
 		}
 	})
-	t.Run("without a manager other pods are made", func(t *testing.T) {
+	t.Run("other_pods_are_created_without_manager", func(t *testing.T) {
 		check(t, manager.Stop())
 		pod := map[string]any{
 			"metadata": map[string]any{"name": "other", "labels": map[string]any{"app": "operator"}},

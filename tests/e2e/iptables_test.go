@@ -64,15 +64,15 @@ func TestRedirectedClient(t *testing.T) {
 		check(t, err)
 	}
 	for _, host := range []string{netns.Service, "kubernetes.default.svc"} {
-		t.Run("by "+host, func(t *testing.T) { pod.assertSeesShard(t, host, bundle) })
+		t.Run("shard_is_visible_by_"+host, func(t *testing.T) { pod.assertSeesShard(t, host, bundle) })
 	}
-	t.Run("another authority is not enough", func(t *testing.T) {
+	t.Run("other_authority_is_not_trusted", func(t *testing.T) {
 		_, err := pod.listConfigMaps(t, netns.Service, m.cluster.CA.PEM)
 		if err == nil || !strings.Contains(err.Error(), "unknown authority") {
 			t.Errorf("with the cluster's authority alone: %v", err)
 		}
 	})
-	t.Run("certificates change under way", func(t *testing.T) { pod.testRotation(t, bundle) })
+	t.Run("certificates_are_rotated", func(t *testing.T) { pod.testRotation(t, bundle) })
 }
 
 // TestServingCertificates tests the manager's part; it also runs where no network can be created.
@@ -91,7 +91,7 @@ func TestServingCertificates(t *testing.T) {
 	check(t, err)
 	before := must(secrets.Get(t.Context(), "ctrlmesh-serving-cert", meta.GetOptions{}))(t).Data["tls.crt"]
 	pod.renewCertificate(t)
-	eventually(t, "the bundle is as it was, the certificate another one", func() error {
+	eventually(t, "the certificate has changed, the bundle has not", func() error {
 		again, err := pod.projectVolumes(t)
 		if err == nil && !bytes.Equal(again, bundle) {
 			err = fmt.Errorf("the bundle is %s", again)
@@ -292,7 +292,7 @@ func (pod *redirectedPod) servedSerial(t *testing.T, bundle []byte) (string, err
 func (pod *redirectedPod) testRotation(t *testing.T, bundle []byte) {
 	before := must(pod.servedSerial(t, bundle))(t)
 	pod.renewCertificate(t)
-	eventually(t, "another certificate is served", func() error {
+	eventually(t, "the new certificate is served", func() error {
 		again, err := pod.projectVolumes(t)
 		if err != nil {
 			return err

@@ -38,7 +38,7 @@ func runKubectl(t *testing.T, kubeconfig, input string, arguments ...string) str
 
 func TestKubectlReads(t *testing.T) {
 	env := newTestEnv(t)
-	t.Run("get_prints_the_shards_objects", func(t *testing.T) {
+	t.Run("get_prints_only_objects_of_shard", func(t *testing.T) {
 		for _, kind := range []string{"configmaps", "widgets"} {
 			out := kubectlThroughSidecar(t, env.sidecar, "", "get", kind, "-n", env.namespace)
 			if !strings.HasPrefix(out, "NAME") || !strings.Contains(out, "mine-x") || !strings.Contains(out, "mine-y") || strings.Contains(out, "foreign") {
@@ -46,7 +46,7 @@ func TestKubectlReads(t *testing.T) {
 			}
 		}
 	})
-	t.Run("get_prints_what_it_prints_directly", func(t *testing.T) {
+	t.Run("get_prints_the_same_as_without_sidecar", func(t *testing.T) {
 		for _, arguments := range [][]string{
 			{"get", "cm", "-o", "yaml"}, {"get", "cm", "-o", "name"}, {"get", "cm", "--show-labels", "--no-headers", "--show-kind"}, {"get", "cm", "-o", "wide", "--sort-by=.metadata.name"},
 			{"get", "cm", "--chunk-size=1"}, {"get", "cm", "-L", "app"}, {"get", "widgets", "-o", "json"}, {"get", "cm,widgets"}, {"describe", "cm"},
@@ -71,8 +71,8 @@ func TestKubectlReads(t *testing.T) {
 			}
 		}
 	})
-	t.Run("watch_follows", func(t *testing.T) { testKubectlWatch(t, env) })
-	t.Run("wait_for_a_deletion", func(t *testing.T) {
+	t.Run("watch_prints_changes", func(t *testing.T) { testKubectlWatch(t, env) })
+	t.Run("wait_sees_deletion", func(t *testing.T) {
 		out := kubectlThroughSidecar(t, env.sidecar, "", "wait", "--for=jsonpath={.data.key}=value", "cm", "--all", "-n", env.namespace, "--timeout=30s")
 		if strings.Count(out, "condition met") != 2 || strings.Contains(out, "foreign") {
 			t.Errorf("got %s", out)

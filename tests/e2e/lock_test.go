@@ -85,7 +85,7 @@ func testLockNames(t *testing.T, _ *testEnv) {
 		})
 		t.Run("Events_"+kind, func(t *testing.T) { testLockEvents(t, client, namespace) })
 	}
-	t.Run("other_names_and_namespaces_are_left_alone", testOtherLocks)
+	t.Run("other_names_and_namespaces_are_not_renamed", testOtherLocks)
 }
 
 // testLockVerbs tests all verbs on a lock. `proxied` is the controller's client, `direct` sees what the API server

@@ -200,7 +200,7 @@ func TestLostAnswerByTimeout(t *testing.T) {
 			_, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, object, meta.CreateOptions{})
 			ended <- err
 		}()
-		eventually(t, "the object is there", func() error {
+		eventually(t, "the object exists", func() error {
 			if there := configMapNames(t, namespace); len(there) != 1 {
 				return fmt.Errorf("%v exist", there)
 			}

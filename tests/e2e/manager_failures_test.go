@@ -50,8 +50,8 @@ func (s *managerReplicas) killLeader(t *testing.T) {
 func TestManagerFailures(t *testing.T) {
 	t.Parallel()
 	s := newManagerReplicas(t)
-	t.Run("BadObjects", s.testBadObjects)
-	t.Run("Failover", s.testFailover)
+	t.Run("bad_objects_do_not_affect_others", s.testBadObjects)
+	t.Run("failover_loses_no_change", s.testFailover)
 }
 
 // failoverCount is how often the leader is killed.

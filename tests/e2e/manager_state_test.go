@@ -81,7 +81,7 @@ func (m *mesh) waitManagerState(t *testing.T, addresses map[string]string, leads
 	}
 	slices.Sort(want)
 	states := m.dynamic.Resource(schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: "managerstates"})
-	eventually(t, "the ManagerState tells "+leads, func() error {
+	eventually(t, "the ManagerState has "+leads, func() error {
 		object, err := states.Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{})
 		if err != nil {
 			return err

@@ -109,7 +109,7 @@ func (m *mesh) newNamespace(t *testing.T) string {
 func (m *mesh) waitPublicKey(t *testing.T) string {
 	t.Helper()
 	var key string
-	eventually(t, "the manager's key is there", func() error {
+	eventually(t, "the manager's key exists", func() error {
 		secret, err := m.client.CoreV1().Secrets(manager.Namespace).Get(t.Context(), "ctrlmesh-chain-key", meta.GetOptions{})
 		if err != nil {
 			return err

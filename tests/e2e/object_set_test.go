@@ -36,7 +36,7 @@ type objectSet struct {
 // newObjectSet creates `each` objects for each shard in each of `namespaces` new namespaces. The kind is ConfigMap or Widget.
 func newObjectSet(t *testing.T, plane controlPlane, kind string, namespaces, each int, shards ...string) *objectSet {
 	t.Helper()
-	f := &objectSet{app: uniqueName("fleet"), kind: kind, plane: plane, objects: map[string]string{}, steps: map[string]int{}}
+	f := &objectSet{app: uniqueName("objects"), kind: kind, plane: plane, objects: map[string]string{}, steps: map[string]int{}}
 	for range namespaces {
 		namespace := uniqueName("e2e")
 		_, err := plane.client.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: namespace}}, meta.CreateOptions{})
@@ -135,11 +135,11 @@ func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
 	go func() {
 		tick := time.NewTicker(cmp.Or(f.interval, loadInterval))
 		defer tick.Stop()
-		asked := 0
+		requested := 0
 		for {
 			select {
 			case <-ctx.Done():
-				done <- asked
+				done <- requested
 				return
 			case <-tick.C:
 			}
@@ -147,7 +147,7 @@ func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
 			if err != nil && ctx.Err() == nil && strict {
 				t.Errorf("step: %v", err)
 			}
-			asked++
+			requested++
 		}
 	}()
 	return func() int {

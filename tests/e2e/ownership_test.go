@@ -19,7 +19,7 @@ import (
 
 // ownershipLog collects the writes of operators to a set of objects, and the intended owners.
 type ownershipLog struct {
-	fleet *objectSet
+	objects *objectSet
 	// shardOf returns the shard of an operator.
 	shardOf func(operator string) string
 	stream  watch.Interface
@@ -67,7 +67,7 @@ func watchOwnership(t *testing.T, f *objectSet, buckets map[string]string, shard
 	if shardOf == nil {
 		shardOf = func(operator string) string { return operator }
 	}
-	o := &ownershipLog{fleet: f, shardOf: shardOf, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]observedWrite{}}
+	o := &ownershipLog{objects: f, shardOf: shardOf, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]observedWrite{}}
 	for bucket, owner := range buckets {
 		o.recordMove(bucket, owner)
 	}
@@ -134,8 +134,8 @@ func (o *ownershipLog) assertOwners(t *testing.T) int {
 	count := 0
 	for key, writes := range o.writes {
 		count += len(writes)
-		for _, misdeed := range ownershipViolations(o.tenures[o.fleet.objects[key]], writes) {
-			t.Errorf("%s: %s", key, misdeed)
+		for _, violation := range ownershipViolations(o.tenures[o.objects.objects[key]], writes) {
+			t.Errorf("%s: %s", key, violation)
 		}
 	}
 	return count
@@ -218,12 +218,12 @@ func describeTenures(tenures []tenure) string {
 func (o *ownershipLog) recordChildren(t *testing.T) {
 	t.Helper()
 	namespaces := map[string]bool{}
-	for _, key := range o.fleet.names {
+	for _, key := range o.objects.names {
 		namespace, _ := splitKey(key)
 		namespaces[namespace] = true
 	}
 	for namespace := range namespaces {
-		list := must(o.fleet.plane.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
+		list := must(o.objects.plane.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
 		for _, child := range list.Items {
 			if name, step, isChild := strings.Cut(child.Name, "-step-"); isChild {
 				o.recordWrite(namespace+"/"+name, child.ResourceVersion, observedWrite{writer: child.Data["by"], description: "did step " + step})

@@ -84,7 +84,7 @@ func auditedRequests(t *testing.T, plane controlPlane, namespace string, verbs .
 		t.Fatalf("%s: %v", marker, err)
 	}
 	var found []audit.Event
-	eventually(t, "the API server has noted what it did", func() error {
+	eventually(t, "the audit log is complete", func() error {
 		events, err := plane.cluster.AuditEventsIn(namespace)
 		if err != nil {
 			return err

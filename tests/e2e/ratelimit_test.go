@@ -45,7 +45,7 @@ func writeLimit(extra jsonFields) jsonFields {
 // TestLimitedOperator runs an ordinary operator behind a token bucket that refuses requests or delays them.
 func TestLimitedOperator(t *testing.T) {
 	t.Parallel()
-	t.Run("refused", func(t *testing.T) {
+	t.Run("requests_are_refused", func(t *testing.T) {
 		t.Parallel()
 		s, op := runLimitedOperator(t, writeLimit(nil))
 		failed := 0
@@ -61,7 +61,7 @@ func TestLimitedOperator(t *testing.T) {
 			t.Errorf("the plugin refused %d requests, the operator saw %d", refused, failed)
 		}
 	})
-	t.Run("queued", func(t *testing.T) {
+	t.Run("requests_are_delayed", func(t *testing.T) {
 		t.Parallel()
 		s, op := runLimitedOperator(t, writeLimit(jsonFields{"queue": "30s"}))
 		op.assertNoFaults(t)
@@ -145,7 +145,7 @@ func TestMaxInFlight(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all places are taken, and everybody else was refused", func() error {
+	eventually(t, "as many requests are in flight as allowed, and all others were refused", func() error {
 		if inside, refused := gate.counts().inFlight, ruleMetric(t, s, "refused", "creates"); inside != most || refused < clients-most {
 			return fmt.Errorf("%d are in flight, %d were refused", inside, refused)
 		}

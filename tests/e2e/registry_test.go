@@ -112,7 +112,7 @@ func TestPluginTrapInConfigure(t *testing.T) {
 	before := must(s.Status(t.Context()))(t)
 
 	m.apply(t, namespace, fmt.Sprintf(trappingPluginShard, r.Host, "configure"))
-	eventually(t, "the trap is told", func() error {
+	eventually(t, "the trap is reported", func() error {
 		found := m.waitCondition(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionFalse)
 		text := found.condition("Enforced").Message
 		if !strings.Contains(text, "left-0 refuses the chain") || !strings.Contains(text, "mine/left") {

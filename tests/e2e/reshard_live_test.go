@@ -156,7 +156,7 @@ func (l *liveOperators) testHungSidecar(t *testing.T) {
 	l.buckets[bucket] = winner
 	l.configure(t, loser)
 	l.configure(t, winner)
-	eventually(t, "the winner waits, and says for whom", func() error {
+	eventually(t, "the winner waits, and its condition says for which pod", func() error {
 		got, _, err := l.readStatus(t.Context(), "ShardingConfig", l.pods.namespace, winner)
 		if err != nil {
 			return err

@@ -27,8 +27,8 @@ func TestReshardPolicies(t *testing.T) {
 	m := newMesh(t)
 	m.setLabelledKinds(t, "")
 	leading := waitLeader(t, m.startManager(t, uniqueName("manager")))
-	t.Run("Restart", func(t *testing.T) { testReshardRestart(t, m) })
-	t.Run("Unreachable", func(t *testing.T) { testUnreachablePods(t, m, leading) })
+	t.Run("restart_recreates_pods_one_by_one", func(t *testing.T) { testReshardRestart(t, m) })
+	t.Run("unreachable_pods_are_overtaken", func(t *testing.T) { testUnreachablePods(t, m, leading) })
 }
 
 // withSpecLine adds one line to the spec of an object.
@@ -250,7 +250,7 @@ func (e *enforcement) recordSettings(t *testing.T) func(*testing.T) {
 	t.Cleanup(cancel)
 	return func(t *testing.T) {
 		t.Helper()
-		eventually(t, "each pod's two sidecars were asked", func() error {
+		eventually(t, "each pod's two sidecars have reported", func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(found) != 2*len(e.allPods()) {
@@ -284,7 +284,7 @@ func testUnreachablePods(t *testing.T, m *mesh, leading *manager.Manager) {
 	if took := time.Since(moved); took < unreachableFor || !e.isBucketMoved(t) {
 		t.Errorf("left-0 was overtaken after %s", took)
 	}
-	eventually(t, "an Event tells of it", func() error {
+	eventually(t, "an Event reports it", func() error {
 		events, err := m.client.CoreV1().Events(namespace).List(t.Context(), meta.ListOptions{})
 		if err != nil {
 			return err

@@ -67,9 +67,9 @@ func testRuleChangeBetweenPages(t *testing.T, env *testEnv) {
 		t.Errorf("a watch from the first page's version: status %d: %s", resumed.Status, resumed.Body)
 	}
 	// A new list, as pagers and reflectors send it after 410, is served, including its last page and a watch.
-	anew := must(sidecarTarget(s).Do(t.Context(), getRequest(env.configMapsPath("limit=3"))))(t)
-	check(t, checkStatus(anew, http.StatusOK))
-	check(t, json.Unmarshal(anew.Body, &list))
+	restarted := must(sidecarTarget(s).Do(t.Context(), getRequest(env.configMapsPath("limit=3"))))(t)
+	check(t, checkStatus(restarted, http.StatusOK))
+	check(t, json.Unmarshal(restarted.Body, &list))
 	last := must(sidecarTarget(s).Do(t.Context(), getRequest(env.configMapsPath("limit=3&continue="+url.QueryEscape(list.Continue)))))(t)
 	check(t, checkStatus(last, http.StatusOK))
 	watched := must(sidecarTarget(s).Do(t.Context(), getRequest(env.configMapsPath("watch=1&timeoutSeconds=1&resourceVersion="+list.ResourceVersion))))(t)

@@ -43,12 +43,12 @@ spec:
 func TestRoots(t *testing.T) {
 	t.Parallel()
 	s := newManagerReplicas(t)
-	t.Run("Shards", s.testRootMakesShards)
-	t.Run("Ends", s.testRootDeletion)
-	t.Run("NameTaken", s.testShardNameTaken)
-	t.Run("Repair", s.testShardRepair)
-	t.Run("Overlap", s.testOverlapIsReported)
-	t.Run("ManagerState", s.testManagerState)
+	t.Run("root_makes_shards", s.testRootMakesShards)
+	t.Run("deleted_root_takes_its_shards_along", s.testRootDeletion)
+	t.Run("taken_shard_name_is_reported", s.testShardNameTaken)
+	t.Run("changed_shard_is_restored", s.testShardRepair)
+	t.Run("overlap_is_reported", s.testOverlapIsReported)
+	t.Run("manager_state_follows_pods_and_leader", s.testManagerState)
 }
 
 // shardObject has the fields of a generated ShardingConfig that the test reads.
@@ -84,9 +84,9 @@ func decodeShard(t *testing.T, object *unstructured.Unstructured) shardObject {
 func (m *mesh) waitShards(t *testing.T, namespace, root string, names ...string) []shardObject {
 	t.Helper()
 	m.waitCondition(t, "ShardingConfig", namespace, root, "Sharded", meta.ConditionTrue)
-	told := must(m.readShard(t, namespace, root))(t)
-	if !slices.Equal(told.Status.Root.ChildShardingConfigs, names) {
-		t.Fatalf("the shards are %v, not %v", told.Status.Root.ChildShardingConfigs, names)
+	rootObject := must(m.readShard(t, namespace, root))(t)
+	if !slices.Equal(rootObject.Status.Root.ChildShardingConfigs, names) {
+		t.Fatalf("the shards are %v, not %v", rootObject.Status.Root.ChildShardingConfigs, names)
 	}
 	shards := []shardObject{}
 	for _, name := range names {
@@ -273,7 +273,7 @@ func (s *managerReplicas) testOverlapIsReported(t *testing.T) {
 	namespace := s.newNamespace(t)
 	reaches := func(name, reason, text string) {
 		t.Helper()
-		eventually(t, name+" is told "+reason, func() error {
+		eventually(t, name+" has the condition "+reason, func() error {
 			found, _, err := s.readStatus(t.Context(), "ShardingConfig", namespace, name)
 			if err != nil {
 				return err

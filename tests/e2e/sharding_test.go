@@ -92,7 +92,7 @@ func TestOneReplicaLeadsInShard(t *testing.T) {
 		t.Errorf("the standby's sidecar reports holder %q, the leader is %q", standby.Holder, led.Holder)
 	}
 	if now := waitLeaderElection(t, firstSidecar, true); now != led {
-		t.Errorf("it leads with %+v, and led with %+v before", now, led)
+		t.Errorf("the operator leads with %+v, and led with %+v before", now, led)
 	}
 	if second.countRecords(t, "leading") != 0 {
 		t.Error("two replicas of a shard lead")
@@ -114,7 +114,7 @@ func TestOneReplicaLeadsInShard(t *testing.T) {
 func waitLeaderElection(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.LeaderElection {
 	t.Helper()
 	var found sidecar.LeaderElection
-	check(t, s.WaitStatus(t.Context(), fmt.Sprintf("it leads: %v", want), func(status sidecar.Status) bool {
+	check(t, s.WaitStatus(t.Context(), fmt.Sprintf("the operator leads: %v", want), func(status sidecar.Status) bool {
 		for _, election := range status.LeaderElections {
 			if election.Lock == shardLock && election.Leads == want {
 				found = election

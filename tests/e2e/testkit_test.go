@@ -101,7 +101,7 @@ func TestTestKitServesTypedClientsInProtobuf(t *testing.T) {
 	t.Run("Pod", func(t *testing.T) {
 		testObjectLifecycle(t, client.CoreV1().Pods(namespace), &core.Pod{ObjectMeta: named, Spec: template.Spec})
 	})
-	t.Run("core Event", func(t *testing.T) {
+	t.Run("core_Event", func(t *testing.T) {
 		testObjectLifecycle(t, client.CoreV1().Events(namespace), &core.Event{ObjectMeta: named, EventTime: micro, Count: 2})
 	})
 	t.Run("Deployment", func(t *testing.T) {
@@ -120,13 +120,13 @@ func TestTestKitServesTypedClientsInProtobuf(t *testing.T) {
 			ObjectMeta: named, Spec: coordination.LeaseSpec{RenewTime: &micro, LeaseDurationSeconds: &seconds},
 		})
 	})
-	t.Run("events Event", func(t *testing.T) {
+	t.Run("events_Event", func(t *testing.T) {
 		testObjectLifecycle(t, client.EventsV1().Events(namespace), &events.Event{ObjectMeta: named, EventTime: micro, Note: "note"})
 	})
 	t.Run("ClusterRole", func(t *testing.T) {
 		testObjectLifecycle(t, client.RbacV1().ClusterRoles(), &rbac.ClusterRole{ObjectMeta: named, Rules: []rbac.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}}}})
 	})
-	t.Run("collection", func(t *testing.T) { testCollection(t, client, namespace) })
+	t.Run("collections", func(t *testing.T) { testCollection(t, client, namespace) })
 }
 
 // typedClient has the methods of client-go's generated clients.

@@ -63,7 +63,7 @@ func TestTransparency(t *testing.T) {
 }
 
 func testTransparentSidecar(t *testing.T, env *testEnv) {
-	t.Run("answers", func(t *testing.T) {
+	t.Run("responses", func(t *testing.T) {
 		for _, headers := range transparentHeaders {
 			for _, path := range transparentPaths {
 				env.assertSameAsDirect(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", env.namespace), Headers: headers})

@@ -36,7 +36,7 @@ func testTruncatedList(t *testing.T, _ *testEnv) {
 		t.Errorf("a complete response of %d bytes, status %d, valid JSON: %v", len(response.Body), response.Status, json.Valid(response.Body))
 	}
 	cutter.CutAfter(1 << 62)
-	eventually(t, "the sidecar answers again", func() error {
+	eventually(t, "the sidecar responds again", func() error {
 		response, err := sidecarTarget(s).Do(t.Context(), request)
 		if err != nil {
 			return err

@@ -54,15 +54,15 @@ func TestWebhooks(t *testing.T) {
 	started := m.startManager(t, "manager-0")
 	installWebhooks(t, m, "https://"+address)
 
-	t.Run("nobody but the API server is answered", func(t *testing.T) { testAnswersAPIServersOnly(t, m, address) })
-	t.Run("a mistake is refused with its field", func(t *testing.T) { testRefusalNamesField(t, m, namespace) })
-	t.Run("what was stored locks nobody in", func(t *testing.T) { testStoredMistakeCanBeDeleted(t, m, stored) })
-	t.Run("shards that share objects are warned of", func(t *testing.T) { testWarnsOfOverlap(t, m, namespace) })
-	t.Run("a namespace and what is in it get labels", func(t *testing.T) { testLabelsAtAdmission(t, m) })
-	t.Run("a certificate that is broken is made again", func(t *testing.T) { testBrokenCertificateIsReplaced(t, m, namespace) })
-	t.Run("a bundle that was reset is written again", func(t *testing.T) { testBundleIsRepaired(t, m, namespace) })
-	t.Run("updates that leave labels alone are not asked about", func(t *testing.T) { testReviewsOfLabelsOnly(t, m, started) })
-	t.Run("without a manager what is there can be cleaned up", func(t *testing.T) { testCleanUpWithoutManager(t, m, namespace, started) })
+	t.Run("only_api_servers_get_responses", func(t *testing.T) { testAnswersAPIServersOnly(t, m, address) })
+	t.Run("refusal_names_the_field", func(t *testing.T) { testRefusalNamesField(t, m, namespace) })
+	t.Run("stored_mistake_can_be_corrected_and_deleted", func(t *testing.T) { testStoredMistakeCanBeDeleted(t, m, stored) })
+	t.Run("overlapping_shards_get_a_warning", func(t *testing.T) { testWarnsOfOverlap(t, m, namespace) })
+	t.Run("namespaces_and_objects_get_labels", func(t *testing.T) { testLabelsAtAdmission(t, m) })
+	t.Run("broken_certificate_is_replaced", func(t *testing.T) { testBrokenCertificateIsReplaced(t, m, namespace) })
+	t.Run("reset_bundle_is_restored", func(t *testing.T) { testBundleIsRepaired(t, m, namespace) })
+	t.Run("updates_without_label_changes_are_not_reviewed", func(t *testing.T) { testReviewsOfLabelsOnly(t, m, started) })
+	t.Run("objects_can_be_deleted_without_manager", func(t *testing.T) { testCleanUpWithoutManager(t, m, namespace, started) })
 }
 
 // webhookClientCertificate returns the API server's flag for a client certificate, as in docs/install.md, and the
@@ -202,9 +202,9 @@ func (w *warningRecorder) HandleWarningHeader(_ int, _ string, text string) {
 }
 
 func testWarnsOfOverlap(t *testing.T, m *mesh, namespace string) {
-	told := &warningRecorder{}
+	recorder := &warningRecorder{}
 	config := m.cluster.AdminConfig()
-	config.WarningHandler = told
+	config.WarningHandler = recorder
 	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: "shardingconfigs"}
 	client := must(dynamic.NewForConfig(config))(t).Resource(resource).Namespace(namespace)
 	for _, name := range []string{"one", "two"} {
@@ -223,10 +223,10 @@ func testWarnsOfOverlap(t *testing.T, m *mesh, namespace string) {
 		_, err := client.Create(t.Context(), object, meta.CreateOptions{})
 		check(t, err)
 	}
-	told.mutex.Lock()
-	defer told.mutex.Unlock()
-	if !strings.Contains(strings.Join(told.texts, "\n"), namespace+" can be in both one, two") {
-		t.Errorf("the warnings are %q", told.texts)
+	recorder.mutex.Lock()
+	defer recorder.mutex.Unlock()
+	if !strings.Contains(strings.Join(recorder.texts, "\n"), namespace+" can be in both one, two") {
+		t.Errorf("the warnings are %q", recorder.texts)
 	}
 }
 
@@ -322,7 +322,7 @@ func testBrokenCertificateIsReplaced(t *testing.T, m *mesh, namespace string) {
 	const name = "ctrlmesh-webhook-certs"
 	_, err := secrets.Patch(t.Context(), name, "application/merge-patch+json", []byte(`{"data": {"tls.key": "bm9uZQ=="}}`), meta.PatchOptions{})
 	check(t, err)
-	eventually(t, "the key is made again, and every webhook trusts it and the one before", func() error {
+	eventually(t, "the key is replaced, and every webhook trusts the new and the old one", func() error {
 		secret := must(secrets.Get(t.Context(), name, meta.GetOptions{}))(t)
 		got, err := caBundle(t, m)
 		if err != nil {
@@ -343,7 +343,7 @@ func testBundleIsRepaired(t *testing.T, m *mesh, namespace string) {
 	configuration.Webhooks[2].ClientConfig.CABundle = nil
 	_, err := configurations.Update(t.Context(), configuration, meta.UpdateOptions{})
 	check(t, err)
-	eventually(t, "the bundle is whole again", func() error {
+	eventually(t, "the bundle is restored", func() error {
 		got, err := caBundle(t, m)
 		if err == nil && !bytes.Equal(got, before) {
 			err = errors.New("the bundle is different")

@@ -330,7 +330,7 @@ func waitReady(ctx context.Context, p *process.Process, client *http.Client, url
 		}
 		select {
 		case <-p.Done():
-			return fmt.Errorf("%s ended before it was ready (%v):\n%s", p.Name, p.Err(), p.LogTail(4096))
+			return fmt.Errorf("%s exited before it was ready (%v):\n%s", p.Name, p.Err(), p.LogTail(4096))
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w (last: %w):\n%s", p.Name, ctx.Err(), last, p.LogTail(4096))
 		case <-tick.C:

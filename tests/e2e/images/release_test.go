@@ -231,7 +231,7 @@ func readText(t *testing.T, file string) string {
 	return string(must(os.ReadFile(filepath.Join(repositoryRoot, file)))(t))
 }
 
-// firstMatch is what stands there first.
+// firstMatch returns the first submatch of a pattern in a text.
 func firstMatch(t *testing.T, text, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(text)

@@ -40,7 +40,7 @@ func (op *operator) crashContainer(t *testing.T, pod, container string) {
 		found := op.getPod(t, pod)
 		status, _ := realnode.ContainerStatus(found, container)
 		if status.RestartCount != wants || !status.Ready {
-			return fmt.Errorf("it was restarted %d times: %+v", status.RestartCount, status.State)
+			return fmt.Errorf("the container was restarted %d times: %+v", status.RestartCount, status.State)
 		}
 		return nil
 	})
@@ -160,7 +160,7 @@ func (s *lifecycle) testWithoutManagers(t *testing.T) {
 	s.apply(t, plainPod)
 	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Ready", "pod/plain", "--timeout="+waitTimeout.String())
 	s.kubectl(t, "", "delete", "--namespace=operator", "pod/"+op.podName(2))
-	eventually(t, "events say why no pod with a sidecar is made", func() error {
+	eventually(t, "events say why no pod with a sidecar is created", func() error {
 		const name = "pods.inject.ctrlmesh.kusionstack.io"
 		events := s.kubectl(t, "", "get", "events", "--namespace=operator", "--field-selector=reason=FailedCreate")
 		if !strings.Contains(events, name) {

@@ -55,7 +55,7 @@ func (s *lifecycle) applyOverlay(t *testing.T) {
 func (s *lifecycle) waitManagersReady(t *testing.T) {
 	t.Helper()
 	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
-	eventually(t, "no manager from before is left", func() error {
+	eventually(t, "no pod of earlier managers is left", func() error {
 		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{LabelSelector: "app.kubernetes.io/name=ctrlmesh-manager"}))(t)
 		for _, pod := range pods.Items {
 			if pod.DeletionTimestamp != nil {

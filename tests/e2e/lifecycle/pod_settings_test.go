@@ -40,10 +40,10 @@ func (s *lifecycle) testPodSettings(t *testing.T) {
 	s.apply(t, fmt.Sprintf("%s\n---\n%s", foreignItemManifest(op), op.createKubeconfig(t, "own", "ConfigMap", podTokenUser)))
 	op.apply(t, op.shardingConfigsByApp())
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Distributed", "--all", "shardingconfigs", "--timeout="+waitTimeout.String())
-	t.Run("flag and variable", op.testBypass)
-	t.Run("kubeconfig volume", op.testKubeconfigVolume)
-	t.Run("environment", op.testSettings)
-	t.Run("pull secret", op.testPullSecret)
+	t.Run("flag_or_variable_bypasses_sidecar", op.testBypass)
+	t.Run("sidecar_uses_kubeconfig_volume", op.testKubeconfigVolume)
+	t.Run("settings_take_effect_in_processes", op.testSettings)
+	t.Run("image_is_pulled_with_secret", op.testPullSecret)
 	s.kubectl(t, "", "delete", "--namespace="+op.name, "pods,shardingconfigs,faultinjections,circuitbreakers", "--all", "--timeout="+waitTimeout.String())
 }
 
@@ -146,7 +146,7 @@ volumes: [{name: upstream, secret: {secretName: upstream}}]
 	}
 	op.waitTerminated(t, "elsewhere")
 	assertNamespaces(t, "elsewhere sees", op.listedNamespaces(t, "elsewhere", "main"), op.teams[0])
-	eventually(t, "the account of the pod may do nothing", func() error {
+	eventually(t, "the pod's account has no permissions", func() error {
 		if journal := op.containerJournal(t, "here", "main"); !hasRecord(journal, "failed", "403") {
 			return fmt.Errorf("the journal is %v", journal)
 		}

@@ -79,7 +79,7 @@ func (s *lifecycle) testLivenessRestart(t *testing.T) {
 	container := pod["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
 	container["livenessProbe"] = probeSpec("/nowhere", 1)
 	op.apply(t, asYAML(pod))
-	eventually(t, "the operator is started again", func() error {
+	eventually(t, "the operator is restarted", func() error {
 		found := op.getPod(t, op.podName(0))
 		sick, _ := realnode.ContainerStatus(found, operatorContainer)
 		sidecar, _ := realnode.ContainerStatus(found, proxyContainer)

@@ -36,10 +36,10 @@ func (op *operator) startLoad(t *testing.T) (stop func() int) {
 	go func() {
 		tick := time.NewTicker(loadInterval)
 		defer tick.Stop()
-		for asked := 0; ; asked++ {
+		for requested := 0; ; requested++ {
 			select {
 			case <-ended:
-				done <- asked
+				done <- requested
 				return
 			case <-t.Context().Done():
 				return

@@ -190,7 +190,7 @@ func (history *writeHistory) checkNoneWaiting() error {
 // shard; that pods without a sidecar led one after the other; and that every step was handled.
 func (history *writeHistory) assertOwnership(t *testing.T) {
 	t.Helper()
-	eventually(t, "the end of all pods without a sidecar is noted", func() error {
+	eventually(t, "the end of all pods without a sidecar is recorded", func() error {
 		history.mu.Lock()
 		defer history.mu.Unlock()
 		if len(history.podEnds) != history.op.replicas {
@@ -198,7 +198,7 @@ func (history *writeHistory) assertOwnership(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, "every step is noted", history.checkCaughtUp)
+	eventually(t, "every step is recorded", history.checkCaughtUp)
 	history.mu.Lock()
 	defer history.mu.Unlock()
 	var last uint64

@@ -63,7 +63,7 @@ func (s *lifecycle) testBreaker(t *testing.T) {
 		t.Errorf("a write returns %d", got)
 	}
 	s.kubectl(t, "", "delete", "--namespace=operator", "circuitbreakers/writes")
-	eventually(t, "writes pass when the breaker is gone", func() error {
+	eventually(t, "writes pass when the breaker is deleted", func() error {
 		if got := writeCode(t, address, "team-a"); got != http.StatusCreated {
 			return fmt.Errorf("a write still returns %d", got)
 		}

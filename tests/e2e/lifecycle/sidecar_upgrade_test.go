@@ -102,7 +102,7 @@ func (op *operator) trackReady(t *testing.T) (fewest func() int) {
 // assertShardOwners asserts that every write is by the pod of its shard, and that every step was handled.
 func (history *writeHistory) assertShardOwners(t *testing.T) {
 	t.Helper()
-	eventually(t, "every step is noted", history.checkCaughtUp)
+	eventually(t, "every step is recorded", history.checkCaughtUp)
 	history.mu.Lock()
 	defer history.mu.Unlock()
 	for _, w := range history.sortedWrites() {

@@ -87,7 +87,7 @@ func (s *lifecycle) waitLabelsGone(t *testing.T) {
 func (s *lifecycle) assertNothingInstalled(t *testing.T) {
 	t.Helper()
 	kinds := "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
-	eventually(t, "nothing of the installation is there", func() error {
+	eventually(t, "nothing of the installation is left", func() error {
 		found := s.kubectl(t, "", "get", kinds, "--output=name")
 		if left := slices.Collect(strings.Lines(found)); slices.ContainsFunc(left, func(name string) bool { return strings.Contains(name, "ctrlmesh") }) {
 			return fmt.Errorf("%q still exist", left)

@@ -36,14 +36,14 @@ type versionUpgrade struct {
 func TestUpgrade(t *testing.T) {
 	u := &versionUpgrade{lifecycle: newLifecycle(t)}
 	u.runSteps(t, []step{
-		{"earlier", u.installEarlier},
-		{"managers first", u.testManagersFirst},
-		{"then sidecars", u.testSidecarsSecond},
-		{"away", u.uninstall},
-		{"earlier by Helm", u.installEarlierByHelm},
-		{"sidecars first", u.testSidecarsFirst},
-		{"then managers", u.testManagersSecond},
-		{"away by Helm", u.helmUninstall},
+		{"earlier_version_is_installed", u.installEarlier},
+		{"managers_are_upgraded_first", u.testManagersFirst},
+		{"sidecars_are_upgraded_second", u.testSidecarsSecond},
+		{"everything_is_uninstalled", u.uninstall},
+		{"earlier_version_is_installed_by_helm", u.installEarlierByHelm},
+		{"sidecars_are_upgraded_first", u.testSidecarsFirst},
+		{"managers_are_upgraded_second", u.testManagersSecond},
+		{"everything_is_uninstalled_by_helm", u.helmUninstall},
 	})
 }
 
@@ -237,7 +237,7 @@ func (u *versionUpgrade) waitRuleHeldBack(t *testing.T, rule string) {
 		}
 		return nil
 	})
-	eventually(t, "an Event says so", func() error {
+	eventually(t, "an Event names the outdated sidecars", func() error {
 		events := u.kubectl(t, "", "get", "events", "--namespace="+u.mainOperator.name, "--field-selector=reason="+outdatedReason)
 		if !strings.Contains(events, rule) {
 			return fmt.Errorf("the events are %s", events)

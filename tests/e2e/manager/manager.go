@@ -130,7 +130,7 @@ func (m *Manager) waitReady(ctx context.Context) error {
 		}
 		select {
 		case <-m.Process.Done():
-			return fmt.Errorf("%s ended before it was ready (%v):\n%s", m.Name, m.Process.Err(), m.Process.LogTail(4096))
+			return fmt.Errorf("%s exited before it was ready (%v):\n%s", m.Name, m.Process.Err(), m.Process.LogTail(4096))
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w:\n%s", m.Name, last, m.Process.LogTail(4096))
 		case <-tick.C:
@@ -171,7 +171,7 @@ func getAdmin(ctx context.Context, address, path string) ([]byte, error) {
 		return nil, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s: %s", path, response.Status, body)
+		return nil, fmt.Errorf("%s returns %s: %s", path, response.Status, body)
 	}
 	return body, nil
 }

@@ -158,7 +158,7 @@ func (c *limitedSidecar) readMetric(name string, labels ...string) float64 {
 	c.t.Helper()
 	code, text, err := c.GetAdmin(c.t.Context(), "/metrics")
 	if err != nil || code != http.StatusOK {
-		c.t.Fatalf("/metrics answers %d: %v", code, err)
+		c.t.Fatalf("/metrics returns %d: %v", code, err)
 	}
 	value, err := metrics.Sum(text, name, labels...)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestPluginsAtMemoryCaps(t *testing.T) {
 	c := startLimited(t, shardChainWith(t, 1, append(hoardEntries(hoard, 1, 8), crashes, keeps), greedy, hoard))
 	c.sendLists(40)
 	if faults := c.readMetric("ctrlmesh_plugin_faults_total", `entry="greedy/all"`, `kind="memory"`); faults == 0 {
-		t.Error("the greedy plugin got all that it wanted")
+		t.Error("the greedy plugin got all the memory that it wanted")
 	}
 	if used, most := c.readMetric("ctrlmesh_plugin_memory_bytes"), c.readMetric("ctrlmesh_plugin_memory_limit_bytes"); used < 80*mib || used > most {
 		t.Errorf("plugins use %v bytes of at most %v", used, most)

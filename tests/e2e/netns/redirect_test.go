@@ -174,9 +174,9 @@ func TestRedirectFailsLoudly(t *testing.T) {
 	p := newRedirectedPod(t)
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ControllerUser, Gid: ControllerUser}}
 	for name, of := range map[string]struct {
-		attributes *syscall.SysProcAttr
-		env        []string
-		says       string
+		attributes  *syscall.SysProcAttr
+		env         []string
+		wantMessage string
 	}{
 		"no capability": {nobody, ServiceEnv(serviceV4), "capabilities.add: [NET_ADMIN]"},
 		"no address":    {NetAdminOnly(), nil, "KUBERNETES_SERVICE_HOST is not set"},
@@ -184,7 +184,7 @@ func TestRedirectFailsLoudly(t *testing.T) {
 	} {
 		output, err := p.RunInit(p.program, of.attributes, of.env)
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 78 || !strings.Contains(output, of.says) {
+		if !errors.As(err, &exit) || exit.ExitCode() != 78 || !strings.Contains(output, of.wantMessage) {
 			t.Errorf("%s: %v: %s", name, err, output)
 		}
 	}

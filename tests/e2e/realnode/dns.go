@@ -62,28 +62,28 @@ func (s *serviceProxy) serveDNS(socket net.PacketConn) {
 	}
 }
 
-func (s *serviceProxy) answerQuery(question []byte) ([]byte, error) {
+func (s *serviceProxy) answerQuery(query []byte) ([]byte, error) {
 	var parser dnsmessage.Parser
-	header, err := parser.Start(question)
+	header, err := parser.Start(query)
 	if err != nil {
 		return nil, err
 	}
-	asked, err := parser.Question()
+	question, err := parser.Question()
 	if err != nil {
 		return nil, err
 	}
-	addresses, exists := resolve(asked.Name.String(), s.serviceStore.List(), s.sliceStore.List())
+	addresses, exists := resolve(question.Name.String(), s.serviceStore.List(), s.sliceStore.List())
 	answer := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true, RecursionDesired: header.RecursionDesired, RecursionAvailable: true},
-		Questions: []dnsmessage.Question{asked},
+		Questions: []dnsmessage.Question{question},
 	}
 	if !exists {
 		answer.RCode = dnsmessage.RCodeNameError
 	}
 	for _, address := range addresses {
-		if asked.Type == dnsmessage.TypeA && address.Is4() {
+		if question.Type == dnsmessage.TypeA && address.Is4() {
 			answer.Answers = append(answer.Answers, dnsmessage.Resource{
-				Header: dnsmessage.ResourceHeader{Name: asked.Name, Type: asked.Type, Class: asked.Class, TTL: dnsTTL},
+				Header: dnsmessage.ResourceHeader{Name: question.Name, Type: question.Type, Class: question.Class, TTL: dnsTTL},
 				Body:   &dnsmessage.AResource{A: address.As4()},
 			})
 		}

@@ -14,25 +14,25 @@ import (
 // Forward forwards a port of this machine to the loopback interface of a pod, by `kubectl port-forward`, until the
 // returned function is called. Connections end with the pod's containers; a new connection goes to the restarted ones.
 func (n *Node) Forward(ctx context.Context, namespace, pod string, port int) (string, func(), error) {
-	said, says, err := os.Pipe()
+	outputReader, outputWriter, err := os.Pipe()
 	if err != nil {
 		return "", nil, err
 	}
 	forward, err := process.Start(process.Spec{
-		Name: fmt.Sprintf("forward-%s-%s-%d", namespace, pod, port), Path: n.programs["kubectl"], LogDir: n.Dir, Stdout: says,
+		Name: fmt.Sprintf("forward-%s-%s-%d", namespace, pod, port), Path: n.programs["kubectl"], LogDir: n.Dir, Stdout: outputWriter,
 		Args: []string{"--kubeconfig=" + n.Kubeconfig, "port-forward", "-n", namespace, "pod/" + pod, fmt.Sprintf(":%d", port), "--address=127.0.0.1"},
 	})
-	says.Close()
+	outputWriter.Close()
 	if err != nil {
-		said.Close()
+		outputReader.Close()
 		return "", nil, err
 	}
 	stop := context.AfterFunc(ctx, forward.Kill)
-	reader := bufio.NewReader(said)
+	reader := bufio.NewReader(outputReader)
 	line, err := reader.ReadString('\n')
 	stop()
 	go func() {
-		defer said.Close()
+		defer outputReader.Close()
 		_, _ = io.Copy(io.Discard, reader) // one line for each connection
 	}()
 	// Forwarding from 127.0.0.1:40000 -> 5443

@@ -190,7 +190,7 @@ func (id nodeIdentity) mounts() ([]string, error) {
 
 // assertNothingLeft compares with the state before the node. The kernel removes network namespaces asynchronously.
 func assertNothingLeft(t *testing.T, before leftovers, id nodeIdentity) {
-	waitForCondition(t, 10*time.Second, "no process or thread of the node is there", func() bool { return len(id.processes()) == 0 })
+	waitForCondition(t, 10*time.Second, "no process or thread of the node is left", func() bool { return len(id.processes()) == 0 })
 	if left := must(id.mounts())(t); len(left) > 0 {
 		t.Errorf("mounts are left: %q", left)
 	}

@@ -167,24 +167,24 @@ func (n *Node) Logs(bytes int) string {
 }
 
 func (n *Node) startPid1() error {
-	said, says, err := os.Pipe()
+	outputReader, outputWriter, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer said.Close()
+	defer outputReader.Close()
 	args := []string{"-root=" + n.rootDir(), "-hostname=" + n.Name, "-address=" + IP + "/32", "-services=" + cluster.ServiceCIDR, "-writable=" + n.Dir}
 	for _, dir := range n.programs.dirs() {
 		args = append(args, "-read-only="+dir)
 	}
 	n.pid1, err = process.Start(process.Spec{
-		Name: "pid1", Path: n.path("bin", "pid1"), LogDir: n.Dir, Args: args, Stdout: says,
+		Name: "pid1", Path: n.path("bin", "pid1"), LogDir: n.Dir, Args: args, Stdout: outputWriter,
 		NewNamespaces: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	})
-	says.Close()
+	outputWriter.Close()
 	if err != nil {
 		return fmt.Errorf("%w; a container that is not privileged can't run a node", err)
 	}
-	if _, err := bufio.NewReader(said).ReadString('\n'); err != nil {
+	if _, err := bufio.NewReader(outputReader).ReadString('\n'); err != nil {
 		return fmt.Errorf("the node's first process ended: %s", n.pid1.LogTail(4096))
 	}
 	n.spawner, err = process.SpawnInProcess(n.pid1.Pid())

@@ -37,14 +37,14 @@ func TestRealNode(t *testing.T) {
 	kubectl(t, n, "rollout", "status", "statefulset/web", "--timeout=90s")
 	t.Logf("a StatefulSet had 2 of 2 pods ready after %s", time.Since(applied).Round(10*time.Millisecond))
 	for name, test := range map[string]func(*testing.T, *Node){
-		"volume_follows_annotation": testVolumeSync,
-		"net_admin":                 testNetAdmin,
-		"without_net_admin":         testWithoutNetAdmin,
-		"service":                   testService,
-		"names":                     testNames,
-		"api_from_pod":              testAPIFromPod,
-		"logs":                      testLogs,
-		"image_with_libraries":      testImageWithLibraries,
+		"volume_is_synced_after_annotation": testVolumeSync,
+		"net_admin":                         testNetAdmin,
+		"without_net_admin":                 testWithoutNetAdmin,
+		"service":                           testService,
+		"names":                             testNames,
+		"api_from_pod":                      testAPIFromPod,
+		"logs":                              testLogs,
+		"image_with_libraries":              testImageWithLibraries,
 	} {
 		if !t.Run(name, func(t *testing.T) { test(t, n) }) {
 			t.Log(n.Logs(2048))

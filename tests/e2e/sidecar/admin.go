@@ -60,7 +60,7 @@ func (s *Sidecar) Status(ctx context.Context) (Status, error) {
 	}
 	status := Status{Raw: string(body)}
 	if code != http.StatusOK {
-		return status, fmt.Errorf("/status answers %d: %s", code, body)
+		return status, fmt.Errorf("/status returns %d: %s", code, body)
 	}
 	return status, json.Unmarshal(body, &status)
 }

@@ -189,19 +189,19 @@ func (s *Sidecar) readOutput(read *os.File, ready chan<- error) {
 	defer close(s.printed)
 	defer read.Close()
 	lines := bufio.NewScanner(read)
-	told := false
+	isListening := false
 	for lines.Scan() {
 		var line struct {
 			Listening struct{ API, Admin string }
 		}
-		if told || json.Unmarshal(lines.Bytes(), &line) != nil || line.Listening.API == "" {
+		if isListening || json.Unmarshal(lines.Bytes(), &line) != nil || line.Listening.API == "" {
 			continue
 		}
 		s.API, s.Admin = line.Listening.API, line.Listening.Admin
-		told = true
+		isListening = true
 		ready <- nil
 	}
-	if !told {
+	if !isListening {
 		ready <- errors.New("the sidecar closed standard output without printing its addresses")
 	}
 }

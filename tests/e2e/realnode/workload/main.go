@@ -1,4 +1,5 @@
-// Command workload is the only program in the images of the node's own tests: static, so that nothing else has to be there.
+// Command workload is the only program in the images of the node's own tests. It is static, so that the image needs no
+// other file.
 //
 //	pause            reaps orphans until SIGTERM: a pod's first container
 //	serve ADDRESS    HTTP: /file?path=PATH is a file's content, anything else the host name; ends with SIGTERM
@@ -26,7 +27,7 @@ import (
 	"time"
 )
 
-// requestTimeout of a request.
+// requestTimeout bounds one request.
 const requestTimeout = 5 * time.Second
 
 func main() {
@@ -69,7 +70,8 @@ func pause([]string) error {
 	return nil
 }
 
-// sigtermContext is done at SIGTERM, which the kernel ignores for the first process of a pod unless it asks for it.
+// sigtermContext returns a context that SIGTERM cancels; the kernel ignores the signal for the first process of a pod
+// unless it has a handler.
 func sigtermContext() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 }
