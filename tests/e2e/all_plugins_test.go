@@ -14,8 +14,8 @@ import (
 // token, refusals by a fault are not failures of the API server, and in the end each object was handled once.
 func TestAllPlugins(t *testing.T) {
 	t.Parallel()
-	f := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
-	namespace, _ := splitKey(f.names[0])
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
+	namespace, _ := splitKey(set.names[0])
 	breaks := breakerSettings(namespace, sleepingWindow("60s"))
 	breaks["rateLimitings"].([]jsonFields)[0]["resourceRules"] = []jsonFields{configMapsMatch(namespace, "create", "update")}
 	chain := pluginChain(t, 1, map[string]jsonFields{
@@ -30,10 +30,10 @@ func TestAllPlugins(t *testing.T) {
 	chain.Entries = append(chain.Entries, sidecar.NewEntry("shard-selector/"+sidecar.Namespace, selector, shardRule("s0", "a")))
 	chain = chain.WithPlugins(selector)
 	s := startSidecar(t, sidecar.Options{Chain: &chain})
-	op := startOperator(t, uniqueName("together"), sidecarKubeconfig(t, s), "--app="+f.app)
+	op := startOperator(t, uniqueName("together"), sidecarKubeconfig(t, s), "--app="+set.app)
 	begin := time.Now()
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
 
 	events := auditedRequests(t, shared.controlPlane, namespace, writeVerbs...)
 	assertWithinBucket(t, begin, events)

@@ -244,9 +244,9 @@ func TestBreakerUnreachable(t *testing.T) {
 func TestBreakerForced(t *testing.T) {
 	t.Parallel()
 	s := startPlugin(t, circuitBreaker, forcedSettings("ForceClosed"))
-	f := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, 3, "a")
-	namespace, _ := splitKey(f.names[0])
-	op := startOperator(t, uniqueName("forced"), sidecarKubeconfig(t, s), "--app="+f.app, "--lock=forced", "--lock-namespace="+namespace)
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, 3, "a")
+	namespace, _ := splitKey(set.names[0])
+	op := startOperator(t, uniqueName("forced"), sidecarKubeconfig(t, s), "--app="+set.app, "--lock=forced", "--lock-namespace="+namespace)
 	waitLeadingOperator(t, op)
 	client := must(kubernetes.NewForConfig(clientConfig(s)))(t)
 	stream := must(client.CoreV1().Secrets(namespace).Watch(t.Context(), meta.ListOptions{}))(t)
@@ -272,8 +272,8 @@ func TestBreakerForced(t *testing.T) {
 	})
 
 	check(t, s.Apply(t.Context(), pluginChain(t, 3, map[string]jsonFields{circuitBreaker: forcedSettings("ForceClosed")})))
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
 	if n := op.countRecords(t, "leading"); n != 1 || !op.process.Alive() {
 		t.Errorf("the operator led %d times, alive: %v", n, op.process.Alive())
 	}

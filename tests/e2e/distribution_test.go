@@ -213,16 +213,16 @@ func (e *enforcement) assertKubectlOutput(t *testing.T, namespace string) {
 
 // testShardedOperators runs a real operator behind a sidecar of each shard.
 func (e *enforcement) testShardedOperators(t *testing.T) {
-	f := newObjectSet(t, e.mesh.controlPlane, "ConfigMap", 2, 5, "a", "b")
-	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + e.nodePods.namespace}
+	set := newObjectSet(t, e.mesh.controlPlane, "ConfigMap", 2, 5, "a", "b")
+	flags := []string{"--app=" + set.app, "--lock=" + lockName, "--lock-namespace=" + e.nodePods.namespace}
 	left := startOperator(t, uniqueName("left"), sidecarKubeconfig(t, e.sidecar("left-0")), flags...)
 	right := startOperator(t, uniqueName("right"), sidecarKubeconfig(t, e.sidecar("right-0")), flags...)
 	waitLeadingOperator(t, left)
 	waitLeadingOperator(t, right)
 	e.waitLeaderStatus(t, "left", "left-0")
 	e.waitLeaderStatus(t, "right", "right-0")
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right})
 	left.assertNoFaults(t)
 	right.assertNoFaults(t)
 	// A killed operator does not renew its lock.

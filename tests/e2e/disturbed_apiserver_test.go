@@ -102,18 +102,18 @@ func directConnections(t *testing.T, plane controlPlane, requests int) int {
 
 // testRestartUnderLoad stops the API server gracefully and then kills it, both while operators work.
 func testRestartUnderLoad(t *testing.T, plane controlPlane) {
-	f := newObjectSet(t, plane, "ConfigMap", 2, 10, "a", "b")
+	set := newObjectSet(t, plane, "ConfigMap", 2, 10, "a", "b")
 	owners := map[string]*operatorProcess{}
 	sidecars := []*sidecar.Sidecar{}
 	for _, shard := range []string{"a", "b"} {
 		chain := shardChain(t, 1, shardRule(shard, shard))
 		s := startSidecar(t, sidecar.Options{Chain: &chain, Kubeconfig: plane.kubeconfig})
 		sidecars = append(sidecars, s)
-		owners[shard] = startOperator(t, "owner-"+shard, sidecarKubeconfig(t, s), "--app="+f.app)
+		owners[shard] = startOperator(t, "owner-"+shard, sidecarKubeconfig(t, s), "--app="+set.app)
 	}
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, owners)
-	stopLoad := f.startLoad(t, false)
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, owners)
+	stopLoad := set.startLoad(t, false)
 	for _, end := range []func() error{plane.cluster.StopAPIServer, func() error { plane.cluster.KillAPIServer(); return nil }} {
 		check(t, end())
 		for _, s := range sidecars {
@@ -130,8 +130,8 @@ func testRestartUnderLoad(t *testing.T, plane controlPlane) {
 		})
 	}
 	t.Logf("%d steps were requested", stopLoad())
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, owners)
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, owners)
 	for _, op := range owners {
 		if n := op.countRecords(t, "twice"); n != 0 || !op.process.Alive() {
 			t.Errorf("operator %s: %d steps handled twice, alive: %v", op.id, n, op.process.Alive())

@@ -36,14 +36,14 @@ type kubeRSReplicas struct {
 
 func TestKubeRSLeadsInEachShard(t *testing.T) {
 	t.Parallel()
-	f := newKubeRSReplicas(t, shared.controlPlane, newNamespace(t))
-	for label, shard := range f.shards {
+	k := newKubeRSReplicas(t, shared.controlPlane, newNamespace(t))
+	for label, shard := range k.shards {
 		for range 2 {
-			path := sidecarKubeconfig(t, startOperatorSidecar(t, f.namespace, shard, label))
-			f.startReplica(t, label, process.Spec{Path: shared.kubeRS, Env: []string{"KUBECONFIG=" + path}})
+			path := sidecarKubeconfig(t, startOperatorSidecar(t, k.namespace, shard, label))
+			k.startReplica(t, label, process.Spec{Path: shared.kubeRS, Env: []string{"KUBECONFIG=" + path}})
 		}
 	}
-	f.testLeadership(t)
+	k.testLeadership(t)
 }
 
 func TestKubeRSLeadsInEachShardRedirected(t *testing.T) {
@@ -57,26 +57,26 @@ func TestKubeRSLeadsInEachShardRedirected(t *testing.T) {
 	putClusterCA(t, m)
 	waitLeader(t, m.startManager(t, "manager-0"))
 	makeRedirectedPod(t, m)
-	f := newKubeRSReplicas(t, m.controlPlane, tlsNamespace)
+	k := newKubeRSReplicas(t, m.controlPlane, tlsNamespace)
 	token := must(m.cluster.ServiceAccountToken(t.Context(), "default", "sidecar"))(t)
 	program := netns.CopyProgram(t, shared.kubeRS)
-	for label, shard := range f.shards {
+	for label, shard := range k.shards {
 		for range 2 {
 			pod := &redirectedPod{Network: networks[0], mesh: m}
 			networks = networks[1:]
 			bundle := pod.waitProjected(t)
 			pod.serveAPI(t)
-			pod.startSidecar(t, f.namespace, shardRuleWithLock(shard, label))
-			check(t, pod.MountServiceAccount(map[string][]byte{"token": []byte(token), "ca.crt": bundle, "namespace": []byte(f.namespace)}))
-			f.startReplica(t, label, process.Spec{Path: program, Env: netns.ServiceEnv(netns.Service), Spawner: pod.Spawner, User: netns.ControllerUser})
+			pod.startSidecar(t, k.namespace, shardRuleWithLock(shard, label))
+			check(t, pod.MountServiceAccount(map[string][]byte{"token": []byte(token), "ca.crt": bundle, "namespace": []byte(k.namespace)}))
+			k.startReplica(t, label, process.Spec{Path: program, Env: netns.ServiceEnv(netns.Service), Spawner: pod.Spawner, User: netns.ControllerUser})
 		}
 	}
-	f.testLeadership(t)
+	k.testLeadership(t)
 }
 
 func newKubeRSReplicas(t *testing.T, plane controlPlane, namespace string) *kubeRSReplicas {
 	t.Helper()
-	f := &kubeRSReplicas{
+	k := &kubeRSReplicas{
 		objectSet: newObjectSet(t, plane, "ConfigMap", 2, 5, "a", "b"), client: plane.client, namespace: namespace,
 		shards: map[string]string{"a": "s0", "b": "s1"}, replicas: map[string][]*operatorProcess{},
 	}
@@ -85,48 +85,48 @@ func newKubeRSReplicas(t *testing.T, plane controlPlane, namespace string) *kube
 		ObjectMeta: meta.ObjectMeta{Name: lockName},
 		Spec:       coordination.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now},
 	}
-	f.lockBefore = must(f.client.CoordinationV1().Leases(namespace).Create(t.Context(), old, meta.CreateOptions{}))(t)
-	return f
+	k.lockBefore = must(k.client.CoordinationV1().Leases(namespace).Create(t.Context(), old, meta.CreateOptions{}))(t)
+	return k
 }
 
 // startReplica runs one more replica of the shard with this label value.
-func (f *kubeRSReplicas) startReplica(t *testing.T, label string, spec process.Spec) {
+func (k *kubeRSReplicas) startReplica(t *testing.T, label string, spec process.Spec) {
 	t.Helper()
-	id := fmt.Sprintf("%s-%d", f.shards[label], len(f.replicas[label]))
-	spec.Args = []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + f.namespace}
-	f.replicas[label] = append(f.replicas[label], runOperator(t, id, spec))
+	id := fmt.Sprintf("%s-%d", k.shards[label], len(k.replicas[label]))
+	spec.Args = []string{"--app=" + k.app, "--lock=" + lockName, "--lock-namespace=" + k.namespace}
+	k.replicas[label] = append(k.replicas[label], runOperator(t, id, spec))
 }
 
 // testLeadership tests leader election: one replica of each shard works, another one takes over when it dies, and one
 // that ends releases its lock. Nobody touches the unsharded lock.
-func (f *kubeRSReplicas) testLeadership(t *testing.T) {
+func (k *kubeRSReplicas) testLeadership(t *testing.T) {
 	t.Helper()
-	first := f.waitLeaders(t)
-	f.assertLeadersWork(t, first)
+	first := k.waitLeaders(t)
+	k.assertLeadersWork(t, first)
 	for _, leader := range first {
 		leader.assertNoFaults(t)
 		leader.process.Kill()
 	}
-	second := f.waitLeaders(t)
-	f.assertLeadersWork(t, second)
+	second := k.waitLeaders(t)
+	k.assertLeadersWork(t, second)
 	for label, leader := range second {
 		leader.assertNoFaults(t)
 		if leader == first[label] {
 			t.Errorf("%s leads although it was killed", leader.id)
 		}
 		check(t, leader.process.Stop(process.StopGrace))
-		if lease := f.shardLease(t, f.shards[label]); lease.Spec.HolderIdentity != nil {
+		if lease := k.shardLease(t, k.shards[label]); lease.Spec.HolderIdentity != nil {
 			t.Errorf("%s ended but still holds %s", *lease.Spec.HolderIdentity, lease.Name)
 		}
 	}
-	f.assertOnlyShardLocks(t)
+	k.assertOnlyShardLocks(t)
 }
 
 // waitLeaders waits until each shard has a leader.
-func (f *kubeRSReplicas) waitLeaders(t *testing.T) map[string]*operatorProcess {
+func (k *kubeRSReplicas) waitLeaders(t *testing.T) map[string]*operatorProcess {
 	t.Helper()
 	leaders := map[string]*operatorProcess{}
-	for label, replicas := range f.replicas {
+	for label, replicas := range k.replicas {
 		leaders[label] = waitLeadingOperator(t, replicas...)
 	}
 	return leaders
@@ -134,21 +134,21 @@ func (f *kubeRSReplicas) waitLeaders(t *testing.T) map[string]*operatorProcess {
 
 // assertLeadersWork requests a step of each object, and asserts that the leader of its shard handles it, and no other
 // live replica.
-func (f *kubeRSReplicas) assertLeadersWork(t *testing.T, leaders map[string]*operatorProcess) {
+func (k *kubeRSReplicas) assertLeadersWork(t *testing.T, leaders map[string]*operatorProcess) {
 	t.Helper()
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, leaders)
-	for label, replicas := range f.replicas {
+	k.requestStepOfEach(t)
+	k.assertHandledByOwners(t, leaders)
+	for label, replicas := range k.replicas {
 		for _, op := range replicas {
 			for _, r := range op.records(t) {
 				if op.process.Alive() && op != leaders[label] {
 					t.Errorf("operator %s does not lead: %v", op.id, r)
-				} else if r.Event == "handled" && f.objects[r.Object] != label {
+				} else if r.Event == "handled" && k.objects[r.Object] != label {
 					t.Errorf("operator %s of shard %s handled %s", op.id, label, r.Object)
 				}
 			}
 		}
-		lease := f.shardLease(t, f.shards[label])
+		lease := k.shardLease(t, k.shards[label])
 		if holder := lease.Spec.HolderIdentity; holder == nil || *holder != leaders[label].id {
 			t.Errorf("%s is held by %v, not by %s", lease.Name, holder, leaders[label].id)
 		}
@@ -159,23 +159,23 @@ func (f *kubeRSReplicas) assertLeadersWork(t *testing.T, leaders map[string]*ope
 	}
 }
 
-func (f *kubeRSReplicas) shardLease(t *testing.T, shard string) *coordination.Lease {
+func (k *kubeRSReplicas) shardLease(t *testing.T, shard string) *coordination.Lease {
 	t.Helper()
 	name := lockName + "---" + shard
-	return must(f.client.CoordinationV1().Leases(f.namespace).Get(t.Context(), name, meta.GetOptions{}))(t)
+	return must(k.client.CoordinationV1().Leases(k.namespace).Get(t.Context(), name, meta.GetOptions{}))(t)
 }
 
 // assertOnlyShardLocks asserts that the only other lease is the unsharded lock, unchanged.
-func (f *kubeRSReplicas) assertOnlyShardLocks(t *testing.T) {
+func (k *kubeRSReplicas) assertOnlyShardLocks(t *testing.T) {
 	t.Helper()
 	versions := map[string]string{}
-	for _, lease := range must(f.client.CoordinationV1().Leases(f.namespace).List(t.Context(), meta.ListOptions{}))(t).Items {
+	for _, lease := range must(k.client.CoordinationV1().Leases(k.namespace).List(t.Context(), meta.ListOptions{}))(t).Items {
 		versions[lease.Name] = lease.ResourceVersion
 	}
 	if names := slices.Sorted(maps.Keys(versions)); !slices.Equal(names, []string{lockName, "lock---s0", "lock---s1"}) {
 		t.Errorf("the leases are %q", names)
 	}
-	if now := versions[lockName]; now != f.lockBefore.ResourceVersion {
-		t.Errorf("the unsharded lock was at version %s and is at %s", f.lockBefore.ResourceVersion, now)
+	if now := versions[lockName]; now != k.lockBefore.ResourceVersion {
+		t.Errorf("the unsharded lock was at version %s and is at %s", k.lockBefore.ResourceVersion, now)
 	}
 }

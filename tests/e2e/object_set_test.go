@@ -36,47 +36,47 @@ type objectSet struct {
 // newObjectSet creates `each` objects for each shard in each of `namespaces` new namespaces. The kind is ConfigMap or Widget.
 func newObjectSet(t *testing.T, plane controlPlane, kind string, namespaces, each int, shards ...string) *objectSet {
 	t.Helper()
-	f := &objectSet{app: uniqueName("objects"), kind: kind, plane: plane, objects: map[string]string{}, steps: map[string]int{}}
+	set := &objectSet{app: uniqueName("objects"), kind: kind, plane: plane, objects: map[string]string{}, steps: map[string]int{}}
 	for range namespaces {
 		namespace := uniqueName("e2e")
 		_, err := plane.client.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: namespace}}, meta.CreateOptions{})
 		check(t, err)
 		for _, shard := range shards {
 			for i := range each {
-				name := fmt.Sprintf("%s-%s-%d", f.app, shard, i)
-				f.create(t, namespace, name, map[string]string{"app": f.app, "shard": shard})
+				name := fmt.Sprintf("%s-%s-%d", set.app, shard, i)
+				set.create(t, namespace, name, map[string]string{"app": set.app, "shard": shard})
 				key := namespace + "/" + name
-				f.objects[key] = shard
-				f.names = append(f.names, key)
+				set.objects[key] = shard
+				set.names = append(set.names, key)
 			}
 		}
 	}
-	return f
+	return set
 }
 
-func (f *objectSet) create(t *testing.T, namespace, name string, labels map[string]string) {
+func (set *objectSet) create(t *testing.T, namespace, name string, labels map[string]string) {
 	t.Helper()
-	if f.kind == "ConfigMap" {
+	if set.kind == "ConfigMap" {
 		object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name, Labels: labels}}
-		_, err := f.plane.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), object, meta.CreateOptions{})
+		_, err := set.plane.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), object, meta.CreateOptions{})
 		check(t, err)
 		return
 	}
-	_, err := f.widgets(t).Namespace(namespace).Create(t.Context(), newWidget(name, labels), meta.CreateOptions{})
+	_, err := set.widgets(t).Namespace(namespace).Create(t.Context(), newWidget(name, labels), meta.CreateOptions{})
 	check(t, err)
 }
 
-func (f *objectSet) widgets(t *testing.T) dynamic.NamespaceableResourceInterface {
+func (set *objectSet) widgets(t *testing.T) dynamic.NamespaceableResourceInterface {
 	t.Helper()
-	return must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t).Resource(widgetResource)
+	return must(dynamic.NewForConfig(set.plane.cluster.AdminConfig()))(t).Resource(widgetResource)
 }
 
 // keysOf returns the objects of the given shards.
-func (f *objectSet) keysOf(shards ...string) []string {
+func (set *objectSet) keysOf(shards ...string) []string {
 	found := []string{}
-	for _, key := range f.names {
+	for _, key := range set.names {
 		for _, shard := range shards {
-			if f.objects[key] == shard {
+			if set.objects[key] == shard {
 				found = append(found, key)
 			}
 		}
@@ -85,13 +85,13 @@ func (f *objectSet) keysOf(shards ...string) []string {
 }
 
 // requestStep asks for the next step of an object.
-func (f *objectSet) requestStep(ctx context.Context, client dynamic.Interface, key string) error {
-	f.mu.Lock()
-	f.steps[key]++
-	next := fmt.Sprint(f.steps[key])
-	f.mu.Unlock()
+func (set *objectSet) requestStep(ctx context.Context, client dynamic.Interface, key string) error {
+	set.mu.Lock()
+	set.steps[key]++
+	next := fmt.Sprint(set.steps[key])
+	set.mu.Unlock()
 	field, resource := "data", core.SchemeGroupVersion.WithResource("configmaps")
-	if f.kind != "ConfigMap" {
+	if set.kind != "ConfigMap" {
 		field, resource = "spec", widgetResource
 	}
 	patch, err := json.Marshal(map[string]any{field: map[string]any{"step": next}})
@@ -113,11 +113,11 @@ func splitKey(key string) (namespace, name string) {
 }
 
 // requestStepOfEach asks for one step of each object.
-func (f *objectSet) requestStepOfEach(t *testing.T) {
+func (set *objectSet) requestStepOfEach(t *testing.T) {
 	t.Helper()
-	client := must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t)
-	for _, key := range f.names {
-		check(t, f.requestStep(t.Context(), client, key))
+	client := must(dynamic.NewForConfig(set.plane.cluster.AdminConfig()))(t)
+	for _, key := range set.names {
+		check(t, set.requestStep(t.Context(), client, key))
 	}
 }
 
@@ -127,13 +127,13 @@ const loadInterval = 10 * time.Millisecond
 
 // startLoad requests steps of random objects until the returned function is called, which returns their number.
 // Failures count only if `strict` is set, because an API server that is restarted fails.
-func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
+func (set *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
 	t.Helper()
-	client := must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t)
+	client := must(dynamic.NewForConfig(set.plane.cluster.AdminConfig()))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)
 	go func() {
-		tick := time.NewTicker(cmp.Or(f.interval, loadInterval))
+		tick := time.NewTicker(cmp.Or(set.interval, loadInterval))
 		defer tick.Stop()
 		requested := 0
 		for {
@@ -143,7 +143,7 @@ func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
 				return
 			case <-tick.C:
 			}
-			err := f.requestStep(ctx, client, f.names[rand.IntN(len(f.names))])
+			err := set.requestStep(ctx, client, set.names[rand.IntN(len(set.names))])
 			if err != nil && ctx.Err() == nil && strict {
 				t.Errorf("step: %v", err)
 			}
@@ -157,36 +157,36 @@ func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
 }
 
 // assertHandledByOwners waits until the last step of every object is handled, and asserts that its owner handled it.
-func (f *objectSet) assertHandledByOwners(t *testing.T, owners map[string]*operatorProcess) {
+func (set *objectSet) assertHandledByOwners(t *testing.T, owners map[string]*operatorProcess) {
 	t.Helper()
 	eventually(t, "every last step is handled", func() error {
-		for key, state := range f.states(t) {
+		for key, state := range set.states(t) {
 			if state.step != state.observed {
 				return fmt.Errorf("%s is at step %q, observed is %q by %q", key, state.step, state.observed, state.by)
 			}
 		}
 		return nil
 	})
-	for key, state := range f.states(t) {
-		if owner := owners[f.objects[key]]; state.step != "" && owner != nil && state.by != owner.id {
-			t.Errorf("%s of shard %s was handled by %s, not by %s", key, f.objects[key], state.by, owner.id)
+	for key, state := range set.states(t) {
+		if owner := owners[set.objects[key]]; state.step != "" && owner != nil && state.by != owner.id {
+			t.Errorf("%s of shard %s was handled by %s, not by %s", key, set.objects[key], state.by, owner.id)
 		}
 	}
 }
 
 type handledState struct{ step, observed, by string }
 
-func (f *objectSet) states(t *testing.T) map[string]handledState {
+func (set *objectSet) states(t *testing.T) map[string]handledState {
 	t.Helper()
 	states := map[string]handledState{}
-	options := meta.ListOptions{LabelSelector: "app=" + f.app}
-	if f.kind == "ConfigMap" {
-		list := must(f.plane.client.CoreV1().ConfigMaps("").List(t.Context(), options))(t)
+	options := meta.ListOptions{LabelSelector: "app=" + set.app}
+	if set.kind == "ConfigMap" {
+		list := must(set.plane.client.CoreV1().ConfigMaps("").List(t.Context(), options))(t)
 		for _, o := range list.Items {
 			states[o.Namespace+"/"+o.Name] = handledState{o.Data["step"], o.Data["observed"], o.Data["by"]}
 		}
 	} else {
-		list := must(f.widgets(t).List(t.Context(), options))(t)
+		list := must(set.widgets(t).List(t.Context(), options))(t)
 		for _, o := range list.Items {
 			text := func(fields ...string) string {
 				value, _, _ := unstructured.NestedString(o.Object, fields...)
@@ -195,8 +195,8 @@ func (f *objectSet) states(t *testing.T) map[string]handledState {
 			states[o.GetNamespace()+"/"+o.GetName()] = handledState{text("spec", "step"), text("status", "observed"), text("status", "by")}
 		}
 	}
-	if len(states) != len(f.names) {
-		t.Fatalf("%d objects of %d exist", len(states), len(f.names))
+	if len(states) != len(set.names) {
+		t.Fatalf("%d objects of %d exist", len(states), len(set.names))
 	}
 	return states
 }

@@ -62,17 +62,17 @@ type observedWrite struct {
 }
 
 // watchOwnership watches from now on. Without `shardOf` each operator is a shard of its own.
-func watchOwnership(t *testing.T, f *objectSet, buckets map[string]string, shardOf func(operator string) string) *ownershipLog {
+func watchOwnership(t *testing.T, set *objectSet, buckets map[string]string, shardOf func(operator string) string) *ownershipLog {
 	t.Helper()
 	if shardOf == nil {
 		shardOf = func(operator string) string { return operator }
 	}
-	o := &ownershipLog{objects: f, shardOf: shardOf, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]observedWrite{}}
+	o := &ownershipLog{objects: set, shardOf: shardOf, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]observedWrite{}}
 	for bucket, owner := range buckets {
 		o.recordMove(bucket, owner)
 	}
 	var err error
-	o.stream, err = f.plane.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + f.app})
+	o.stream, err = set.plane.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + set.app})
 	check(t, err)
 	go o.readWrites()
 	return o
@@ -100,12 +100,12 @@ func (o *ownershipLog) readWrites() {
 		}
 		key := object.Namespace + "/" + object.Name
 		// The same step by another operator counts too: two operators that handle one step would not show otherwise.
-		noted := object.Data["observed"] + " by " + object.Data["by"]
-		if observed[key] == noted {
+		handled := object.Data["observed"] + " by " + object.Data["by"]
+		if observed[key] == handled {
 			continue // only the next step was requested
 		}
-		observed[key] = noted
-		o.recordWrite(key, object.ResourceVersion, observedWrite{writer: object.Data["by"], seen: time.Now(), description: "noted step " + object.Data["observed"]})
+		observed[key] = handled
+		o.recordWrite(key, object.ResourceVersion, observedWrite{writer: object.Data["by"], seen: time.Now(), description: "recorded step " + object.Data["observed"]})
 	}
 }
 
@@ -184,8 +184,8 @@ func TestOwnershipViolations(t *testing.T) {
 		return observedWrite{version: version, writer: by, owner: by, seen: at(second)}
 	}
 	for name, test := range map[string]struct {
-		writes   []observedWrite
-		misdeeds int
+		writes     []observedWrite
+		violations int
 	}{
 		"one after the other":       {[]observedWrite{write(1, "a", 1), write(2, "b", 11), write(3, "a", 21), write(4, "c", 31)}, 0},
 		"by version, not by time":   {[]observedWrite{write(2, "b", 11), write(1, "a", 12)}, 0},
@@ -199,7 +199,7 @@ func TestOwnershipViolations(t *testing.T) {
 		"without shards":            {[]observedWrite{write(6, "c", 31), write(8, "d", 32), write(9, "a", 33)}, 0},
 		"too early without shards":  {[]observedWrite{write(6, "c", 31), write(7, "d", 32)}, 1},
 	} {
-		if found := ownershipViolations(tenures, test.writes); len(found) != test.misdeeds {
+		if found := ownershipViolations(tenures, test.writes); len(found) != test.violations {
 			t.Errorf("%s: %q", name, found)
 		}
 	}
@@ -226,7 +226,7 @@ func (o *ownershipLog) recordChildren(t *testing.T) {
 		list := must(o.objects.plane.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
 		for _, child := range list.Items {
 			if name, step, isChild := strings.Cut(child.Name, "-step-"); isChild {
-				o.recordWrite(namespace+"/"+name, child.ResourceVersion, observedWrite{writer: child.Data["by"], description: "did step " + step})
+				o.recordWrite(namespace+"/"+name, child.ResourceVersion, observedWrite{writer: child.Data["by"], description: "created child of step " + step})
 			}
 		}
 	}

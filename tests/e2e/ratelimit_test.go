@@ -76,13 +76,13 @@ func TestLimitedOperator(t *testing.T) {
 func runLimitedOperator(t *testing.T, settings jsonFields) (*sidecar.Sidecar, *operatorProcess) {
 	t.Helper()
 	s := startPlugin(t, rateLimit, settings)
-	f := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
-	op := startOperator(t, uniqueName("limited"), sidecarKubeconfig(t, s), "--app="+f.app)
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
+	op := startOperator(t, uniqueName("limited"), sidecarKubeconfig(t, s), "--app="+set.app)
 	begin := time.Now()
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
 
-	namespace, _ := splitKey(f.names[0])
+	namespace, _ := splitKey(set.names[0])
 	events := auditedRequests(t, shared.controlPlane, namespace, writeVerbs...)
 	if len(events) < 2*objectsLimited {
 		t.Errorf("the API server received %d writes for %d objects", len(events), objectsLimited)

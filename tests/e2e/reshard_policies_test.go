@@ -108,13 +108,13 @@ func testReshardRestart(t *testing.T, m *mesh) {
 	check(t, err)
 	budget := e.forbidEvictions(t)
 	owner := e.startStatefulSetController(t)
-	seen := e.recordSettings(t)
+	assertSettings := e.recordSettings(t)
 
 	e.moveBucket(t, line)
 	m.waitConditionReason(t, namespace, "left", "Enforced", "EvictionRefused", "left-1 can't be evicted", "budget")
 	m.waitConditionReason(t, namespace, "right", "Distributed", "HandingOver", "left-0", "left-1", "left-2")
-	if went := owner.deletionOrder(); len(went) > 0 || e.isBucketMoved(t) {
-		t.Errorf("%v were deleted although a budget forbids it", went)
+	if deleted := owner.deletionOrder(); len(deleted) > 0 || e.isBucketMoved(t) {
+		t.Errorf("%v were deleted although a budget forbids it", deleted)
 	}
 	e.allowEvictions(t, budget)
 	// As long as the last pod is missing, the others are all that exist.
@@ -133,7 +133,7 @@ func testReshardRestart(t *testing.T, m *mesh) {
 		t.Error("the objects have not moved")
 	}
 	owner.assertOneMissing(t)
-	seen(t)
+	assertSettings(t)
 }
 
 // forbidEvictions creates a budget that allows no eviction: no controller updates it.
@@ -164,34 +164,34 @@ type statefulSetController struct {
 	problems []error
 }
 
-func (o *statefulSetController) deletionOrder() []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.deleted)
+func (c *statefulSetController) deletionOrder() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.deleted)
 }
 
 // assertOneMissing asserts that never two pods of a shard were missing at the same time.
-func (o *statefulSetController) assertOneMissing(t *testing.T) {
+func (c *statefulSetController) assertOneMissing(t *testing.T) {
 	t.Helper()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if err := errors.Join(o.problems...); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := errors.Join(c.problems...); err != nil {
 		t.Error(err)
 	}
 }
 
 func (e *enforcement) startStatefulSetController(t *testing.T) *statefulSetController {
 	t.Helper()
-	o := &statefulSetController{present: map[string]bool{}}
+	c := &statefulSetController{present: map[string]bool{}}
 	for _, name := range e.allPods() {
-		o.present[name] = true
+		c.present[name] = true
 	}
 	stream := must(e.mesh.client.CoreV1().Pods(e.nodePods.namespace).Watch(t.Context(), meta.ListOptions{}))(t)
 	var done sync.WaitGroup
 	done.Go(func() {
 		for event := range stream.ResultChan() {
 			if pod, isPod := event.Object.(*core.Pod); isPod {
-				o.handleEvent(t.Context(), e, event.Type, pod)
+				c.handleEvent(t.Context(), e, event.Type, pod)
 			}
 		}
 	})
@@ -199,25 +199,25 @@ func (e *enforcement) startStatefulSetController(t *testing.T) *statefulSetContr
 		stream.Stop()
 		done.Wait()
 	})
-	return o
+	return c
 }
 
-func (o *statefulSetController) handleEvent(ctx context.Context, e *enforcement, event watch.EventType, pod *core.Pod) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (c *statefulSetController) handleEvent(ctx context.Context, e *enforcement, event watch.EventType, pod *core.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	isEnding := pod.DeletionTimestamp != nil || event == watch.Deleted
-	if isEnding && o.present[pod.Name] {
-		o.deleted = append(o.deleted, pod.Name)
+	if isEnding && c.present[pod.Name] {
+		c.deleted = append(c.deleted, pod.Name)
 		for _, other := range e.allPods() {
-			if other != pod.Name && pod.Labels["shard"] == e.shardLabels(other)["shard"] && !o.present[other] {
-				o.problems = append(o.problems, fmt.Errorf("%s was deleted while %s was missing", pod.Name, other))
+			if other != pod.Name && pod.Labels["shard"] == e.shardLabels(other)["shard"] && !c.present[other] {
+				c.problems = append(c.problems, fmt.Errorf("%s was deleted while %s was missing", pod.Name, other))
 			}
 		}
 	}
-	o.present[pod.Name] = !isEnding
+	c.present[pod.Name] = !isEnding
 	if event == watch.Deleted && ctx.Err() == nil {
 		if err := e.tryCreate(ctx, pod.Name, e.shardLabels(pod.Name)); err != nil && ctx.Err() == nil {
-			o.problems = append(o.problems, err)
+			c.problems = append(c.problems, err)
 		}
 	}
 }

@@ -34,8 +34,8 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			lockNamespace := newNamespace(t)
-			f := newObjectSet(t, shared.controlPlane, kind, 4, 5, "a", "b")
-			flags := []string{"--app=" + f.app, "--kind=" + kind, "--lock=" + lockName, "--lock-namespace=" + lockNamespace}
+			set := newObjectSet(t, shared.controlPlane, kind, 4, 5, "a", "b")
+			flags := []string{"--app=" + set.app, "--kind=" + kind, "--lock=" + lockName, "--lock-namespace=" + lockNamespace}
 			left := startOperator(t, "left-"+kind, sidecarKubeconfig(t, startOperatorSidecar(t, lockNamespace, "s0", "a")), flags...)
 			right := startOperator(t, "right-"+kind, sidecarKubeconfig(t, startOperatorSidecar(t, lockNamespace, "s1", "b")), flags...)
 			// Both lead, each in its shard.
@@ -43,13 +43,13 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 			waitLeadingOperator(t, right)
 			assertShardLocks(t, lockNamespace)
 			for range 3 {
-				f.requestStepOfEach(t)
-				f.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right})
+				set.requestStepOfEach(t)
+				set.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right})
 			}
 			for _, op := range []*operatorProcess{left, right} {
 				op.assertNoFaults(t)
 				for _, r := range op.records(t) {
-					if shard := f.objects[r.Object]; r.Event == "handled" && (shard == "a") != (op == left) {
+					if shard := set.objects[r.Object]; r.Event == "handled" && (shard == "a") != (op == left) {
 						t.Errorf("operator %s handled %s of shard %s", op.id, r.Object, shard)
 					}
 				}
@@ -79,15 +79,15 @@ func assertShardLocks(t *testing.T, namespace string) {
 func TestOneReplicaLeadsInShard(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	f := newObjectSet(t, shared.controlPlane, "ConfigMap", 2, 5, "a")
-	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 2, 5, "a")
+	flags := []string{"--app=" + set.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
 	firstSidecar, secondSidecar := startOperatorSidecar(t, namespace, "s0", "a"), startOperatorSidecar(t, namespace, "s0", "a")
 	first := startOperator(t, "first", sidecarKubeconfig(t, firstSidecar), flags...)
 	waitLeadingOperator(t, first)
 	led := waitLeaderElection(t, firstSidecar, true)
 	second := startOperator(t, "second", sidecarKubeconfig(t, secondSidecar), flags...)
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": first})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": first})
 	if standby := waitLeaderElection(t, secondSidecar, false); standby.Holder != led.Holder {
 		t.Errorf("the standby's sidecar reports holder %q, the leader is %q", standby.Holder, led.Holder)
 	}
@@ -105,8 +105,8 @@ func TestOneReplicaLeadsInShard(t *testing.T) {
 	if now := waitLeaderElection(t, secondSidecar, true); now.Holder == led.Holder || now.Since == "" {
 		t.Errorf("the second one leads with %+v", now)
 	}
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": second})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": second})
 	second.assertNoFaults(t)
 }
 
@@ -131,16 +131,16 @@ func waitLeaderElection(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.Lea
 func TestReshardUnderLoad(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	f := newObjectSet(t, shared.controlPlane, "ConfigMap", 4, 8, "a", "b", "c")
-	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 4, 8, "a", "b", "c")
+	flags := []string{"--app=" + set.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
 	leftSidecar, rightSidecar := startOperatorSidecar(t, namespace, "s0", "a", "c"), startOperatorSidecar(t, namespace, "s1", "b")
 	left, right := startOperator(t, "left", sidecarKubeconfig(t, leftSidecar), flags...), startOperator(t, "right", sidecarKubeconfig(t, rightSidecar), flags...)
 	waitLeadingOperator(t, left)
 	waitLeadingOperator(t, right)
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right, "c": left})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right, "c": left})
 
-	stopLoad := f.startLoad(t, true)
+	stopLoad := set.startLoad(t, true)
 	stopLeft, stopRight := startRequests(t, leftSidecar), startRequests(t, rightSidecar)
 	apply := func(s *sidecar.Sidecar, generation int64, code string, rule sidecar.ShardRule) {
 		t.Helper()
@@ -148,28 +148,28 @@ func TestReshardUnderLoad(t *testing.T) {
 	}
 	// The loser narrows first and finishes what it loses; only then the winner widens.
 	apply(leftSidecar, 2, "shard-selector", shardRuleWithLock("s0", "a"))
-	left.waitForgotten(t, f.keysOf("c"))
+	left.waitForgotten(t, set.keysOf("c"))
 	apply(rightSidecar, 2, "shard-selector", shardRuleWithLock("s1", "b", "c"))
-	f.waitHandledBy(t, right, "c")
+	set.waitHandledBy(t, right, "c")
 	// New code with the same rules: nothing is listed again, nothing waits.
 	apply(leftSidecar, 3, "shard-selector-next", shardRuleWithLock("s0", "a"))
 	apply(rightSidecar, 3, "shard-selector-next", shardRuleWithLock("s1", "b", "c"))
-	f.waitHandledBy(t, left, "a")
-	f.waitHandledBy(t, right, "b", "c")
+	set.waitHandledBy(t, left, "a")
+	set.waitHandledBy(t, right, "b", "c")
 	// Back again, with the new code.
 	apply(rightSidecar, 4, "shard-selector-next", shardRuleWithLock("s1", "b"))
-	right.waitForgotten(t, f.keysOf("c"))
+	right.waitForgotten(t, set.keysOf("c"))
 	apply(leftSidecar, 4, "shard-selector-next", shardRuleWithLock("s0", "a", "c"))
-	f.waitHandledBy(t, left, "c")
+	set.waitHandledBy(t, left, "c")
 	t.Logf("%d steps requested, %d and %d other requests", stopLoad(), stopLeft(), stopRight())
-	f.requestStepOfEach(t)
-	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right, "c": left})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right, "c": left})
 	left.assertNoFaults(t)
 	right.assertNoFaults(t)
 }
 
 // waitHandledBy waits until an operator has handled, from now on, a step of each object of some shards.
-func (f *objectSet) waitHandledBy(t *testing.T, op *operatorProcess, shards ...string) {
+func (set *objectSet) waitHandledBy(t *testing.T, op *operatorProcess, shards ...string) {
 	t.Helper()
 	before := len(op.records(t))
 	eventually(t, fmt.Sprintf("operator %s handles shards %v", op.id, shards), func() error {
@@ -179,7 +179,7 @@ func (f *objectSet) waitHandledBy(t *testing.T, op *operatorProcess, shards ...s
 				handled[r.Object] = true
 			}
 		}
-		for _, key := range f.keysOf(shards...) {
+		for _, key := range set.keysOf(shards...) {
 			if !handled[key] {
 				return fmt.Errorf("%s is waiting", key)
 			}

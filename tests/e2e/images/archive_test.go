@@ -157,10 +157,10 @@ func openArchive(archive string) (openedArchive, error) {
 }
 
 // readBlob returns a blob and checks its descriptor.
-func readBlob(blobs map[string][]byte, of descriptor, mediaType string, into any) error {
-	content, ok := blobs["blobs/"+strings.Replace(of.Digest, ":", "/", 1)]
-	if !ok || digestOf(content) != of.Digest || len(content) != of.Size || of.MediaType != mediaType {
-		return errors.New("no such blob: " + of.MediaType + " " + of.Digest)
+func readBlob(blobs map[string][]byte, want descriptor, mediaType string, into any) error {
+	content, ok := blobs["blobs/"+strings.Replace(want.Digest, ":", "/", 1)]
+	if !ok || digestOf(content) != want.Digest || len(content) != want.Size || want.MediaType != mediaType {
+		return errors.New("no such blob: " + want.MediaType + " " + want.Digest)
 	}
 	if raw, ok := into.(*[]byte); ok {
 		*raw = content

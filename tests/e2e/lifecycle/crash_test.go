@@ -17,10 +17,10 @@ import (
 // This file kills sidecars, operators and managers.
 
 // testContainerCrashes: a restarted sidecar has the chain of its predecessor, and the operator continues in its pod.
-func (s *lifecycle) testContainerCrashes(t *testing.T) {
-	s.mainOperator.crashContainer(t, s.mainOperator.podName(0), proxyContainer)
-	s.mainOperator.assertStepsHandled(t)
-	s.mainOperator.assertVisible(t, s.mainOperator.podName(0), s.mainOperator.teams[0]...)
+func (l *lifecycle) testContainerCrashes(t *testing.T) {
+	l.mainOperator.crashContainer(t, l.mainOperator.podName(0), proxyContainer)
+	l.mainOperator.assertStepsHandled(t)
+	l.mainOperator.assertVisible(t, l.mainOperator.podName(0), l.mainOperator.teams[0]...)
 }
 
 // crashContainer kills a container, and waits until it runs again with the same chain and no other container has
@@ -66,9 +66,9 @@ func (op *operator) sidecarStatus(t *testing.T, pod string) sidecar.Status {
 }
 
 // leadingManager returns the pod that holds the managers' lock.
-func (s *lifecycle) leadingManager(t *testing.T) string {
+func (l *lifecycle) leadingManager(t *testing.T) string {
 	t.Helper()
-	lease := must(s.node.Client.CoordinationV1().Leases("ctrlmesh").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
+	lease := must(l.node.Client.CoordinationV1().Leases("ctrlmesh").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
 	if lease.Spec.HolderIdentity == nil {
 		return ""
 	}
@@ -77,48 +77,48 @@ func (s *lifecycle) leadingManager(t *testing.T) string {
 
 // testLeaderCrash: when the leading manager hangs and is killed, the other one leads once the lock has expired. The
 // replacement pod becomes ready without leading, because it answers webhooks.
-func (s *lifecycle) testLeaderCrash(t *testing.T) {
-	op := s.mainOperator
+func (l *lifecycle) testLeaderCrash(t *testing.T) {
+	op := l.mainOperator
 	var first string
 	eventually(t, "a manager leads", func() error {
-		if first = s.leadingManager(t); first == "" {
+		if first = l.leadingManager(t); first == "" {
 			return fmt.Errorf("nobody holds the lock")
 		}
 		return nil
 	})
 	// A hung manager can't release the lock.
-	must(s.node.Pause(t.Context(), "ctrlmesh", first, operatorContainer))(t)
+	must(l.node.Pause(t.Context(), "ctrlmesh", first, operatorContainer))(t)
 	begin := time.Now()
-	s.kubectl(t, "", "delete", "--namespace=ctrlmesh", "pod/"+first, "--grace-period=0", "--force")
+	l.kubectl(t, "", "delete", "--namespace=ctrlmesh", "pod/"+first, "--grace-period=0", "--force")
 	var second string
 	eventually(t, "the other manager leads", func() error {
-		if second = s.leadingManager(t); second == "" || second == first {
+		if second = l.leadingManager(t); second == "" || second == first {
 			return fmt.Errorf("%q holds the lock", second)
 		}
 		return nil
 	})
 	t.Logf("the other manager led after %s", rounded(time.Since(begin)))
-	s.waitManagersReady(t)
+	l.waitManagersReady(t)
 	op.apply(t, op.faultManifest("after-all", "configmaps", "list", "default", firstStatusCode))
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Enforced", "faultinjections/after-all", "--timeout="+waitTimeout.String())
 	op.kubectl(t, "", "delete", "--namespace="+op.name, "faultinjections/after-all")
-	pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
+	pods := must(l.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
 	ready := 0
 	for _, pod := range pods.Items {
 		if status, _ := realnode.ContainerStatus(&pod, operatorContainer); pod.DeletionTimestamp == nil && status.Ready {
 			ready++
 		}
 	}
-	if now := s.leadingManager(t); ready != 2 || now != second {
+	if now := l.leadingManager(t); ready != 2 || now != second {
 		t.Errorf("%d managers are ready, and %s leads, not %s", ready, now, second)
 	}
 }
 
 // testHungSidecar: a condition names a sidecar that does not answer, and other sidecars are not delayed.
-func (s *lifecycle) testHungSidecar(t *testing.T) {
-	op := s.mainOperator
+func (l *lifecycle) testHungSidecar(t *testing.T) {
+	op := l.mainOperator
 	stuck := op.podName(op.replicas - 1)
-	resume, err := s.node.Pause(t.Context(), op.name, stuck, proxyContainer)
+	resume, err := l.node.Pause(t.Context(), op.name, stuck, proxyContainer)
 	check(t, err)
 	op.apply(t, op.faultManifest("unheard", "configmaps", "list", "default", firstStatusCode))
 	for _, pod := range op.podNames()[:op.replicas-1] {
@@ -149,37 +149,37 @@ spec:
 `
 
 // testWithoutManagers: without any manager, containers restart, and pods that do not ask for a sidecar are created.
-func (s *lifecycle) testWithoutManagers(t *testing.T) {
-	op := s.mainOperator
-	s.scaleManagers(t, 0)
+func (l *lifecycle) testWithoutManagers(t *testing.T) {
+	op := l.mainOperator
+	l.scaleManagers(t, 0)
 	op.crashContainer(t, op.podName(1), proxyContainer)
 	op.crashContainer(t, op.podName(2), operatorContainer)
 	op.assertStepsHandled(t)
 	op.assertVisible(t, op.podName(1), op.teams[1]...)
 	op.assertVisible(t, op.podName(2), op.teams[2]...)
-	s.apply(t, plainPod)
-	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Ready", "pod/plain", "--timeout="+waitTimeout.String())
-	s.kubectl(t, "", "delete", "--namespace=operator", "pod/"+op.podName(2))
+	l.apply(t, plainPod)
+	l.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Ready", "pod/plain", "--timeout="+waitTimeout.String())
+	l.kubectl(t, "", "delete", "--namespace=operator", "pod/"+op.podName(2))
 	eventually(t, "events say why no pod with a sidecar is created", func() error {
 		const name = "pods.inject.ctrlmesh.kusionstack.io"
-		events := s.kubectl(t, "", "get", "events", "--namespace=operator", "--field-selector=reason=FailedCreate")
+		events := l.kubectl(t, "", "get", "events", "--namespace=operator", "--field-selector=reason=FailedCreate")
 		if !strings.Contains(events, name) {
 			return fmt.Errorf("the events do not name the webhook %s: %s", name, events)
 		}
 		return nil
 	})
-	s.scaleManagers(t, 2)
+	l.scaleManagers(t, 2)
 	op.waitReady(t)
 	op.waitEnforced(t)
 	op.assertStepsHandled(t)
 }
 
-func (s *lifecycle) scaleManagers(t *testing.T, replicas int) {
+func (l *lifecycle) scaleManagers(t *testing.T, replicas int) {
 	t.Helper()
-	s.kubectl(t, "", "scale", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", fmt.Sprintf("--replicas=%d", replicas))
-	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
+	l.kubectl(t, "", "scale", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", fmt.Sprintf("--replicas=%d", replicas))
+	l.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
 	eventually(t, fmt.Sprintf("there are %d managers", replicas), func() error {
-		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
+		pods := must(l.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
 		if len(pods.Items) != replicas {
 			return fmt.Errorf("there are %d manager pods", len(pods.Items))
 		}

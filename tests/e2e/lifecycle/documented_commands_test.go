@@ -12,30 +12,30 @@ import (
 // This file runs commands of docs/install.md, with replacements for its example values.
 
 // runSection runs all commands of a section.
-func (s *lifecycle) runSection(t *testing.T, section string, replacements ...string) {
+func (l *lifecycle) runSection(t *testing.T, section string, replacements ...string) {
 	t.Helper()
 	for _, command := range sectionCommands(t, section, replacements...) {
-		s.runKubectl(t, command)
+		l.runKubectl(t, command)
 	}
 }
 
 // runQuoted runs a command that the text of a section quotes.
-func (s *lifecycle) runQuoted(t *testing.T, section, command string) {
+func (l *lifecycle) runQuoted(t *testing.T, section, command string) {
 	t.Helper()
 	if !strings.Contains(sectionText(t, section), "`"+command+"`") {
 		t.Fatalf("docs/install.md does not say `%s` in section %s", command, section)
 	}
 	for _, words := range splitCommands(t, command) {
-		s.runKubectl(t, words)
+		l.runKubectl(t, words)
 	}
 }
 
 // runKubectl runs kubectl with these arguments. It must succeed within the time limit.
-func (s *lifecycle) runKubectl(t *testing.T, arguments []string) string {
+func (l *lifecycle) runKubectl(t *testing.T, arguments []string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	return must(s.node.Kubectl(ctx, "", arguments...))(t)
+	return must(l.node.Kubectl(ctx, "", arguments...))(t)
 }
 
 // sectionCommands returns the arguments of each kubectl command in a section.

@@ -11,13 +11,13 @@ import (
 // This file runs the operator in the other injection modes.
 
 // testInjectionModes runs one operator in each mode, in parallel.
-func (s *lifecycle) testInjectionModes(t *testing.T) {
+func (l *lifecycle) testInjectionModes(t *testing.T) {
 	for name, tell := range map[string]func(*testing.T){
-		"redirected":             s.testRedirected,
-		"classic":                s.testClassicSidecar,
-		"redirected and classic": s.testRedirectedClassicSidecar,
-		"liveness":               s.testLivenessRestart,
-		"into the mesh":          s.testRollingRestart,
+		"redirected":             l.testRedirected,
+		"classic":                l.testClassicSidecar,
+		"redirected and classic": l.testRedirectedClassicSidecar,
+		"liveness":               l.testLivenessRestart,
+		"into the mesh":          l.testRollingRestart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -27,8 +27,8 @@ func (s *lifecycle) testInjectionModes(t *testing.T) {
 }
 
 // testRedirected: the operator has only the in-cluster configuration, and its traffic is redirected.
-func (s *lifecycle) testRedirected(t *testing.T) {
-	op := s.newOperator("redirected", []string{"team-r"}, []string{"team-s"})
+func (l *lifecycle) testRedirected(t *testing.T) {
+	op := l.newOperator("redirected", []string{"team-r"}, []string{"team-s"})
 	op.labels = map[string]string{"ctrlmesh.kusionstack.io/enable-iptables": "true"}
 	op.hasInitContainer = true
 	op.assertSharded(t)
@@ -48,21 +48,21 @@ func (s *lifecycle) testRedirected(t *testing.T) {
 }
 
 // testClassicSidecar: the sidecar is an ordinary container beside the operator's.
-func (s *lifecycle) testClassicSidecar(t *testing.T) {
-	op := s.newOperator("classic", []string{"team-k"}, []string{"team-l"})
+func (l *lifecycle) testClassicSidecar(t *testing.T) {
+	op := l.newOperator("classic", []string{"team-k"}, []string{"team-l"})
 	op.annotations = map[string]string{"ctrlmesh.kusionstack.io/native-sidecar": "false"}
 	op.assertSharded(t)
 	for _, pod := range op.podNames() {
 		assertNative(t, op.getPod(t, pod), false)
 	}
-	for _, pod := range s.mainOperator.podNames() {
-		assertNative(t, s.mainOperator.getPod(t, pod), true)
+	for _, pod := range l.mainOperator.podNames() {
+		assertNative(t, l.mainOperator.getPod(t, pod), true)
 	}
 }
 
 // testRedirectedClassicSidecar combines both.
-func (s *lifecycle) testRedirectedClassicSidecar(t *testing.T) {
-	op := s.newOperator("both", []string{"team-x"}, []string{"team-y"})
+func (l *lifecycle) testRedirectedClassicSidecar(t *testing.T) {
+	op := l.newOperator("both", []string{"team-x"}, []string{"team-y"})
 	op.labels = map[string]string{"ctrlmesh.kusionstack.io/enable-iptables": "true"}
 	op.annotations = map[string]string{"ctrlmesh.kusionstack.io/native-sidecar": "false"}
 	op.assertSharded(t)

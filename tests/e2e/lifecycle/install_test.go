@@ -33,30 +33,30 @@ const (
 // deployDir is the repository's directory of manifests, relative to this package.
 var deployDir = filepath.Join("..", "..", "..", "deploy")
 
-func (s *lifecycle) testInstall(t *testing.T) {
+func (l *lifecycle) testInstall(t *testing.T) {
 	begin := time.Now()
-	s.loadImages(t)
-	s.loadOperator(t)
+	l.loadImages(t)
+	l.loadOperator(t)
 	t.Logf("images were loaded after %s", rounded(time.Since(begin)))
-	s.overlay = s.writeOverlay(t)
-	s.applyOverlay(t)
+	l.overlay = l.writeOverlay(t)
+	l.applyOverlay(t)
 }
 
-func (s *lifecycle) applyOverlay(t *testing.T) {
+func (l *lifecycle) applyOverlay(t *testing.T) {
 	t.Helper()
 	begin := time.Now()
-	s.kubectl(t, "", "apply", "--kustomize="+s.overlay)
-	s.waitManagersReady(t)
+	l.kubectl(t, "", "apply", "--kustomize="+l.overlay)
+	l.waitManagersReady(t)
 	t.Logf("managers were ready %s after kubectl apply", rounded(time.Since(begin)))
 }
 
 // waitManagersReady waits until only pods of the current managers exist: terminating ones still answer webhooks for
 // some seconds.
-func (s *lifecycle) waitManagersReady(t *testing.T) {
+func (l *lifecycle) waitManagersReady(t *testing.T) {
 	t.Helper()
-	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
+	l.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
 	eventually(t, "no pod of earlier managers is left", func() error {
-		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{LabelSelector: "app.kubernetes.io/name=ctrlmesh-manager"}))(t)
+		pods := must(l.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{LabelSelector: "app.kubernetes.io/name=ctrlmesh-manager"}))(t)
 		for _, pod := range pods.Items {
 			if pod.DeletionTimestamp != nil {
 				return fmt.Errorf("%s is terminating", pod.Name)
@@ -66,18 +66,18 @@ func (s *lifecycle) waitManagersReady(t *testing.T) {
 	})
 }
 
-func (s *lifecycle) loadImages(t *testing.T) {
+func (l *lifecycle) loadImages(t *testing.T) {
 	t.Helper()
 	if archives := os.Getenv(imagesVariable); archives != "" {
-		s.managerImage = s.loadReleaseImage(t, archives, "ctrlmesh-manager")
-		s.proxyImage = s.loadReleaseImage(t, archives, "ctrlmesh-proxy")
+		l.managerImage = l.loadReleaseImage(t, archives, "ctrlmesh-manager")
+		l.proxyImage = l.loadReleaseImage(t, archives, "ctrlmesh-proxy")
 		return
 	}
-	s.managerImage, s.proxyImage = managerImage, proxyImage
-	s.loadPrograms(t, must(manager.Binary())(t), must(sidecar.Binary())(t))
+	l.managerImage, l.proxyImage = managerImage, proxyImage
+	l.loadPrograms(t, must(manager.Binary())(t), must(sidecar.Binary())(t))
 }
 
-func (s *lifecycle) loadOperator(t *testing.T) {
+func (l *lifecycle) loadOperator(t *testing.T) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "operator")
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "ctrlmesh.kusionstack.io/e2e/operator")
@@ -85,60 +85,60 @@ func (s *lifecycle) loadOperator(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the operator: %v\n%s", err, output)
 	}
-	s.loadImage(t, realnode.Image{Name: operatorImage, User: "1000", Entrypoint: []string{"/operator"}, Files: map[string]string{"/operator": program}})
+	l.loadImage(t, realnode.Image{Name: operatorImage, User: "1000", Entrypoint: []string{"/operator"}, Files: map[string]string{"/operator": program}})
 }
 
 // loadReleaseImage loads the image that people install, and returns its name.
-func (s *lifecycle) loadReleaseImage(t *testing.T, archives, program string) string {
+func (l *lifecycle) loadReleaseImage(t *testing.T, archives, program string) string {
 	t.Helper()
 	archive, name, err := images.Find(archives, program)
 	check(t, err)
-	check(t, s.node.LoadImage(t.Context(), archive))
+	check(t, l.node.LoadImage(t.Context(), archive))
 	t.Logf("%s from %s", name, archive)
 	return name
 }
 
 // loadPrograms packs two programs as the images of manager and sidecar.
-func (s *lifecycle) loadPrograms(t *testing.T, manager, proxy string) {
+func (l *lifecycle) loadPrograms(t *testing.T, manager, proxy string) {
 	t.Helper()
 	// Without any authority the manager refuses to pull, even from a registry with plain HTTP.
 	authorities := filepath.Join(t.TempDir(), "ca.crt")
-	check(t, os.WriteFile(authorities, s.node.Config().CAData, 0o644))
-	s.loadImage(t, realnode.Image{
-		Name: s.managerImage, User: "65532", Entrypoint: []string{"/ctrlmesh-manager"},
+	check(t, os.WriteFile(authorities, l.node.Config().CAData, 0o644))
+	l.loadImage(t, realnode.Image{
+		Name: l.managerImage, User: "65532", Entrypoint: []string{"/ctrlmesh-manager"},
 		Files: map[string]string{"/ctrlmesh-manager": manager, "/etc/ssl/certs/ca-certificates.crt": authorities},
 	})
-	s.loadImage(t, realnode.Image{
-		Name: s.proxyImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"},
+	l.loadImage(t, realnode.Image{
+		Name: l.proxyImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"},
 		Files: map[string]string{"/ctrlmesh-proxy": proxy},
 	})
 }
 
-func (s *lifecycle) loadImage(t *testing.T, image realnode.Image) {
+func (l *lifecycle) loadImage(t *testing.T, image realnode.Image) {
 	t.Helper()
 	image = must(image.WithLibraries(t.Context()))(t)
 	archive := filepath.Join(t.TempDir(), "image.tar")
-	check(t, errors.Join(image.Write(archive), s.node.LoadImage(t.Context(), archive), os.Remove(archive)))
+	check(t, errors.Join(image.Write(archive), l.node.LoadImage(t.Context(), archive), os.Remove(archive)))
 }
 
 // writeOverlay writes the overlay of docs/install.md, with the images and more settings of the manager.
-func (s *lifecycle) writeOverlay(t *testing.T) string {
+func (l *lifecycle) writeOverlay(t *testing.T) string {
 	t.Helper()
-	return s.writeOverlayOn(t, deployDir)
+	return l.writeOverlayOn(t, deployDir)
 }
 
 // writeOverlayOn does the same for another version's directory of manifests.
-func (s *lifecycle) writeOverlayOn(t *testing.T, deploy string) string {
+func (l *lifecycle) writeOverlayOn(t *testing.T, deploy string) string {
 	t.Helper()
-	dir := filepath.Join(s.node.Dir, "overlay")
+	dir := filepath.Join(l.node.Dir, "overlay")
 	check(t, os.MkdirAll(dir, 0o755))
 	base := must(filepath.Abs(filepath.Join(deploy, "base")))(t)
 	// Kustomize only accepts relative paths to directories, without symbolic links.
 	base = must(filepath.Rel(dir, must(filepath.EvalSymlinks(base))(t)))(t)
-	name, tag := nameAndTag(s.managerImage)
-	env := fmt.Sprintf("\n            - {name: CTRLMESH_PROXY_IMAGE, value: %q}", s.proxyImage)
-	for _, variable := range slices.Sorted(maps.Keys(s.settings)) {
-		env += fmt.Sprintf("\n            - {name: %s, value: %q}", variable, s.settings[variable])
+	name, tag := nameAndTag(l.managerImage)
+	env := fmt.Sprintf("\n            - {name: CTRLMESH_PROXY_IMAGE, value: %q}", l.proxyImage)
+	for _, variable := range slices.Sorted(maps.Keys(l.settings)) {
+		env += fmt.Sprintf("\n            - {name: %s, value: %q}", variable, l.settings[variable])
 	}
 	text := fmt.Sprintf(`
 resources: [%s]

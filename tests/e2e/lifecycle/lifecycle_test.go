@@ -42,32 +42,32 @@ type lifecycle struct {
 }
 
 func TestLifecycle(t *testing.T) {
-	s := newLifecycle(t)
+	l := newLifecycle(t)
 	// Settings for the registry in the cluster, which speaks plain HTTP, and for all sidecars (see
 	// pod_settings_test.go).
-	s.settings = map[string]string{
+	l.settings = map[string]string{
 		"CTRLMESH_INSECURE_REGISTRIES": registryHost, "CTRLMESH_PROXY_EXTRA_ENVS": extraEnvs,
 		"CTRLMESH_PROXY_LOG": proxyLog, "CTRLMESH_PROXY_MEMORY": proxyMemory,
 	}
-	s.runSteps(t, []step{
-		{"managers_are_installed", s.testInstall},
-		{"operator_is_sharded", s.testSharding},
-		{"objects_move_to_other_shard", s.testReshard},
-		{"breaker_takes_effect", s.testBreaker},
-		{"rules_take_effect_soon", s.testRuleLatency},
-		{"fault_takes_effect", s.testFault},
-		{"plugin_comes_from_registry", s.testRegistryPlugin},
-		{"probes_report_the_operator", func(t *testing.T) { s.mainOperator.testProbes(t) }},
-		{"no_container_has_restarted", s.assertNotRestarted},
-		{"containers_crash", s.testContainerCrashes},
-		{"leading_manager_crashes", s.testLeaderCrash},
-		{"hung_sidecar_is_named", s.testHungSidecar},
-		{"pods_run_without_managers", s.testWithoutManagers},
-		{"pod_settings_take_effect", s.testPodSettings},
-		{"sidecars_are_upgraded", s.testSidecarUpgrade},
-		{"other_injection_modes_work", s.testInjectionModes},
-		{"pods_start_and_end_in_time", s.testPodLatency},
-		{"everything_is_uninstalled", s.testUninstall},
+	l.runSteps(t, []step{
+		{"managers_are_installed", l.testInstall},
+		{"operator_is_sharded", l.testSharding},
+		{"objects_move_to_other_shard", l.testReshard},
+		{"breaker_takes_effect", l.testBreaker},
+		{"rules_take_effect_soon", l.testRuleLatency},
+		{"fault_takes_effect", l.testFault},
+		{"plugin_comes_from_registry", l.testRegistryPlugin},
+		{"probes_report_the_operator", func(t *testing.T) { l.mainOperator.testProbes(t) }},
+		{"no_container_has_restarted", l.assertNotRestarted},
+		{"containers_crash", l.testContainerCrashes},
+		{"leading_manager_crashes", l.testLeaderCrash},
+		{"hung_sidecar_is_named", l.testHungSidecar},
+		{"pods_run_without_managers", l.testWithoutManagers},
+		{"pod_settings_take_effect", l.testPodSettings},
+		{"sidecars_are_upgraded", l.testSidecarUpgrade},
+		{"other_injection_modes_work", l.testInjectionModes},
+		{"pods_start_and_end_in_time", l.testPodLatency},
+		{"everything_is_uninstalled", l.testUninstall},
 	})
 }
 
@@ -79,17 +79,17 @@ type step struct {
 // newLifecycle starts a node.
 func newLifecycle(t *testing.T) *lifecycle {
 	t.Helper()
-	s := &lifecycle{node: realnode.StartForTest(t, realnode.Options{})}
+	l := &lifecycle{node: realnode.StartForTest(t, realnode.Options{})}
 	t.Cleanup(func() {
 		if t.Failed() {
-			s.logClusterState(t)
+			l.logClusterState(t)
 		}
 	})
-	return s
+	return l
 }
 
 // runSteps runs steps in order, up to the first that fails.
-func (s *lifecycle) runSteps(t *testing.T, chapters []step) {
+func (l *lifecycle) runSteps(t *testing.T, chapters []step) {
 	t.Helper()
 	begin := time.Now()
 	for _, chapter := range chapters {
@@ -101,27 +101,27 @@ func (s *lifecycle) runSteps(t *testing.T, chapters []step) {
 }
 
 // kubectl runs a command that must succeed.
-func (s *lifecycle) kubectl(t *testing.T, input string, arguments ...string) string {
+func (l *lifecycle) kubectl(t *testing.T, input string, arguments ...string) string {
 	t.Helper()
-	return must(s.node.Kubectl(t.Context(), input, arguments...))(t)
+	return must(l.node.Kubectl(t.Context(), input, arguments...))(t)
 }
 
-func (s *lifecycle) apply(t *testing.T, manifest string) {
+func (l *lifecycle) apply(t *testing.T, manifest string) {
 	t.Helper()
-	s.kubectl(t, manifest, "apply", "--filename=-")
+	l.kubectl(t, manifest, "apply", "--filename=-")
 }
 
 // logClusterState is called when a step failed: the node still runs, but the test's context is cancelled.
-func (s *lifecycle) logClusterState(t *testing.T) {
+func (l *lifecycle) logClusterState(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
 	show := func(arguments ...string) {
-		output, err := s.node.Kubectl(ctx, "", arguments...)
+		output, err := l.node.Kubectl(ctx, "", arguments...)
 		t.Logf("kubectl %s: %v\n%s", strings.Join(arguments, " "), err, output)
 	}
 	show("get", "pods", "--all-namespaces", "--output=wide")
 	show("get", "shardingconfigs,circuitbreakers,faultinjections", "--all-namespaces", "--output=yaml")
 	show("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
-	pods, err := s.node.Client.CoreV1().Pods("").List(ctx, meta.ListOptions{})
+	pods, err := l.node.Client.CoreV1().Pods("").List(ctx, meta.ListOptions{})
 	if err != nil {
 		t.Log(err)
 		return

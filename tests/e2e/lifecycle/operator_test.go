@@ -42,8 +42,8 @@ type operator struct {
 	hasInitContainer bool
 }
 
-func (s *lifecycle) newOperator(name string, teams ...[]string) *operator {
-	return &operator{lifecycle: s, name: name, replicas: len(teams), teams: teams, steps: map[string]int{}}
+func (l *lifecycle) newOperator(name string, teams ...[]string) *operator {
+	return &operator{lifecycle: l, name: name, replicas: len(teams), teams: teams, steps: map[string]int{}}
 }
 
 func (op *operator) podName(i int) string { return fmt.Sprintf("%s-%d", op.name, i) }

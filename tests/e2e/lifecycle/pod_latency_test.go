@@ -50,25 +50,25 @@ type podTimings struct {
 	last time.Duration
 }
 
-func (s *lifecycle) testPodLatency(t *testing.T) {
-	op := s.newOperator("delay", []string{"team-o"})
-	s.apply(t, op.permissions())
-	s.apply(t, op.shardingConfigsByApp())
+func (l *lifecycle) testPodLatency(t *testing.T) {
+	op := l.newOperator("delay", []string{"team-o"})
+	l.apply(t, op.permissions())
+	l.apply(t, op.shardingConfigsByApp())
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Distributed", "--all", "shardingconfigs", "--timeout="+waitTimeout.String())
 	found := map[string][]*podTimings{}
 	for range podsPerKind / podsAtATime {
-		for _, l := range op.runPods(t) {
-			found[l.kind] = append(found[l.kind], l)
+		for _, timings := range op.runPods(t) {
+			found[timings.kind] = append(found[timings.kind], timings)
 		}
 	}
-	begins := func(l *podTimings) time.Duration { return l.start }
-	ends := func(l *podTimings) time.Duration { return l.end }
+	begins := func(timings *podTimings) time.Duration { return timings.start }
+	ends := func(timings *podTimings) time.Duration { return timings.end }
 	for kind := range podKinds {
 		t.Logf("%s: start %s; gone %s", kind, summary(durationsOf(found[kind], begins)), summary(durationsOf(found[kind], ends)))
 	}
-	t.Logf("our sidecar's first log line: %s", summary(durationsOf(found["mesh"], func(l *podTimings) time.Duration { return l.sidecar })))
-	t.Logf("its chain in force: %s", summary(durationsOf(found["mesh"], func(l *podTimings) time.Duration { return l.chain })))
-	last := func(l *podTimings) time.Duration { return l.last }
+	t.Logf("our sidecar's first log line: %s", summary(durationsOf(found["mesh"], func(timings *podTimings) time.Duration { return timings.sidecar })))
+	t.Logf("its chain in force: %s", summary(durationsOf(found["mesh"], func(timings *podTimings) time.Duration { return timings.chain })))
+	last := func(timings *podTimings) time.Duration { return timings.last }
 	for _, kind := range []string{"idle", "mesh"} {
 		t.Logf("%s: the sidecar ended %s after the operator", kind, summary(durationsOf(found[kind], last)))
 	}
@@ -93,8 +93,8 @@ func (s *lifecycle) testPodLatency(t *testing.T) {
 
 func durationsOf(lives []*podTimings, of func(*podTimings) time.Duration) []time.Duration {
 	var found []time.Duration
-	for _, l := range lives {
-		found = append(found, of(l))
+	for _, timings := range lives {
+		found = append(found, of(timings))
 	}
 	return found
 }
@@ -106,9 +106,9 @@ func (op *operator) runPods(t *testing.T) []*podTimings {
 	for i := range podsAtATime {
 		for _, k := range rand.Perm(len(podKinds)) {
 			kind := slices.Sorted(maps.Keys(podKinds))[k]
-			l := &podTimings{kind: kind, pod: fmt.Sprintf("%s-%d", kind, i)}
-			op.startPod(t, l)
-			found = append(found, l)
+			timings := &podTimings{kind: kind, pod: fmt.Sprintf("%s-%d", kind, i)}
+			op.startPod(t, timings)
+			found = append(found, timings)
 		}
 	}
 	// Kubelet has nothing else to do for them then.
@@ -118,10 +118,10 @@ func (op *operator) runPods(t *testing.T) []*podTimings {
 }
 
 // startPod starts one pod and waits until its operator works.
-func (op *operator) startPod(t *testing.T, l *podTimings) {
+func (op *operator) startPod(t *testing.T, timings *podTimings) {
 	t.Helper()
-	manifest := op.singlePod(l.pod, l.kind == "mesh")
-	if l.kind == "idle" {
+	manifest := op.singlePod(timings.pod, timings.kind == "mesh")
+	if timings.kind == "idle" {
 		manifest["spec"].(map[string]any)["initContainers"] = []any{map[string]any{
 			"name": idleSidecar, "image": realnode.WorkloadImage, "args": []string{"sleep"}, "restartPolicy": core.ContainerRestartPolicyAlways,
 		}}
@@ -130,14 +130,14 @@ func (op *operator) startPod(t *testing.T, l *podTimings) {
 	check(t, json.Unmarshal([]byte(asYAML(manifest)), &pod))
 	begin := time.Now()
 	must(op.node.Client.CoreV1().Pods(op.name).Create(t.Context(), &pod, meta.CreateOptions{}))(t)
-	eventually(t, l.pod+" works", func() error {
-		first, err := op.logTime(t, l.pod, operatorContainer, "")
-		l.start = first.Sub(begin)
+	eventually(t, timings.pod+" works", func() error {
+		first, err := op.logTime(t, timings.pod, operatorContainer, "")
+		timings.start = first.Sub(begin)
 		return err
 	})
-	if l.kind == "mesh" {
-		l.sidecar = must(op.logTime(t, l.pod, proxyContainer, ""))(t).Sub(begin)
-		l.chain = must(op.logTime(t, l.pod, proxyContainer, "chain is in force"))(t).Sub(begin)
+	if timings.kind == "mesh" {
+		timings.sidecar = must(op.logTime(t, timings.pod, proxyContainer, ""))(t).Sub(begin)
+		timings.chain = must(op.logTime(t, timings.pod, proxyContainer, "chain is in force"))(t).Sub(begin)
 	}
 }
 
@@ -146,18 +146,18 @@ func (op *operator) deletePods(t *testing.T, all []*podTimings) {
 	t.Helper()
 	pods := op.node.Client.CoreV1().Pods(op.name)
 	begun, between := map[*podTimings]time.Time{}, map[*podTimings]func() time.Duration{}
-	for _, l := range all {
-		between[l] = op.exitGap(t, l.pod, operatorContainer, podKinds[l.kind])
+	for _, timings := range all {
+		between[timings] = op.exitGap(t, timings.pod, operatorContainer, podKinds[timings.kind])
 	}
-	for _, l := range all {
-		begun[l] = time.Now()
-		check(t, pods.Delete(t.Context(), l.pod, meta.DeleteOptions{}))
+	for _, timings := range all {
+		begun[timings] = time.Now()
+		check(t, pods.Delete(t.Context(), timings.pod, meta.DeleteOptions{}))
 	}
 	eventually(t, "the pods are gone", func() error {
-		for l, begin := range begun {
-			if _, err := pods.Get(t.Context(), l.pod, meta.GetOptions{}); kerrors.IsNotFound(err) {
-				l.end, l.last = time.Since(begin), between[l]()
-				delete(begun, l)
+		for timings, begin := range begun {
+			if _, err := pods.Get(t.Context(), timings.pod, meta.GetOptions{}); kerrors.IsNotFound(err) {
+				timings.end, timings.last = time.Since(begin), between[timings]()
+				delete(begun, timings)
 			}
 		}
 		if len(begun) > 0 {

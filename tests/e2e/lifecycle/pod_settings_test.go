@@ -33,18 +33,18 @@ const (
 )
 
 // testPodSettings runs its subtests with pods in one namespace, all in one shard.
-func (s *lifecycle) testPodSettings(t *testing.T) {
-	op := s.newOperator("says", []string{"team-p"})
+func (l *lifecycle) testPodSettings(t *testing.T) {
+	op := l.newOperator("settings", []string{"team-p"})
 	op.apply(t, op.permissions())
 	op.makeItems(t)
-	s.apply(t, fmt.Sprintf("%s\n---\n%s", foreignItemManifest(op), op.createKubeconfig(t, "own", "ConfigMap", podTokenUser)))
+	l.apply(t, fmt.Sprintf("%s\n---\n%s", foreignItemManifest(op), op.createKubeconfig(t, "own", "ConfigMap", podTokenUser)))
 	op.apply(t, op.shardingConfigsByApp())
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Distributed", "--all", "shardingconfigs", "--timeout="+waitTimeout.String())
 	t.Run("flag_or_variable_bypasses_sidecar", op.testBypass)
 	t.Run("sidecar_uses_kubeconfig_volume", op.testKubeconfigVolume)
 	t.Run("settings_take_effect_in_processes", op.testSettings)
 	t.Run("image_is_pulled_with_secret", op.testPullSecret)
-	s.kubectl(t, "", "delete", "--namespace="+op.name, "pods,shardingconfigs,faultinjections,circuitbreakers", "--all", "--timeout="+waitTimeout.String())
+	l.kubectl(t, "", "delete", "--namespace="+op.name, "pods,shardingconfigs,faultinjections,circuitbreakers", "--all", "--timeout="+waitTimeout.String())
 }
 
 func foreignItemManifest(op *operator) string {
@@ -251,9 +251,9 @@ func (op *operator) assertSharedFolder(t *testing.T, pod, folder string) {
 const rateLimitManifest = `
 apiVersion: ctrlmesh.kusionstack.io/v1alpha1
 kind: CircuitBreaker
-metadata: {name: seldom, namespace: says}
+metadata: {name: seldom, namespace: settings}
 spec:
-  selector: {matchLabels: {app: says}}
+  selector: {matchLabels: {app: settings}}
   rateLimitings:
   - name: seldom
     triggerPolicy: LimiterOnly

@@ -30,12 +30,12 @@ var (
 	privateRegistryManifest   = fmt.Sprintf(`
 apiVersion: v1
 kind: Service
-metadata: {name: private, namespace: says}
+metadata: {name: private, namespace: settings}
 spec: {clusterIP: %[1]s, selector: {app: private}, ports: [{port: %[2]s}]}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: private, namespace: says, labels: {app: private}}
+metadata: {name: private, namespace: settings, labels: {app: private}}
 spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: registry, image: %[3]s, args: [serve, /registry.yaml], readinessProbe: {tcpSocket: {port: %[2]s}, periodSeconds: 1}}]

@@ -70,8 +70,8 @@ func (op *operator) assertRestartCount(t *testing.T, want int32) {
 }
 
 // testLivenessRestart: an operator whose liveness probe fails is restarted, and its sidecar is not.
-func (s *lifecycle) testLivenessRestart(t *testing.T) {
-	op := s.newOperator("sick", []string{"team-i"})
+func (l *lifecycle) testLivenessRestart(t *testing.T) {
+	op := l.newOperator("sick", []string{"team-i"})
 	op.apply(t, op.permissions())
 	op.apply(t, op.shardingConfigsByApp())
 	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Distributed", "--all", "shardingconfigs", "--timeout="+waitTimeout.String())

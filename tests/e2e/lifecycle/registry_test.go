@@ -58,9 +58,9 @@ type pluginVersion struct {
 	code                          int
 }
 
-func (s *lifecycle) testRegistryPlugin(t *testing.T) {
-	op := s.mainOperator
-	r := s.startRegistry(t)
+func (l *lifecycle) testRegistryPlugin(t *testing.T) {
+	op := l.mainOperator
+	r := l.startRegistry(t)
 	for _, v := range []pluginVersion{
 		{"1.0", "hello", `{protectedNamespaces: [payments]}`, "payments is protected by the plugin hello", http.StatusForbidden},
 		{"1.1", "scripted", `
@@ -90,22 +90,22 @@ func (s *lifecycle) testRegistryPlugin(t *testing.T) {
 	op.plugins = ""
 	op.apply(t, op.shardingConfigs())
 	op.waitEnforced(t)
-	s.kubectl(t, "", "delete", "namespace/registry", "--timeout="+waitTimeout.String())
+	l.kubectl(t, "", "delete", "namespace/registry", "--timeout="+waitTimeout.String())
 }
 
 // startRegistry runs a registry in the cluster. Its content is lost with its pod.
-func (s *lifecycle) startRegistry(t *testing.T) *registry.Registry {
+func (l *lifecycle) startRegistry(t *testing.T) *registry.Registry {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "registry.yaml")
 	check(t, os.WriteFile(config, must(registry.Configuration(":"+registryPort, "", ""))(t), 0o644))
-	s.loadImage(t, realnode.Image{
+	l.loadImage(t, realnode.Image{
 		Name: registryImage, User: "1000", Entrypoint: []string{"/registry"},
 		Files: map[string]string{"/registry": must(binaries.Path("registry"))(t), "/registry.yaml": config},
 	})
-	s.apply(t, registryManifest)
-	s.kubectl(t, "", "wait", "--namespace=registry", "--for=condition=Ready", "pod/registry", "--timeout="+waitTimeout.String())
-	pod := must(s.node.Client.CoreV1().Pods("registry").Get(t.Context(), "registry", meta.GetOptions{}))(t)
-	return registry.Remote(pod.Status.PodIP+":"+registryPort, s.node.Dial)
+	l.apply(t, registryManifest)
+	l.kubectl(t, "", "wait", "--namespace=registry", "--for=condition=Ready", "pod/registry", "--timeout="+waitTimeout.String())
+	pod := must(l.node.Client.CoreV1().Pods("registry").Get(t.Context(), "registry", meta.GetOptions{}))(t)
+	return registry.Remote(pod.Status.PodIP+":"+registryPort, l.node.Dial)
 }
 
 // assertRefusedByPlugin asserts that a pod's sidecar runs this version.

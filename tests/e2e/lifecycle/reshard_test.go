@@ -13,8 +13,8 @@ import (
 // loadInterval keeps more than one replica busy at a time, without overloading a small machine.
 const loadInterval = 20 * time.Millisecond
 
-func (s *lifecycle) testReshard(t *testing.T) {
-	op := s.mainOperator
+func (l *lifecycle) testReshard(t *testing.T) {
+	op := l.mainOperator
 	loser, winner := op.podName(1), op.podName(2)
 	stop := op.startLoad(t)
 	op.teams[1], op.teams[2] = []string{"team-d"}, []string{"team-b", "team-c"}

@@ -14,8 +14,8 @@ import (
 
 // This file brings a busy operator into the mesh by a rolling restart, and out of it again, as docs/install.md says.
 
-func (s *lifecycle) testRollingRestart(t *testing.T) {
-	op := s.newOperator("rolling", []string{"team-1"}, []string{"team-2"}, []string{"team-3"})
+func (l *lifecycle) testRollingRestart(t *testing.T) {
+	op := l.newOperator("rolling", []string{"team-1"}, []string{"team-2"}, []string{"team-3"})
 	op.apply(t, op.permissions())
 	history := op.recordWrites(t)
 	op.makeItems(t)

@@ -50,19 +50,19 @@ spec:
 }
 
 // testBreaker forces a breaker open for the operator's requests in one namespace.
-func (s *lifecycle) testBreaker(t *testing.T) {
-	op := s.mainOperator
+func (l *lifecycle) testBreaker(t *testing.T) {
+	op := l.mainOperator
 	pod := op.ownerPod("team-a")
 	address, end, err := op.node.Forward(t.Context(), op.name, pod, sidecarPort)
 	check(t, err)
 	defer end()
-	s.apply(t, breakerManifest)
-	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "circuitbreakers/writes", "--timeout="+waitTimeout.String())
+	l.apply(t, breakerManifest)
+	l.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "circuitbreakers/writes", "--timeout="+waitTimeout.String())
 	op.waitRefused(t, "team-a", "POST /api/v1/namespaces/team-a/configmaps")
 	if got := writeCode(t, address, "team-a"); got != http.StatusTooManyRequests {
 		t.Errorf("a write returns %d", got)
 	}
-	s.kubectl(t, "", "delete", "--namespace=operator", "circuitbreakers/writes")
+	l.kubectl(t, "", "delete", "--namespace=operator", "circuitbreakers/writes")
 	eventually(t, "writes pass when the breaker is deleted", func() error {
 		if got := writeCode(t, address, "team-a"); got != http.StatusCreated {
 			return fmt.Errorf("a write still returns %d", got)
@@ -74,12 +74,12 @@ func (s *lifecycle) testBreaker(t *testing.T) {
 }
 
 // testFault: the operator's requests in one namespace fail until the fault is deleted.
-func (s *lifecycle) testFault(t *testing.T) {
-	s.apply(t, s.mainOperator.faultManifest("updates", "configmaps", "update", "team-c", firstStatusCode))
-	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "faultinjections/updates", "--timeout="+waitTimeout.String())
-	s.mainOperator.waitRefused(t, "team-c", strconv.Itoa(firstStatusCode))
-	s.kubectl(t, "", "delete", "--namespace=operator", "faultinjections/updates")
-	eventually(t, "all objects are handled without rules", func() error { return s.mainOperator.checkHandled(t, "") })
+func (l *lifecycle) testFault(t *testing.T) {
+	l.apply(t, l.mainOperator.faultManifest("updates", "configmaps", "update", "team-c", firstStatusCode))
+	l.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "faultinjections/updates", "--timeout="+waitTimeout.String())
+	l.mainOperator.waitRefused(t, "team-c", strconv.Itoa(firstStatusCode))
+	l.kubectl(t, "", "delete", "--namespace=operator", "faultinjections/updates")
+	eventually(t, "all objects are handled without rules", func() error { return l.mainOperator.checkHandled(t, "") })
 }
 
 // waitRefused requests a step of every object, and waits until those of all other namespaces are handled, and the
@@ -113,8 +113,8 @@ func writeCode(t *testing.T, address, namespace string) int {
 }
 
 // testRuleLatency measures the time from `kubectl apply` to the last of all pods.
-func (s *lifecycle) testRuleLatency(t *testing.T) {
-	op := s.mainOperator
+func (l *lifecycle) testRuleLatency(t *testing.T) {
+	op := l.mainOperator
 	var addresses []string
 	for _, pod := range op.podNames() {
 		address, end, err := op.node.Forward(t.Context(), op.name, pod, sidecarPort)
@@ -125,13 +125,13 @@ func (s *lifecycle) testRuleLatency(t *testing.T) {
 	var all []time.Duration
 	for i := range ruleSamples {
 		begin := time.Now()
-		s.apply(t, op.faultManifest("timed", "configmaps", "list", "default", firstStatusCode+i))
+		l.apply(t, op.faultManifest("timed", "configmaps", "list", "default", firstStatusCode+i))
 		for _, address := range addresses {
 			waitStatusCode(t, address, firstStatusCode+i)
 		}
 		all = append(all, time.Since(begin))
 	}
-	s.kubectl(t, "", "delete", "--namespace=operator", "faultinjections/timed")
+	l.kubectl(t, "", "delete", "--namespace=operator", "faultinjections/timed")
 	for _, address := range addresses {
 		waitStatusCode(t, address, http.StatusOK)
 	}
@@ -163,9 +163,9 @@ func waitStatusCode(t *testing.T, address string, code int) {
 }
 
 // assertNotRestarted: every change so far took effect in running pods.
-func (s *lifecycle) assertNotRestarted(t *testing.T) {
-	now := s.mainOperator.allContainers(t)
-	for pod, before := range s.firstContainers {
+func (l *lifecycle) assertNotRestarted(t *testing.T) {
+	now := l.mainOperator.allContainers(t)
+	for pod, before := range l.firstContainers {
 		if now[pod] != before {
 			t.Errorf("%s was\n%s\nand is\n%s", pod, before, now[pod])
 		}

@@ -15,19 +15,19 @@ import (
 
 // This file shards the operator.
 
-func (s *lifecycle) testSharding(t *testing.T) {
-	s.mainOperator = s.newOperator("operator", []string{"team-a"}, []string{"team-b", "team-d"}, []string{"team-c"})
-	s.mainOperator.hasInitContainer = true
-	s.mainOperator.makeItems(t)
-	s.mainOperator.deployInMesh(t)
-	s.mainOperator.assertStepsHandled(t)
-	s.mainOperator.assertOneOwnerAtATime(t, nil)
-	for i, pod := range s.mainOperator.podNames() {
-		s.mainOperator.assertInitContainerListed(t, pod, s.mainOperator.teams[i]...)
-		s.mainOperator.assertVisible(t, pod, s.mainOperator.teams[i]...)
+func (l *lifecycle) testSharding(t *testing.T) {
+	l.mainOperator = l.newOperator("operator", []string{"team-a"}, []string{"team-b", "team-d"}, []string{"team-c"})
+	l.mainOperator.hasInitContainer = true
+	l.mainOperator.makeItems(t)
+	l.mainOperator.deployInMesh(t)
+	l.mainOperator.assertStepsHandled(t)
+	l.mainOperator.assertOneOwnerAtATime(t, nil)
+	for i, pod := range l.mainOperator.podNames() {
+		l.mainOperator.assertInitContainerListed(t, pod, l.mainOperator.teams[i]...)
+		l.mainOperator.assertVisible(t, pod, l.mainOperator.teams[i]...)
 	}
-	s.mainOperator.assertLeaders(t)
-	s.firstContainers = s.mainOperator.allContainers(t)
+	l.mainOperator.assertLeaders(t)
+	l.firstContainers = l.mainOperator.allContainers(t)
 }
 
 // assertVisible lists through a pod's sidecar, as its operator does.

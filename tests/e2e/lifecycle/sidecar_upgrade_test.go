@@ -15,18 +15,18 @@ import (
 // This file upgrades the sidecars of a busy operator as docs/install.md says.
 
 // testSidecarUpgrade configures another image in the managers, and restarts the operator, pod by pod.
-func (s *lifecycle) testSidecarUpgrade(t *testing.T) {
-	op := s.mainOperator
-	name, _ := nameAndTag(s.proxyImage)
+func (l *lifecycle) testSidecarUpgrade(t *testing.T) {
+	op := l.mainOperator
+	name, _ := nameAndTag(l.proxyImage)
 	next := name + ":next"
-	check(t, s.node.TagImage(t.Context(), s.proxyImage, next))
+	check(t, l.node.TagImage(t.Context(), l.proxyImage, next))
 	history := op.recordWrites(t)
 	ready := op.trackReady(t)
 	stop := history.requestSteps(t)
-	s.proxyImage = next
-	s.writeOverlay(t)
+	l.proxyImage = next
+	l.writeOverlay(t)
 	begin := time.Now()
-	s.runSection(t, "Upgrading", "-k deploy/", "-k "+s.overlay, "NAMESPACE", op.name, "statefulset/operator", "statefulset/"+op.name)
+	l.runSection(t, "Upgrading", "-k deploy/", "-k "+l.overlay, "NAMESPACE", op.name, "statefulset/operator", "statefulset/"+op.name)
 	t.Logf("%d pods had the new sidecar %s after the overlay was applied", op.replicas, rounded(time.Since(begin)))
 	stop(t)
 	op.assertSidecarRolledOut(t, next, ready())

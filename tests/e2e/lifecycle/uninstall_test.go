@@ -13,26 +13,26 @@ import (
 
 const groupPrefix = "ctrlmesh.kusionstack.io/"
 
-func (s *lifecycle) testUninstall(t *testing.T) {
-	all := append([]*operator{s.mainOperator}, s.otherOperators...)
+func (l *lifecycle) testUninstall(t *testing.T) {
+	all := append([]*operator{l.mainOperator}, l.otherOperators...)
 	forEachOperator(t, "out of the mesh", all, (*operator).leaveMesh)
-	steps := sectionCommands(t, "Uninstalling", "-k deploy/", "-k "+s.overlay)
+	steps := sectionCommands(t, "Uninstalling", "-k deploy/", "-k "+l.overlay)
 	if len(steps) != 3 {
 		t.Fatalf("docs/install.md has other steps than pods, rules and the installation: %q", steps)
 	}
 	eventually(t, "no pod asks for a sidecar", func() error {
-		if pods := s.runKubectl(t, steps[0]); pods != "" {
+		if pods := l.runKubectl(t, steps[0]); pods != "" {
 			return fmt.Errorf("%s still exist", pods)
 		}
 		return nil
 	})
-	s.runKubectl(t, steps[1])
-	s.runQuoted(t, "Uninstalling", "kubectl label namespaces --all "+groupPrefix+"control=false --overwrite")
-	s.waitLabelsGone(t)
-	s.runKubectl(t, steps[2])
-	s.assertNothingInstalled(t)
+	l.runKubectl(t, steps[1])
+	l.runQuoted(t, "Uninstalling", "kubectl label namespaces --all "+groupPrefix+"control=false --overwrite")
+	l.waitLabelsGone(t)
+	l.runKubectl(t, steps[2])
+	l.assertNothingInstalled(t)
 	forEachOperator(t, "alone again", all, (*operator).assertWorksWithoutMesh)
-	s.deleteRemains(t)
+	l.deleteRemains(t)
 }
 
 // forEachOperator runs a subtest for several operators in parallel.
@@ -69,12 +69,12 @@ func (op *operator) leaveMesh(t *testing.T) {
 }
 
 // waitLabelsGone waits until the manager has removed the labels from namespaces and objects.
-func (s *lifecycle) waitLabelsGone(t *testing.T) {
+func (l *lifecycle) waitLabelsGone(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{"namespaces", "configmaps", "pods"} {
 		eventually(t, "no "+kind+" have labels of shards", func() error {
 			for _, label := range []string{"shard-hash", "namespace"} {
-				if found := s.kubectl(t, "", "get", kind, "-A", "-l", groupPrefix+label, "--output=name"); found != "" {
+				if found := l.kubectl(t, "", "get", kind, "-A", "-l", groupPrefix+label, "--output=name"); found != "" {
 					return fmt.Errorf("%s is on %s", label, strings.ReplaceAll(found, "\n", " "))
 				}
 			}
@@ -84,18 +84,18 @@ func (s *lifecycle) waitLabelsGone(t *testing.T) {
 }
 
 // assertNothingInstalled looks for our objects, of every kind that an installation contains.
-func (s *lifecycle) assertNothingInstalled(t *testing.T) {
+func (l *lifecycle) assertNothingInstalled(t *testing.T) {
 	t.Helper()
 	kinds := "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
 	eventually(t, "nothing of the installation is left", func() error {
-		found := s.kubectl(t, "", "get", kinds, "--output=name")
+		found := l.kubectl(t, "", "get", kinds, "--output=name")
 		if left := slices.Collect(strings.Lines(found)); slices.ContainsFunc(left, func(name string) bool { return strings.Contains(name, "ctrlmesh") }) {
 			return fmt.Errorf("%q still exist", left)
 		}
 		return nil
 	})
 	for _, kind := range []string{"roles", "rolebindings"} {
-		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
+		if found := l.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
 			t.Errorf("%s still exist", found)
 		}
 	}
@@ -131,19 +131,19 @@ func (op *operator) assertWorksWithoutMesh(t *testing.T) {
 }
 
 // deleteRemains deletes what the document says that stays, with its commands, and looks for anything else.
-func (s *lifecycle) deleteRemains(t *testing.T) {
+func (l *lifecycle) deleteRemains(t *testing.T) {
 	t.Helper()
-	s.runQuoted(t, "Uninstalling", "kubectl delete configmaps,secrets -A -l app.kubernetes.io/managed-by=ctrlmesh-manager")
+	l.runQuoted(t, "Uninstalling", "kubectl delete configmaps,secrets -A -l app.kubernetes.io/managed-by=ctrlmesh-manager")
 	for _, kind := range []string{"configmaps", "secrets"} {
-		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
+		if found := l.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
 			t.Errorf("the document does not say how to delete these:\n%s", found)
 		}
 	}
-	for _, op := range append([]*operator{s.mainOperator}, s.otherOperators...) {
+	for _, op := range append([]*operator{l.mainOperator}, l.otherOperators...) {
 		for _, pod := range op.podNames() {
-			s.kubectl(t, "", "delete", "lease", "--namespace="+op.name, lock+"---"+pod)
+			l.kubectl(t, "", "delete", "lease", "--namespace="+op.name, lock+"---"+pod)
 		}
-		if left := s.kubectl(t, "", "get", "leases", "--namespace="+op.name, "--output=name"); strings.TrimSpace(left) != "lease.coordination.k8s.io/"+lock {
+		if left := l.kubectl(t, "", "get", "leases", "--namespace="+op.name, "--output=name"); strings.TrimSpace(left) != "lease.coordination.k8s.io/"+lock {
 			t.Errorf("beside the lock of %s there are %s", op.name, left)
 		}
 	}

@@ -272,9 +272,9 @@ func listCode(t *testing.T, address, resource string) int {
 }
 
 // helm runs Helm with the arguments of docs/install.md.
-func (s *lifecycle) helm(t *testing.T, arguments ...string) string {
+func (l *lifecycle) helm(t *testing.T, arguments ...string) string {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), must(binaries.Path("helm"))(t), append(arguments, "--namespace=ctrlmesh", "--kubeconfig="+s.node.Kubeconfig)...)
+	command := exec.CommandContext(t.Context(), must(binaries.Path("helm"))(t), append(arguments, "--namespace=ctrlmesh", "--kubeconfig="+l.node.Kubeconfig)...)
 	command.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
 	output, err := command.CombinedOutput()
 	if err != nil {

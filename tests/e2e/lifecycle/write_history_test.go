@@ -175,7 +175,7 @@ func (history *writeHistory) requestSteps(t *testing.T) (stop func(*testing.T)) 
 				continue
 			}
 			if err := history.op.requestStep(t.Context(), key); err != nil && t.Context().Err() == nil {
-				t.Errorf("ask for a step: %v", err)
+				t.Errorf("request a step: %v", err)
 				return
 			}
 		}
