@@ -57,7 +57,7 @@ var catalogueF = []catalogueCase{
 	{"F75_upstream_watch_ends_with_its_client", testUpstreamWatchEnds},
 	{"F76_slow_client_is_not_buffered_without_bound", testSlowClient},
 	{"F77_timeout_is_a_clean_end", func(t *testing.T, env *testEnv) {
-		// rawhttp fails on a body that is cut off.
+		// rawhttp fails on a truncated body.
 		env.readWatch(t, env.configMapsPath("watch=1&timeoutSeconds=1"))
 	}},
 	{"F78_refusals_at_the_start_pass_whole", func(t *testing.T, env *testEnv) {

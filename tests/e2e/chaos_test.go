@@ -66,9 +66,9 @@ type shardSource interface {
 	removeShards(t *testing.T)
 }
 
-// TestChaos: of three seeds in a row, one has shards made by hand that go on, one has its last shards deleted in the end, and one has
-// a root, which is resized and disabled in the end. No other test runs beside its operators: on two cores leaders would lose their
-// leases for want of time.
+// TestChaos runs rounds with consecutive seeds. Of three seeds in a row, one has manual shards that stay, one has
+// manual shards that are all deleted in the end, and one has a root that is resized and finally disabled. No other test
+// runs beside it, because leaders would lose their leases on two busy cores.
 func TestChaos(t *testing.T) {
 	m := newMesh(t, "--label-shard-hash=shard")
 	m.setLabelledKinds(t, "")

@@ -1,4 +1,4 @@
-// Package e2e tests the sidecar against a real kube-apiserver, with real clients.
+// Package e2e tests the sidecar and the manager against a real kube-apiserver, with real clients.
 //
 // This file contains what all tests share: one control plane, the programs under test, and the directory of logs.
 package e2e

@@ -38,7 +38,6 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 			flags := []string{"--app=" + set.app, "--kind=" + kind, "--lock=" + lockName, "--lock-namespace=" + lockNamespace}
 			left := startOperator(t, "left-"+kind, sidecarKubeconfig(t, startOperatorSidecar(t, lockNamespace, "s0", "a")), flags...)
 			right := startOperator(t, "right-"+kind, sidecarKubeconfig(t, startOperatorSidecar(t, lockNamespace, "s1", "b")), flags...)
-			// Both lead, each in its shard.
 			waitLeadingOperator(t, left)
 			waitLeadingOperator(t, right)
 			assertShardLocks(t, lockNamespace)

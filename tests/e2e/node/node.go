@@ -148,7 +148,7 @@ func serveLog(w http.ResponseWriter, r *http.Request) {
 }
 
 // echoContainer runs in all pods: a command prints itself and then its input, attach echoes lines in upper case, and
-// each port answers one line with its number.
+// each port sends back one line with its number.
 type echoContainer struct{}
 
 func (echoContainer) ExecInContainer(_ context.Context, _, _, _ string, command []string, in io.Reader, out, errs io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {

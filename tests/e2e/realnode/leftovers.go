@@ -89,7 +89,7 @@ func isOwnRoute(line string) bool {
 	}
 	destination, err := strconv.ParseUint(fields[1], 16, 32)
 	if err != nil {
-		return false // the heading
+		return false // the table's header
 	}
 	var bytes [4]byte
 	binary.NativeEndian.PutUint32(bytes[:], uint32(destination))

@@ -44,8 +44,7 @@ type Options struct {
 // Node is a running cluster of one node.
 type Node struct {
 	// Dir contains the node's files, data, keys and logs.
-	Dir string
-	// Name of the node.
+	Dir  string
 	Name string
 	// Cluster is the control plane.
 	Cluster *cluster.Cluster

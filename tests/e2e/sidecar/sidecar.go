@@ -64,8 +64,7 @@ type Sidecar struct {
 	// API is the address for controllers, Admin the one of /status; both `127.0.0.1:port`.
 	API, Admin string
 	// Volume is the chain's directory.
-	Volume *kubelet.Volume
-	// Process is the program.
+	Volume  *kubelet.Volume
 	Process *process.Process
 
 	options Options

@@ -2,11 +2,11 @@
 // other file.
 //
 //	pause            reaps orphans until SIGTERM: a pod's first container
-//	serve ADDRESS    HTTP: /file?path=PATH is a file's content, anything else the host name; ends with SIGTERM
-//	get URL          prints the body of an answer that is 200, and fails otherwise
-//	api PATH         the same for a path of the API server, with what is mounted for the pod's service account
+//	serve ADDRESS    serves HTTP: /file?path=PATH returns a file, any other path the host name; ends with SIGTERM
+//	get URL          prints the body of a response with status 200, and fails otherwise
+//	api PATH         the same for a path of the API server, with the mounted credentials of the pod's service account
 //	lookup NAME      prints the addresses of a name, in order
-//	redirect IP PORT sends what the pod sends to TCP port 80 of an address to a port of its own; needs NET_ADMIN
+//	redirect IP PORT redirects the pod's connections to TCP port 80 of IP to its own port PORT; needs NET_ADMIN
 //	sleep            waits for SIGTERM
 package main
 
@@ -45,7 +45,7 @@ func run(args []string) error {
 		"pause": {0, pause}, "sleep": {0, sleep}, "serve": {1, serve}, "get": {1, get}, "api": {1, api}, "lookup": {1, lookup}, "redirect": {2, redirect},
 	}
 	if len(args) == 0 {
-		return errors.New("which command? See the source")
+		return errors.New("a command is missing; see the package comment")
 	}
 	command, ok := commands[args[0]]
 	if !ok || len(args[1:]) != command.arguments {
