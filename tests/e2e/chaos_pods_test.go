@@ -143,7 +143,7 @@ func (r *replica) recordVisibleObjects(ctx context.Context, log *ownershipLog) {
 		if keys, version, err := r.listVisible(ctx); err == nil {
 			seen := time.Now()
 			for _, key := range keys {
-				log.recordWrite(key, version, observedWrite{writer: r.pod, seen: seen, description: "was shown it", isSighting: true})
+				log.recordWrite(key, version, observedWrite{writer: r.pod, seen: seen, description: "was shown the object", isSighting: true})
 			}
 		}
 		select {
