@@ -102,7 +102,7 @@ test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators 
 e2e-node: export CTRLMESH_NODE = required
 e2e-node: build plugins cluster earlier ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
-		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./memory/... ./realnode/... ./story/...
+		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./memory/... ./realnode/... ./lifecycle/...
 
 .PHONY: soak
 soak: export CTRLMESH_CHAOS_ROUNDS ?= 100

@@ -18,42 +18,42 @@ import (
 // Group D of the catalogue: selectors.
 
 var catalogueD = []catalogueCase{
-	{"D41_contradicting_client_selector_is_an_empty_list", contradictingSelector},
-	{"D42_field_selector_by_name", fieldSelectorByName},
-	{"D43_field_selector_by_namespace", func(t *testing.T, v *view) {
-		query := "fieldSelector=metadata.namespace%3D" + v.namespace
-		v.like(t, get("/api/v1/configmaps?"+query), "/api/v1/configmaps?"+query+"&labelSelector=shard%3Da")
-		narrowed(t, v.get(t, "/api/v1/configmaps?"+query))
+	{"D41_contradicting_client_selector_is_an_empty_list", testContradictingSelector},
+	{"D42_field_selector_by_name", testFieldSelectorByName},
+	{"D43_field_selector_by_namespace", func(t *testing.T, env *testEnv) {
+		query := "fieldSelector=metadata.namespace%3D" + env.namespace
+		env.assertMatchesDirect(t, getRequest("/api/v1/configmaps?"+query), "/api/v1/configmaps?"+query+"&labelSelector=shard%3Da")
+		assertNarrowed(t, env.get(t, "/api/v1/configmaps?"+query))
 	}},
-	{"D44_field_selector_by_uid_is_400", func(t *testing.T, v *view) {
-		response := v.get(t, v.configMaps("fieldSelector=metadata.uid%3D1"))
+	{"D44_field_selector_by_uid_is_400", func(t *testing.T, env *testEnv) {
+		response := env.get(t, env.configMapsPath("fieldSelector=metadata.uid%3D1"))
 		if response.Status != http.StatusBadRequest {
 			t.Errorf("status %d: %s", response.Status, response.Body)
 		}
 	}},
-	{"D45_invalid_selector_of_a_plugin_follows_its_failure_policy", invalidPluginSelector},
-	{"D46_matching_nothing", func(t *testing.T, v *view) {
+	{"D45_invalid_selector_of_a_plugin_follows_its_failure_policy", testInvalidPluginSelector},
+	{"D46_matching_nothing", func(t *testing.T, env *testEnv) {
 		rule := shardRule("s0", "a")
 		rule.Limits[0].Selector.MatchExpressions = append(rule.Limits[0].Selector.MatchExpressions,
 			sidecar.Requirement{Key: "shard", Operator: "NotIn", Values: []string{"a"}})
-		empty(t, must(through(startShard(t, rule)).Do(t.Context(), get(v.configMaps(""))))(t))
+		assertEmptyList(t, must(sidecarTarget(startShardSidecar(t, rule)).Do(t.Context(), getRequest(env.configMapsPath(""))))(t))
 	}},
-	{"D47_mine_or_unlabelled", mineOrUnlabelled},
-	{"D48_client_selector_is_never_widened", func(t *testing.T, v *view) {
+	{"D47_mine_or_unlabelled", testMineOrUnlabelled},
+	{"D48_client_selector_is_never_widened", func(t *testing.T, env *testEnv) {
 		client := "app in (x,y),app!=y,!none,app"
-		_, event := v.arrived(t, get(v.configMaps("labelSelector="+url.QueryEscape(client))))
+		_, event := env.doAudited(t, getRequest(env.configMapsPath("labelSelector="+url.QueryEscape(client))))
 		arrived := must(url.Parse(event.RequestURI))(t).Query().Get("labelSelector")
 		for _, part := range []string{"app!=y", "!none", "shard"} {
 			if !strings.Contains(arrived, part) {
 				t.Errorf("upstream got %q, without %q", arrived, part)
 			}
 		}
-		v.like(t, get(v.configMaps("labelSelector="+url.QueryEscape(client))), v.configMaps("labelSelector="+url.QueryEscape(client+",shard=a")))
+		env.assertMatchesDirect(t, getRequest(env.configMapsPath("labelSelector="+url.QueryEscape(client))), env.configMapsPath("labelSelector="+url.QueryEscape(client+",shard=a")))
 	}},
 }
 
-// empty demands a list that a client can use: 200, no items (but not null) and a resource version.
-func empty(t *testing.T, response *rawhttp.Response) {
+// assertEmptyList asserts a list that clients accept: 200, `items` empty but not null, and a resource version.
+func assertEmptyList(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	var list core.ConfigMapList
 	if response.Status != http.StatusOK || json.Unmarshal(response.Body, &list) != nil {
@@ -64,9 +64,9 @@ func empty(t *testing.T, response *rawhttp.Response) {
 	}
 }
 
-func contradictingSelector(t *testing.T, v *view) {
-	empty(t, v.get(t, v.configMaps("labelSelector=shard%3Db")))
-	stream := must(v.through.Open(t.Context(), get(v.configMaps(
+func testContradictingSelector(t *testing.T, env *testEnv) {
+	assertEmptyList(t, env.get(t, env.configMapsPath("labelSelector=shard%3Db")))
+	stream := must(env.proxied.Open(t.Context(), getRequest(env.configMapsPath(
 		"labelSelector=shard%3Db&watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"))))(t)
 	defer stream.Close()
 	line := must(stream.Line())(t)
@@ -75,39 +75,39 @@ func contradictingSelector(t *testing.T, v *view) {
 	}
 }
 
-// fieldSelectorByName: authorizers read the name from the field selector, so it must arrive as it was sent.
-func fieldSelectorByName(t *testing.T, v *view) {
-	narrowed(t, v.get(t, v.configMaps("fieldSelector=metadata.name%3Dmine-x")))
-	empty(t, v.get(t, v.configMaps("fieldSelector=metadata.name%3Dforeign-x")))
-	v.watched(t, v.configMaps("fieldSelector=metadata.name%3Dmine-x&watch=1&timeoutSeconds=1"))
+// testFieldSelectorByName: authorizers read the name from the field selector, so it must arrive unchanged.
+func testFieldSelectorByName(t *testing.T, env *testEnv) {
+	assertNarrowed(t, env.get(t, env.configMapsPath("fieldSelector=metadata.name%3Dmine-x")))
+	assertEmptyList(t, env.get(t, env.configMapsPath("fieldSelector=metadata.name%3Dforeign-x")))
+	env.readWatch(t, env.configMapsPath("fieldSelector=metadata.name%3Dmine-x&watch=1&timeoutSeconds=1"))
 
-	token := must(shared.cluster.ServiceAccountToken(t.Context(), v.namespace, "reader"))(t)
+	token := must(shared.cluster.ServiceAccountToken(t.Context(), env.namespace, "reader"))(t)
 	role := &rbac.Role{
 		ObjectMeta: meta.ObjectMeta{Name: "reader"},
 		Rules:      []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}, ResourceNames: []string{"mine-x"}}},
 	}
-	_, err := shared.client.RbacV1().Roles(v.namespace).Create(t.Context(), role, meta.CreateOptions{})
+	_, err := shared.client.RbacV1().Roles(env.namespace).Create(t.Context(), role, meta.CreateOptions{})
 	check(t, err)
 	binding := &rbac.RoleBinding{
 		ObjectMeta: meta.ObjectMeta{Name: "reader"},
 		RoleRef:    rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "Role", Name: "reader"},
-		Subjects:   []rbac.Subject{{Kind: rbac.ServiceAccountKind, Namespace: v.namespace, Name: "reader"}},
+		Subjects:   []rbac.Subject{{Kind: rbac.ServiceAccountKind, Namespace: env.namespace, Name: "reader"}},
 	}
-	_, err = shared.client.RbacV1().RoleBindings(v.namespace).Create(t.Context(), binding, meta.CreateOptions{})
+	_, err = shared.client.RbacV1().RoleBindings(env.namespace).Create(t.Context(), binding, meta.CreateOptions{})
 	check(t, err)
 	credentials := "Authorization: Bearer " + token
 	eventually(t, "the role is in force", func() error {
-		return statusIs(v.get(t, v.configMaps("fieldSelector=metadata.name%3Dmine-x"), credentials), http.StatusOK)
+		return checkStatus(env.get(t, env.configMapsPath("fieldSelector=metadata.name%3Dmine-x"), credentials), http.StatusOK)
 	})
 	for _, query := range []string{"", "fieldSelector=metadata.name%3Dforeign-x"} {
-		check(t, statusIs(v.get(t, v.configMaps(query), credentials), http.StatusForbidden))
+		check(t, checkStatus(env.get(t, env.configMapsPath(query), credentials), http.StatusForbidden))
 	}
 }
 
-func mineOrUnlabelled(t *testing.T, v *view) {
+func testMineOrUnlabelled(t *testing.T, env *testEnv) {
 	rule := shardRule("s0", "a")
 	rule.Limits[0].Selector.MatchExpressions = []sidecar.Requirement{{Key: "shard", Operator: "NotIn", Values: []string{"b"}}}
-	response := must(through(startShard(t, rule)).Do(t.Context(), get(v.configMaps("labelSelector=app%3Dx"))))(t)
+	response := must(sidecarTarget(startShardSidecar(t, rule)).Do(t.Context(), getRequest(env.configMapsPath("labelSelector=app%3Dx"))))(t)
 	var list core.ConfigMapList
 	check(t, json.Unmarshal(response.Body, &list))
 	if len(list.Items) != 2 || list.Items[0].Name != "foreign-none" || list.Items[1].Name != "mine-x" {
@@ -115,10 +115,10 @@ func mineOrUnlabelled(t *testing.T, v *view) {
 	}
 }
 
-// invalidPluginSelector: a plugin whose selector is none fails the request, or is left out, as its entry says; whatever
-// it says, another entry's S is never lost.
-func invalidPluginSelector(t *testing.T, v *view) {
-	shard, scripted := plugin(t, "shard-selector"), plugin(t, "scripted")
+// testInvalidPluginSelector: a plugin that returns an invalid selector fails the request, or is ignored, as its entry's
+// onFailure says. Another entry's S stays in force in both cases.
+func testInvalidPluginSelector(t *testing.T, env *testEnv) {
+	shard, scripted := readPlugin(t, "shard-selector"), readPlugin(t, "scripted")
 	for _, invalid := range []string{"-a=b", "a=b=c", "shard in (", "a=" + strings.Repeat("x", 64), ""} {
 		script := map[string]any{
 			"subscribe": []any{map[string]any{"resources": []string{"configmaps"}}},
@@ -128,10 +128,10 @@ func invalidPluginSelector(t *testing.T, v *view) {
 			entry := sidecar.NewEntry("shard-selector/s0", shard, shardRule("s0", "a"))
 			broken := sidecar.NewEntry("scripted/broken", scripted, script)
 			broken.OnFailure, broken.Order = policy, 50
-			chain := sidecar.NewChain(1, broken, entry).With(shard, scripted)
+			chain := sidecar.NewChain(1, broken, entry).WithPlugins(shard, scripted)
 			s := startSidecar(t, sidecar.Options{Chain: &chain})
-			response := must(through(s).Do(t.Context(), get(v.configMaps(""))))(t)
-			isolated(t, response)
+			response := must(sidecarTarget(s).Do(t.Context(), getRequest(env.configMapsPath(""))))(t)
+			assertNoForeign(t, response)
 			if response.Status != status {
 				t.Errorf("selector %.20q with policy %s: status %d: %.300s", invalid, policy, response.Status, response.Body)
 			}

@@ -15,166 +15,169 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// The catalogue: known ways around a shard's selector S (`shard=a`), each case by its number. A case passes only if no
-// foreign object appears and the status is the one that the catalogue names. README.md lists the numbers that concern
-// modes which do not exist yet.
+// The catalogue lists known ways around a shard's selector S (`shard=a`), each case by its number. A case passes only
+// if no foreign object appears and the status code is the one that the catalogue names. README.md lists the numbers of
+// modes that do not exist yet.
 
 type catalogueCase struct {
 	name string
-	run  func(*testing.T, *view)
+	run  func(*testing.T, *testEnv)
 }
 
-// view is one API server seen in two ways: through a sidecar that owns shard `a`, and directly.
-type view struct {
+// testEnv gives access to one API server in two ways: through a sidecar of shard `a`, and directly.
+type testEnv struct {
 	sidecar *sidecar.Sidecar
-	through rawhttp.Target
+	proxied rawhttp.Target
 	direct  rawhttp.Target
-	// namespace is seeded (see seed_test.go), and so is the other one.
-	namespace, other string
+	// namespace and otherNamespace are seeded (see seed_test.go).
+	namespace, otherNamespace string
 }
 
 func TestCatalogue(t *testing.T) {
-	v := newView(t)
+	env := newTestEnv(t)
 	for _, group := range [][]catalogueCase{
 		catalogueA, catalogueB, catalogueC, catalogueD, catalogueE, catalogueF, catalogueG, catalogueH,
 	} {
 		for _, c := range group {
-			t.Run(c.name, func(t *testing.T) { c.run(t, v) })
+			t.Run(c.name, func(t *testing.T) { c.run(t, env) })
 		}
 	}
 }
 
-// TestCatalogueOverHTTP2 asks the questions about queries, paths and encodings once more in HTTP/2, whose requests may
-// hold bytes that HTTP/1.1 can't.
+// TestCatalogueOverHTTP2 repeats the cases about queries, paths and encodings over HTTP/2, whose requests may contain
+// bytes that HTTP/1.1 can't carry.
 func TestCatalogueOverHTTP2(t *testing.T) {
-	v := newView(t)
-	v.through.HTTP2 = true
+	env := newTestEnv(t)
+	env.proxied.HTTP2 = true
 	for _, group := range [][]catalogueCase{catalogueA, catalogueB, catalogueC, catalogueG} {
 		for _, c := range group {
-			t.Run(c.name, func(t *testing.T) { c.run(t, v) })
+			t.Run(c.name, func(t *testing.T) { c.run(t, env) })
 		}
 	}
-	t.Run("bytes_that_only_HTTP2_can_carry", func(t *testing.T) {
+	t.Run("bytes_that_only_HTTP2_can_carry_are_refused", func(t *testing.T) {
 		for _, target := range []string{
-			v.configMaps("labelSelector=app in (x)"), v.configMaps("labelSelector=app=x\t"), v.configMaps("a=\r\nb&labelSelector=app%3Dx"),
-			v.configMaps("") + " ", " " + v.configMaps(""), v.configMaps("") + " HTTP/1.1\r\nX: y", "", "*", "configmaps", "http://x" + v.configMaps(""),
-			"x" + v.configMaps(""), v.configMaps("labelSelector=app%3Dx\x00"), "//localhost" + v.configMaps(""),
+			env.configMapsPath("labelSelector=app in (x)"), env.configMapsPath("labelSelector=app=x\t"), env.configMapsPath("a=\r\nb&labelSelector=app%3Dx"),
+			env.configMapsPath("") + " ", " " + env.configMapsPath(""), env.configMapsPath("") + " HTTP/1.1\r\nX: y", "", "*", "configmaps", "http://x" + env.configMapsPath(""),
+			"x" + env.configMapsPath(""), env.configMapsPath("labelSelector=app%3Dx\x00"), "//localhost" + env.configMapsPath(""),
 		} {
-			response, err := v.through.Do(t.Context(), get(target))
+			response, err := env.proxied.Do(t.Context(), getRequest(target))
 			if err != nil {
-				continue // the stream was reset: nothing came of it
+				continue // the stream was reset: the request was refused
 			}
-			isolated(t, response)
+			assertNoForeign(t, response)
 		}
 	})
 }
 
-func newView(t *testing.T) *view {
+func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
-	s := startShard(t, shardRule("s0", "a"))
-	v := &view{sidecar: s, through: through(s), direct: shared.direct, namespace: newNamespace(t), other: newNamespace(t)}
-	seed(t, v.namespace)
-	seed(t, v.other)
-	return v
+	s := startShardSidecar(t, shardRule("s0", "a"))
+	env := &testEnv{sidecar: s, proxied: sidecarTarget(s), direct: shared.direct, namespace: newNamespace(t), otherNamespace: newNamespace(t)}
+	seedNamespace(t, env.namespace)
+	seedNamespace(t, env.otherNamespace)
+	return env
 }
 
-// configMaps is the path of the seeded namespace's collection with a query.
-func (v *view) configMaps(query string) string {
-	path := "/api/v1/namespaces/" + v.namespace + "/configmaps"
+// configMapsPath returns the path of the seeded namespace's ConfigMaps, with a query.
+func (env *testEnv) configMapsPath(query string) string {
+	path := "/api/v1/namespaces/" + env.namespace + "/configmaps"
 	if query != "" {
 		path += "?" + query
 	}
 	return path
 }
 
-// get sends a GET through the sidecar. A stream that is reset, which is how HTTP/2 refuses what is no request, counts as
-// an empty 400.
-func (v *view) get(t *testing.T, path string, headers ...string) *rawhttp.Response {
+// get sends a GET through the sidecar. A reset stream, which is how HTTP/2 refuses a malformed request, counts as an
+// empty 400.
+func (env *testEnv) get(t *testing.T, path string, headers ...string) *rawhttp.Response {
 	t.Helper()
-	response, err := v.through.Do(t.Context(), rawhttp.Request{Path: path, Headers: headers})
-	if v.through.HTTP2 && errors.Is(err, rawhttp.ErrClosed) {
+	response, err := env.proxied.Do(t.Context(), rawhttp.Request{Path: path, Headers: headers})
+	if env.proxied.HTTP2 && errors.Is(err, rawhttp.ErrClosed) {
 		return &rawhttp.Response{Status: http.StatusBadRequest, Header: http.Header{}}
 	}
 	check(t, err)
 	return response
 }
 
-// isolated fails if the answer shows anything of another shard.
-func isolated(t *testing.T, response *rawhttp.Response) {
+// assertNoForeign fails if the response contains anything of another shard.
+func assertNoForeign(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	text := must(response.Text())(t)
 	if at := bytes.Index(text, []byte("foreign")); at >= 0 {
-		t.Fatalf("an object of another shard got through (status %d): ...%.300s", response.Status, text[max(0, at-100):])
+		t.Fatalf("the response contains an object of another shard (status %d): ...%.300s", response.Status, text[max(0, at-100):])
 	}
 }
 
-// narrowed demands 200, something of the own shard and nothing of another one.
-func narrowed(t *testing.T, response *rawhttp.Response) {
+// assertNarrowed asserts 200, with objects of this shard and none of another.
+func assertNarrowed(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	if response.Status != http.StatusOK {
 		t.Fatalf("status %d: %s", response.Status, response.Body)
 	}
-	isolated(t, response)
+	assertNoForeign(t, response)
 	if text := must(response.Text())(t); !bytes.Contains(text, []byte("mine")) {
-		t.Fatalf("nothing of the own shard in the answer: %.600s", text)
+		t.Fatalf("the response contains no object of this shard: %.600s", text)
 	}
 }
 
-// refusedOrNarrowed is for requests that upstream reads in an odd way: a 400 is as good as the shard's objects.
-func refusedOrNarrowed(t *testing.T, response *rawhttp.Response) {
+// assertRefusedOrNarrowed is for requests that upstream reads in an unusual way: a 400 is as good as the shard's
+// objects.
+func assertRefusedOrNarrowed(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	if response.Status == http.StatusBadRequest {
-		isolated(t, response)
+		assertNoForeign(t, response)
 		return
 	}
-	narrowed(t, response)
+	assertNarrowed(t, response)
 }
 
-// like demands the very bytes that the API server answers when asked directly for `path`, and no foreign object.
-func (v *view) like(t *testing.T, asked rawhttp.Request, path string) {
+// assertMatchesDirect asserts the exact bytes that the API server returns for a direct request to `path`, and no
+// foreign object.
+func (env *testEnv) assertMatchesDirect(t *testing.T, request rawhttp.Request, path string) {
 	t.Helper()
-	direct := asked
+	direct := request
 	direct.Path = path
-	isolated(t, v.same(t, asked, direct))
+	assertNoForeign(t, env.compareWithDirect(t, request, direct))
 }
 
-// asUpstream demands the answer of a direct call, whatever it is.
-func (v *view) asUpstream(t *testing.T, asked rawhttp.Request) *rawhttp.Response {
+// assertSameAsDirect asserts the response of a direct request, whatever it is.
+func (env *testEnv) assertSameAsDirect(t *testing.T, request rawhttp.Request) *rawhttp.Response {
 	t.Helper()
-	return v.same(t, asked, asked)
+	return env.compareWithDirect(t, request, request)
 }
 
-// same sends one request directly and one through the sidecar. Answers that differ count only if a second direct one is
-// like the first (other writes move resource versions), and that each time: a Table tells how old things are, in seconds.
-func (v *view) same(t *testing.T, asked, direct rawhttp.Request) *rawhttp.Response {
+// compareWithDirect sends a request directly and through the sidecar. A difference counts only if a second direct
+// response equals the first (other writes move resource versions), and only if it occurs five times: a Table contains
+// ages in seconds.
+func (env *testEnv) compareWithDirect(t *testing.T, request, direct rawhttp.Request) *rawhttp.Response {
 	t.Helper()
 	restless, differed := "", 0
 	for range 20 {
 		answer := make(chan func(*testing.T) *rawhttp.Response, 1)
-		go func() { answer <- must(v.direct.Do(t.Context(), direct)) }()
-		got, err := v.through.Do(t.Context(), asked)
+		go func() { answer <- must(env.direct.Do(t.Context(), direct)) }()
+		got, err := env.proxied.Do(t.Context(), request)
 		before := (<-answer)(t)
 		check(t, err)
-		d := difference(before, got)
+		d := responseDifference(before, got)
 		if d == "" {
 			return got
 		}
-		if restless = difference(before, must(v.direct.Do(t.Context(), direct))(t)); restless != "" {
+		if restless = responseDifference(before, must(env.direct.Do(t.Context(), direct))(t)); restless != "" {
 			continue
 		}
 		if differed++; differed == 5 {
-			t.Fatalf("%s %s %q differs from a direct %s: %s", asked.Method, asked.Path, asked.Headers, direct.Path, d)
+			t.Fatalf("%s %s %q differs from a direct %s: %s", request.Method, request.Path, request.Headers, direct.Path, d)
 		}
 	}
-	t.Fatalf("a direct %s %q never gives the same answer twice: %s", direct.Path, direct.Headers, restless)
+	t.Fatalf("repeated direct requests to %s %q differ from each other: %s", direct.Path, direct.Headers, restless)
 	return nil
 }
 
-// differing headers belong to a connection or to one single request.
-var differing = []string{"Audit-Id", "Date", "Connection", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Trailer"}
+// perRequestHeaders differ between connections or between requests.
+var perRequestHeaders = []string{"Audit-Id", "Date", "Connection", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Trailer"}
 
-// difference between two answers in words; empty if there is none that matters.
-func difference(want, got *rawhttp.Response) string {
+// responseDifference describes the difference between two responses; it is empty if none matters.
+func responseDifference(want, got *rawhttp.Response) string {
 	if want.Status != got.Status {
 		return fmt.Sprintf("status %d, want %d: %.600s", got.Status, want.Status, got.Body)
 	}
@@ -182,7 +185,7 @@ func difference(want, got *rawhttp.Response) string {
 		return fmt.Sprintf("body:\n%.1500q\nwant:\n%.1500q", got.Body, want.Body)
 	}
 	expected, actual := want.Header.Clone(), got.Header.Clone()
-	for _, name := range differing {
+	for _, name := range perRequestHeaders {
 		expected.Del(name)
 		actual.Del(name)
 	}
@@ -192,8 +195,8 @@ func difference(want, got *rawhttp.Response) string {
 	return ""
 }
 
-// bodyToCompare is the body, but for CBOR: there the API server writes the fields of a custom resource in random order, so
-// that only the bytes as a set can be compared.
+// bodyToCompare returns the body, but sorts the bytes of CBOR: there the API server writes the fields of a custom
+// resource in random order.
 func bodyToCompare(response *rawhttp.Response) []byte {
 	if !strings.HasPrefix(response.Header.Get("Content-Type"), "application/cbor") {
 		return response.Body
@@ -203,25 +206,25 @@ func bodyToCompare(response *rawhttp.Response) []byte {
 	return sorted
 }
 
-// arrived sends a request through the sidecar and returns what the API server noted of it.
-func (v *view) arrived(t *testing.T, request rawhttp.Request) (*rawhttp.Response, *audit.Event) {
+// doAudited sends a request through the sidecar and returns the API server's audit event for it.
+func (env *testEnv) doAudited(t *testing.T, request rawhttp.Request) (*rawhttp.Response, *audit.Event) {
 	t.Helper()
-	id := unique("audit-" + v.namespace)
+	id := uniqueName("audit-" + env.namespace)
 	request.Headers = append(slices.Clone(request.Headers), "Audit-ID: "+id)
-	response := must(v.through.Do(t.Context(), request))(t)
+	response := must(env.proxied.Do(t.Context(), request))(t)
 	var event *audit.Event
 	eventually(t, "audit event of "+request.Path, func() (err error) {
-		event, err = shared.cluster.Audited(id)
+		event, err = shared.cluster.AuditEvent(id)
 		return err
 	})
 	return response, event
 }
 
-// watched reads a watch that ends by itself after `timeoutSeconds=1`, which the caller puts into the path.
-func (v *view) watched(t *testing.T, path string, headers ...string) string {
+// readWatch reads a watch that ends by itself; the caller puts `timeoutSeconds=1` into the path.
+func (env *testEnv) readWatch(t *testing.T, path string, headers ...string) string {
 	t.Helper()
-	response := v.get(t, path, headers...)
-	narrowed(t, response)
+	response := env.get(t, path, headers...)
+	assertNarrowed(t, response)
 	text := string(must(response.Text())(t))
 	if !strings.Contains(text, "ADDED") {
 		t.Fatalf("%s is not a watch: %.600s", path, text)

@@ -22,12 +22,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file finds a published bug of an operator that nobody touched, with a rule from a file: cert-manager v1.9.2 makes two
-// requests for one revision of a certificate when it hears of the first one late, and then issues nothing until a person
-// deletes one (github.com/cert-manager/cert-manager, issues 4956 and 6837).
+// This file reproduces a published bug of an unmodified operator with a FaultInjection from a file: cert-manager v1.9.2
+// creates two CertificateRequests for one revision of a certificate if it learns of the first one late. Then it issues
+// nothing until a person deletes one (github.com/cert-manager/cert-manager, issues 4956 and 6837).
 
-// stuck is what cert-manager then says.
-const stuck = "Multiple matching CertificateRequest resources exist, delete one of them"
+// stuckMessage is cert-manager's message in that state.
+const stuckMessage = "Multiple matching CertificateRequest resources exist, delete one of them"
 
 var (
 	certificates        = certManagerResource("certificates")
@@ -42,36 +42,36 @@ func certManagerResource(plural string) schema.GroupVersionResource {
 func TestCertManager(t *testing.T) {
 	t.Parallel()
 	installCertManager(t, shared.cluster)
-	t.Run("control", func(t *testing.T) {
+	t.Run("certificate_is_issued_without_fault", func(t *testing.T) {
 		t.Parallel()
 		m := startCertManager(t, nil)
-		m.certify(t)
-		m.issued(t)
-		if requests := m.requests(t); len(requests) != 1 || strings.Contains(m.log(t), stuck) {
-			t.Errorf("it made the requests %v:\n%s", requests, m.process.LogTail(4096))
+		m.requestCertificate(t)
+		m.waitIssued(t)
+		if requests := m.certificateRequests(t); len(requests) != 1 || strings.Contains(m.readLog(t), stuckMessage) {
+			t.Errorf("cert-manager created the requests %v:\n%s", requests, m.process.LogTail(4096))
 		}
 	})
-	t.Run("late_requests", func(t *testing.T) {
+	t.Run("certificate_is_stuck_with_delayed_watch", func(t *testing.T) {
 		t.Parallel()
-		rule := fields{}
+		rule := jsonFields{}
 		check(t, yaml.Unmarshal(must(os.ReadFile(filepath.Join("testdata", "late-certificaterequests.yaml")))(t), &rule))
 		m := startCertManager(t, rule)
-		eventually(t, "the watch is held", func() error {
-			if seen := report[struck](t, m.sidecar, faultInject, "late-requests"); seen.Fired == 0 {
-				return fmt.Errorf("the fault tells %+v", seen)
+		eventually(t, "the watch is delayed", func() error {
+			if seen := readReport[faultReport](t, m.sidecar, faultInject, "late-requests"); seen.Fired == 0 {
+				return fmt.Errorf("the fault reports %+v", seen)
 			}
 			return nil
 		})
-		m.certify(t)
-		m.getsStuck(t)
-		// Only a person helps.
-		request := m.requests(t)[0].GetName()
+		m.requestCertificate(t)
+		m.waitStuck(t)
+		// Deleting one request by hand resolves it.
+		request := m.certificateRequests(t)[0].GetName()
 		check(t, m.client.Resource(certificateRequests).Namespace(m.namespace).Delete(t.Context(), request, meta.DeleteOptions{}))
-		m.issued(t)
+		m.waitIssued(t)
 	})
 }
 
-// certManager is a controller that works on one namespace, behind a sidecar of its own.
+// certManager is a controller that works on one namespace, behind its own sidecar.
 type certManager struct {
 	sidecar   *sidecar.Sidecar
 	process   *process.Process
@@ -80,20 +80,20 @@ type certManager struct {
 }
 
 // startCertManager runs the controller behind fault-inject; without settings, behind an empty chain.
-func startCertManager(t *testing.T, settings fields) *certManager {
+func startCertManager(t *testing.T, settings jsonFields) *certManager {
 	t.Helper()
-	chain := pluginChain(t, 1, map[string]fields{faultInject: settings})
+	chain := pluginChain(t, 1, map[string]jsonFields{faultInject: settings})
 	m := &certManager{
 		sidecar:   startSidecar(t, sidecar.Options{Chain: &chain}),
 		namespace: newNamespace(t),
 		client:    must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t),
 	}
-	m.create(t, issuers, "Issuer", map[string]any{"selfSigned": map[string]any{}})
+	m.createObject(t, issuers, "Issuer", map[string]any{"selfSigned": map[string]any{}})
 	var err error
 	m.process, err = process.Start(process.Spec{
 		Name: "cert-manager", Path: must(binaries.Path("cert-manager"))(t), LogDir: newDir(t),
 		Args: []string{
-			"--kubeconfig=" + kubeconfig(t, m.sidecar), "--namespace=" + m.namespace, "--leader-elect=false",
+			"--kubeconfig=" + sidecarKubeconfig(t, m.sidecar), "--namespace=" + m.namespace, "--leader-elect=false",
 			"--metrics-listen-address=127.0.0.1:0",
 		},
 	})
@@ -107,8 +107,8 @@ func startCertManager(t *testing.T, settings fields) *certManager {
 	return m
 }
 
-// create makes the one object of a kind that the test needs.
-func (m *certManager) create(t *testing.T, resource schema.GroupVersionResource, kind string, spec map[string]any) {
+// createObject creates the test's object of a kind.
+func (m *certManager) createObject(t *testing.T, resource schema.GroupVersionResource, kind string, spec map[string]any) {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	object.SetGroupVersionKind(resource.GroupVersion().WithKind(kind))
@@ -117,21 +117,21 @@ func (m *certManager) create(t *testing.T, resource schema.GroupVersionResource,
 	check(t, err)
 }
 
-// certify asks for a certificate.
-func (m *certManager) certify(t *testing.T) {
+// requestCertificate creates a Certificate.
+func (m *certManager) requestCertificate(t *testing.T) {
 	t.Helper()
-	m.create(t, certificates, "Certificate", map[string]any{
+	m.createObject(t, certificates, "Certificate", map[string]any{
 		"secretName": "demo-tls", "commonName": "demo", "issuerRef": map[string]any{"name": "demo"},
 	})
 }
 
-func (m *certManager) requests(t *testing.T) []unstructured.Unstructured {
+func (m *certManager) certificateRequests(t *testing.T) []unstructured.Unstructured {
 	t.Helper()
 	return must(m.client.Resource(certificateRequests).Namespace(m.namespace).List(t.Context(), meta.ListOptions{}))(t).Items
 }
 
-// issued waits for the certificate.
-func (m *certManager) issued(t *testing.T) {
+// waitIssued waits until the certificate is issued.
+func (m *certManager) waitIssued(t *testing.T) {
 	t.Helper()
 	eventually(t, "the certificate is issued", func() error {
 		if !m.process.Alive() {
@@ -141,50 +141,51 @@ func (m *certManager) issued(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if state := condition(certificate, "Ready"); state != "True" {
-			return fmt.Errorf("its condition Ready is %q", state)
+		if state := conditionStatus(certificate, "Ready"); state != "True" {
+			return fmt.Errorf("the condition Ready is %q", state)
 		}
 		secret, err := shared.client.CoreV1().Secrets(m.namespace).Get(t.Context(), "demo-tls", meta.GetOptions{})
 		if err == nil && len(secret.Data[core.TLSCertKey]) == 0 {
-			err = fmt.Errorf("the secret has %d fields", len(secret.Data))
+			err = fmt.Errorf("the Secret has %d keys", len(secret.Data))
 		}
 		return err
 	})
 }
 
-// getsStuck waits until cert-manager says so, and demands two signed requests for one revision, and no certificate.
-func (m *certManager) getsStuck(t *testing.T) {
+// waitStuck waits until cert-manager reports stuckMessage, and asserts two signed requests for one revision and no
+// certificate.
+func (m *certManager) waitStuck(t *testing.T) {
 	t.Helper()
-	eventually(t, "cert-manager says that it is stuck", func() error {
-		if !strings.Contains(m.log(t), stuck) {
-			return fmt.Errorf("the requests are %v", len(m.requests(t)))
+	eventually(t, "cert-manager reports that it is stuck", func() error {
+		if !strings.Contains(m.readLog(t), stuckMessage) {
+			return fmt.Errorf("there are %v requests", len(m.certificateRequests(t)))
 		}
-		for _, request := range m.requests(t) {
-			if state := condition(&request, "Ready"); state != "True" {
+		for _, request := range m.certificateRequests(t) {
+			if state := conditionStatus(&request, "Ready"); state != "True" {
 				return fmt.Errorf("the condition Ready of %s is %q", request.GetName(), state)
 			}
 		}
 		return nil
 	})
-	requests := m.requests(t)
+	requests := m.certificateRequests(t)
 	for _, request := range requests {
 		if revision := request.GetAnnotations()["cert-manager.io/certificate-revision"]; revision != "1" {
 			t.Errorf("%s is for revision %s", request.GetName(), revision)
 		}
 	}
 	certificate := must(m.client.Resource(certificates).Namespace(m.namespace).Get(t.Context(), "demo", meta.GetOptions{}))(t)
-	if len(requests) != 2 || condition(certificate, "Ready") != "False" || condition(certificate, "Issuing") != "True" {
+	if len(requests) != 2 || conditionStatus(certificate, "Ready") != "False" || conditionStatus(certificate, "Issuing") != "True" {
 		t.Fatalf("%d requests; the certificate is %v", len(requests), certificate.Object["status"])
 	}
 }
 
-func (m *certManager) log(t *testing.T) string {
+func (m *certManager) readLog(t *testing.T) string {
 	t.Helper()
 	return string(must(os.ReadFile(m.process.LogPath))(t))
 }
 
-// condition is the status of one of an object's conditions, empty if it is not there.
-func condition(object *unstructured.Unstructured, kind string) string {
+// conditionStatus returns the status of a condition; it is empty if there is no such condition.
+func conditionStatus(object *unstructured.Unstructured, kind string) string {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, c := range conditions {
 		if c, ok := c.(map[string]any); ok && c["type"] == kind {
@@ -194,7 +195,7 @@ func condition(object *unstructured.Unstructured, kind string) string {
 	return ""
 }
 
-// installCertManager makes cert-manager's kinds, if an earlier run did not, and waits until they are served.
+// installCertManager installs cert-manager's CRDs unless an earlier test did, and waits until they are served.
 func installCertManager(t *testing.T, in *cluster.Cluster) {
 	t.Helper()
 	client := must(extensionsclient.NewForConfig(in.AdminConfig()))(t).ApiextensionsV1().CustomResourceDefinitions()
@@ -202,7 +203,7 @@ func installCertManager(t *testing.T, in *cluster.Cluster) {
 	for _, file := range files {
 		var definition extensions.CustomResourceDefinition
 		check(t, yaml.Unmarshal(must(os.ReadFile(file))(t), &definition))
-		// They are templates of a Helm chart.
+		// The files are templates of a Helm chart.
 		definition.Labels = nil
 		if _, err := client.Create(t.Context(), &definition, meta.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 			check(t, err)
@@ -217,7 +218,7 @@ func installCertManager(t *testing.T, in *cluster.Cluster) {
 					return nil
 				}
 			}
-			return fmt.Errorf("its conditions are %v", state.Status.Conditions)
+			return fmt.Errorf("the conditions are %v", state.Status.Conditions)
 		})
 	}
 }

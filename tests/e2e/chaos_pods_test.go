@@ -23,14 +23,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file runs the pods of chaos_test.go: an operator that is started again whenever it has ended, and somebody who looks all the time
-// at what its sidecar shows.
+// This file runs the pods of chaos_test.go: operators that are restarted whenever they end, and a loop that records
+// what their sidecars show.
 
 const (
-	// lookInterval is between two looks.
-	lookInterval = 100 * time.Millisecond
-	// operatorDelay is between two starts of an operator. Kubelet's grows from 10 s.
-	operatorDelay = 200 * time.Millisecond
+	// listInterval is the time between two lists.
+	listInterval = 100 * time.Millisecond
+	// operatorRestartDelay is the pause before an operator is restarted. Kubelet's backoff starts at 10 s.
+	operatorRestartDelay = 200 * time.Millisecond
 )
 
 // replica is an operator in a pod.
@@ -38,17 +38,17 @@ type replica struct {
 	pod    string
 	labels map[string]string
 	app    string
-	// current sidecar of the pod.
-	current func() *sidecar.Sidecar
-	cancel  context.CancelFunc
-	done    sync.WaitGroup
+	// currentSidecar returns the pod's current sidecar.
+	currentSidecar func() *sidecar.Sidecar
+	cancel         context.CancelFunc
+	done           sync.WaitGroup
 
 	mu      sync.Mutex
 	process *process.Process
 	err     error
 }
 
-// startReplicas makes those of these pods that are not there, and runs their operators.
+// startReplicas creates the missing pods and runs their operators.
 func (c *chaos) startReplicas(t *testing.T, pods map[string]map[string]string) {
 	t.Helper()
 	maps.DeleteFunc(pods, func(pod string, _ map[string]string) bool { return c.replicas[pod] != nil })
@@ -62,29 +62,29 @@ func (c *chaos) startReplicas(t *testing.T, pods map[string]map[string]string) {
 
 func (c *chaos) startReplica(t *testing.T, pod string, labels map[string]string) {
 	t.Helper()
-	ready := c.pods.ready(t, pod)
+	ready := c.pods.waitReady(t, pod)
 	spec := process.Spec{
-		Name: "operator-" + pod, Path: shared.operator, LogDir: newDir(t), Env: []string{"KUBECONFIG=" + kubeconfig(t, ready)},
-		Args: []string{"--id=" + pod, "--app=" + c.fleet.app, "--lock=" + lockName, "--lock-namespace=" + c.pods.namespace},
+		Name: "operator-" + pod, Path: shared.operatorBinary, LogDir: newDir(t), Env: []string{"KUBECONFIG=" + sidecarKubeconfig(t, ready)},
+		Args: []string{"--id=" + pod, "--app=" + c.objects.app, "--lock=" + lockName, "--lock-namespace=" + c.pods.namespace},
 	}
-	r := &replica{pod: pod, labels: labels, app: c.fleet.app, current: func() *sidecar.Sidecar { return c.pods.sidecar(pod) }}
+	r := &replica{pod: pod, labels: labels, app: c.objects.app, currentSidecar: func() *sidecar.Sidecar { return c.pods.sidecar(pod) }}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cancel = cancel
-	r.done.Go(func() { r.run(ctx, spec) })
-	r.done.Go(func() { r.look(ctx, c.log) })
+	r.done.Go(func() { r.keepRunning(ctx, spec) })
+	r.done.Go(func() { r.recordVisibleObjects(ctx, c.ownership) })
 	c.replicas[pod] = r
 	t.Cleanup(func() {
-		if err := r.end(); err != nil {
+		if err := r.stop(); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("end of the operator of %s:\n%s", pod, r.log())
+			t.Logf("end of the log of operator %s:\n%s", pod, r.logTail())
 		}
 	})
 }
 
-// run keeps the operator running, as kubelet does.
-func (r *replica) run(ctx context.Context, spec process.Spec) {
+// keepRunning restarts the operator whenever it ends, as kubelet does.
+func (r *replica) keepRunning(ctx context.Context, spec process.Spec) {
 	for ctx.Err() == nil {
 		started, err := process.Start(spec)
 		r.mu.Lock()
@@ -100,13 +100,13 @@ func (r *replica) run(ctx context.Context, spec process.Spec) {
 			return
 		}
 		select {
-		case <-time.After(operatorDelay):
+		case <-time.After(operatorRestartDelay):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// kill ends the operator that runs.
+// kill kills the running operator.
 func (r *replica) kill() {
 	r.mu.Lock()
 	running := r.process
@@ -116,8 +116,8 @@ func (r *replica) kill() {
 	}
 }
 
-// end of the replica; its pod stays.
-func (r *replica) end() error {
+// stop ends the operator; its pod stays.
+func (r *replica) stop() error {
 	r.cancel()
 	r.done.Wait()
 	r.mu.Lock()
@@ -125,7 +125,7 @@ func (r *replica) end() error {
 	return r.err
 }
 
-func (r *replica) log() string {
+func (r *replica) logTail() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.process == nil {
@@ -134,15 +134,16 @@ func (r *replica) log() string {
 	return r.process.LogTail(2048)
 }
 
-// look notes all objects that the sidecar shows, again and again. One that is dead shows nothing.
-func (r *replica) look(ctx context.Context, log *ownership) {
-	tick := time.NewTicker(lookInterval)
+// recordVisibleObjects lists through the sidecar in a loop and records every object that it shows. A dead sidecar shows
+// nothing.
+func (r *replica) recordVisibleObjects(ctx context.Context, log *ownershipLog) {
+	tick := time.NewTicker(listInterval)
 	defer tick.Stop()
 	for {
-		if keys, version, err := r.shown(ctx); err == nil {
+		if keys, version, err := r.listVisible(ctx); err == nil {
 			seen := time.Now()
 			for _, key := range keys {
-				log.note(key, version, ownedWrite{by: r.pod, seen: seen, what: "was shown it", isSighting: true})
+				log.recordWrite(key, version, observedWrite{writer: r.pod, seen: seen, description: "was shown the object", isSighting: true})
 			}
 		}
 		select {
@@ -153,9 +154,9 @@ func (r *replica) look(ctx context.Context, log *ownership) {
 	}
 }
 
-// shown are the fleet's objects that the sidecar shows, and the version of the list.
-func (r *replica) shown(ctx context.Context) (keys []string, version string, err error) {
-	address := "http://" + r.current().API + "/api/v1/configmaps?labelSelector=" + url.QueryEscape("app="+r.app)
+// listVisible returns the objects that the sidecar shows, and the version of the list.
+func (r *replica) listVisible(ctx context.Context) (keys []string, version string, err error) {
+	address := "http://" + r.currentSidecar().API + "/api/v1/configmaps?labelSelector=" + url.QueryEscape("app="+r.app)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, "", err
@@ -166,7 +167,7 @@ func (r *replica) shown(ctx context.Context) (keys []string, version string, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, "", fmt.Errorf("a list gets %s", response.Status)
+		return nil, "", fmt.Errorf("the list returned %s", response.Status)
 	}
 	var list core.ConfigMapList
 	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
@@ -178,19 +179,19 @@ func (r *replica) shown(ctx context.Context) (keys []string, version string, err
 	return keys, list.ResourceVersion, nil
 }
 
-// remakes deletes a pod and makes it again, with its operator.
-func (c *chaos) remakes(t *testing.T, pod string) {
+// recreatePod deletes a pod and creates it again, with its operator.
+func (c *chaos) recreatePod(t *testing.T, pod string) {
 	t.Helper()
 	before := c.replicas[pod]
-	check(t, before.end())
+	check(t, before.stop())
 	check(t, c.client.CoreV1().Pods(c.pods.namespace).Delete(t.Context(), pod, meta.DeleteOptions{}))
-	c.pods.absent(t, pod)
+	c.pods.waitGone(t, pod)
 	c.pods.create(t, pod, before.labels)
 	c.startReplica(t, pod, before.labels)
 }
 
-// clears takes pods and rules away, so that managers of the next round have nothing to do with them.
-func (c *chaos) clears(t *testing.T) {
+// cleanUp deletes pods and ShardingConfigs, so that managers of the next round have nothing to do with them.
+func (c *chaos) cleanUp(t *testing.T) {
 	for _, r := range c.replicas {
 		r.cancel()
 	}
@@ -205,29 +206,29 @@ func (c *chaos) clears(t *testing.T) {
 		return
 	}
 	for _, object := range list.Items {
-		// Managers put theirs back as long as it is not deleted.
+		// Managers restore the chain until the namespace is deleted.
 		_ = configs.Delete(background(), object.GetName(), meta.DeleteOptions{})
 		_, _ = configs.Patch(background(), object.GetName(), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), meta.PatchOptions{})
 	}
 }
 
-// rulesEnd is the version of a namespace's chain in which there was no shard any more.
-type rulesEnd struct {
-	mu  sync.Mutex
-	had bool
-	at  uint64
+// rulesRemoval records the version of a namespace's chain from which on it contains no shard.
+type rulesRemoval struct {
+	mu        sync.Mutex
+	hadRules  bool
+	removedAt uint64
 }
 
-func followRules(t *testing.T, m *mesh, namespace string) *rulesEnd {
+func watchRulesRemoval(t *testing.T, m *mesh, namespace string) *rulesRemoval {
 	t.Helper()
 	only := meta.ListOptions{FieldSelector: "metadata.name=" + kubelet.ChainConfigMap}
 	stream := must(m.client.CoreV1().ConfigMaps(namespace).Watch(t.Context(), only))(t)
-	r := &rulesEnd{}
+	r := &rulesRemoval{}
 	var done sync.WaitGroup
 	done.Go(func() {
 		for event := range stream.ResultChan() {
 			if chain, isChain := event.Object.(*core.ConfigMap); isChain {
-				r.note(chain, event.Type == watch.Deleted)
+				r.recordChain(chain, event.Type == watch.Deleted)
 			}
 		}
 	})
@@ -238,41 +239,41 @@ func followRules(t *testing.T, m *mesh, namespace string) *rulesEnd {
 	return r
 }
 
-func (r *rulesEnd) note(chain *core.ConfigMap, isDeleted bool) {
+func (r *rulesRemoval) recordChain(chain *core.ConfigMap, isDeleted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	has := !isDeleted && strings.Contains(chain.Data["chain.yaml"], "shard-selector/")
-	if version, err := strconv.ParseUint(chain.ResourceVersion, 10, 64); err == nil && r.had && !has {
-		r.at = version
+	if version, err := strconv.ParseUint(chain.ResourceVersion, 10, 64); err == nil && r.hadRules && !has {
+		r.removedAt = version
 	}
-	r.had = has
+	r.hadRules = has
 }
 
-// left is an error while there are rules.
-func (r *rulesEnd) left() error {
+// checkRemoved returns an error while the chain contains a shard.
+func (r *rulesRemoval) checkRemoved() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.had || r.at == 0 {
-		return fmt.Errorf("the chain has shards: %t", r.had)
+	if r.hadRules || r.removedAt == 0 {
+		return fmt.Errorf("the chain contains shards, or has never contained any (it has: %t)", r.hadRules)
 	}
 	return nil
 }
 
-func (r *rulesEnd) version() uint64 {
+func (r *rulesRemoval) version() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.at
+	return r.removedAt
 }
 
-// writersAfter are the operators that wrote something after a version.
-func (o *ownership) writersAfter(version uint64) []string {
+// writersAfter returns the operators that wrote something after a version.
+func (o *ownershipLog) writersAfter(version uint64) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	found := map[string]bool{}
 	for _, writes := range o.writes {
 		for _, write := range writes {
 			if !write.isSighting && write.version > version {
-				found[write.by] = true
+				found[write.writer] = true
 			}
 		}
 	}

@@ -11,236 +11,239 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file has the two ways in which chaos_test.go makes shards.
+// This file implements the two sources of shards of chaos_test.go.
 
-// byHand is one ShardingConfig for each shard. Pods stay when theirs is deleted, and show nothing then.
-type byHand struct {
+// manualShards creates one ShardingConfig for each shard. When one is deleted its pods stay, and see nothing.
+type manualShards struct {
 	*chaos
 	present map[string]bool
 }
 
-// handBuckets of all shards, two each at first.
-const handBuckets = 2 * chaosShards
+// manualBucketCount is the number of buckets of all shards, two each at first.
+const manualBucketCount = 2 * maxChaosShards
 
-func (w *byHand) begins(t *testing.T) map[string]map[string]string {
+func (m *manualShards) createShards(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	w.present = map[string]bool{}
-	w.shardOf = func(pod string) string { return pod[:strings.LastIndex(pod, "-")] }
-	for i := range handBuckets {
-		w.buckets[fmt.Sprint(i)] = fmt.Sprintf("s%d", i%chaosShards)
+	m.present = map[string]bool{}
+	m.shardOf = func(pod string) string { return pod[:strings.LastIndex(pod, "-")] }
+	for i := range manualBucketCount {
+		m.buckets[fmt.Sprint(i)] = fmt.Sprintf("s%d", i%maxChaosShards)
 	}
 	pods := map[string]map[string]string{}
-	for i := range chaosShards {
+	for i := range maxChaosShards {
 		shard := fmt.Sprintf("s%d", i)
-		w.configure(t, shard)
-		w.present[shard] = true
+		m.configure(t, shard)
+		m.present[shard] = true
 		for n := range chaosReplicas {
 			pods[fmt.Sprintf("%s-%d", shard, n)] = map[string]string{"shard": shard}
 		}
 	}
-	for _, shard := range w.shards() {
-		w.reaches(t, "ShardingConfig", w.pods.namespace, shard, "Distributed", meta.ConditionTrue)
+	for _, shard := range m.shardNames() {
+		m.waitCondition(t, "ShardingConfig", m.pods.namespace, shard, "Distributed", meta.ConditionTrue)
 	}
 	return pods
 }
 
-func (w *byHand) shards() []string { return slices.Sorted(maps.Keys(w.present)) }
+func (m *manualShards) shardNames() []string { return slices.Sorted(maps.Keys(m.present)) }
 
-// configure writes the ShardingConfig of a shard as the buckets are now. One value belongs to no object: a shard may be empty.
-// All are buckets, since the manager takes the label `shard` for that of the hash.
-func (w *byHand) configure(t *testing.T, shard string) {
+// configure writes the ShardingConfig of a shard for its current buckets. It adds one value that no object has, so that
+// a shard may be empty. The values count as buckets, because the manager reads the label `shard` as that of the hash.
+func (m *manualShards) configure(t *testing.T, shard string) {
 	t.Helper()
 	var number int
 	must(fmt.Sscanf(shard, "s%d", &number))(t)
 	values := []string{}
-	for _, bucket := range append(w.owned(shard), fmt.Sprint(handBuckets+number)) {
+	for _, bucket := range append(m.bucketsOf(shard), fmt.Sprint(manualBucketCount+number)) {
 		values = append(values, strconv.Quote(bucket))
 	}
-	w.apply(t, w.pods.namespace, shardConfig(shard, values...))
+	m.apply(t, m.pods.namespace, shardConfig(shard, values...))
 }
 
-func (w *byHand) edits(t *testing.T) string {
+func (m *manualShards) editShards(t *testing.T) string {
 	t.Helper()
-	ways := []func(*testing.T) string{w.rests}
-	if len(w.present) > 1 {
-		ways = append(ways, w.movesOne, w.movesOne, w.movesOne, w.deletes, w.deletes)
+	ways := []func(*testing.T) string{m.doNothing}
+	if len(m.present) > 1 {
+		ways = append(ways, m.moveBucket, m.moveBucket, m.moveBucket, m.deleteShard, m.deleteShard)
 	}
-	if len(w.present) < chaosShards {
-		ways = append(ways, w.adds, w.adds)
+	if len(m.present) < maxChaosShards {
+		ways = append(ways, m.addShard, m.addShard)
 	}
-	if len(w.owned("")) > 0 {
-		ways = append(ways, w.adopts)
+	if len(m.bucketsOf("")) > 0 {
+		ways = append(ways, m.adoptBuckets)
 	}
-	return ways[w.random.IntN(len(ways))](t)
+	return ways[m.random.IntN(len(ways))](t)
 }
 
-func (w *byHand) rests(*testing.T) string {
-	w.waits()
+func (m *manualShards) doNothing(*testing.T) string {
+	m.pause()
 	return "no edit"
 }
 
-// movesOne edits two objects. Whichever is first: where it is the winner, both claim the bucket for a moment.
-func (w *byHand) movesOne(t *testing.T) string {
+// moveBucket edits two objects in random order. If the winner is edited first, both claim the bucket for a moment.
+func (m *manualShards) moveBucket(t *testing.T) string {
 	t.Helper()
-	loser := w.oneOf(w.shards())
-	own := w.owned(loser)
+	loser := m.randomName(m.shardNames())
+	own := m.bucketsOf(loser)
 	if len(own) == 0 {
-		return w.rests(t)
+		return m.doNothing(t)
 	}
-	bucket := w.oneOf(own)
-	winner := w.oneOf(slices.DeleteFunc(w.shards(), func(shard string) bool { return shard == loser }))
-	w.moves(bucket, winner)
+	bucket := m.randomName(own)
+	winner := m.randomName(slices.DeleteFunc(m.shardNames(), func(shard string) bool { return shard == loser }))
+	m.recordMove(bucket, winner)
 	order := []string{loser, winner}
-	if w.random.IntN(2) == 0 {
+	if m.random.IntN(2) == 0 {
 		slices.Reverse(order)
 	}
-	w.configure(t, order[0])
-	w.waits()
-	w.configure(t, order[1])
+	m.configure(t, order[0])
+	m.pause()
+	m.configure(t, order[1])
 	return fmt.Sprintf("%s goes from %s to %s, %s is edited first", bucket, loser, winner, order[0])
 }
 
-// deletes one shard of several. Its objects are nobody's from then on.
-func (w *byHand) deletes(t *testing.T) string {
+// deleteShard deletes one of several shards. Nobody owns its objects afterwards.
+func (m *manualShards) deleteShard(t *testing.T) string {
 	t.Helper()
-	shard := w.oneOf(w.shards())
-	w.removes(t, shard)
-	for _, bucket := range w.owned(shard) {
-		w.buckets[bucket] = ""
+	shard := m.randomName(m.shardNames())
+	m.deleteConfig(t, shard)
+	for _, bucket := range m.bucketsOf(shard) {
+		m.buckets[bucket] = ""
 	}
-	w.waits()
+	m.pause()
 	return shard + " is deleted"
 }
 
-func (w *byHand) removes(t *testing.T, shard string) {
+func (m *manualShards) deleteConfig(t *testing.T, shard string) {
 	t.Helper()
-	check(t, w.resource("ShardingConfig", w.pods.namespace).Delete(t.Context(), shard, meta.DeleteOptions{}))
-	delete(w.present, shard)
+	check(t, m.resource("ShardingConfig", m.pods.namespace).Delete(t.Context(), shard, meta.DeleteOptions{}))
+	delete(m.present, shard)
 }
 
-// adds a shard that was deleted, with some of what is nobody's. Its name is free when its pods have said that they show nothing.
-func (w *byHand) adds(t *testing.T) string {
+// addShard re-creates a deleted shard with some of the unowned buckets. Its name is free once its pods have reported
+// that they show nothing.
+func (m *manualShards) addShard(t *testing.T) string {
 	t.Helper()
 	absent := []string{}
-	for i := range chaosShards {
-		if shard := fmt.Sprintf("s%d", i); !w.present[shard] {
+	for i := range maxChaosShards {
+		if shard := fmt.Sprintf("s%d", i); !m.present[shard] {
 			absent = append(absent, shard)
 		}
 	}
-	shard := w.oneOf(absent)
-	w.released(t, w.pods.namespace, shard)
-	orphans := w.owned("")
-	w.random.Shuffle(len(orphans), func(i, j int) { orphans[i], orphans[j] = orphans[j], orphans[i] })
-	orphans = orphans[:w.random.IntN(len(orphans)+1)]
+	shard := m.randomName(absent)
+	m.waitReleased(t, m.pods.namespace, shard)
+	orphans := m.bucketsOf("")
+	m.random.Shuffle(len(orphans), func(i, j int) { orphans[i], orphans[j] = orphans[j], orphans[i] })
+	orphans = orphans[:m.random.IntN(len(orphans)+1)]
 	for _, bucket := range orphans {
-		w.moves(bucket, shard)
+		m.recordMove(bucket, shard)
 	}
-	w.configure(t, shard)
-	w.present[shard] = true
+	m.configure(t, shard)
+	m.present[shard] = true
 	return fmt.Sprintf("%s is there again, with %v", shard, orphans)
 }
 
-// adopts gives what is nobody's to one shard.
-func (w *byHand) adopts(t *testing.T) string {
+// adoptBuckets gives all unowned buckets to one shard.
+func (m *manualShards) adoptBuckets(t *testing.T) string {
 	t.Helper()
-	shard, orphans := w.oneOf(w.shards()), w.owned("")
+	shard, orphans := m.randomName(m.shardNames()), m.bucketsOf("")
 	for _, bucket := range orphans {
-		w.moves(bucket, shard)
+		m.recordMove(bucket, shard)
 	}
-	w.configure(t, shard)
+	m.configure(t, shard)
 	return fmt.Sprintf("%v go to %s", orphans, shard)
 }
 
-func (w *byHand) mends(t *testing.T) {
+func (m *manualShards) assignAllBuckets(t *testing.T) {
 	t.Helper()
-	t.Log("at last " + w.adopts(t))
+	t.Log("finally: " + m.adoptBuckets(t))
 }
 
-func (w *byHand) ends(t *testing.T) {
+func (m *manualShards) removeShards(t *testing.T) {
 	t.Helper()
-	shards := w.shards()
-	w.random.Shuffle(len(shards), func(i, j int) { shards[i], shards[j] = shards[j], shards[i] })
+	shards := m.shardNames()
+	m.random.Shuffle(len(shards), func(i, j int) { shards[i], shards[j] = shards[j], shards[i] })
 	for _, shard := range shards {
-		w.removes(t, shard)
-		w.waits()
+		m.deleteConfig(t, shard)
+		m.pause()
 	}
 }
 
-// byRoot is a root, whose number of shards changes. Pods of those that are gone stay, and show nothing then.
-type byRoot struct {
+// rootShards is a root whose number of shards changes. Pods of removed shards stay, and see nothing.
+type rootShards struct {
 	*chaos
 	size int
 }
 
-func (w *byRoot) begins(t *testing.T) map[string]map[string]string {
+func (r *rootShards) createShards(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	w.shardOf = func(pod string) string {
+	r.shardOf = func(pod string) string {
 		var number int
 		if _, err := fmt.Sscanf(pod, "operator-%d", &number); err != nil {
 			return err.Error()
 		}
-		return w.name(number / chaosReplicas)
+		return r.shardName(number / chaosReplicas)
 	}
-	w.size = 2
+	r.size = 2
 	for _, bucket := range []string{"0", "11", "14", "20", "22", "31"} {
-		w.buckets[bucket] = w.name(evenShard(t, bucket, w.size))
+		r.buckets[bucket] = r.shardName(evenShardNumber(t, bucket, r.size))
 	}
-	w.configure(t, "")
-	for _, shard := range w.shards() {
-		w.settings(t, w.pods.namespace, `shard-selector/`+shard+`"`)
+	r.configure(t, "")
+	for _, shard := range r.shardNames() {
+		r.waitChainContains(t, r.pods.namespace, `shard-selector/`+shard+`"`)
 	}
-	return w.itsPods()
+	return r.podsOfShards()
 }
 
-func (w *byRoot) name(number int) string { return fmt.Sprintf("%s-%d-normal", rootPrefix, number+1) }
+func (r *rootShards) shardName(number int) string {
+	return fmt.Sprintf("%s-%d-normal", rootPrefix, number+1)
+}
 
-func (w *byRoot) shards() []string {
+func (r *rootShards) shardNames() []string {
 	names := []string{}
-	for i := range w.size {
-		names = append(names, w.name(i))
+	for i := range r.size {
+		names = append(names, r.shardName(i))
 	}
 	return names
 }
 
-// itsPods are those of all shards that there are.
-func (w *byRoot) itsPods() map[string]map[string]string {
+// podsOfShards returns the pods of all current shards.
+func (r *rootShards) podsOfShards() map[string]map[string]string {
 	pods := map[string]map[string]string{}
-	for i := range w.size * chaosReplicas {
+	for i := range r.size * chaosReplicas {
 		pods[fmt.Sprintf("operator-%d", i)] = nil
 	}
 	return pods
 }
 
-func (w *byRoot) configure(t *testing.T, more string) {
+func (r *rootShards) configure(t *testing.T, more string) {
 	t.Helper()
-	root := rootConfig("root", rootPrefix, w.size, more)
-	w.apply(t, w.pods.namespace, strings.Replace(root, "everyShardReplicas: 1", fmt.Sprintf("everyShardReplicas: %d", chaosReplicas), 1))
+	root := rootConfig("root", rootPrefix, r.size, more)
+	r.apply(t, r.pods.namespace, strings.Replace(root, "everyShardReplicas: 1", fmt.Sprintf("everyShardReplicas: %d", chaosReplicas), 1))
 }
 
-// edits the number of shards.
-func (w *byRoot) edits(t *testing.T) string {
+// editShards changes the number of shards.
+func (r *rootShards) editShards(t *testing.T) string {
 	t.Helper()
-	before := w.size
-	// Any number but the one that there is.
-	w.size = 1 + (before+w.random.IntN(chaosShards-1))%chaosShards
-	for bucket := range w.buckets {
-		w.moves(bucket, w.name(evenShard(t, bucket, w.size)))
+	before := r.size
+	// Any number but the current one.
+	r.size = 1 + (before+r.random.IntN(maxChaosShards-1))%maxChaosShards
+	for bucket := range r.buckets {
+		r.recordMove(bucket, r.shardName(evenShardNumber(t, bucket, r.size)))
 	}
-	w.configure(t, "")
-	w.waits()
-	if w.size > before {
-		// Before that a new pod would be in no shard.
-		for _, shard := range w.shards() {
-			w.settings(t, w.pods.namespace, `shard-selector/`+shard+`"`)
+	r.configure(t, "")
+	r.pause()
+	if r.size > before {
+		// Before its shard exists, a new pod would be in no shard.
+		for _, shard := range r.shardNames() {
+			r.waitChainContains(t, r.pods.namespace, `shard-selector/`+shard+`"`)
 		}
-		w.startReplicas(t, w.itsPods())
+		r.startReplicas(t, r.podsOfShards())
 	}
-	return fmt.Sprintf("%d shards, there were %d", w.size, before)
+	return fmt.Sprintf("%d shards, there were %d", r.size, before)
 }
 
-func (w *byRoot) mends(*testing.T) {}
+func (r *rootShards) assignAllBuckets(*testing.T) {}
 
-func (w *byRoot) ends(t *testing.T) {
+func (r *rootShards) removeShards(t *testing.T) {
 	t.Helper()
-	w.configure(t, "disable: true")
+	r.configure(t, "disable: true")
 }

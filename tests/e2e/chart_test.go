@@ -25,10 +25,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file holds the Helm chart against what kustomize makes, and has Helm install it.
+// This file compares the Helm chart with what kustomize makes, and installs it with Helm.
 
-// asKustomized are overlays, and the values that mean the same.
-var asKustomized = map[string][]string{
+// overlayValues maps each overlay to the values of the chart that mean the same.
+var overlayValues = map[string][]string{
 	".":                        nil,
 	"overlays/cert-manager":    {"--set=certManager.enabled=true"},
 	"overlays/monitoring":      {"--set=monitoring.enabled=true"},
@@ -42,37 +42,38 @@ var asKustomized = map[string][]string{
 
 func TestChart(t *testing.T) {
 	t.Parallel()
-	for path, values := range asKustomized {
-		t.Run("is "+path, func(t *testing.T) {
-			output(t, "helm", "", append([]string{"lint", "--strict", chart}, values...)...)
-			sameObjects(t, parse(t, kustomize(t, filepath.Join(deployed, path))), parse(t, template(t, "ctrlmesh", values...)))
+	for path, values := range overlayValues {
+		t.Run("equals_kustomize_"+path, func(t *testing.T) {
+			runProgram(t, "helm", "", append([]string{"lint", "--strict", chartDir}, values...)...)
+			assertSameObjects(t, parseManifests(t, kustomize(t, filepath.Join(deployDir, path))), parseManifests(t, helmTemplate(t, "ctrlmesh", values...)))
 		})
 	}
-	if len(asKustomized) != len(kustomizations(t)) {
+	if len(overlayValues) != len(kustomizations(t)) {
 		t.Errorf("overlays are %v", kustomizations(t))
 	}
-	t.Run("names and ports fit each other in another namespace", func(t *testing.T) {
-		fit(t, parse(t, template(t, "elsewhere", "--set=monitoring.enabled=true,certManager.enabled=true")))
+	t.Run("names_and_ports_match_in_other_namespace", func(t *testing.T) {
+		assertReferences(t, parseManifests(t, helmTemplate(t, "elsewhere", "--set=monitoring.enabled=true,certManager.enabled=true")))
 	})
-	t.Run("files are those of deploy", sameFiles)
-	t.Run("versions are one", sameVersions)
-	t.Run("every value is described", describesValues)
-	t.Run("every value has an effect", haveEffects)
-	t.Run("numbers are written as they are read", writesNumbers)
-	t.Run("unknown values are refused", func(t *testing.T) {
+	t.Run("files_equal_those_of_deploy", testChartFiles)
+	t.Run("versions_are_equal", testVersions)
+	t.Run("every_value_is_described", testValuesDescribed)
+	t.Run("every_value_has_an_effect", testValueEffects)
+	t.Run("numbers_keep_their_format", testNumberFormat)
+	t.Run("unknown_values_are_refused", func(t *testing.T) {
 		for value, says := range map[string]string{"replica=1": "replica", "settings.POD_NAME=a": "POD_NAME", "networkPolicy.egressPorts={0}": "egressPorts"} {
-			_, errs, err := tryOutput(t, "helm", "", "template", chart, "--set="+value)
+			_, errs, err := tryProgram(t, "helm", "", "template", chartDir, "--set="+value)
 			if err == nil || !strings.Contains(errs, says) {
 				t.Errorf("%s: %v: %s", value, err, errs)
 			}
 		}
 	})
-	t.Run("managers do not go before what they release", keepsOrder)
-	t.Run("is installed, upgraded and uninstalled", installs)
+	t.Run("managers_are_deleted_after_what_they_release", testUninstallHookOrder)
+	t.Run("helm_installs_upgrades_and_uninstalls", testHelmLifecycle)
 }
 
-// sameObjects compares what an API server gets. The chart leaves its namespace to Helm, says whose objects these are, and has hooks.
-func sameObjects(t *testing.T, kustomized, charted manifests) {
+// assertSameObjects compares the rendered objects. The chart leaves its namespace to Helm, adds Helm's labels, and has
+// hooks.
+func assertSameObjects(t *testing.T, kustomized, charted manifests) {
 	t.Helper()
 	normal := func(objects manifests) map[string]any {
 		found := map[string]any{}
@@ -80,9 +81,9 @@ func sameObjects(t *testing.T, kustomized, charted manifests) {
 			if object.GetKind() == "Namespace" || object.GetAnnotations()["helm.sh/hook"] != "" {
 				continue
 			}
-			name := identity(object)
+			name := objectID(object)
 			if found[name] != nil {
-				t.Errorf("%s is there twice", name)
+				t.Errorf("the chart renders %s twice", name)
 			}
 			found[name] = normalized(object.DeepCopy()).Object
 		}
@@ -91,12 +92,12 @@ func sameObjects(t *testing.T, kustomized, charted manifests) {
 	want, got := normal(kustomized), normal(charted)
 	for name := range want {
 		if !reflect.DeepEqual(want[name], got[name]) {
-			t.Errorf("%s: kustomize and the chart differ at %q, or %q", name, missing(want[name], got[name], ""), missing(got[name], want[name], ""))
+			t.Errorf("%s: kustomize and the chart differ at %q, or %q", name, missingField(want[name], got[name], ""), missingField(got[name], want[name], ""))
 		}
 		delete(got, name)
 	}
 	for name := range got {
-		t.Errorf("only the chart has %s", name)
+		t.Errorf("only the chart renders %s", name)
 	}
 }
 
@@ -122,8 +123,8 @@ func normalized(object *unstructured.Unstructured) *unstructured.Unstructured {
 	return object
 }
 
-// sameFiles compares byte for byte: a chart can't read outside of itself.
-func sameFiles(t *testing.T) {
+// testChartFiles compares the chart's copies of files byte for byte: a chart can't read files outside of its directory.
+func testChartFiles(t *testing.T) {
 	read := func(pattern, root string) map[string]string {
 		found := map[string]string{}
 		for _, path := range must(filepath.Glob(filepath.Join(root, pattern)))(t) {
@@ -132,39 +133,39 @@ func sameFiles(t *testing.T) {
 		return found
 	}
 	for _, part := range []string{"crd", "rbac", "webhook"} {
-		shipped := read(part+"/*.yaml", deployed)
-		if len(shipped) == 0 || !reflect.DeepEqual(shipped, read(part+"/*.yaml", chart+"/files")) {
-			t.Errorf("the chart has another %s than deploy/: run `make chart`", part)
+		shipped := read(part+"/*.yaml", deployDir)
+		if len(shipped) == 0 || !reflect.DeepEqual(shipped, read(part+"/*.yaml", chartDir+"/files")) {
+			t.Errorf("the chart's %s differs from deploy/: run `make chart`", part)
 		}
 	}
 }
 
-func sameVersions(t *testing.T) {
+func testVersions(t *testing.T) {
 	version := regexp.MustCompile(`(?m)^version = "(.+)"$`).FindStringSubmatch(string(must(os.ReadFile("../../Cargo.toml"))(t)))[1]
 	about := map[string]any{}
-	check(t, yaml.Unmarshal(must(os.ReadFile(chart+"/Chart.yaml"))(t), &about))
+	check(t, yaml.Unmarshal(must(os.ReadFile(chartDir+"/Chart.yaml"))(t), &about))
 	if about["version"] != version || about["appVersion"] != version {
-		t.Errorf("the chart is %v of %v, the programs are %s", about["version"], about["appVersion"], version)
+		t.Errorf("the chart has version %v and appVersion %v, the programs have %s", about["version"], about["appVersion"], version)
 	}
 	for _, file := range []string{"base/deployment.yaml", "images/kustomization.yaml"} {
-		text := string(must(os.ReadFile(filepath.Join(deployed, file)))(t))
+		text := string(must(os.ReadFile(filepath.Join(deployDir, file)))(t))
 		for _, match := range regexp.MustCompile(`(?:ctrlmesh-\w+:|newTag: )(\S+)`).FindAllStringSubmatch(text, -1) {
 			if match[1] != version {
-				t.Errorf("%s has %s, the programs are %s", file, match[0], version)
+				t.Errorf("%s has version %s, the programs have %s", file, match[0], version)
 			}
 		}
 	}
 }
 
-// describesValues wants of values.schema.json a description and the default of each value, and no others.
-func describesValues(t *testing.T) {
+// testValuesDescribed asserts that values.schema.json has a description and the default of each value, and no others.
+func testValuesDescribed(t *testing.T) {
 	values, schema := map[string]any{}, map[string]any{}
-	check(t, yaml.Unmarshal(must(os.ReadFile(chart+"/values.yaml"))(t), &values))
-	check(t, json.Unmarshal(must(os.ReadFile(chart+"/values.schema.json"))(t), &schema))
-	describes(t, "", values, schema)
+	check(t, yaml.Unmarshal(must(os.ReadFile(chartDir+"/values.yaml"))(t), &values))
+	check(t, json.Unmarshal(must(os.ReadFile(chartDir+"/values.schema.json"))(t), &schema))
+	assertDescribed(t, "", values, schema)
 }
 
-func describes(t *testing.T, path string, value any, schema map[string]any) {
+func assertDescribed(t *testing.T, path string, value any, schema map[string]any) {
 	if text, _ := schema["description"].(string); text == "" {
 		t.Errorf("%s has no description", path)
 	}
@@ -177,7 +178,7 @@ func describes(t *testing.T, path string, value any, schema map[string]any) {
 	}
 	fields, ok := value.(map[string]any)
 	if !ok || schema["additionalProperties"] != false {
-		t.Errorf("%s has no default, or takes anything", path)
+		t.Errorf("%s has no default, or accepts anything", path)
 	}
 	for name, field := range fields {
 		of, ok := properties[name].(map[string]any)
@@ -185,20 +186,20 @@ func describes(t *testing.T, path string, value any, schema map[string]any) {
 			t.Errorf("%s.%s is not described", path, name)
 			continue
 		}
-		describes(t, path+"."+name, field, of)
+		assertDescribed(t, path+"."+name, field, of)
 	}
 	for name := range properties {
 		if _, ok := fields[name]; !ok && name != "global" {
-			t.Errorf("%s.%s is no value", path, name)
+			t.Errorf("%s.%s is described, but is not a value", path, name)
 		}
 	}
 }
 
-// everything is switched on.
-const everything = "certManager.enabled=true,monitoring.enabled=true,uninstall.deleteShardingConfigs=true"
+// allSwitches turns every switch on.
+const allSwitches = "certManager.enabled=true,monitoring.enabled=true,uninstall.deleteShardingConfigs=true"
 
-// changes are other values than the defaults, as JSON. Those of switches turn off what is on in [everything].
-var changes, switches = map[string]string{
+// changedValues are values other than the defaults, as JSON; switchedOffValues turn off what is on in [allSwitches].
+var changedValues, switchedOffValues = map[string]string{
 	"replicas":         `3`,
 	"image.repository": `"registry.example/manager"`, "image.tag": `"2"`, "image.pullPolicy": `"Always"`,
 	"image.digest":           `"sha256:0123456789012345678901234567890123456789012345678901234567890123"`,
@@ -229,38 +230,38 @@ var changes, switches = map[string]string{
 	"uninstall.deleteShardingConfigs": `false`,
 }
 
-// changed are arguments for all changes at once.
-func changed() []string {
-	arguments := []string{"--set=" + everything}
-	for value, to := range changes {
+// changeAllArguments returns the arguments that change all values at once.
+func changeAllArguments() []string {
+	arguments := []string{"--set=" + allSwitches}
+	for value, to := range changedValues {
 		arguments = append(arguments, "--set-json="+value+"="+to)
 	}
 	return arguments
 }
 
-func haveEffects(t *testing.T) {
+func testValueEffects(t *testing.T) {
 	schema := map[string]any{}
-	check(t, json.Unmarshal(must(os.ReadFile(chart+"/values.schema.json"))(t), &schema))
-	before := template(t, "ctrlmesh", "--set-json="+everything)
-	for _, value := range leaves("", schema) {
-		to, ok := changes[value]
+	check(t, json.Unmarshal(must(os.ReadFile(chartDir+"/values.schema.json"))(t), &schema))
+	before := helmTemplate(t, "ctrlmesh", "--set-json="+allSwitches)
+	for _, value := range valuePaths("", schema) {
+		to, ok := changedValues[value]
 		if !ok {
-			to, ok = switches[value]
+			to, ok = switchedOffValues[value]
 		}
 		if !ok {
-			t.Errorf("nothing changes %s", value)
-		} else if template(t, "ctrlmesh", "--set-json="+everything, "--set-json="+value+"="+to) == before {
+			t.Errorf("no changed value is listed for %s", value)
+		} else if helmTemplate(t, "ctrlmesh", "--set-json="+allSwitches, "--set-json="+value+"="+to) == before {
 			t.Errorf("%s has no effect", value)
 		}
 	}
 }
 
-// writesNumbers of a file of values, which Helm reads as floats, whole or not.
-func writesNumbers(t *testing.T) {
+// testNumberFormat reads numbers from a file of values, which Helm parses as floats, whole or not.
+func testNumberFormat(t *testing.T) {
 	file := filepath.Join(newDir(t), "values.yaml")
 	check(t, os.WriteFile(file, []byte(`settings: {WHOLE: 1000000, LARGE: 12345678901, FRACTION: 0.00005, MIXED: 1234567.5, SWITCH: false, TEXT: "1e6", MARK: a<b}`), 0o644))
 	got := map[string]string{}
-	for _, variable := range one[apps.Deployment](t, parse(t, template(t, "ctrlmesh", "--values="+file)), "Deployment").Spec.Template.Spec.Containers[0].Env {
+	for _, variable := range oneOfKind[apps.Deployment](t, parseManifests(t, helmTemplate(t, "ctrlmesh", "--values="+file)), "Deployment").Spec.Template.Spec.Containers[0].Env {
 		got[variable.Name] = variable.Value
 	}
 	for name, want := range map[string]string{
@@ -272,21 +273,21 @@ func writesNumbers(t *testing.T) {
 	}
 }
 
-// leaves are the values that have a default.
-func leaves(path string, schema map[string]any) []string {
+// valuePaths returns the paths of all values that have a default.
+func valuePaths(path string, schema map[string]any) []string {
 	if _, ok := schema["default"]; ok {
 		return []string{strings.TrimPrefix(path, ".")}
 	}
 	found := []string{}
 	properties, _ := schema["properties"].(map[string]any)
 	for name, property := range properties {
-		found = append(found, leaves(path+"."+name, property.(map[string]any))...)
+		found = append(found, valuePaths(path+"."+name, property.(map[string]any))...)
 	}
 	return found
 }
 
-// keepsOrder: whatever the values say, a hook looks before Helm deletes managers.
-func keepsOrder(t *testing.T) {
+// testUninstallHookOrder: whatever the values are, a hook runs before Helm deletes the managers.
+func testUninstallHookOrder(t *testing.T) {
 	const keeps, deletes, definitionsGo = "--keep", "--timeout-seconds=240", "--with-definitions"
 	for values, want := range map[string][]string{
 		"replicas=2":                                           {keeps},
@@ -295,68 +296,70 @@ func keepsOrder(t *testing.T) {
 		"uninstall.deleteShardingConfigs=true":                 {deletes},
 		"uninstall.deleteShardingConfigs=true,crds.keep=false": {deletes, definitionsGo},
 	} {
-		hook := one[batch.Job](t, parse(t, template(t, "ctrlmesh", "--set="+values)), "Job")
+		hook := oneOfKind[batch.Job](t, parseManifests(t, helmTemplate(t, "ctrlmesh", "--set="+values)), "Job")
 		if got := hook.Spec.Template.Spec.Containers[0].Args; !slices.Equal(got, append([]string{"uninstall"}, want...)) {
 			t.Errorf("%s: the hook %q runs %q, want %q", values, hook.Annotations["helm.sh/hook"], got, want)
 		}
 	}
 }
 
-// installs has Helm change a cluster: definitions are upgraded with the chart, and stay when it goes, which it does not while there are shards.
-func installs(t *testing.T) {
-	plane := ownControlPlane(t)
+// testHelmLifecycle installs, upgrades and uninstalls with Helm: CRDs are upgraded with the chart and stay when it is
+// uninstalled, and uninstalling fails while there are shards.
+func testHelmLifecycle(t *testing.T) {
+	plane := startOwnControlPlane(t)
 	client := must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
 	admin := must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
 	helm := func(arguments ...string) string {
-		return output(t, "helm", "", append(arguments, "--kubeconfig="+admin, "--namespace=mesh-system")...)
+		return runProgram(t, "helm", "", append(arguments, "--kubeconfig="+admin, "--namespace=mesh-system")...)
 	}
 	described := func() string {
 		definition := must(client.Resource(definitions).Get(t.Context(), "managerstates.ctrlmesh.kusionstack.io", meta.GetOptions{}))(t)
 		return string(must(definition.MarshalJSON())(t))
 	}
 	const release = "kubectl delete shardingconfigs --all -A"
-	if notes := helm("install", "ctrlmesh", chart, "--create-namespace"); !strings.Contains(notes, enableProxy) || !strings.Contains(notes, release) {
+	if notes := helm("install", "ctrlmesh", chartDir, "--create-namespace"); !strings.Contains(notes, enableProxy) || !strings.Contains(notes, release) {
 		t.Errorf("the notes are %s", notes)
 	}
 	hook := "--set=uninstall.deleteShardingConfigs=true"
-	if notes := helm("install", "other", chart, "--dry-run=client", hook); strings.Contains(notes, release) {
-		t.Errorf("the release deletes them itself, and the notes are %s", notes)
+	if notes := helm("install", "other", chartDir, "--dry-run=client", hook); strings.Contains(notes, release) {
+		t.Errorf("the release deletes the CRDs itself, and the notes are %s", notes)
 	}
 	next := filepath.Join(newDir(t), "ctrlmesh")
-	check(t, os.CopyFS(next, os.DirFS(chart)))
+	check(t, os.CopyFS(next, os.DirFS(chartDir)))
 	file := next + "/files/crd/managerstates.yaml"
 	text := strings.Replace(string(must(os.ReadFile(file))(t)), "description: ", "description: Of the next version. ", 1)
 	check(t, os.WriteFile(file, []byte(text), 0o644))
 	helm("upgrade", "ctrlmesh", next)
 	if got := described(); !strings.Contains(got, "Of the next version.") {
-		t.Errorf("after an upgrade the definition is %s", got)
+		t.Errorf("after an upgrade the CRD is %s", got)
 	}
-	removesShard := makesShard(t, plane, client)
-	told, err := uninstalls(t, plane, admin)
+	removesShard := createShardUnvalidated(t, plane, client)
+	hookOutput, err := helmUninstall(t, plane, admin)
 	if err == nil {
-		t.Fatalf("a shard is left without a manager; the hook says %s", told)
+		t.Fatalf("the release was uninstalled although a shard exists; the hook says %s", hookOutput)
 	}
 	for _, words := range []string{"1 ShardingConfig: default/shard", "kubectl delete shardingconfigs --all -A", "helm uninstall --no-hooks"} {
-		if !strings.Contains(told, words) {
-			t.Errorf("%v: the hook does not say %q, but %s", err, words, told)
+		if !strings.Contains(hookOutput, words) {
+			t.Errorf("%v: the hook does not say %q, but %s", err, words, hookOutput)
 		}
 	}
 	must(plane.client.AppsV1().Deployments("mesh-system").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
 	removesShard()
-	if told, err := uninstalls(t, plane, admin); err != nil {
-		t.Fatalf("%v: %s", err, told)
+	if hookOutput, err := helmUninstall(t, plane, admin); err != nil {
+		t.Fatalf("%v: %s", err, hookOutput)
 	}
 	described()
 	left := must(plane.client.AppsV1().Deployments("mesh-system").List(t.Context(), meta.ListOptions{}))(t)
 	hooks := must(plane.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(t.Context(), meta.ListOptions{}))(t)
 	if len(left.Items)+len(hooks.Items) > 0 {
-		t.Errorf("there are still %v and %v", left.Items, hooks.Items)
+		t.Errorf("%v and %v still exist", left.Items, hooks.Items)
 	}
-	helm("install", "ctrlmesh", chart)
+	helm("install", "ctrlmesh", chartDir)
 }
 
-// makesShard, which the chart's webhook would refuse, since no manager runs; what it returns removes the shard.
-func makesShard(t *testing.T, plane controlPlane, client dynamic.Interface) func() {
+// createShardUnvalidated creates a shard although no manager runs to answer the chart's webhook. The returned function
+// removes the shard.
+func createShardUnvalidated(t *testing.T, plane controlPlane, client dynamic.Interface) func() {
 	t.Helper()
 	check(t, plane.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "ctrlmesh-validating", meta.DeleteOptions{}))
 	shard := &unstructured.Unstructured{Object: map[string]any{
@@ -364,12 +367,12 @@ func makesShard(t *testing.T, plane controlPlane, client dynamic.Interface) func
 		"metadata": map[string]any{"name": "shard", "namespace": "default"}, "spec": shardSpec(),
 	}}
 	eventually(t, "the webhook is gone", func() error {
-		_, err := of(t, client, shard).Create(t.Context(), shard, meta.CreateOptions{})
+		_, err := resourceClient(t, client, shard).Create(t.Context(), shard, meta.CreateOptions{})
 		return err
 	})
 	return func() {
-		check(t, of(t, client, shard).Delete(t.Context(), "shard", meta.DeleteOptions{}))
-		// Helm makes it anew, and its end is not to be taken for that of the next one.
+		check(t, resourceClient(t, client, shard).Delete(t.Context(), "shard", meta.DeleteOptions{}))
+		// Helm re-creates the hook's Job; the end of the old Job must not be taken for that of the new one.
 		policy := meta.DeletePropagationBackground
 		check(t, plane.client.BatchV1().Jobs("mesh-system").Delete(t.Context(), hookName, meta.DeleteOptions{PropagationPolicy: &policy}))
 	}
@@ -377,27 +380,27 @@ func makesShard(t *testing.T, plane controlPlane, client dynamic.Interface) func
 
 const hookName = "ctrlmesh-uninstall"
 
-// uninstalls has Helm uninstall the release, and returns what its hook says.
-func uninstalls(t *testing.T, plane controlPlane, kubeconfig string) (string, error) {
+// helmUninstall uninstalls the release with Helm, and returns the output of its hook.
+func helmUninstall(t *testing.T, plane controlPlane, kubeconfig string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	binary := must(manager.Binary())(t)
-	told := make(chan string, 1)
+	hookOutput := make(chan string, 1)
 	go func() {
-		text, err := runsHook(ctx, plane, binary, kubeconfig)
-		told <- fmt.Sprintf("%s (%v)", text, err)
+		text, err := runHookJob(ctx, plane, binary, kubeconfig)
+		hookOutput <- fmt.Sprintf("%s (%v)", text, err)
 	}()
-	_, errs, err := tryOutput(t, "helm", "", "uninstall", "ctrlmesh", "--kubeconfig="+kubeconfig, "--namespace=mesh-system", "--timeout="+patience.String())
+	_, errs, err := tryProgram(t, "helm", "", "uninstall", "ctrlmesh", "--kubeconfig="+kubeconfig, "--namespace=mesh-system", "--timeout="+waitTimeout.String())
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, errs)
 	}
-	return <-told, err
+	return <-hookOutput, err
 }
 
-// runsHook does what kubelet and the Job controller do in a cluster: it runs the hook's command with this checkout's manager, and writes how
-// that ended into the Job.
-func runsHook(ctx context.Context, plane controlPlane, binary, kubeconfig string) (string, error) {
+// runHookJob plays kubelet and the Job controller: it runs the hook's command with this checkout's manager, and writes
+// the result into the Job's status.
+func runHookJob(ctx context.Context, plane controlPlane, binary, kubeconfig string) (string, error) {
 	jobs := plane.client.BatchV1().Jobs("mesh-system")
 	job, err := jobs.Get(ctx, hookName, meta.GetOptions{})
 	for ; apierrors.IsNotFound(err); job, err = jobs.Get(ctx, hookName, meta.GetOptions{}) {

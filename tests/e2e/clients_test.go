@@ -35,7 +35,7 @@ func TestClients(t *testing.T) {
 	chain := shardChain(t, 1, shardRule("s0", "a"))
 	s := startSidecar(t, sidecar.Options{Chain: &chain, TLSDir: servingDir(t, authority)})
 	namespace := newNamespace(t)
-	seed(t, namespace)
+	seedNamespace(t, namespace)
 	secure := clientConfig(s)
 	secure.Host = "https://" + s.API
 	secure.TLSClientConfig = rest.TLSClientConfig{CAData: authority.PEM}
@@ -46,11 +46,11 @@ func TestClients(t *testing.T) {
 			t.Run(name+"_"+strings.TrimPrefix(content, "application/"), func(t *testing.T) {
 				t.Parallel()
 				client := must(kubernetes.NewForConfig(config))(t)
-				t.Run("verbs", func(t *testing.T) { typedVerbs(t, client) })
-				t.Run("pages", func(t *testing.T) { pages(t, client, namespace) })
+				t.Run("verbs", func(t *testing.T) { testTypedVerbs(t, client) })
+				t.Run("pages", func(t *testing.T) { testPages(t, client, namespace) })
 				t.Run("informer", func(t *testing.T) {
 					factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
-					holdsShard(t, factory.Core().V1().ConfigMaps().Informer())
+					assertInformerHoldsShard(t, factory.Core().V1().ConfigMaps().Informer())
 				})
 			})
 		}
@@ -58,30 +58,30 @@ func TestClients(t *testing.T) {
 			t.Parallel()
 			client := must(dynamic.NewForConfig(config))(t)
 			factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, namespace, nil)
-			holdsShard(t, factory.ForResource(widgets).Informer())
+			assertInformerHoldsShard(t, factory.ForResource(widgetResource).Informer())
 		})
 		t.Run(name+"_metadata_informer", func(t *testing.T) {
 			t.Parallel()
 			client := must(metadata.NewForConfig(config))(t)
 			factory := metadatainformer.NewFilteredSharedInformerFactory(client, 0, namespace, nil)
-			holdsShard(t, factory.ForResource(widgets).Informer())
-			holdsShard(t, factory.ForResource(core.SchemeGroupVersion.WithResource("configmaps")).Informer())
+			assertInformerHoldsShard(t, factory.ForResource(widgetResource).Informer())
+			assertInformerHoldsShard(t, factory.ForResource(core.SchemeGroupVersion.WithResource("configmaps")).Informer())
 		})
 	}
 }
 
-// servingDir is a directory with a certificate for the sidecar.
+// servingDir returns a directory with a serving certificate for the sidecar.
 func servingDir(t *testing.T, authority *cluster.Authority) string {
 	t.Helper()
 	dir := newDir(t)
-	pair := must(authority.Serving("sidecar"))(t)
+	pair := must(authority.IssueServing("sidecar"))(t)
 	check(t, os.WriteFile(filepath.Join(dir, "tls.crt"), pair.Cert, 0o600))
 	check(t, os.WriteFile(filepath.Join(dir, "tls.key"), pair.Key, 0o600))
 	return dir
 }
 
-// typedVerbs takes an object through its life in a namespace of its own.
-func typedVerbs(t *testing.T, client kubernetes.Interface) {
+// testTypedVerbs creates, reads, updates, patches and deletes an object in a new namespace.
+func testTypedVerbs(t *testing.T, client kubernetes.Interface) {
 	ctx, namespace := t.Context(), newNamespace(t)
 	configMaps := client.CoreV1().ConfigMaps(namespace)
 	stream := must(configMaps.Watch(ctx, meta.ListOptions{}))(t)
@@ -102,16 +102,16 @@ func typedVerbs(t *testing.T, client kubernetes.Interface) {
 			t.Errorf("event %s %v, want %s", event.Type, event.Object, want)
 		}
 	}
-	if left := names(t, namespace); !slices.Equal(left, []string{"foreign"}) {
-		t.Errorf("left are %v", left)
+	if left := configMapNames(t, namespace); !slices.Equal(left, []string{"foreign"}) {
+		t.Errorf("%v are left", left)
 	}
 }
 
-func pages(t *testing.T, client kubernetes.Interface, namespace string) {
+func testPages(t *testing.T, client kubernetes.Interface, namespace string) {
 	found := []string{}
 	p := pager.New(func(ctx context.Context, options meta.ListOptions) (runtime.Object, error) {
 		list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, options)
-		// With a selector the API server doesn't say how many are left (ListMeta.RemainingItemCount).
+		// With a selector the API server does not say how many items are left (ListMeta.RemainingItemCount).
 		if err == nil && list.RemainingItemCount != nil {
 			t.Errorf("a page says that %d items are left", *list.RemainingItemCount)
 		}
@@ -123,19 +123,20 @@ func pages(t *testing.T, client kubernetes.Interface, namespace string) {
 		return nil
 	}))
 	if !slices.Equal(found, []string{"mine-x", "mine-y"}) {
-		t.Errorf("pages hold %v", found)
+		t.Errorf("the pages contain %v", found)
 	}
 }
 
-// holdsShard runs an informer (it streams its initial list) and demands exactly the shard's seeded objects.
-func holdsShard(t *testing.T, informer cache.SharedIndexInformer) {
+// assertInformerHoldsShard runs an informer (it streams its initial list) and asserts exactly the shard's seeded
+// objects.
+func assertInformerHoldsShard(t *testing.T, informer cache.SharedIndexInformer) {
 	t.Helper()
 	go informer.Run(t.Context().Done())
 	eventually(t, "the informer holds the shard", func() error {
 		keys := informer.GetStore().ListKeys()
 		slices.Sort(keys)
 		if !informer.HasSynced() || len(keys) != 2 || !strings.HasSuffix(keys[0], "/mine-x") || !strings.HasSuffix(keys[1], "/mine-y") {
-			return fmt.Errorf("it holds %v", keys)
+			return fmt.Errorf("the informer holds %v", keys)
 		}
 		return nil
 	})

@@ -14,27 +14,28 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file is about what Go's clients and servers do with connections, and what the sidecar makes of it.
+// This file tests how the sidecar handles connections of Go's clients and servers.
 
-// TestIdleConnections posts again over connections that were idle for ten seconds, which is what a request head may take. Go
-// keeps them for 90, so the sidecar must not close them: a POST that meets a closing connection is lost.
+// TestIdleConnections sends POSTs over connections that were idle for ten seconds, the time limit of a request head. Go
+// keeps idle connections for 90 s, so the sidecar must not close them earlier: a POST that meets a closing connection
+// is lost.
 func TestIdleConnections(t *testing.T) {
 	t.Parallel()
 	const clients, pause, spread = 100, 10 * time.Second, 2 * time.Millisecond
-	s, namespace := startSidecar(t, sidecar.Options{Plain: true}), newNamespace(t)
+	s, namespace := startSidecar(t, sidecar.Options{WithoutChainDir: true}), newNamespace(t)
 	url := fmt.Sprintf("http://%s/api/v1/namespaces/%s/configmaps", s.API, namespace)
 	var group sync.WaitGroup
 	for number := range clients {
 		group.Go(func() {
 			client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
 			defer client.CloseIdleConnections()
-			if _, err := post(t.Context(), client, url, fmt.Sprintf("first-%d", number)); err != nil {
+			if _, err := postConfigMap(t.Context(), client, url, fmt.Sprintf("first-%d", number)); err != nil {
 				t.Error(err)
 				return
 			}
-			// Around the moment when the time would be over.
+			// Around the moment at which the limit of a request head would end the connection.
 			time.Sleep(pause + time.Duration(number-clients/2)*spread)
-			reused, err := post(t.Context(), client, url, fmt.Sprintf("second-%d", number))
+			reused, err := postConfigMap(t.Context(), client, url, fmt.Sprintf("second-%d", number))
 			if err != nil || !reused {
 				t.Errorf("client %d: connection kept: %v, error: %v", number, reused, err)
 			}
@@ -43,8 +44,8 @@ func TestIdleConnections(t *testing.T) {
 	group.Wait()
 }
 
-// post creates a ConfigMap and tells whether that took a connection which was there.
-func post(ctx context.Context, client *http.Client, url, name string) (bool, error) {
+// postConfigMap creates a ConfigMap and returns whether the request used an existing connection.
+func postConfigMap(ctx context.Context, client *http.Client, url, name string) (bool, error) {
 	reused := false
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
 	object := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, name)
@@ -55,7 +56,7 @@ func post(ctx context.Context, client *http.Client, url, name string) (bool, err
 	request.Header.Set("Content-Type", "application/json")
 	response, err := client.Do(request)
 	if err != nil {
-		return reused, fmt.Errorf("%s is lost: %w", name, err)
+		return reused, fmt.Errorf("%s was lost: %w", name, err)
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
@@ -67,23 +68,23 @@ func post(ctx context.Context, client *http.Client, url, name string) (bool, err
 	return reused, nil
 }
 
-// TestCompleteAnswers reads answers whose end a Go server tells in a frame of its own, over HTTP/1.1, where a client does not wait
-// for it.
-func TestCompleteAnswers(t *testing.T) {
-	s := startSidecar(t, sidecar.Options{Plain: true})
+// TestCompleteResponses reads responses whose end a Go server sends in a separate frame, over HTTP/1.1, where a client
+// does not wait for that frame.
+func TestCompleteResponses(t *testing.T) {
+	s := startSidecar(t, sidecar.Options{WithoutChainDir: true})
 	for range 66 {
 		for _, path := range []string{"/openapi/v3", "/openapi/v3/apis/apps/v1"} {
-			check(t, statusIs(must(through(s).Do(t.Context(), get(path)))(t), http.StatusOK))
+			check(t, checkStatus(must(sidecarTarget(s).Do(t.Context(), getRequest(path)))(t), http.StatusOK))
 		}
 	}
-	eventually(t, "no request is under way", func() error {
+	eventually(t, "no request is in flight", func() error {
 		under, err := s.Metric(t.Context(), "ctrlmesh_requests_in_flight")
 		if err == nil && under != 0 {
-			err = fmt.Errorf("%v are", under)
+			err = fmt.Errorf("%v requests are in flight", under)
 		}
 		return err
 	})
 	if gone := must(s.Metric(t.Context(), "ctrlmesh_request_failures_total", `reason="client_gone"`))(t); gone != 0 {
-		t.Errorf("%v answers count as not read to their end", gone)
+		t.Errorf("%v responses count as not read to their end", gone)
 	}
 }

@@ -20,11 +20,11 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// This file gives deploy/crd and the samples of manager/planner/tests/fixtures to a real API server.
+// This file applies deploy/crd and the samples of manager/planner/tests/fixtures to a real API server.
 
 var (
-	definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	kinds       = map[string]string{
+	definitions    = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	resourceOfKind = map[string]string{
 		"ShardingConfig": "shardingconfigs", "CircuitBreaker": "circuitbreakers",
 		"FaultInjection": "faultinjections", "ManagerState": "managerstates",
 	}
@@ -34,38 +34,38 @@ const fixtures = "../../manager/planner/tests/fixtures"
 
 func TestCRDs(t *testing.T) {
 	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
-	for _, file := range files(t, "../../deploy/crd") {
-		t.Run(filepath.Base(file), func(t *testing.T) { establish(t, client, readAll(t, file)[0]) })
+	for _, file := range filesIn(t, "../../deploy/crd") {
+		t.Run(filepath.Base(file), func(t *testing.T) { testDefinition(t, client, readObjects(t, file)[0]) })
 	}
 	if t.Failed() {
 		t.FailNow()
 	}
-	for _, file := range files(t, fixtures+"/accepted") {
-		t.Run("takes_"+filepath.Base(file), func(t *testing.T) {
-			for _, object := range readAll(t, file) {
-				takesUnchanged(t, client, object)
+	for _, file := range filesIn(t, fixtures+"/accepted") {
+		t.Run("accepts_"+filepath.Base(file), func(t *testing.T) {
+			for _, object := range readObjects(t, file) {
+				assertStoredUnchanged(t, client, object)
 			}
 		})
 	}
-	for _, file := range files(t, fixtures+"/refused-by-rules") {
-		t.Run("takes_"+filepath.Base(file), func(t *testing.T) { takesUnchanged(t, client, readAll(t, file)[0]) })
+	for _, file := range filesIn(t, fixtures+"/refused-by-rules") {
+		t.Run("accepts_"+filepath.Base(file), func(t *testing.T) { assertStoredUnchanged(t, client, readObjects(t, file)[0]) })
 	}
-	for _, file := range files(t, fixtures+"/refused") {
+	for _, file := range filesIn(t, fixtures+"/refused") {
 		t.Run("refuses_"+filepath.Base(file), func(t *testing.T) {
 			for _, line := range strings.Split(string(must(os.ReadFile(file))(t)), "\n") {
 				if says, ok := strings.CutPrefix(line, "# server: "); ok {
-					refuses(t, client, readAll(t, file)[0], says)
+					assertRefused(t, client, readObjects(t, file)[0], says)
 				}
 			}
 		})
 	}
-	t.Run("rules", func(t *testing.T) { refusesByRule(t, client) })
-	t.Run("lock_can_be_added_and_not_changed", func(t *testing.T) { keepsLock(t, client) })
-	t.Run("defaults", func(t *testing.T) { defaults(t, client) })
-	t.Run("columns", func(t *testing.T) { columns(t, client) })
+	t.Run("each_rule_refuses_its_field", func(t *testing.T) { testRules(t, client) })
+	t.Run("lock_can_be_added_but_not_changed", func(t *testing.T) { testLockIsImmutable(t, client) })
+	t.Run("defaults", func(t *testing.T) { testDefaults(t, client) })
+	t.Run("columns", func(t *testing.T) { testColumns(t, client) })
 }
 
-func files(t *testing.T, folder string) []string {
+func filesIn(t *testing.T, folder string) []string {
 	t.Helper()
 	files := must(filepath.Glob(folder + "/*.yaml"))(t)
 	if len(files) == 0 {
@@ -74,7 +74,7 @@ func files(t *testing.T, folder string) []string {
 	return files
 }
 
-func readAll(t *testing.T, file string) []*unstructured.Unstructured {
+func readObjects(t *testing.T, file string) []*unstructured.Unstructured {
 	t.Helper()
 	objects := []*unstructured.Unstructured{}
 	for _, text := range strings.Split(string(must(os.ReadFile(file))(t)), "\n---\n") {
@@ -85,8 +85,8 @@ func readAll(t *testing.T, file string) []*unstructured.Unstructured {
 	return objects
 }
 
-// establish installs a definition and waits until it is served, with nothing to complain about.
-func establish(t *testing.T, client dynamic.Interface, definition *unstructured.Unstructured) {
+// testDefinition installs a definition and waits until it is served, without a complaint about its schema.
+func testDefinition(t *testing.T, client dynamic.Interface, definition *unstructured.Unstructured) {
 	_, err := client.Resource(definitions).Create(background(), definition, meta.CreateOptions{FieldValidation: "Strict"})
 	check(t, err)
 	eventually(t, definition.GetName()+" is established", func() error {
@@ -106,16 +106,16 @@ func establish(t *testing.T, client dynamic.Interface, definition *unstructured.
 			}
 		}
 		if !isEstablished {
-			return fmt.Errorf("conditions are %v", conditions)
+			return fmt.Errorf("the conditions are %v", conditions)
 		}
 		return nil
 	})
 }
 
-// of is the client for an object's kind, in its namespace, which is made if need be.
-func of(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) dynamic.ResourceInterface {
+// resourceClient returns the client for an object's kind in its namespace, which is created if it does not exist.
+func resourceClient(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
-	resource := client.Resource(schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: kinds[object.GetKind()]})
+	resource := client.Resource(schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: resourceOfKind[object.GetKind()]})
 	name := object.GetNamespace()
 	if name == "" {
 		return resource
@@ -127,13 +127,13 @@ func of(t *testing.T, client dynamic.Interface, object *unstructured.Unstructure
 	return resource.Namespace(name)
 }
 
-func create(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func createObject(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.Helper()
 	var got *unstructured.Unstructured
 	var err error
-	// A definition that is established is served a moment later.
+	// A definition is established a moment before it is served.
 	eventually(t, object.GetKind()+" is served", func() error {
-		got, err = of(t, client, object).Create(background(), object.DeepCopy(), meta.CreateOptions{FieldValidation: "Strict"})
+		got, err = resourceClient(t, client, object).Create(background(), object.DeepCopy(), meta.CreateOptions{FieldValidation: "Strict"})
 		var status apierrors.APIStatus
 		if errors.As(err, &status) && apierrors.IsNotFound(err) {
 			return err
@@ -143,34 +143,34 @@ func create(t *testing.T, client dynamic.Interface, object *unstructured.Unstruc
 	return got, err
 }
 
-// takesUnchanged creates an object and removes it: all that was written comes back.
-func takesUnchanged(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) {
+// assertStoredUnchanged creates an object, asserts that every written field comes back, and deletes it.
+func assertStoredUnchanged(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) {
 	t.Helper()
-	got, err := create(t, client, object)
+	got, err := createObject(t, client, object)
 	if err != nil {
 		t.Fatalf("%s: %v", object.GetName(), err)
 	}
-	defer remove(t, client, object)
+	defer deleteObject(t, client, object)
 	if status, ok := object.Object["status"]; ok {
 		got.Object["status"] = status
-		if got, err = of(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
+		if got, err = resourceClient(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, part := range []string{"spec", "status"} {
-		if lost := missing(object.Object[part], got.Object[part], part); lost != "" {
-			t.Errorf("%s: %s is %v, was written otherwise", object.GetName(), lost, got.Object[part])
+		if lost := missingField(object.Object[part], got.Object[part], part); lost != "" {
+			t.Errorf("%s: %s is %v, which is not what was written", object.GetName(), lost, got.Object[part])
 		}
 	}
 }
 
-func remove(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) {
+func deleteObject(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) {
 	t.Helper()
-	check(t, of(t, client, object).Delete(background(), object.GetName(), meta.DeleteOptions{}))
+	check(t, resourceClient(t, client, object).Delete(background(), object.GetName(), meta.DeleteOptions{}))
 }
 
-// missing is the path of a written field that is not in what came back. A field without a value is none.
-func missing(written, got any, path string) string {
+// missingField returns the path of a written field that did not come back. A field without a value does not count.
+func missingField(written, got any, path string) string {
 	switch written := written.(type) {
 	case nil:
 		return ""
@@ -180,7 +180,7 @@ func missing(written, got any, path string) string {
 			return path
 		}
 		for name, value := range written {
-			if lost := missing(value, fields[name], path+"."+name); lost != "" {
+			if lost := missingField(value, fields[name], path+"."+name); lost != "" {
 				return lost
 			}
 		}
@@ -191,7 +191,7 @@ func missing(written, got any, path string) string {
 			return path
 		}
 		for i, value := range written {
-			if lost := missing(value, items[i], fmt.Sprintf("%s[%d]", path, i)); lost != "" {
+			if lost := missingField(value, items[i], fmt.Sprintf("%s[%d]", path, i)); lost != "" {
 				return lost
 			}
 		}
@@ -204,44 +204,44 @@ func missing(written, got any, path string) string {
 	}
 }
 
-func refuses(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured, says ...string) {
+func assertRefused(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured, wantMessages ...string) {
 	t.Helper()
-	_, err := create(t, client, object)
+	_, err := createObject(t, client, object)
 	if err == nil {
-		remove(t, client, object)
-		t.Errorf("%s is taken", object.GetName())
+		deleteObject(t, client, object)
+		t.Errorf("%s is accepted", object.GetName())
 		return
 	}
-	for _, says := range says {
-		if !strings.Contains(err.Error(), says) {
-			t.Errorf("refused with %q, which has no %q", err, says)
+	for _, wantMessages := range wantMessages {
+		if !strings.Contains(err.Error(), wantMessages) {
+			t.Errorf("the refusal is %q, want %q in it", err, wantMessages)
 		}
 	}
 }
 
-// refusesByRule breaks one rule after another. The manager's tests read the same file: both refuse the same field.
-func refusesByRule(t *testing.T, client dynamic.Interface) {
+// testRules breaks one rule after another. The planner's tests read the same file: both must refuse the same field.
+func testRules(t *testing.T, client dynamic.Interface) {
 	cases := []struct {
 		Of, Path, Says string
 		Set            map[string]any
 	}{}
 	check(t, json.Unmarshal(must(os.ReadFile(fixtures+"/rules.json"))(t), &cases))
 	for _, c := range cases {
-		object := readAll(t, filepath.Join(fixtures, "accepted", c.Of))[0]
+		object := readObjects(t, filepath.Join(fixtures, "accepted", c.Of))[0]
 		for pointer, value := range c.Set {
-			set(t, object.Object, strings.Split(pointer, "/")[1:], value)
+			setField(t, object.Object, strings.Split(pointer, "/")[1:], value)
 		}
-		refuses(t, client, object, c.Path, c.Says)
+		assertRefused(t, client, object, c.Path, c.Says)
 	}
 }
 
-func set(t *testing.T, node any, path []string, value any) {
+func setField(t *testing.T, node any, path []string, value any) {
 	t.Helper()
 	switch node := node.(type) {
 	case map[string]any:
 		switch {
 		case len(path) > 1:
-			set(t, node[path[0]], path[1:], value)
+			setField(t, node[path[0]], path[1:], value)
 		case value == nil:
 			delete(node, path[0])
 		default:
@@ -250,25 +250,25 @@ func set(t *testing.T, node any, path []string, value any) {
 	case []any:
 		index := 0
 		check(t, json.Unmarshal([]byte(path[0]), &index))
-		set(t, node[index], path[1:], value)
+		setField(t, node[index], path[1:], value)
 	default:
 		t.Fatalf("no %v in %v", path, node)
 	}
 }
 
-// keepsLock updates the lock of a shard: its pods elect their leader by the one that is there.
-func keepsLock(t *testing.T, client dynamic.Interface) {
-	object := readAll(t, fixtures+"/accepted/concepts.yaml")[0]
+// testLockIsImmutable changes the lock of a shard, which is refused: its pods elect their leader by the existing lock.
+func testLockIsImmutable(t *testing.T, client dynamic.Interface) {
+	object := readObjects(t, fixtures+"/accepted/concepts.yaml")[0]
 	object.SetName("keeps-lock")
 	controller := object.Object["spec"].(map[string]any)["controller"]
-	set(t, object.Object, []string{"spec", "controller"}, nil)
-	_, err := create(t, client, object)
+	setField(t, object.Object, []string{"spec", "controller"}, nil)
+	_, err := createObject(t, client, object)
 	check(t, err)
-	defer remove(t, client, object)
+	defer deleteObject(t, client, object)
 	update := func(controller any) error {
-		// A merge patch has neither a version that can be out of date nor a field that is absent: null removes it.
+		// A merge patch has no resource version that can be outdated, and null removes a field.
 		patch := must(json.Marshal(map[string]any{"spec": map[string]any{"controller": controller}}))(t)
-		_, err := of(t, client, object).Patch(background(), object.GetName(), types.MergePatchType, patch, meta.PatchOptions{})
+		_, err := resourceClient(t, client, object).Patch(background(), object.GetName(), types.MergePatchType, patch, meta.PatchOptions{})
 		return err
 	}
 	check(t, update(controller))
@@ -281,13 +281,13 @@ func keepsLock(t *testing.T, client dynamic.Interface) {
 	check(t, update(controller))
 }
 
-func defaults(t *testing.T, client dynamic.Interface) {
-	object := readAll(t, fixtures+"/accepted/concepts.yaml")[0]
+func testDefaults(t *testing.T, client dynamic.Interface) {
+	object := readObjects(t, fixtures+"/accepted/concepts.yaml")[0]
 	object.SetName("with-plugin")
-	set(t, object.Object, []string{"spec", "plugins"}, []any{map[string]any{"name": "audit", "image": "oci://a.example/audit:1"}})
-	got, err := create(t, client, object)
+	setField(t, object.Object, []string{"spec", "plugins"}, []any{map[string]any{"name": "audit", "image": "oci://a.example/audit:1"}})
+	got, err := createObject(t, client, object)
 	check(t, err)
-	defer remove(t, client, object)
+	defer deleteObject(t, client, object)
 	plugins, _, _ := unstructured.NestedSlice(got.Object, "spec", "plugins")
 	want := map[string]any{
 		"name": "audit", "image": "oci://a.example/audit:1", "pullPolicy": "IfNotPresent", "onFailure": "Closed",
@@ -298,12 +298,12 @@ func defaults(t *testing.T, client dynamic.Interface) {
 	}
 }
 
-func columns(t *testing.T, client dynamic.Interface) {
-	object := readAll(t, fixtures+"/accepted/concepts.yaml")[0]
+func testColumns(t *testing.T, client dynamic.Interface) {
+	object := readObjects(t, fixtures+"/accepted/concepts.yaml")[0]
 	object.SetName("with-status")
-	got, err := create(t, client, object)
+	got, err := createObject(t, client, object)
 	check(t, err)
-	defer remove(t, client, object)
+	defer deleteObject(t, client, object)
 	condition := func(kind, reason string) map[string]any {
 		return map[string]any{
 			"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": "2026-11-21T10:00:00Z",
@@ -313,7 +313,7 @@ func columns(t *testing.T, client dynamic.Interface) {
 	conditions := []any{condition("Accepted", "Accepted"), condition("Distributed", "HandingOver")}
 	got.Object["status"] = map[string]any{"observedGeneration": int64(1), "enforced": "12/12", "conditions": conditions,
 		"leader": map[string]any{"podName": "operator-7", "holderIdentity": "operator-7_id", "since": "2026-11-21T10:00:00Z"}}
-	if _, err := of(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
+	if _, err := resourceClient(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(runKubectl(t, shared.kubeconfig, "", "get", "shard", "with-status", "-n", object.GetNamespace()), "\n")

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// This file is about whose call it is: a request without credentials is the sidecar's own, one with credentials is its
-// sender's, in whatever way the sidecar proves who it is itself.
+// This file tests whose identity a request has: a request without credentials gets the sidecar's, one with credentials
+// keeps its own, however the sidecar authenticates itself.
 
 func TestCredentials(t *testing.T) {
 	token := must(shared.cluster.ServiceAccountToken(t.Context(), "default", "controller"))(t)
@@ -33,22 +33,23 @@ func TestCredentials(t *testing.T) {
 		"client_certificate": {must(shared.cluster.UserKubeconfig("certified", "group"))(t), "certified"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := startSidecar(t, sidecar.Options{Plain: true, Kubeconfig: own.kubeconfig})
+			s := startSidecar(t, sidecar.Options{WithoutChainDir: true, Kubeconfig: own.kubeconfig})
 			for range 3 {
-				whoami(t, through(s), own.user)
-				whoami(t, through(s), "system:serviceaccount:default:controller", "Authorization: Bearer "+token)
-				wrong := must(through(s).Do(t.Context(), selfReview("Authorization: Bearer wrong")))(t)
-				check(t, statusIs(wrong, http.StatusUnauthorized))
+				assertUser(t, sidecarTarget(s), own.user)
+				assertUser(t, sidecarTarget(s), "system:serviceaccount:default:controller", "Authorization: Bearer "+token)
+				wrong := must(sidecarTarget(s).Do(t.Context(), selfSubjectReview("Authorization: Bearer wrong")))(t)
+				check(t, checkStatus(wrong, http.StatusUnauthorized))
 			}
 		})
 	}
 }
 
-// TestTokenOfKubeconfigGoesOverTLSOnly: client-go leaves the user of a kubeconfig out where the server's URL is plain HTTP, so that
-// the call is the sidecar's own (clientcmd.ClientConfig asks rest.IsConfigTransportTLS before it merges the user).
-func TestTokenOfKubeconfigGoesOverTLSOnly(t *testing.T) {
+// TestKubeconfigTokenIsSentOverTLSOnly: client-go omits the user of a kubeconfig if the server's URL is plain HTTP, so
+// the request gets the sidecar's identity (clientcmd.ClientConfig asks rest.IsConfigTransportTLS before it merges the
+// user).
+func TestKubeconfigTokenIsSentOverTLSOnly(t *testing.T) {
 	authority := must(cluster.NewAuthority("sidecar"))(t)
-	s := startSidecar(t, sidecar.Options{Plain: true, TLSDir: servingDir(t, authority)})
+	s := startSidecar(t, sidecar.Options{WithoutChainDir: true, TLSDir: servingDir(t, authority)})
 	user := &api.AuthInfo{Token: must(shared.cluster.ServiceAccountToken(t.Context(), "default", "controller"))(t)}
 	for name, connection := range map[string]struct {
 		server *api.Cluster
@@ -62,41 +63,41 @@ func TestTokenOfKubeconfigGoesOverTLSOnly(t *testing.T) {
 			client := must(kubernetes.NewForConfig(must(clientcmd.BuildConfigFromFlags("", file))(t)))(t)
 			review := must(client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authentication.SelfSubjectReview{}, meta.CreateOptions{}))(t)
 			if got := review.Status.UserInfo.Username; got != connection.user {
-				t.Errorf("the call is %q's, want %s", got, connection.user)
+				t.Errorf("the user is %q, want %s", got, connection.user)
 			}
 		})
 	}
 }
 
-// TestSidecarNeedsNoPermissions: all that a sidecar asks of an API server is what its controller asked.
+// TestSidecarNeedsNoPermissions: a sidecar sends only requests of its controller to the API server.
 func TestSidecarNeedsNoPermissions(t *testing.T) {
 	const user, path = "without-permissions", "/api/v1/namespaces/default/configmaps"
 	chain := shardChain(t, 1, shardRule("s0", "a"))
 	s := startSidecar(t, sidecar.Options{Kubeconfig: must(shared.cluster.UserKubeconfig(user))(t), Chain: &chain})
-	whoami(t, through(s), user)
-	refused := must(through(s).Do(t.Context(), get(path)))(t)
-	check(t, statusIs(refused, http.StatusForbidden))
+	assertUser(t, sidecarTarget(s), user)
+	refused := must(sidecarTarget(s).Do(t.Context(), getRequest(path)))(t)
+	check(t, checkStatus(refused, http.StatusForbidden))
 	eventually(t, "both are audited", func() error {
-		events := must(shared.cluster.AuditedOf(user))(t)
+		events := must(shared.cluster.AuditEventsOf(user))(t)
 		if len(events) < 2 {
-			return fmt.Errorf("%d are", len(events))
+			return fmt.Errorf("%d requests are audited", len(events))
 		}
 		return nil
 	})
-	for _, event := range must(shared.cluster.AuditedOf(user))(t) {
-		if asked, _, _ := strings.Cut(event.RequestURI, "?"); asked != selfReview().Path && asked != path {
-			t.Errorf("nobody asked for %s %s", event.Verb, event.RequestURI)
+	for _, event := range must(shared.cluster.AuditEventsOf(user))(t) {
+		if asked, _, _ := strings.Cut(event.RequestURI, "?"); asked != selfSubjectReview().Path && asked != path {
+			t.Errorf("the controller did not send %s %s", event.Verb, event.RequestURI)
 		}
 	}
 }
 
-// whoami demands that the API server takes a request for this user's.
-func whoami(t *testing.T, target rawhttp.Target, user string, headers ...string) {
+// assertUser asserts the user for whom the API server takes a request.
+func assertUser(t *testing.T, target rawhttp.Target, user string, headers ...string) {
 	t.Helper()
-	response := must(target.Do(t.Context(), selfReview(headers...)))(t)
+	response := must(target.Do(t.Context(), selfSubjectReview(headers...)))(t)
 	var review authentication.SelfSubjectReview
 	check(t, json.Unmarshal(response.Body, &review))
 	if got := review.Status.UserInfo.Username; got != user {
-		t.Errorf("with %.30q the call is %q's, want %s: %.200s", headers, got, user, response.Body)
+		t.Errorf("with %.30q the user is %q, want %s: %.200s", headers, got, user, response.Body)
 	}
 }

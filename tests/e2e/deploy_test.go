@@ -23,122 +23,123 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// This file gives deploy/, its overlays, its chart and its samples to a real API server.
+// This file applies deploy/, its overlays, its chart and its samples to a real API server.
 
 func TestDeploy(t *testing.T) {
 	t.Parallel()
-	texts := renderings(t)
+	texts := renderAll(t)
 	for name, text := range texts {
-		t.Run("names and ports fit each other in "+name, func(t *testing.T) { fit(t, parse(t, text)) })
+		t.Run("names_and_ports_match_in_"+name, func(t *testing.T) { assertReferences(t, parseManifests(t, text)) })
 	}
 	d := deploy(t)
-	t.Run("applying again leaves what the manager wrote", d.keepsBundles)
-	d.knowsOthers(t)
+	t.Run("ca_bundles_are_kept_when_applied_again", d.testBundlesAreKept)
+	d.installForeignCRDs(t)
 	for name, text := range texts {
-		t.Run("a server takes "+name, func(t *testing.T) {
+		t.Run("api_server_accepts_"+name, func(t *testing.T) {
 			d.kubectl(t, text, "apply", "--dry-run=server", "--filename=-")
-			d.isRestricted(t, parse(t, text))
+			d.assertRestrictedPod(t, parseManifests(t, text))
 		})
 	}
-	d.startManager(t, texts)
-	for _, file := range files(t, deployed+"/samples") {
-		t.Run("sample "+filepath.Base(file), func(t *testing.T) { d.takesSample(t, file) })
+	d.startManagerWithDeployedSettings(t, texts)
+	for _, file := range filesIn(t, deployDir+"/samples") {
+		t.Run("sample_is_accepted_"+filepath.Base(file), func(t *testing.T) { d.testSample(t, file) })
 	}
 }
 
-// renderings for namespace ctrlmesh: every overlay, and the chart with all that can be said.
-func renderings(t *testing.T) map[string]string {
+// renderAll renders every overlay and the chart with all features on, for namespace ctrlmesh.
+func renderAll(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, path := range kustomizations(t) {
 		found[filepath.Base(path)] = kustomize(t, path)
 	}
-	found["chart"] = template(t, manager.Namespace, "--set-json="+everything)
-	found["changed chart"] = template(t, manager.Namespace, changed()...)
+	found["chart"] = helmTemplate(t, manager.Namespace, "--set-json="+allSwitches)
+	found["changed chart"] = helmTemplate(t, manager.Namespace, changeAllArguments()...)
 	return found
 }
 
-// deployment is a cluster to which deploy/ was applied.
-type deployment struct {
+// deployedMesh is a cluster to which deploy/ was applied.
+type deployedMesh struct {
 	*mesh
-	admin string
+	adminKubeconfig string
 }
 
-// deploy does what the first line of docs/install.md says.
-func deploy(t *testing.T) *deployment {
+// deploy runs the first command of docs/install.md.
+func deploy(t *testing.T) *deployedMesh {
 	t.Helper()
-	plane := ownControlPlane(t)
-	d := &deployment{mesh: &mesh{controlPlane: plane}}
+	plane := startOwnControlPlane(t)
+	d := &deployedMesh{mesh: &mesh{controlPlane: plane}}
 	d.dynamic = must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
-	d.admin = must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
-	d.kubectl(t, "", "apply", "-k", deployed)
+	d.adminKubeconfig = must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
+	d.kubectl(t, "", "apply", "-k", deployDir)
 	d.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd", "--selector=app.kubernetes.io/part-of=ctrlmesh")
 	return d
 }
 
 // kubectl runs a command that must succeed without a warning.
-func (d *deployment) kubectl(t *testing.T, input string, arguments ...string) string {
+func (d *deployedMesh) kubectl(t *testing.T, input string, arguments ...string) string {
 	t.Helper()
-	out, errs, err := tryOutput(t, "kubectl", input, append([]string{"--kubeconfig=" + d.admin}, arguments...)...)
+	out, errs, err := tryProgram(t, "kubectl", input, append([]string{"--kubeconfig=" + d.adminKubeconfig}, arguments...)...)
 	if err != nil || strings.Contains(errs, "Warning:") {
 		t.Fatalf("kubectl %s: %v\n%s%s", strings.Join(arguments, " "), err, out, errs)
 	}
 	return out
 }
 
-// keepsBundles applies deploy/ to a cluster in which webhooks have a CA.
-func (d *deployment) keepsBundles(t *testing.T) {
+// testBundlesAreKept applies deploy/ again after the webhooks got a CA.
+func (d *deployedMesh) testBundlesAreKept(t *testing.T) {
 	for _, kind := range []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
 		d.patchWebhooks(t, kind, func(string) []map[string]any {
 			return []map[string]any{{"op": "add", "path": "/caBundle", "value": d.cluster.CA.PEM}}
 		})
 	}
-	d.kubectl(t, "", "apply", "-k", deployed)
-	if got, err := bundle(t, d.mesh); !bytes.Equal(got, d.cluster.CA.PEM) {
-		t.Errorf("webhooks have the CA %q (%v)", got, err)
+	d.kubectl(t, "", "apply", "-k", deployDir)
+	if got, err := caBundle(t, d.mesh); !bytes.Equal(got, d.cluster.CA.PEM) {
+		t.Errorf("the webhooks have the CA %q (%v)", got, err)
 	}
 }
 
-// knowsOthers installs the kinds of cert-manager and of the Prometheus operator.
-func (d *deployment) knowsOthers(t *testing.T) {
+// installForeignCRDs installs the CRDs of cert-manager and of the Prometheus operator.
+func (d *deployedMesh) installForeignCRDs(t *testing.T) {
 	t.Helper()
 	installCertManager(t, d.cluster)
-	for _, definition := range readAll(t, "testdata/monitoring-crds.yaml") {
-		establish(t, d.dynamic, definition)
+	for _, definition := range readObjects(t, "testdata/monitoring-crds.yaml") {
+		testDefinition(t, d.dynamic, definition)
 	}
 }
 
-// isRestricted makes the manager's pod in its namespace, which takes nothing else than what is restricted.
-func (d *deployment) isRestricted(t *testing.T, objects manifests) {
+// assertRestrictedPod creates the manager's pod in its namespace, whose Pod Security level is `restricted`.
+func (d *deployedMesh) assertRestrictedPod(t *testing.T, objects manifests) {
 	t.Helper()
 	pod := func() map[string]any {
-		of := one[apps.Deployment](t, objects, "Deployment").Spec.Template
+		of := oneOfKind[apps.Deployment](t, objects, "Deployment").Spec.Template
 		made := core.Pod{ObjectMeta: meta.ObjectMeta{Name: "manager", Labels: of.Labels}, Spec: of.Spec}
 		fields := map[string]any{}
 		check(t, json.Unmarshal(must(json.Marshal(made))(t), &fields))
 		return fields
 	}
-	_, err := tryPod(t, d.dynamic, manager.Namespace, pod())
+	_, err := dryRunPod(t, d.dynamic, manager.Namespace, pod())
 	check(t, err)
 	looser := pod()
 	delete(looser["spec"].(map[string]any), "securityContext")
-	if _, err := tryPod(t, d.dynamic, manager.Namespace, looser); err == nil || !strings.Contains(err.Error(), `PodSecurity "restricted`) {
-		t.Errorf("a pod that may be root: %v", err)
+	if _, err := dryRunPod(t, d.dynamic, manager.Namespace, looser); err == nil || !strings.Contains(err.Error(), `PodSecurity "restricted`) {
+		t.Errorf("a pod that may run as root: %v", err)
 	}
 }
 
-// startManager runs one with the settings of all Deployments together, and has the webhooks ask it: there are no Services.
-func (d *deployment) startManager(t *testing.T, texts map[string]string) {
+// startManagerWithDeployedSettings runs one manager with the settings of all Deployments combined, and points the
+// webhooks to it: there are no Services.
+func (d *deployedMesh) startManagerWithDeployedSettings(t *testing.T, texts map[string]string) {
 	t.Helper()
 	ctx := t.Context()
-	d.account = must(d.cluster.TokenKubeconfig(ctx, manager.Namespace, manager.Account))(t)
+	d.managerKubeconfig = must(d.cluster.TokenKubeconfig(ctx, manager.Namespace, manager.ServiceAccount))(t)
 	address := must(process.FreeAddress())(t)
 	_, port, err := net.SplitHostPort(address)
 	check(t, err)
 	variables := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		for _, variable := range one[apps.Deployment](t, parse(t, texts[name]), "Deployment").Spec.Template.Spec.Containers[0].Env {
-			// Certificates of somebody else are not there.
+		for _, variable := range oneOfKind[apps.Deployment](t, parseManifests(t, texts[name]), "Deployment").Spec.Template.Spec.Containers[0].Env {
+			// Certificates of other issuers do not exist here.
 			isOfCertificates := variable.Name == "WEBHOOK_CERT_DIR" || strings.HasPrefix(variable.Name, "CTRLMESH_WEBHOOK_CLIENT_")
 			if variable.ValueFrom == nil && !isOfCertificates {
 				variables[variable.Name] = variable.Value
@@ -146,7 +147,7 @@ func (d *deployment) startManager(t *testing.T, texts map[string]string) {
 		}
 	}
 	options := manager.Options{
-		Name: "manager-0", Dir: newDir(t), Kubeconfig: d.account,
+		Name: "manager-0", Dir: newDir(t), Kubeconfig: d.managerKubeconfig,
 		Flags: []string{"--webhook-bind-address=127.0.0.1", "--webhook-port=" + port},
 	}
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
@@ -154,23 +155,23 @@ func (d *deployment) startManager(t *testing.T, texts map[string]string) {
 	}
 	started := must(manager.Start(ctx, options))(t)
 	t.Cleanup(func() { check(t, started.Stop()) })
-	t.Cleanup(func() { permissionsSuffice(t, d.mesh) })
+	t.Cleanup(func() { assertPermissionsSuffice(t, d.mesh) })
 	for _, kind := range []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
 		d.patchWebhooks(t, kind, func(path string) []map[string]any {
 			return []map[string]any{{"op": "remove", "path": "/service"}, {"op": "add", "path": "/url", "value": "https://" + address + path}}
 		})
 	}
 	eventually(t, "every webhook has the manager's CA", func() error {
-		if got, err := bundle(t, d.mesh); err != nil || bytes.Equal(got, d.cluster.CA.PEM) {
-			return fmt.Errorf("they have %q (%w)", got, err)
+		if got, err := caBundle(t, d.mesh); err != nil || bytes.Equal(got, d.cluster.CA.PEM) {
+			return fmt.Errorf("the webhooks have the bundle %q (%w)", got, err)
 		}
 		return nil
 	})
-	refused(t, d.mesh, d.namespace(t))
+	waitRefusal(t, d.mesh, d.newNamespace(t))
 }
 
-// patchWebhooks changes the client configuration of each webhook, by what is made of the path of its Service.
-func (d *deployment) patchWebhooks(t *testing.T, resource string, change func(path string) []map[string]any) {
+// patchWebhooks changes the client configuration of each webhook, depending on the path of its Service.
+func (d *deployedMesh) patchWebhooks(t *testing.T, resource string, change func(path string) []map[string]any) {
 	t.Helper()
 	configurations := d.dynamic.Resource(admission.SchemeGroupVersion.WithResource(resource))
 	for _, object := range must(configurations.List(t.Context(), meta.ListOptions{}))(t).Items {
@@ -190,17 +191,17 @@ func (d *deployment) patchWebhooks(t *testing.T, resource string, change func(pa
 	}
 }
 
-// takesSample applies a sample and waits until a manager has accepted what is in it.
-func (d *deployment) takesSample(t *testing.T, file string) {
-	namespace := d.namespace(t)
+// testSample applies a sample and waits until a manager has accepted its objects.
+func (d *deployedMesh) testSample(t *testing.T, file string) {
+	namespace := d.newNamespace(t)
 	d.kubectl(t, "", "apply", "--server-side", "--dry-run=server", "--namespace="+namespace, "--filename="+file)
-	objects := parse(t, string(must(os.ReadFile(file))(t)))
+	objects := parseManifests(t, string(must(os.ReadFile(file))(t)))
 	if objects[0].GetKind() == "ManagerState" {
-		return // the manager's own
+		return // the manager's own object
 	}
 	d.kubectl(t, "", "apply", "--namespace="+namespace, "--filename="+file)
 	for _, object := range objects {
-		eventually(t, identity(object)+" is accepted", func() error {
+		eventually(t, objectID(object)+" is accepted", func() error {
 			got := must(d.resource(object.GetKind(), namespace).Get(t.Context(), object.GetName(), meta.GetOptions{}))(t)
 			conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions")
 			states := map[any]any{}
@@ -208,7 +209,7 @@ func (d *deployment) takesSample(t *testing.T, file string) {
 				states[condition.(map[string]any)["type"]] = condition.(map[string]any)["status"]
 			}
 			if states["Accepted"] != "True" || states["Overlapping"] == "True" {
-				return fmt.Errorf("conditions are %v", conditions)
+				return fmt.Errorf("the conditions are %v", conditions)
 			}
 			return nil
 		})

@@ -14,31 +14,32 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// TestDrain ends a sidecar while it is in use: what is under way is finished, watches end cleanly, nothing new begins.
+// TestDrain stops a sidecar that is in use: requests in flight are finished, watches end cleanly, new connections are
+// refused.
 func TestDrain(t *testing.T) {
 	shard, empty := shardChain(t, 1, shardRule("s0", "a")), sidecar.NewChain(1)
 	for name, options := range map[string]sidecar.Options{
-		"with_a_shard_rule": {Chain: &shard}, "with_an_empty_chain": {Chain: &empty}, "without_a_chain_directory": {Plain: true},
+		"with_a_shard_rule": {Chain: &shard}, "with_an_empty_chain": {Chain: &empty}, "without_a_chain_directory": {WithoutChainDir: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options.EndsItself = true
-			drain(t, startSidecar(t, options))
+			options.StoppedByTest = true
+			testDrain(t, startSidecar(t, options))
 		})
 	}
 }
 
-func drain(t *testing.T, s *sidecar.Sidecar) {
+func testDrain(t *testing.T, s *sidecar.Sidecar) {
 	namespace := newNamespace(t)
 	path := "/api/v1/namespaces/" + namespace + "/configmaps"
-	stream := must(through(s).Open(t.Context(), get(path+"?watch=1&"+initialEvents)))(t)
+	stream := must(sidecarTarget(s).Open(t.Context(), getRequest(path+"?watch=1&"+initialEvents)))(t)
 	defer stream.Close()
 	w := &watcher{stream, t, namespace}
 	w.expect("BOOKMARK", "")
 
-	// A request whose second half comes after the signal.
+	// The second half of this request is sent after the signal.
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"mine"}}`
-	upload := must(through(s).Dial(t.Context()))(t)
+	upload := must(sidecarTarget(s).Dial(t.Context()))(t)
 	defer upload.Close()
 	must(fmt.Fprintf(upload, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:10]))(t)
 	eventually(t, "the watch and the upload have arrived", func() error {
@@ -50,19 +51,19 @@ func drain(t *testing.T, s *sidecar.Sidecar) {
 	})
 
 	check(t, syscall.Kill(s.Process.Pid(), syscall.SIGTERM))
-	eventually(t, "nobody is let in any more", func() error {
+	eventually(t, "new connections are refused", func() error {
 		connection, err := net.Dial("tcp", s.API)
 		if err == nil {
-			return errors.Join(errors.New("it still listens"), connection.Close())
+			return errors.Join(errors.New("the sidecar still listens"), connection.Close())
 		}
 		return nil
 	})
 	must(io.WriteString(upload, body[10:]))(t)
-	check(t, statusIs(must(rawhttp.Read(bufio.NewReader(upload), http.MethodPost))(t), http.StatusCreated))
+	check(t, checkStatus(must(rawhttp.Read(bufio.NewReader(upload), http.MethodPost))(t), http.StatusCreated))
 	for {
 		e, err := readEvent(stream)
 		if errors.Is(err, io.EOF) {
-			break // the last chunk was there: a body that is cut off is an unexpected EOF
+			break // the last chunk arrived: a truncated body would be an unexpected EOF
 		}
 		check(t, err)
 		if e.Type == "ERROR" {
@@ -71,6 +72,6 @@ func drain(t *testing.T, s *sidecar.Sidecar) {
 	}
 	check(t, s.Stop())
 	if err := s.Process.Err(); err != nil {
-		t.Errorf("the sidecar ended with %v", err)
+		t.Errorf("the sidecar exited with %v", err)
 	}
 }

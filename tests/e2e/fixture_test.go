@@ -20,22 +20,22 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/cluster"
 )
 
-// patience bounds every wait of a test for something that normally takes milliseconds.
-const patience = 60 * time.Second
+// waitTimeout bounds every wait for something that normally takes milliseconds.
+const waitTimeout = 60 * time.Second
 
-var serial atomic.Int64
+var lastSerial atomic.Int64
 
-// unique makes a name that no other test has.
-func unique(prefix string) string { return fmt.Sprintf("%s-%d", prefix, serial.Add(1)) }
+// uniqueName returns a name that no other test has.
+func uniqueName(prefix string) string { return fmt.Sprintf("%s-%d", prefix, lastSerial.Add(1)) }
 
 // eventually polls until the condition no longer returns an error.
 func eventually(t *testing.T, what string, condition func() error) {
 	t.Helper()
-	within(t, patience, what, condition)
+	eventuallyWithin(t, waitTimeout, what, condition)
 }
 
-// within is eventually for what takes longer.
-func within(t *testing.T, limit time.Duration, what string, condition func() error) {
+// eventuallyWithin is eventually with another time limit.
+func eventuallyWithin(t *testing.T, limit time.Duration, what string, condition func() error) {
 	t.Helper()
 	deadline := time.After(limit)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -70,25 +70,25 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// newNamespace makes a namespace for one test.
+// newNamespace creates a namespace for one test.
 func newNamespace(t *testing.T) string {
 	t.Helper()
-	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: unique("e2e")}}
+	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: uniqueName("e2e")}}
 	_, err := shared.client.CoreV1().Namespaces().Create(t.Context(), namespace, meta.CreateOptions{})
 	check(t, err)
 	return namespace.Name
 }
 
-// newDir makes a directory below that of the run, so that the logs of a failed test stay.
+// newDir creates a directory in the directory of the run, so that the logs of a failed test stay.
 func newDir(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(shared.dir, unique(strings.ReplaceAll(t.Name(), "/", "_")))
+	dir := filepath.Join(shared.dir, uniqueName(strings.ReplaceAll(t.Name(), "/", "_")))
 	check(t, os.MkdirAll(dir, 0o755))
 	return dir
 }
 
-// plugin reads a compiled plugin, `shard-selector` for instance, from $CTRLMESH_PLUGINS_DIR.
-func plugin(t *testing.T, name string) sidecar.Plugin {
+// readPlugin reads a compiled plugin, for example `shard-selector`, from $CTRLMESH_PLUGINS_DIR.
+func readPlugin(t *testing.T, name string) sidecar.Plugin {
 	t.Helper()
 	dir := os.Getenv("CTRLMESH_PLUGINS_DIR")
 	if dir == "" {
@@ -97,11 +97,11 @@ func plugin(t *testing.T, name string) sidecar.Plugin {
 	return sidecar.Plugin{Bytes: must(os.ReadFile(filepath.Join(dir, name+".wasm")))(t)}
 }
 
-// startSidecar runs a sidecar for the length of the test. It must still run at the end, and end in order.
+// startSidecar runs a sidecar until the test ends. The sidecar must still run then, and must stop in time.
 func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
 	t.Helper()
 	if options.Name == "" {
-		options.Name = unique("sidecar")
+		options.Name = uniqueName("sidecar")
 	}
 	options.Dir = newDir(t)
 	options.CacheDir = shared.cacheDir
@@ -111,8 +111,8 @@ func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
 	s, err := sidecar.Start(t.Context(), options)
 	check(t, err)
 	t.Cleanup(func() {
-		if !s.Process.Alive() && !options.EndsItself {
-			t.Errorf("the sidecar ended during the test: %v", s.Process.Err())
+		if !s.Process.Alive() && !options.StoppedByTest {
+			t.Errorf("the sidecar exited during the test: %v", s.Process.Err())
 		}
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -124,27 +124,27 @@ func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
 	return s
 }
 
-// shardChain runs shard-selector alone, with one rule.
+// shardChain runs only shard-selector, with one rule.
 func shardChain(t *testing.T, generation int64, rule sidecar.ShardRule) sidecar.Chain {
 	t.Helper()
-	return chainOf(t, generation, plugin(t, "shard-selector"), rule)
+	return singlePluginChain(t, generation, readPlugin(t, "shard-selector"), rule)
 }
 
-// chainOf runs one plugin as the entry of a shard.
-func chainOf(t *testing.T, generation int64, code sidecar.Plugin, settings any) sidecar.Chain {
+// singlePluginChain runs one plugin as the entry of a shard.
+func singlePluginChain(t *testing.T, generation int64, code sidecar.Plugin, settings any) sidecar.Chain {
 	t.Helper()
 	entry := sidecar.NewEntry("shard-selector/"+sidecar.Namespace, code, settings)
-	return sidecar.NewChain(generation, entry).With(code)
+	return sidecar.NewChain(generation, entry).WithPlugins(code)
 }
 
-// startShard runs a sidecar with a shard rule in force.
-func startShard(t *testing.T, rule sidecar.ShardRule) *sidecar.Sidecar {
+// startShardSidecar runs a sidecar with a shard rule in force.
+func startShardSidecar(t *testing.T, rule sidecar.ShardRule) *sidecar.Sidecar {
 	t.Helper()
 	chain := shardChain(t, 1, rule)
 	return startSidecar(t, sidecar.Options{Chain: &chain})
 }
 
-// shardRule gives the shard what carries one of the values in its label `shard`.
+// shardRule gives the shard all objects that have one of the values in their label `shard`.
 func shardRule(shard string, values ...string) sidecar.ShardRule {
 	return sidecar.ShardRule{Shard: shard, Limits: []sidecar.Limit{{
 		RelateResources: []sidecar.Resources{
@@ -154,20 +154,20 @@ func shardRule(shard string, values ...string) sidecar.ShardRule {
 	}}}
 }
 
-// through is a sidecar as a target for hand-written requests.
-func through(s *sidecar.Sidecar) rawhttp.Target { return rawhttp.Target{Address: s.API} }
+// sidecarTarget makes a sidecar the target of hand-written requests.
+func sidecarTarget(s *sidecar.Sidecar) rawhttp.Target { return rawhttp.Target{Address: s.API} }
 
 // clientConfig is a client-go configuration for a controller behind the sidecar: no credentials, no TLS.
 func clientConfig(s *sidecar.Sidecar) *rest.Config {
-	return &rest.Config{Host: "http://" + s.API, QPS: -1, Timeout: patience}
+	return &rest.Config{Host: "http://" + s.API, QPS: -1, Timeout: waitTimeout}
 }
 
-// kubeconfig of a controller behind the sidecar.
-func kubeconfig(t *testing.T, s *sidecar.Sidecar) string {
+// sidecarKubeconfig writes the kubeconfig of a controller behind the sidecar.
+func sidecarKubeconfig(t *testing.T, s *sidecar.Sidecar) string {
 	t.Helper()
 	return must(cluster.WriteKubeconfig(newDir(t), "controller",
 		&api.Cluster{Server: "http://" + s.API}, &api.AuthInfo{}))(t)
 }
 
-// background is a context for cleanups, in which t.Context is over already.
+// background is the context for cleanups, because t.Context is cancelled before they run.
 func background() context.Context { return context.Background() }

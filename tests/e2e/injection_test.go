@@ -19,16 +19,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file makes the pods of manager/inject/src/testdata at a real API server, which asks the manager's webhook for their sidecars.
+// This file creates the pods of manager/inject/src/testdata at a real API server, which calls the manager's webhook for
+// their sidecars.
 
 const (
-	injectedPods = "../../manager/inject/src/testdata"
-	enableProxy  = "ctrlmesh.kusionstack.io/enable-proxy"
-	// The namespace that the files speak of.
+	injectionTestdata = "../../manager/inject/src/testdata"
+	enableProxy       = "ctrlmesh.kusionstack.io/enable-proxy"
+	// injectedNamespace is the namespace in the files.
 	injectedNamespace = "demo"
 )
 
-const operatorShard = `
+const operatorShardingConfig = `
 kind: ShardingConfig
 metadata: {name: operator-a}
 spec:
@@ -37,12 +38,12 @@ spec:
   limits: [{relateResources: [{apiGroups: [""], resources: [configmaps]}], selector: {matchLabels: {shard: a}}}]
 `
 
-// injectedCase is what a file of manager/inject/src/testdata has, as far as it matters here.
+// injectedCase has the fields of a file in manager/inject/src/testdata that matter here.
 type injectedCase struct {
 	Flags  []string
 	Rules  []map[string]any
 	Native *bool
-	// Of a Service that has other addresses than the one of this cluster.
+	// ServiceAddresses are set in cases whose Service has other addresses than this cluster's.
 	ServiceAddresses []string
 	Pod              map[string]any
 }
@@ -53,13 +54,13 @@ func TestInjection(t *testing.T) {
 	_, port, err := net.SplitHostPort(address)
 	check(t, err)
 	m := newMesh(t, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port, "--proxy-image=ctrlmesh-proxy:1", "--init-image=ctrlmesh-init:1")
-	makeNamespace(t, m.controlPlane, injectedNamespace, nil)
-	m.apply(t, injectedNamespace, operatorShard)
-	manager := m.start(t, "manager-0")
-	key := m.publicKey(t)
+	createLabelledNamespace(t, m.controlPlane, injectedNamespace, nil)
+	m.apply(t, injectedNamespace, operatorShardingConfig)
+	manager := m.startManager(t, "manager-0")
+	key := m.waitPublicKey(t)
 	installWebhooks(t, m, "https://"+address)
-	eventually(t, "the webhook is asked", func() error {
-		_, err := tryPod(t, m.dynamic, injectedNamespace, map[string]any{
+	eventually(t, "the webhook is called", func() error {
+		_, err := dryRunPod(t, m.dynamic, injectedNamespace, map[string]any{
 			"metadata": map[string]any{"name": "nobody", "labels": map[string]any{enableProxy: "true"}},
 			"spec":     map[string]any{"containers": []any{map[string]any{"name": "a", "image": "a"}}},
 		})
@@ -68,9 +69,9 @@ func TestInjection(t *testing.T) {
 		}
 		return nil
 	})
-	t.Run("pods become what their files say", func(t *testing.T) { becomeWhatFilesSay(t, m, key) })
-	t.Run("a pod that can't be served is refused", func(t *testing.T) {
-		_, err := tryPod(t, m.dynamic, injectedNamespace, map[string]any{
+	t.Run("pods_become_what_their_files_say", func(t *testing.T) { testInjectedPodsMatchFiles(t, m, key) })
+	t.Run("unsupported_pod_is_refused", func(t *testing.T) {
+		_, err := dryRunPod(t, m.dynamic, injectedNamespace, map[string]any{
 			"metadata": map[string]any{"name": "host", "labels": map[string]any{"app": "operator", enableProxy: "true"}},
 			"spec":     map[string]any{"hostNetwork": true, "containers": []any{map[string]any{"name": "a", "image": "a"}}},
 		})
@@ -78,22 +79,22 @@ func TestInjection(t *testing.T) {
 			t.Errorf("a pod with hostNetwork: %v", err)
 		}
 	})
-	t.Run("without a manager other pods are made", func(t *testing.T) {
+	t.Run("other_pods_are_created_without_manager", func(t *testing.T) {
 		check(t, manager.Stop())
 		pod := map[string]any{
 			"metadata": map[string]any{"name": "other", "labels": map[string]any{"app": "operator"}},
 			"spec":     map[string]any{"containers": []any{map[string]any{"name": "a", "image": "a"}}},
 		}
-		_, err := tryPod(t, m.dynamic, injectedNamespace, pod)
+		_, err := dryRunPod(t, m.dynamic, injectedNamespace, pod)
 		check(t, err)
 		pod["metadata"].(map[string]any)["labels"].(map[string]any)[enableProxy] = "true"
-		if _, err := tryPod(t, m.dynamic, injectedNamespace, pod); !apierrors.IsInternalError(err) {
+		if _, err := dryRunPod(t, m.dynamic, injectedNamespace, pod); !apierrors.IsInternalError(err) {
 			t.Errorf("a pod that asks for a sidecar: %v", err)
 		}
 	})
 }
 
-func becomeWhatFilesSay(t *testing.T, m *mesh, key string) {
+func testInjectedPodsMatchFiles(t *testing.T, m *mesh, key string) {
 	for _, file := range injectedFiles(t) {
 		var of injectedCase
 		check(t, yaml.Unmarshal(must(os.ReadFile(file))(t), &of))
@@ -103,26 +104,26 @@ func becomeWhatFilesSay(t *testing.T, m *mesh, key string) {
 			continue
 		}
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			made, err := tryPod(t, m.dynamic, injectedNamespace, of.Pod)
+			made, err := dryRunPod(t, m.dynamic, injectedNamespace, of.Pod)
 			check(t, err)
-			check(t, hasAll(after(t, file, strings.NewReplacer("ed25519:AAAA", key)), made.Object, ""))
+			check(t, checkSubset(expectedPod(t, file, strings.NewReplacer("ed25519:AAAA", key)), made.Object, ""))
 		})
 	}
 }
 
-// TestInjectedPods makes the pods of all files as they are after injection, where nobody injects them again.
+// TestInjectedPods creates the pods of all files as they are after injection, in a cluster without injection.
 func TestInjectedPods(t *testing.T) {
 	t.Parallel()
 	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
-	plain, restricted := unique("plain"), unique("restricted")
-	makeNamespace(t, shared.controlPlane, plain, nil)
-	makeNamespace(t, shared.controlPlane, restricted, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	plain, restricted := uniqueName("plain"), uniqueName("restricted")
+	createLabelledNamespace(t, shared.controlPlane, plain, nil)
+	createLabelledNamespace(t, shared.controlPlane, restricted, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	for _, file := range injectedFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			_, err := tryPod(t, client, plain, after(t, file, strings.NewReplacer()))
+			_, err := dryRunPod(t, client, plain, expectedPod(t, file, strings.NewReplacer()))
 			if isOfLaterReleases(file) {
 				if err == nil || !strings.Contains(err.Error(), "unknown field") {
-					t.Errorf("fields that no release has: %v", err)
+					t.Errorf("fields that no release knows: %v", err)
 				}
 				return
 			}
@@ -130,7 +131,7 @@ func TestInjectedPods(t *testing.T) {
 		})
 	}
 	for name, allowed := range map[string]bool{"32-restricted": true, "29-iptables": false} {
-		_, err := tryPod(t, client, restricted, after(t, injectedPods+"/"+name+".yaml", strings.NewReplacer()))
+		_, err := dryRunPod(t, client, restricted, expectedPod(t, injectionTestdata+"/"+name+".yaml", strings.NewReplacer()))
 		if allowed != (err == nil) {
 			t.Errorf("%s in a restricted namespace: %v", name, err)
 		}
@@ -139,7 +140,7 @@ func TestInjectedPods(t *testing.T) {
 
 func injectedFiles(t *testing.T) []string {
 	found := []string{}
-	for _, file := range files(t, injectedPods) {
+	for _, file := range filesIn(t, injectionTestdata) {
 		if !strings.HasSuffix(file, ".after.yaml") {
 			found = append(found, file)
 		}
@@ -151,8 +152,8 @@ func isOfLaterReleases(file string) bool {
 	return strings.HasSuffix(file, "fields-of-later-releases.yaml")
 }
 
-// after is the pod that a file's neighbour has.
-func after(t *testing.T, file string, replacer *strings.Replacer) map[string]any {
+// expectedPod returns the pod in the file beside an input file.
+func expectedPod(t *testing.T, file string, replacer *strings.Replacer) map[string]any {
 	t.Helper()
 	text := must(os.ReadFile(strings.TrimSuffix(file, ".yaml") + ".after.yaml"))(t)
 	pod := map[string]any{}
@@ -160,8 +161,8 @@ func after(t *testing.T, file string, replacer *strings.Replacer) map[string]any
 	return pod
 }
 
-// tryPod asks whether a pod would be made, and what it would be.
-func tryPod(t *testing.T, client dynamic.Interface, namespace string, pod map[string]any) (*unstructured.Unstructured, error) {
+// dryRunPod returns the pod as the API server would create it, or the error.
+func dryRunPod(t *testing.T, client dynamic.Interface, namespace string, pod map[string]any) (*unstructured.Unstructured, error) {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{}}
 	text := must(json.Marshal(pod))(t)
@@ -169,7 +170,8 @@ func tryPod(t *testing.T, client dynamic.Interface, namespace string, pod map[st
 	object.SetAPIVersion("v1")
 	object.SetKind("Pod")
 	object.SetNamespace(namespace)
-	// As the ServiceAccount plugin does before webhooks are asked; it is off here, for nobody makes the accounts.
+	// The ServiceAccount admission plugin sets this before webhooks are called; it is off here, because nobody creates
+	// the accounts.
 	if _, ok, _ := unstructured.NestedString(object.Object, "spec", "serviceAccountName"); !ok {
 		check(t, unstructured.SetNestedField(object.Object, "default", "spec", "serviceAccountName"))
 	}
@@ -177,15 +179,16 @@ func tryPod(t *testing.T, client dynamic.Interface, namespace string, pod map[st
 	return pods.Create(t.Context(), object, meta.CreateOptions{DryRun: []string{meta.DryRunAll}, FieldValidation: "Strict"})
 }
 
-func makeNamespace(t *testing.T, plane controlPlane, name string, labels map[string]string) {
+func createLabelledNamespace(t *testing.T, plane controlPlane, name string, labels map[string]string) {
 	t.Helper()
 	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name, Labels: labels}}
 	_, err := plane.client.CoreV1().Namespaces().Create(t.Context(), namespace, meta.CreateOptions{})
 	check(t, err)
 }
 
-// hasAll tells what of an object is missing in another one, which may have more fields: an API server fills defaults in.
-func hasAll(want, got any, path string) error {
+// checkSubset returns an error for the first difference from `want`. `got` may have more fields, because the API server
+// sets defaults.
+func checkSubset(want, got any, path string) error {
 	switch want := want.(type) {
 	case map[string]any:
 		fields, ok := got.(map[string]any)
@@ -193,7 +196,7 @@ func hasAll(want, got any, path string) error {
 			return fmt.Errorf("%s is %v, want %v", path, got, want)
 		}
 		for field, value := range want {
-			if err := hasAll(value, fields[field], path+"."+field); err != nil {
+			if err := checkSubset(value, fields[field], path+"."+field); err != nil {
 				return err
 			}
 		}
@@ -203,7 +206,7 @@ func hasAll(want, got any, path string) error {
 			return fmt.Errorf("%s is %v, want %v", path, got, want)
 		}
 		for i := range want {
-			if err := hasAll(want[i], items[i], fmt.Sprintf("%s[%d]", path, i)); err != nil {
+			if err := checkSubset(want[i], items[i], fmt.Sprintf("%s[%d]", path, i)); err != nil {
 				return err
 			}
 		}

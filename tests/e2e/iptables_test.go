@@ -29,16 +29,16 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// This file has a controller's client as it is in a cluster, knowing the Service's address and the ca.crt that it is given and
-// nothing of us, in a network whose traffic is redirected to a real sidecar, before a real API server.
+// This file runs an unmodified in-cluster client, with the Service's address and ca.crt, in a network whose traffic is
+// redirected to a real sidecar in front of a real API server.
 
 const (
 	tlsNamespace = "tls"
 	adminAddress = "127.0.0.1:5441"
 )
 
-// tlsPod is what stands for a pod whose traffic is redirected.
-type tlsPod struct {
+// redirectedPod is a substitute for a pod whose traffic is redirected.
+type redirectedPod struct {
 	*netns.Network
 	mesh    *mesh
 	volume  *kubelet.Volume
@@ -47,52 +47,52 @@ type tlsPod struct {
 
 func TestRedirectedClient(t *testing.T) {
 	t.Parallel()
-	network := netns.ForTest(t, netns.Service+"/32")
+	network := netns.NewForTest(t, netns.Service+"/32")
 	m := newMesh(t)
-	makeNamespace(t, m.controlPlane, tlsNamespace, nil)
-	// Kubernetes' controller manager makes it in every namespace.
+	createLabelledNamespace(t, m.controlPlane, tlsNamespace, nil)
+	// Kubernetes' controller manager creates this ConfigMap in every namespace.
 	putClusterCA(t, m)
-	leader(t, m.start(t, "manager-0"))
+	waitLeader(t, m.startManager(t, "manager-0"))
 	makeRedirectedPod(t, m)
-	p := &tlsPod{Network: network, mesh: m}
-	bundle := p.projected(t)
-	p.serveAPI(t)
-	p.start(t, sidecar.Namespace, shardRule("s0", "a"))
+	pod := &redirectedPod{Network: network, mesh: m}
+	bundle := pod.waitProjected(t)
+	pod.serveAPI(t)
+	pod.startSidecar(t, sidecar.Namespace, shardRule("s0", "a"))
 	for _, shard := range []string{"a", "b"} {
 		object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "of-" + shard, Labels: map[string]string{"shard": shard}}}
 		_, err := m.client.CoreV1().ConfigMaps(tlsNamespace).Create(t.Context(), object, meta.CreateOptions{})
 		check(t, err)
 	}
 	for _, host := range []string{netns.Service, "kubernetes.default.svc"} {
-		t.Run("by "+host, func(t *testing.T) { p.seesItsShard(t, host, bundle) })
+		t.Run("shard_is_visible_by_"+host, func(t *testing.T) { pod.assertSeesShard(t, host, bundle) })
 	}
-	t.Run("another authority is not enough", func(t *testing.T) {
-		_, err := p.list(t, netns.Service, m.cluster.CA.PEM)
+	t.Run("other_authority_is_not_trusted", func(t *testing.T) {
+		_, err := pod.listConfigMaps(t, netns.Service, m.cluster.CA.PEM)
 		if err == nil || !strings.Contains(err.Error(), "unknown authority") {
 			t.Errorf("with the cluster's authority alone: %v", err)
 		}
 	})
-	t.Run("certificates change under way", func(t *testing.T) { p.rotates(t, bundle) })
+	t.Run("certificates_are_rotated", func(t *testing.T) { pod.testRotation(t, bundle) })
 }
 
-// TestServingCertificates is the manager's part, where no network can be made, too.
+// TestServingCertificates tests the manager's part; it also runs where no network can be created.
 func TestServingCertificates(t *testing.T) {
 	t.Parallel()
-	p := &tlsPod{mesh: newMesh(t)}
-	makeNamespace(t, p.mesh.controlPlane, tlsNamespace, nil)
-	putClusterCA(t, p.mesh)
-	leader(t, p.mesh.start(t, "manager-0"))
-	makeRedirectedPod(t, p.mesh)
-	bundle := p.projected(t)
-	maps, secrets := p.mesh.client.CoreV1().ConfigMaps(tlsNamespace), p.mesh.client.CoreV1().Secrets(tlsNamespace)
+	pod := &redirectedPod{mesh: newMesh(t)}
+	createLabelledNamespace(t, pod.mesh.controlPlane, tlsNamespace, nil)
+	putClusterCA(t, pod.mesh)
+	waitLeader(t, pod.mesh.startManager(t, "manager-0"))
+	makeRedirectedPod(t, pod.mesh)
+	bundle := pod.waitProjected(t)
+	maps, secrets := pod.mesh.client.CoreV1().ConfigMaps(tlsNamespace), pod.mesh.client.CoreV1().Secrets(tlsNamespace)
 	edited := must(maps.Get(t.Context(), "ctrlmesh-ca", meta.GetOptions{}))(t)
-	edited.Data["ca.crt"] = string(p.mesh.cluster.CA.PEM)
+	edited.Data["ca.crt"] = string(pod.mesh.cluster.CA.PEM)
 	_, err := maps.Update(t.Context(), edited, meta.UpdateOptions{})
 	check(t, err)
 	before := must(secrets.Get(t.Context(), "ctrlmesh-serving-cert", meta.GetOptions{}))(t).Data["tls.crt"]
-	p.sign(t)
-	eventually(t, "the bundle is as it was, the certificate another one", func() error {
-		again, err := p.project(t)
+	pod.renewCertificate(t)
+	eventually(t, "the certificate has changed, the bundle has not", func() error {
+		again, err := pod.projectVolumes(t)
 		if err == nil && !bytes.Equal(again, bundle) {
 			err = fmt.Errorf("the bundle is %s", again)
 		}
@@ -124,9 +124,9 @@ func makeRedirectedPod(t *testing.T, m *mesh) {
 	check(t, err)
 }
 
-// project does what kubelet does with the Secret, and returns what the ConfigMap says.
-func (p *tlsPod) project(t *testing.T) ([]byte, error) {
-	maps, secrets := p.mesh.client.CoreV1().ConfigMaps(tlsNamespace), p.mesh.client.CoreV1().Secrets(tlsNamespace)
+// projectVolumes writes the Secret as kubelet does, and returns the bundle in the ConfigMap.
+func (pod *redirectedPod) projectVolumes(t *testing.T) ([]byte, error) {
+	maps, secrets := pod.mesh.client.CoreV1().ConfigMaps(tlsNamespace), pod.mesh.client.CoreV1().Secrets(tlsNamespace)
 	bundle, err := maps.Get(t.Context(), "ctrlmesh-ca", meta.GetOptions{})
 	if err != nil {
 		return nil, err
@@ -135,37 +135,37 @@ func (p *tlsPod) project(t *testing.T) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.volume == nil {
-		p.volume = must(kubelet.NewVolume(filepath.Join(netns.OpenDir(t), "tls")))(t)
+	if pod.volume == nil {
+		pod.volume = must(kubelet.NewVolume(filepath.Join(netns.SharedDir(t), "tls")))(t)
 	}
-	_, err = p.volume.Sync(secret.Data)
+	_, err = pod.volume.Sync(secret.Data)
 	return []byte(bundle.Data["ca.crt"]), err
 }
 
-// projected waits for both.
-func (p *tlsPod) projected(t *testing.T) []byte {
+// waitProjected waits until both exist.
+func (pod *redirectedPod) waitProjected(t *testing.T) []byte {
 	t.Helper()
 	var bundle []byte
 	eventually(t, "the namespace has bundle and certificate", func() (err error) {
-		bundle, err = p.project(t)
+		bundle, err = pod.projectVolumes(t)
 		return err
 	})
 	return bundle
 }
 
-// sign has the manager sign another certificate.
-func (p *tlsPod) sign(t *testing.T) {
+// renewCertificate makes the manager sign a new certificate.
+func (pod *redirectedPod) renewCertificate(t *testing.T) {
 	t.Helper()
-	secrets := p.mesh.client.CoreV1().Secrets(manager.Namespace)
+	secrets := pod.mesh.client.CoreV1().Secrets(manager.Namespace)
 	secret := must(secrets.Get(t.Context(), "ctrlmesh-mesh-ca-"+tlsNamespace, meta.GetOptions{}))(t)
 	secret.Data["tls.crt"] = nil
 	_, err := secrets.Update(t.Context(), secret, meta.UpdateOptions{})
 	check(t, err)
 }
 
-// serveAPI has the API server answer at the Service's address.
-func (p *tlsPod) serveAPI(t *testing.T) {
-	listener := must(p.Listen(net.JoinHostPort(netns.Service, "443")))(t)
+// serveAPI makes the API server reachable at the Service's address.
+func (pod *redirectedPod) serveAPI(t *testing.T) {
+	listener := must(pod.Listen(net.JoinHostPort(netns.Service, "443")))(t)
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -173,7 +173,7 @@ func (p *tlsPod) serveAPI(t *testing.T) {
 			if err != nil {
 				return
 			}
-			far, err := net.Dial("tcp", p.mesh.cluster.Address)
+			far, err := net.Dial("tcp", pod.mesh.cluster.Address)
 			if err != nil {
 				near.Close()
 				continue
@@ -188,36 +188,36 @@ func (p *tlsPod) serveAPI(t *testing.T) {
 	}()
 }
 
-// start runs the init container, then the sidecar, as the user that it is in a pod.
-func (p *tlsPod) start(t *testing.T, namespace string, rule sidecar.ShardRule) {
-	program := netns.OpenProgram(t, must(sidecar.Binary())(t))
-	output, err := p.RunInit(program, netns.OnlyNetAdmin(), netns.ServedAt(netns.Service))
+// startSidecar runs the init container, then the sidecar, as its user in a pod.
+func (pod *redirectedPod) startSidecar(t *testing.T, namespace string, rule sidecar.ShardRule) {
+	program := netns.CopyProgram(t, must(sidecar.Binary())(t))
+	output, err := pod.RunInit(program, netns.NetAdminOnly(), netns.ServiceEnv(netns.Service))
 	if err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	token := must(p.mesh.cluster.ServiceAccountToken(t.Context(), "default", "sidecar"))(t)
-	dir := netns.OpenDir(t)
-	server := &api.Cluster{Server: "https://" + netns.Service, CertificateAuthorityData: p.mesh.cluster.CA.PEM}
+	token := must(pod.mesh.cluster.ServiceAccountToken(t.Context(), "default", "sidecar"))(t)
+	dir := netns.SharedDir(t)
+	server := &api.Cluster{Server: "https://" + netns.Service, CertificateAuthorityData: pod.mesh.cluster.CA.PEM}
 	kubeconfig := must(cluster.WriteKubeconfig(dir, "sidecar", server, &api.AuthInfo{Token: token}))(t)
 	check(t, os.Chown(kubeconfig, netns.SidecarUser, netns.SidecarUser))
 	chain := must(kubelet.NewVolume(filepath.Join(dir, "chain")))(t)
 	document := shardChain(t, 1, rule)
 	document.Namespace = namespace
 	check(t, chain.Write(must(document.Files(nil))(t)))
-	p.sidecar = &bytes.Buffer{}
+	pod.sidecar = &bytes.Buffer{}
 	command := exec.Command(program, "--api-address=127.0.0.1:5443,[::1]:5443", "--admin-address="+adminAddress,
-		"--kubeconfig="+kubeconfig, "--chain-dir="+chain.Dir, "--tls-dir="+p.volume.Dir)
+		"--kubeconfig="+kubeconfig, "--chain-dir="+chain.Dir, "--tls-dir="+pod.volume.Dir)
 	command.Env = []string{"POD_NAME=operator-0", "POD_NAMESPACE=" + namespace}
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: netns.SidecarUser, Gid: netns.SidecarUser}}
-	command.Stdout, command.Stderr = io.Discard, p.sidecar
-	check(t, p.Start(command))
+	command.Stdout, command.Stderr = io.Discard, pod.sidecar
+	check(t, pod.Start(command))
 	t.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		if err := command.Wait(); err != nil || t.Failed() {
-			t.Errorf("the sidecar: %v\n%s", err, p.sidecar)
+			t.Errorf("the sidecar exited: %v\n%s", err, pod.sidecar)
 		}
 	})
-	admin := &http.Client{Transport: &http.Transport{DialContext: p.as(netns.ControllerUser, adminAddress), DisableKeepAlives: true}}
+	admin := &http.Client{Transport: &http.Transport{DialContext: pod.dialAs(netns.ControllerUser, adminAddress), DisableKeepAlives: true}}
 	eventually(t, "the sidecar is ready", func() error {
 		answer, err := admin.Get("http://" + adminAddress + "/readyz")
 		if err != nil {
@@ -231,17 +231,17 @@ func (p *tlsPod) start(t *testing.T, namespace string, rule sidecar.ShardRule) {
 	})
 }
 
-// as connects a user of the pod to one address, whatever name leads there.
-func (p *tlsPod) as(user int, address string) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, _, _ string) (net.Conn, error) { return p.Dial(ctx, user, address) }
+// dialAs returns a dialer that connects as a user of the pod to one address, whatever the requested address is.
+func (pod *redirectedPod) dialAs(user int, address string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) { return pod.Dial(ctx, user, address) }
 }
 
-// list is what a client in a cluster does: it has the Service's host, and a ca.crt.
-func (p *tlsPod) list(t *testing.T, host string, ca []byte) (string, error) {
+// listConfigMaps lists as an in-cluster client does, with the Service's host and a ca.crt.
+func (pod *redirectedPod) listConfigMaps(t *testing.T, host string, ca []byte) (string, error) {
 	t.Helper()
 	config := &rest.Config{
 		Host: "https://" + net.JoinHostPort(host, "443"), TLSClientConfig: rest.TLSClientConfig{CAData: ca},
-		Timeout: patience, Dial: p.as(netns.ControllerUser, net.JoinHostPort(netns.Service, "443")),
+		Timeout: waitTimeout, Dial: pod.dialAs(netns.ControllerUser, net.JoinHostPort(netns.Service, "443")),
 	}
 	client := must(kubernetes.NewForConfig(config))(t)
 	all, err := client.CoreV1().ConfigMaps(tlsNamespace).List(t.Context(), meta.ListOptions{})
@@ -255,16 +255,17 @@ func (p *tlsPod) list(t *testing.T, host string, ca []byte) (string, error) {
 	return strings.Join(names, " "), nil
 }
 
-func (p *tlsPod) seesItsShard(t *testing.T, host string, bundle []byte) {
-	names, err := p.list(t, host, bundle)
+func (pod *redirectedPod) assertSeesShard(t *testing.T, host string, bundle []byte) {
+	names, err := pod.listConfigMaps(t, host, bundle)
 	check(t, err)
 	if names != "of-a" {
-		t.Errorf("it sees %q", names)
+		t.Errorf("the client sees %q", names)
 	}
 }
 
-// serial of the certificate that a new connection meets. Who asks trusts the bundle, by every name of the API server.
-func (p *tlsPod) serial(t *testing.T, bundle []byte) (string, error) {
+// servedSerial returns the serial number of the certificate that a new connection gets. The client trusts the bundle
+// and tries every name of the API server.
+func (pod *redirectedPod) servedSerial(t *testing.T, bundle []byte) (string, error) {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
@@ -272,7 +273,7 @@ func (p *tlsPod) serial(t *testing.T, bundle []byte) (string, error) {
 	defer cancel()
 	serial := ""
 	for _, name := range []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", "127.0.0.1", "::1"} {
-		connection, err := p.Dial(ctx, netns.ControllerUser, net.JoinHostPort(netns.Service, "443"))
+		connection, err := pod.Dial(ctx, netns.ControllerUser, net.JoinHostPort(netns.Service, "443"))
 		if err != nil {
 			return "", err
 		}
@@ -280,31 +281,31 @@ func (p *tlsPod) serial(t *testing.T, bundle []byte) (string, error) {
 		err = client.HandshakeContext(ctx)
 		connection.Close()
 		if err != nil {
-			return "", fmt.Errorf("by the name %s: %w", name, err)
+			return "", fmt.Errorf("with the name %s: %w", name, err)
 		}
 		serial = client.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
 	return serial, nil
 }
 
-// rotates shows that another certificate reaches new connections of clients that know nothing of it.
-func (p *tlsPod) rotates(t *testing.T, bundle []byte) {
-	before := must(p.serial(t, bundle))(t)
-	p.sign(t)
-	eventually(t, "another certificate is served", func() error {
-		again, err := p.project(t)
+// testRotation: a new certificate reaches new connections of unmodified clients.
+func (pod *redirectedPod) testRotation(t *testing.T, bundle []byte) {
+	before := must(pod.servedSerial(t, bundle))(t)
+	pod.renewCertificate(t)
+	eventually(t, "the new certificate is served", func() error {
+		again, err := pod.projectVolumes(t)
 		if err != nil {
 			return err
 		}
 		if !bytes.Equal(again, bundle) {
-			return fmt.Errorf("whom to trust has changed to %s", again)
+			return fmt.Errorf("the bundle has changed to %s", again)
 		}
-		now, err := p.serial(t, bundle)
+		now, err := pod.servedSerial(t, bundle)
 		check(t, err)
 		if now == before {
-			return fmt.Errorf("it is still %s", now)
+			return fmt.Errorf("the serial is still %s", now)
 		}
 		return nil
 	})
-	p.seesItsShard(t, netns.Service, bundle)
+	pod.assertSeesShard(t, netns.Service, bundle)
 }

@@ -14,12 +14,12 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file drives the sidecar with kubectl, as people do who look at what a controller sees.
+// This file uses kubectl through the sidecar, as people do who debug a controller.
 
-// kubectl runs a command through the sidecar and returns its standard output.
-func kubectl(t *testing.T, s *sidecar.Sidecar, input string, arguments ...string) string {
+// kubectlThroughSidecar runs a command through the sidecar and returns its standard output.
+func kubectlThroughSidecar(t *testing.T, s *sidecar.Sidecar, input string, arguments ...string) string {
 	t.Helper()
-	return runKubectl(t, kubeconfig(t, s), input, arguments...)
+	return runKubectl(t, sidecarKubeconfig(t, s), input, arguments...)
 }
 
 func runKubectl(t *testing.T, kubeconfig, input string, arguments ...string) string {
@@ -37,51 +37,51 @@ func runKubectl(t *testing.T, kubeconfig, input string, arguments ...string) str
 }
 
 func TestKubectlReads(t *testing.T) {
-	v := newView(t)
-	t.Run("get_prints_the_shards_objects", func(t *testing.T) {
+	env := newTestEnv(t)
+	t.Run("get_prints_only_objects_of_shard", func(t *testing.T) {
 		for _, kind := range []string{"configmaps", "widgets"} {
-			out := kubectl(t, v.sidecar, "", "get", kind, "-n", v.namespace)
+			out := kubectlThroughSidecar(t, env.sidecar, "", "get", kind, "-n", env.namespace)
 			if !strings.HasPrefix(out, "NAME") || !strings.Contains(out, "mine-x") || !strings.Contains(out, "mine-y") || strings.Contains(out, "foreign") {
 				t.Errorf("got %s", out)
 			}
 		}
 	})
-	t.Run("get_prints_what_it_prints_directly", func(t *testing.T) {
+	t.Run("get_prints_the_same_as_without_sidecar", func(t *testing.T) {
 		for _, arguments := range [][]string{
 			{"get", "cm", "-o", "yaml"}, {"get", "cm", "-o", "name"}, {"get", "cm", "--show-labels", "--no-headers", "--show-kind"}, {"get", "cm", "-o", "wide", "--sort-by=.metadata.name"},
 			{"get", "cm", "--chunk-size=1"}, {"get", "cm", "-L", "app"}, {"get", "widgets", "-o", "json"}, {"get", "cm,widgets"}, {"describe", "cm"},
 		} {
-			arguments = append(arguments, "-n", v.namespace)
-			got := kubectl(t, v.sidecar, "", append(arguments, "-l", "app")...)
+			arguments = append(arguments, "-n", env.namespace)
+			got := kubectlThroughSidecar(t, env.sidecar, "", append(arguments, "-l", "app")...)
 			want := runKubectl(t, shared.kubeconfig, "", append(arguments, "-l", "app,shard=a")...)
-			if normal(got) != normal(want) {
+			if normalizeOutput(got) != normalizeOutput(want) {
 				t.Errorf("kubectl %v:\n%s\nwant\n%s", arguments, got, want)
 			}
 		}
 	})
 	t.Run("get_by_name_and_raw", func(t *testing.T) {
 		for _, arguments := range [][]string{
-			{"get", "cm", "foreign-x", "-n", v.namespace, "-o", "yaml"}, {"get", "--raw", "/version"}, {"get", "--raw", "/openapi/v3"},
-			{"auth", "can-i", "--list", "-n", v.namespace}, {"auth", "can-i", "create", "pods"}, {"auth", "whoami"}, {"api-resources"}, {"api-versions"},
+			{"get", "cm", "foreign-x", "-n", env.namespace, "-o", "yaml"}, {"get", "--raw", "/version"}, {"get", "--raw", "/openapi/v3"},
+			{"auth", "can-i", "--list", "-n", env.namespace}, {"auth", "can-i", "create", "pods"}, {"auth", "whoami"}, {"api-resources"}, {"api-versions"},
 			{"explain", "widgets", "--api-version=e2e.ctrlmesh.dev/v1"}, {"explain", "cm.data"}, {"version"}, {"cluster-info"},
 		} {
-			got, want := kubectl(t, v.sidecar, "", arguments...), runKubectl(t, shared.kubeconfig, "", arguments...)
-			if normal(got) != normal(want) {
+			got, want := kubectlThroughSidecar(t, env.sidecar, "", arguments...), runKubectl(t, shared.kubeconfig, "", arguments...)
+			if normalizeOutput(got) != normalizeOutput(want) {
 				t.Errorf("kubectl %v:\n%s\nwant\n%s", arguments, got, want)
 			}
 		}
 	})
-	t.Run("watch_follows", func(t *testing.T) { kubectlWatch(t, v) })
-	t.Run("wait_for_a_deletion", func(t *testing.T) {
-		out := kubectl(t, v.sidecar, "", "wait", "--for=jsonpath={.data.key}=value", "cm", "--all", "-n", v.namespace, "--timeout=30s")
+	t.Run("watch_prints_changes", func(t *testing.T) { testKubectlWatch(t, env) })
+	t.Run("wait_sees_deletion", func(t *testing.T) {
+		out := kubectlThroughSidecar(t, env.sidecar, "", "wait", "--for=jsonpath={.data.key}=value", "cm", "--all", "-n", env.namespace, "--timeout=30s")
 		if strings.Count(out, "condition met") != 2 || strings.Contains(out, "foreign") {
 			t.Errorf("got %s", out)
 		}
 	})
 }
 
-// normal drops what depends on the moment and the address, and sorts lines, for kubectl prints maps in any order.
-func normal(text string) string {
+// normalizeOutput drops times and addresses, and sorts lines, because kubectl prints maps in any order.
+func normalizeOutput(text string) string {
 	lines := []string{}
 	for _, line := range strings.Split(text, "\n") {
 		fields := strings.Fields(line)
@@ -98,9 +98,9 @@ func normal(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func kubectlWatch(t *testing.T, v *view) {
+func testKubectlWatch(t *testing.T, env *testEnv) {
 	namespace := newNamespace(t)
-	command := exec.CommandContext(t.Context(), shared.kubectl, "--kubeconfig="+kubeconfig(t, v.sidecar), "get", "cm", "-n", namespace, "--watch", "-o", "name", "--output-watch-events")
+	command := exec.CommandContext(t.Context(), shared.kubectl, "--kubeconfig="+sidecarKubeconfig(t, env.sidecar), "get", "cm", "-n", namespace, "--watch", "-o", "name", "--output-watch-events")
 	out := must(command.StdoutPipe())(t)
 	check(t, command.Start())
 	defer func() { _, _ = command.Process.Kill(), command.Wait() }()
@@ -115,11 +115,11 @@ func kubectlWatch(t *testing.T, v *view) {
 }
 
 func TestKubectlWrites(t *testing.T) {
-	s := startShard(t, shardRule("s0", "a"))
+	s := startShardSidecar(t, shardRule("s0", "a"))
 	namespace := newNamespace(t)
 	run := func(input string, arguments ...string) string {
 		t.Helper()
-		return kubectl(t, s, input, append(arguments, "-n", namespace)...)
+		return kubectlThroughSidecar(t, s, input, append(arguments, "-n", namespace)...)
 	}
 	expect := func(want, got string) {
 		t.Helper()

@@ -14,7 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file tests the played kubelet, with chains written by hand: what other tests conclude from it must hold.
+// This file tests the fake kubelet with hand-written chains: other tests rely on its behaviour.
 
 // publishChain writes a chain into ConfigMaps.
 func publishChain(t *testing.T, namespace string, chain sidecar.Chain) {
@@ -41,8 +41,8 @@ func putConfigMap(t *testing.T, object *core.ConfigMap) {
 	check(t, err)
 }
 
-// inForce waits until a sidecar runs a generation.
-func inForce(t *testing.T, s *sidecar.Sidecar, generation int64) sidecar.Status {
+// waitGeneration waits until a sidecar runs a generation.
+func waitGeneration(t *testing.T, s *sidecar.Sidecar, generation int64) sidecar.Status {
 	t.Helper()
 	var last sidecar.Status
 	check(t, s.WaitStatus(t.Context(), fmt.Sprint("generation ", generation), func(status sidecar.Status) bool {
@@ -60,35 +60,36 @@ func podChain(t *testing.T, generation int64) sidecar.Chain {
 	return chain
 }
 
-func TestKubeletSyncsAPodThatChanges(t *testing.T) {
+func TestKubeletSyncsChangedPod(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	publishChain(t, namespace, podChain(t, 1))
 	p := startPods(t, shared.controlPlane, namespace, podOptions{syncPeriod: time.Hour})
 	p.create(t, "operator-0", map[string]string{"shard": "s0"})
-	s := p.ready(t, "operator-0")
-	if status := inForce(t, s, 1); len(status.Chain.Entries) != 1 {
+	s := p.waitReady(t, "operator-0")
+	if status := waitGeneration(t, s, 1); len(status.Chain.Entries) != 1 {
 		t.Errorf("the first chain: %s", status.Raw)
 	}
-	layout(t, s.Volume.Dir, "chain.yaml", sidecar.PluginFile(plugin(t, "shard-selector")))
+	assertVolumeLayout(t, s.Volume.Dir, "chain.yaml", sidecar.PluginFile(readPlugin(t, "shard-selector")))
 
 	for generation := range int64(20) {
 		publishChain(t, namespace, podChain(t, 2+generation))
 	}
 	p.annotate(t, "operator-0", "21")
-	inForce(t, s, 21)
+	waitGeneration(t, s, 21)
 	p.annotate(t, "operator-0", "21, once more")
 	p.patch(t, "operator-0", map[string]any{"labels": map[string]any{"shard": "s1"}})
 	check(t, s.WaitStatus(t.Context(), "no entry for the other labels", func(status sidecar.Status) bool {
 		return status.Chain.Generation == 21 && len(status.Chain.Entries) == 0
 	}))
-	if synced := p.kubelet.Synced(namespace, "operator-0"); synced.Swaps != 2 {
-		t.Errorf("the pod changed once since there is another chain, and the volume was swapped %d times", synced.Swaps-1)
+	if synced := p.kubelet.SyncState(namespace, "operator-0"); synced.Swaps != 2 {
+		t.Errorf("the pod changed once since the chain changed, but the volume was swapped %d times", synced.Swaps-1)
 	}
 }
 
-// layout is what kubelet's AtomicWriter leaves: visible names are links through ..data, which is a link to a directory.
-func layout(t *testing.T, dir string, names ...string) {
+// assertVolumeLayout asserts the layout of kubelet's AtomicWriter: visible names are links through ..data, which is a
+// link to a directory.
+func assertVolumeLayout(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	data := must(os.Readlink(filepath.Join(dir, "..data")))(t)
 	if !strings.HasPrefix(data, "..2") {
@@ -100,20 +101,20 @@ func layout(t *testing.T, dir string, names ...string) {
 		}
 	}
 	if found := must(os.ReadDir(dir))(t); len(found) != len(names)+2 {
-		t.Errorf("the volume has %v", found)
+		t.Errorf("the volume contains %v", found)
 	}
 }
 
-func TestKubeletSyncsAfterAPeriod(t *testing.T) {
+func TestKubeletSyncsAfterPeriod(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	p := startPods(t, shared.controlPlane, namespace, podOptions{syncPeriod: 100 * time.Millisecond})
-	// Without a chain a sidecar that has a volume for one is not ready; kubelet brings the chain once there is one.
+	// Without a chain, a sidecar that has a chain volume is not ready; kubelet syncs the chain once it exists.
 	p.create(t, "operator-0", nil)
 	publishChain(t, namespace, podChain(t, 7))
-	s := p.ready(t, "operator-0")
+	s := p.waitReady(t, "operator-0")
 	publishChain(t, namespace, podChain(t, 8))
-	inForce(t, s, 8)
+	waitGeneration(t, s, 8)
 }
 
 func TestKubeletRestartsAndEndsPods(t *testing.T) {
@@ -122,12 +123,12 @@ func TestKubeletRestartsAndEndsPods(t *testing.T) {
 	publishChain(t, namespace, podChain(t, 1))
 	p := startPods(t, shared.controlPlane, namespace, podOptions{})
 	p.create(t, "operator-0", map[string]string{"shard": "s0"})
-	first := p.ready(t, "operator-0")
+	first := p.waitReady(t, "operator-0")
 	get := func() *core.Pod {
 		return must(shared.client.CoreV1().Pods(namespace).Get(t.Context(), "operator-0", meta.GetOptions{}))(t)
 	}
 	if pod := get(); pod.Status.PodIP+":"+kubelet.AdminPort != first.Admin {
-		t.Errorf("the pod's address is %s, its sidecar's %s", pod.Status.PodIP, first.Admin)
+		t.Errorf("the pod's IP is %s, the sidecar listens on %s", pod.Status.PodIP, first.Admin)
 	}
 	first.Process.Kill()
 	eventually(t, "the restart is reported", func() error {
@@ -136,14 +137,14 @@ func TestKubeletRestartsAndEndsPods(t *testing.T) {
 		}
 		return nil
 	})
-	second := p.ready(t, "operator-0")
+	second := p.waitReady(t, "operator-0")
 	if second == first || second.Admin != first.Admin || second.API != first.API {
 		t.Errorf("the sidecar listened on %s and %s, and after its restart on %s and %s", first.Admin, first.API, second.Admin, second.API)
 	}
-	inForce(t, second, 1)
+	waitGeneration(t, second, 1)
 	check(t, shared.client.CoreV1().Pods(namespace).Delete(t.Context(), "operator-0", meta.DeleteOptions{}))
-	p.absent(t, "operator-0")
+	p.waitGone(t, "operator-0")
 	if second.Process.Alive() {
-		t.Error("the pod is gone and its sidecar runs")
+		t.Error("the pod is deleted, but its sidecar still runs")
 	}
 }

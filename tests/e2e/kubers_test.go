@@ -13,168 +13,169 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// This file has an operator that is written with kube-rs (../kube-rs-operator) lead in each shard, by kubeconfig and with
-// redirected traffic. kube-rs has its leader election from kube-lease-manager, which reads its lock, creates it, applies it
-// server-side, and patches it: another way than client-go's, which is in lock_test.go and sharding_test.go.
+// This file runs an operator written with kube-rs (../kube-rs-operator) with leader election in each shard, by
+// kubeconfig and with redirected traffic. Its leader election is kube-lease-manager's, which reads the lock, creates
+// it, applies it server-side, and patches it. lock_test.go and sharding_test.go test client-go's.
 
-// oldHolder has the lock that the operator had before it was sharded.
-const oldHolder = "somebody-before"
+// holderBefore holds the lock that the operator had before it was sharded.
+const holderBefore = "somebody-before"
 
-// kubeRSFleet is an operator with two replicas in each of two shards, before a cluster.
-type kubeRSFleet struct {
-	*fleet
+// kubeRSReplicas is an operator with two replicas in each of two shards of a cluster.
+type kubeRSReplicas struct {
+	*objectSet
 	client kubernetes.Interface
-	// namespace of the locks.
+	// namespace contains the locks.
 	namespace string
-	// shards are the names of the two, by the label of what they have.
+	// shards maps the value of the label `shard` to the name of the shard.
 	shards map[string]string
-	// replicas by the same.
-	replicas map[string][]*operator
-	// old is the lock that was there before.
-	old *coordination.Lease
+	// replicas maps the same values to the shard's replicas.
+	replicas map[string][]*operatorProcess
+	// lockBefore is the unsharded lock from before.
+	lockBefore *coordination.Lease
 }
 
 func TestKubeRSLeadsInEachShard(t *testing.T) {
 	t.Parallel()
-	f := newKubeRSFleet(t, shared.controlPlane, newNamespace(t))
-	for label, shard := range f.shards {
+	k := newKubeRSReplicas(t, shared.controlPlane, newNamespace(t))
+	for label, shard := range k.shards {
 		for range 2 {
-			path := kubeconfig(t, startFleetSidecar(t, f.namespace, shard, label))
-			f.start(t, label, process.Spec{Path: shared.kubeRS, Env: []string{"KUBECONFIG=" + path}})
+			path := sidecarKubeconfig(t, startOperatorSidecar(t, k.namespace, shard, label))
+			k.startReplica(t, label, process.Spec{Path: shared.kubeRS, Env: []string{"KUBECONFIG=" + path}})
 		}
 	}
-	f.lead(t)
+	k.testLeadership(t)
 }
 
 func TestKubeRSLeadsInEachShardRedirected(t *testing.T) {
 	t.Parallel()
 	networks := []*netns.Network{}
 	for range 4 {
-		networks = append(networks, netns.ForTest(t, netns.Service+"/32"))
+		networks = append(networks, netns.NewForTest(t, netns.Service+"/32"))
 	}
 	m := newMesh(t)
-	makeNamespace(t, m.controlPlane, tlsNamespace, nil)
+	createLabelledNamespace(t, m.controlPlane, tlsNamespace, nil)
 	putClusterCA(t, m)
-	leader(t, m.start(t, "manager-0"))
+	waitLeader(t, m.startManager(t, "manager-0"))
 	makeRedirectedPod(t, m)
-	f := newKubeRSFleet(t, m.controlPlane, tlsNamespace)
+	k := newKubeRSReplicas(t, m.controlPlane, tlsNamespace)
 	token := must(m.cluster.ServiceAccountToken(t.Context(), "default", "sidecar"))(t)
-	program := netns.OpenProgram(t, shared.kubeRS)
-	for label, shard := range f.shards {
+	program := netns.CopyProgram(t, shared.kubeRS)
+	for label, shard := range k.shards {
 		for range 2 {
-			p := &tlsPod{Network: networks[0], mesh: m}
+			pod := &redirectedPod{Network: networks[0], mesh: m}
 			networks = networks[1:]
-			bundle := p.projected(t)
-			p.serveAPI(t)
-			p.start(t, f.namespace, fleetRule(shard, label))
-			check(t, p.MountAccount(map[string][]byte{"token": []byte(token), "ca.crt": bundle, "namespace": []byte(f.namespace)}))
-			f.start(t, label, process.Spec{Path: program, Env: netns.ServedAt(netns.Service), Place: p.Place, User: netns.ControllerUser})
+			bundle := pod.waitProjected(t)
+			pod.serveAPI(t)
+			pod.startSidecar(t, k.namespace, shardRuleWithLock(shard, label))
+			check(t, pod.MountServiceAccount(map[string][]byte{"token": []byte(token), "ca.crt": bundle, "namespace": []byte(k.namespace)}))
+			k.startReplica(t, label, process.Spec{Path: program, Env: netns.ServiceEnv(netns.Service), Spawner: pod.Spawner, User: netns.ControllerUser})
 		}
 	}
-	f.lead(t)
+	k.testLeadership(t)
 }
 
-func newKubeRSFleet(t *testing.T, plane controlPlane, namespace string) *kubeRSFleet {
+func newKubeRSReplicas(t *testing.T, plane controlPlane, namespace string) *kubeRSReplicas {
 	t.Helper()
-	f := &kubeRSFleet{
-		fleet: newFleet(t, plane, "ConfigMap", 2, 5, "a", "b"), client: plane.client, namespace: namespace,
-		shards: map[string]string{"a": "s0", "b": "s1"}, replicas: map[string][]*operator{},
+	k := &kubeRSReplicas{
+		objectSet: newObjectSet(t, plane, "ConfigMap", 2, 5, "a", "b"), client: plane.client, namespace: namespace,
+		shards: map[string]string{"a": "s0", "b": "s1"}, replicas: map[string][]*operatorProcess{},
 	}
-	holder, seconds, now := oldHolder, int32(3600), meta.NowMicro()
+	holder, seconds, now := holderBefore, int32(3600), meta.NowMicro()
 	old := &coordination.Lease{
 		ObjectMeta: meta.ObjectMeta{Name: lockName},
 		Spec:       coordination.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now},
 	}
-	f.old = must(f.client.CoordinationV1().Leases(namespace).Create(t.Context(), old, meta.CreateOptions{}))(t)
-	return f
+	k.lockBefore = must(k.client.CoordinationV1().Leases(namespace).Create(t.Context(), old, meta.CreateOptions{}))(t)
+	return k
 }
 
-// start runs one more replica of the shard that has what carries the label.
-func (f *kubeRSFleet) start(t *testing.T, label string, spec process.Spec) {
+// startReplica runs one more replica of the shard with this label value.
+func (k *kubeRSReplicas) startReplica(t *testing.T, label string, spec process.Spec) {
 	t.Helper()
-	id := fmt.Sprintf("%s-%d", f.shards[label], len(f.replicas[label]))
-	spec.Args = []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + f.namespace}
-	f.replicas[label] = append(f.replicas[label], runOperator(t, id, spec))
+	id := fmt.Sprintf("%s-%d", k.shards[label], len(k.replicas[label]))
+	spec.Args = []string{"--app=" + k.app, "--lock=" + lockName, "--lock-namespace=" + k.namespace}
+	k.replicas[label] = append(k.replicas[label], runOperator(t, id, spec))
 }
 
-// lead demands what leader election is for: one replica of each shard works, another one when it dies, and one that ends gives
-// its lock back. The lock from before is nobody's business.
-func (f *kubeRSFleet) lead(t *testing.T) {
+// testLeadership tests leader election: one replica of each shard works, another one takes over when it dies, and one
+// that ends releases its lock. Nobody touches the unsharded lock.
+func (k *kubeRSReplicas) testLeadership(t *testing.T) {
 	t.Helper()
-	first := f.leaders(t)
-	f.work(t, first)
+	first := k.waitLeaders(t)
+	k.assertLeadersWork(t, first)
 	for _, leader := range first {
-		leader.faultless(t)
+		leader.assertNoFaults(t)
 		leader.process.Kill()
 	}
-	second := f.leaders(t)
-	f.work(t, second)
+	second := k.waitLeaders(t)
+	k.assertLeadersWork(t, second)
 	for label, leader := range second {
-		leader.faultless(t)
+		leader.assertNoFaults(t)
 		if leader == first[label] {
-			t.Errorf("%s leads, and was killed", leader.id)
+			t.Errorf("%s leads although it was killed", leader.id)
 		}
 		check(t, leader.process.Stop(process.StopGrace))
-		if lease := f.lease(t, f.shards[label]); lease.Spec.HolderIdentity != nil {
-			t.Errorf("%s ended and still has %s", *lease.Spec.HolderIdentity, lease.Name)
+		if lease := k.shardLease(t, k.shards[label]); lease.Spec.HolderIdentity != nil {
+			t.Errorf("%s ended but still holds %s", *lease.Spec.HolderIdentity, lease.Name)
 		}
 	}
-	f.locksAreTheShards(t)
+	k.assertOnlyShardLocks(t)
 }
 
-// leaders waits until each shard has one.
-func (f *kubeRSFleet) leaders(t *testing.T) map[string]*operator {
+// waitLeaders waits until each shard has a leader.
+func (k *kubeRSReplicas) waitLeaders(t *testing.T) map[string]*operatorProcess {
 	t.Helper()
-	leaders := map[string]*operator{}
-	for label, replicas := range f.replicas {
-		leaders[label] = leading(t, replicas...)
+	leaders := map[string]*operatorProcess{}
+	for label, replicas := range k.replicas {
+		leaders[label] = waitLeadingOperator(t, replicas...)
 	}
 	return leaders
 }
 
-// work asks for a step of each object, and demands that its shard's leader handles it, and no other replica that lives.
-func (f *kubeRSFleet) work(t *testing.T, leaders map[string]*operator) {
+// assertLeadersWork requests a step of each object, and asserts that the leader of its shard handles it, and no other
+// live replica.
+func (k *kubeRSReplicas) assertLeadersWork(t *testing.T, leaders map[string]*operatorProcess) {
 	t.Helper()
-	f.stepAll(t)
-	f.settled(t, leaders)
-	for label, replicas := range f.replicas {
-		for _, o := range replicas {
-			for _, r := range o.records(t) {
-				if o.process.Alive() && o != leaders[label] {
-					t.Errorf("operator %s does not lead: %v", o.id, r)
-				} else if r.Event == "handled" && f.objects[r.Object] != label {
-					t.Errorf("operator %s of shard %s handled %s", o.id, label, r.Object)
+	k.requestStepOfEach(t)
+	k.assertHandledByOwners(t, leaders)
+	for label, replicas := range k.replicas {
+		for _, op := range replicas {
+			for _, r := range op.records(t) {
+				if op.process.Alive() && op != leaders[label] {
+					t.Errorf("operator %s does not lead: %v", op.id, r)
+				} else if r.Event == "handled" && k.objects[r.Object] != label {
+					t.Errorf("operator %s of shard %s handled %s", op.id, label, r.Object)
 				}
 			}
 		}
-		lease := f.lease(t, f.shards[label])
+		lease := k.shardLease(t, k.shards[label])
 		if holder := lease.Spec.HolderIdentity; holder == nil || *holder != leaders[label].id {
 			t.Errorf("%s is held by %v, not by %s", lease.Name, holder, leaders[label].id)
 		}
 		applied := func(by meta.ManagedFieldsEntry) bool { return by.Operation == meta.ManagedFieldsOperationApply }
 		if !slices.ContainsFunc(lease.ManagedFields, applied) {
-			t.Errorf("nobody has applied %s: %v", lease.Name, lease.ManagedFields)
+			t.Errorf("no manager has applied %s: %v", lease.Name, lease.ManagedFields)
 		}
 	}
 }
 
-func (f *kubeRSFleet) lease(t *testing.T, shard string) *coordination.Lease {
+func (k *kubeRSReplicas) shardLease(t *testing.T, shard string) *coordination.Lease {
 	t.Helper()
 	name := lockName + "---" + shard
-	return must(f.client.CoordinationV1().Leases(f.namespace).Get(t.Context(), name, meta.GetOptions{}))(t)
+	return must(k.client.CoordinationV1().Leases(k.namespace).Get(t.Context(), name, meta.GetOptions{}))(t)
 }
 
-// locksAreTheShards demands that beside their locks there is the one from before alone, as it was.
-func (f *kubeRSFleet) locksAreTheShards(t *testing.T) {
+// assertOnlyShardLocks asserts that the only other lease is the unsharded lock, unchanged.
+func (k *kubeRSReplicas) assertOnlyShardLocks(t *testing.T) {
 	t.Helper()
 	versions := map[string]string{}
-	for _, lease := range must(f.client.CoordinationV1().Leases(f.namespace).List(t.Context(), meta.ListOptions{}))(t).Items {
+	for _, lease := range must(k.client.CoordinationV1().Leases(k.namespace).List(t.Context(), meta.ListOptions{}))(t).Items {
 		versions[lease.Name] = lease.ResourceVersion
 	}
 	if names := slices.Sorted(maps.Keys(versions)); !slices.Equal(names, []string{lockName, "lock---s0", "lock---s1"}) {
-		t.Errorf("there are leases %q", names)
+		t.Errorf("the leases are %q", names)
 	}
-	if now := versions[lockName]; now != f.old.ResourceVersion {
-		t.Errorf("the lock from before was at %s and is at %s", f.old.ResourceVersion, now)
+	if now := versions[lockName]; now != k.lockBefore.ResourceVersion {
+		t.Errorf("the unsharded lock was at version %s and is at %s", k.lockBefore.ResourceVersion, now)
 	}
 }

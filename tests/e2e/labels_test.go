@@ -17,62 +17,62 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file lets managers label a cluster that was full before they came.
+// This file lets managers label a cluster that was full of objects before they started.
 
 const (
 	hashLabel      = "ctrlmesh.kusionstack.io/shard-hash"
 	namespaceLabel = "ctrlmesh.kusionstack.io/namespace"
 	controlLabel   = "ctrlmesh.kusionstack.io/control"
 
-	// namespacesVariable says how many namespaces there are; a run by hand takes 1000, with 50,000 objects (README.md).
-	namespacesVariable = "CTRLMESH_LABELLED_NAMESPACES"
-	defaultNamespaces  = 30
-	objectsEach        = 50
+	// namespacesVariable is the number of namespaces; manual runs use 1000, with 50,000 objects (README.md).
+	namespacesVariable  = "CTRLMESH_LABELLED_NAMESPACES"
+	defaultNamespaces   = 30
+	objectsPerNamespace = 50
 
 	labelRate, labelBurst = 300, 50
-	// mostMemoryMiB of a manager, whatever the number of objects.
-	mostMemoryMiB = 200
+	// maxMemoryMiB bounds a manager's memory, whatever the number of objects.
+	maxMemoryMiB = 200
 )
 
-// labelled is a cluster with more objects than a manager should keep in memory.
-type labelled struct {
+// labelledMesh is a cluster with more objects than a manager should keep in memory.
+type labelledMesh struct {
 	*mesh
 	namespaces []string
 }
 
 func TestManagerLabels(t *testing.T) {
 	t.Parallel()
-	l := &labelled{mesh: newMesh(t, fmt.Sprintf("--rest-config-qps=%d", labelRate), fmt.Sprintf("--rest-config-burst=%d", labelBurst))}
-	l.fill(t)
+	l := &labelledMesh{mesh: newMesh(t, fmt.Sprintf("--rest-config-qps=%d", labelRate), fmt.Sprintf("--rest-config-burst=%d", labelBurst))}
+	l.createObjects(t)
 	begin := time.Now()
-	first := l.start(t, "manager-0")
-	l.half(t, first)
+	first := l.startManager(t, "manager-0")
+	l.waitHalfLabelled(t, first)
 	peak := peakMiB(t, first)
 	first.Process.Kill()
-	second := l.start(t, "manager-1")
-	l.complete(t)
+	second := l.startManager(t, "manager-1")
+	l.waitAllLabelled(t)
 	t.Logf("%d objects in %d namespaces took %s; memory was %d and %d MiB at most",
-		len(l.namespaces)*objectsEach, len(l.namespaces), time.Since(begin).Round(time.Millisecond), peak, peakMiB(t, second))
-	if peak = max(peak, peakMiB(t, second)); peak > mostMemoryMiB {
-		t.Errorf("a manager took %d MiB", peak)
+		len(l.namespaces)*objectsPerNamespace, len(l.namespaces), time.Since(begin).Round(time.Millisecond), peak, peakMiB(t, second))
+	if peak = max(peak, peakMiB(t, second)); peak > maxMemoryMiB {
+		t.Errorf("a manager used %d MiB", peak)
 	}
-	l.withinRate(t)
-	l.optOut(t)
+	l.assertWithinRate(t)
+	l.testOptOut(t)
 }
 
-// fill makes namespaces and objects, and says that ConfigMaps are labelled.
-func (l *labelled) fill(t *testing.T) {
+// createObjects creates namespaces and objects, and configures that ConfigMaps are labelled.
+func (l *labelledMesh) createObjects(t *testing.T) {
 	t.Helper()
 	count := defaultNamespaces
 	if text := os.Getenv(namespacesVariable); text != "" {
 		count = must(strconv.Atoi(text))(t)
 	}
-	l.labels(t, "v1: [ConfigMap]")
+	l.setLabelledKinds(t, "v1: [ConfigMap]")
 	for range count {
-		l.namespaces = append(l.namespaces, l.namespace(t))
+		l.namespaces = append(l.namespaces, l.newNamespace(t))
 	}
-	inEach(t, l.namespaces, func(ctx context.Context, namespace string) error {
-		for i := range objectsEach {
+	forEachNamespace(t, l.namespaces, func(ctx context.Context, namespace string) error {
+		for i := range objectsPerNamespace {
 			object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("object-%d", i)}}
 			if _, err := l.client.CoreV1().ConfigMaps(namespace).Create(ctx, object, meta.CreateOptions{}); err != nil {
 				return err
@@ -82,26 +82,26 @@ func (l *labelled) fill(t *testing.T) {
 	})
 }
 
-// enough is what labelling everything may take, at the allowed rate and on a busy machine.
-func (l *labelled) enough() time.Duration {
-	return patience + 4*time.Second*time.Duration(len(l.namespaces)*objectsEach/labelRate)
+// labelTimeout is how long labelling everything may take, at the allowed rate on a busy machine.
+func (l *labelledMesh) labelTimeout() time.Duration {
+	return waitTimeout + 4*time.Second*time.Duration(len(l.namespaces)*objectsPerNamespace/labelRate)
 }
 
-// half waits until a manager has labelled half of the objects.
-func (l *labelled) half(t *testing.T, m *manager.Manager) {
+// waitHalfLabelled waits until a manager has labelled half of the objects.
+func (l *labelledMesh) waitHalfLabelled(t *testing.T, m *manager.Manager) {
 	t.Helper()
-	within(t, l.enough(), "half of the objects are labelled", func() error {
+	eventuallyWithin(t, l.labelTimeout(), "half of the objects are labelled", func() error {
 		written, err := m.Metric(t.Context(), "ctrlmesh_manager_labels_objects_written_total")
-		if err == nil && int(written) < len(l.namespaces)*objectsEach/2 {
-			err = fmt.Errorf("%v are", written)
+		if err == nil && int(written) < len(l.namespaces)*objectsPerNamespace/2 {
+			err = fmt.Errorf("%v are labelled", written)
 		}
 		return err
 	})
 }
 
-// complete waits until every namespace and object has its labels: the bucket is the sum of the characters of the namespace's name
-// modulo 32, as in KusionStack.
-func (l *labelled) complete(t *testing.T) {
+// waitAllLabelled waits until every namespace and object has its labels. The bucket is the sum of the characters of the
+// namespace's name modulo 32, as in KusionStack.
+func (l *labelledMesh) waitAllLabelled(t *testing.T) {
 	t.Helper()
 	for _, name := range l.namespaces {
 		sum := 0
@@ -109,12 +109,12 @@ func (l *labelled) complete(t *testing.T) {
 			sum += int(character)
 		}
 		want := map[string]string{hashLabel: strconv.Itoa(sum % 32), namespaceLabel: name, controlLabel: "true"}
-		within(t, l.enough(), "everything in "+name+" is labelled", func() error {
+		eventuallyWithin(t, l.labelTimeout(), "everything in "+name+" is labelled", func() error {
 			namespace, err := l.client.CoreV1().Namespaces().Get(t.Context(), name, meta.GetOptions{})
 			if err != nil {
 				return err
 			}
-			if err := carries(namespace.ObjectMeta, want); err != nil {
+			if err := checkLabels(namespace.ObjectMeta, want); err != nil {
 				return err
 			}
 			list, err := l.client.CoreV1().ConfigMaps(name).List(t.Context(), meta.ListOptions{})
@@ -122,7 +122,7 @@ func (l *labelled) complete(t *testing.T) {
 				return err
 			}
 			for _, object := range list.Items {
-				if err := carries(object.ObjectMeta, want); err != nil {
+				if err := checkLabels(object.ObjectMeta, want); err != nil {
 					return err
 				}
 			}
@@ -131,7 +131,7 @@ func (l *labelled) complete(t *testing.T) {
 	}
 }
 
-func carries(object meta.ObjectMeta, want map[string]string) error {
+func checkLabels(object meta.ObjectMeta, want map[string]string) error {
 	for key, value := range want {
 		if object.Labels[key] != value {
 			return fmt.Errorf("%s has %v, not %v", object.Name, object.Labels, want)
@@ -140,37 +140,37 @@ func carries(object meta.ObjectMeta, want map[string]string) error {
 	return nil
 }
 
-// withinRate demands that at no time more requests arrived than the flags allow.
-func (l *labelled) withinRate(t *testing.T) {
+// assertWithinRate asserts that requests never arrived faster than the flags allow.
+func (l *labelledMesh) assertWithinRate(t *testing.T) {
 	t.Helper()
-	// late is how much later than another a request may be seen that was sent with it: so many may come closer together.
+	// Two requests that were sent at the same time may arrive this much apart, so as many more may arrive together.
 	const late = 200 * time.Millisecond
-	// Two managers have a burst each.
+	// Each of the two managers has a burst.
 	const burst = 2*labelBurst + labelRate*float64(late)/float64(time.Second)
-	events, err := l.cluster.AuditedOf(manager.User)
+	events, err := l.cluster.AuditEventsOf(manager.User)
 	check(t, err)
 	arrivals := []time.Time{}
 	for _, event := range events {
 		arrivals = append(arrivals, event.RequestReceivedTimestamp.Time)
 	}
 	slices.SortFunc(arrivals, time.Time.Compare)
-	// In the window that begins with request i and ends with request j there are j-i+1: the worst i for each j is the one that is
-	// furthest behind the rate.
+	// The window from request i to request j has j-i+1 requests. For each j the worst i is the one that is furthest
+	// behind the rate.
 	worst := 0.0
 	for j, at := range arrivals {
 		ahead := float64(j) - labelRate*at.Sub(arrivals[0]).Seconds()
 		worst = min(worst, ahead)
 		if ahead-worst+1 > burst {
-			t.Fatalf("%v requests more than the rate of %d, in a window that ends with request %d", ahead-worst+1, labelRate, j)
+			t.Fatalf("%v requests more than the rate of %d allows, in a window that ends with request %d", ahead-worst+1, labelRate, j)
 		}
 	}
-	if len(arrivals) < len(l.namespaces)*objectsEach {
-		t.Fatalf("%d requests are in the audit log", len(arrivals))
+	if len(arrivals) < len(l.namespaces)*objectsPerNamespace {
+		t.Fatalf("the audit log has %d requests", len(arrivals))
 	}
 }
 
-// optOut takes a namespace out: its labels go.
-func (l *labelled) optOut(t *testing.T) {
+// testOptOut removes a namespace from the mesh: its labels are removed.
+func (l *labelledMesh) testOptOut(t *testing.T) {
 	t.Helper()
 	name := l.namespaces[0]
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"false"}}}`, controlLabel)
@@ -201,7 +201,7 @@ func (l *labelled) optOut(t *testing.T) {
 	})
 }
 
-// peakMiB is the most memory that a manager had in use (VmHWM).
+// peakMiB returns the peak resident memory of a manager (VmHWM).
 func peakMiB(t *testing.T, m *manager.Manager) int {
 	t.Helper()
 	status := string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", m.Process.Pid())))(t))

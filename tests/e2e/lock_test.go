@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// This file covers H106, the leader-election lock: the controller says `lock`, the API server sees `lock---s0`, in every
-// verb, every kind of lock and every encoding.
+// This file covers H106, the leader-election lock: the controller sees `lock`, the API server sees `lock---s0`, in
+// every verb, kind of lock and encoding.
 
 const (
 	lockName  = "lock"
@@ -36,7 +36,7 @@ func createLease(t *testing.T, namespace, name string) {
 	check(t, err)
 }
 
-// lockRule shards nothing but the lock.
+// lockRule shards only the lock.
 func lockRule(shard string) sidecar.ShardRule {
 	return sidecar.ShardRule{Shard: shard, LeaderElectionName: lockName}
 }
@@ -48,7 +48,7 @@ func startLockSidecar(t *testing.T, namespace, shard string) *sidecar.Sidecar {
 }
 
 // lockClient is a typed client of one kind of lock.
-type lockClient[T object, L runtime.Object] interface {
+type lockClient[T runtimeObject, L runtime.Object] interface {
 	Create(context.Context, T, meta.CreateOptions) (T, error)
 	Update(context.Context, T, meta.UpdateOptions) (T, error)
 	Delete(context.Context, string, meta.DeleteOptions) error
@@ -58,12 +58,12 @@ type lockClient[T object, L runtime.Object] interface {
 	Patch(context.Context, string, types.PatchType, []byte, meta.PatchOptions, ...string) (T, error)
 }
 
-type object interface {
+type runtimeObject interface {
 	runtime.Object
 	meta.Object
 }
 
-func lockNames(t *testing.T, _ *view) {
+func testLockNames(t *testing.T, _ *testEnv) {
 	for _, content := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
 		namespace := newNamespace(t)
 		s := startLockSidecar(t, namespace, "s0")
@@ -72,80 +72,81 @@ func lockNames(t *testing.T, _ *view) {
 		client := must(kubernetes.NewForConfig(config))(t)
 		kind := strings.TrimPrefix(content, "application/")
 		t.Run("Lease_"+kind, func(t *testing.T) {
-			lockVerbs(t, client.CoordinationV1().Leases(namespace), shared.client.CoordinationV1().Leases(namespace),
+			testLockVerbs(t, client.CoordinationV1().Leases(namespace), shared.client.CoordinationV1().Leases(namespace),
 				&coordination.Lease{ObjectMeta: meta.ObjectMeta{Name: lockName}})
 		})
 		t.Run("ConfigMap_"+kind, func(t *testing.T) {
-			lockVerbs(t, client.CoreV1().ConfigMaps(namespace), shared.client.CoreV1().ConfigMaps(namespace),
+			testLockVerbs(t, client.CoreV1().ConfigMaps(namespace), shared.client.CoreV1().ConfigMaps(namespace),
 				&core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: lockName}})
 		})
 		t.Run("Endpoints_"+kind, func(t *testing.T) {
-			lockVerbs(t, client.CoreV1().Endpoints(namespace), shared.client.CoreV1().Endpoints(namespace),
+			testLockVerbs(t, client.CoreV1().Endpoints(namespace), shared.client.CoreV1().Endpoints(namespace),
 				&core.Endpoints{ObjectMeta: meta.ObjectMeta{Name: lockName}})
 		})
-		t.Run("Events_"+kind, func(t *testing.T) { lockEvents(t, client, namespace) })
+		t.Run("Events_"+kind, func(t *testing.T) { testLockEvents(t, client, namespace) })
 	}
-	t.Run("other_names_and_namespaces_are_left_alone", otherLocks)
+	t.Run("other_names_and_namespaces_are_not_renamed", testOtherLocks)
 }
 
-// lockVerbs takes a lock through its life. `outside` is the controller's client, `inside` the API server's view.
-func lockVerbs[T object, L runtime.Object](t *testing.T, outside, inside lockClient[T, L], lock T) {
+// testLockVerbs tests all verbs on a lock. `proxied` is the controller's client, `direct` sees what the API server
+// stores.
+func testLockVerbs[T runtimeObject, L runtime.Object](t *testing.T, proxied, direct lockClient[T, L], lock T) {
 	ctx := t.Context()
-	_, err := outside.Get(ctx, lockName, meta.GetOptions{})
+	_, err := proxied.Get(ctx, lockName, meta.GetOptions{})
 	if !errors.IsNotFound(err) || strings.Contains(err.Error(), "---") || err.(errors.APIStatus).Status().Details.Name != lockName {
 		t.Errorf("get before the create: %v", err)
 	}
 	byName := meta.ListOptions{FieldSelector: "metadata.name=" + lockName}
-	stream := must(outside.Watch(ctx, byName))(t)
+	stream := must(proxied.Watch(ctx, byName))(t)
 	defer stream.Stop()
 
-	created := must(outside.Create(ctx, lock.DeepCopyObject().(T), meta.CreateOptions{}))(t)
-	named(t, "create", created)
-	real := must(inside.Get(ctx, shardLock, meta.GetOptions{}))(t)
+	created := must(proxied.Create(ctx, lock.DeepCopyObject().(T), meta.CreateOptions{}))(t)
+	assertNamed(t, "create", created)
+	real := must(direct.Get(ctx, shardLock, meta.GetOptions{}))(t)
 	if real.GetUID() != created.GetUID() {
-		t.Errorf("%s has another UID than what was created", shardLock)
+		t.Errorf("%s has another UID than the created object", shardLock)
 	}
-	if _, err := inside.Get(ctx, lockName, meta.GetOptions{}); !errors.IsNotFound(err) {
-		t.Errorf("the API server has an object %q: %v", lockName, err)
+	if _, err := direct.Get(ctx, lockName, meta.GetOptions{}); !errors.IsNotFound(err) {
+		t.Errorf("the API server has an object named %q: %v", lockName, err)
 	}
-	if _, err := outside.Create(ctx, lock.DeepCopyObject().(T), meta.CreateOptions{}); !errors.IsAlreadyExists(err) || strings.Contains(err.Error(), "---") {
+	if _, err := proxied.Create(ctx, lock.DeepCopyObject().(T), meta.CreateOptions{}); !errors.IsAlreadyExists(err) || strings.Contains(err.Error(), "---") {
 		t.Errorf("second create: %v", err)
 	}
 
-	current := must(outside.Get(ctx, lockName, meta.GetOptions{}))(t)
-	named(t, "get", current)
+	current := must(proxied.Get(ctx, lockName, meta.GetOptions{}))(t)
+	assertNamed(t, "get", current)
 	current.SetAnnotations(map[string]string{"verb": "update"})
-	updated := must(outside.Update(ctx, current, meta.UpdateOptions{}))(t)
-	named(t, "update", updated)
-	if _, err := outside.Update(ctx, created, meta.UpdateOptions{}); !errors.IsConflict(err) || strings.Contains(err.Error(), "---") {
+	updated := must(proxied.Update(ctx, current, meta.UpdateOptions{}))(t)
+	assertNamed(t, "update", updated)
+	if _, err := proxied.Update(ctx, created, meta.UpdateOptions{}); !errors.IsConflict(err) || strings.Contains(err.Error(), "---") {
 		t.Errorf("update at an old version: %v", err)
 	}
-	last := lockPatches(t, outside, lock)
-	if got := must(inside.Get(ctx, shardLock, meta.GetOptions{}))(t); got.GetResourceVersion() != last.GetResourceVersion() {
-		t.Errorf("the patches went elsewhere: %s is at %s, the last answer at %s", shardLock, got.GetResourceVersion(), last.GetResourceVersion())
+	last := testLockPatches(t, proxied, lock)
+	if got := must(direct.Get(ctx, shardLock, meta.GetOptions{}))(t); got.GetResourceVersion() != last.GetResourceVersion() {
+		t.Errorf("the patches changed another object: %s is at %s, the last response at %s", shardLock, got.GetResourceVersion(), last.GetResourceVersion())
 	}
 
-	list := must(outside.List(ctx, byName))(t)
+	list := must(proxied.List(ctx, byName))(t)
 	items := must(apimeta.ExtractList(list))(t)
 	if len(items) != 1 || items[0].(meta.Object).GetName() != lockName {
 		t.Errorf("list by field selector: %v", list)
 	}
-	check(t, outside.Delete(ctx, lockName, meta.DeleteOptions{}))
-	if _, err := inside.Get(ctx, shardLock, meta.GetOptions{}); !errors.IsNotFound(err) {
+	check(t, proxied.Delete(ctx, lockName, meta.DeleteOptions{}))
+	if _, err := direct.Get(ctx, shardLock, meta.GetOptions{}); !errors.IsNotFound(err) {
 		t.Errorf("after the delete: %v", err)
 	}
-	lockWatch(t, stream)
+	assertLockWatch(t, stream)
 }
 
-func named(t *testing.T, verb string, object meta.Object) {
+func assertNamed(t *testing.T, verb string, object meta.Object) {
 	t.Helper()
 	if object.GetName() != lockName {
-		t.Errorf("%s answers an object named %q", verb, object.GetName())
+		t.Errorf("%s returns an object named %q", verb, object.GetName())
 	}
 }
 
-// lockPatches uses every type of patch; those that carry the name in the body say it as the controller knows it.
-func lockPatches[T object, L runtime.Object](t *testing.T, outside lockClient[T, L], lock T) T {
+// testLockPatches uses every type of patch; patches with the name in the body use the controller's name.
+func testLockPatches[T runtimeObject, L runtime.Object](t *testing.T, proxied lockClient[T, L], lock T) T {
 	t.Helper()
 	gvk := must(gvkOf(lock))(t)
 	apply := fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  name: %s\n  annotations: {verb: apply}\n", gvk.GroupVersion(), gvk.Kind, lockName)
@@ -165,38 +166,38 @@ func lockPatches[T object, L runtime.Object](t *testing.T, outside lockClient[T,
 		{types.ApplyYAMLPatchType, asJSON, meta.PatchOptions{FieldManager: "e2e", Force: &force}},
 	} {
 		var err error
-		if last, err = outside.Patch(t.Context(), lockName, patch.kind, []byte(patch.body), patch.options); err != nil {
+		if last, err = proxied.Patch(t.Context(), lockName, patch.kind, []byte(patch.body), patch.options); err != nil {
 			t.Fatalf("%s %s: %v", patch.kind, patch.body, err)
 		}
-		named(t, string(patch.kind), last)
+		assertNamed(t, string(patch.kind), last)
 	}
 	return last
 }
 
-// lockWatch reads what a watch by name has seen of the lock's life.
-func lockWatch(t *testing.T, stream watch.Interface) {
+// assertLockWatch asserts the events that a watch by name has received.
+func assertLockWatch(t *testing.T, stream watch.Interface) {
 	t.Helper()
 	seen := []string{}
 	for event := range stream.ResultChan() {
-		named(t, "watch "+string(event.Type), event.Object.(meta.Object))
+		assertNamed(t, "watch "+string(event.Type), event.Object.(meta.Object))
 		seen = append(seen, string(event.Type))
 		if event.Type == watch.Deleted {
 			break
 		}
 	}
 	if len(seen) < 3 || seen[0] != string(watch.Added) || seen[len(seen)-1] != string(watch.Deleted) {
-		t.Errorf("the watch saw %v", seen)
+		t.Errorf("the watch received %v", seen)
 	}
 }
 
-// lockEvents: a leader tells of its election in an event about the lock.
-func lockEvents(t *testing.T, client kubernetes.Interface, namespace string) {
+// testLockEvents: a leader reports its election in an Event about the lock.
+func testLockEvents(t *testing.T, client kubernetes.Interface, namespace string) {
 	reference := core.ObjectReference{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: namespace, Name: lockName}
 	old := &core.Event{ObjectMeta: meta.ObjectMeta{GenerateName: "lock-"}, InvolvedObject: reference, Reason: "LeaderElection", Message: "became leader"}
 	created := must(client.CoreV1().Events(namespace).Create(t.Context(), old, meta.CreateOptions{}))(t)
 	inside := must(shared.client.CoreV1().Events(namespace).Get(t.Context(), created.Name, meta.GetOptions{}))(t)
 	if created.InvolvedObject.Name != lockName || inside.InvolvedObject.Name != shardLock {
-		t.Errorf("involved object: outside %q, inside %q", created.InvolvedObject.Name, inside.InvolvedObject.Name)
+		t.Errorf("involved object: proxied %q, direct %q", created.InvolvedObject.Name, inside.InvolvedObject.Name)
 	}
 	now := meta.NowMicro()
 	modern := &eventsv1.Event{
@@ -206,12 +207,12 @@ func lockEvents(t *testing.T, client kubernetes.Interface, namespace string) {
 	answer := must(client.EventsV1().Events(namespace).Create(t.Context(), modern, meta.CreateOptions{}))(t)
 	stored := must(shared.client.EventsV1().Events(namespace).Get(t.Context(), answer.Name, meta.GetOptions{}))(t)
 	if answer.Regarding.Name != lockName || stored.Regarding.Name != shardLock {
-		t.Errorf("regarding: outside %q, inside %q", answer.Regarding.Name, stored.Regarding.Name)
+		t.Errorf("regarding: proxied %q, direct %q", answer.Regarding.Name, stored.Regarding.Name)
 	}
 }
 
-// otherLocks: the rename is for one name in one namespace, and two shards do not see each other's lock.
-func otherLocks(t *testing.T) {
+// testOtherLocks: only one name in one namespace is renamed, and two shards do not see each other's lock.
+func testOtherLocks(t *testing.T) {
 	namespace, elsewhere := newNamespace(t), newNamespace(t)
 	one, two := startLockSidecar(t, namespace, "s0"), startLockSidecar(t, namespace, "s1")
 	first := must(kubernetes.NewForConfig(clientConfig(one)))(t).CoordinationV1()

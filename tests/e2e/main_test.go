@@ -1,6 +1,6 @@
-// Package e2e tests the sidecar against a real kube-apiserver, with real clients.
+// Package e2e tests the sidecar and the manager against a real kube-apiserver, with real clients.
 //
-// This file owns what all tests share: one control plane, the programs under test, and where failed tests look.
+// This file contains what all tests share: one control plane, the programs under test, and the directory of logs.
 package e2e
 
 import (
@@ -25,26 +25,26 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// shared is the environment of most tests.
-var shared environment
+// shared is used by most tests.
+var shared sharedEnvironment
 
-type environment struct {
+type sharedEnvironment struct {
 	controlPlane
-	dir      string
-	cacheDir string
-	operator string
-	// kubeRS is the operator that is written with kube-rs.
+	dir            string
+	cacheDir       string
+	operatorBinary string
+	// kubeRS is the operator written with kube-rs.
 	kubeRS  string
 	kubectl string
 }
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(run(m))
+	os.Exit(runTests(m))
 }
 
-// run is TestMain with defers: everything ends even when a test panics, for the children die with this process.
-func run(m *testing.M) int {
+// runTests is TestMain with defers, so that cleanup runs even if a test panics; child processes die with this process.
+func runTests(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "ctrlmesh-e2e-")
@@ -54,12 +54,12 @@ func run(m *testing.M) int {
 	}
 	shared.dir = dir
 	if err := shared.start(ctx); err != nil {
-		log.Printf("the tests can't run: %v\nlogs are in %s", err, dir)
+		log.Printf("can't run the tests: %v\nlogs are in %s", err, dir)
 		return 1
 	}
 	code := m.Run()
-	if unused := neverUsed(); code == 0 && isWholeRun() && len(unused) > 0 {
-		log.Printf("deploy/rbac allows the manager what it never does:\n%s", strings.Join(unused, "\n"))
+	if unused := unusedPermissions(); code == 0 && isWholeRun() && len(unused) > 0 {
+		log.Printf("deploy/rbac grants the manager permissions that it never used:\n%s", strings.Join(unused, "\n"))
 		code = 1
 	}
 	if code != 0 {
@@ -75,7 +75,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// isWholeRun tells whether all tests ran, so that what none of them did is never done.
+// isWholeRun returns whether all tests ran; only then are unused permissions an error.
 func isWholeRun() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list"} {
 		if flag.Lookup(name).Value.String() != "" {
@@ -85,7 +85,7 @@ func isWholeRun() bool {
 	return true
 }
 
-func (e *environment) start(ctx context.Context) error {
+func (e *sharedEnvironment) start(ctx context.Context) error {
 	var err error
 	if _, err = sidecar.Binary(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (e *environment) start(ctx context.Context) error {
 	if _, err = manager.Binary(); err != nil {
 		return err
 	}
-	e.kubeRS, err = binaries.Cargo("kube-rs-operator", "ctrlmesh-kube-rs-operator", "CTRLMESH_KUBE_RS_OPERATOR_BIN")
+	e.kubeRS, err = binaries.CargoBinary("kube-rs-operator", "ctrlmesh-kube-rs-operator", "CTRLMESH_KUBE_RS_OPERATOR_BIN")
 	if err != nil {
 		return err
 	}
@@ -101,36 +101,37 @@ func (e *environment) start(ctx context.Context) error {
 		return err
 	}
 	e.cacheDir = filepath.Join(e.dir, "compiled")
-	e.operator = filepath.Join(e.dir, "operator")
+	e.operatorBinary = filepath.Join(e.dir, "operator")
 	for _, dir := range []string{e.cacheDir, filepath.Join(e.dir, "cluster")} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", e.operator, "./operator")
+	build := exec.CommandContext(ctx, "go", "build", "-o", e.operatorBinary, "./operator")
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the operator: %w\n%s", err, output)
 	}
-	// CBOR is alpha, and off by default: clients that want it get it here.
+	// CBOR is alpha and off by default; it is enabled here for clients that ask for it.
 	e.controlPlane, err = startControlPlane(ctx, filepath.Join(e.dir, "cluster"), "--feature-gates=CBORServingAndStorage=true")
 	return err
 }
 
-// controlPlane is a cluster with the ways to it that tests use.
+// controlPlane is a cluster with the clients that tests use.
 type controlPlane struct {
 	cluster *cluster.Cluster
 	client  *kubernetes.Clientset
-	// direct asks as the same user as a sidecar's own requests, so that answers can be compared to the last header.
+	// direct sends requests as the same user as a sidecar's own, so that responses can be compared including headers.
 	direct rawhttp.Target
-	// kubeconfig of a service account that may do everything: what a sidecar has in a pod.
+	// kubeconfig belongs to a service account with all permissions, like that of a sidecar in a pod.
 	kubeconfig string
 }
 
-// sidecarUser is the user of that kubeconfig.
+// sidecarUser is the user of controlPlane.kubeconfig.
 const sidecarUser = "system:serviceaccount:default:sidecar"
 
-// ownControlPlane starts a cluster for one test. It is stopped at the test's end; if the test fails, its logs are told.
-func ownControlPlane(t *testing.T, flags ...string) controlPlane {
+// startOwnControlPlane starts a cluster for one test and stops it when the test ends; if the test fails, its logs are
+// printed.
+func startOwnControlPlane(t *testing.T, flags ...string) controlPlane {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -148,7 +149,7 @@ func ownControlPlane(t *testing.T, flags ...string) controlPlane {
 	return plane
 }
 
-// startControlPlane starts a cluster that knows Widgets.
+// startControlPlane starts a cluster with the CRD of Widgets.
 func startControlPlane(ctx context.Context, dir string, flags ...string) (controlPlane, error) {
 	var c controlPlane
 	var err error
@@ -158,7 +159,7 @@ func startControlPlane(ctx context.Context, dir string, flags ...string) (contro
 	if c.client, err = kubernetes.NewForConfig(c.cluster.AdminConfig()); err != nil {
 		return c, err
 	}
-	if err := createDefinition(ctx, c.cluster.AdminConfig(), widgets.Group, widgets.Resource, "Widget"); err != nil {
+	if err := createDefinition(ctx, c.cluster.AdminConfig(), widgetResource.Group, widgetResource.Resource, "Widget"); err != nil {
 		return c, err
 	}
 	binding := &rbac.ClusterRoleBinding{

@@ -17,36 +17,36 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file renders what the repository ships for clusters: deploy/, its overlays and its chart.
+// This file renders the repository's manifests: deploy/, its overlays and its chart.
 
 const (
-	deployed = "../../deploy"
-	chart    = deployed + "/helm/ctrlmesh"
+	deployDir = "../../deploy"
+	chartDir  = deployDir + "/helm/ctrlmesh"
 )
 
-// kustomizations are what people apply.
+// kustomizations returns the directories that people apply.
 func kustomizations(t *testing.T) []string {
 	t.Helper()
-	overlays := must(os.ReadDir(deployed + "/overlays"))(t)
-	paths := []string{deployed}
+	overlays := must(os.ReadDir(deployDir + "/overlays"))(t)
+	paths := []string{deployDir}
 	for _, overlay := range overlays {
-		paths = append(paths, deployed+"/overlays/"+overlay.Name())
+		paths = append(paths, deployDir+"/overlays/"+overlay.Name())
 	}
 	return paths
 }
 
-// output of a program that must not fail.
-func output(t *testing.T, program, input string, arguments ...string) string {
+// runProgram returns the output of a program that must not fail.
+func runProgram(t *testing.T, program, input string, arguments ...string) string {
 	t.Helper()
-	out, errs, err := tryOutput(t, program, input, arguments...)
+	out, errs, err := tryProgram(t, program, input, arguments...)
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s%s", program, strings.Join(arguments, " "), err, out, errs)
 	}
 	return out
 }
 
-// tryOutput runs a program of the binaries package with nothing of this user's settings.
-func tryOutput(t *testing.T, program, input string, arguments ...string) (string, string, error) {
+// tryProgram runs a program of the binaries package without this user's configuration.
+func tryProgram(t *testing.T, program, input string, arguments ...string) (string, string, error) {
 	t.Helper()
 	home := newDir(t)
 	command := exec.CommandContext(t.Context(), must(binaries.Path(program))(t), arguments...)
@@ -60,19 +60,19 @@ func tryOutput(t *testing.T, program, input string, arguments ...string) (string
 
 func kustomize(t *testing.T, path string) string {
 	t.Helper()
-	return output(t, "kubectl", "", "kustomize", path)
+	return runProgram(t, "kubectl", "", "kustomize", path)
 }
 
-// template of the chart in a namespace, with more arguments.
-func template(t *testing.T, namespace string, arguments ...string) string {
+// helmTemplate renders the chart in a namespace, with additional arguments.
+func helmTemplate(t *testing.T, namespace string, arguments ...string) string {
 	t.Helper()
-	return output(t, "helm", "", append([]string{"template", "ctrlmesh", chart, "--namespace=" + namespace}, arguments...)...)
+	return runProgram(t, "helm", "", append([]string{"template", "ctrlmesh", chartDir, "--namespace=" + namespace}, arguments...)...)
 }
 
-// manifests are the objects of a rendering.
+// manifests are rendered objects.
 type manifests []*unstructured.Unstructured
 
-func parse(t *testing.T, text string) manifests {
+func parseManifests(t *testing.T, text string) manifests {
 	t.Helper()
 	objects := manifests{}
 	for _, document := range regexp.MustCompile(`(?m)^---$`).Split(text, -1) {
@@ -85,12 +85,12 @@ func parse(t *testing.T, text string) manifests {
 	return objects
 }
 
-func identity(object *unstructured.Unstructured) string {
+func objectID(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
 }
 
-// all objects of a kind, as a type, which must have all of their fields.
-func all[T any](t *testing.T, objects manifests, kind string) []T {
+// allOfKind decodes all objects of a kind; unknown fields are an error.
+func allOfKind[T any](t *testing.T, objects manifests, kind string) []T {
 	t.Helper()
 	found := []T{}
 	for _, object := range objects {
@@ -104,12 +104,12 @@ func all[T any](t *testing.T, objects manifests, kind string) []T {
 	return found
 }
 
-// one object of a kind.
-func one[T any](t *testing.T, objects manifests, kind string) T {
+// oneOfKind decodes the only object of a kind.
+func oneOfKind[T any](t *testing.T, objects manifests, kind string) T {
 	t.Helper()
-	found := all[T](t, objects, kind)
+	found := allOfKind[T](t, objects, kind)
 	if len(found) != 1 {
-		t.Fatalf("there are %d of %s", len(found), kind)
+		t.Fatalf("there are %d objects of kind %s", len(found), kind)
 	}
 	return found[0]
 }
@@ -120,8 +120,8 @@ func (m manifests) has(kind, namespace, name string) bool {
 	})
 }
 
-// settings of the manager: each environment variable with its default, which may be none. As the program itself says.
-func settings(t *testing.T) map[string]string {
+// managerSettings returns the manager's environment variables with their defaults, which may be empty, from its --help.
+func managerSettings(t *testing.T) map[string]string {
 	t.Helper()
 	help := must(exec.CommandContext(t.Context(), must(manager.Binary())(t), "--help").Output())(t)
 	found := map[string]string{}
@@ -129,7 +129,7 @@ func settings(t *testing.T) map[string]string {
 		found[match[1]] = match[2]
 	}
 	if found["WEBHOOK_PORT"] != "9443" || len(found) < 20 {
-		t.Fatalf("the manager's help is not understood: %v", found)
+		t.Fatalf("the manager's --help could not be parsed: %v", found)
 	}
 	return found
 }

@@ -20,40 +20,41 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file runs managers in a cluster of their own, and reads what they say about objects.
+// This file runs managers in separate clusters, and reads the status of objects.
 
-// mesh is a cluster in which ctrlmesh is installed.
+// mesh is a cluster with ctrlmesh installed.
 type mesh struct {
 	controlPlane
 	dynamic dynamic.Interface
-	// account is the kubeconfig of the managers.
-	account string
-	flags   []string
+	// managerKubeconfig is the kubeconfig of the managers' account.
+	managerKubeconfig string
+	flags             []string
 }
 
-// newMesh starts a cluster and installs what the repository ships. At the end no request of a manager may have been forbidden.
+// newMesh starts a cluster and installs the repository's manifests. At the end, no request of a manager may have been
+// forbidden.
 func newMesh(t *testing.T, flags ...string) *mesh {
 	t.Helper()
 	return newMeshAt(t, nil, flags...)
 }
 
-// newMeshAt has an API server with flags of its own.
+// newMeshAt also passes flags to the API server.
 func newMeshAt(t *testing.T, apiServerFlags []string, flags ...string) *mesh {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	plane := ownControlPlane(t, apiServerFlags...)
+	plane := startOwnControlPlane(t, apiServerFlags...)
 	m := &mesh{controlPlane: plane, flags: flags}
 	m.dynamic = must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
-	m.account = must(manager.Install(ctx, plane.cluster, newDir(t)))(t)
-	t.Cleanup(func() { permissionsSuffice(t, m) })
+	m.managerKubeconfig = must(manager.Install(ctx, plane.cluster, newDir(t)))(t)
+	t.Cleanup(func() { assertPermissionsSuffice(t, m) })
 	return m
 }
 
-// start runs one more manager until the test ends.
-func (m *mesh) start(t *testing.T, name string) *manager.Manager {
+// startManager runs one more manager until the test ends.
+func (m *mesh) startManager(t *testing.T, name string) *manager.Manager {
 	t.Helper()
-	started, err := manager.Start(t.Context(), manager.Options{Name: name, Dir: newDir(t), Kubeconfig: m.account, Flags: m.flags})
+	started, err := manager.Start(t.Context(), manager.Options{Name: name, Dir: newDir(t), Kubeconfig: m.managerKubeconfig, Flags: m.flags})
 	check(t, err)
 	t.Cleanup(func() {
 		if err := started.Stop(); err != nil {
@@ -66,8 +67,9 @@ func (m *mesh) start(t *testing.T, name string) *manager.Manager {
 	return started
 }
 
-// labels says which kinds of objects are labelled, before managers start: `v1: [ConfigMap]`. Tests that count writes want none.
-func (m *mesh) labels(t *testing.T, kinds string) {
+// setLabelledKinds configures which kinds of objects managers label, before they start: `v1: [ConfigMap]`. Tests that
+// count writes use none.
+func (m *mesh) setLabelledKinds(t *testing.T, kinds string) {
 	t.Helper()
 	object := &core.ConfigMap{
 		ObjectMeta: meta.ObjectMeta{Name: "ctrlmesh-sharding-resource", Namespace: manager.Namespace},
@@ -77,43 +79,43 @@ func (m *mesh) labels(t *testing.T, kinds string) {
 	check(t, err)
 }
 
-// leader waits until one of the managers leads.
-func leader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
+// waitLeader waits until one of the managers leads.
+func waitLeader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
 	t.Helper()
 	var found *manager.Manager
 	eventually(t, "one manager leads", func() error {
 		for _, candidate := range managers {
-			if candidate.Leads(t.Context()) {
+			if candidate.IsLeading(t.Context()) {
 				found = candidate
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d does", len(managers))
+		return fmt.Errorf("none of the %d managers leads", len(managers))
 	})
 	return found
 }
 
-// namespace makes a namespace.
-func (m *mesh) namespace(t *testing.T) string {
+// newNamespace creates a namespace.
+func (m *mesh) newNamespace(t *testing.T) string {
 	t.Helper()
-	name := unique("e2e")
+	name := uniqueName("e2e")
 	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name}}
 	_, err := m.client.CoreV1().Namespaces().Create(t.Context(), namespace, meta.CreateOptions{})
 	check(t, err)
 	return name
 }
 
-// publicKey with which the managers' chains are signed, once it is there.
-func (m *mesh) publicKey(t *testing.T) string {
+// waitPublicKey returns the public key of the managers' chains, once it exists.
+func (m *mesh) waitPublicKey(t *testing.T) string {
 	t.Helper()
 	var key string
-	eventually(t, "the manager's key is there", func() error {
+	eventually(t, "the manager's key exists", func() error {
 		secret, err := m.client.CoreV1().Secrets(manager.Namespace).Get(t.Context(), "ctrlmesh-chain-key", meta.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if key = string(secret.Data["public"]); key == "" {
-			return fmt.Errorf("the secret has %d fields, and no public", len(secret.Data))
+			return fmt.Errorf("the Secret has %d keys, and no public one", len(secret.Data))
 		}
 		return nil
 	})
@@ -121,11 +123,11 @@ func (m *mesh) publicKey(t *testing.T) string {
 }
 
 func (m *mesh) resource(kind, namespace string) dynamic.ResourceInterface {
-	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: kinds[kind]}
+	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: resourceOfKind[kind]}
 	return m.dynamic.Resource(resource).Namespace(namespace)
 }
 
-// apply makes an object what the YAML says, as `kubectl apply --server-side` does.
+// apply is `kubectl apply --server-side`.
 func (m *mesh) apply(t *testing.T, namespace, text string) *unstructured.Unstructured {
 	t.Helper()
 	return must(m.tryApply(t.Context(), namespace, text))(t)
@@ -146,13 +148,13 @@ func (m *mesh) tryApply(ctx context.Context, namespace, text string) (*unstructu
 	return m.resource(object.GetKind(), namespace).Patch(ctx, object.GetName(), types.ApplyPatchType, patch, options)
 }
 
-// progress is what the status of our kinds has in common, and what some of them have besides.
-type progress struct {
+// objectStatus has the fields that the status of our kinds has in common, and some that only one kind has.
+type objectStatus struct {
 	ObservedGeneration int64            `json:"observedGeneration"`
 	Conditions         []meta.Condition `json:"conditions"`
 	Enforced           string           `json:"enforced"`
 	CurrentSpecHash    string           `json:"currentSpecHash"`
-	// Leader of a shard; empty if nobody leads.
+	// Leader of a shard; empty if no pod leads.
 	Leader struct {
 		PodName        string `json:"podName"`
 		HolderIdentity string `json:"holderIdentity"`
@@ -167,8 +169,8 @@ type progress struct {
 	} `json:"targetStatus"`
 }
 
-// condition of a type; its zero value if there is none.
-func (p progress) condition(kind string) meta.Condition {
+// condition returns the condition of a type, or a zero value.
+func (p objectStatus) condition(kind string) meta.Condition {
 	for _, condition := range p.Conditions {
 		if condition.Type == kind {
 			return condition
@@ -177,25 +179,25 @@ func (p progress) condition(kind string) meta.Condition {
 	return meta.Condition{}
 }
 
-// progress of an object now.
-func (m *mesh) progress(ctx context.Context, kind, namespace, name string) (progress, int64, error) {
+// readStatus returns an object's current status.
+func (m *mesh) readStatus(ctx context.Context, kind, namespace, name string) (objectStatus, int64, error) {
 	object, err := m.resource(kind, namespace).Get(ctx, name, meta.GetOptions{})
 	if err != nil {
-		return progress{}, 0, err
+		return objectStatus{}, 0, err
 	}
 	var whole struct {
-		Status progress `json:"status"`
+		Status objectStatus `json:"status"`
 	}
 	err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &whole)
 	return whole.Status, object.GetGeneration(), err
 }
 
-// reaches waits until the status of an object's newest generation has a condition with this status, and returns it.
-func (m *mesh) reaches(t *testing.T, kind, namespace, name, condition string, status meta.ConditionStatus) progress {
+// waitCondition waits until the newest generation of an object has this condition, and returns its status.
+func (m *mesh) waitCondition(t *testing.T, kind, namespace, name, condition string, status meta.ConditionStatus) objectStatus {
 	t.Helper()
-	var last progress
+	var last objectStatus
 	eventually(t, fmt.Sprintf("%s %s: %s is %s", kind, name, condition, status), func() error {
-		found, generation, err := m.progress(t.Context(), kind, namespace, name)
+		found, generation, err := m.readStatus(t.Context(), kind, namespace, name)
 		if err != nil {
 			return err
 		}
@@ -205,16 +207,16 @@ func (m *mesh) reaches(t *testing.T, kind, namespace, name, condition string, st
 		case found.ObservedGeneration != generation:
 			return fmt.Errorf("generation %d is observed, not %d", found.ObservedGeneration, generation)
 		case got.Status != status:
-			return fmt.Errorf("its conditions are %s", told(found.Conditions))
+			return fmt.Errorf("the conditions are %s", describeConditions(found.Conditions))
 		case got.ObservedGeneration != 0 && got.ObservedGeneration != generation:
-			return errors.New("the condition speaks of an earlier generation")
+			return errors.New("the condition is of an earlier generation")
 		}
 		return nil
 	})
 	return last
 }
 
-func told(conditions []meta.Condition) string {
+func describeConditions(conditions []meta.Condition) string {
 	lines := []string{}
 	for _, c := range conditions {
 		lines = append(lines, fmt.Sprintf("%s=%s (%s: %s)", c.Type, c.Status, c.Reason, c.Message))

@@ -22,38 +22,38 @@ import (
 )
 
 // This file covers H99: streams between a client and a container, which are upgrades (SPDY and WebSocket) or endless
-// bodies. The kubelet at the other end is the node package's.
+// bodies. The node package serves the kubelet's end.
 
-func streamsToContainers(t *testing.T, v *view) {
-	n := must(node.Start(t.Context(), shared.cluster, shared.client, unique("node")))(t)
+func testStreamsToContainers(t *testing.T, env *testEnv) {
+	n := must(node.Start(t.Context(), shared.cluster, shared.client, uniqueName("node")))(t)
 	defer n.Close()
-	check(t, n.Pod(t.Context(), v.namespace, "pod"))
-	t.Run("exec_websocket", func(t *testing.T) { execStream(t, v, remotecommand.NewWebSocketExecutor, "") })
-	t.Run("exec_spdy", func(t *testing.T) { execStream(t, v, nil, http.MethodPost) })
+	check(t, n.CreatePod(t.Context(), env.namespace, "pod"))
+	t.Run("exec_websocket", func(t *testing.T) { testExecStream(t, env, remotecommand.NewWebSocketExecutor, "") })
+	t.Run("exec_spdy", func(t *testing.T) { testExecStream(t, env, nil, http.MethodPost) })
 	t.Run("kubectl_exec", func(t *testing.T) {
-		out := kubectl(t, v.sidecar, "", "exec", "-n", v.namespace, "pod", "--", "echo", "hello world")
+		out := kubectlThroughSidecar(t, env.sidecar, "", "exec", "-n", env.namespace, "pod", "--", "echo", "hello world")
 		if out != "echo hello world\n" {
 			t.Errorf("got %q", out)
 		}
 	})
 	t.Run("kubectl_attach", func(t *testing.T) {
-		out := kubectl(t, v.sidecar, "one\ntwo\n", "attach", "-q", "-i", "-n", v.namespace, "pod")
+		out := kubectlThroughSidecar(t, env.sidecar, "one\ntwo\n", "attach", "-q", "-i", "-n", env.namespace, "pod")
 		if out != "ONE\nTWO\n" {
 			t.Errorf("got %q", out)
 		}
 	})
-	t.Run("logs_follow", func(t *testing.T) { followLog(t, v) })
-	t.Run("kubectl_port_forward", func(t *testing.T) { portForward(t, v) })
+	t.Run("logs_follow", func(t *testing.T) { testFollowedLog(t, env) })
+	t.Run("kubectl_port_forward", func(t *testing.T) { testPortForward(t, env) })
 }
 
 type newExecutor func(config *rest.Config, method, url string) (remotecommand.Executor, error)
 
-// execStream sends more than any buffer holds through the stream and back.
-func execStream(t *testing.T, v *view, websocket newExecutor, method string) {
-	config := clientConfig(v.sidecar)
+// testExecStream sends more bytes through the stream and back than any buffer holds.
+func testExecStream(t *testing.T, env *testEnv, websocket newExecutor, method string) {
+	config := clientConfig(env.sidecar)
 	config.Timeout = 0
 	client := must(kubernetes.NewForConfig(config))(t)
-	request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(v.namespace).Name("pod").SubResource("exec").
+	request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(env.namespace).Name("pod").SubResource("exec").
 		VersionedParams(&core.PodExecOptions{Container: node.Container, Command: []string{"cat"}, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	var executor remotecommand.Executor
 	if websocket != nil {
@@ -72,11 +72,11 @@ func execStream(t *testing.T, v *view, websocket newExecutor, method string) {
 	}
 }
 
-// followLog demands each line when it is written, not all at the end.
-func followLog(t *testing.T, v *view) {
-	path := "/api/v1/namespaces/" + v.namespace + "/pods/pod/log"
-	sameBytes(t, v, path)
-	stream := must(v.through.Open(t.Context(), get(path+"?follow=true")))(t)
+// testFollowedLog asserts that each line arrives when it is written, not all at the end.
+func testFollowedLog(t *testing.T, env *testEnv) {
+	path := "/api/v1/namespaces/" + env.namespace + "/pods/pod/log"
+	assertPassesUnchanged(t, env, path)
+	stream := must(env.proxied.Open(t.Context(), getRequest(path+"?follow=true")))(t)
 	defer stream.Close()
 	var first time.Time
 	for i := range node.LogLines {
@@ -89,16 +89,16 @@ func followLog(t *testing.T, v *view) {
 		}
 	}
 	if spread := time.Since(first); spread < 200*time.Millisecond {
-		t.Errorf("all lines came within %s: they were held back", spread)
+		t.Errorf("all lines came within %s: they were buffered", spread)
 	}
 	if _, err := stream.Line(); err != io.EOF {
 		t.Errorf("after the last line: %v", err)
 	}
 }
 
-func portForward(t *testing.T, v *view) {
-	command := exec.CommandContext(t.Context(), shared.kubectl, "--kubeconfig="+kubeconfig(t, v.sidecar), "port-forward",
-		"-n", v.namespace, "pod", ":8080", "--address=127.0.0.1")
+func testPortForward(t *testing.T, env *testEnv) {
+	command := exec.CommandContext(t.Context(), shared.kubectl, "--kubeconfig="+sidecarKubeconfig(t, env.sidecar), "port-forward",
+		"-n", env.namespace, "pod", ":8080", "--address=127.0.0.1")
 	out := must(command.StdoutPipe())(t)
 	command.Stderr = command.Stdout
 	check(t, command.Start())
@@ -106,7 +106,7 @@ func portForward(t *testing.T, v *view) {
 	line := must(bufio.NewReader(out).ReadString('\n'))(t)
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
 	if address == "" {
-		t.Fatalf("kubectl says %q", line)
+		t.Fatalf("kubectl prints %q", line)
 	}
 	for i := range 3 {
 		connection := must(net.Dial("tcp", address))(t)

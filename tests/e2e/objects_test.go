@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// This file writes objects of our kinds, as people do.
+// This file writes ctrlmesh objects as YAML, as people do.
 
-// shardConfig gives the pods with the label shard=<name> the objects of the fleet's kinds that have one of the values in their
-// label `shard`, and a lock of their own.
+// shardConfig gives the pods with the label shard=<name> the ConfigMaps and Widgets that have one of the values in
+// their label `shard`, and a separate lock.
 func shardConfig(name string, values ...string) string {
 	return fmt.Sprintf(`
 kind: ShardingConfig
@@ -22,7 +22,8 @@ spec:
 `, name, name, lockName, strings.Join(values, ", "))
 }
 
-// breakerConfig has, for all pods, a breaker that is closed and one that is held open, both for what no operator does here.
+// breakerConfig has a closed breaker and one that is forced open for all pods, both for requests that no operator sends
+// here.
 func breakerConfig(name string) string {
 	return fmt.Sprintf(`
 kind: CircuitBreaker
@@ -41,7 +42,7 @@ spec:
 `, name)
 }
 
-// faultConfig refuses, for the pods of one shard, what no operator does here.
+// faultConfig refuses, for the pods of one shard, requests that no operator sends here.
 func faultConfig(name, shard string) string {
 	return fmt.Sprintf(`
 kind: FaultInjection

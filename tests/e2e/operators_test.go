@@ -11,11 +11,11 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/process"
 )
 
-// This file runs real operators (the operator package's program, written with controller-runtime, and ../kube-rs-operator) and
-// reads what they say they did.
+// This file runs real operators (the operator package's program, written with controller-runtime, and
+// ../kube-rs-operator) and reads their journals.
 
-// operator is one replica, in a process of its own.
-type operator struct {
+// operatorProcess is one replica.
+type operatorProcess struct {
 	id      string
 	process *process.Process
 	journal string
@@ -26,39 +26,39 @@ type record struct {
 	Event, ID, Object, Step, Detail string
 }
 
-// startOperator runs a replica behind the API that the kubeconfig names, until the test ends.
-func startOperator(t *testing.T, id, kubeconfig string, flags ...string) *operator {
+// startOperator runs a replica with a kubeconfig until the test ends.
+func startOperator(t *testing.T, id, kubeconfig string, flags ...string) *operatorProcess {
 	t.Helper()
-	return runOperator(t, id, process.Spec{Path: shared.operator, Args: flags, Env: []string{"KUBECONFIG=" + kubeconfig}})
+	return runOperator(t, id, process.Spec{Path: shared.operatorBinary, Args: flags, Env: []string{"KUBECONFIG=" + kubeconfig}})
 }
 
-// runOperator runs a program as a replica, until the test ends.
-func runOperator(t *testing.T, id string, spec process.Spec) *operator {
+// runOperator runs a program as a replica until the test ends.
+func runOperator(t *testing.T, id string, spec process.Spec) *operatorProcess {
 	t.Helper()
 	dir := newDir(t)
-	o := &operator{id: id, journal: filepath.Join(dir, "journal")}
-	out := must(os.Create(o.journal))(t)
+	op := &operatorProcess{id: id, journal: filepath.Join(dir, "journal")}
+	out := must(os.Create(op.journal))(t)
 	defer out.Close()
 	spec.Name, spec.LogDir, spec.Stdout = "operator-"+id, dir, out
 	spec.Args = append([]string{"--id=" + id}, spec.Args...)
 	var err error
-	o.process, err = process.Start(spec)
+	op.process, err = process.Start(spec)
 	check(t, err)
 	t.Cleanup(func() {
-		if err := o.process.Stop(process.StopGrace); err != nil {
+		if err := op.process.Stop(process.StopGrace); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("end of %s:\n%s", o.process.LogPath, o.process.LogTail(2048))
+			t.Logf("end of %s:\n%s", op.process.LogPath, op.process.LogTail(2048))
 		}
 	})
-	return o
+	return op
 }
 
-// records is the journal up to now.
-func (o *operator) records(t *testing.T) []record {
+// records returns the journal so far.
+func (op *operatorProcess) records(t *testing.T) []record {
 	t.Helper()
-	file := must(os.Open(o.journal))(t)
+	file := must(os.Open(op.journal))(t)
 	defer file.Close()
 	found := []record{}
 	lines := bufio.NewScanner(file)
@@ -73,11 +73,11 @@ func (o *operator) records(t *testing.T) []record {
 	return found
 }
 
-// count of records of a kind.
-func (o *operator) count(t *testing.T, event string) int {
+// countRecords counts records of a kind.
+func (op *operatorProcess) countRecords(t *testing.T, event string) int {
 	t.Helper()
 	n := 0
-	for _, r := range o.records(t) {
+	for _, r := range op.records(t) {
 		if r.Event == event {
 			n++
 		}
@@ -85,25 +85,26 @@ func (o *operator) count(t *testing.T, event string) int {
 	return n
 }
 
-// faultless demands that the operator never saw a request fail and never met a step that another replica had handled.
-func (o *operator) faultless(t *testing.T) {
+// assertNoFaults asserts that no request of the operator failed, and that it met no step that another replica had
+// handled.
+func (op *operatorProcess) assertNoFaults(t *testing.T) {
 	t.Helper()
-	for _, r := range o.records(t) {
+	for _, r := range op.records(t) {
 		if r.Event == "failed" || r.Event == "twice" {
-			t.Errorf("operator %s: %s %s %s: %s", o.id, r.Event, r.Object, r.Step, r.Detail)
+			t.Errorf("operator %s: %s %s %s: %s", op.id, r.Event, r.Object, r.Step, r.Detail)
 		}
 	}
-	if !o.process.Alive() {
-		t.Errorf("operator %s ended: %v", o.id, o.process.Err())
+	if !op.process.Alive() {
+		t.Errorf("operator %s ended: %v", op.id, op.process.Err())
 	}
 }
 
-// forgotten waits until the operator has seen each object go from its cache.
-func (o *operator) forgotten(t *testing.T, objects []string) {
+// waitForgotten waits until the operator has seen the deletion of each object.
+func (op *operatorProcess) waitForgotten(t *testing.T, objects []string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("operator %s has forgotten %d objects", o.id, len(objects)), func() error {
+	eventually(t, fmt.Sprintf("operator %s has forgotten %d objects", op.id, len(objects)), func() error {
 		gone := map[string]bool{}
-		for _, r := range o.records(t) {
+		for _, r := range op.records(t) {
 			switch r.Event {
 			case "gone":
 				gone[r.Object] = true
@@ -113,25 +114,25 @@ func (o *operator) forgotten(t *testing.T, objects []string) {
 		}
 		for _, object := range objects {
 			if !gone[object] {
-				return fmt.Errorf("it still knows %s", object)
+				return fmt.Errorf("the operator still caches %s", object)
 			}
 		}
 		return nil
 	})
 }
 
-// leading waits until one of the operators leads, and returns it.
-func leading(t *testing.T, operators ...*operator) *operator {
+// waitLeadingOperator waits until one of the operators leads.
+func waitLeadingOperator(t *testing.T, operators ...*operatorProcess) *operatorProcess {
 	t.Helper()
-	var leader *operator
+	var leader *operatorProcess
 	eventually(t, "one of the operators leads", func() error {
-		for _, o := range operators {
-			if o.process.Alive() && o.count(t, "leading") > 0 {
-				leader = o
+		for _, op := range operators {
+			if op.process.Alive() && op.countRecords(t, "leading") > 0 {
+				leader = op
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d does", len(operators))
+		return fmt.Errorf("none of the %d operators leads", len(operators))
 	})
 	return leader
 }

@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file tells from operators' writes, in the order in which the API server took them, who was owner of an object.
+// This file derives the owner of each object from the operators' writes, in the order of the API server.
 
-// ownership gathers the writes of a fleet's operators, and who was meant to be owner.
-type ownership struct {
-	fleet *fleet
-	// shardOf an operator.
+// ownershipLog collects the writes of operators to a set of objects, and the intended owners.
+type ownershipLog struct {
+	objects *objectSet
+	// shardOf returns the shard of an operator.
 	shardOf func(operator string) string
 	stream  watch.Interface
 	done    chan struct{}
@@ -29,68 +29,68 @@ type ownership struct {
 	// tenures of each bucket, oldest first.
 	tenures map[string][]tenure
 	// writes of each object.
-	writes map[string][]ownedWrite
+	writes map[string][]observedWrite
 }
 
-// tenure begins when a person wants it, not when it is so.
+// tenure is a period of intended ownership. It begins with a person's edit, not when the edit is enforced.
 type tenure struct {
 	owner string
 	since time.Time
-	// after is a version: what is not newer belongs to earlier tenures.
+	// after is a resource version: writes up to it belong to earlier tenures.
 	after uint64
 }
 
-// anybody as an owner is every operator: one that is not sharded.
-const anybody = "*"
+// anyOwner as an owner allows every operator, when nothing is sharded.
+const anyOwner = "*"
 
-func (t tenure) has(write ownedWrite) bool {
-	return (t.owner == anybody || t.owner == write.owner) && write.version > t.after
+func (t tenure) allows(write observedWrite) bool {
+	return (t.owner == anyOwner || t.owner == write.owner) && write.version > t.after
 }
 
-// ownedWrite is a change by an operator, or an object that its sidecar showed it.
-type ownedWrite struct {
-	// version is the API server's order.
+// observedWrite is a change by an operator, or an object that its sidecar showed to it.
+type observedWrite struct {
+	// version is a resource version: the API server's order of writes.
 	version uint64
-	by      string
-	// owner is the shard of who wrote, or who wrote if each shard has one operator.
+	writer  string
+	// owner is the writer's shard, or the writer if each shard has one operator.
 	owner string
-	// seen is when the watch told it: after it was made. Zero if it was found later.
-	seen time.Time
-	what string
-	// isSighting says that nothing was written.
+	// seen is the time of the watch event, which is after the write. Zero if the write was found later.
+	seen        time.Time
+	description string
+	// isSighting means that the object was only shown.
 	isSighting bool
 }
 
-// followOwnership watches from now on; the shards have the buckets that they have. Without `shardOf` each operator is a shard's only one.
-func followOwnership(t *testing.T, f *fleet, buckets map[string]string, shardOf func(operator string) string) *ownership {
+// watchOwnership watches from now on. Without `shardOf` each operator is a shard of its own.
+func watchOwnership(t *testing.T, set *objectSet, buckets map[string]string, shardOf func(operator string) string) *ownershipLog {
 	t.Helper()
 	if shardOf == nil {
 		shardOf = func(operator string) string { return operator }
 	}
-	o := &ownership{fleet: f, shardOf: shardOf, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]ownedWrite{}}
+	o := &ownershipLog{objects: set, shardOf: shardOf, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]observedWrite{}}
 	for bucket, owner := range buckets {
-		o.moves(bucket, owner)
+		o.recordMove(bucket, owner)
 	}
 	var err error
-	o.stream, err = f.plane.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + f.app})
+	o.stream, err = set.plane.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + set.app})
 	check(t, err)
-	go o.follow()
+	go o.readWrites()
 	return o
 }
 
-// moves notes that a bucket shall have another owner.
-func (o *ownership) moves(bucket, owner string) {
-	o.begins(bucket, tenure{owner: owner, since: time.Now()})
+// recordMove records that a bucket is to have another owner.
+func (o *ownershipLog) recordMove(bucket, owner string) {
+	o.startTenure(bucket, tenure{owner: owner, since: time.Now()})
 }
 
-func (o *ownership) begins(bucket string, next tenure) {
+func (o *ownershipLog) startTenure(bucket string, next tenure) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tenures[bucket] = append(o.tenures[bucket], next)
 }
 
-// follow notes each change of what was handled last.
-func (o *ownership) follow() {
+// readWrites records each change of the last handled step.
+func (o *ownershipLog) readWrites() {
 	defer close(o.done)
 	observed := map[string]string{}
 	for event := range o.stream.ResultChan() {
@@ -99,29 +99,29 @@ func (o *ownership) follow() {
 			continue
 		}
 		key := object.Namespace + "/" + object.Name
-		// Of the same step by another operator, too: two that handle one step would show in no other way.
-		noted := object.Data["observed"] + " by " + object.Data["by"]
-		if observed[key] == noted {
-			continue // the load asked for the next step
+		// The same step by another operator counts too: two operators that handle one step would not show otherwise.
+		handled := object.Data["observed"] + " by " + object.Data["by"]
+		if observed[key] == handled {
+			continue // only the next step was requested
 		}
-		observed[key] = noted
-		o.note(key, object.ResourceVersion, ownedWrite{by: object.Data["by"], seen: time.Now(), what: "noted step " + object.Data["observed"]})
+		observed[key] = handled
+		o.recordWrite(key, object.ResourceVersion, observedWrite{writer: object.Data["by"], seen: time.Now(), description: "recorded step " + object.Data["observed"]})
 	}
 }
 
-func (o *ownership) note(key, version string, write ownedWrite) {
+func (o *ownershipLog) recordWrite(key, version string, write observedWrite) {
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
-		write.what += ": " + err.Error()
+		write.description += ": " + err.Error()
 	}
-	write.version, write.owner = number, o.shardOf(write.by)
+	write.version, write.owner = number, o.shardOf(write.writer)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.writes[key] = append(o.writes[key], write)
 }
 
-// judge adds the children, demands of each object that its writers were its owners, and tells how many writes there were.
-func (o *ownership) judge(t *testing.T) int {
+// assertOwners adds the children, asserts that only owners wrote to each object, and returns the number of writes.
+func (o *ownershipLog) assertOwners(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-o.done:
@@ -130,45 +130,45 @@ func (o *ownership) judge(t *testing.T) int {
 	}
 	o.stream.Stop()
 	<-o.done
-	o.children(t)
+	o.recordChildren(t)
 	count := 0
 	for key, writes := range o.writes {
 		count += len(writes)
-		for _, misdeed := range misdeeds(o.tenures[o.fleet.objects[key]], writes) {
-			t.Errorf("%s: %s", key, misdeed)
+		for _, violation := range ownershipViolations(o.tenures[o.objects.objects[key]], writes) {
+			t.Errorf("%s: %s", key, violation)
 		}
 	}
 	return count
 }
 
-// misdeeds are writes of who was not owner: after another owner had written, unless the object was given back; before it was
-// given; or ever.
-func misdeeds(tenures []tenure, writes []ownedWrite) []string {
-	writes = slices.SortedFunc(slices.Values(writes), func(a, b ownedWrite) int { return cmp.Compare(a.version, b.version) })
+// ownershipViolations describes writes by operators that were not the owner: after another owner had written, unless
+// the object was given back; before the object was given to them; or at any time.
+func ownershipViolations(tenures []tenure, writes []observedWrite) []string {
+	writes = slices.SortedFunc(slices.Values(writes), func(a, b observedWrite) int { return cmp.Compare(a.version, b.version) })
 	found, at := []string{}, 0
-	// next tenure that a write may belong to.
-	next := func(write ownedWrite) int {
-		if i := slices.IndexFunc(tenures[at:], func(tenure tenure) bool { return tenure.has(write) }); i >= 0 {
+	// next is the first tenure that a write may belong to.
+	next := func(write observedWrite) int {
+		if i := slices.IndexFunc(tenures[at:], func(tenure tenure) bool { return tenure.allows(write) }); i >= 0 {
 			return at + i
 		}
 		return len(tenures)
 	}
 	for len(writes) > 0 {
-		// What was shown between the same two writes has no order.
-		same := slices.IndexFunc(writes, func(write ownedWrite) bool { return write.version != writes[0].version })
+		// Sightings between the same two writes have no order.
+		same := slices.IndexFunc(writes, func(write observedWrite) bool { return write.version != writes[0].version })
 		if same < 0 {
 			same = len(writes)
 		}
-		slices.SortStableFunc(writes[:same], func(a, b ownedWrite) int { return cmp.Compare(next(a), next(b)) })
+		slices.SortStableFunc(writes[:same], func(a, b observedWrite) int { return cmp.Compare(next(a), next(b)) })
 		for _, write := range writes[:same] {
 			i := next(write)
 			if i == len(tenures) {
-				found = append(found, fmt.Sprintf("%s %s (version %d) when %s was owner, of %s", write.by, write.what, write.version, tenures[at].owner, order(tenures)))
+				found = append(found, fmt.Sprintf("%s %s (version %d) when %s was owner, of %s", write.writer, write.description, write.version, tenures[at].owner, describeTenures(tenures)))
 				continue
 			}
 			at = i
 			if !write.seen.IsZero() && write.seen.Before(tenures[at].since) {
-				found = append(found, fmt.Sprintf("%s %s before it was to be owner, of %s", write.by, write.what, order(tenures)))
+				found = append(found, fmt.Sprintf("%s %s before it was to be owner, of %s", write.writer, write.description, describeTenures(tenures)))
 			}
 		}
 		writes = writes[same:]
@@ -176,36 +176,36 @@ func misdeeds(tenures []tenure, writes []ownedWrite) []string {
 	return found
 }
 
-func TestOwnershipIsToldFromWrites(t *testing.T) {
+func TestOwnershipViolations(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
-	tenures := []tenure{{"a", at(0), 0}, {"b", at(10), 0}, {"a", at(20), 0}, {"c", at(30), 0}, {anybody, at(30), 7}}
-	write := func(version uint64, by string, second int) ownedWrite {
-		return ownedWrite{version: version, by: by, owner: by, seen: at(second)}
+	tenures := []tenure{{"a", at(0), 0}, {"b", at(10), 0}, {"a", at(20), 0}, {"c", at(30), 0}, {anyOwner, at(30), 7}}
+	write := func(version uint64, by string, second int) observedWrite {
+		return observedWrite{version: version, writer: by, owner: by, seen: at(second)}
 	}
 	for name, test := range map[string]struct {
-		writes   []ownedWrite
-		misdeeds int
+		writes     []observedWrite
+		violations int
 	}{
-		"one after the other":       {[]ownedWrite{write(1, "a", 1), write(2, "b", 11), write(3, "a", 21), write(4, "c", 31)}, 0},
-		"by version, not by time":   {[]ownedWrite{write(2, "b", 11), write(1, "a", 12)}, 0},
-		"an owner who had no time":  {[]ownedWrite{write(1, "a", 1), write(2, "c", 31)}, 0},
-		"a late write":              {[]ownedWrite{write(1, "a", 1), write(2, "b", 11), write(3, "a", 12)}, 1},
-		"to and fro":                {[]ownedWrite{write(1, "b", 11), write(2, "a", 21), write(3, "b", 22), write(4, "a", 23)}, 1},
-		"before it was to be owner": {[]ownedWrite{write(1, "a", 1), write(2, "b", 9)}, 1},
-		"never an owner":            {[]ownedWrite{write(1, "d", 1)}, 1},
-		"seen at the same time":     {[]ownedWrite{write(1, "b", 11), write(1, "a", 11)}, 0},
-		"seen again":                {[]ownedWrite{write(1, "b", 11), write(1, "a", 11), write(2, "a", 12)}, 1},
-		"without shards":            {[]ownedWrite{write(6, "c", 31), write(8, "d", 32), write(9, "a", 33)}, 0},
-		"too early without shards":  {[]ownedWrite{write(6, "c", 31), write(7, "d", 32)}, 1},
+		"one after the other":       {[]observedWrite{write(1, "a", 1), write(2, "b", 11), write(3, "a", 21), write(4, "c", 31)}, 0},
+		"by version, not by time":   {[]observedWrite{write(2, "b", 11), write(1, "a", 12)}, 0},
+		"an owner who had no time":  {[]observedWrite{write(1, "a", 1), write(2, "c", 31)}, 0},
+		"a late write":              {[]observedWrite{write(1, "a", 1), write(2, "b", 11), write(3, "a", 12)}, 1},
+		"to and fro":                {[]observedWrite{write(1, "b", 11), write(2, "a", 21), write(3, "b", 22), write(4, "a", 23)}, 1},
+		"before it was to be owner": {[]observedWrite{write(1, "a", 1), write(2, "b", 9)}, 1},
+		"never an owner":            {[]observedWrite{write(1, "d", 1)}, 1},
+		"seen at the same time":     {[]observedWrite{write(1, "b", 11), write(1, "a", 11)}, 0},
+		"seen again":                {[]observedWrite{write(1, "b", 11), write(1, "a", 11), write(2, "a", 12)}, 1},
+		"without shards":            {[]observedWrite{write(6, "c", 31), write(8, "d", 32), write(9, "a", 33)}, 0},
+		"too early without shards":  {[]observedWrite{write(6, "c", 31), write(7, "d", 32)}, 1},
 	} {
-		if found := misdeeds(tenures, test.writes); len(found) != test.misdeeds {
+		if found := ownershipViolations(tenures, test.writes); len(found) != test.violations {
 			t.Errorf("%s: %q", name, found)
 		}
 	}
 }
 
-func order(tenures []tenure) string {
+func describeTenures(tenures []tenure) string {
 	names := []string{}
 	for _, tenure := range tenures {
 		names = append(names, tenure.owner)
@@ -213,19 +213,20 @@ func order(tenures []tenure) string {
 	return strings.Join(names, ", ")
 }
 
-// children are written once, so their version is that of when they were made.
-func (o *ownership) children(t *testing.T) {
+// recordChildren adds the children's creation as writes: they are written only once, so their version is that of their
+// creation.
+func (o *ownershipLog) recordChildren(t *testing.T) {
 	t.Helper()
 	namespaces := map[string]bool{}
-	for _, key := range o.fleet.names {
-		namespace, _ := split(key)
+	for _, key := range o.objects.names {
+		namespace, _ := splitKey(key)
 		namespaces[namespace] = true
 	}
 	for namespace := range namespaces {
-		list := must(o.fleet.plane.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
+		list := must(o.objects.plane.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
 		for _, child := range list.Items {
 			if name, step, isChild := strings.Cut(child.Name, "-step-"); isChild {
-				o.note(namespace+"/"+name, child.ResourceVersion, ownedWrite{by: child.Data["by"], what: "did step " + step})
+				o.recordWrite(namespace+"/"+name, child.ResourceVersion, observedWrite{writer: child.Data["by"], description: "created child of step " + step})
 			}
 		}
 	}

@@ -14,14 +14,14 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// This file compares what managers asked of API servers in the whole run with the rules that the repository ships: nothing was
-// forbidden, and nothing is allowed that nobody needs.
+// This file compares the requests of managers in the whole run with the shipped RBAC rules: no request may have been
+// forbidden, and no permission may be unused.
 
-// permission to do one thing with one resource. Namespaced: in the manager's namespace alone.
+// permission allows one verb on one resource. Namespaced permissions hold only in the manager's namespace.
 type permission struct {
 	isNamespaced          bool
 	group, resource, verb string
-	// names that it is for, with commas between them; empty for all.
+	// names are resource names, separated by commas; empty means all.
 	names string
 }
 
@@ -33,86 +33,86 @@ func (p permission) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s.%s %s %s", p.verb, p.resource, p.group, scope, p.names))
 }
 
-// permissions of the run: whether each was used.
-var permissions = struct {
+// usedPermissions records which permissions of the run were used.
+var usedPermissions = struct {
 	sync.Mutex
 	used map[permission]bool
 }{used: map[permission]bool{}}
 
-// seldom are permissions that no test has to need, and why they are there.
-var seldom = []exemption{
-	{"", []string{"endpoints", "persistentvolumeclaims", "services"}, labelling, labelledWhy},
-	{"apps", []string{"controllerrevisions", "deployments", "replicasets", "statefulsets"}, labelling, labelledWhy},
-	{"apps.kusionstack.io", []string{"collasets", "operationjobs", "poddecorations", "podtransitionrules", "resourcecontexts"}, labelling, labelledWhy},
+// seldomUsed are permissions that tests may leave unused, with the reason.
+var seldomUsed = []exemption{
+	{"", []string{"endpoints", "persistentvolumeclaims", "services"}, labelVerbs, labelReason},
+	{"apps", []string{"controllerrevisions", "deployments", "replicasets", "statefulsets"}, labelVerbs, labelReason},
+	{"apps.kusionstack.io", []string{"collasets", "operationjobs", "poddecorations", "podtransitionrules", "resourcecontexts"}, labelVerbs, labelReason},
 	{"", []string{"configmaps"}, []string{"get"}, "plugins that another version of the manager distributed are kept"},
 	{"", []string{"namespaces"}, []string{"get"}, "admission asks of a namespace that was not seen yet"},
 	{"ctrlmesh.kusionstack.io", []string{"shardingconfigs", "circuitbreakers", "faultinjections"}, []string{"patch"}, "finalizers that KusionStack left are removed"},
 	{"ctrlmesh.kusionstack.io", []string{"shardingconfigs/finalizers"}, []string{"update"}, "asked for by an admission plugin that not every cluster has"},
 }
 
-var labelling = []string{"list", "watch", "patch"}
+var labelVerbs = []string{"list", "watch", "patch"}
 
-const labelledWhy = "kinds that are labelled where a cluster has such objects"
+const labelReason = "kinds that are labelled where a cluster has such objects"
 
-// exemption of what is granted in all namespaces. What the manager may do in its own, it always needs.
+// exemption is for permissions in all namespaces. Those in the manager's own namespace must all be used.
 type exemption struct {
 	group            string
 	resources, verbs []string
-	why              string
+	reason           string
 }
 
 func (p permission) isSeldom() bool {
-	return !p.isNamespaced && slices.ContainsFunc(seldom, func(s exemption) bool {
+	return !p.isNamespaced && slices.ContainsFunc(seldomUsed, func(s exemption) bool {
 		return s.group == p.group && slices.Contains(s.resources, p.resource) && slices.Contains(s.verbs, p.verb)
 	})
 }
 
-// permissionsSuffice reads the audit log of a cluster at the end of a test.
-func permissionsSuffice(t *testing.T, m *mesh) {
+// assertPermissionsSuffice reads the audit log of a cluster at the end of a test.
+func assertPermissionsSuffice(t *testing.T, m *mesh) {
 	t.Helper()
-	events, err := m.cluster.AuditedOf(manager.User)
+	events, err := m.cluster.AuditEventsOf(manager.User)
 	check(t, err)
 	for _, event := range events {
 		if event.Annotations["authorization.k8s.io/decision"] == "forbid" {
-			t.Errorf("the manager may not %s %s: %s", event.Verb, event.RequestURI, event.Annotations["authorization.k8s.io/reason"])
+			t.Errorf("the manager was not allowed to %s %s: %s", event.Verb, event.RequestURI, event.Annotations["authorization.k8s.io/reason"])
 		}
 	}
-	granted := granted(t, m)
-	permissions.Lock()
-	defer permissions.Unlock()
+	granted := grantedPermissions(t, m)
+	usedPermissions.Lock()
+	defer usedPermissions.Unlock()
 	for _, p := range granted {
-		permissions.used[p] = permissions.used[p]
+		usedPermissions.used[p] = usedPermissions.used[p]
 	}
 	for _, event := range events {
 		for _, p := range granted {
 			if p.covers(event) {
-				permissions.used[p] = true
+				usedPermissions.used[p] = true
 			}
 		}
 	}
 }
 
-// granted lists what is bound to the manager's account.
-func granted(t *testing.T, m *mesh) []permission {
+// grantedPermissions returns the permissions that are bound to the manager's account.
+func grantedPermissions(t *testing.T, m *mesh) []permission {
 	t.Helper()
 	list := []permission{}
 	bound := func(subjects []rbac.Subject) bool {
 		return slices.ContainsFunc(subjects, func(s rbac.Subject) bool {
-			return s.Kind == rbac.ServiceAccountKind && s.Namespace == manager.Namespace && s.Name == manager.Account
+			return s.Kind == rbac.ServiceAccountKind && s.Namespace == manager.Namespace && s.Name == manager.ServiceAccount
 		})
 	}
 	everywhere := must(m.client.RbacV1().ClusterRoleBindings().List(background(), meta.ListOptions{}))(t)
 	for _, binding := range everywhere.Items {
 		if bound(binding.Subjects) {
 			role := must(m.client.RbacV1().ClusterRoles().Get(background(), binding.RoleRef.Name, meta.GetOptions{}))(t)
-			list = append(list, each(role.Rules, false)...)
+			list = append(list, permissionsOfRules(role.Rules, false)...)
 		}
 	}
 	here := must(m.client.RbacV1().RoleBindings(manager.Namespace).List(background(), meta.ListOptions{}))(t)
 	for _, binding := range here.Items {
 		if bound(binding.Subjects) {
 			role := must(m.client.RbacV1().Roles(manager.Namespace).Get(background(), binding.RoleRef.Name, meta.GetOptions{}))(t)
-			list = append(list, each(role.Rules, true)...)
+			list = append(list, permissionsOfRules(role.Rules, true)...)
 		}
 	}
 	if len(list) == 0 {
@@ -121,7 +121,7 @@ func granted(t *testing.T, m *mesh) []permission {
 	return list
 }
 
-func each(rules []rbac.PolicyRule, isNamespaced bool) []permission {
+func permissionsOfRules(rules []rbac.PolicyRule, isNamespaced bool) []permission {
 	list := []permission{}
 	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
@@ -135,7 +135,7 @@ func each(rules []rbac.PolicyRule, isNamespaced bool) []permission {
 	return list
 }
 
-// covers tells whether a request needed the permission. One that makes an object by server-side apply needs `create`, too.
+// covers returns whether a request used the permission. Creating an object by server-side apply also needs `create`.
 func (p permission) covers(event audit.Event) bool {
 	about := event.ObjectRef
 	if about == nil || p.isNamespaced != (about.Namespace == manager.Namespace) {
@@ -149,18 +149,18 @@ func (p permission) covers(event audit.Event) bool {
 		return false
 	}
 	isMade := p.verb == "create" && event.Verb == "patch" && event.ResponseStatus != nil && event.ResponseStatus.Code == 201
-	return is(p.group, about.APIGroup) && is(p.resource, resource) && (is(p.verb, event.Verb) || isMade)
+	return matchesPattern(p.group, about.APIGroup) && matchesPattern(p.resource, resource) && (matchesPattern(p.verb, event.Verb) || isMade)
 }
 
-func is(pattern, value string) bool { return pattern == "*" || pattern == value }
+func matchesPattern(pattern, value string) bool { return pattern == "*" || pattern == value }
 
-// neverUsed lists the permissions that no manager of the run needed.
-func neverUsed() []string {
-	permissions.Lock()
-	defer permissions.Unlock()
+// unusedPermissions returns the permissions that no manager of the run used.
+func unusedPermissions() []string {
+	usedPermissions.Lock()
+	defer usedPermissions.Unlock()
 	unused := []string{}
-	for _, p := range slices.Collect(maps.Keys(permissions.used)) {
-		if !permissions.used[p] && !p.isSeldom() {
+	for _, p := range slices.Collect(maps.Keys(usedPermissions.used)) {
+		if !usedPermissions.used[p] && !p.isSeldom() {
 			unused = append(unused, p.String())
 		}
 	}

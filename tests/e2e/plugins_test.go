@@ -11,49 +11,50 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// This file puts rate-limit, circuit-breaker and fault-inject into chains, and tells what they and the API server saw.
+// This file makes chains of rate-limit, circuit-breaker and fault-inject, and reads what they report and what the API
+// server received.
 
-// fields are a JSON object of a plugin's settings.
-type fields = map[string]any
+// jsonFields is a JSON object of a plugin's settings.
+type jsonFields = map[string]any
 
-// The built-in plugins, in the order of the chain: a fault comes before what guards against it.
+// The built-in plugins in the order of the chain: faults come before the plugins that react to them.
 const (
 	faultInject    = "fault-inject"
 	rateLimit      = "rate-limit"
 	circuitBreaker = "circuit-breaker"
 )
 
-// pluginChain runs built-in plugins with these settings, in their order.
-func pluginChain(t *testing.T, generation int64, settings map[string]fields) sidecar.Chain {
+// pluginChain runs built-in plugins with these settings, in their default order.
+func pluginChain(t *testing.T, generation int64, settings map[string]jsonFields) sidecar.Chain {
 	t.Helper()
 	chain := sidecar.NewChain(generation)
 	for i, name := range []string{faultInject, rateLimit, circuitBreaker} {
 		if settings[name] == nil {
 			continue
 		}
-		code := plugin(t, name)
+		code := readPlugin(t, name)
 		entry := sidecar.NewEntry(name+"/"+sidecar.Namespace, code, settings[name])
 		entry.Order = 100 * (i + 1)
 		chain.Entries = append(chain.Entries, entry)
-		chain = chain.With(code)
+		chain = chain.WithPlugins(code)
 	}
 	return chain
 }
 
-// startPlugins runs a sidecar with one built-in plugin.
-func startPlugins(t *testing.T, name string, settings fields) *sidecar.Sidecar {
+// startPlugin runs a sidecar with one built-in plugin.
+func startPlugin(t *testing.T, name string, settings jsonFields) *sidecar.Sidecar {
 	t.Helper()
-	chain := pluginChain(t, 1, map[string]fields{name: settings})
+	chain := pluginChain(t, 1, map[string]jsonFields{name: settings})
 	return startSidecar(t, sidecar.Options{Chain: &chain})
 }
 
-// inNamespace matches ConfigMaps of one namespace.
-func inNamespace(namespace string, verbs ...string) fields {
-	return fields{"apiGroups": []string{""}, "resources": []string{"configmaps"}, "verbs": verbs, "namespaces": []string{namespace}}
+// configMapsMatch matches ConfigMaps of one namespace.
+func configMapsMatch(namespace string, verbs ...string) jsonFields {
+	return jsonFields{"apiGroups": []string{""}, "resources": []string{"configmaps"}, "verbs": verbs, "namespaces": []string{namespace}}
 }
 
-// report reads what a plugin shows of one of its rules in /status.
-func report[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T {
+// readReport reads a plugin's report about one of its rules from /status.
+func readReport[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T {
 	t.Helper()
 	status := must(s.Status(t.Context()))(t)
 	var found T
@@ -63,28 +64,28 @@ func report[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T {
 			return found
 		}
 	}
-	t.Fatalf("%s shows nothing of rule %s: %s", plugin, rule, status.Raw)
+	t.Fatalf("%s has no report about rule %s: %s", plugin, rule, status.Raw)
 	return found
 }
 
-// metric is the sum of a plugin's counter for one of its rules.
-func metric(t *testing.T, s *sidecar.Sidecar, name, rule string) int {
+// ruleMetric returns a plugin's counter for one of its rules.
+func ruleMetric(t *testing.T, s *sidecar.Sidecar, name, rule string) int {
 	t.Helper()
 	value := must(s.Metric(t.Context(), "ctrlmesh_plugin_"+name+"_total", fmt.Sprintf("label=%q", rule)))(t)
 	return int(value)
 }
 
-// arrived lists what the API server saw of the controllers behind sidecars in a namespace, by verb. It waits until all that
-// was answered before is noted.
-func arrived(t *testing.T, plane controlPlane, namespace string, verbs ...string) []audit.Event {
+// auditedRequests returns the requests of controllers behind sidecars in a namespace, by verb, from the audit log. It
+// waits until every earlier request is logged.
+func auditedRequests(t *testing.T, plane controlPlane, namespace string, verbs ...string) []audit.Event {
 	t.Helper()
-	marker := unique("marker")
+	marker := uniqueName("marker")
 	if _, err := plane.client.CoreV1().ConfigMaps(namespace).Get(t.Context(), marker, meta.GetOptions{}); !errors.IsNotFound(err) {
 		t.Fatalf("%s: %v", marker, err)
 	}
 	var found []audit.Event
-	eventually(t, "the API server has noted what it did", func() error {
-		events, err := plane.cluster.AuditedIn(namespace)
+	eventually(t, "the audit log is complete", func() error {
+		events, err := plane.cluster.AuditEventsIn(namespace)
 		if err != nil {
 			return err
 		}
@@ -99,7 +100,7 @@ func arrived(t *testing.T, plane controlPlane, namespace string, verbs ...string
 			}
 		}
 		if !isNoted {
-			return fmt.Errorf("%s is not noted", marker)
+			return fmt.Errorf("%s is not audited yet", marker)
 		}
 		return nil
 	})

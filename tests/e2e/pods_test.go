@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file makes pods whose sidecars are real processes, on a node whose kubelet is played.
+// This file creates pods whose sidecars are real processes, on a node with a fake kubelet.
 
 const (
 	watchingLabel        = "ctrlmesh.kusionstack.io/watching"
@@ -27,8 +27,8 @@ const (
 	sidecarContainer     = "ctrlmesh-proxy"
 )
 
-// pods are the pods of one node, in one namespace.
-type pods struct {
+// nodePods are the pods of one node, in one namespace.
+type nodePods struct {
 	plane     controlPlane
 	namespace string
 	node      string
@@ -40,21 +40,21 @@ type pods struct {
 
 // podOptions say how pods are run.
 type podOptions struct {
-	// publicKey that must have signed the chain; none if empty.
+	// publicKey must have signed the chain; empty accepts every chain.
 	publicKey string
-	// syncPeriod of kubelet. Kubelet's own if zero: long enough that only a change of the pod explains a fast sync.
+	// syncPeriod of kubelet. Zero means kubelet's own, long enough that only a change of the pod explains a fast sync.
 	syncPeriod time.Duration
 	flags      []string
 }
 
-// leaderDies is a sync period for tests in which a leader may die after it has written a chain and before it has touched the
-// pods: then kubelet's period decides how long they take.
-const leaderDies = 15 * time.Second
+// syncPeriodWithFailover is for tests in which a leader may die after it has written a chain and before it has
+// annotated the pods: then kubelet's period decides when they sync.
+const syncPeriodWithFailover = 15 * time.Second
 
-// startPods plays a node for a namespace until the test ends.
-func startPods(t *testing.T, plane controlPlane, namespace string, options podOptions) *pods {
+// startPods runs a fake kubelet for a namespace until the test ends.
+func startPods(t *testing.T, plane controlPlane, namespace string, options podOptions) *nodePods {
 	t.Helper()
-	p := &pods{plane: plane, namespace: namespace, node: unique("node"), sidecars: map[string]*sidecar.Sidecar{}}
+	p := &nodePods{plane: plane, namespace: namespace, node: uniqueName("node"), sidecars: map[string]*sidecar.Sidecar{}}
 	run := func(ctx context.Context, pod kubelet.Pod) (kubelet.Container, error) {
 		s, err := sidecar.Start(ctx, sidecar.Options{
 			Name: pod.Name, Dir: pod.Dir, Namespace: pod.Namespace, Kubeconfig: plane.kubeconfig, CacheDir: shared.cacheDir,
@@ -78,14 +78,14 @@ func startPods(t *testing.T, plane controlPlane, namespace string, options podOp
 			t.Error(err)
 		}
 		if t.Failed() {
-			p.logs(t)
+			p.logSidecars(t)
 		}
 	})
 	return p
 }
 
-// logs shows the end of each sidecar's log.
-func (p *pods) logs(t *testing.T) {
+// logSidecars prints the end of each sidecar's log.
+func (p *nodePods) logSidecars(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,13 +94,13 @@ func (p *pods) logs(t *testing.T) {
 	}
 }
 
-// create makes a pod as a StatefulSet would, with more labels, and does not wait.
-func (p *pods) create(t *testing.T, name string, labels map[string]string) {
+// create creates a pod as a StatefulSet would, with additional labels, without waiting.
+func (p *nodePods) create(t *testing.T, name string, labels map[string]string) {
 	t.Helper()
 	check(t, p.tryCreate(t.Context(), name, labels))
 }
 
-func (p *pods) tryCreate(ctx context.Context, name string, labels map[string]string) error {
+func (p *nodePods) tryCreate(ctx context.Context, name string, labels map[string]string) error {
 	all := map[string]string{watchingLabel: "true", podNameLabel: name}
 	maps.Copy(all, labels)
 	pod := &core.Pod{
@@ -113,8 +113,8 @@ func (p *pods) tryCreate(ctx context.Context, name string, labels map[string]str
 	return err
 }
 
-// ready waits until kubelet has reported that a pod is, and returns its sidecar.
-func (p *pods) ready(t *testing.T, name string) *sidecar.Sidecar {
+// waitReady waits until kubelet has reported a pod as ready, and returns its sidecar.
+func (p *nodePods) waitReady(t *testing.T, name string) *sidecar.Sidecar {
 	t.Helper()
 	eventually(t, "pod "+name+" is ready", func() error {
 		pod, err := p.plane.client.CoreV1().Pods(p.namespace).Get(t.Context(), name, meta.GetOptions{})
@@ -126,33 +126,33 @@ func (p *pods) ready(t *testing.T, name string) *sidecar.Sidecar {
 				return nil
 			}
 		}
-		return fmt.Errorf("its conditions are %v", pod.Status.Conditions)
+		return fmt.Errorf("the conditions are %v", pod.Status.Conditions)
 	})
 	return p.sidecar(name)
 }
 
-// sidecar that runs, or ran last, in a pod. Nil before the first.
-func (p *pods) sidecar(name string) *sidecar.Sidecar {
+// sidecar returns the current or last sidecar of a pod; nil before the first.
+func (p *nodePods) sidecar(name string) *sidecar.Sidecar {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sidecars[name]
 }
 
-// annotate bumps a pod's annotation, as the manager does.
-func (p *pods) annotate(t *testing.T, name, value string) {
+// annotate changes a pod's annotation, as the manager does.
+func (p *nodePods) annotate(t *testing.T, name, value string) {
 	t.Helper()
 	p.patch(t, name, map[string]any{"annotations": map[string]any{generationAnnotation: value}})
 }
 
-func (p *pods) patch(t *testing.T, name string, metadata map[string]any) {
+func (p *nodePods) patch(t *testing.T, name string, metadata map[string]any) {
 	t.Helper()
 	patch := must(json.Marshal(map[string]any{"metadata": metadata}))(t)
 	_, err := p.plane.client.CoreV1().Pods(p.namespace).Patch(t.Context(), name, types.MergePatchType, patch, meta.PatchOptions{})
 	check(t, err)
 }
 
-// absent waits until a pod is gone.
-func (p *pods) absent(t *testing.T, name string) {
+// waitGone waits until a pod no longer exists.
+func (p *nodePods) waitGone(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, "pod "+name+" is gone", func() error {
 		_, err := p.plane.client.CoreV1().Pods(p.namespace).Get(t.Context(), name, meta.GetOptions{})
@@ -162,6 +162,6 @@ func (p *pods) absent(t *testing.T, name string) {
 		case err != nil:
 			return err
 		}
-		return errors.New("it is still there")
+		return errors.New("the pod still exists")
 	})
 }

@@ -16,92 +16,96 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// This file limits controllers: they slow down and finish, they do not fail, and the API server sees what the rules allow.
+// This file limits controllers: they become slower and finish without errors, and the API server receives no more than
+// the rules allow.
 
 const (
 	writesBurst     = 4
 	writesPerSecond = 8
-	// objectsLimited need two writes each: what a client may do by itself in a second would break the limit at once.
+	// Each of objectsLimited needs two writes; without a limit a client would exceed the rate within a second.
 	objectsLimited = 20
 )
 
 var writeVerbs = []string{"create", "update", "patch", "delete"}
 
-func writeRule(extra fields) fields {
-	rule := fields{
+func writeLimit(extra jsonFields) jsonFields {
+	rule := jsonFields{
 		"name": "writes",
-		"resourceRules": []fields{
+		"resourceRules": []jsonFields{
 			{"apiGroups": []string{"*"}, "resources": []string{"*"}, "verbs": writeVerbs, "namespaces": []string{"*"}},
 		},
-		"bucket": fields{"limit": writesPerSecond, "interval": "1s", "burst": writesBurst},
+		"bucket": jsonFields{"limit": writesPerSecond, "interval": "1s", "burst": writesBurst},
 	}
 	for name, value := range extra {
 		rule[name] = value
 	}
-	return fields{"rateLimitings": []fields{rule}}
+	return jsonFields{"rateLimitings": []jsonFields{rule}}
 }
 
-// TestLimitedOperator runs an ordinary operator behind a token bucket, which refuses or lets wait.
+// TestLimitedOperator runs an ordinary operator behind a token bucket that refuses requests or delays them.
 func TestLimitedOperator(t *testing.T) {
 	t.Parallel()
-	t.Run("refused", func(t *testing.T) {
+	t.Run("requests_are_refused", func(t *testing.T) {
 		t.Parallel()
-		s, o := limitedOperator(t, writeRule(nil))
+		s, op := runLimitedOperator(t, writeLimit(nil))
 		failed := 0
-		for _, r := range o.records(t) {
+		for _, r := range op.records(t) {
 			if r.Event == "failed" {
 				failed++
 				if !strings.HasSuffix(r.Detail, "429 Too Many Requests") {
-					t.Errorf("it met %s", r.Detail)
+					t.Errorf("the operator got %s", r.Detail)
 				}
 			}
 		}
-		if refused := metric(t, s, "refused", "writes"); refused == 0 || refused != failed {
-			t.Errorf("the plugin refused %d, the operator met %d", refused, failed)
+		if refused := ruleMetric(t, s, "refused", "writes"); refused == 0 || refused != failed {
+			t.Errorf("the plugin refused %d requests, the operator saw %d", refused, failed)
 		}
 	})
-	t.Run("queued", func(t *testing.T) {
+	t.Run("requests_are_delayed", func(t *testing.T) {
 		t.Parallel()
-		s, o := limitedOperator(t, writeRule(fields{"queue": "30s"}))
-		o.faultless(t)
-		if refused, queued := metric(t, s, "refused", "writes"), metric(t, s, "queued", "writes"); refused != 0 || queued == 0 {
+		s, op := runLimitedOperator(t, writeLimit(jsonFields{"queue": "30s"}))
+		op.assertNoFaults(t)
+		if refused, queued := ruleMetric(t, s, "refused", "writes"), ruleMetric(t, s, "queued", "writes"); refused != 0 || queued == 0 {
 			t.Errorf("%d refused, %d queued", refused, queued)
 		}
 	})
 }
 
-// limitedOperator demands that an operator finishes its work, and that the API server saw no more of it than allowed.
-func limitedOperator(t *testing.T, settings fields) (*sidecar.Sidecar, *operator) {
+// runLimitedOperator asserts that an operator finishes its work, and that the API server received no more writes than
+// allowed.
+func runLimitedOperator(t *testing.T, settings jsonFields) (*sidecar.Sidecar, *operatorProcess) {
 	t.Helper()
-	s := startPlugins(t, rateLimit, settings)
-	f := newFleet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
-	o := startOperator(t, unique("limited"), kubeconfig(t, s), "--app="+f.app)
+	s := startPlugin(t, rateLimit, settings)
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
+	op := startOperator(t, uniqueName("limited"), sidecarKubeconfig(t, s), "--app="+set.app)
 	begin := time.Now()
-	f.stepAll(t)
-	f.settled(t, map[string]*operator{"a": o})
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
 
-	namespace, _ := split(f.names[0])
-	events := arrived(t, shared.controlPlane, namespace, writeVerbs...)
+	namespace, _ := splitKey(set.names[0])
+	events := auditedRequests(t, shared.controlPlane, namespace, writeVerbs...)
 	if len(events) < 2*objectsLimited {
-		t.Errorf("the API server saw %d writes, of %d objects", len(events), objectsLimited)
+		t.Errorf("the API server received %d writes for %d objects", len(events), objectsLimited)
 	}
-	withinBucket(t, begin, events)
-	if granted := metric(t, s, "granted", "writes") + metric(t, s, "queued", "writes"); granted != len(events) {
-		t.Errorf("%d were granted, the API server saw %d", granted, len(events))
+	assertWithinBucket(t, begin, events)
+	if granted := ruleMetric(t, s, "granted", "writes") + ruleMetric(t, s, "queued", "writes"); granted != len(events) {
+		t.Errorf("%d writes were granted, the API server received %d", granted, len(events))
 	}
-	log := string(must(os.ReadFile(o.process.LogPath))(t))
-	if strings.Contains(log, "Reconciler error") || !o.process.Alive() {
-		t.Errorf("the operator met errors:\n%s", log)
+	log := string(must(os.ReadFile(op.process.LogPath))(t))
+	if strings.Contains(log, "Reconciler error") || !op.process.Alive() {
+		t.Errorf("the operator logged errors:\n%s", log)
 	}
-	return s, o
+	return s, op
 }
 
-// arrivalDelay is how much later than a request before it a request may arrive after its grant, on a busy machine.
+// arrivalDelay bounds how much later a request may arrive after its grant than the request before it, on a busy
+// machine.
 const arrivalDelay = 2 * time.Second
 
-// withinBucket demands that no span of time saw more requests than burst and rate allow. From the beginning on that is exact:
-// nothing arrives before it is granted. Within, requests that were granted one after another may arrive together.
-func withinBucket(t *testing.T, begin time.Time, events []audit.Event) {
+// assertWithinBucket asserts that no time span had more requests than burst and rate allow. From the beginning this is
+// exact: nothing arrives before it is granted. In between, requests that were granted one after another may arrive
+// together.
+func assertWithinBucket(t *testing.T, begin time.Time, events []audit.Event) {
 	t.Helper()
 	allowed := func(span time.Duration) int { return writesBurst + int(writesPerSecond*span.Seconds()) }
 	starts := []time.Time{}
@@ -121,17 +125,17 @@ func withinBucket(t *testing.T, begin time.Time, events []audit.Event) {
 	}
 }
 
-// TestMaxInFlight holds requests back inside the API server, and looks how many get there.
+// TestMaxInFlight blocks requests inside the API server, and counts how many get there.
 func TestMaxInFlight(t *testing.T) {
 	t.Parallel()
 	const most, clients = 3, 12
 	namespace := newNamespace(t)
-	gate := newGatekeeper(t, namespace)
-	s := startPlugins(t, rateLimit, fields{"rateLimitings": []fields{
-		{"name": "creates", "resourceRules": []fields{inNamespace(namespace, "create")}, "maxInFlight": most},
+	gate := newAdmissionGate(t, namespace)
+	s := startPlugin(t, rateLimit, jsonFields{"rateLimitings": []jsonFields{
+		{"name": "creates", "resourceRules": []jsonFields{configMapsMatch(namespace, "create")}, "maxInFlight": most},
 	}})
 	client := must(kubernetes.NewForConfig(clientConfig(s)))(t)
-	gate.shut()
+	gate.block()
 	var group sync.WaitGroup
 	for i := range clients {
 		group.Go(func() {
@@ -141,18 +145,18 @@ func TestMaxInFlight(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all places are taken, and everybody else was refused", func() error {
-		if inside, refused := gate.count().inside, metric(t, s, "refused", "creates"); inside != most || refused < clients-most {
-			return fmt.Errorf("%d are inside, %d were refused", inside, refused)
+	eventually(t, "as many requests are in flight as allowed, and all others were refused", func() error {
+		if inside, refused := gate.counts().inFlight, ruleMetric(t, s, "refused", "creates"); inside != most || refused < clients-most {
+			return fmt.Errorf("%d are in flight, %d were refused", inside, refused)
 		}
 		return nil
 	})
-	gate.open()
+	gate.unblock()
 	group.Wait()
-	if seen := gate.count(); seen != (counts{calls: clients, inside: 0, most: most}) {
-		t.Errorf("the API server saw %+v", seen)
+	if seen := gate.counts(); seen != (gateCounts{calls: clients, inFlight: 0, maxInFlight: most}) {
+		t.Errorf("the API server received %+v", seen)
 	}
-	if events := arrived(t, shared.controlPlane, namespace, "create"); len(events) != clients {
-		t.Errorf("the API server saw %d requests of %d", len(events), clients)
+	if events := auditedRequests(t, shared.controlPlane, namespace, "create"); len(events) != clients {
+		t.Errorf("the API server received %d requests of %d", len(events), clients)
 	}
 }

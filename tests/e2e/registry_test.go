@@ -16,10 +16,10 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file follows a plugin of a user's own from a registry that others wrote to a sidecar.
+// This file pulls a user's plugin from a third-party registry and runs it in a sidecar.
 
-// ownPlugin is a shard whose shard-selector comes from a registry.
-const ownPlugin = `
+// registryPluginShard is a shard whose shard-selector comes from a registry.
+const registryPluginShard = `
 kind: ShardingConfig
 metadata: {name: left}
 spec:
@@ -34,29 +34,29 @@ spec:
     verificationKey: %q
 `
 
-func TestPluginFromARegistry(t *testing.T) {
+func TestPluginFromRegistry(t *testing.T) {
 	t.Parallel()
 	r := must(registry.Start(registry.Spec{Dir: newDir(t), Login: true}))(t)
 	t.Cleanup(func() { check(t, r.Stop()) })
 	m := newMesh(t, "--insecure-registry="+r.Host)
-	first := leader(t, m.start(t, "manager-0"))
-	namespace := m.namespace(t)
+	first := waitLeader(t, m.startManager(t, "manager-0"))
+	namespace := m.newNamespace(t)
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	public := must(registry.PublicKey(key))(t)
 
-	ours, other := plugin(t, "shard-selector-next"), plugin(t, "shard-selector")
+	ours, other := readPlugin(t, "shard-selector-next"), readPlugin(t, "shard-selector")
 	manifest := must(r.Push("you/plugin", "1.0", ours.Bytes))(t)
-	m.apply(t, namespace, fmt.Sprintf(ownPlugin, r.Host, "1.0", public))
-	// Each reason is told, and when it is mended, the next try finds it so.
-	m.unresolved(t, namespace, "PullSecret")
-	m.pullSecret(t, namespace, r.Host)
-	m.unresolved(t, namespace, "SignatureInvalid")
+	m.apply(t, namespace, fmt.Sprintf(registryPluginShard, r.Host, "1.0", public))
+	// Each reason is reported, and after the cause is removed the next attempt succeeds.
+	m.waitUnresolved(t, namespace, "PullSecret")
+	m.createPullSecret(t, namespace, r.Host)
+	m.waitUnresolved(t, namespace, "SignatureInvalid")
 	check(t, r.Sign("you/plugin", manifest, key))
-	m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionTrue)
+	m.waitCondition(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionTrue)
 
-	p := startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.publicKey(t)})
+	p := startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.waitPublicKey(t)})
 	p.create(t, "left-0", map[string]string{"app": "operator", "shard": "left"})
-	s := p.ready(t, "left-0")
+	s := p.waitReady(t, "left-0")
 	runs := func(digest string) {
 		t.Helper()
 		check(t, s.WaitStatus(t.Context(), "runs "+digest, func(status sidecar.Status) bool {
@@ -65,22 +65,22 @@ func TestPluginFromARegistry(t *testing.T) {
 	}
 	runs(ours.Digest())
 
-	// The tag moves, and then the registry goes down: the next manager fetches nothing and changes nothing.
+	// The tag moves, then the registry stops: the next manager pulls nothing and changes nothing.
 	must(r.Push("you/plugin", "1.0", other.Bytes))(t)
 	check(t, first.Stop())
-	second := leader(t, m.start(t, "manager-1"))
-	m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionTrue)
+	second := waitLeader(t, m.startManager(t, "manager-1"))
+	m.waitCondition(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionTrue)
 	runs(ours.Digest())
 	check(t, r.Stop())
 	check(t, second.Stop())
-	leader(t, m.start(t, "manager-2"))
-	m.unresolved(t, namespace, "RegistryUnavailable")
-	m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
+	waitLeader(t, m.startManager(t, "manager-2"))
+	m.waitUnresolved(t, namespace, "RegistryUnavailable")
+	m.waitCondition(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
 	runs(ours.Digest())
 }
 
-// trapping is a shard with a plugin that dies in the phase of its settings.
-const trapping = `
+// trappingPluginShard is a shard with a plugin that traps in configure.
+const trappingPluginShard = `
 kind: ShardingConfig
 metadata: {name: left}
 spec:
@@ -94,28 +94,29 @@ spec:
     settings: {in: %s}
 `
 
-// A plugin is only known to trap once it runs: the sidecar refuses the chain, goes on with the one it has, and says why.
-func TestPluginThatTrapsWhileItIsConfigured(t *testing.T) {
+// TestPluginTrapInConfigure: only the sidecar finds out that a plugin traps. It refuses the chain, keeps the one it
+// has, and reports why.
+func TestPluginTrapInConfigure(t *testing.T) {
 	t.Parallel()
 	r := must(registry.Start(registry.Spec{Dir: newDir(t)}))(t)
 	t.Cleanup(func() { check(t, r.Stop()) })
 	m := newMesh(t, "--insecure-registry="+r.Host)
-	leader(t, m.start(t, "manager-0"))
-	namespace := m.namespace(t)
-	must(r.Push("you/plugin", "1.0", plugin(t, "trap").Bytes))(t)
-	m.apply(t, namespace, fmt.Sprintf(trapping, r.Host, "on-complete"))
-	p := startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.publicKey(t)})
+	waitLeader(t, m.startManager(t, "manager-0"))
+	namespace := m.newNamespace(t)
+	must(r.Push("you/plugin", "1.0", readPlugin(t, "trap").Bytes))(t)
+	m.apply(t, namespace, fmt.Sprintf(trappingPluginShard, r.Host, "on-complete"))
+	p := startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.waitPublicKey(t)})
 	p.create(t, "left-0", map[string]string{"app": "operator", "shard": "left"})
-	s := p.ready(t, "left-0")
-	m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
+	s := p.waitReady(t, "left-0")
+	m.waitCondition(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
 	before := must(s.Status(t.Context()))(t)
 
-	m.apply(t, namespace, fmt.Sprintf(trapping, r.Host, "configure"))
-	eventually(t, "the trap is told", func() error {
-		found := m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionFalse)
+	m.apply(t, namespace, fmt.Sprintf(trappingPluginShard, r.Host, "configure"))
+	eventually(t, "the trap is reported", func() error {
+		found := m.waitCondition(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionFalse)
 		text := found.condition("Enforced").Message
 		if !strings.Contains(text, "left-0 refuses the chain") || !strings.Contains(text, "mine/left") {
-			return fmt.Errorf("%s", told(found.Conditions))
+			return fmt.Errorf("%s", describeConditions(found.Conditions))
 		}
 		return nil
 	})
@@ -123,24 +124,24 @@ func TestPluginThatTrapsWhileItIsConfigured(t *testing.T) {
 	if after.Refused == nil || after.Chain.Generation != before.Chain.Generation || len(after.Chain.Entries) != 2 {
 		t.Errorf("before:\n%s\nafter:\n%s", before.Raw, after.Raw)
 	}
-	m.apply(t, namespace, fmt.Sprintf(trapping, r.Host, "on-response"))
-	m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
+	m.apply(t, namespace, fmt.Sprintf(trappingPluginShard, r.Host, "on-response"))
+	m.waitCondition(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
 }
 
-// unresolved waits until PluginsResolved of the shard is false for this reason.
-func (m *mesh) unresolved(t *testing.T, namespace, reason string) {
+// waitUnresolved waits until PluginsResolved of the shard is false for this reason.
+func (m *mesh) waitUnresolved(t *testing.T, namespace, reason string) {
 	t.Helper()
 	eventually(t, reason+" is told", func() error {
-		found := m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
+		found := m.waitCondition(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
 		if condition := found.condition("PluginsResolved"); condition.Reason != reason {
-			return fmt.Errorf("%s", told(found.Conditions))
+			return fmt.Errorf("%s", describeConditions(found.Conditions))
 		}
 		return nil
 	})
 }
 
-// pullSecret is what `kubectl create secret docker-registry puller` makes.
-func (m *mesh) pullSecret(t *testing.T, namespace, host string) {
+// createPullSecret does the same as `kubectl create secret docker-registry puller`.
+func (m *mesh) createPullSecret(t *testing.T, namespace, host string) {
 	t.Helper()
 	auth := base64.StdEncoding.EncodeToString([]byte(registry.User + ":" + registry.Password))
 	config := must(json.Marshal(map[string]any{"auths": map[string]any{host: map[string]any{"auth": auth}}}))(t)

@@ -16,13 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file makes shards from roots, and reads what the manager makes of them. root_live_test.go does so under operators at work.
+// This file makes shards from roots, and checks the manager's results. root_resize_live_test.go does so with busy
+// operators.
 
 const (
 	rootFinalizer = "finalizer.ctrlmesh.kusionstack.io/protected"
 )
 
-// rootConfig makes so many shards with one pod each, `<prefix>-1-normal` and so on, and what is written in `more` besides.
+// rootConfig makes `size` shards with one pod each, `<prefix>-1-normal` and so on; `more` is appended to the spec.
 func rootConfig(name, prefix string, size int, more string) string {
 	return fmt.Sprintf(`
 kind: ShardingConfig
@@ -41,17 +42,17 @@ spec:
 
 func TestRoots(t *testing.T) {
 	t.Parallel()
-	s := newSurvivors(t)
-	t.Run("Shards", s.rootMakesShards)
-	t.Run("Ends", s.rootEnds)
-	t.Run("NameTaken", s.nameIsTaken)
-	t.Run("Repair", s.shardIsRestored)
-	t.Run("Overlap", s.overlapIsTold)
-	t.Run("ManagerState", s.stateFollowsTheLeader)
+	s := newManagerReplicas(t)
+	t.Run("root_makes_shards", s.testRootMakesShards)
+	t.Run("deleted_root_takes_its_shards_along", s.testRootDeletion)
+	t.Run("taken_shard_name_is_reported", s.testShardNameTaken)
+	t.Run("changed_shard_is_restored", s.testShardRepair)
+	t.Run("overlap_is_reported", s.testOverlapIsReported)
+	t.Run("manager_state_follows_pods_and_leader", s.testManagerState)
 }
 
-// shard is what matters of a ShardingConfig that was made.
-type shard struct {
+// shardObject has the fields of a generated ShardingConfig that the test reads.
+type shardObject struct {
 	Metadata meta.ObjectMeta
 	Spec     struct {
 		Selector   meta.LabelSelector
@@ -63,39 +64,39 @@ type shard struct {
 	}
 }
 
-func (m *mesh) shard(t *testing.T, namespace, name string) (shard, error) {
+func (m *mesh) readShard(t *testing.T, namespace, name string) (shardObject, error) {
 	t.Helper()
 	object, err := m.resource("ShardingConfig", namespace).Get(t.Context(), name, meta.GetOptions{})
 	if err != nil {
-		return shard{}, err
+		return shardObject{}, err
 	}
-	return read(t, object), nil
+	return decodeShard(t, object), nil
 }
 
-func read(t *testing.T, object *unstructured.Unstructured) shard {
+func decodeShard(t *testing.T, object *unstructured.Unstructured) shardObject {
 	t.Helper()
-	var found shard
+	var found shardObject
 	check(t, json.Unmarshal(must(object.MarshalJSON())(t), &found))
 	return found
 }
 
-// sharded waits until a root has these shards, and returns them.
-func (m *mesh) sharded(t *testing.T, namespace, root string, names ...string) []shard {
+// waitShards waits until a root has exactly these shards, and returns them.
+func (m *mesh) waitShards(t *testing.T, namespace, root string, names ...string) []shardObject {
 	t.Helper()
-	m.reaches(t, "ShardingConfig", namespace, root, "Sharded", meta.ConditionTrue)
-	told := must(m.shard(t, namespace, root))(t)
-	if !slices.Equal(told.Status.Root.ChildShardingConfigs, names) {
-		t.Fatalf("the shards are %v, not %v", told.Status.Root.ChildShardingConfigs, names)
+	m.waitCondition(t, "ShardingConfig", namespace, root, "Sharded", meta.ConditionTrue)
+	rootObject := must(m.readShard(t, namespace, root))(t)
+	if !slices.Equal(rootObject.Status.Root.ChildShardingConfigs, names) {
+		t.Fatalf("the shards are %v, not %v", rootObject.Status.Root.ChildShardingConfigs, names)
 	}
-	shards := []shard{}
+	shards := []shardObject{}
 	for _, name := range names {
-		shards = append(shards, must(m.shard(t, namespace, name))(t))
+		shards = append(shards, must(m.readShard(t, namespace, name))(t))
 	}
 	return shards
 }
 
-// shardsOf lists the names of a namespace's ShardingConfigs without its roots.
-func (m *mesh) shardsOf(t *testing.T, namespace string) []string {
+// shardNamesIn returns the names of a namespace's ShardingConfigs that are not roots.
+func (m *mesh) shardNamesIn(t *testing.T, namespace string) []string {
 	t.Helper()
 	names := []string{}
 	for _, object := range must(m.resource("ShardingConfig", namespace).List(t.Context(), meta.ListOptions{}))(t).Items {
@@ -106,24 +107,24 @@ func (m *mesh) shardsOf(t *testing.T, namespace string) []string {
 	return names
 }
 
-// configWrites counts what managers wrote to the ShardingConfigs of a namespace, without statuses.
-func (m *mesh) configWrites(t *testing.T, namespace string) int {
+// countConfigWrites counts the managers' writes to the ShardingConfigs of a namespace, without statuses.
+func (m *mesh) countConfigWrites(t *testing.T, namespace string) int {
 	t.Helper()
 	count := 0
-	for _, event := range must(m.cluster.AuditedIn(namespace))(t) {
+	for _, event := range must(m.cluster.AuditEventsIn(namespace))(t) {
 		isWrite := slices.Contains([]string{"create", "update", "patch", "delete"}, event.Verb)
-		if about := event.ObjectRef; about != nil && about.Resource == kinds["ShardingConfig"] && about.Subresource == "" && isWrite && event.User.Username == manager.User {
+		if about := event.ObjectRef; about != nil && about.Resource == resourceOfKind["ShardingConfig"] && about.Subresource == "" && isWrite && event.User.Username == manager.User {
 			count++
 		}
 	}
 	return count
 }
 
-func (s *survivors) rootMakesShards(t *testing.T) {
-	namespace := s.namespace(t)
+func (s *managerReplicas) testRootMakesShards(t *testing.T) {
+	namespace := s.newNamespace(t)
 	canary := "canary: {replicas: 2, inNamespaces: [team-a], inShardHash: ['3']}"
 	s.apply(t, namespace, rootConfig("root", "demo", 2, canary))
-	shards := s.sharded(t, namespace, "root", "demo-0-canary", "demo-1-normal", "demo-2-normal")
+	shards := s.waitShards(t, namespace, "root", "demo-0-canary", "demo-1-normal", "demo-2-normal")
 	pods := [][]string{{"operator-0", "operator-1"}, {"operator-2"}, {"operator-3"}}
 	for i, made := range shards {
 		if got := made.Spec.Selector.MatchExpressions; len(got) != 1 || got[0].Key != podNameLabel || !slices.Equal(got[0].Values, pods[i]) {
@@ -144,108 +145,108 @@ func (s *survivors) rootMakesShards(t *testing.T) {
 	if got := shards[2].Spec.Limits[0].Selector.MatchExpressions; !reflect.DeepEqual(got, want) || len(got[2].Values) != 16 {
 		t.Errorf("the last one sees %v", got)
 	}
-	s.reaches(t, "ShardingConfig", namespace, "demo-1-normal", "Distributed", meta.ConditionTrue)
+	s.waitCondition(t, "ShardingConfig", namespace, "demo-1-normal", "Distributed", meta.ConditionTrue)
 
 	s.apply(t, namespace, rootConfig("root", "demo", 3, canary))
-	after := s.sharded(t, namespace, "root", "demo-0-canary", "demo-1-normal", "demo-2-normal", "demo-3-normal")
+	after := s.waitShards(t, namespace, "root", "demo-0-canary", "demo-1-normal", "demo-2-normal", "demo-3-normal")
 	for i, made := range shards {
 		if after[i].Metadata.UID != made.Metadata.UID {
-			t.Errorf("%s was made again", made.Metadata.Name)
+			t.Errorf("%s was re-created", made.Metadata.Name)
 		}
 	}
-	// A root elsewhere shares nothing with it. What is new is seen there later, so all there was to write here was written. Only a
-	// namespace that happens to be in the canary's bucket is a change.
+	// Once a root in another namespace is processed, all writes for this one have been made. Only a namespace that
+	// happens to be in the canary's bucket is a change.
 	more := 0
 	for range 5 {
-		before := s.configWrites(t, namespace)
+		before := s.countConfigWrites(t, namespace)
 		patch := []byte(`{"metadata":{"annotations":{"a":"b"}}}`)
 		_, err := s.resource("ShardingConfig", namespace).Patch(t.Context(), "root", types.MergePatchType, patch, meta.PatchOptions{})
 		check(t, err)
-		other := s.namespace(t)
+		other := s.newNamespace(t)
 		s.apply(t, other, rootConfig("root", "demo", 1, ""))
-		s.sharded(t, other, "root", "demo-1-normal")
-		more = s.configWrites(t, namespace) - before
+		s.waitShards(t, other, "root", "demo-1-normal")
+		more = s.countConfigWrites(t, namespace) - before
 		check(t, s.resource("ShardingConfig", other).Delete(t.Context(), "root", meta.DeleteOptions{}))
-		s.gone(t, other, "root")
+		s.waitRootGone(t, other, "root")
 		if more == 0 {
 			break
 		}
 	}
 	if more != 0 {
-		t.Errorf("%d writes though nothing had changed", more)
+		t.Errorf("%d writes although nothing had changed", more)
 	}
-	if left := s.shardsOf(t, namespace); len(left) != 4 {
-		t.Errorf("of another root of the same name %v are left", left)
+	if left := s.shardNamesIn(t, namespace); len(left) != 4 {
+		t.Errorf("shards of the other root %v are left", left)
 	}
 }
 
-// gone waits until a root and all of its shards are.
-func (m *mesh) gone(t *testing.T, namespace, root string) {
+// waitRootGone waits until a root and all of its shards are gone.
+func (m *mesh) waitRootGone(t *testing.T, namespace, root string) {
 	t.Helper()
 	eventually(t, root+" is gone with its shards", func() error {
 		_, err := m.resource("ShardingConfig", namespace).Get(t.Context(), root, meta.GetOptions{})
 		if err == nil {
-			return errors.New("it is still there")
+			return errors.New("the root still exists")
 		}
 		if !kerrors.IsNotFound(err) {
 			return err
 		}
 		return nil
 	})
-	if left := m.shardsOf(t, namespace); len(left) != 0 {
-		t.Errorf("without their root there are still %v", left)
+	if left := m.shardNamesIn(t, namespace); len(left) != 0 {
+		t.Errorf("shards without a root are left: %v", left)
 	}
 }
 
-func (s *survivors) rootEnds(t *testing.T) {
-	namespace := s.namespace(t)
+func (s *managerReplicas) testRootDeletion(t *testing.T) {
+	namespace := s.newNamespace(t)
 	s.apply(t, namespace, rootConfig("root", "demo", 2, ""))
-	s.sharded(t, namespace, "root", "demo-1-normal", "demo-2-normal")
-	if got := must(s.shard(t, namespace, "root"))(t).Metadata.Finalizers; !slices.Equal(got, []string{rootFinalizer}) {
+	s.waitShards(t, namespace, "root", "demo-1-normal", "demo-2-normal")
+	if got := must(s.readShard(t, namespace, "root"))(t).Metadata.Finalizers; !slices.Equal(got, []string{rootFinalizer}) {
 		t.Errorf("the finalizers are %v", got)
 	}
 	s.apply(t, namespace, rootConfig("root", "demo", 2, "disable: true"))
 	eventually(t, "the shards are gone", func() error {
-		root := must(s.shard(t, namespace, "root"))(t)
-		if left := s.shardsOf(t, namespace); len(left)+len(root.Status.Root.ChildShardingConfigs)+len(root.Metadata.Finalizers) != 0 {
-			return fmt.Errorf("left: %v, status %v, finalizers %v", left, root.Status.Root.ChildShardingConfigs, root.Metadata.Finalizers)
+		root := must(s.readShard(t, namespace, "root"))(t)
+		if left := s.shardNamesIn(t, namespace); len(left)+len(root.Status.Root.ChildShardingConfigs)+len(root.Metadata.Finalizers) != 0 {
+			return fmt.Errorf("shards %v, status %v, finalizers %v are left", left, root.Status.Root.ChildShardingConfigs, root.Metadata.Finalizers)
 		}
 		return nil
 	})
-	told := s.reaches(t, "ShardingConfig", namespace, "root", "Sharded", meta.ConditionFalse)
+	told := s.waitCondition(t, "ShardingConfig", namespace, "root", "Sharded", meta.ConditionFalse)
 	if reason := told.condition("Sharded").Reason; reason != "Disabled" {
 		t.Errorf("the reason is %s", reason)
 	}
 	s.apply(t, namespace, rootConfig("root", "demo", 2, ""))
-	s.sharded(t, namespace, "root", "demo-1-normal", "demo-2-normal")
-	// Whoever leads by then.
+	s.waitShards(t, namespace, "root", "demo-1-normal", "demo-2-normal")
+	// The leader may be another one by then.
 	s.killLeader(t)
 	check(t, s.resource("ShardingConfig", namespace).Delete(t.Context(), "root", meta.DeleteOptions{}))
-	s.gone(t, namespace, "root")
+	s.waitRootGone(t, namespace, "root")
 }
 
-func (s *survivors) nameIsTaken(t *testing.T) {
-	namespace := s.namespace(t)
+func (s *managerReplicas) testShardNameTaken(t *testing.T) {
+	namespace := s.newNamespace(t)
 	s.apply(t, namespace, rootConfig("root", "demo", 2, ""))
-	s.sharded(t, namespace, "root", "demo-1-normal", "demo-2-normal")
+	s.waitShards(t, namespace, "root", "demo-1-normal", "demo-2-normal")
 	s.apply(t, namespace, shardConfig("demo-3-normal", "a"))
-	before := must(s.shard(t, namespace, "demo-3-normal"))(t)
+	before := must(s.readShard(t, namespace, "demo-3-normal"))(t)
 	s.apply(t, namespace, rootConfig("root", "demo", 3, ""))
-	told := s.reaches(t, "ShardingConfig", namespace, "root", "Sharded", meta.ConditionFalse).condition("Sharded")
+	told := s.waitCondition(t, "ShardingConfig", namespace, "root", "Sharded", meta.ConditionFalse).condition("Sharded")
 	if told.Reason != "NameTaken" || !strings.Contains(told.Message, "demo-3-normal") {
-		t.Errorf("the root is told %s: %s", told.Reason, told.Message)
+		t.Errorf("the root has reason %s: %s", told.Reason, told.Message)
 	}
-	if after := must(s.shard(t, namespace, "demo-3-normal"))(t); !reflect.DeepEqual(before.Spec, after.Spec) {
-		t.Errorf("somebody else's object is now %+v", after.Spec)
+	if after := must(s.readShard(t, namespace, "demo-3-normal"))(t); !reflect.DeepEqual(before.Spec, after.Spec) {
+		t.Errorf("the foreign object is now %+v", after.Spec)
 	}
 	check(t, s.resource("ShardingConfig", namespace).Delete(t.Context(), "demo-3-normal", meta.DeleteOptions{}))
-	s.sharded(t, namespace, "root", "demo-1-normal", "demo-2-normal", "demo-3-normal")
+	s.waitShards(t, namespace, "root", "demo-1-normal", "demo-2-normal", "demo-3-normal")
 }
 
-func (s *survivors) shardIsRestored(t *testing.T) {
-	namespace := s.namespace(t)
+func (s *managerReplicas) testShardRepair(t *testing.T) {
+	namespace := s.newNamespace(t)
 	s.apply(t, namespace, rootConfig("root", "demo", 2, ""))
-	want := s.sharded(t, namespace, "root", "demo-1-normal", "demo-2-normal")[0]
+	want := s.waitShards(t, namespace, "root", "demo-1-normal", "demo-2-normal")[0]
 	shards := s.resource("ShardingConfig", namespace)
 	for what, patch := range map[string]string{
 		"what was changed": `{"spec":{"limits":[{"selector":{}}]}}`,
@@ -259,28 +260,28 @@ func (s *survivors) shardIsRestored(t *testing.T) {
 				return err
 			}
 			_, hasWebhook, _ := unstructured.NestedMap(object.Object, "spec", "webhook")
-			now := read(t, object)
+			now := decodeShard(t, object)
 			if hasWebhook || object.GetResourceVersion() == changed.GetResourceVersion() || !reflect.DeepEqual(now.Spec, want.Spec) || len(now.Metadata.OwnerReferences) != 1 {
-				return fmt.Errorf("it is %v", object.Object)
+				return fmt.Errorf("the shard is %v", object.Object)
 			}
 			return nil
 		})
 	}
 }
 
-func (s *survivors) overlapIsTold(t *testing.T) {
-	namespace := s.namespace(t)
+func (s *managerReplicas) testOverlapIsReported(t *testing.T) {
+	namespace := s.newNamespace(t)
 	reaches := func(name, reason, text string) {
 		t.Helper()
-		eventually(t, name+" is told "+reason, func() error {
-			found, _, err := s.progress(t.Context(), "ShardingConfig", namespace, name)
+		eventually(t, name+" has the condition "+reason, func() error {
+			found, _, err := s.readStatus(t.Context(), "ShardingConfig", namespace, name)
 			if err != nil {
 				return err
 			}
 			got := found.condition("Overlapping")
 			isTrue := got.Status == meta.ConditionTrue
 			if got.Reason != reason || isTrue == (reason == "None") || !strings.Contains(got.Message, text) {
-				return fmt.Errorf("its conditions are %s", told(found.Conditions))
+				return fmt.Errorf("the conditions are %s", describeConditions(found.Conditions))
 			}
 			return nil
 		})
@@ -295,14 +296,14 @@ func (s *survivors) overlapIsTold(t *testing.T) {
 	s.apply(t, namespace, rest)
 	for _, name := range []string{"left", "right", "rest"} {
 		reaches(name, "None", "")
-		// The other part that writes into this status goes on.
-		s.reaches(t, "ShardingConfig", namespace, name, "Accepted", meta.ConditionTrue)
+		// The shards controller, which also writes this status, continues.
+		s.waitCondition(t, "ShardingConfig", namespace, name, "Accepted", meta.ConditionTrue)
 	}
-	// A namespace that is new may be in no shard.
+	// A new namespace may be in no shard.
 	only := strings.Replace(shardConfig("only"), "{key: shard, operator: In, values: []}", "{key: "+namespaceLabel+", operator: NotIn, values: [late]}", 1)
 	only = strings.Replace(only, "leaderElectionName: "+lockName, "leaderElectionName: another", 1)
 	s.apply(t, namespace, only)
 	reaches("only", "None", "")
-	check(t, s.createNamespace(t.Context(), "late"))
+	check(t, s.tryCreateNamespace(t.Context(), "late"))
 	reaches("only", "Orphaned", "in namespace late can be in none of the shards only")
 }

@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// This file makes the objects that tests look at. An object of shard `a` has a name that begins with `mine`, any other
-// one begins with `foreign`: an answer is free of foreign objects when it does not contain that word, in every encoding.
+// This file creates the objects that tests read. Names of objects in shard `a` begin with `mine`, all others with
+// `foreign`: a response shows no foreign object if it does not contain that word, in every encoding.
 
-var widgets = schema.GroupVersionResource{Group: "e2e.ctrlmesh.dev", Version: "v1", Resource: "widgets"}
+var widgetResource = schema.GroupVersionResource{Group: "e2e.ctrlmesh.dev", Version: "v1", Resource: "widgets"}
 
-// seedNames maps names to labels.
-var seedNames = map[string]map[string]string{
+// seededObjects maps names to labels.
+var seededObjects = map[string]map[string]string{
 	"mine-x":       {"shard": "a", "app": "x"},
 	"mine-y":       {"shard": "a", "app": "y"},
 	"foreign-x":    {"shard": "b", "app": "x"},
@@ -31,13 +31,13 @@ var seedNames = map[string]map[string]string{
 	"foreign-none": {"app": "x"},
 }
 
-// seed fills a namespace with ConfigMaps and Widgets.
-func seed(t *testing.T, namespace string) {
+// seedNamespace creates ConfigMaps and Widgets.
+func seedNamespace(t *testing.T, namespace string) {
 	t.Helper()
 	dynamic := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
-	for name, labels := range seedNames {
+	for name, labels := range seededObjects {
 		createConfigMap(t, namespace, name, labels, map[string]string{"key": "value"})
-		_, err := dynamic.Resource(widgets).Namespace(namespace).Create(t.Context(), widget(name, labels), meta.CreateOptions{})
+		_, err := dynamic.Resource(widgetResource).Namespace(namespace).Create(t.Context(), newWidget(name, labels), meta.CreateOptions{})
 		check(t, err)
 	}
 }
@@ -48,7 +48,7 @@ func createConfigMap(t *testing.T, namespace, name string, labels, data map[stri
 	return must(shared.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), object, meta.CreateOptions{}))(t)
 }
 
-func widget(name string, labels map[string]string) *unstructured.Unstructured {
+func newWidget(name string, labels map[string]string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"step": ""}}}
 	object.SetAPIVersion("e2e.ctrlmesh.dev/v1")
 	object.SetKind("Widget")
@@ -57,7 +57,7 @@ func widget(name string, labels map[string]string) *unstructured.Unstructured {
 	return object
 }
 
-// createDefinition makes a custom resource with a status and two versions and waits until it is served.
+// createDefinition creates a CRD with a status and two versions and waits until it is served.
 func createDefinition(ctx context.Context, config *rest.Config, group, plural, kind string) error {
 	client, err := extensionsclient.NewForConfig(config)
 	if err != nil {
@@ -100,10 +100,10 @@ func createDefinition(ctx context.Context, config *rest.Config, group, plural, k
 	}
 }
 
-// createEvents makes an event of each shard.
+// createEvents creates an Event in each shard.
 func createEvents(t *testing.T, namespace string) {
 	t.Helper()
-	for name, labels := range seedNames {
+	for name, labels := range seededObjects {
 		event := &core.Event{
 			ObjectMeta:     meta.ObjectMeta{Name: name, Labels: labels},
 			InvolvedObject: core.ObjectReference{Kind: "ConfigMap", Namespace: namespace, Name: name},
@@ -113,13 +113,13 @@ func createEvents(t *testing.T, namespace string) {
 	}
 }
 
-// createGadgets makes an object of each shard, of a kind that did not exist when the tests began.
+// createGadgets creates an object in each shard, of a kind that did not exist when the tests began.
 func createGadgets(t *testing.T, namespace string) {
 	t.Helper()
 	dynamic := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
 	resource := schema.GroupVersionResource{Group: "late.ctrlmesh.dev", Version: "v1", Resource: "gadgets"}
-	for name, labels := range seedNames {
-		gadget := widget(name, labels)
+	for name, labels := range seededObjects {
+		gadget := newWidget(name, labels)
 		gadget.SetAPIVersion("late.ctrlmesh.dev/v1")
 		gadget.SetKind("Gadget")
 		_, err := dynamic.Resource(resource).Namespace(namespace).Create(t.Context(), gadget, meta.CreateOptions{})
@@ -127,7 +127,7 @@ func createGadgets(t *testing.T, namespace string) {
 	}
 }
 
-// residentMiB is the memory that a process has in use (VmRSS).
+// residentMiB returns the resident memory of a process (VmRSS).
 func residentMiB(t *testing.T, pid int) int {
 	t.Helper()
 	status := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)

@@ -12,20 +12,20 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file is about what the project is for: two copies of an operator that knows nothing of shards share the work,
-// live.
+// This file tests the project's main purpose: two copies of an unmodified operator share the work.
 
-// fleetRule gives a shard ConfigMaps and Widgets with one of the values in their label `shard`, and its own lock.
-func fleetRule(shard string, values ...string) sidecar.ShardRule {
+// shardRuleWithLock gives a shard ConfigMaps and Widgets with one of the values in their label `shard`, and a separate
+// lock.
+func shardRuleWithLock(shard string, values ...string) sidecar.ShardRule {
 	rule := shardRule(shard, values...)
 	rule.LeaderElectionName = lockName
 	return rule
 }
 
-// startFleetSidecar runs a sidecar for one shard whose pod is in the namespace.
-func startFleetSidecar(t *testing.T, namespace, shard string, values ...string) *sidecar.Sidecar {
+// startOperatorSidecar runs a sidecar for one shard whose pod is in the namespace.
+func startOperatorSidecar(t *testing.T, namespace, shard string, values ...string) *sidecar.Sidecar {
 	t.Helper()
-	chain := shardChain(t, 1, fleetRule(shard, values...))
+	chain := shardChain(t, 1, shardRuleWithLock(shard, values...))
 	return startSidecar(t, sidecar.Options{Chain: &chain, Namespace: namespace})
 }
 
@@ -34,23 +34,22 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			lockNamespace := newNamespace(t)
-			f := newFleet(t, shared.controlPlane, kind, 4, 5, "a", "b")
-			flags := []string{"--app=" + f.app, "--kind=" + kind, "--lock=" + lockName, "--lock-namespace=" + lockNamespace}
-			left := startOperator(t, "left-"+kind, kubeconfig(t, startFleetSidecar(t, lockNamespace, "s0", "a")), flags...)
-			right := startOperator(t, "right-"+kind, kubeconfig(t, startFleetSidecar(t, lockNamespace, "s1", "b")), flags...)
-			// Both lead, each in its shard.
-			leading(t, left)
-			leading(t, right)
-			eachShardHasItsLock(t, lockNamespace)
+			set := newObjectSet(t, shared.controlPlane, kind, 4, 5, "a", "b")
+			flags := []string{"--app=" + set.app, "--kind=" + kind, "--lock=" + lockName, "--lock-namespace=" + lockNamespace}
+			left := startOperator(t, "left-"+kind, sidecarKubeconfig(t, startOperatorSidecar(t, lockNamespace, "s0", "a")), flags...)
+			right := startOperator(t, "right-"+kind, sidecarKubeconfig(t, startOperatorSidecar(t, lockNamespace, "s1", "b")), flags...)
+			waitLeadingOperator(t, left)
+			waitLeadingOperator(t, right)
+			assertShardLocks(t, lockNamespace)
 			for range 3 {
-				f.stepAll(t)
-				f.settled(t, map[string]*operator{"a": left, "b": right})
+				set.requestStepOfEach(t)
+				set.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right})
 			}
-			for _, o := range []*operator{left, right} {
-				o.faultless(t)
-				for _, r := range o.records(t) {
-					if shard := f.objects[r.Object]; r.Event == "handled" && (shard == "a") != (o == left) {
-						t.Errorf("operator %s handled %s of shard %s", o.id, r.Object, shard)
+			for _, op := range []*operatorProcess{left, right} {
+				op.assertNoFaults(t)
+				for _, r := range op.records(t) {
+					if shard := set.objects[r.Object]; r.Event == "handled" && (shard == "a") != (op == left) {
+						t.Errorf("operator %s handled %s of shard %s", op.id, r.Object, shard)
 					}
 				}
 			}
@@ -58,8 +57,8 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 	}
 }
 
-// eachShardHasItsLock: two Leases with different holders, and none under the name that the operators use.
-func eachShardHasItsLock(t *testing.T, namespace string) {
+// assertShardLocks asserts two Leases with different holders, and none under the operators' own name.
+func assertShardLocks(t *testing.T, namespace string) {
 	t.Helper()
 	leases := shared.client.CoordinationV1().Leases(namespace)
 	holders := map[string]bool{}
@@ -72,49 +71,49 @@ func eachShardHasItsLock(t *testing.T, namespace string) {
 		holders[*lease.Spec.HolderIdentity] = true
 	}
 	if _, err := leases.Get(t.Context(), lockName, meta.GetOptions{}); !kerrors.IsNotFound(err) {
-		t.Errorf("the shards also have a lock in common: %v", err)
+		t.Errorf("there is also an unsharded lock: %v", err)
 	}
 }
 
-func TestOneReplicaLeadsInAShard(t *testing.T) {
+func TestOneReplicaLeadsInShard(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	f := newFleet(t, shared.controlPlane, "ConfigMap", 2, 5, "a")
-	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
-	firstSidecar, secondSidecar := startFleetSidecar(t, namespace, "s0", "a"), startFleetSidecar(t, namespace, "s0", "a")
-	first := startOperator(t, "first", kubeconfig(t, firstSidecar), flags...)
-	leading(t, first)
-	led := leads(t, firstSidecar, true)
-	second := startOperator(t, "second", kubeconfig(t, secondSidecar), flags...)
-	f.stepAll(t)
-	f.settled(t, map[string]*operator{"a": first})
-	if standby := leads(t, secondSidecar, false); standby.Holder != led.Holder {
-		t.Errorf("the standby's sidecar tells of %q, the leader is %q", standby.Holder, led.Holder)
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 2, 5, "a")
+	flags := []string{"--app=" + set.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
+	firstSidecar, secondSidecar := startOperatorSidecar(t, namespace, "s0", "a"), startOperatorSidecar(t, namespace, "s0", "a")
+	first := startOperator(t, "first", sidecarKubeconfig(t, firstSidecar), flags...)
+	waitLeadingOperator(t, first)
+	led := waitLeaderElection(t, firstSidecar, true)
+	second := startOperator(t, "second", sidecarKubeconfig(t, secondSidecar), flags...)
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": first})
+	if standby := waitLeaderElection(t, secondSidecar, false); standby.Holder != led.Holder {
+		t.Errorf("the standby's sidecar reports holder %q, the leader is %q", standby.Holder, led.Holder)
 	}
-	if now := leads(t, firstSidecar, true); now != led {
-		t.Errorf("it leads as %+v, and led as %+v", now, led)
+	if now := waitLeaderElection(t, firstSidecar, true); now != led {
+		t.Errorf("the operator leads with %+v, and led with %+v before", now, led)
 	}
-	if second.count(t, "leading") != 0 {
+	if second.countRecords(t, "leading") != 0 {
 		t.Error("two replicas of a shard lead")
 	}
-	first.faultless(t)
-	// Killed, so that it can't give the lock back: the other one takes over when the lease runs out.
+	first.assertNoFaults(t)
+	// A killed operator can't release the lock: the other one takes over when the lease expires.
 	first.process.Kill()
-	leads(t, firstSidecar, false)
-	leading(t, second)
-	if now := leads(t, secondSidecar, true); now.Holder == led.Holder || now.Since == "" {
-		t.Errorf("the second one leads as %+v", now)
+	waitLeaderElection(t, firstSidecar, false)
+	waitLeadingOperator(t, second)
+	if now := waitLeaderElection(t, secondSidecar, true); now.Holder == led.Holder || now.Since == "" {
+		t.Errorf("the second one leads with %+v", now)
 	}
-	f.stepAll(t)
-	f.settled(t, map[string]*operator{"a": second})
-	second.faultless(t)
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": second})
+	second.assertNoFaults(t)
 }
 
-// leads waits until a sidecar has heard of the lock of shard s0, and says whether its operator holds it.
-func leads(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.LeaderElection {
+// waitLeaderElection waits until a sidecar has seen the lock of shard s0, and reports whether its operator holds it.
+func waitLeaderElection(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.LeaderElection {
 	t.Helper()
 	var found sidecar.LeaderElection
-	check(t, s.WaitStatus(t.Context(), fmt.Sprintf("it leads: %v", want), func(status sidecar.Status) bool {
+	check(t, s.WaitStatus(t.Context(), fmt.Sprintf("the operator leads: %v", want), func(status sidecar.Status) bool {
 		for _, election := range status.LeaderElections {
 			if election.Lock == shardLock && election.Leads == want {
 				found = election
@@ -126,60 +125,60 @@ func leads(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.LeaderElection {
 	return found
 }
 
-// TestReshardUnderLoad moves a shard of objects to and fro between two operators that are at work, and replaces the
-// plugin's code, without a restart, a failed request, a step handled twice or a step missed.
+// TestReshardUnderLoad moves the objects of a shard back and forth between two busy operators, and replaces the
+// plugin's code, without a restart, a failed request, or a step that is handled twice or missed.
 func TestReshardUnderLoad(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	f := newFleet(t, shared.controlPlane, "ConfigMap", 4, 8, "a", "b", "c")
-	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
-	leftSidecar, rightSidecar := startFleetSidecar(t, namespace, "s0", "a", "c"), startFleetSidecar(t, namespace, "s1", "b")
-	left, right := startOperator(t, "left", kubeconfig(t, leftSidecar), flags...), startOperator(t, "right", kubeconfig(t, rightSidecar), flags...)
-	leading(t, left)
-	leading(t, right)
-	f.stepAll(t)
-	f.settled(t, map[string]*operator{"a": left, "b": right, "c": left})
+	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 4, 8, "a", "b", "c")
+	flags := []string{"--app=" + set.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
+	leftSidecar, rightSidecar := startOperatorSidecar(t, namespace, "s0", "a", "c"), startOperatorSidecar(t, namespace, "s1", "b")
+	left, right := startOperator(t, "left", sidecarKubeconfig(t, leftSidecar), flags...), startOperator(t, "right", sidecarKubeconfig(t, rightSidecar), flags...)
+	waitLeadingOperator(t, left)
+	waitLeadingOperator(t, right)
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right, "c": left})
 
-	stopLoad := f.load(t, true)
-	stopLeft, stopRight := hammer(t, leftSidecar), hammer(t, rightSidecar)
+	stopLoad := set.startLoad(t, true)
+	stopLeft, stopRight := startRequests(t, leftSidecar), startRequests(t, rightSidecar)
 	apply := func(s *sidecar.Sidecar, generation int64, code string, rule sidecar.ShardRule) {
 		t.Helper()
-		check(t, s.Apply(t.Context(), chainOf(t, generation, plugin(t, code), rule)))
+		check(t, s.Apply(t.Context(), singlePluginChain(t, generation, readPlugin(t, code), rule)))
 	}
-	// The loser narrows first and is done with what it loses; only then the winner widens.
-	apply(leftSidecar, 2, "shard-selector", fleetRule("s0", "a"))
-	left.forgotten(t, f.of("c"))
-	apply(rightSidecar, 2, "shard-selector", fleetRule("s1", "b", "c"))
-	f.handledBy(t, right, "c")
+	// The loser narrows first and finishes what it loses; only then the winner widens.
+	apply(leftSidecar, 2, "shard-selector", shardRuleWithLock("s0", "a"))
+	left.waitForgotten(t, set.keysOf("c"))
+	apply(rightSidecar, 2, "shard-selector", shardRuleWithLock("s1", "b", "c"))
+	set.waitHandledBy(t, right, "c")
 	// New code with the same rules: nothing is listed again, nothing waits.
-	apply(leftSidecar, 3, "shard-selector-next", fleetRule("s0", "a"))
-	apply(rightSidecar, 3, "shard-selector-next", fleetRule("s1", "b", "c"))
-	f.handledBy(t, left, "a")
-	f.handledBy(t, right, "b", "c")
-	// And back, with the new code.
-	apply(rightSidecar, 4, "shard-selector-next", fleetRule("s1", "b"))
-	right.forgotten(t, f.of("c"))
-	apply(leftSidecar, 4, "shard-selector-next", fleetRule("s0", "a", "c"))
-	f.handledBy(t, left, "c")
-	t.Logf("%d steps, %d and %d other requests", stopLoad(), stopLeft(), stopRight())
-	f.stepAll(t)
-	f.settled(t, map[string]*operator{"a": left, "b": right, "c": left})
-	left.faultless(t)
-	right.faultless(t)
+	apply(leftSidecar, 3, "shard-selector-next", shardRuleWithLock("s0", "a"))
+	apply(rightSidecar, 3, "shard-selector-next", shardRuleWithLock("s1", "b", "c"))
+	set.waitHandledBy(t, left, "a")
+	set.waitHandledBy(t, right, "b", "c")
+	// Back again, with the new code.
+	apply(rightSidecar, 4, "shard-selector-next", shardRuleWithLock("s1", "b"))
+	right.waitForgotten(t, set.keysOf("c"))
+	apply(leftSidecar, 4, "shard-selector-next", shardRuleWithLock("s0", "a", "c"))
+	set.waitHandledBy(t, left, "c")
+	t.Logf("%d steps requested, %d and %d other requests", stopLoad(), stopLeft(), stopRight())
+	set.requestStepOfEach(t)
+	set.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right, "c": left})
+	left.assertNoFaults(t)
+	right.assertNoFaults(t)
 }
 
-// handledBy waits until an operator has handled, from now on, a step of each object of some shards.
-func (f *fleet) handledBy(t *testing.T, o *operator, shards ...string) {
+// waitHandledBy waits until an operator has handled, from now on, a step of each object of some shards.
+func (set *objectSet) waitHandledBy(t *testing.T, op *operatorProcess, shards ...string) {
 	t.Helper()
-	before := len(o.records(t))
-	eventually(t, fmt.Sprintf("operator %s handles shards %v", o.id, shards), func() error {
+	before := len(op.records(t))
+	eventually(t, fmt.Sprintf("operator %s handles shards %v", op.id, shards), func() error {
 		handled := map[string]bool{}
-		for _, r := range o.records(t)[before:] {
+		for _, r := range op.records(t)[before:] {
 			if r.Event == "handled" {
 				handled[r.Object] = true
 			}
 		}
-		for _, key := range f.of(shards...) {
+		for _, key := range set.keysOf(shards...) {
 			if !handled[key] {
 				return fmt.Errorf("%s is waiting", key)
 			}
@@ -188,9 +187,9 @@ func (f *fleet) handledBy(t *testing.T, o *operator, shards ...string) {
 	})
 }
 
-// hammer sends lists and gets through a sidecar, one after another on one connection, until the returned function is
-// called, which tells how many. Each must succeed.
-func hammer(t *testing.T, s *sidecar.Sidecar) (stop func() int) {
+// startRequests sends lists and gets through a sidecar, one after another on one connection, until the returned
+// function is called, which returns their number. Each must succeed.
+func startRequests(t *testing.T, s *sidecar.Sidecar) (stop func() int) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{}}
 	quit, done := make(chan struct{}), make(chan int)
@@ -204,7 +203,7 @@ func hammer(t *testing.T, s *sidecar.Sidecar) (stop func() int) {
 			default:
 			}
 			path := []string{"/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default", "/version"}[n%3]
-			if err := succeed(client, "http://"+s.API+path); err != nil {
+			if err := getOK(client, "http://"+s.API+path); err != nil {
 				t.Errorf("request %d: %v", n, err)
 			}
 		}
@@ -215,7 +214,7 @@ func hammer(t *testing.T, s *sidecar.Sidecar) (stop func() int) {
 	}
 }
 
-func succeed(client *http.Client, url string) error {
+func getOK(client *http.Client, url string) error {
 	response, err := client.Get(url)
 	if err != nil {
 		return err

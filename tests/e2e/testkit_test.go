@@ -33,37 +33,37 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// This file runs Go clients against the test kit's API server, as `ctrlmesh plugin api-server` starts it: client-go's typed clients
-// and the controller-runtime operator of these tests, both in protobuf. Which encoding it chooses for a request is compared with the
-// real API server.
+// This file runs Go clients against the test kit's API server, as started by `ctrlmesh plugin api-server`: client-go's
+// typed clients and the controller-runtime operator of these tests, both in protobuf. The encodings of responses are
+// compared with the real API server.
 
 // startTestKit runs the server until the test ends, and returns the path of its kubeconfig.
 func startTestKit(t *testing.T) string {
 	t.Helper()
 	dir := newDir(t)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	program := must(binaries.Cargo("ctrlmesh", "ctrlmesh-cli", "CTRLMESH_BIN"))(t)
+	program := must(binaries.CargoBinary("ctrlmesh", "ctrlmesh-cli", "CTRLMESH_BIN"))(t)
 	server := must(process.Start(process.Spec{
 		Name: "testkit", Path: program, Args: []string{"plugin", "api-server", "--kubeconfig", kubeconfig}, LogDir: dir,
 	}))(t)
 	t.Cleanup(func() {
 		if !server.Alive() {
-			t.Errorf("the server ended during the test: %v\n%s", server.Err(), server.LogTail(2048))
+			t.Errorf("the server exited during the test: %v\n%s", server.Err(), server.LogTail(2048))
 		}
 		server.Kill()
 	})
 	eventually(t, "the server has written its kubeconfig", func() error {
 		if !server.Alive() {
-			t.Fatalf("the server ended: %v\n%s", server.Err(), server.LogTail(2048))
+			t.Fatalf("the server exited: %v\n%s", server.Err(), server.LogTail(2048))
 		}
-		// A file that is still empty is no configuration.
+		// The file may still be empty.
 		_, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		return err
 	})
 	return kubeconfig
 }
 
-// protobufClient speaks nothing but protobuf, and fails the test when it is answered in something else.
+// protobufClient only uses protobuf, and fails the test on a response in another encoding.
 func protobufClient(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 	t.Helper()
 	config := must(clientcmd.BuildConfigFromFlags("", kubeconfig))(t)
@@ -72,7 +72,7 @@ func protobufClient(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(request)
 			if err == nil && !strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf) {
-				t.Errorf("%s %s is answered in %q", request.Method, request.URL, response.Header.Get("Content-Type"))
+				t.Errorf("%s %s has a response in %q", request.Method, request.URL, response.Header.Get("Content-Type"))
 			}
 			return response, err
 		})
@@ -96,40 +96,40 @@ func TestTestKitServesTypedClientsInProtobuf(t *testing.T) {
 		LivenessProbe: &core.Probe{ProbeHandler: core.ProbeHandler{HTTPGet: &core.HTTPGetAction{Port: intstr.FromInt32(80)}}},
 	}}}}
 	t.Run("ConfigMap", func(t *testing.T) {
-		lives(t, client.CoreV1().ConfigMaps(namespace), &core.ConfigMap{ObjectMeta: named, BinaryData: map[string][]byte{"b": {0, 255}}})
+		testObjectLifecycle(t, client.CoreV1().ConfigMaps(namespace), &core.ConfigMap{ObjectMeta: named, BinaryData: map[string][]byte{"b": {0, 255}}})
 	})
 	t.Run("Pod", func(t *testing.T) {
-		lives(t, client.CoreV1().Pods(namespace), &core.Pod{ObjectMeta: named, Spec: template.Spec})
+		testObjectLifecycle(t, client.CoreV1().Pods(namespace), &core.Pod{ObjectMeta: named, Spec: template.Spec})
 	})
-	t.Run("core Event", func(t *testing.T) {
-		lives(t, client.CoreV1().Events(namespace), &core.Event{ObjectMeta: named, EventTime: micro, Count: 2})
+	t.Run("core_Event", func(t *testing.T) {
+		testObjectLifecycle(t, client.CoreV1().Events(namespace), &core.Event{ObjectMeta: named, EventTime: micro, Count: 2})
 	})
 	t.Run("Deployment", func(t *testing.T) {
 		rolling := apps.DeploymentStrategy{RollingUpdate: &apps.RollingUpdateDeployment{MaxSurge: &percent}}
 		selector := &meta.LabelSelector{MatchLabels: named.Labels}
-		lives(t, client.AppsV1().Deployments(namespace), &apps.Deployment{
+		testObjectLifecycle(t, client.AppsV1().Deployments(namespace), &apps.Deployment{
 			ObjectMeta: named, Spec: apps.DeploymentSpec{Replicas: &seconds, Selector: selector, Template: template, Strategy: rolling},
 		})
 	})
 	t.Run("CronJob", func(t *testing.T) {
 		job := batch.JobTemplateSpec{Spec: batch.JobSpec{Template: template}}
-		lives(t, client.BatchV1().CronJobs(namespace), &batch.CronJob{ObjectMeta: named, Spec: batch.CronJobSpec{Schedule: "* * * * *", JobTemplate: job}})
+		testObjectLifecycle(t, client.BatchV1().CronJobs(namespace), &batch.CronJob{ObjectMeta: named, Spec: batch.CronJobSpec{Schedule: "* * * * *", JobTemplate: job}})
 	})
 	t.Run("Lease", func(t *testing.T) {
-		lives(t, client.CoordinationV1().Leases(namespace), &coordination.Lease{
+		testObjectLifecycle(t, client.CoordinationV1().Leases(namespace), &coordination.Lease{
 			ObjectMeta: named, Spec: coordination.LeaseSpec{RenewTime: &micro, LeaseDurationSeconds: &seconds},
 		})
 	})
-	t.Run("events Event", func(t *testing.T) {
-		lives(t, client.EventsV1().Events(namespace), &events.Event{ObjectMeta: named, EventTime: micro, Note: "note"})
+	t.Run("events_Event", func(t *testing.T) {
+		testObjectLifecycle(t, client.EventsV1().Events(namespace), &events.Event{ObjectMeta: named, EventTime: micro, Note: "note"})
 	})
 	t.Run("ClusterRole", func(t *testing.T) {
-		lives(t, client.RbacV1().ClusterRoles(), &rbac.ClusterRole{ObjectMeta: named, Rules: []rbac.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}}}})
+		testObjectLifecycle(t, client.RbacV1().ClusterRoles(), &rbac.ClusterRole{ObjectMeta: named, Rules: []rbac.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}}}})
 	})
-	t.Run("collection", func(t *testing.T) { collection(t, client, namespace) })
+	t.Run("collections", func(t *testing.T) { testCollection(t, client, namespace) })
 }
 
-// typedClient is what client-go generates for each kind.
+// typedClient has the methods of client-go's generated clients.
 type typedClient[T any] interface {
 	Create(context.Context, T, meta.CreateOptions) (T, error)
 	Update(context.Context, T, meta.UpdateOptions) (T, error)
@@ -138,8 +138,9 @@ type typedClient[T any] interface {
 	Watch(context.Context, meta.ListOptions) (watch.Interface, error)
 }
 
-// lives creates, reads, updates, watches and deletes an object, and demands that it comes back as it was sent.
-func lives[T interface {
+// testObjectLifecycle creates, reads, updates, watches and deletes an object, and asserts that it comes back as it was
+// sent.
+func testObjectLifecycle[T interface {
 	meta.Object
 	runtime.Object
 }](t *testing.T, client typedClient[T], object T) {
@@ -162,11 +163,11 @@ func lives[T interface {
 	got.SetAnnotations(map[string]string{"step": "2"})
 	updated := must(client.Update(ctx, got, meta.UpdateOptions{}))(t)
 	if _, err := client.Update(ctx, created, meta.UpdateOptions{}); err == nil || !strings.Contains(err.Error(), "the object has been modified") {
-		t.Errorf("an update of an old state: %v", err)
+		t.Errorf("an update of an old version: %v", err)
 	}
 	other := types.UID("other")
 	if err := client.Delete(ctx, name, meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &other}}); err == nil {
-		t.Error("a precondition that does not hold was not read")
+		t.Error("a precondition that does not hold was ignored")
 	}
 	check(t, client.Delete(ctx, name, *meta.NewPreconditionDeleteOptions(string(updated.GetUID()))))
 	for _, want := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted} {
@@ -177,8 +178,8 @@ func lives[T interface {
 	}
 }
 
-// collection takes several objects through pages, an informer, a patch and a deletion of some.
-func collection(t *testing.T, client kubernetes.Interface, namespace string) {
+// testCollection tests pages, an informer, a patch and the deletion of a collection.
+func testCollection(t *testing.T, client kubernetes.Interface, namespace string) {
 	ctx, secrets := t.Context(), client.CoreV1().Secrets(namespace)
 	for i := range 3 {
 		object := &core.Secret{ObjectMeta: meta.ObjectMeta{GenerateName: "s-"}, Data: map[string][]byte{"k": {byte(i)}}}
@@ -187,24 +188,24 @@ func collection(t *testing.T, client kubernetes.Interface, namespace string) {
 	page := must(secrets.List(ctx, meta.ListOptions{Limit: 2}))(t)
 	rest := must(secrets.List(ctx, meta.ListOptions{Continue: page.Continue}))(t)
 	if len(page.Items) != 2 || len(rest.Items) != 1 || *page.RemainingItemCount != 1 {
-		t.Errorf("pages hold %d and %d", len(page.Items), len(rest.Items))
+		t.Errorf("the pages contain %d and %d", len(page.Items), len(rest.Items))
 	}
 	informer := informers.NewSharedInformerFactory(client, 0).Core().V1().Secrets().Informer()
 	go informer.Run(ctx.Done())
 	eventually(t, "the informer holds the Secrets", func() error {
 		if held := len(informer.GetStore().ListKeys()); !informer.HasSynced() || held != 3 {
-			return fmt.Errorf("it holds %d", held)
+			return fmt.Errorf("the informer holds %d", held)
 		}
 		return nil
 	})
 	name := rest.Items[0].Name
 	patched := must(secrets.Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"l":"m"}}}`), meta.PatchOptions{}))(t)
 	if patched.Labels["l"] != "m" {
-		t.Errorf("the patch made %+v", patched)
+		t.Errorf("the patch returned %+v", patched)
 	}
 	check(t, secrets.DeleteCollection(ctx, meta.DeleteOptions{}, meta.ListOptions{LabelSelector: "l=m"}))
 	if left := must(secrets.List(ctx, meta.ListOptions{}))(t); len(left.Items) != 2 {
-		t.Errorf("left are %d", len(left.Items))
+		t.Errorf("%d are left", len(left.Items))
 	}
 }
 
@@ -212,8 +213,8 @@ func TestTestKitRunsOperator(t *testing.T) {
 	t.Parallel()
 	kubeconfig := startTestKit(t)
 	client := protobufClient(t, kubeconfig).CoreV1().ConfigMaps("default")
-	o := startOperator(t, "a", kubeconfig, "--app=a", "--lock=operator")
-	leading(t, o)
+	op := startOperator(t, "a", kubeconfig, "--app=a", "--lock=operator")
+	waitLeadingOperator(t, op)
 	objects := []string{}
 	for i := range 20 {
 		name := fmt.Sprintf("object-%d", i)
@@ -234,22 +235,22 @@ func TestTestKitRunsOperator(t *testing.T) {
 		return nil
 	})
 	check(t, client.DeleteCollection(t.Context(), meta.DeleteOptions{}, meta.ListOptions{LabelSelector: "app=a"}))
-	o.forgotten(t, objects)
-	if handled := o.count(t, "handled"); handled != len(objects) {
-		t.Errorf("it handled %d steps of %d", handled, len(objects))
+	op.waitForgotten(t, objects)
+	if handled := op.countRecords(t, "handled"); handled != len(objects) {
+		t.Errorf("the operator handled %d steps of %d", handled, len(objects))
 	}
-	o.faultless(t)
+	op.assertNoFaults(t)
 }
 
-// negotiation is a request, and the answer that both servers give.
+// negotiation is a request, and the response that both servers must give.
 type negotiation struct {
 	method, path, accept, contentType, body string
 	code                                    int
-	answered                                string
+	wantContentType                         string
 	reason                                  meta.StatusReason
-	// custom asks for a kind that the command's server has not. The testkit's own tests demand the same of it
+	// isCustomResource marks a kind that the command's server does not have. The test kit's own tests check the same
 	// (testkit/tests/api/protobuf.rs).
-	custom bool
+	isCustomResource bool
 }
 
 const (
@@ -261,22 +262,22 @@ const (
 )
 
 var negotiations = []negotiation{
-	{path: onConfigMaps, accept: protobufType, code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: protobufType + ", */*", code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: "*/*", code: 200, answered: runtime.ContentTypeJSON},
-	{path: onConfigMaps, accept: "application/json;q=0.5, " + protobufType, code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: protobufType + metadataList, code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: protobufType + asTable + ",application/json", code: 200, answered: runtime.ContentTypeJSON},
-	{path: onConfigMaps, accept: protobufType + asTable, code: 406, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
-	{path: onConfigMaps, accept: "application/xml", code: 406, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
-	{path: onConfigMaps + "?watch=1&timeoutSeconds=1", accept: protobufType, code: 200, answered: protobufType + ";stream=watch"},
-	{path: onConfigMaps + "/none", accept: protobufType, code: 404, answered: protobufType, reason: meta.StatusReasonNotFound},
-	{path: onConfigMaps + "/none", accept: protobufType + metadataOnly, code: 404, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonNotFound},
-	{method: "POST", path: onConfigMaps, contentType: protobufType, body: "{}", code: 400, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonBadRequest},
-	{method: "POST", path: onConfigMaps, contentType: "text/plain", body: "{}", code: 415, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonUnsupportedMediaType},
-	{path: onWidgets, accept: protobufType, code: 406, answered: protobufType, reason: meta.StatusReasonNotAcceptable, custom: true},
-	{path: onWidgets, accept: protobufType + ", */*", code: 200, answered: runtime.ContentTypeJSON, custom: true},
-	{path: onWidgets, accept: protobufType + metadataList, code: 200, answered: protobufType, custom: true},
+	{path: onConfigMaps, accept: protobufType, code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: protobufType + ", */*", code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: "*/*", code: 200, wantContentType: runtime.ContentTypeJSON},
+	{path: onConfigMaps, accept: "application/json;q=0.5, " + protobufType, code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: protobufType + metadataList, code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: protobufType + asTable + ",application/json", code: 200, wantContentType: runtime.ContentTypeJSON},
+	{path: onConfigMaps, accept: protobufType + asTable, code: 406, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
+	{path: onConfigMaps, accept: "application/xml", code: 406, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
+	{path: onConfigMaps + "?watch=1&timeoutSeconds=1", accept: protobufType, code: 200, wantContentType: protobufType + ";stream=watch"},
+	{path: onConfigMaps + "/none", accept: protobufType, code: 404, wantContentType: protobufType, reason: meta.StatusReasonNotFound},
+	{path: onConfigMaps + "/none", accept: protobufType + metadataOnly, code: 404, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonNotFound},
+	{method: "POST", path: onConfigMaps, contentType: protobufType, body: "{}", code: 400, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonBadRequest},
+	{method: "POST", path: onConfigMaps, contentType: "text/plain", body: "{}", code: 415, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonUnsupportedMediaType},
+	{path: onWidgets, accept: protobufType, code: 406, wantContentType: protobufType, reason: meta.StatusReasonNotAcceptable, isCustomResource: true},
+	{path: onWidgets, accept: protobufType + ", */*", code: 200, wantContentType: runtime.ContentTypeJSON, isCustomResource: true},
+	{path: onWidgets, accept: protobufType + metadataList, code: 200, wantContentType: protobufType, isCustomResource: true},
 }
 
 func TestTestKitNegotiatesEncodingsAsUpstream(t *testing.T) {
@@ -285,18 +286,18 @@ func TestTestKitNegotiatesEncodingsAsUpstream(t *testing.T) {
 	for name, config := range map[string]*rest.Config{"upstream": shared.cluster.AdminConfig(), "testkit": testKit} {
 		client := must(rest.HTTPClientFor(config))(t)
 		for _, a := range negotiations {
-			if a.custom && name == "testkit" {
+			if a.isCustomResource && name == "testkit" {
 				continue
 			}
-			code, answered, body := a.ask(t, client, config.Host)
-			if code != a.code || answered != a.answered || reason(body) != a.reason {
-				t.Errorf("%s: %+v\nis answered %d %q %q", name, a, code, answered, reason(body))
+			code, answered, body := a.send(t, client, config.Host)
+			if code != a.code || answered != a.wantContentType || statusReason(body) != a.reason {
+				t.Errorf("%s: %+v\nreturns %d %q %q", name, a, code, answered, statusReason(body))
 			}
 		}
 	}
 }
 
-func (a negotiation) ask(t *testing.T, client *http.Client, host string) (int, string, []byte) {
+func (a negotiation) send(t *testing.T, client *http.Client, host string) (int, string, []byte) {
 	t.Helper()
 	request := must(http.NewRequestWithContext(t.Context(), a.method, host+a.path, strings.NewReader(a.body)))(t)
 	for name, value := range map[string]string{"Accept": a.accept, "Content-Type": a.contentType} {
@@ -307,7 +308,7 @@ func (a negotiation) ask(t *testing.T, client *http.Client, host string) (int, s
 	response := must(client.Do(request))(t)
 	defer response.Body.Close()
 	body := must(io.ReadAll(response.Body))(t)
-	// Blanks within it mean nothing.
+	// Blanks inside the media type have no meaning.
 	mediaType, parameters, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	check(t, err)
 	if stream := parameters["stream"]; stream != "" {
@@ -316,8 +317,8 @@ func (a negotiation) ask(t *testing.T, client *http.Client, host string) (int, s
 	return response.StatusCode, mediaType, body
 }
 
-// reason of the Status in a body, in whatever encoding; empty if it is something else.
-func reason(body []byte) meta.StatusReason {
+// statusReason returns the reason of the Status in a body, in any encoding; empty if the body is not a Status.
+func statusReason(body []byte) meta.StatusReason {
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if status, ok := object.(*meta.Status); err == nil && ok {
 		return status.Reason

@@ -11,9 +11,9 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file shows that a sidecar without a matching entry can't be seen: what goes in comes out, both ways.
+// This file checks that a sidecar without a matching entry is invisible: requests and responses pass unchanged.
 
-// transparentPaths are read in every encoding of transparentHeaders; NS stands for the seeded namespace.
+// transparentPaths are requested with each of transparentHeaders; NS stands for the seeded namespace.
 var transparentPaths = []string{
 	"/api/v1/namespaces/NS/configmaps", "/api/v1/namespaces/NS/configmaps?limit=2", "/api/v1/namespaces/NS/configmaps?labelSelector=app+in+(x)&fieldSelector=metadata.name%3Dmine-x",
 	"/api/v1/namespaces/NS/configmaps/foreign-x", "/api/v1/namespaces/NS/configmaps/nosuch",
@@ -27,7 +27,7 @@ var transparentWatches = []string{
 	"/api/v1/namespaces/NS/configmaps?watch=1&timeoutSeconds=1&resourceVersion=0", "/apis/e2e.ctrlmesh.dev/v1/namespaces/NS/widgets?watch=1&timeoutSeconds=1",
 }
 
-// plainPaths are about no resource.
+// plainPaths are non-resource paths.
 var plainPaths = []string{
 	"/", "/version", "/healthz", "/readyz?verbose", "/livez/ping", "/api", "/apis", "/api/v1", "/apis/e2e.ctrlmesh.dev/v1", "/nosuch",
 	"/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1", "/openapi/v3/apis/apps/v1", "/.well-known/openid-configuration", "/openid/v1/jwks",
@@ -42,37 +42,37 @@ var transparentHeaders = [][]string{
 func TestTransparency(t *testing.T) {
 	chain := sidecar.NewChain(1)
 	for name, options := range map[string]sidecar.Options{
-		"without_a_chain_directory": {Plain: true},
+		"without_a_chain_directory": {WithoutChainDir: true},
 		"with_an_empty_chain":       {Chain: &chain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startSidecar(t, options)
-			v := &view{sidecar: s, through: through(s), direct: shared.direct, namespace: newNamespace(t)}
-			seed(t, v.namespace)
-			transparent(t, v)
+			env := &testEnv{sidecar: s, proxied: sidecarTarget(s), direct: shared.direct, namespace: newNamespace(t)}
+			seedNamespace(t, env.namespace)
+			testTransparentSidecar(t, env)
 		})
 	}
 	t.Run("with_an_entry_that_does_not_match", func(t *testing.T) {
 		rule := shardRule("s0", "a")
 		rule.Limits[0].RelateResources = []sidecar.Resources{{APIGroups: []string{"elsewhere.example"}, Resources: []string{"*"}}}
-		s := startShard(t, rule)
-		v := &view{sidecar: s, through: through(s), direct: shared.direct, namespace: newNamespace(t)}
-		seed(t, v.namespace)
-		transparent(t, v)
+		s := startShardSidecar(t, rule)
+		env := &testEnv{sidecar: s, proxied: sidecarTarget(s), direct: shared.direct, namespace: newNamespace(t)}
+		seedNamespace(t, env.namespace)
+		testTransparentSidecar(t, env)
 	})
 }
 
-func transparent(t *testing.T, v *view) {
-	t.Run("answers", func(t *testing.T) {
+func testTransparentSidecar(t *testing.T, env *testEnv) {
+	t.Run("responses", func(t *testing.T) {
 		for _, headers := range transparentHeaders {
 			for _, path := range transparentPaths {
-				v.asUpstream(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", v.namespace), Headers: headers})
+				env.assertSameAsDirect(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", env.namespace), Headers: headers})
 			}
 		}
 		for _, path := range plainPaths {
-			v.asUpstream(t, get(path))
-			v.asUpstream(t, rawhttp.Request{Path: path, Headers: []string{"Accept-Encoding: gzip"}})
-			v.asUpstream(t, rawhttp.Request{Method: http.MethodHead, Path: path})
+			env.assertSameAsDirect(t, getRequest(path))
+			env.assertSameAsDirect(t, rawhttp.Request{Path: path, Headers: []string{"Accept-Encoding: gzip"}})
+			env.assertSameAsDirect(t, rawhttp.Request{Method: http.MethodHead, Path: path})
 		}
 	})
 	t.Run("watches", func(t *testing.T) {
@@ -80,39 +80,39 @@ func transparent(t *testing.T, v *view) {
 			for _, path := range transparentWatches {
 				t.Run(path+fmt.Sprint(headers), func(t *testing.T) {
 					t.Parallel()
-					v.asUpstream(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", v.namespace), Headers: headers})
+					env.assertSameAsDirect(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", env.namespace), Headers: headers})
 				})
 			}
 		}
 	})
 	t.Run("methods", func(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
-			v.asUpstream(t, rawhttp.Request{Method: method, Path: "/api/v1/namespaces/" + v.namespace + "/configmaps/nosuch"})
+			env.assertSameAsDirect(t, rawhttp.Request{Method: method, Path: "/api/v1/namespaces/" + env.namespace + "/configmaps/nosuch"})
 		}
 	})
-	t.Run("requests", func(t *testing.T) { requestsArrive(t, v) })
-	t.Run("large_bodies", func(t *testing.T) { largeBodies(t, v) })
+	t.Run("requests", func(t *testing.T) { testRequestsArriveUnchanged(t, env) })
+	t.Run("large_bodies", func(t *testing.T) { testLargeBodies(t, env) })
 }
 
-// requestsArrive looks at what the API server saw: target, user agent, identity.
-func requestsArrive(t *testing.T, v *view) {
-	token := must(shared.cluster.ServiceAccountToken(t.Context(), v.namespace, "own"))(t)
+// testRequestsArriveUnchanged compares what the API server received: target, user agent, identity.
+func testRequestsArriveUnchanged(t *testing.T, env *testEnv) {
+	token := must(shared.cluster.ServiceAccountToken(t.Context(), env.namespace, "own"))(t)
 	for _, path := range []string{
-		v.configMaps("labelSelector=%61pp%3Dx&b&&a=%zz;=1&fieldManager=x%20y"), "/nosuch/v1/x/y%2Fz?watch=1", "/apis/x.y/v1/z?a=b?c=d&e=/f", "/?" + strings.Repeat("q", 5000),
+		env.configMapsPath("labelSelector=%61pp%3Dx&b&&a=%zz;=1&fieldManager=x%20y"), "/nosuch/v1/x/y%2Fz?watch=1", "/apis/x.y/v1/z?a=b?c=d&e=/f", "/?" + strings.Repeat("q", 5000),
 	} {
-		_, event := v.arrived(t, get(path))
+		_, event := env.doAudited(t, getRequest(path))
 		if event.RequestURI != path {
 			t.Errorf("upstream got %q of %q", event.RequestURI, path)
 		}
 		if event.User.Username != sidecarUser {
-			t.Errorf("without credentials the call was %s's, not the sidecar's own", event.User.Username)
+			t.Errorf("without credentials the user is %s, not the sidecar", event.User.Username)
 		}
 	}
-	_, event := v.arrived(t, rawhttp.Request{Path: v.configMaps(""), Headers: []string{"User-Agent: my operator/v1 (x; y)", "Authorization: Bearer " + token}})
-	if event.UserAgent != "my operator/v1 (x; y)" || event.User.Username != "system:serviceaccount:"+v.namespace+":own" {
+	_, event := env.doAudited(t, rawhttp.Request{Path: env.configMapsPath(""), Headers: []string{"User-Agent: my operator/v1 (x; y)", "Authorization: Bearer " + token}})
+	if event.UserAgent != "my operator/v1 (x; y)" || event.User.Username != "system:serviceaccount:"+env.namespace+":own" {
 		t.Errorf("the API server saw %q of %s", event.UserAgent, event.User.Username)
 	}
-	_, event = v.arrived(t, rawhttp.Request{Path: v.configMaps(""), Headers: []string{"Impersonate-User: jane"}})
+	_, event = env.doAudited(t, rawhttp.Request{Path: env.configMapsPath(""), Headers: []string{"Impersonate-User: jane"}})
 	if event.ImpersonatedUser == nil || event.ImpersonatedUser.Username != "jane" {
 		t.Errorf("impersonated: %v", event.ImpersonatedUser)
 	}
@@ -121,24 +121,24 @@ func requestsArrive(t *testing.T, v *view) {
 	}
 }
 
-// largeBodies come through whole, in one piece and in chunks, and too large ones are upstream's to refuse.
-func largeBodies(t *testing.T, v *view) {
+// testLargeBodies: large bodies pass unchanged, in one piece and in chunks; upstream refuses those that are too large.
+func testLargeBodies(t *testing.T, env *testEnv) {
 	big := strings.Repeat("0123456789", 90<<10)
 	object := func(name string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"big":%q}}`, name, big)
 	}
-	path, kind := "/api/v1/namespaces/"+v.namespace+"/configmaps", "Content-Type: application/json"
+	path, kind := "/api/v1/namespaces/"+env.namespace+"/configmaps", "Content-Type: application/json"
 	whole := rawhttp.Request{Method: http.MethodPost, Path: path, Headers: []string{kind}, Body: []byte(object("whole"))}
-	check(t, statusIs(must(v.through.Do(t.Context(), whole))(t), http.StatusCreated))
+	check(t, checkStatus(must(env.proxied.Do(t.Context(), whole))(t), http.StatusCreated))
 	text := object("chunked")
 	chunked := rawhttp.Request{
 		Method: http.MethodPost, Path: path, Headers: []string{kind, "Transfer-Encoding: chunked"},
 		Body: rawhttp.Chunked(text[:1], text[1:5000], text[5000:]),
 	}
-	check(t, statusIs(must(v.through.Do(t.Context(), chunked))(t), http.StatusCreated))
+	check(t, checkStatus(must(env.proxied.Do(t.Context(), chunked))(t), http.StatusCreated))
 	for _, name := range []string{"whole", "chunked"} {
-		sameBytes(t, v, path+"/"+name)
+		assertPassesUnchanged(t, env, path+"/"+name)
 	}
 	tooLarge := rawhttp.Request{Method: http.MethodPost, Path: path, Headers: []string{kind}, Body: []byte(`{"kind":"` + strings.Repeat("x", 4<<20))}
-	check(t, statusIs(must(v.through.Do(t.Context(), tooLarge))(t), http.StatusRequestEntityTooLarge))
+	check(t, checkStatus(must(env.proxied.Do(t.Context(), tooLarge))(t), http.StatusRequestEntityTooLarge))
 }

@@ -12,11 +12,11 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// openWatches is more than the 100 streams that the API server allows on one HTTP/2 connection.
-const openWatches = 150
+// openWatchCount is more than the 100 streams that the API server allows on one HTTP/2 connection.
+const openWatchCount = 150
 
-// TestManyWatches opens more watches than fit one upstream connection and demands that ordinary requests are answered
-// at once all the same, for each protocol that a controller may speak to the sidecar.
+// TestManyWatches opens more watches than fit on one upstream connection and asserts that ordinary requests still get
+// responses at once, for each protocol between controller and sidecar.
 func TestManyWatches(t *testing.T) {
 	authority := must(cluster.NewAuthority("sidecar"))(t)
 	chain := shardChain(t, 1, shardRule("s0", "a"))
@@ -26,21 +26,21 @@ func TestManyWatches(t *testing.T) {
 		http1, http2 bool
 	}{"http1": {"http", true, false}, "h2c": {"http", false, true}, "tls_h2": {"https", false, true}} {
 		t.Run(name, func(t *testing.T) {
-			transport := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: trusting(authority)}
+			transport := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: trustingTLSConfig(authority)}
 			transport.Protocols.SetHTTP1(protocol.http1)
 			transport.Protocols.SetHTTP2(protocol.http2)
 			transport.Protocols.SetUnencryptedHTTP2(protocol.http2)
 			defer transport.CloseIdleConnections()
-			manyWatches(t, &http.Client{Transport: transport}, protocol.scheme+"://"+s.API)
+			testManyWatches(t, &http.Client{Transport: transport}, protocol.scheme+"://"+s.API)
 		})
 	}
 }
 
-func manyWatches(t *testing.T, client *http.Client, base string) {
+func testManyWatches(t *testing.T, client *http.Client, base string) {
 	namespace := newNamespace(t)
-	alone := fiftyRequests(t, client, base, namespace)
-	streams := make([]*bufio.Reader, 0, openWatches)
-	for range openWatches {
+	alone := slowestOfFifty(t, client, base, namespace)
+	streams := make([]*bufio.Reader, 0, openWatchCount)
+	for range openWatchCount {
 		response := must(client.Get(base + "/api/v1/namespaces/" + namespace + "/configmaps?watch=1"))(t)
 		defer response.Body.Close()
 		if response.StatusCode != http.StatusOK {
@@ -48,10 +48,10 @@ func manyWatches(t *testing.T, client *http.Client, base string) {
 		}
 		streams = append(streams, bufio.NewReader(response.Body))
 	}
-	beside := fiftyRequests(t, client, base, namespace)
-	// A request that waits for a stream to end would wait for minutes.
+	beside := slowestOfFifty(t, client, base, namespace)
+	// A request that waited for a stream to end would wait for minutes.
 	if beside > 5*alone+time.Second {
-		t.Errorf("the slowest of 50 requests beside %d watches took %s, without them %s", openWatches, beside, alone)
+		t.Errorf("the slowest of 50 requests beside %d watches took %s, without watches %s", openWatchCount, beside, alone)
 	}
 	for i := range 3 {
 		createConfigMap(t, namespace, fmt.Sprintf("foreign-%d", i), nil, nil)
@@ -65,13 +65,13 @@ func manyWatches(t *testing.T, client *http.Client, base string) {
 	}
 }
 
-// fiftyRequests are ordinary ones; it gives the time of the slowest.
-func fiftyRequests(t *testing.T, client *http.Client, base, namespace string) time.Duration {
+// slowestOfFifty sends ordinary requests and returns the time of the slowest.
+func slowestOfFifty(t *testing.T, client *http.Client, base, namespace string) time.Duration {
 	t.Helper()
 	slowest := time.Duration(0)
 	for range 50 {
 		begin := time.Now()
-		check(t, succeed(client, base+"/api/v1/namespaces/"+namespace))
+		check(t, getOK(client, base+"/api/v1/namespaces/"+namespace))
 		slowest = max(slowest, time.Since(begin))
 	}
 	return slowest

@@ -28,10 +28,11 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// This file has a real API server ask the manager's webhooks, as deploy/webhook says but for the address: there are no Services.
+// This file lets a real API server call the manager's webhooks, configured as in deploy/webhook except for the address:
+// there are no Services.
 
-// Passes the schema and its rules; the expression is the webhook's to read.
-const brokenFaults = `
+// invalidFaultInjection passes the schema and its rules; only the webhook parses the expression.
+const invalidFaultInjection = `
 kind: FaultInjection
 metadata: {name: broken}
 spec:
@@ -46,29 +47,30 @@ func TestWebhooks(t *testing.T) {
 	address := must(process.FreeAddress())(t)
 	_, port, err := net.SplitHostPort(address)
 	check(t, err)
-	forAPIServer, forManager := clientCertificate(t)
+	forAPIServer, forManager := webhookClientCertificate(t)
 	m := newMeshAt(t, []string{forAPIServer}, append(forManager, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port)...)
-	namespace := m.namespace(t)
-	stored := m.apply(t, namespace, brokenFaults)
-	started := m.start(t, "manager-0")
+	namespace := m.newNamespace(t)
+	stored := m.apply(t, namespace, invalidFaultInjection)
+	started := m.startManager(t, "manager-0")
 	installWebhooks(t, m, "https://"+address)
 
-	t.Run("nobody but the API server is answered", func(t *testing.T) { answersAPIServersAlone(t, m, address) })
-	t.Run("a mistake is refused with its field", func(t *testing.T) { refusesWithField(t, m, namespace) })
-	t.Run("what was stored locks nobody in", func(t *testing.T) { locksNobodyIn(t, m, stored) })
-	t.Run("shards that share objects are warned of", func(t *testing.T) { warnsOfOverlap(t, m, namespace) })
-	t.Run("a namespace and what is in it get labels", func(t *testing.T) { labelsAtAdmission(t, m) })
-	t.Run("a certificate that is broken is made again", func(t *testing.T) { replacesCertificate(t, m, namespace) })
-	t.Run("a bundle that was reset is written again", func(t *testing.T) { repairsBundle(t, m, namespace) })
-	t.Run("updates that leave labels alone are not asked about", func(t *testing.T) { asksAboutLabelsOnly(t, m, started) })
-	t.Run("without a manager what is there can be cleaned up", func(t *testing.T) { cleansUpAlone(t, m, namespace, started) })
+	t.Run("only_api_servers_get_responses", func(t *testing.T) { testAnswersAPIServersOnly(t, m, address) })
+	t.Run("refusal_names_the_field", func(t *testing.T) { testRefusalNamesField(t, m, namespace) })
+	t.Run("stored_mistake_can_be_corrected_and_deleted", func(t *testing.T) { testStoredMistakeCanBeDeleted(t, m, stored) })
+	t.Run("overlapping_shards_get_a_warning", func(t *testing.T) { testWarnsOfOverlap(t, m, namespace) })
+	t.Run("namespaces_and_objects_get_labels", func(t *testing.T) { testLabelsAtAdmission(t, m) })
+	t.Run("broken_certificate_is_replaced", func(t *testing.T) { testBrokenCertificateIsReplaced(t, m, namespace) })
+	t.Run("reset_bundle_is_restored", func(t *testing.T) { testBundleIsRepaired(t, m, namespace) })
+	t.Run("updates_without_label_changes_are_not_reviewed", func(t *testing.T) { testReviewsOfLabelsOnly(t, m, started) })
+	t.Run("objects_can_be_deleted_without_manager", func(t *testing.T) { testCleanUpWithoutManager(t, m, namespace, started) })
 }
 
-// clientCertificate for API servers: the flag that gives it to them as docs/install.md says, and what has a manager ask for it.
-func clientCertificate(t *testing.T) (string, []string) {
+// webhookClientCertificate returns the API server's flag for a client certificate, as in docs/install.md, and the
+// manager's flags that require it.
+func webhookClientCertificate(t *testing.T) (string, []string) {
 	t.Helper()
 	authority := must(cluster.NewAuthority("webhook-clients"))(t)
-	pair := must(authority.Client("kube-apiserver"))(t)
+	pair := must(authority.IssueClient("kube-apiserver"))(t)
 	dir := newDir(t)
 	for name, text := range map[string]string{
 		"ca.crt": string(authority.PEM), "client.crt": string(pair.Cert), "client.key": string(pair.Key),
@@ -90,26 +92,26 @@ plugins:
 		[]string{"--webhook-client-ca-file=" + filepath.Join(dir, "ca.crt"), "--webhook-client-name=kube-apiserver"}
 }
 
-// answersAPIServersAlone has a client without a certificate ask.
-func answersAPIServersAlone(t *testing.T, m *mesh, address string) {
+// testAnswersAPIServersOnly: a client without a certificate gets no response.
+func testAnswersAPIServersOnly(t *testing.T, m *mesh, address string) {
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(must(bundle(t, m))(t))
+	roots.AppendCertsFromPEM(must(caBundle(t, m))(t))
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	response, err := client.Get("https://" + address + "/healthz")
 	if err == nil {
 		check(t, response.Body.Close())
-		t.Errorf("a client without a certificate is answered: %s", response.Status)
+		t.Errorf("a client without a certificate gets a response: %s", response.Status)
 	} else if !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("a client without a certificate: %v", err)
 	}
 }
 
-// installWebhooks applies both configurations with an URL, and waits until the manager has put its CA in.
+// installWebhooks applies both configurations with a URL, and waits until the manager has set their CA.
 func installWebhooks(t *testing.T, m *mesh, url string) {
 	t.Helper()
 	registration := admission.SchemeGroupVersion
 	for file, resource := range map[string]string{"validating": "validatingwebhookconfigurations", "mutating": "mutatingwebhookconfigurations"} {
-		object := readAll(t, "../../deploy/webhook/"+file+".yaml")[0]
+		object := readObjects(t, "../../deploy/webhook/"+file+".yaml")[0]
 		webhooks, _, err := unstructured.NestedSlice(object.Object, "webhooks")
 		check(t, err)
 		for _, webhook := range webhooks {
@@ -122,13 +124,13 @@ func installWebhooks(t *testing.T, m *mesh, url string) {
 		check(t, err)
 	}
 	eventually(t, "every webhook has a CA", func() error {
-		_, err := bundle(t, m)
+		_, err := caBundle(t, m)
 		return err
 	})
 }
 
-// bundle that all webhooks have.
-func bundle(t *testing.T, m *mesh) ([]byte, error) {
+// caBundle returns the bundle that all webhooks have.
+func caBundle(t *testing.T, m *mesh) ([]byte, error) {
 	t.Helper()
 	configurations := m.client.AdmissionregistrationV1()
 	mutating := must(configurations.MutatingWebhookConfigurations().Get(t.Context(), "ctrlmesh-mutating", meta.GetOptions{}))(t)
@@ -141,36 +143,36 @@ func bundle(t *testing.T, m *mesh) ([]byte, error) {
 		bundles = append(bundles, webhook.ClientConfig.CABundle)
 	}
 	if len(slices.CompactFunc(bundles, bytes.Equal)) != 1 || len(bundles[0]) == 0 {
-		return nil, errors.New("some webhooks have no CA, or another one")
+		return nil, errors.New("some webhooks have no CA, or different ones")
 	}
 	return bundles[0], nil
 }
 
-// refused returns what the API server says to the broken FaultInjection, once the webhook is asked and answers.
-func refused(t *testing.T, m *mesh, namespace string) *apierrors.StatusError {
+// waitRefusal returns the API server's error for invalidFaultInjection, once the webhook is called.
+func waitRefusal(t *testing.T, m *mesh, namespace string) *apierrors.StatusError {
 	t.Helper()
 	var status *apierrors.StatusError
 	eventually(t, "the webhook refuses", func() error {
-		text := strings.ReplaceAll(brokenFaults, "name: broken", "name: "+unique("broken"))
+		text := strings.ReplaceAll(invalidFaultInjection, "name: broken", "name: "+uniqueName("broken"))
 		_, err := m.tryApply(t.Context(), namespace, text)
 		if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
-			return fmt.Errorf("the API server says %v", err)
+			return fmt.Errorf("the API server returns %v", err)
 		}
 		return nil
 	})
 	return status
 }
 
-func refusesWithField(t *testing.T, m *mesh, namespace string) {
+func testRefusalNamesField(t *testing.T, m *mesh, namespace string) {
 	const field = "spec.httpFault[0].match.httpMatch[0].host.regex"
-	status := refused(t, m, namespace).Status()
+	status := waitRefusal(t, m, namespace).Status()
 	if !strings.Contains(status.Message, field) || len(status.Details.Causes) != 1 || status.Details.Causes[0].Field != field {
 		t.Errorf("the refusal is %q, of %+v", status.Message, status.Details)
 	}
-	m.apply(t, namespace, strings.ReplaceAll(strings.ReplaceAll(brokenFaults, `"("`, `"a.*"`), "broken", "whole"))
+	m.apply(t, namespace, strings.ReplaceAll(strings.ReplaceAll(invalidFaultInjection, `"("`, `"a.*"`), "broken", "whole"))
 }
 
-func locksNobodyIn(t *testing.T, m *mesh, stored *unstructured.Unstructured) {
+func testStoredMistakeCanBeDeleted(t *testing.T, m *mesh, stored *unstructured.Unstructured) {
 	client := m.resource(stored.GetKind(), stored.GetNamespace())
 	patch := func(text string) error {
 		_, err := client.Patch(t.Context(), stored.GetName(), "application/merge-patch+json", []byte(text), meta.PatchOptions{})
@@ -183,26 +185,26 @@ func locksNobodyIn(t *testing.T, m *mesh, stored *unstructured.Unstructured) {
 	check(t, client.Delete(t.Context(), stored.GetName(), meta.DeleteOptions{}))
 	check(t, patch(`{"metadata": {"finalizers": null}}`))
 	if _, err := client.Get(t.Context(), stored.GetName(), meta.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("after its finalizer is gone: %v", err)
+		t.Errorf("after its finalizer was removed: %v", err)
 	}
 }
 
-// warnings gathers what an API server warns of.
-type warnings struct {
+// warningRecorder records the API server's warnings.
+type warningRecorder struct {
 	mutex sync.Mutex
 	texts []string
 }
 
-func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
+func (w *warningRecorder) HandleWarningHeader(_ int, _ string, text string) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.texts = append(w.texts, text)
 }
 
-func warnsOfOverlap(t *testing.T, m *mesh, namespace string) {
-	told := &warnings{}
+func testWarnsOfOverlap(t *testing.T, m *mesh, namespace string) {
+	recorder := &warningRecorder{}
 	config := m.cluster.AdminConfig()
-	config.WarningHandler = told
+	config.WarningHandler = recorder
 	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: "shardingconfigs"}
 	client := must(dynamic.NewForConfig(config))(t).Resource(resource).Namespace(namespace)
 	for _, name := range []string{"one", "two"} {
@@ -221,15 +223,15 @@ func warnsOfOverlap(t *testing.T, m *mesh, namespace string) {
 		_, err := client.Create(t.Context(), object, meta.CreateOptions{})
 		check(t, err)
 	}
-	told.mutex.Lock()
-	defer told.mutex.Unlock()
-	if !strings.Contains(strings.Join(told.texts, "\n"), namespace+" can be in both one, two") {
-		t.Errorf("the warnings are %q", told.texts)
+	recorder.mutex.Lock()
+	defer recorder.mutex.Unlock()
+	if !strings.Contains(strings.Join(recorder.texts, "\n"), namespace+" can be in both one, two") {
+		t.Errorf("the warnings are %q", recorder.texts)
 	}
 }
 
-// labelsAtAdmission looks at the answer to the write itself: labels that came later do not count.
-func labelsAtAdmission(t *testing.T, m *mesh) {
+// testLabelsAtAdmission checks the response to the write itself: labels that are added later do not count.
+func testLabelsAtAdmission(t *testing.T, m *mesh) {
 	want := func(namespace string) map[string]string {
 		sum := rune(0)
 		for _, c := range namespace {
@@ -240,7 +242,7 @@ func labelsAtAdmission(t *testing.T, m *mesh) {
 	}
 	var name string
 	eventually(t, "a namespace gets labels", func() error {
-		name = unique("labelled")
+		name = uniqueName("labelled")
 		made, err := m.client.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name}}, meta.CreateOptions{})
 		if err != nil {
 			return err
@@ -269,8 +271,8 @@ func labelsAtAdmission(t *testing.T, m *mesh) {
 	}
 }
 
-func asksAboutLabelsOnly(t *testing.T, m *mesh, started *manager.Manager) {
-	configMaps := m.client.CoreV1().ConfigMaps(m.namespace(t))
+func testReviewsOfLabelsOnly(t *testing.T, m *mesh, started *manager.Manager) {
+	configMaps := m.client.CoreV1().ConfigMaps(m.newNamespace(t))
 	made := must(configMaps.Create(t.Context(), &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "e2e"}}, meta.CreateOptions{}))(t)
 	reviews := func() float64 {
 		return must(started.Metric(t.Context(), "ctrlmesh_manager_webhook_reviews_total", `webhook="Resource"`))(t)
@@ -279,19 +281,19 @@ func asksAboutLabelsOnly(t *testing.T, m *mesh, started *manager.Manager) {
 	made.Data = map[string]string{"a": "b"}
 	made = must(configMaps.Update(t.Context(), made, meta.UpdateOptions{}))(t)
 	if after := reviews(); after != before {
-		t.Errorf("%v reviews more for new data", after-before)
+		t.Errorf("%v more reviews for new data", after-before)
 	}
 	labels := made.Labels
 	made.Labels = nil
 	made = must(configMaps.Update(t.Context(), made, meta.UpdateOptions{}))(t)
 	if after := reviews(); after == before || !maps.Equal(made.Labels, labels) {
-		t.Errorf("without labels: %v reviews more, and %v", after-before, made.Labels)
+		t.Errorf("without labels: %v more reviews, and %v", after-before, made.Labels)
 	}
 }
 
-// cleansUpAlone: a mistake can't be stored while nobody checks, and nothing else depends on the manager.
-func cleansUpAlone(t *testing.T, m *mesh, namespace string, gone *manager.Manager) {
-	text := strings.ReplaceAll(strings.ReplaceAll(brokenFaults, `"("`, `"a.*"`), "broken", "left-behind")
+// testCleanUpWithoutManager: without a manager a mistake can't be stored, but everything else works.
+func testCleanUpWithoutManager(t *testing.T, m *mesh, namespace string, gone *manager.Manager) {
+	text := strings.ReplaceAll(strings.ReplaceAll(invalidFaultInjection, `"("`, `"a.*"`), "broken", "left-behind")
 	stored := m.apply(t, namespace, text)
 	client := m.resource(stored.GetKind(), namespace)
 	patch := func(text string) error {
@@ -302,7 +304,7 @@ func cleansUpAlone(t *testing.T, m *mesh, namespace string, gone *manager.Manage
 	check(t, gone.Stop())
 	const another = `{"spec": {"selector": {"matchLabels": {"a": "b"}}}}`
 	if err := patch(another); !apierrors.IsInternalError(err) {
-		t.Errorf("a spec that nobody checks: %v", err)
+		t.Errorf("a spec without validation: %v", err)
 	}
 	check(t, patch(`{"metadata": {"labels": {"a": "b"}, "finalizers": ["e2e.example/hold", "e2e.example/too"]}}`))
 	check(t, patch(`{"metadata": {"finalizers": ["e2e.example/hold"]}}`))
@@ -310,43 +312,43 @@ func cleansUpAlone(t *testing.T, m *mesh, namespace string, gone *manager.Manage
 	check(t, patch(another))
 	check(t, patch(`{"metadata": {"finalizers": null}}`))
 	if _, err := client.Get(t.Context(), stored.GetName(), meta.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("after its finalizer is gone: %v", err)
+		t.Errorf("after its finalizer was removed: %v", err)
 	}
 }
 
-func replacesCertificate(t *testing.T, m *mesh, namespace string) {
-	before := must(bundle(t, m))(t)
+func testBrokenCertificateIsReplaced(t *testing.T, m *mesh, namespace string) {
+	before := must(caBundle(t, m))(t)
 	secrets := m.client.CoreV1().Secrets(manager.Namespace)
 	const name = "ctrlmesh-webhook-certs"
 	_, err := secrets.Patch(t.Context(), name, "application/merge-patch+json", []byte(`{"data": {"tls.key": "bm9uZQ=="}}`), meta.PatchOptions{})
 	check(t, err)
-	eventually(t, "the key is made again, and every webhook trusts it and the one before", func() error {
+	eventually(t, "the key is replaced, and every webhook trusts the new and the old one", func() error {
 		secret := must(secrets.Get(t.Context(), name, meta.GetOptions{}))(t)
-		got, err := bundle(t, m)
+		got, err := caBundle(t, m)
 		if err != nil {
 			return err
 		}
 		if string(secret.Data["tls.key"]) == "none" || !bytes.Contains(got, before) || !bytes.HasPrefix(got, secret.Data["ca-cert.pem"]) || len(got) == len(before) {
-			return fmt.Errorf("the bundle has %d bytes, of %d", len(got), len(before))
+			return fmt.Errorf("the bundle has %d bytes, of %d before", len(got), len(before))
 		}
 		return nil
 	})
-	refused(t, m, namespace)
+	waitRefusal(t, m, namespace)
 }
 
-func repairsBundle(t *testing.T, m *mesh, namespace string) {
-	before := must(bundle(t, m))(t)
+func testBundleIsRepaired(t *testing.T, m *mesh, namespace string) {
+	before := must(caBundle(t, m))(t)
 	configurations := m.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	configuration := must(configurations.Get(t.Context(), "ctrlmesh-validating", meta.GetOptions{}))(t)
 	configuration.Webhooks[2].ClientConfig.CABundle = nil
 	_, err := configurations.Update(t.Context(), configuration, meta.UpdateOptions{})
 	check(t, err)
-	eventually(t, "the bundle is whole again", func() error {
-		got, err := bundle(t, m)
+	eventually(t, "the bundle is restored", func() error {
+		got, err := caBundle(t, m)
 		if err == nil && !bytes.Equal(got, before) {
-			err = errors.New("it is another one")
+			err = errors.New("the bundle is different")
 		}
 		return err
 	})
-	refused(t, m, namespace)
+	waitRefusal(t, m, namespace)
 }

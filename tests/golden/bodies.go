@@ -25,7 +25,7 @@ const (
 	from, to     = "lock", "lock---shard-0"
 )
 
-// body is an object as upstream writes it under one name and under the other.
+// body is an object as upstream encodes it, with one name and with another.
 type body struct {
 	Name        string `json:"name"`
 	ContentType string `json:"contentType"`
@@ -76,7 +76,7 @@ func bodies() []body {
 	return out
 }
 
-// protobufWatch writes three events as the API server does (apiserver pkg/endpoints/handlers/watch.go).
+// protobufWatch encodes three events as the API server does (apiserver pkg/endpoints/handlers/watch.go).
 func protobufWatch(object runtime.Object) []byte {
 	var out bytes.Buffer
 	frames := protobuf.LengthDelimitedFramer.NewFrameWriter(&out)
@@ -96,11 +96,11 @@ func jsonWatch(object runtime.Object) []byte {
 	return out.Bytes()
 }
 
-// withUnknownFields adds fields of a later version: to the lease, to its metadata's end, and to the envelope.
+// withUnknownFields adds fields of a later version: to the lease, at the end of its metadata, and to the envelope.
 func withUnknownFields(object *coordinationv1.Lease) []byte {
 	raw, err := object.Marshal()
 	must(err)
-	// Field 1000 with the text "new", field 1001 with the number 7, group 1002 with such a number.
+	// Field 1000 is the text "new", field 1001 the number 7, group 1002 contains such a number.
 	unknown := []byte{0xc2, 0x3e, 3, 'n', 'e', 'w', 0xc8, 0x3e, 7, 0xd3, 0x3e, 0x08, 7, 0xd4, 0x3e}
 	envelope := runtime.Unknown{
 		TypeMeta: runtime.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
@@ -157,10 +157,10 @@ func table(name string) *metav1.Table {
 	return &metav1.Table{
 		TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "Table"}, ListMeta: listMeta(),
 		ColumnDefinitions: []metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name", Description: from}},
-		Rows:              []metav1.TableRow{row(name, partial(name)), row("other", partial("other")), row(name, nil)},
+		Rows:              []metav1.TableRow{row(name, partialMetadata(name)), row("other", partialMetadata("other")), row(name, nil)},
 	}
 }
 
-func partial(name string) *metav1.PartialObjectMetadata {
+func partialMetadata(name string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: meta(name)}
 }

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// inputs collects strings without repetitions, in the order in which they came. A file of JSON can only hold UTF-8, so
-// it leaves out what a mutation has cut through a character.
+// inputs collects distinct strings in the order in which they were added. JSON files can only contain UTF-8, so strings
+// in which a mutation has cut a character are left out.
 type inputs struct {
 	seen   map[string]bool
 	all    []string
@@ -29,7 +29,7 @@ func (in *inputs) add(texts ...string) {
 	}
 }
 
-// combine adds every choice of one piece from each set.
+// combine adds every combination of one piece from each set.
 func (in *inputs) combine(sets ...[]string) {
 	texts := []string{""}
 	for _, set := range sets {
@@ -44,7 +44,7 @@ func (in *inputs) combine(sets ...[]string) {
 	in.add(texts...)
 }
 
-// assemble adds texts of random pieces.
+// assemble adds texts made of random pieces.
 func (in *inputs) assemble(count, pieces int, set []string) {
 	for range count {
 		var text strings.Builder
@@ -55,7 +55,7 @@ func (in *inputs) assemble(count, pieces int, set []string) {
 	}
 }
 
-// mutate adds texts that differ from earlier ones in up to three places.
+// mutate adds copies of earlier texts with up to three changes.
 func (in *inputs) mutate(count int, set []string) {
 	base := len(in.all)
 	for range count {

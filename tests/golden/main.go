@@ -1,5 +1,6 @@
-// Command golden writes down what the Kubernetes API server makes of requests, queries, selectors and bodies. The crate
-// ctrlmesh-wire must say the same of each line; see README.md. So must ctrlmesh-proxy of the rules that redirect traffic.
+// Command golden writes what the Kubernetes API server makes of requests, queries, selectors and bodies. The crate
+// ctrlmesh-wire must give the same results for each line; see README.md. The same holds for the redirect rules of
+// ctrlmesh-proxy.
 //
 // The inputs are the same on every run: hand-written ones, combinations, and mutations from a fixed seed.
 package main
@@ -30,7 +31,7 @@ func main() {
 	write("../../testkit/src/protobuf/schema.jsonl", protobufSchema())
 }
 
-// write puts each value on a line of its own.
+// write writes each value on a separate line.
 func write[T any](file string, lines []T) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)

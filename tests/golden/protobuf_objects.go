@@ -25,7 +25,8 @@ type protobufObject struct {
 	Protobuf binary          `json:"protobuf"`
 }
 
-// protobufObjects are each kind with every field set, each kind with none, and values that are easily got wrong.
+// protobufObjects returns each kind with every field set, each kind with none, and values that are often encoded
+// wrongly.
 func protobufObjects() []protobufObject {
 	var out []protobufObject
 	add := func(name string, object runtime.Object) {
@@ -49,9 +50,9 @@ func protobufObjects() []protobufObject {
 	return out
 }
 
-// fillFuncs set what can't be filled with the name or the number of a field.
+// fillFuncs set fields that can't be filled with their name or number.
 var fillFuncs = map[reflect.Type]roundtrip.FillFunc{
-	// Set afterwards, and empty in items.
+	// It is set afterwards, and empty in items.
 	reflect.TypeFor[*metav1.TypeMeta](): func(string, int, any) {},
 	reflect.TypeFor[*metav1.Time](): func(_ string, number int, field any) {
 		*field.(*metav1.Time) = metav1.NewTime(time.Date(2000+number, 1, 1, 1, 1, 1, 0, time.UTC))
@@ -73,7 +74,7 @@ var fillFuncs = map[reflect.Type]roundtrip.FillFunc{
 	},
 }
 
-var when = metav1.NewTime(time.Date(1969, 12, 31, 23, 59, 58, 999, time.UTC))
+var oddTime = metav1.NewTime(time.Date(1969, 12, 31, 23, 59, 58, 999, time.UTC))
 
 func oddObjects() map[string]runtime.Object {
 	typed := func(version schema.GroupVersion, kind string) metav1.TypeMeta {
@@ -93,7 +94,7 @@ func oddObjects() map[string]runtime.Object {
 		"Pod with numbers": &corev1.Pod{
 			TypeMeta: typed(corev1.SchemeGroupVersion, "Pod"),
 			ObjectMeta: metav1.ObjectMeta{
-				Name: "p", CreationTimestamp: when, DeletionTimestamp: &when, DeletionGracePeriodSeconds: &negative, Finalizers: []string{"", "a/b"},
+				Name: "p", CreationTimestamp: oddTime, DeletionTimestamp: &oddTime, DeletionGracePeriodSeconds: &negative, Finalizers: []string{"", "a/b"},
 				ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:name":{},"f:z":[1,2.5,"ä"]}}`)}}, {}},
 			},
 			Spec: corev1.PodSpec{
@@ -127,7 +128,7 @@ func oddObjects() map[string]runtime.Object {
 			TypeMeta: typed(corev1.SchemeGroupVersion, "ConfigMapList"), ListMeta: listMeta(),
 			Items: []corev1.ConfigMap{{ObjectMeta: meta("a")}, {Data: map[string]string{"k": "v"}}},
 		},
-		"PartialObjectMetadata": partial("a"),
+		"PartialObjectMetadata": partialMetadata("a"),
 		"PartialObjectMetadataList": &metav1.PartialObjectMetadataList{
 			TypeMeta: typed(metav1.SchemeGroupVersion, "PartialObjectMetadataList"), ListMeta: listMeta(),
 			Items: []metav1.PartialObjectMetadata{{ObjectMeta: meta("a")}, {}},

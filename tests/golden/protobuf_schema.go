@@ -20,13 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// protobufGroups are those whose objects the test kit's API server takes in protobuf.
+// protobufGroups are the groups whose objects the test kit's API server accepts in protobuf.
 var protobufGroups = []schema.GroupVersion{
 	corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
 	eventsv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion,
 }
 
-// schemaLine is a message with its fields, or a kind and the message that it is written as.
+// schemaLine is a message with its fields, or a kind with the name of its message.
 type schemaLine struct {
 	APIVersion string        `json:"apiVersion,omitempty"`
 	Kind       string        `json:"kind,omitempty"`
@@ -36,7 +36,7 @@ type schemaLine struct {
 
 type schemaField struct {
 	Number int `json:"number"`
-	// Name in JSON; empty if the message's fields are inlined there.
+	// Name in JSON; empty if the message's fields are inlined.
 	Name string `json:"name,omitempty"`
 	// Type is a message (its name has dots), or one of scalarTypes and specialTypes.
 	Type string `json:"type"`
@@ -46,7 +46,7 @@ type schemaField struct {
 	OmitEmpty bool `json:"omitEmpty,omitempty"`
 }
 
-// specialTypes have a JSON form of their own.
+// specialTypes have their own JSON form.
 var specialTypes = map[reflect.Type]string{
 	reflect.TypeFor[metav1.Time]():          "time",
 	reflect.TypeFor[metav1.MicroTime]():     "microTime",
@@ -60,13 +60,13 @@ var scalarTypes = map[reflect.Kind]string{
 	reflect.String: "string", reflect.Bool: "bool", reflect.Int32: "int32", reflect.Int64: "int64",
 }
 
-// schemaWriter collects messages as they are found in fields.
+// schemaWriter collects the messages that fields refer to.
 type schemaWriter struct {
 	seen  map[reflect.Type]bool
 	lines []schemaLine
 }
 
-// protobufSchema describes the kinds of protobufGroups by the tags that upstream's marshaller is generated from.
+// protobufSchema describes the kinds of protobufGroups, from the tags that upstream's marshaller is generated from.
 func protobufSchema() []schemaLine {
 	writer := schemaWriter{seen: map[reflect.Type]bool{}}
 	for _, kind := range protobufKinds() {
@@ -84,14 +84,14 @@ func protobufSchema() []schemaLine {
 	return writer.lines
 }
 
-// protobufKinds are the objects and lists of protobufGroups in a fixed order.
+// protobufKinds returns the objects and lists of protobufGroups in a fixed order.
 func protobufKinds() []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
 	for _, version := range protobufGroups {
 		for kind, kindType := range ordered(scheme.KnownTypes(version)) {
 			_, isObject := kindType.FieldByName("ObjectMeta")
 			_, isList := kindType.FieldByName("ListMeta")
-			// Every group has the types of meta/v1 as well.
+			// Every group also has the types of meta/v1.
 			if (isObject || isList) && strings.HasPrefix(kindType.PkgPath(), "k8s.io/api/") {
 				kinds = append(kinds, version.WithKind(kind))
 			}
@@ -104,7 +104,7 @@ func (w *schemaWriter) kind(kind schema.GroupVersionKind, message reflect.Type) 
 	w.lines = append(w.lines, schemaLine{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Message: w.message(message)})
 }
 
-// message describes a struct, and returns its name.
+// message describes a struct and returns the message's name.
 func (w *schemaWriter) message(message reflect.Type) string {
 	path := strings.Split(message.PkgPath(), "/")
 	name := strings.Join(append(path[len(path)-2:], message.Name()), ".")
@@ -144,11 +144,11 @@ func (w *schemaWriter) field(message string, field reflect.StructField, tag stri
 	if (jsonName == "") != isInline || isInline && (result.Form != "" || !strings.Contains(result.Type, ".")) {
 		log.Fatalf("%s.%s has a JSON name that the schema can't express", message, field.Name)
 	}
-	// JSON's omitempty means nothing for structs; omitzero does.
+	// JSON's omitempty has no effect for structs; omitzero has.
 	canBeEmpty := result.Form != "" || isBytes || scalarTypes[element.Kind()] != ""
 	result.OmitEmpty = canBeEmpty && strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")
 	if strings.Contains(options, "omitzero") && result.Type != "time" {
-		log.Fatalf("%s.%s is left out of JSON when it is zero, which the test kit knows of times alone", message, field.Name)
+		log.Fatalf("%s.%s is left out of JSON when it is zero, which the test kit supports only for times", message, field.Name)
 	}
 	return result
 }
@@ -160,13 +160,13 @@ func (w *schemaWriter) elementType(element reflect.Type) string {
 	if element == reflect.TypeFor[[]byte]() {
 		return "bytes"
 	}
-	// A type that marshals itself is no scalar, whatever Go's kind is.
+	// A type with its own marshaller is not a scalar, whatever its Go kind is.
 	_, marshals := reflect.PointerTo(element).MethodByName("Marshal")
 	if scalar, ok := scalarTypes[element.Kind()]; ok && !marshals {
 		return scalar
 	}
 	if element.Kind() != reflect.Struct {
-		log.Fatalf("%s has no place in the schema of protobuf", element)
+		log.Fatalf("%s is not supported in the protobuf schema", element)
 	}
 	return w.message(element)
 }

@@ -7,7 +7,7 @@ import (
 
 type query struct {
 	In string `json:"in"`
-	// Dropped tells that a pair was skipped.
+	// Dropped is true if a pair was skipped.
 	Dropped bool                `json:"dropped,omitempty"`
 	Values  map[string][]string `json:"values"`
 }

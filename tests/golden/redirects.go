@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// redirectLine is the batch that makes these rules the only ones of our table, message by message. Without servers: that
-// leaves no table.
+// redirectLine is the netlink batch that makes these rules the only ones of our table, message by message. Without
+// servers the batch removes the table.
 type redirectLine struct {
 	Family  uint8    `json:"family"`
 	Servers []string `json:"servers"`
 	Port    uint16   `json:"port"`
 	User    uint32   `json:"user"`
-	// Messages as they are sent, but for the echo that google/nftables asks for, and without sequence numbers.
+	// Messages as they are sent, except for the echo flag that google/nftables sets, and without sequence numbers.
 	Messages []binary `json:"messages"`
 }
 
@@ -57,21 +57,21 @@ func (l redirectLine) encode() []binary {
 	c.DelTable(table)
 	if len(l.Servers) > 0 {
 		c.AddTable(table)
-		// One before iptables and others: theirs may redirect everything.
+		// Priority just before iptables and others, whose rules may redirect everything.
 		priority := *nftables.ChainPriorityNATDest - 1
 		chain := c.AddChain(&nftables.Chain{
 			Name: "output", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: &priority,
 		})
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
 			&expr.Meta{Key: expr.MetaKeySKUID, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary32(l.User)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: nativeUint32(l.User)},
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}})
 		for _, server := range l.Servers {
 			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: redirect(netip.MustParseAddrPort(server), l.Port)})
 		}
 	}
-	// Nobody acknowledges.
+	// No acknowledgements are requested.
 	_ = c.Flush()
 	return sent
 }
@@ -96,5 +96,5 @@ func redirect(server netip.AddrPort, to uint16) []expr.Any {
 
 func bigEndian(port uint16) []byte { return binaryencoding.BigEndian.AppendUint16(nil, port) }
 
-// binary32 is how this machine has it: user ids are compared as they lie in registers.
-func binary32(number uint32) []byte { return binaryencoding.NativeEndian.AppendUint32(nil, number) }
+// nativeUint32 encodes a number in the machine's byte order: user ids are compared as registers hold them.
+func nativeUint32(number uint32) []byte { return binaryencoding.NativeEndian.AppendUint32(nil, number) }

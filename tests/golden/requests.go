@@ -36,7 +36,7 @@ var resolver = request.RequestInfoFactory{
 
 func resolve(method, target string) requestInfo {
 	out := requestInfo{Method: method, Target: target}
-	// As net/http reads a request line; a URL that it can't read never reaches the resolver.
+	// As net/http parses a request line; a URL that it refuses never reaches the resolver.
 	parsed, err := url.ParseRequestURI(target)
 	if err != nil {
 		out.Error = true
@@ -79,7 +79,7 @@ func requestInfos() []requestInfo {
 	return out
 }
 
-// requestPaths: upstream's own tests, group B of the catalogue, combinations, and mutations of all of them.
+// requestPaths returns upstream's own test paths, group B of the catalogue, combinations, and mutations of all of them.
 func requestPaths() *inputs {
 	in := newInputs(1,
 		"/", "/api", "/apis", "/api/", "/api/v1", "/api/v1/", "/apis/g", "/apis/g/v", "/apis/g/v/", "/version", "/healthz/ping",
@@ -110,12 +110,12 @@ func requestPaths() *inputs {
 		[]string{"", "/p", "/p/log", "/p/proxy/x/y"},
 	)
 	in.mutate(600, []string{"/", "//", "%2F", "%", "%2f", "a", ".", "..", ";", "namespaces", "watch", "/proxy", "status", "api", "%61", "%ff", "\x02"})
-	// A request target starts with a slash, or is the single star.
+	// A request target begins with a slash, or is a single star.
 	in.all = slices.DeleteFunc(in.all, func(path string) bool { return path != "*" && !strings.HasPrefix(path, "/") })
 	return in
 }
 
-// requestQueries: group A of the catalogue and what decides about verb and name.
+// requestQueries returns group A of the catalogue, and queries that decide verb and name.
 func requestQueries() *inputs {
 	in := newInputs(3, queryInputs()[:70]...)
 	in.add(

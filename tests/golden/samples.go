@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// sampleObjects make an object that carries the name where it is to be renamed, and "lock" everywhere else.
+// sampleObjects make an object that has the name wherever it is to be renamed, and "lock" everywhere else.
 var sampleObjects = map[string]func(name string) runtime.Object{
 	"Lease": func(name string) runtime.Object { return lease(name) },
 	"LeaseList": func(name string) runtime.Object {
@@ -31,11 +31,11 @@ var sampleObjects = map[string]func(name string) runtime.Object{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta(name), Data: map[string]string{"name": from},
 		}
 	},
-	"PartialObjectMetadata": func(name string) runtime.Object { return partial(name) },
+	"PartialObjectMetadata": func(name string) runtime.Object { return partialMetadata(name) },
 	"PartialObjectMetadataList": func(name string) runtime.Object {
 		return &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}, ListMeta: listMeta(),
-			Items: []metav1.PartialObjectMetadata{*partial("other"), *partial(name)},
+			Items: []metav1.PartialObjectMetadata{*partialMetadata("other"), *partialMetadata(name)},
 		}
 	},
 	"Status": func(name string) runtime.Object { return status(name) },
@@ -65,7 +65,7 @@ var sampleObjects = map[string]func(name string) runtime.Object{
 	},
 }
 
-// ordered goes through a map by its sorted keys, so that the files are the same each time.
+// ordered iterates over a map in the order of its keys, so that the files are the same each time.
 func ordered[V any](samples map[string]V) iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for _, key := range slices.Sorted(maps.Keys(samples)) {

@@ -12,15 +12,15 @@ type selector struct {
 	Error bool   `json:"error,omitempty"`
 	// Out is the canonical form.
 	Out string `json:"out,omitempty"`
-	// Matches has a 1 for each of the sample objects that the selector takes.
+	// Matches has a digit for each sample object: 1 if the selector matches it.
 	Matches string `json:"matches,omitempty"`
 	// And is the canonical form after shard was added to a label selector.
 	And string `json:"and,omitempty"`
-	// Exact is the value that a field selector demands of metadata.name.
+	// Exact is the value that a field selector requires of metadata.name.
 	Exact *string `json:"exact,omitempty"`
 }
 
-// samples are known to the Rust test too.
+// samples are repeated in the Rust test.
 var samples = []map[string]string{
 	{},
 	{"a": "1", "b": "x"},
@@ -28,7 +28,7 @@ var samples = []map[string]string{
 	{"a": "", "b": "y", "metadata.name": "x", "metadata.namespace": "n1"},
 }
 
-// shard is known to the Rust test too.
+// shard is repeated in the Rust test.
 const shard = "a!=2,x.io/shard in (b,a)"
 
 func labelSelectors() []selector {
@@ -43,7 +43,7 @@ func labelSelectors() []selector {
 		}
 		line := selector{In: text, Out: parsed.String(), And: parsed.Add(added...).String()}
 		for _, sample := range samples {
-			line.Matches += digit(parsed.Matches(labels.Set(sample)))
+			line.Matches += matchDigit(parsed.Matches(labels.Set(sample)))
 		}
 		out = append(out, line)
 	}
@@ -60,7 +60,7 @@ func fieldSelectors() []selector {
 		}
 		line := selector{In: text, Out: parsed.String()}
 		for _, sample := range samples {
-			line.Matches += digit(parsed.Matches(fields.Set(sample)))
+			line.Matches += matchDigit(parsed.Matches(fields.Set(sample)))
 		}
 		if name, ok := parsed.RequiresExactMatch("metadata.name"); ok {
 			line.Exact = &name
@@ -70,7 +70,7 @@ func fieldSelectors() []selector {
 	return out
 }
 
-func digit(is bool) string {
+func matchDigit(is bool) string {
 	if is {
 		return "1"
 	}

@@ -1,9 +1,9 @@
-// Package binaries builds what the end-to-end tests run: kube-apiserver, kubectl, etcd, Helm, cert-manager, an OCI registry and what
-// a node consists of, from Go modules alone.
+// Package binaries builds the programs that the end-to-end tests run, from Go modules alone: kube-apiserver, kubectl,
+// etcd, Helm, cert-manager, an OCI registry and the programs of a node.
 //
-// Each is built once into a directory of a cache outside the repository whose name is a hash of everything that decides
-// the result, so that a changed version never meets an old file, and only what has changed is built. Starting them is the
-// cluster package's business, and of the tests.
+// Each program is built once, into a cache outside the repository. The directory is named by a hash of all inputs, so a
+// changed version never finds an old file, and only what changed is rebuilt. The cluster package and the tests start
+// the programs.
 package binaries
 
 import (
@@ -21,69 +21,70 @@ import (
 )
 
 // kubernetesVersion is stamped into the binaries: `go build` alone leaves the placeholder v0.0.0-master, and API
-// machinery derives feature defaults from the version that it reads there. Keep in step with k8s/go.mod.
+// machinery derives feature defaults from this version. Keep it in step with k8s/go.mod.
 const kubernetesVersion = "1.36.3"
 
-// program is one file of the cache and how it comes into being.
+// program describes one binary of the cache and how to build it.
 type program struct {
 	name, module, pkg, ldflags string
-	// data is a directory of the program's own Go module that the tests need as well: `crds` of `deploy/crds`.
+	// data is a directory of the program's Go module that the tests also need, such as `deploy/crds`; its base name is
+	// kept.
 	data string
-	// tags of the build.
+	// tags are build tags.
 	tags string
-	// cgo says that the program needs a C compiler, and then the C library of the machine.
+	// cgo marks a program that needs a C compiler and is linked to the machine's C library.
 	cgo bool
-	// node says that the program is part of a node, which only root on Linux can run.
-	node bool
+	// nodeOnly marks a program of a node, which runs only as root on Linux.
+	nodeOnly bool
 }
 
-const stamp = "-s -w" +
+const versionLdflags = "-s -w" +
 	" -X k8s.io/component-base/version.gitVersion=v" + kubernetesVersion +
 	" -X k8s.io/component-base/version.gitMajor=1" +
 	" -X k8s.io/component-base/version.gitMinor=36" +
 	" -X k8s.io/component-base/version.gitTreeState=clean"
 
-// The smallest first: the linker of kube-apiserver is what needs memory, and it should not meet another build.
+// Smallest first: linking kube-apiserver needs much memory and must not run beside another build.
 var programs = []program{
 	{name: "etcd", module: "etcd", pkg: ".", ldflags: "-s -w"},
 	{name: "cert-manager", module: "cert-manager", pkg: certManager + "/cmd/controller", ldflags: "-s -w", data: "deploy/crds"},
 	{name: "registry", module: "registry", pkg: ".", ldflags: "-s -w"},
 	{name: "helm", module: "helm", pkg: "helm.sh/helm/v4/cmd/helm", ldflags: "-s -w"},
-	{name: "kube-apiserver", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: stamp},
-	{name: "kubectl", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: stamp},
-	{name: "kube-controller-manager", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: stamp, node: true},
-	{name: "kube-scheduler", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: stamp, node: true},
-	{name: "kubelet", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: stamp, node: true},
-	{name: "containerd", module: "containerd", pkg: containerd + "/containerd", ldflags: "-s -w", tags: noSnapshotters, node: true},
-	{name: "containerd-shim-runc-v2", module: "containerd", pkg: containerd + "/containerd-shim-runc-v2", ldflags: "-s -w", node: true},
-	{name: "ctr", module: "containerd", pkg: containerd + "/ctr", ldflags: "-s -w", tags: noSnapshotters, node: true},
-	// Without the tag `seccomp`: libseccomp is no Go module. See realnode/runtime.
-	{name: "runc", module: "runc", pkg: "github.com/opencontainers/runc", ldflags: "-s -w", tags: "urfave_cli_no_docs", cgo: true, node: true},
-	{name: "ptp", module: "cni", pkg: cni + "/main/ptp", ldflags: "-s -w", node: true},
-	{name: "host-local", module: "cni", pkg: cni + "/ipam/host-local", ldflags: "-s -w", node: true},
+	{name: "kube-apiserver", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: versionLdflags},
+	{name: "kubectl", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: versionLdflags},
+	{name: "kube-controller-manager", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: versionLdflags, nodeOnly: true},
+	{name: "kube-scheduler", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: versionLdflags, nodeOnly: true},
+	{name: "kubelet", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: versionLdflags, nodeOnly: true},
+	{name: "containerd", module: "containerd", pkg: containerd + "/containerd", ldflags: "-s -w", tags: noSnapshotters, nodeOnly: true},
+	{name: "containerd-shim-runc-v2", module: "containerd", pkg: containerd + "/containerd-shim-runc-v2", ldflags: "-s -w", nodeOnly: true},
+	{name: "ctr", module: "containerd", pkg: containerd + "/ctr", ldflags: "-s -w", tags: noSnapshotters, nodeOnly: true},
+	// Built without the tag `seccomp`, because libseccomp is not a Go module. See realnode/runtime.
+	{name: "runc", module: "runc", pkg: "github.com/opencontainers/runc", ldflags: "-s -w", tags: "urfave_cli_no_docs", cgo: true, nodeOnly: true},
+	{name: "ptp", module: "cni", pkg: cni + "/main/ptp", ldflags: "-s -w", nodeOnly: true},
+	{name: "host-local", module: "cni", pkg: cni + "/ipam/host-local", ldflags: "-s -w", nodeOnly: true},
 }
 
 const (
 	containerd = "github.com/containerd/containerd/v2/cmd"
 	cni        = "github.com/containernetworking/plugins/plugins"
-	// noSnapshotters leaves out ways to keep layers that need more than a file system.
+	// noSnapshotters excludes snapshotters that need more than a file system.
 	noSnapshotters = "no_btrfs no_devmapper no_zfs"
 )
 
-// certManager is a Go module, in a version with a published bug: see binaries/cert-manager/go.mod.
+// certManager is a Go module, used in a version with a published bug: see binaries/cert-manager/go.mod.
 const certManager = "github.com/cert-manager/cert-manager"
 
-// Path names the built program, or says how to build it.
-func Path(name string) (string, error) { return cached(name, name) }
+// Path returns the path of a built program, or an error that says how to build it.
+func Path(name string) (string, error) { return cachedFile(name, name) }
 
-// CertManagerCRDs names the directory with the custom resource definitions of the cert-manager that is built.
-func CertManagerCRDs() (string, error) { return cached("cert-manager", "crds") }
+// CertManagerCRDs returns the directory with the custom resource definitions of the cached cert-manager.
+func CertManagerCRDs() (string, error) { return cachedFile("cert-manager", "crds") }
 
-// nodeVariable, if it is `none`, leaves the node out, which takes some minutes more to build and to test.
+// nodeVariable excludes the node's programs if its value is `none`; they take some minutes more to build and test.
 const nodeVariable = "CTRLMESH_NODE"
 
-// NoNodeHere says why no node runs here; it is empty if one does.
-func NoNodeHere() string {
+// NodeUnavailable says why no node can run here; it is empty if one can.
+func NodeUnavailable() string {
 	if os.Getenv(nodeVariable) == "none" {
 		return nodeVariable + " is none"
 	}
@@ -93,7 +94,7 @@ func NoNodeHere() string {
 	return ""
 }
 
-func cached(program, file string) (string, error) {
+func cachedFile(program, file string) (string, error) {
 	for _, p := range programs {
 		if p.name != program {
 			continue
@@ -108,19 +109,19 @@ func cached(program, file string) (string, error) {
 		}
 		return path, nil
 	}
-	return "", fmt.Errorf("nobody knows how to build %s: add it to binaries.go", program)
+	return "", fmt.Errorf("unknown program %s: add it to binaries.go", program)
 }
 
-// Build makes every program that is missing and tells `log` what it does. A build that fails leaves nothing behind that
-// the next one could mistake for a program.
+// Build builds every missing program and logs to `log`. A failed build leaves nothing that the next one could take for
+// a program.
 func Build(log io.Writer) error {
 	source, err := sourceDir()
 	if err != nil {
 		return err
 	}
 	for _, p := range programs {
-		if reason := NoNodeHere(); p.node && reason != "" {
-			fmt.Fprintf(log, "%s: left out, as %s\n", p.name, reason)
+		if reason := NodeUnavailable(); p.nodeOnly && reason != "" {
+			fmt.Fprintf(log, "%s: skipped: %s\n", p.name, reason)
 			continue
 		}
 		dir, err := p.cacheDir()
@@ -132,13 +133,13 @@ func Build(log io.Writer) error {
 		}
 		target := filepath.Join(dir, p.name)
 		if _, err := os.Stat(target); err == nil {
-			fmt.Fprintf(log, "%s: built already, %s\n", p.name, target)
+			fmt.Fprintf(log, "%s: already built, %s\n", p.name, target)
 			continue
 		}
 		begin := time.Now()
 		module := filepath.Join(source, p.module)
-		// The program comes last: where it is, everything is.
-		if err := errors.Join(p.copyData(module, dir), p.build(module, target, log)); err != nil {
+		// The program is renamed last, so if it exists, all other files do.
+		if err := errors.Join(p.copyData(module, dir), p.buildProgram(module, target, log)); err != nil {
 			return fmt.Errorf("build %s: %w", p.name, err)
 		}
 		fmt.Fprintf(log, "%s: built in %s, %s\n", p.name, time.Since(begin).Round(time.Second), target)
@@ -146,7 +147,7 @@ func Build(log io.Writer) error {
 	return nil
 }
 
-// copyData puts the module's data directory beside the program, under its last name.
+// copyData copies the module's data directory beside the program, under its base name.
 func (p program) copyData(module, dir string) error {
 	if p.data == "" {
 		return nil
@@ -159,18 +160,18 @@ func (p program) copyData(module, dir string) error {
 		return fmt.Errorf("find the module of %s: %w", p.pkg, err)
 	}
 	target := filepath.Join(dir, filepath.Base(p.data))
-	if err := os.RemoveAll(target); err != nil { // of a failed attempt
+	if err := os.RemoveAll(target); err != nil { // left by a failed attempt
 		return err
 	}
 	return os.CopyFS(target, os.DirFS(filepath.Join(strings.TrimSpace(string(root)), p.data)))
 }
 
-func (p program) build(module, target string, log io.Writer) error {
+func (p program) buildProgram(module, target string, log io.Writer) error {
 	partial := target + fmt.Sprintf(".%d.partial", os.Getpid())
 	defer os.Remove(partial)
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", p.ldflags, "-o", partial, p.pkg)
 	cmd.Dir = module
-	// Static where it can be, so that the file depends on nothing of the machine that made it.
+	// Static where possible, so that the file depends on nothing of the build machine.
 	cgo := "CGO_ENABLED=0"
 	if p.cgo {
 		cgo = "CGO_ENABLED=1"
@@ -224,11 +225,11 @@ func (p program) cacheDir() (string, error) {
 	return filepath.Join(root, "e2e", hex.EncodeToString(digest.Sum(nil))[:16]), nil
 }
 
-// sourceDir finds the modules next to this file, whatever the working directory is.
+// sourceDir returns the directory of this file, independent of the working directory.
 func sourceDir() (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		return "", errors.New("the build has no source positions: do not use -trimpath for the tests")
+		return "", errors.New("the binary has no source positions: do not use -trimpath for the tests")
 	}
 	return filepath.Dir(file), nil
 }

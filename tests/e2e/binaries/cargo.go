@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 )
 
-// Cargo names a program of this repository: the file that the variable says, or the debug build. The package is what cargo calls
-// the crate.
-func Cargo(program, pkg, variable string) (string, error) {
+// CargoBinary returns the path of a program of this repository: the value of the environment variable, or the debug
+// build. `pkg` is the name of the crate.
+func CargoBinary(program, pkg, variable string) (string, error) {
 	path := os.Getenv(variable)
 	if path == "" {
 		target := os.Getenv("CARGO_TARGET_DIR")

@@ -11,18 +11,19 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// auditPolicy notes every request once, when it is over, without bodies.
+// auditPolicy logs every request once, when it has ended, without bodies.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
 rules: [{level: Metadata}]
 `
 
-// ErrNotAudited says that the API server has not written the event yet; it does so when the request has ended.
+// ErrNotAudited means that the API server has not written the event yet; it does so when the request has ended.
 var ErrNotAudited = errors.New("the API server has not audited this request yet")
 
-// Audited finds what the API server noted of the request with this `Audit-ID` header: the request as it arrived.
-func (c *Cluster) Audited(id string) (*audit.Event, error) {
+// AuditEvent returns the audit event of the request with this `Audit-ID` header: the request as it arrived at the API
+// server.
+func (c *Cluster) AuditEvent(id string) (*audit.Event, error) {
 	events, err := c.auditLog(id)
 	if err != nil {
 		return nil, err
@@ -35,8 +36,8 @@ func (c *Cluster) Audited(id string) (*audit.Event, error) {
 	return nil, ErrNotAudited
 }
 
-// AuditedIn lists the requests about a namespace's objects, in the order in which they ended.
-func (c *Cluster) AuditedIn(namespace string) ([]audit.Event, error) {
+// AuditEventsIn returns the audit events of a namespace's objects, in the order in which the requests ended.
+func (c *Cluster) AuditEventsIn(namespace string) ([]audit.Event, error) {
 	events, err := c.auditLog(`"` + namespace + `"`)
 	if err != nil {
 		return nil, err
@@ -46,8 +47,8 @@ func (c *Cluster) AuditedIn(namespace string) ([]audit.Event, error) {
 	}), nil
 }
 
-// AuditedOf lists the requests of a user, in the order in which they ended.
-func (c *Cluster) AuditedOf(user string) ([]audit.Event, error) {
+// AuditEventsOf returns the audit events of a user, in the order in which the requests ended.
+func (c *Cluster) AuditEventsOf(user string) ([]audit.Event, error) {
 	events, err := c.auditLog(`"` + user + `"`)
 	if err != nil {
 		return nil, err
@@ -55,15 +56,15 @@ func (c *Cluster) AuditedOf(user string) ([]audit.Event, error) {
 	return slices.DeleteFunc(events, func(event audit.Event) bool { return event.User.Username != user }), nil
 }
 
-// auditLog reads the lines that contain the text; decoding all of a long run's would take seconds.
+// auditLog decodes only lines that contain the text; decoding the whole log of a long run would take seconds.
 func (c *Cluster) auditLog(text string) ([]audit.Event, error) {
-	file, err := os.Open(c.file("audit.log"))
+	file, err := os.Open(c.path("audit.log"))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 4<<20) // a request of the tests may have a target of many KiB
+	lines.Buffer(nil, 4<<20) // some tests send targets of many KiB
 	var events []audit.Event
 	for lines.Scan() {
 		if !bytes.Contains(lines.Bytes(), []byte(text)) {

@@ -1,7 +1,7 @@
-// Package cluster runs a control plane for tests: etcd and kube-apiserver on loopback, with keys of its own.
+// Package cluster runs a control plane for tests: etcd and kube-apiserver on loopback, with their own keys.
 //
-// There is no controller-manager, scheduler or kubelet; what needs one is made by hand (see the node package). The
-// programs come from the binaries package.
+// There is no controller-manager, scheduler or kubelet; tests create by hand what these would create (see the node
+// package). The programs come from the binaries package.
 package cluster
 
 import (
@@ -22,40 +22,40 @@ import (
 )
 
 const (
-	// readyDeadline covers a busy machine; a quiet one needs 3 s.
+	// readyDeadline covers a busy machine; an idle one needs 3 s.
 	readyDeadline = 90 * time.Second
 	pollInterval  = 25 * time.Millisecond
-	// drainGrace is what kube-apiserver gets to finish ordinary requests.
+	// drainGrace is the time that kube-apiserver gets to finish ordinary requests.
 	drainGrace = 2 * time.Second
-	// startAttempts: a free port can be taken by somebody else between choosing and binding it.
+	// startAttempts: another process can take a free port between choosing and binding it.
 	startAttempts = 3
 )
 
-// Options of a cluster. The zero value is a plain one.
+// Options of a cluster; the zero value is valid.
 type Options struct {
-	// APIServerFlags are added to kube-apiserver's command line, `--goaway-chance=0.02` for instance.
+	// APIServerFlags are appended to kube-apiserver's command line, for example `--goaway-chance=0.02`.
 	APIServerFlags []string
-	// Machine, if set, is where the programs run. Then nodes and pods can be part of the cluster.
+	// Machine, if set, is where the programs run. Then the cluster can have nodes and pods.
 	Machine *Machine
 }
 
-// Machine is a place for a cluster that is not this process's own: see the realnode package.
+// Machine describes namespaces other than this process's own, in which a cluster runs: see the realnode package.
 type Machine struct {
-	Place *process.Place
-	// Dial connects to an address as it is known there.
+	Spawner *process.Spawner
+	// Dial connects to an address as seen from there.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Address of the API server, `127.0.0.1:port`, for this process and for programs there.
 	Address string
-	// IP is where nodes and pods find the API server. It may not be a loopback address.
+	// IP is the address at which nodes and pods reach the API server. It may not be a loopback address.
 	IP string
 }
 
 const (
-	// ServiceCIDR is where Services get their addresses from.
+	// ServiceCIDR is the address range of Services.
 	ServiceCIDR = "10.96.0.0/16"
-	// apiService is the first of them: the `kubernetes` Service.
+	// apiService is the first address: the `kubernetes` Service.
 	apiService = "10.96.0.1"
-	// KubeletClient is the user as which the API server asks kubelets.
+	// KubeletClient is the user with which the API server calls kubelets.
 	KubeletClient = "kube-apiserver-kubelet-client"
 )
 
@@ -75,7 +75,7 @@ type Cluster struct {
 	admin     KeyPair
 }
 
-// Start brings a control plane up and returns when it is ready. The directory must exist; the caller removes it.
+// Start starts a control plane and returns when it is ready. The directory must exist; the caller removes it.
 func Start(ctx context.Context, dir string, options Options) (*Cluster, error) {
 	c := &Cluster{Dir: dir, options: options}
 	if err := c.writeFiles(); err != nil {
@@ -111,17 +111,17 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.StartAPIServer(ctx)
 }
 
-// place is where the programs start, and client reaches them there.
-func (c *Cluster) place() (*process.Place, *http.Client) {
+// spawnerAndClient returns where the programs start, and a client that reaches them there.
+func (c *Cluster) spawnerAndClient() (*process.Spawner, *http.Client) {
 	if m := c.options.Machine; m != nil {
-		return m.Place, &http.Client{Transport: &http.Transport{DialContext: m.Dial, DisableKeepAlives: true}}
+		return m.Spawner, &http.Client{Transport: &http.Transport{DialContext: m.Dial, DisableKeepAlives: true}}
 	}
 	return nil, http.DefaultClient
 }
 
 // Stop ends both programs. It may be called twice.
 func (c *Cluster) Stop() {
-	// The data is thrown away: there is nothing to shut down in order.
+	// The data is thrown away, so nothing has to be shut down in order.
 	for _, p := range []*process.Process{c.apiserver, c.etcd} {
 		if p != nil {
 			p.Kill()
@@ -129,7 +129,7 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// Logs is the end of both programs' logs, for a failed test.
+// Logs returns the end of both programs' logs, for a failed test.
 func (c *Cluster) Logs(bytes int) string {
 	text := ""
 	for _, p := range []*process.Process{c.etcd, c.apiserver} {
@@ -155,12 +155,12 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	}
 	c.etcdURL = "http://" + client
 	data := filepath.Join(c.Dir, "etcd")
-	if err := os.RemoveAll(data); err != nil { // of a failed attempt
+	if err := os.RemoveAll(data); err != nil { // left by a failed attempt
 		return err
 	}
-	place, prober := c.place()
+	place, prober := c.spawnerAndClient()
 	c.etcd, err = process.Start(process.Spec{
-		Name: "etcd", Path: path, LogDir: c.Dir, Place: place,
+		Name: "etcd", Path: path, LogDir: c.Dir, Spawner: place,
 		Args: []string{
 			"--name=e2e", "--data-dir=" + data, "--log-level=warn", "--unsafe-no-fsync",
 			"--listen-client-urls=" + c.etcdURL, "--advertise-client-urls=" + c.etcdURL,
@@ -171,10 +171,10 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return ready(ctx, c.etcd, prober, c.etcdURL+"/health")
+	return waitReady(ctx, c.etcd, prober, c.etcdURL+"/health")
 }
 
-// StartAPIServer starts kube-apiserver (again) on the same port and waits until it is ready.
+// StartAPIServer starts kube-apiserver, or restarts it on the same port, and waits until it is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	path, err := binaries.Path("kube-apiserver")
 	if err != nil {
@@ -184,9 +184,9 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	place, _ := c.place()
+	place, _ := c.spawnerAndClient()
 	c.apiserver, err = process.Start(process.Spec{
-		Name: "kube-apiserver", Path: path, LogDir: c.Dir, Place: place,
+		Name: "kube-apiserver", Path: path, LogDir: c.Dir, Spawner: place,
 		Args: append(c.apiServerFlags(port), c.options.APIServerFlags...),
 	})
 	if err != nil {
@@ -196,19 +196,19 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return ready(ctx, c.apiserver, client, c.URL()+"/readyz")
+	return waitReady(ctx, c.apiserver, client, c.URL()+"/readyz")
 }
 
-// StopAPIServer ends kube-apiserver as a rollout does: it stops listening and sends GOAWAY, and the watches that are
-// still open after a while break, for it would wait a minute for them.
+// StopAPIServer stops kube-apiserver as a rollout does: it stops listening and sends GOAWAY. After drainGrace it is
+// killed, which breaks open watches, because it would wait a minute for them.
 func (c *Cluster) StopAPIServer() error {
-	if err := c.apiserver.Stop(drainGrace); err != nil && !errors.Is(err, process.ErrSlow) {
+	if err := c.apiserver.Stop(drainGrace); err != nil && !errors.Is(err, process.ErrStopTimeout) {
 		return err
 	}
 	return nil
 }
 
-// KillAPIServer ends kube-apiserver at once: open connections break.
+// KillAPIServer kills kube-apiserver: open connections break.
 func (c *Cluster) KillAPIServer() { c.apiserver.Kill() }
 
 func (c *Cluster) apiServerFlags(port string) []string {
@@ -216,25 +216,25 @@ func (c *Cluster) apiServerFlags(port string) []string {
 		"--secure-port=" + port,
 		"--etcd-servers=" + c.etcdURL,
 		"--cert-dir=" + c.Dir,
-		"--tls-cert-file=" + c.file("apiserver.crt"), "--tls-private-key-file=" + c.file("apiserver.key"),
-		"--client-ca-file=" + c.file("ca.crt"),
-		"--kubelet-certificate-authority=" + c.file("ca.crt"),
-		"--kubelet-client-certificate=" + c.file("kubelet-client.crt"),
-		"--kubelet-client-key=" + c.file("kubelet-client.key"),
+		"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key"),
+		"--client-ca-file=" + c.path("ca.crt"),
+		"--kubelet-certificate-authority=" + c.path("ca.crt"),
+		"--kubelet-client-certificate=" + c.path("kubelet-client.crt"),
+		"--kubelet-client-key=" + c.path("kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file=" + c.file("service-account.crt"),
-		"--service-account-signing-key-file=" + c.file("service-account.key"),
+		"--service-account-key-file=" + c.path("service-account.crt"),
+		"--service-account-signing-key-file=" + c.path("service-account.key"),
 		"--service-cluster-ip-range=" + ServiceCIDR,
 		"--shutdown-delay-duration=0s",
-		"--audit-policy-file=" + c.file("audit-policy.yaml"), "--audit-log-path=" + c.file("audit.log"),
-		// Tests read all of it; the default is to begin another file after 100 MB.
+		"--audit-policy-file=" + c.path("audit-policy.yaml"), "--audit-log-path=" + c.path("audit.log"),
+		// Tests read the whole log; by default the API server rotates it after 100 MB.
 		"--audit-log-maxsize=10000",
-	}, c.placeFlags()...)
+	}, c.networkFlags()...)
 }
 
-// placeFlags are those that depend on whether there are nodes and pods.
-func (c *Cluster) placeFlags() []string {
+// networkFlags are the flags that depend on whether there are nodes and pods.
+func (c *Cluster) networkFlags() []string {
 	if m := c.options.Machine; m != nil {
 		return []string{
 			"--bind-address=0.0.0.0", "--advertise-address=" + m.IP,
@@ -246,7 +246,7 @@ func (c *Cluster) placeFlags() []string {
 		// The endpoints of the `kubernetes` Service may not be a loopback address.
 		"--endpoint-reconciler-type=none",
 		"--authorization-mode=RBAC",
-		// Without a controller-manager nobody makes the `default` service account that a pod would need.
+		// Without a controller-manager nobody creates the `default` service account that a pod would need.
 		"--disable-admission-plugins=ServiceAccount",
 	}
 }
@@ -256,25 +256,25 @@ func (c *Cluster) writeFiles() error {
 	if c.CA, err = NewAuthority("e2e-ca"); err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.file("audit-policy.yaml"), []byte(auditPolicy), 0o600); err != nil {
+	if err := os.WriteFile(c.path("audit-policy.yaml"), []byte(auditPolicy), 0o600); err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.file("ca.crt"), c.CA.PEM, 0o600); err != nil {
+	if err := os.WriteFile(c.path("ca.crt"), c.CA.PEM, 0o600); err != nil {
 		return err
 	}
 	names := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", apiService}
 	if m := c.options.Machine; m != nil {
 		names = append(names, m.IP)
 	}
-	apiserver, err := c.CA.Serving("kube-apiserver", names...)
+	apiserver, err := c.CA.IssueServing("kube-apiserver", names...)
 	if err != nil {
 		return err
 	}
-	kubeletClient, err := c.CA.Client(KubeletClient)
+	kubeletClient, err := c.CA.IssueClient(KubeletClient)
 	if err != nil {
 		return err
 	}
-	if c.admin, err = c.CA.Client("admin", "system:masters"); err != nil {
+	if c.admin, err = c.CA.IssueClient("admin", "system:masters"); err != nil {
 		return err
 	}
 	serviceAccount, err := serviceAccountKey()
@@ -284,26 +284,26 @@ func (c *Cluster) writeFiles() error {
 	for name, pair := range map[string]KeyPair{
 		"apiserver": apiserver, "kubelet-client": kubeletClient, "admin": c.admin, "service-account": serviceAccount,
 	} {
-		if err := os.WriteFile(c.file(name+".crt"), pair.Cert, 0o600); err != nil {
+		if err := os.WriteFile(c.path(name+".crt"), pair.Cert, 0o600); err != nil {
 			return err
 		}
-		if err := os.WriteFile(c.file(name+".key"), pair.Key, 0o600); err != nil {
+		if err := os.WriteFile(c.path(name+".key"), pair.Key, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Cluster) file(name string) string { return filepath.Join(c.Dir, name) }
+func (c *Cluster) path(name string) string { return filepath.Join(c.Dir, name) }
 
-// TLSConfig of a client that trusts the API server and has no certificate of its own.
+// TLSConfig is for a client that trusts the API server and has no client certificate.
 func (c *Cluster) TLSConfig() *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.CA.PEM)
 	return &tls.Config{RootCAs: pool, ServerName: "localhost"}
 }
 
-// HTTPClient talks to the API server as administrator, with nothing of client-go in between.
+// HTTPClient is an administrator's client without client-go.
 func (c *Cluster) HTTPClient() (*http.Client, error) {
 	certificate, err := tls.X509KeyPair(c.admin.Cert, c.admin.Key)
 	if err != nil {
@@ -319,18 +319,18 @@ func (c *Cluster) HTTPClient() (*http.Client, error) {
 // URL of the API server.
 func (c *Cluster) URL() string { return "https://" + c.Address }
 
-// ready polls until the URL answers 200, and gives up early when the program has ended.
-func ready(ctx context.Context, p *process.Process, client *http.Client, url string) error {
-	last := errors.New("never asked")
+// waitReady polls until the URL answers 200, and gives up early if the program has ended.
+func waitReady(ctx context.Context, p *process.Process, client *http.Client, url string) error {
+	last := errors.New("no request was sent")
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		if last = probe(ctx, client, url); last == nil {
+		if last = checkOK(ctx, client, url); last == nil {
 			return nil
 		}
 		select {
 		case <-p.Done():
-			return fmt.Errorf("%s ended before it was ready (%v):\n%s", p.Name, p.Err(), p.LogTail(4096))
+			return fmt.Errorf("%s exited before it was ready (%v):\n%s", p.Name, p.Err(), p.LogTail(4096))
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w (last: %w):\n%s", p.Name, ctx.Err(), last, p.LogTail(4096))
 		case <-tick.C:
@@ -338,7 +338,7 @@ func ready(ctx context.Context, p *process.Process, client *http.Client, url str
 	}
 }
 
-func probe(ctx context.Context, client *http.Client, url string) error {
+func checkOK(ctx context.Context, client *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err

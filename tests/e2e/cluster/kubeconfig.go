@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// tokenSeconds is the life of a service-account token: an hour is more than a test run.
+// tokenSeconds is the lifetime of a service-account token: longer than a test run.
 const tokenSeconds = 3600
 
-// AdminConfig is a client-go configuration for the API server itself, without a sidecar. Its rate limit is off.
+// AdminConfig is a client-go configuration for direct requests to the API server, without a rate limit.
 func (c *Cluster) AdminConfig() *rest.Config {
 	return &rest.Config{
 		Host: c.URL(),
@@ -28,17 +28,17 @@ func (c *Cluster) AdminConfig() *rest.Config {
 	}
 }
 
-// UserKubeconfig writes a kubeconfig of a user with a client certificate and returns its path. The user may do nothing
-// until RBAC says otherwise.
+// UserKubeconfig writes a kubeconfig of a user with a client certificate and returns its path. The user has no
+// permissions unless RBAC grants some.
 func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) {
-	pair, err := c.CA.Client(user, groups...)
+	pair, err := c.CA.IssueClient(user, groups...)
 	if err != nil {
 		return "", err
 	}
 	return c.kubeconfig(user, &api.AuthInfo{ClientCertificateData: pair.Cert, ClientKeyData: pair.Key})
 }
 
-// ServiceAccountToken makes the service account, if need be, and a bound token for it.
+// ServiceAccountToken creates the service account if it does not exist, and returns a bound token for it.
 func (c *Cluster) ServiceAccountToken(ctx context.Context, namespace, name string) (string, error) {
 	client, err := kubernetes.NewForConfig(c.AdminConfig())
 	if err != nil {

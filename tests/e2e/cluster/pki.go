@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority that lives in memory.
+// Authority is a certificate authority in memory.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -25,20 +25,19 @@ type KeyPair struct {
 	Cert, Key []byte
 }
 
-// validity of every certificate: longer than a test run, shorter than a mistake. The start lies in the past for clocks
-// that step back.
+// The validity of every certificate is longer than a test run. It begins in the past in case the clock steps back.
 const (
 	validFor    = 24 * time.Hour
 	validBefore = time.Hour
 )
 
-// NewAuthority makes a self-signed authority.
+// NewAuthority creates a self-signed authority.
 func NewAuthority(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	template, err := certificate(name, nil)
+	template, err := certificateTemplate(name, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -52,12 +51,12 @@ func NewAuthority(name string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Authority{cert: cert, key: key, PEM: encode("CERTIFICATE", der)}, nil
+	return &Authority{cert: cert, key: key, PEM: encodePEM("CERTIFICATE", der)}, nil
 }
 
-// Serving issues a certificate for a server on the loopback addresses and the given names and addresses.
-func (a *Authority) Serving(name string, names ...string) (KeyPair, error) {
-	template, err := certificate(name, nil)
+// IssueServing issues a certificate for a server on the loopback addresses and the given names and addresses.
+func (a *Authority) IssueServing(name string, names ...string) (KeyPair, error) {
+	template, err := certificateTemplate(name, nil)
 	if err != nil {
 		return KeyPair{}, err
 	}
@@ -74,9 +73,10 @@ func (a *Authority) Serving(name string, names ...string) (KeyPair, error) {
 	return a.issue(template)
 }
 
-// Client issues a certificate for a user of the API: the common name is the user, the organisations are the groups.
-func (a *Authority) Client(user string, groups ...string) (KeyPair, error) {
-	template, err := certificate(user, groups)
+// IssueClient issues a certificate for a user of the API: the common name is the user, the organisations are the
+// groups.
+func (a *Authority) IssueClient(user string, groups ...string) (KeyPair, error) {
+	template, err := certificateTemplate(user, groups)
 	if err != nil {
 		return KeyPair{}, err
 	}
@@ -97,10 +97,10 @@ func (a *Authority) issue(template *x509.Certificate) (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, err
 	}
-	return KeyPair{Cert: encode("CERTIFICATE", der), Key: encode("PRIVATE KEY", keyDER)}, nil
+	return KeyPair{Cert: encodePEM("CERTIFICATE", der), Key: encodePEM("PRIVATE KEY", keyDER)}, nil
 }
 
-func certificate(name string, groups []string) (*x509.Certificate, error) {
+func certificateTemplate(name string, groups []string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func certificate(name string, groups []string) (*x509.Certificate, error) {
 	}, nil
 }
 
-// serviceAccountKey makes the key that signs service-account tokens: private and public part, PEM.
+// serviceAccountKey creates the key pair that signs service-account tokens, as PEM.
 func serviceAccountKey() (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -129,9 +129,9 @@ func serviceAccountKey() (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, err
 	}
-	return KeyPair{Cert: encode("PUBLIC KEY", public), Key: encode("EC PRIVATE KEY", private)}, nil
+	return KeyPair{Cert: encodePEM("PUBLIC KEY", public), Key: encodePEM("EC PRIVATE KEY", private)}, nil
 }
 
-func encode(kind string, der []byte) []byte {
+func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }

@@ -1,7 +1,7 @@
-// Package earlier has ctrlmesh as it was at an earlier commit, from which tests upgrade: its two programs, and what it applied to a
-// cluster.
+// Package earlier provides ctrlmesh as of an earlier commit, from which tests upgrade: its two programs and its
+// manifests.
 //
-// It is built once, into a directory of the cache. What it does in a cluster is the story package's business.
+// It is built once, into a directory of the cache. The lifecycle package runs it in a cluster.
 package earlier
 
 import (
@@ -20,13 +20,13 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
-// Commit to upgrade from. Replace it when upgrades from a later one are what people do (docs/adr/0042).
+// Commit is the commit to upgrade from. Replace it when people upgrade from a later one (docs/adr/0042).
 const Commit = "ca36910b2cd730d73a699ab55e1fa90637805cfa"
 
-// programs that are built.
+// programs lists the programs to build.
 var programs = []string{"ctrlmesh-proxy", "ctrlmesh-manager"}
 
-// Installation is what there was at the commit.
+// Installation holds the results of the build.
 type Installation struct {
 	// Proxy and Manager are the programs.
 	Proxy, Manager string
@@ -34,7 +34,7 @@ type Installation struct {
 	Deploy string
 }
 
-// Find names what was built, or says how to build it.
+// Find returns the cached build, or an error that says how to build it.
 func Find() (Installation, error) {
 	dir, err := cacheDir()
 	if err != nil {
@@ -49,11 +49,11 @@ func Find() (Installation, error) {
 	return found, nil
 }
 
-// Build makes it unless it is there, and tells `log` what it does. `target` is cargo's target folder of this checkout, whose dependencies
-// are used again: most are the same.
+// Build builds the commit unless it is cached, and logs to `log`. `target` is cargo's target directory of this
+// checkout: most dependencies are the same and are used again.
 func Build(target string, log io.Writer) error {
 	if found, err := Find(); err == nil {
-		fmt.Fprintf(log, "ctrlmesh of commit %s: built already, %s\n", Commit[:12], filepath.Dir(found.Proxy))
+		fmt.Fprintf(log, "ctrlmesh of commit %s: already built, %s\n", Commit[:12], filepath.Dir(found.Proxy))
 		return nil
 	}
 	begin := time.Now()
@@ -70,13 +70,13 @@ func Build(target string, log io.Writer) error {
 	if err := checkout(source, log); err != nil {
 		return err
 	}
-	if err := share(filepath.Join(target, "debug"), filepath.Join(own, "debug")); err != nil {
-		return fmt.Errorf("use what cargo has built again: %w", err)
+	if err := linkArtefacts(filepath.Join(target, "debug"), filepath.Join(own, "debug")); err != nil {
+		return fmt.Errorf("reuse dependencies that cargo has built: %w", err)
 	}
 	if err := build(source, own, log); err != nil {
 		return fmt.Errorf("build ctrlmesh of commit %s: %w", Commit[:12], err)
 	}
-	if err := take(source, own, dir); err != nil {
+	if err := storeBuild(source, own, dir); err != nil {
 		return err
 	}
 	fmt.Fprintf(log, "ctrlmesh of commit %s: built in %s, %s\n", Commit[:12], time.Since(begin).Round(time.Second), dir)
@@ -92,13 +92,13 @@ func cacheDir() (string, error) {
 	return filepath.Join(root, "earlier", Commit[:12]), nil
 }
 
-// checkout writes the commit's files. A clone without history gets them from where it was cloned.
+// checkout writes the commit's files. A clone without history fetches the commit from its origin.
 func checkout(dir string, log io.Writer) error {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		return errors.New("the build has no source positions: do not use -trimpath for the tests")
+		return errors.New("the binary has no source positions: do not use -trimpath for the tests")
 	}
-	// Elsewhere than at the root `git archive` has a part alone.
+	// Below the root `git archive` archives only that subdirectory.
 	root := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	git := func(arguments ...string) *exec.Cmd {
 		return exec.Command("git", append([]string{"-C", root}, arguments...)...)
@@ -129,7 +129,7 @@ func unpack(archive *exec.Cmd, dir string) error {
 	return err
 }
 
-// untar gives files the time of now: cargo takes what is older than its artefacts for built.
+// untar sets the modification time to now: cargo takes sources that are older than their artefacts for built.
 func untar(stream io.Reader, dir string) error {
 	for reader := tar.NewReader(stream); ; {
 		header, err := reader.Next()
@@ -164,7 +164,8 @@ func writeFile(path string, content io.Reader, mode os.FileMode) error {
 	return errors.Join(err, file.Close())
 }
 
-// build takes the features of the whole workspace and of tests, as `make build` does: with others dependencies would be others, too.
+// build enables the features of the whole workspace and of tests, as `make build` does: otherwise dependencies would be
+// built again.
 func build(source, target string, log io.Writer) error {
 	arguments := []string{"build", "--locked", "--workspace", "--example", "hello"}
 	for _, program := range programs {
@@ -177,8 +178,8 @@ func build(source, target string, log io.Writer) error {
 	return cargo.Run()
 }
 
-// take keeps programs and manifests. The last program comes last: where it is, everything is.
-func take(source, target, dir string) error {
+// storeBuild keeps programs and manifests. The last program is written last, so if it exists, all files do.
+func storeBuild(source, target, dir string) error {
 	deploy := filepath.Join(dir, "deploy")
 	if err := errors.Join(os.RemoveAll(deploy), os.Rename(filepath.Join(source, "deploy"), deploy)); err != nil {
 		return err
@@ -191,15 +192,15 @@ func take(source, target, dir string) error {
 	return nil
 }
 
-// share links cargo's artefacts of everything but this repository's own crates: those of the earlier commit have the same names, as cargo
-// names what lies in a workspace by its path there.
-func share(from, to string) error {
+// linkArtefacts links cargo's artefacts except those of this repository's crates: cargo names these by their path in
+// the workspace, so the earlier commit's have the same names.
+func linkArtefacts(from, to string) error {
 	for _, part := range []string{".fingerprint", "build", "deps"} {
 		err := filepath.WalkDir(filepath.Join(from, part), func(path string, entry os.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
-			if isOwn(entry.Name()) {
+			if isOwnCrate(entry.Name()) {
 				if entry.IsDir() {
 					return filepath.SkipDir
 				}
@@ -209,7 +210,7 @@ func share(from, to string) error {
 			if err != nil {
 				return err
 			}
-			return link(path, filepath.Join(to, relative), entry)
+			return hardLink(path, filepath.Join(to, relative), entry)
 		})
 		if errors.Is(err, os.ErrNotExist) {
 			continue // nothing is built yet
@@ -221,7 +222,7 @@ func share(from, to string) error {
 	return nil
 }
 
-func isOwn(name string) bool {
+func isOwnCrate(name string) bool {
 	name = strings.TrimPrefix(strings.ReplaceAll(name, "_", "-"), "lib")
 	for _, own := range []string{"ctrlmesh", "kube-rs-operator", "write-"} {
 		if strings.HasPrefix(name, own) {
@@ -231,8 +232,8 @@ func isOwn(name string) bool {
 	return false
 }
 
-// link takes no space, and keeps the times that cargo compares.
-func link(path, to string, entry os.DirEntry) error {
+// hardLink needs no space, and keeps the modification times that cargo compares.
+func hardLink(path, to string, entry os.DirEntry) error {
 	if entry.IsDir() {
 		return os.MkdirAll(to, 0o755)
 	}

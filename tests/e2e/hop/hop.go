@@ -1,6 +1,6 @@
-// Package hop is a reverse proxy in front of an API server that cleans paths before it forwards them: it decodes them, takes
-// backslashes for slashes, merges slashes and resolves dot segments, as nginx (`merge_slashes`, `proxy_pass` with a path) and
-// gateways do. It serves a cluster below a path, as Rancher does.
+// Package hop is a reverse proxy in front of an API server that cleans paths before it forwards them: it decodes them,
+// takes backslashes for slashes, merges slashes and resolves dot segments, as nginx (`merge_slashes`, `proxy_pass` with
+// a path) and gateways do. It serves a cluster below a path prefix, as Rancher does.
 package hop
 
 import (
@@ -14,10 +14,10 @@ import (
 	"sync"
 )
 
-// Prefix is the path below which the cluster is.
+// Prefix is the path prefix of the cluster.
 const Prefix = "/k8s/clusters/c-1"
 
-// OtherCluster is the answer to whatever is not below Prefix.
+// OtherCluster is the response to every path outside of Prefix.
 const OtherCluster = "foreign objects of another cluster"
 
 // Hop is a running reverse proxy.
@@ -28,7 +28,7 @@ type Hop struct {
 	cleaned []string
 }
 
-// Start begins to forward to the API server.
+// Start starts forwarding to the API server.
 func Start(apiServer *url.URL, config *tls.Config) *Hop {
 	hop := &Hop{}
 	proxy := &httputil.ReverseProxy{
@@ -59,17 +59,17 @@ func Start(apiServer *url.URL, config *tls.Config) *Hop {
 // URL is the server URL of the cluster, for a kubeconfig.
 func (h *Hop) URL() string { return h.server.URL + Prefix }
 
-// Cleaned are the requests that came with a path that meant something else to the hop than to the API server.
-func (h *Hop) Cleaned() []string {
+// CleanedRequests returns the requests whose path the proxy reads differently than the API server.
+func (h *Hop) CleanedRequests() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]string(nil), h.cleaned...)
 }
 
-// Stop ends it.
+// Stop closes the proxy.
 func (h *Hop) Stop() { h.server.Close() }
 
-// Clean is what becomes of a decoded path.
+// Clean returns the cleaned form of a decoded path.
 func Clean(decoded string) string {
 	slashed := strings.ReplaceAll(decoded, `\`, "/")
 	cleaned := path.Clean("/" + slashed)

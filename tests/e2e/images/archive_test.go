@@ -18,18 +18,19 @@ import (
 	"time"
 )
 
-// TestArchive reads an archive back as a registry or a node does, and runs what is in it where there is nothing else.
+// TestArchive reads an archive as a registry or a node does, and runs its program in a root directory without other
+// files.
 func TestArchive(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "authorities")
 	check(t, os.WriteFile(file, []byte("nobody"), 0o600))
 	image := Image{
 		Name: "registry.example/team/hello:1.2", Entrypoint: []string{"/hello"}, User: "1359:1360",
-		Files:  map[string]string{"/hello": hello(t), "/etc/ssl/authorities": file},
+		Files:  map[string]string{"/hello": buildHello(t), "/etc/ssl/authorities": file},
 		Labels: map[string]string{"title": "hello"}, Compressed: true,
 	}
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	check(t, image.Write(archive))
-	read := must(open(archive))(t)
+	read := must(openArchive(archive))(t)
 
 	annotations := map[string]string{
 		"io.containerd.image.name": "registry.example/team/hello:1.2", "org.opencontainers.image.ref.name": "1.2",
@@ -48,7 +49,7 @@ func TestArchive(t *testing.T) {
 	}
 	if !slices.Equal(config.Config.Entrypoint, []string{"/hello"}) || config.Config.User != "1359:1360" ||
 		config.Config.Labels["title"] != "hello" {
-		t.Errorf("it runs %+v", config.Config)
+		t.Errorf("the image runs %+v", config.Config)
 	}
 	want := []string{
 		"etc/ drwxr-xr-x", "etc/ssl/ drwxr-xr-x", "tmp/ dtrwxrwxrwx", "etc/ssl/authorities -rw-r--r--", "hello -rwxr-xr-x",
@@ -57,19 +58,19 @@ func TestArchive(t *testing.T) {
 	for _, entry := range read.entries {
 		got = append(got, entry.Name+" "+entry.FileInfo().Mode().String())
 		if entry.Uid != 0 || entry.Gid != 0 || !entry.ModTime.Equal(time.Unix(0, 0)) {
-			t.Errorf("%s is of user %d and group %d, changed at %s", entry.Name, entry.Uid, entry.Gid, entry.ModTime)
+			t.Errorf("%s belongs to user %d and group %d, modified at %s", entry.Name, entry.Uid, entry.Gid, entry.ModTime)
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("it has %q, not %q", got, want)
+		t.Errorf("the image contains %q, not %q", got, want)
 	}
-	if said, want := run(t, read), "user 1359 group 1360\netc\nhello\ntmp\n"; said != want {
-		t.Errorf("it says %q, not %q", said, want)
+	if said, want := runImage(t, read), "user 1359 group 1360\netc\nhello\ntmp\n"; said != want {
+		t.Errorf("the program prints %q, not %q", said, want)
 	}
 }
 
-// TestSameBytes writes the same files another time: who builds a release again can compare.
-func TestSameBytes(t *testing.T) {
+// TestArchiveIsReproducible writes the same files twice: people who rebuild a release can compare it.
+func TestArchiveIsReproducible(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	image := Image{Name: "hello:1", Files: map[string]string{"/b": file, "/a": file, "/c/d": file}, Compressed: true}
 	var archives [][]byte
@@ -86,8 +87,8 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// archived is an archive, read by digests alone.
-type archived struct {
+// openedArchive is an archive whose content was found by digests alone.
+type openedArchive struct {
 	index   descriptor
 	config  configFile
 	entries []*tar.Header
@@ -106,8 +107,8 @@ type configFile struct {
 	}
 }
 
-func open(archive string) (archived, error) {
-	var found archived
+func openArchive(archive string) (openedArchive, error) {
+	var found openedArchive
 	content, err := os.ReadFile(archive)
 	if err != nil {
 		return found, err
@@ -121,24 +122,24 @@ func open(archive string) (archived, error) {
 		return found, err
 	}
 	if len(index.Manifests) != 1 || string(blobs["oci-layout"]) != `{"imageLayoutVersion":"1.0.0"}` {
-		return found, errors.New("it is no layout of one image")
+		return found, errors.New("the file is not an OCI layout of one image")
 	}
 	found.index = index.Manifests[0]
 	var manifest struct {
 		Config descriptor
 		Layers []descriptor
 	}
-	if err := blob(blobs, found.index, manifestType, &manifest); err != nil {
+	if err := readBlob(blobs, found.index, manifestType, &manifest); err != nil {
 		return found, err
 	}
-	if err := blob(blobs, manifest.Config, configType, &found.config); err != nil {
+	if err := readBlob(blobs, manifest.Config, configType, &found.config); err != nil {
 		return found, err
 	}
 	if len(manifest.Layers) != 1 {
-		return found, errors.New("it has other than one layer")
+		return found, errors.New("the image does not have exactly one layer")
 	}
 	var layer []byte
-	if err := blob(blobs, manifest.Layers[0], gzipType, &layer); err != nil {
+	if err := readBlob(blobs, manifest.Layers[0], gzipType, &layer); err != nil {
 		return found, err
 	}
 	unpacked, err := gzip.NewReader(bytes.NewReader(layer))
@@ -149,17 +150,17 @@ func open(archive string) (archived, error) {
 		return found, err
 	}
 	if !slices.Equal(found.config.RootFS.DiffIDs, []string{digestOf(layer)}) {
-		return found, errors.New("the layer is not the one of the configuration")
+		return found, errors.New("the layer's digest differs from the one in the configuration")
 	}
 	found.entries, found.files, err = untar(layer)
 	return found, err
 }
 
-// blob finds content, and checks what is said about it.
-func blob(blobs map[string][]byte, of descriptor, mediaType string, into any) error {
-	content, ok := blobs["blobs/"+strings.Replace(of.Digest, ":", "/", 1)]
-	if !ok || digestOf(content) != of.Digest || len(content) != of.Size || of.MediaType != mediaType {
-		return errors.New("there is no such blob: " + of.MediaType + " " + of.Digest)
+// readBlob returns a blob and checks its descriptor.
+func readBlob(blobs map[string][]byte, want descriptor, mediaType string, into any) error {
+	content, ok := blobs["blobs/"+strings.Replace(want.Digest, ":", "/", 1)]
+	if !ok || digestOf(content) != want.Digest || len(content) != want.Size || want.MediaType != mediaType {
+		return errors.New("no such blob: " + want.MediaType + " " + want.Digest)
 	}
 	if raw, ok := into.(*[]byte); ok {
 		*raw = content
@@ -189,9 +190,10 @@ func untar(content []byte) ([]*tar.Header, map[string][]byte, error) {
 	}
 }
 
-// run is what a runtime does, in short: the files become the root of a process that is who the image says. Who is not root is given
-// these two users in a namespace alone; where that is forbidden the test fails, and says so.
-func run(t *testing.T, image archived) string {
+// runImage runs the image in a few lines, as a runtime does: its files become the root directory of a process of the
+// image's user. Without root, these two users exist only in a user namespace; where that is forbidden, the test fails
+// and says so.
+func runImage(t *testing.T, image openedArchive) string {
 	t.Helper()
 	root := t.TempDir()
 	check(t, os.Chmod(root, 0o755))
@@ -216,13 +218,13 @@ func run(t *testing.T, image archived) string {
 	}
 	output, err := command.CombinedOutput()
 	if err != nil {
-		t.Fatalf("it does not run: %v: %s", err, output)
+		t.Fatalf("the program failed: %v: %s", err, output)
 	}
 	return string(output)
 }
 
-// hello builds the program of testdata, with more arguments for the compiler.
-func hello(t *testing.T, args ...string) string {
+// buildHello builds the program in testdata, with extra arguments for `go build`.
+func buildHello(t *testing.T, args ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "hello")
 	args = append(append([]string{"build", "-o", program}, args...), "./testdata/hello")

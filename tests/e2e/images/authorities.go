@@ -7,8 +7,9 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// Authorities are those that Mozilla lets vouch for servers, as PEM. Where it does so under a condition, which a file can't say, the
-// authority is left out. The version in go.mod says of which day they are; a file of this machine would say nothing.
+// Authorities returns, as PEM, the authorities that Mozilla trusts for servers. Those that it trusts only with
+// constraints are left out, because a PEM file can't express these. The version in go.mod decides which ones; a file of
+// the build machine would be arbitrary.
 func Authorities() ([]byte, error) {
 	var file bytes.Buffer
 	for root := range bundle.Roots() {

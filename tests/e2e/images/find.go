@@ -11,7 +11,8 @@ import (
 	"runtime"
 )
 
-// Find looks in a directory that a Release has filled for the archive of a program for this machine, and tells the name of the image in it.
+// Find returns the archive of a program for this machine in a directory that a Release has filled, and the name of the
+// image in it.
 func Find(archives, program string) (archive, name string, err error) {
 	pattern := filepath.Join(archives, fmt.Sprintf("%s-*-linux-%s.tar", program, runtime.GOARCH))
 	found, err := filepath.Glob(pattern)
@@ -19,17 +20,17 @@ func Find(archives, program string) (archive, name string, err error) {
 		return "", "", err
 	}
 	if len(found) != 1 {
-		return "", "", fmt.Errorf("there are %d archives %s, not one; `make images` writes one of each version", len(found), pattern)
+		return "", "", fmt.Errorf("found %d archives %s, want one; `make images` writes one of each version", len(found), pattern)
 	}
-	name, err = nameIn(found[0])
+	name, err = imageNameIn(found[0])
 	if err != nil {
 		return "", "", fmt.Errorf("%s: %w", found[0], err)
 	}
 	return found[0], name, nil
 }
 
-// nameIn an archive is the one that containerd gives its image.
-func nameIn(archive string) (string, error) {
+// imageNameIn returns the name that containerd gives to the image in an archive.
+func imageNameIn(archive string) (string, error) {
 	file, err := os.Open(archive)
 	if err != nil {
 		return "", err
@@ -38,7 +39,7 @@ func nameIn(archive string) (string, error) {
 	for entries := tar.NewReader(file); ; {
 		header, err := entries.Next()
 		if errors.Is(err, io.EOF) {
-			return "", errors.New("it is no OCI layout: it has no index.json")
+			return "", errors.New("the file is not an OCI layout: it has no index.json")
 		}
 		if err != nil {
 			return "", err
@@ -51,7 +52,7 @@ func nameIn(archive string) (string, error) {
 			return "", err
 		}
 		if len(index.Manifests) != 1 || index.Manifests[0].Annotations[nameAnnotation] == "" {
-			return "", errors.New("it does not have one image with a name")
+			return "", errors.New("the archive does not have exactly one image with a name")
 		}
 		return index.Manifests[0].Annotations[nameAnnotation], nil
 	}

@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-// TestFind finds what a release has made, by the program's name alone.
+// TestFind finds the archive of a release by the program's name alone.
 func TestFind(t *testing.T) {
 	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example/mesh", Version: "1.2"}
-	static := must(os.ReadFile(hello(t)))(t)
-	for _, image := range releases {
+	static := must(os.ReadFile(buildHello(t)))(t)
+	for _, image := range releasedImages {
 		check(t, os.WriteFile(filepath.Join(release.Programs, image.program), static, 0o755))
 	}
 	for at, made := range must(release.Make())(t) {
-		archive, name, err := Find(release.Archives, releases[at].program)
-		if err != nil || archive != made.Archive || name != made.Name {
-			t.Errorf("found are %s of %s, %v, not %s of %s", name, archive, err, made.Name, made.Archive)
+		archive, name, err := Find(release.Archives, releasedImages[at].program)
+		if err != nil || archive != made.Path || name != made.Name {
+			t.Errorf("found %s in %s, %v, want %s in %s", name, archive, err, made.Name, made.Path)
 		}
 	}
 }
 
-// TestFindRefuses what leaves a choice, or none.
+// TestFindRefuses: several archives of a program are an error, and so is none.
 func TestFindRefuses(t *testing.T) {
 	file := func(version string) string { return "hello-" + version + "-linux-" + runtime.GOARCH + ".tar" }
 	empty := filepath.Join(t.TempDir(), "empty.tar")
@@ -34,11 +34,11 @@ func TestFindRefuses(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"nothing":           {nil, "there are 0 archives"},
-		"another's machine": {map[string]string{"hello-1-linux-riscv64.tar": empty}, "there are 0 archives"},
-		"two versions":      {map[string]string{file("1"): empty, file("2"): empty}, "there are 2 archives"},
-		"no layout":         {map[string]string{file("1"): empty}, "it has no index.json"},
-		"no name":           {map[string]string{file("1"): nameless}, "one image with a name"},
+		"no archive":         {nil, "found 0 archives"},
+		"other architecture": {map[string]string{"hello-1-linux-riscv64.tar": empty}, "found 0 archives"},
+		"two versions":       {map[string]string{file("1"): empty, file("2"): empty}, "found 2 archives"},
+		"not a layout":       {map[string]string{file("1"): empty}, "it has no index.json"},
+		"no name":            {map[string]string{file("1"): nameless}, "one image with a name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -1,5 +1,5 @@
-// Package images makes OCI archives of programs of this machine, without a daemon: those that `make images` hands to people, and those
-// that the real node of the tests runs. Building the programs is somebody else's business.
+// Package images writes OCI archives of programs on this machine, without a daemon: those that `make images` publishes,
+// and those that the real node of the tests runs. It does not build the programs.
 package images
 
 import (
@@ -19,23 +19,23 @@ import (
 	"strings"
 )
 
-// Image is a container image of one layer, made in memory. The same files make the same bytes, wherever and whenever.
+// Image is a container image of one layer, built in memory. The same files always give the same bytes.
 type Image struct {
-	// Name with a tag. Not `latest`, for which kubelet pulls.
+	// Name includes a tag; not `latest`, because kubelet always pulls that.
 	Name       string
 	Entrypoint []string
-	// User is a number, as there is no passwd file; empty is root.
+	// User is a number, because the image has no passwd file; empty means root.
 	User string
-	// Files are paths of the image and where their content comes from. A file keeps only whether it can be executed.
+	// Files maps paths in the image to source files. Of a source file's mode only the executable bit is kept.
 	Files map[string]string
-	// Architecture as Go names it; empty is this machine's.
+	// Architecture uses Go's names; empty means this machine's.
 	Architecture string
 	Labels       map[string]string
-	// Compressed is for registries. Where nothing is sent anywhere it costs more than it saves.
+	// Compressed is for registries. Locally, compressing costs more time than it saves.
 	Compressed bool
 }
 
-// descriptor and platform: opencontainers/image-spec, descriptor.md and image-index.md.
+// See opencontainers/image-spec, descriptor.md and image-index.md.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -55,14 +55,14 @@ const (
 	gzipType     = layerType + "+gzip"
 	manifestType = "application/vnd.oci.image.manifest.v1+json"
 	indexType    = "application/vnd.oci.image.index.v1+json"
-	// nameAnnotation is where containerd looks for an image's whole name.
+	// nameAnnotation is where containerd looks for an image's full name.
 	nameAnnotation = "io.containerd.image.name"
 )
 
-// Write makes an archive as the OCI image layout says (opencontainers/image-spec, image-layout.md). Its annotations are those that
-// BuildKit's archives have: containerd takes the whole name, other programs the tag.
+// Write writes an archive in the OCI image layout (opencontainers/image-spec, image-layout.md). It has the annotations
+// of BuildKit's archives: containerd reads the full name, other programs the tag.
 func (i Image) Write(archive string) error {
-	layer, err := i.layer()
+	layer, err := i.layerTar()
 	if err != nil {
 		return err
 	}
@@ -72,14 +72,14 @@ func (i Image) Write(archive string) error {
 		blobs["blobs/"+strings.Replace(digest, ":", "/", 1)] = content
 		return descriptor{MediaType: mediaType, Digest: digest, Size: len(content)}
 	}
-	config, err := json.Marshal(i.config(digestOf(layer)))
+	config, err := json.Marshal(i.imageConfig(digestOf(layer)))
 	if err != nil {
 		return err
 	}
 	mediaType := layerType
 	if i.Compressed {
 		mediaType = gzipType
-		if layer, err = compressed(layer); err != nil {
+		if layer, err = compress(layer); err != nil {
 			return err
 		}
 	}
@@ -101,8 +101,8 @@ func (i Image) Write(archive string) error {
 	return writeArchive(archive, blobs)
 }
 
-// config has no time: nobody needs to know when, and everybody may compare.
-func (i Image) config(layer string) map[string]any {
+// imageConfig sets no creation time, so that builds are reproducible.
+func (i Image) imageConfig(layer string) map[string]any {
 	config := map[string]any{"Entrypoint": i.Entrypoint, "User": i.User, "Env": []string{"PATH=/usr/bin:/bin"}}
 	if len(i.Labels) > 0 {
 		config["Labels"] = i.Labels
@@ -119,7 +119,7 @@ func (i Image) tag() string { return i.Name[strings.LastIndex(i.Name, ":")+1:] }
 
 func digestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
-func compressed(content []byte) ([]byte, error) {
+func compress(content []byte) ([]byte, error) {
 	var buffer bytes.Buffer
 	w, err := gzip.NewWriterLevel(&buffer, gzip.BestCompression)
 	if err != nil {
@@ -153,8 +153,8 @@ func writeArchive(name string, files map[string][]byte) error {
 	return file.Close()
 }
 
-// layer is a tar of the files and the directories above them, and of /tmp, which programs expect.
-func (i Image) layer() ([]byte, error) {
+// layerTar returns a tar of the files, the directories above them, and /tmp, which programs expect.
+func (i Image) layerTar() ([]byte, error) {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
 	dirs := map[string]int64{"tmp": 0o1777}

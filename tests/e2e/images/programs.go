@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// WithLibraries adds what a program is linked to at run time, from this machine: an image of a debug build then needs no build of
-// its own. A static program has none.
+// WithLibraries adds the shared libraries that a program needs at run time, from this machine, so that an image of a
+// debug build needs no separate build. A static program has none.
 func (i Image) WithLibraries(ctx context.Context) (Image, error) {
 	files := maps.Clone(i.Files)
 	for _, program := range i.Files {
-		libraries, err := libraries(ctx, program)
+		libraries, err := sharedLibraries(ctx, program)
 		if err != nil {
 			return i, err
 		}
@@ -28,11 +28,11 @@ func (i Image) WithLibraries(ctx context.Context) (Image, error) {
 	return i, nil
 }
 
-// libraries asks the program's own dynamic linker, which lists itself too.
-func libraries(ctx context.Context, program string) ([]string, error) {
+// sharedLibraries asks the program's dynamic linker, which also lists itself.
+func sharedLibraries(ctx context.Context, program string) ([]string, error) {
 	file, err := elf.Open(program)
 	if errors.As(err, new(*elf.FormatError)) {
-		return nil, nil // no program
+		return nil, nil // not an ELF file
 	}
 	if err != nil {
 		return nil, err
@@ -60,11 +60,11 @@ func libraries(ctx context.Context, program string) ([]string, error) {
 	return found, nil
 }
 
-// staticFor names the architecture that a program is for, as Go does, if the program runs where there is no file but itself.
-func staticFor(program string) (string, error) {
+// staticArchitecture returns the architecture of a program, as Go names it. It fails unless the program is static.
+func staticArchitecture(program string) (string, error) {
 	file, err := elf.Open(program)
 	if err != nil {
-		return "", fmt.Errorf("%s is no program for Linux: %w", program, err)
+		return "", fmt.Errorf("%s is not a program for Linux: %w", program, err)
 	}
 	defer file.Close()
 	for _, part := range file.Progs {
@@ -72,10 +72,10 @@ func staticFor(program string) (string, error) {
 			return "", fmt.Errorf("%s is not static: it needs a dynamic linker, which an image from scratch does not have", program)
 		}
 	}
-	// A static program that can lie anywhere in memory has a dynamic section, too.
+	// A static position-independent program also has a dynamic section.
 	needed, err := file.ImportedLibraries()
 	if err != nil {
-		return "", fmt.Errorf("read what %s is linked to: %w", program, err)
+		return "", fmt.Errorf("read the libraries of %s: %w", program, err)
 	}
 	if len(needed) > 0 {
 		return "", fmt.Errorf("%s is not static: it needs %s", program, strings.Join(needed, ", "))
@@ -86,5 +86,5 @@ func staticFor(program string) (string, error) {
 	case elf.EM_AARCH64:
 		return "arm64", nil
 	}
-	return "", fmt.Errorf("%s is for %s, and images are for amd64 and arm64", program, file.Machine)
+	return "", fmt.Errorf("%s is for %s, images support only amd64 and arm64", program, file.Machine)
 }

@@ -8,43 +8,45 @@ import (
 )
 
 const (
-	// sidecarLimit in bytes, of an archive and of the files in it: every node pulls it, and every pod of an operator waits for it.
+	// sidecarLimit bounds the size in bytes of the sidecar's archive and of the files in it: every node pulls it, and
+	// every pod of an operator waits for it.
 	sidecarLimit = 30_000_000
 	// authoritiesPath is where TLS libraries look first.
 	authoritiesPath = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// Release is what people install: images of one program each, and what it needs to speak TLS.
+// Release describes the images that people install: one program each, with the authorities that it needs for TLS.
 type Release struct {
-	// Programs is a directory with the programs, static ones.
+	// Programs is a directory with static programs.
 	Programs string
-	// Archives is a directory for what is made.
+	// Archives is the output directory.
 	Archives string
-	// Registry is what the images' names begin with.
+	// Registry is the prefix of the images' names.
 	Registry string
 	Version  string
 }
 
-// Made is an archive. Sizes are in bytes: of the archive, and of the files that a node has of it.
-type Made struct {
-	Name, Platform, Archive string
-	Compressed, Unpacked    int64
+// Archive is a written archive. Compressed is its size in bytes, Unpacked that of its files on a node.
+type Archive struct {
+	Name, Platform, Path string
+	Compressed, Unpacked int64
 }
 
-type released struct {
+type releasedImage struct {
 	program, user string
-	// limit in bytes; 0 is none.
+	// limit in bytes; 0 means no limit.
 	limit int64
 }
 
-// What a pod's specification says about users must be true without it, too: images/Dockerfile has the same, a test compares.
-var releases = []released{
+// Images run as the same users as the pods, even if a pod's specification names none. images/Dockerfile has the same
+// users; a test compares.
+var releasedImages = []releasedImage{
 	{program: "ctrlmesh-proxy", user: "1359:1359", limit: sidecarLimit},
 	{program: "ctrlmesh-manager", user: "65532:65532"},
 }
 
 // Make writes an archive for each image.
-func (r Release) Make() ([]Made, error) {
+func (r Release) Make() ([]Archive, error) {
 	if err := os.MkdirAll(r.Archives, 0o755); err != nil {
 		return nil, err
 	}
@@ -56,9 +58,9 @@ func (r Release) Make() ([]Made, error) {
 	if err := os.WriteFile(authorities, text, 0o644); err != nil {
 		return nil, err
 	}
-	var all []Made
-	for _, image := range releases {
-		made, err := r.make(image, authorities)
+	var all []Archive
+	for _, image := range releasedImages {
+		made, err := r.makeArchive(image, authorities)
 		if err != nil {
 			return nil, err
 		}
@@ -67,41 +69,41 @@ func (r Release) Make() ([]Made, error) {
 	return all, nil
 }
 
-func (r Release) make(of released, authorities string) (Made, error) {
-	program := filepath.Join(r.Programs, of.program)
-	architecture, err := staticFor(program)
+func (r Release) makeArchive(released releasedImage, authorities string) (Archive, error) {
+	program := filepath.Join(r.Programs, released.program)
+	architecture, err := staticArchitecture(program)
 	if err != nil {
-		return Made{}, err
+		return Archive{}, err
 	}
-	inside := "/" + of.program
+	inside := "/" + released.program
 	image := Image{
-		Name: fmt.Sprintf("%s/%s:%s", r.Registry, of.program, r.Version), Entrypoint: []string{inside}, User: of.user,
+		Name: fmt.Sprintf("%s/%s:%s", r.Registry, released.program, r.Version), Entrypoint: []string{inside}, User: released.user,
 		Files:        map[string]string{inside: program, authoritiesPath: authorities},
 		Architecture: architecture, Compressed: true,
 		Labels: map[string]string{
-			"org.opencontainers.image.title":    of.program,
+			"org.opencontainers.image.title":    released.program,
 			"org.opencontainers.image.version":  r.Version,
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		},
 	}
-	made := Made{
+	made := Archive{
 		Name: image.Name, Platform: "linux/" + architecture,
-		Archive: filepath.Join(r.Archives, fmt.Sprintf("%s-%s-linux-%s.tar", of.program, r.Version, architecture)),
+		Path: filepath.Join(r.Archives, fmt.Sprintf("%s-%s-linux-%s.tar", released.program, r.Version, architecture)),
 	}
-	if err := image.Write(made.Archive); err != nil {
+	if err := image.Write(made.Path); err != nil {
 		return made, err
 	}
 	if err := made.measure(image); err != nil {
 		return made, err
 	}
-	if largest := max(made.Compressed, made.Unpacked); of.limit > 0 && largest > of.limit {
-		err := fmt.Errorf("%s is too large: %d bytes, and may have %d", made.Archive, largest, of.limit)
-		return made, errors.Join(err, os.Remove(made.Archive))
+	if largest := max(made.Compressed, made.Unpacked); released.limit > 0 && largest > released.limit {
+		err := fmt.Errorf("%s is too large: %d bytes, and may have %d", made.Path, largest, released.limit)
+		return made, errors.Join(err, os.Remove(made.Path))
 	}
 	return made, nil
 }
 
-func (m *Made) measure(image Image) error {
+func (m *Archive) measure(image Image) error {
 	size := func(file string) (int64, error) {
 		info, err := os.Stat(file)
 		if err != nil {
@@ -110,7 +112,7 @@ func (m *Made) measure(image Image) error {
 		return info.Size(), nil
 	}
 	var err error
-	if m.Compressed, err = size(m.Archive); err != nil {
+	if m.Compressed, err = size(m.Path); err != nil {
 		return err
 	}
 	for _, source := range image.Files {

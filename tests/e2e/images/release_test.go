@@ -16,75 +16,78 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-const repository = "../../.."
+const repositoryRoot = "../../.."
 
-// TestRelease makes the images of stand-ins for both programs, and looks at what deploy and injection expect of them.
+// TestRelease builds the images from substitutes for both programs, and checks what deploy and injection expect of
+// them.
 func TestRelease(t *testing.T) {
-	program := must(os.ReadFile(hello(t)))(t)
-	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "docker.io/library", Version: version(t)}
-	for _, image := range releases {
+	program := must(os.ReadFile(buildHello(t)))(t)
+	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "docker.io/library", Version: workspaceVersion(t)}
+	for _, image := range releasedImages {
 		check(t, os.WriteFile(filepath.Join(release.Programs, image.program), program, 0o755))
 	}
 	all := must(release.Make())(t)
-	if len(all) != len(releases) {
+	if len(all) != len(releasedImages) {
 		t.Fatalf("%d archives were made", len(all))
 	}
 	for at, made := range all {
-		of := releases[at]
-		if want := "docker.io/library/" + deployed(t, of.program); made.Name != want {
-			t.Errorf("its name is %s, and kubelet asks for %s", made.Name, want)
+		of := releasedImages[at]
+		if want := "docker.io/library/" + deployedImage(t, of.program); made.Name != want {
+			t.Errorf("the image's name is %s, and kubelet asks for %s", made.Name, want)
 		}
 		if made.Platform != "linux/"+runtime.GOARCH {
 			t.Errorf("%s is for %s", made.Name, made.Platform)
 		}
-		read := must(open(made.Archive))(t)
+		read := must(openArchive(made.Path))(t)
 		if read.index.Annotations["io.containerd.image.name"] != made.Name {
-			t.Errorf("%s is called %v", made.Archive, read.index.Annotations)
+			t.Errorf("%s has the annotations %v", made.Path, read.index.Annotations)
 		}
 		if got := len(read.files[strings.Trim(authoritiesPath, "/")]); got < 100_000 {
-			t.Errorf("%s has authorities of %d bytes", made.Name, got)
+			t.Errorf("%s has %d bytes of authorities", made.Name, got)
 		}
 		if want := int64(len(program)) + int64(len(read.files[strings.Trim(authoritiesPath, "/")])); made.Unpacked != want {
-			t.Errorf("%s has %d bytes, and says %d", made.Name, want, made.Unpacked)
+			t.Errorf("the files of %s have %d bytes, reported are %d", made.Name, want, made.Unpacked)
 		}
-		if info := must(os.Stat(made.Archive))(t); made.Compressed != info.Size() {
-			t.Errorf("%s has %d bytes, and says %d", made.Archive, info.Size(), made.Compressed)
+		if info := must(os.Stat(made.Path))(t); made.Compressed != info.Size() {
+			t.Errorf("%s has %d bytes, reported are %d", made.Path, info.Size(), made.Compressed)
 		}
-		sameAsDockerfile(t, of.program, read)
+		assertSameAsDockerfile(t, of.program, read)
 	}
-	sidecar := must(open(all[0].Archive))(t).config.Config
-	names := text(t, "contract/src/names.rs")
-	if want := one(t, names, `PROGRAM: &str = "(.*)"`); !slices.Equal(sidecar.Entrypoint, []string{want}) {
-		t.Errorf("the sidecar's image runs %v, and kubelet is told of %s", sidecar.Entrypoint, want)
+	sidecar := must(openArchive(all[0].Path))(t).config.Config
+	names := readText(t, "contract/src/names.rs")
+	if want := firstMatch(t, names, `PROGRAM: &str = "(.*)"`); !slices.Equal(sidecar.Entrypoint, []string{want}) {
+		t.Errorf("the sidecar's image runs %v, and the pod runs %s", sidecar.Entrypoint, want)
 	}
-	if want := one(t, names, `UID: u32 = (\d+)`); sidecar.User != want+":"+want {
-		t.Errorf("the sidecar's image is run by %s, and rules spare %s", sidecar.User, want)
+	if want := firstMatch(t, names, `UID: u32 = (\d+)`); sidecar.User != want+":"+want {
+		t.Errorf("the sidecar's image runs as %s, and the redirect rules exempt %s", sidecar.User, want)
 	}
-	manager := must(open(all[1].Archive))(t).config.Config
-	deployment := text(t, "deploy/base/deployment.yaml")
-	if want := one(t, deployment, `runAsUser: (\d+)`) + ":" + one(t, deployment, `runAsGroup: (\d+)`); manager.User != want {
-		t.Errorf("the manager's image is run by %s, and its pods by %s", manager.User, want)
+	manager := must(openArchive(all[1].Path))(t).config.Config
+	deployment := readText(t, "deploy/base/deployment.yaml")
+	if want := firstMatch(t, deployment, `runAsUser: (\d+)`) + ":" + firstMatch(t, deployment, `runAsGroup: (\d+)`); manager.User != want {
+		t.Errorf("the manager's image runs as %s, and its pods as %s", manager.User, want)
 	}
 }
 
-// TestReleaseRefused has programs that must not become an image.
+// TestReleaseRefused uses programs that must not become an image.
 func TestReleaseRefused(t *testing.T) {
-	static := hello(t)
+	static := buildHello(t)
 	for name, test := range map[string]struct {
 		prepare func(program string) error
 		want    string
 	}{
-		"a program that needs a dynamic linker": {
-			func(program string) error { return os.Rename(hello(t, "-buildmode=pie"), program) }, "is not static",
+		"dynamically linked": {
+			func(program string) error { return os.Rename(buildHello(t, "-buildmode=pie"), program) }, "is not static",
 		},
-		"no program": {
-			func(program string) error { return os.WriteFile(program, []byte("#!/bin/sh"), 0o755) }, "is no program for Linux",
+		"not an executable": {
+			func(program string) error { return os.WriteFile(program, []byte("#!/bin/sh"), 0o755) }, "is not a program for Linux",
 		},
-		"a machine without images": {
-			func(program string) error { return os.WriteFile(program, compiledFor(t, static, elf.EM_RISCV), 0o755) }, "is for EM_RISCV",
+		"unsupported architecture": {
+			func(program string) error {
+				return os.WriteFile(program, programForMachine(t, static, elf.EM_RISCV), 0o755)
+			}, "is for EM_RISCV",
 		},
-		"nothing": {func(string) error { return nil }, "no such file"},
-		"too much": {func(program string) error {
+		"missing program": {func(string) error { return nil }, "no such file"},
+		"too large": {func(program string) error {
 			content, err := os.ReadFile(static)
 			if err != nil {
 				return err
@@ -103,32 +106,32 @@ func TestReleaseRefused(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 			if left := must(filepath.Glob(filepath.Join(release.Archives, "*.tar")))(t); len(left) > 0 {
-				t.Errorf("it left %v", left)
+				t.Errorf("%v is left", left)
 			}
 		})
 	}
 }
 
-// TestReleaseForAnother: an image is for the architecture of its program, whatever the machine that makes it.
-func TestReleaseForAnother(t *testing.T) {
-	static := hello(t)
+// TestReleaseForOtherArchitecture: an image has the architecture of its program, not of the machine that builds it.
+func TestReleaseForOtherArchitecture(t *testing.T) {
+	static := buildHello(t)
 	for platform, machine := range map[string]elf.Machine{"linux/amd64": elf.EM_X86_64, "linux/arm64": elf.EM_AARCH64} {
 		release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example", Version: "1"}
-		for _, image := range releases {
-			check(t, os.WriteFile(filepath.Join(release.Programs, image.program), compiledFor(t, static, machine), 0o755))
+		for _, image := range releasedImages {
+			check(t, os.WriteFile(filepath.Join(release.Programs, image.program), programForMachine(t, static, machine), 0o755))
 		}
 		for _, made := range must(release.Make())(t) {
-			read := must(open(made.Archive))(t)
+			read := must(openArchive(made.Path))(t)
 			said := read.config.OS + "/" + read.config.Architecture
 			if made.Platform != platform || said != platform || read.index.Platform.Architecture != read.config.Architecture {
-				t.Errorf("%s is for %s, %s and %+v, not %s", made.Archive, made.Platform, said, read.index.Platform, platform)
+				t.Errorf("%s is for %s, %s and %+v, not %s", made.Path, made.Platform, said, read.index.Platform, platform)
 			}
 		}
 	}
 }
 
-// compiledFor is a program that says that it is for another machine.
-func compiledFor(t *testing.T, program string, machine elf.Machine) []byte {
+// programForMachine returns a program whose ELF header names another machine.
+func programForMachine(t *testing.T, program string, machine elf.Machine) []byte {
 	t.Helper()
 	const offset = 18 // of e_machine in ELF's header
 	content := must(os.ReadFile(program))(t)
@@ -136,7 +139,7 @@ func compiledFor(t *testing.T, program string, machine elf.Machine) []byte {
 	return content
 }
 
-// TestAuthorities parses what TLS libraries will.
+// TestAuthorities parses the file as TLS libraries do.
 func TestAuthorities(t *testing.T) {
 	rest := must(Authorities())(t)
 	conditional := map[string]bool{}
@@ -151,45 +154,45 @@ func TestAuthorities(t *testing.T) {
 		}
 		certificate := must(x509.ParseCertificate(block.Bytes))(t)
 		if !certificate.IsCA {
-			t.Errorf("%s is no authority", certificate.Subject)
+			t.Errorf("%s is not an authority", certificate.Subject)
 		}
 		if conditional[string(block.Bytes)] {
-			t.Errorf("%s is trusted under a condition alone", certificate.Subject)
+			t.Errorf("%s is trusted only with constraints", certificate.Subject)
 		}
 		names[certificate.Subject.CommonName] = true
 	}
 	if len(strings.TrimSpace(string(rest))) > 0 || len(names) < 80 || !names["ISRG Root X1"] {
-		t.Errorf("%d authorities, and %d bytes that are none", len(names), len(rest))
+		t.Errorf("%d authorities, and %d other bytes", len(names), len(rest))
 	}
 }
 
-// TestDockerfileVersions: BuildKit's images are of the same version, by the same compiler.
+// TestDockerfileVersions: BuildKit's images have the same version and are compiled by the same compiler.
 func TestDockerfileVersions(t *testing.T) {
-	dockerfile := text(t, "images/Dockerfile")
-	got, want := one(t, dockerfile, `ARG RUST_VERSION=(.*)`), one(t, text(t, "rust-toolchain.toml"), `channel = "(.*)"`)
+	dockerfile := readText(t, "images/Dockerfile")
+	got, want := firstMatch(t, dockerfile, `ARG RUST_VERSION=(.*)`), firstMatch(t, readText(t, "rust-toolchain.toml"), `channel = "(.*)"`)
 	if got != want {
 		t.Errorf("images/Dockerfile takes Rust %s, and rust-toolchain.toml %s", got, want)
 	}
 	for _, found := range regexp.MustCompile(`ARG VERSION=(.*)`).FindAllStringSubmatch(dockerfile, -1) {
-		if found[1] != version(t) {
-			t.Errorf("images/Dockerfile calls itself %s, and Cargo.toml %s", found[1], version(t))
+		if found[1] != workspaceVersion(t) {
+			t.Errorf("images/Dockerfile calls itself %s, and Cargo.toml %s", found[1], workspaceVersion(t))
 		}
 	}
 }
 
-// sameAsDockerfile compares an archive with the stage of images/Dockerfile that makes the same image.
-func sameAsDockerfile(t *testing.T, program string, image archived) {
+// assertSameAsDockerfile compares an archive with the stage of images/Dockerfile that makes the same image.
+func assertSameAsDockerfile(t *testing.T, program string, image openedArchive) {
 	t.Helper()
-	_, stage, ok := strings.Cut(text(t, "images/Dockerfile"), "\nFROM scratch AS "+program+"\n")
+	_, stage, ok := strings.Cut(readText(t, "images/Dockerfile"), "\nFROM scratch AS "+program+"\n")
 	if !ok {
 		t.Fatalf("images/Dockerfile has no stage %s", program)
 	}
 	stage, _, _ = strings.Cut(stage, "\nFROM ")
 	config := image.config.Config
-	if want := `["` + strings.Join(config.Entrypoint, `", "`) + `"]`; one(t, stage, `ENTRYPOINT (.*)`) != want {
+	if want := `["` + strings.Join(config.Entrypoint, `", "`) + `"]`; firstMatch(t, stage, `ENTRYPOINT (.*)`) != want {
 		t.Errorf("images/Dockerfile does not run %s", want)
 	}
-	if got := one(t, stage, `USER (.*)`); got != config.User {
+	if got := firstMatch(t, stage, `USER (.*)`); got != config.User {
 		t.Errorf("images/Dockerfile runs it as %s, not %s", got, config.User)
 	}
 	var files []string
@@ -211,25 +214,25 @@ func sameAsDockerfile(t *testing.T, program string, image archived) {
 	}
 }
 
-// deployed is the name that deploy/ has for an image.
-func deployed(t *testing.T, name string) string {
+// deployedImage is the name that deploy/ has for an image.
+func deployedImage(t *testing.T, name string) string {
 	t.Helper()
-	kustomization := text(t, "deploy/images/kustomization.yaml")
-	return one(t, kustomization, `name: `+name+`\n  newName: (.*)\n`) + ":" + one(t, kustomization, `newName: `+name+`\n  newTag: (.*)\n`)
+	kustomization := readText(t, "deploy/images/kustomization.yaml")
+	return firstMatch(t, kustomization, `name: `+name+`\n  newName: (.*)\n`) + ":" + firstMatch(t, kustomization, `newName: `+name+`\n  newTag: (.*)\n`)
 }
 
-func version(t *testing.T) string {
+func workspaceVersion(t *testing.T) string {
 	t.Helper()
-	return one(t, text(t, "Cargo.toml"), `(?m)^version = "(.*)"$`)
+	return firstMatch(t, readText(t, "Cargo.toml"), `(?m)^version = "(.*)"$`)
 }
 
-func text(t *testing.T, file string) string {
+func readText(t *testing.T, file string) string {
 	t.Helper()
-	return string(must(os.ReadFile(filepath.Join(repository, file)))(t))
+	return string(must(os.ReadFile(filepath.Join(repositoryRoot, file)))(t))
 }
 
-// one is what stands there first.
-func one(t *testing.T, text, pattern string) string {
+// firstMatch returns the first submatch of a pattern in a text.
+func firstMatch(t *testing.T, text, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(text)
 	if found == nil {

@@ -1,9 +1,9 @@
-// Package kubelet plays the kubelet of one node, as far as a sidecar and the manager can tell: it watches the pods that are
+// Package kubelet is a fake kubelet of one node, as far as sidecars and managers can tell: it watches the pods that are
 // bound to the node, projects ConfigMaps and labels into their volumes, runs one program for each, restarts it when it
-// dies, reports the pods' status, and ends them when they are deleted.
+// exits, reports the pods' status, and stops them when they are deleted.
 //
-// It syncs a pod's volumes when the pod changes and after a period, and never because a ConfigMap changed: that is why the
-// manager touches pods. What the program is, the caller says.
+// It syncs a pod's volumes when the pod changes and after a period, never because a ConfigMap changed: that is why the
+// manager annotates pods. The caller decides what the program is.
 package kubelet
 
 import (
@@ -25,43 +25,43 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Options of a kubelet. All are needed but SyncPeriod.
+// Options of a kubelet. Only SyncPeriod is optional.
 type Options struct {
 	Client kubernetes.Interface
 	// Node is the `spec.nodeName` of the pods to run.
 	Node string
-	// Dir gets a directory for each pod. It must exist.
+	// Dir is an existing directory for the pods' directories.
 	Dir string
-	// SyncPeriod is after what time volumes are brought up to date when a pod does not change. Kubelet's default, a
-	// minute, if it is zero.
+	// SyncPeriod is the time after which volumes are synced if a pod does not change. Zero means kubelet's default, a
+	// minute.
 	SyncPeriod time.Duration
 	// Run starts a pod's program and returns when it is ready.
 	Run func(context.Context, Pod) (Container, error)
 }
 
-// Pod is what a program gets.
+// Pod is the environment of a program.
 type Pod struct {
 	Namespace, Name string
-	// IP is a loopback address of the pod's own.
+	// IP is a loopback address of this pod only.
 	IP string
-	// Dir is the pod's own directory; it outlives a restart of the program.
+	// Dir is the pod's directory; it outlives a restart of the program.
 	Dir string
-	// Chain is the volume with the chain and the plugins, PodInfo that with the labels.
+	// Chain is the volume with the chain and the plugins, PodInfo the one with the labels.
 	Chain, PodInfo *Volume
 }
 
 // Container is a running program.
 type Container interface {
-	// Done is closed when it has ended.
+	// Done is closed when the program has exited.
 	Done() <-chan struct{}
-	// Stop ends it in order.
+	// Stop terminates the program gracefully.
 	Stop() error
 }
 
-// defaultSyncPeriod: kubelet's `syncFrequency`.
+// defaultSyncPeriod is the default of kubelet's `syncFrequency`.
 const defaultSyncPeriod = time.Minute
 
-// Kubelet is a running player.
+// Kubelet is a running fake kubelet.
 type Kubelet struct {
 	options Options
 	ctx     context.Context
@@ -73,7 +73,7 @@ type Kubelet struct {
 	errors []error
 }
 
-// Start plays until Stop.
+// Start runs the fake kubelet until Stop.
 func Start(ctx context.Context, options Options) (*Kubelet, error) {
 	if options.SyncPeriod == 0 {
 		options.SyncPeriod = defaultSyncPeriod
@@ -86,13 +86,13 @@ func Start(ctx context.Context, options Options) (*Kubelet, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(options.Client, 0, informers.WithTweakListOptions(bound))
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { k.seen(object) },
+		AddFunc: func(object any) { k.podChanged(object) },
 		UpdateFunc: func(before, object any) {
-			if differs(before, object) {
-				k.seen(object)
+			if needsSync(before, object) {
+				k.podChanged(object)
 			}
 		},
-		DeleteFunc: func(object any) { k.gone(object) },
+		DeleteFunc: func(object any) { k.podDeleted(object) },
 	})
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func Start(ctx context.Context, options Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// Stop ends all programs in order, and tells what went wrong since the start.
+// Stop terminates all programs gracefully and returns the errors since the start.
 func (k *Kubelet) Stop() error {
 	k.cancel()
 	k.workers.Wait()
@@ -114,8 +114,8 @@ func (k *Kubelet) Stop() error {
 	return errors.Join(k.errors...)
 }
 
-// seen gives a pod to its worker.
-func (k *Kubelet) seen(object any) {
+// podChanged passes a pod to its worker.
+func (k *Kubelet) podChanged(object any) {
 	pod, isPod := object.(*core.Pod)
 	if !isPod {
 		return
@@ -135,18 +135,18 @@ func (k *Kubelet) seen(object any) {
 		k.pods[pod.UID] = w
 		k.workers.Go(w.run)
 	}
-	w.tell(pod)
+	w.notify(pod)
 }
 
-// differs tells whether kubelet would look at the pod again: a change of its status alone is no reason.
-func differs(before, after any) bool {
+// needsSync returns whether kubelet would sync the pod again: a change of its status alone is no reason.
+func needsSync(before, after any) bool {
 	old, isPod := before.(*core.Pod)
 	pod, isAlsoPod := after.(*core.Pod)
 	return !isPod || !isAlsoPod || pod.DeletionTimestamp != nil || !maps.Equal(old.Labels, pod.Labels) || !maps.Equal(old.Annotations, pod.Annotations)
 }
 
-// gone ends the worker of a pod that is no longer there.
-func (k *Kubelet) gone(object any) {
+// podDeleted stops the worker of a pod that no longer exists.
+func (k *Kubelet) podDeleted(object any) {
 	if last, isUnknown := object.(cache.DeletedFinalStateUnknown); isUnknown {
 		object = last.Obj
 	}
@@ -170,38 +170,38 @@ func (k *Kubelet) newWorker(pod *core.Pod) (*worker, error) {
 	dir := filepath.Join(k.options.Dir, pod.Name+"-"+string(pod.UID))
 	w := &worker{
 		kubelet: k, uid: pod.UID, changed: make(chan struct{}, 1), pod: pod,
-		about: Pod{Namespace: pod.Namespace, Name: pod.Name, IP: ip, Dir: dir},
+		info: Pod{Namespace: pod.Namespace, Name: pod.Name, IP: ip, Dir: dir},
 	}
-	if w.about.Chain, err = NewVolume(filepath.Join(dir, "chain")); err != nil {
+	if w.info.Chain, err = NewVolume(filepath.Join(dir, "chain")); err != nil {
 		return nil, err
 	}
-	if w.about.PodInfo, err = NewVolume(filepath.Join(dir, "podinfo")); err != nil {
+	if w.info.PodInfo, err = NewVolume(filepath.Join(dir, "podinfo")); err != nil {
 		return nil, err
 	}
 	w.ctx, w.cancel = context.WithCancel(k.ctx)
 	return w, nil
 }
 
-func (k *Kubelet) failed(err error) {
+func (k *Kubelet) recordError(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.errors = append(k.errors, err)
 }
 
-// Sync tells how a pod's chain volume came to be what it is.
+// Sync describes the swaps of a pod's chain volume.
 type Sync struct {
 	// Swaps counts how often the content was replaced.
 	Swaps int
-	// Last is when that was done last.
+	// Last is the time of the last swap.
 	Last time.Time
 }
 
-// Synced is the state of a pod's chain volume.
-func (k *Kubelet) Synced(namespace, name string) Sync {
+// SyncState returns the state of a pod's chain volume.
+func (k *Kubelet) SyncState(namespace, name string) Sync {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, w := range k.pods {
-		if w.about.Namespace == namespace && w.about.Name == name {
+		if w.info.Namespace == namespace && w.info.Name == name {
 			return w.synced
 		}
 	}

@@ -14,25 +14,25 @@ import (
 
 // The sources of the chain's projected volume, all optional (contract/src/names.rs).
 const (
-	// ChainConfigMap holds the document and its signature.
+	// ChainConfigMap contains the document and its signature.
 	ChainConfigMap = "ctrlmesh-chain"
 	pluginSlots    = 8
 )
 
-// PluginConfigMap is the name of a ConfigMap with plugins, from 0 to 7.
+// PluginConfigMap returns the name of a ConfigMap with plugins; slots are 0 to 7.
 func PluginConfigMap(slot int) string { return fmt.Sprintf("ctrlmesh-plugins-%d", slot) }
 
-// Ports of a sidecar (contract/src/names.rs), on each pod's own address.
+// Ports of a sidecar (contract/src/names.rs), on each pod's IP.
 const (
 	AdminPort = "5441"
 	APIPort   = "5443"
 )
 
-// ipAttempts: an address of 127.0.0.0/8 is seldom taken, but other test runs take theirs in the same way.
+// ipAttempts: an address of 127.0.0.0/8 is seldom taken, but other test runs choose theirs in the same way.
 const ipAttempts = 16
 
-// chainFiles asks for every source now (kubelet's `configMapAndSecretChangeDetectionStrategy: Get`). Later sources win, as in
-// a projected volume.
+// chainFiles reads every source now (kubelet's `configMapAndSecretChangeDetectionStrategy: Get`). Later sources win, as
+// in a projected volume.
 func chainFiles(ctx context.Context, client kubernetes.Interface, namespace string) (map[string][]byte, error) {
 	names := []string{ChainConfigMap}
 	for slot := range pluginSlots {
@@ -57,11 +57,11 @@ func chainFiles(ctx context.Context, client kubernetes.Interface, namespace stri
 	return files, nil
 }
 
-// freeIP finds a loopback address on which a sidecar can listen.
+// freeIP returns a loopback address on which a sidecar can listen.
 func freeIP() (string, error) {
 	var last error
 	for range ipAttempts {
-		// 127.0 is left to everything else on the machine.
+		// 127.0 is left to other programs of the machine.
 		ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 		if last = isFree(ip); last == nil {
 			return ip, nil

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Volume is a directory that changes the way kubelet changes a mounted volume: the files lie in a directory named by a
-// time stamp, `..data` points to it and is swapped atomically, and each visible file is a link through `..data`
+// Volume is a directory that changes like a volume mounted by kubelet: the files are in a directory named by a
+// timestamp, `..data` points to it and is swapped atomically, and each visible file is a link through `..data`
 // (kubernetes `pkg/volume/util/atomic_writer.go`).
 type Volume struct {
 	Dir     string
@@ -21,15 +21,15 @@ type Volume struct {
 	swaps   int
 }
 
-// NewVolume makes the directory, still without any file (an optional volume whose source does not exist).
+// NewVolume creates the directory without files, like an optional volume whose source does not exist.
 func NewVolume(dir string) (*Volume, error) {
 	return &Volume{Dir: dir}, os.MkdirAll(dir, 0o755)
 }
 
-// Sync replaces the content unless it is the same already, as kubelet does, and tells whether it did.
+// Sync replaces the content unless it is unchanged, as kubelet does, and returns whether it did.
 func (v *Volume) Sync(files map[string][]byte) (bool, error) {
 	if v.current != "" {
-		same, err := v.holds(files)
+		same, err := v.hasContent(files)
 		if err != nil || same {
 			return false, err
 		}
@@ -37,7 +37,7 @@ func (v *Volume) Sync(files map[string][]byte) (bool, error) {
 	return true, v.Write(files)
 }
 
-func (v *Volume) holds(files map[string][]byte) (bool, error) {
+func (v *Volume) hasContent(files map[string][]byte) (bool, error) {
 	present, err := os.ReadDir(v.current)
 	if err != nil || len(present) != len(files) {
 		return false, err
@@ -56,7 +56,7 @@ func (v *Volume) holds(files map[string][]byte) (bool, error) {
 	return true, nil
 }
 
-// Write replaces the whole content. Readers see either everything old or everything new.
+// Write replaces the whole content. Readers see either the old or the new content, never a mixture.
 func (v *Volume) Write(files map[string][]byte) error {
 	v.swaps++
 	stamp := fmt.Sprintf("..%s.%09d", time.Now().UTC().Format("2006_01_02_15_04_05"), v.swaps)
@@ -76,7 +76,7 @@ func (v *Volume) Write(files map[string][]byte) error {
 	if err := os.Rename(swap, filepath.Join(v.Dir, "..data")); err != nil {
 		return err
 	}
-	if err := v.link(files); err != nil {
+	if err := v.updateLinks(files); err != nil {
 		return err
 	}
 	previous := v.current
@@ -87,8 +87,9 @@ func (v *Volume) Write(files map[string][]byte) error {
 	return os.RemoveAll(previous)
 }
 
-// link makes the visible names for new files and removes those of files that are gone, as kubelet's AtomicWriter does.
-func (v *Volume) link(files map[string][]byte) error {
+// updateLinks creates the visible names of new files and removes those of deleted files, as kubelet's AtomicWriter
+// does.
+func (v *Volume) updateLinks(files map[string][]byte) error {
 	present, err := os.ReadDir(v.Dir)
 	if err != nil {
 		return err
@@ -117,7 +118,8 @@ func (v *Volume) link(files map[string][]byte) error {
 	return nil
 }
 
-// Labels are the files of a downward-API volume with an item `labels` for `metadata.labels`: `key="value"` lines, sorted.
+// Labels returns the files of a downward-API volume with an item `labels` for `metadata.labels`: sorted lines
+// `key="value"`.
 func Labels(labels map[string]string) map[string][]byte {
 	lines := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// restartDelay is between two starts of a program that ended. Kubelet's grows from 10 s.
+	// restartDelay is the pause before a program is restarted. Kubelet's backoff starts at 10 s.
 	restartDelay = 100 * time.Millisecond
-	// retryDelay is between attempts at something that the API server did not answer.
+	// retryDelay is the pause after a failed request to the API server.
 	retryDelay = 100 * time.Millisecond
 )
 
-// worker is one pod's life. Only its own goroutine touches volumes and program.
+// worker runs one pod. Only its own goroutine accesses volumes and program.
 type worker struct {
 	kubelet *Kubelet
 	uid     types.UID
-	about   Pod
+	info    Pod
 	changed chan struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -37,14 +37,14 @@ type worker struct {
 	restarts int32
 }
 
-// start of a program that is under way or over.
-type start struct {
+// startResult is the result of starting a program.
+type startResult struct {
 	container Container
 	err       error
 }
 
-// tell that the pod has changed. Kubelet, too, only ever looks at the newest.
-func (w *worker) tell(pod *core.Pod) {
+// notify passes a changed pod to the worker. Like kubelet, it only uses the latest version.
+func (w *worker) notify(pod *core.Pod) {
 	w.mu.Lock()
 	w.pod = pod
 	w.mu.Unlock()
@@ -54,7 +54,7 @@ func (w *worker) tell(pod *core.Pod) {
 	}
 }
 
-func (w *worker) newest() *core.Pod {
+func (w *worker) latestPod() *core.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pod
@@ -62,9 +62,9 @@ func (w *worker) newest() *core.Pod {
 
 func (w *worker) run() {
 	defer w.cancel()
-	w.project()
-	w.report(false)
-	starts := make(chan start, 1)
+	w.syncVolumes()
+	w.writeStatus(false)
+	starts := make(chan startResult, 1)
 	var begun sync.WaitGroup
 	defer begun.Wait()
 	begin := func(after time.Duration) {
@@ -74,8 +74,8 @@ func (w *worker) run() {
 			case <-w.ctx.Done():
 				return
 			}
-			container, err := w.kubelet.options.Run(w.ctx, w.about)
-			starts <- start{container, err}
+			container, err := w.kubelet.options.Run(w.ctx, w.info)
+			starts <- startResult{container, err}
 		})
 	}
 	begin(0)
@@ -90,34 +90,34 @@ func (w *worker) run() {
 		select {
 		case <-w.ctx.Done():
 			begun.Wait()
-			w.end(running, starts)
+			w.stop(running, starts)
 			return
 		case <-w.changed:
-			if w.newest().DeletionTimestamp != nil {
+			if w.latestPod().DeletionTimestamp != nil {
 				w.cancel()
 				continue
 			}
-			w.project()
+			w.syncVolumes()
 		case <-period.C:
-			w.project()
+			w.syncVolumes()
 		case result := <-starts:
 			if running = result.container; result.err != nil {
 				running = nil
 				begin(restartDelay)
 				continue
 			}
-			w.report(true)
+			w.writeStatus(true)
 		case <-ended:
 			running = nil
 			w.restarts++
-			w.report(false)
+			w.writeStatus(false)
 			begin(restartDelay)
 		}
 	}
 }
 
-// end stops the program, and says that the pod is over if that was asked for.
-func (w *worker) end(running Container, starts <-chan start) {
+// stop stops the program, and reports the pod as terminated if its deletion was requested.
+func (w *worker) stop(running Container, starts <-chan startResult) {
 	select {
 	case late := <-starts:
 		if late.err == nil {
@@ -127,32 +127,32 @@ func (w *worker) end(running Container, starts <-chan start) {
 	}
 	if running != nil {
 		if err := running.Stop(); err != nil {
-			w.kubelet.failed(fmt.Errorf("pod %s: %w", w.about.Name, err))
+			w.kubelet.recordError(fmt.Errorf("pod %s: %w", w.info.Name, err))
 		}
 	}
-	if w.newest().DeletionTimestamp == nil {
+	if w.latestPod().DeletionTimestamp == nil {
 		return
 	}
 	now := int64(0)
 	options := meta.DeleteOptions{GracePeriodSeconds: &now, Preconditions: meta.NewUIDPreconditions(string(w.uid))}
-	err := w.kubelet.options.Client.CoreV1().Pods(w.about.Namespace).Delete(w.kubelet.ctx, w.about.Name, options)
+	err := w.kubelet.options.Client.CoreV1().Pods(w.info.Namespace).Delete(w.kubelet.ctx, w.info.Name, options)
 	if err != nil && !errors.IsNotFound(err) && !errors.IsConflict(err) && w.kubelet.ctx.Err() == nil {
-		w.kubelet.failed(fmt.Errorf("pod %s: %w", w.about.Name, err))
+		w.kubelet.recordError(fmt.Errorf("pod %s: %w", w.info.Name, err))
 	}
 }
 
-// project brings both volumes up to date, and keeps trying while the API server does not answer.
-func (w *worker) project() {
+// syncVolumes syncs both volumes, and retries while the API server does not answer.
+func (w *worker) syncVolumes() {
 	for {
-		pod := w.newest()
-		_, err := w.about.PodInfo.Sync(Labels(pod.Labels))
+		pod := w.latestPod()
+		_, err := w.info.PodInfo.Sync(Labels(pod.Labels))
 		var files map[string][]byte
 		if err == nil {
-			files, err = chainFiles(w.ctx, w.kubelet.options.Client, w.about.Namespace)
+			files, err = chainFiles(w.ctx, w.kubelet.options.Client, w.info.Namespace)
 		}
 		if err == nil {
 			var swapped bool
-			if swapped, err = w.about.Chain.Sync(files); swapped {
+			if swapped, err = w.info.Chain.Sync(files); swapped {
 				w.kubelet.mu.Lock()
 				w.synced.Swaps++
 				w.synced.Last = time.Now()
@@ -170,21 +170,21 @@ func (w *worker) project() {
 	}
 }
 
-// report writes the pod's status. It is written again until the API server takes it, or the pod is gone.
-func (w *worker) report(isReady bool) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": w.uid}, "status": w.status(isReady)})
+// writeStatus writes the pod's status and retries until the API server accepts it or the pod no longer exists.
+func (w *worker) writeStatus(isReady bool) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": w.uid}, "status": w.podStatus(isReady)})
 	if err != nil {
-		w.kubelet.failed(err)
+		w.kubelet.recordError(err)
 		return
 	}
-	pods := w.kubelet.options.Client.CoreV1().Pods(w.about.Namespace)
+	pods := w.kubelet.options.Client.CoreV1().Pods(w.info.Namespace)
 	for {
-		_, err := pods.Patch(w.ctx, w.about.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{}, "status")
+		_, err := pods.Patch(w.ctx, w.info.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{}, "status")
 		switch {
 		case err == nil, errors.IsNotFound(err), errors.IsConflict(err), w.ctx.Err() != nil:
 			return
 		case errors.IsInvalid(err), errors.IsBadRequest(err):
-			w.kubelet.failed(fmt.Errorf("status of pod %s: %w", w.about.Name, err))
+			w.kubelet.recordError(fmt.Errorf("status of pod %s: %w", w.info.Name, err))
 			return
 		}
 		select {
@@ -194,14 +194,14 @@ func (w *worker) report(isReady bool) {
 	}
 }
 
-func (w *worker) status(isReady bool) core.PodStatus {
+func (w *worker) podStatus(isReady bool) core.PodStatus {
 	ready, now := core.ConditionFalse, meta.Now()
 	if isReady {
 		ready = core.ConditionTrue
 	}
-	container := w.newest().Spec.Containers[0]
+	container := w.latestPod().Spec.Containers[0]
 	return core.PodStatus{
-		Phase: core.PodRunning, PodIP: w.about.IP, PodIPs: []core.PodIP{{IP: w.about.IP}},
+		Phase: core.PodRunning, PodIP: w.info.IP, PodIPs: []core.PodIP{{IP: w.info.IP}},
 		Conditions: []core.PodCondition{
 			{Type: core.PodReady, Status: ready, LastTransitionTime: now},
 			{Type: core.ContainersReady, Status: ready, LastTransitionTime: now},

@@ -12,21 +12,21 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/cluster"
 )
 
-// The names that deploy/rbac uses.
+// These names are those of deploy/rbac.
 const (
 	// Namespace of the manager.
 	Namespace = "ctrlmesh"
-	// Account of the manager, in its namespace.
-	Account = "ctrlmesh-manager"
-	// User is what the API server calls that account.
-	User = "system:serviceaccount:" + Namespace + ":" + Account
+	// ServiceAccount of the manager, in Namespace.
+	ServiceAccount = "ctrlmesh-manager"
+	// User is the API server's name for that account.
+	User = "system:serviceaccount:" + Namespace + ":" + ServiceAccount
 )
 
-// deploy is the repository's directory with what is applied to a cluster, seen from the tests.
-var deploy = filepath.Join("..", "..", "deploy")
+// deployDir is the repository's directory of manifests, relative to the tests.
+var deployDir = filepath.Join("..", "..", "deploy")
 
-// Install applies what the repository ships, as a person would, and returns a kubeconfig of the manager's account. The
-// directory must exist; it gets kubectl's files.
+// Install applies the repository's manifests, as a person would, and returns a kubeconfig of the manager's account. The
+// directory must exist; kubectl's files are written there.
 func Install(ctx context.Context, c *cluster.Cluster, dir string) (string, error) {
 	admin, err := c.UserKubeconfig("installer", "system:masters")
 	if err != nil {
@@ -36,15 +36,15 @@ func Install(ctx context.Context, c *cluster.Cluster, dir string) (string, error
 		return "", err
 	}
 	for _, files := range []string{"crd", "rbac"} {
-		if err := kubectl(ctx, admin, dir, "apply", "--server-side", "--filename="+filepath.Join(deploy, files)); err != nil {
+		if err := kubectl(ctx, admin, dir, "apply", "--server-side", "--filename="+filepath.Join(deployDir, files)); err != nil {
 			return "", err
 		}
 	}
-	wait := []string{"wait", "--for=condition=Established", "--timeout=60s", "--filename=" + filepath.Join(deploy, "crd")}
+	wait := []string{"wait", "--for=condition=Established", "--timeout=60s", "--filename=" + filepath.Join(deployDir, "crd")}
 	if err := kubectl(ctx, admin, dir, wait...); err != nil {
 		return "", err
 	}
-	return c.TokenKubeconfig(ctx, Namespace, Account)
+	return c.TokenKubeconfig(ctx, Namespace, ServiceAccount)
 }
 
 func kubectl(ctx context.Context, kubeconfig, dir string, arguments ...string) error {

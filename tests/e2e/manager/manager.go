@@ -1,7 +1,5 @@
-// Package manager runs the real `ctrlmesh-manager` binary as its Deployment would, with the account and the permissions that
-// the repository ships.
-//
-// What the manager must do is the tests' business.
+// Package manager runs the real `ctrlmesh-manager` binary as its Deployment would, with the account and the permissions
+// of deploy/rbac.
 package manager
 
 import (
@@ -22,25 +20,26 @@ import (
 )
 
 const (
-	// startDeadline covers a busy machine; a quiet one needs less than a second.
+	// startDeadline covers a busy machine; an idle one needs less than a second.
 	startDeadline = 60 * time.Second
 	pollInterval  = 20 * time.Millisecond
-	// startAttempts: a free port can be taken by somebody else between choosing and binding it.
+	// startAttempts: another process can take a free port between choosing and binding it.
 	startAttempts = 3
 )
 
 // Options of a manager. Flags may be empty.
 type Options struct {
-	// Name of its pod: who holds the lock.
+	// Name of its pod, which identifies the holder of the lock.
 	Name string
-	// Dir gets its log. It must exist.
+	// Dir is an existing directory for the log.
 	Dir string
-	// Kubeconfig of its account; see [Install].
+	// Kubeconfig of the manager's account; see [Install].
 	Kubeconfig string
-	// LeaseSeconds is how long the lock of a leader that died is valid. The least that the manager takes if zero.
+	// LeaseSeconds is how long the lock of a dead leader stays valid. Zero means the smallest value that the manager
+	// accepts.
 	LeaseSeconds int
 	Flags        []string
-	// Env is more environment, NAME=value.
+	// Env has additional variables, NAME=value.
 	Env []string
 }
 
@@ -55,12 +54,12 @@ type Manager struct {
 	health, metrics string
 }
 
-// Binary names the program: $CTRLMESH_MANAGER_BIN, or the debug build.
+// Binary returns the path of the program: $CTRLMESH_MANAGER_BIN, or the debug build.
 func Binary() (string, error) {
-	return binaries.Cargo("ctrlmesh-manager", "ctrlmesh-manager", "CTRLMESH_MANAGER_BIN")
+	return binaries.CargoBinary("ctrlmesh-manager", "ctrlmesh-manager", "CTRLMESH_MANAGER_BIN")
 }
 
-// Start runs a manager and returns once it says that it is ready.
+// Start runs a manager and returns once it reports that it is ready.
 func Start(ctx context.Context, options Options) (*Manager, error) {
 	if options.LeaseSeconds == 0 {
 		options.LeaseSeconds = leastLeaseSeconds
@@ -71,7 +70,7 @@ func Start(ctx context.Context, options Options) (*Manager, error) {
 	}
 	var failures []error
 	for range startAttempts {
-		m, err := start(ctx, binary, options)
+		m, err := startOnce(ctx, binary, options)
 		if err == nil {
 			return m, nil
 		}
@@ -80,15 +79,16 @@ func Start(ctx context.Context, options Options) (*Manager, error) {
 	return nil, errors.Join(failures...)
 }
 
-// authorities are only there for a manager that pulls from registries: any other runs in an image without.
-func authorities(flags []string) []string {
+// authorityEnv sets certificate authorities only for a manager that pulls from registries: the image of other managers
+// may have none.
+func authorityEnv(flags []string) []string {
 	if slices.ContainsFunc(flags, func(flag string) bool { return strings.Contains(flag, "-registry") }) {
 		return nil
 	}
 	return []string{"SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent"}
 }
 
-func start(ctx context.Context, binary string, options Options) (*Manager, error) {
+func startOnce(ctx context.Context, binary string, options Options) (*Manager, error) {
 	m := &Manager{Name: options.Name}
 	var err error
 	if m.health, err = process.FreeAddress(); err != nil {
@@ -104,8 +104,8 @@ func start(ctx context.Context, binary string, options Options) (*Manager, error
 	}
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
-		// Any port for the webhooks, and no delay at the end; flags can say otherwise.
-		Env: slices.Concat(authorities(options.Flags), options.Env,
+		// The webhook server uses any free port, and the manager stops without delay; flags can override both.
+		Env: slices.Concat(authorityEnv(options.Flags), options.Env,
 			[]string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"}),
 	})
 	if err != nil {
@@ -124,13 +124,13 @@ func (m *Manager) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		_, last := ask(ctx, m.health, "/readyz")
+		_, last := getAdmin(ctx, m.health, "/readyz")
 		if last == nil {
 			return nil
 		}
 		select {
 		case <-m.Process.Done():
-			return fmt.Errorf("%s ended before it was ready (%v):\n%s", m.Name, m.Process.Err(), m.Process.LogTail(4096))
+			return fmt.Errorf("%s exited before it was ready (%v):\n%s", m.Name, m.Process.Err(), m.Process.LogTail(4096))
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w:\n%s", m.Name, last, m.Process.LogTail(4096))
 		case <-tick.C:
@@ -138,25 +138,25 @@ func (m *Manager) waitReady(ctx context.Context) error {
 	}
 }
 
-// Metric is [metrics.Sum] of what the manager counts now.
+// Metric returns [metrics.Sum] of the manager's current metrics.
 func (m *Manager) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
-	body, err := ask(ctx, m.metrics, "/metrics")
+	body, err := getAdmin(ctx, m.metrics, "/metrics")
 	if err != nil {
 		return 0, err
 	}
 	return metrics.Sum(body, name, labels...)
 }
 
-// Leads tells whether this manager's controllers run. One that has ended does not lead.
-func (m *Manager) Leads(ctx context.Context) bool {
+// IsLeading returns whether this manager's controllers run. A manager that has ended does not lead.
+func (m *Manager) IsLeading(ctx context.Context) bool {
 	leads, err := m.Metric(ctx, "ctrlmesh_manager_leader")
 	return err == nil && leads == 1
 }
 
-// Stop ends the manager in order.
+// Stop terminates the manager gracefully.
 func (m *Manager) Stop() error { return m.Process.Stop(process.StopGrace) }
 
-func ask(ctx context.Context, address, path string) ([]byte, error) {
+func getAdmin(ctx context.Context, address, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func ask(ctx context.Context, address, path string) ([]byte, error) {
 		return nil, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s: %s", path, response.Status, body)
+		return nil, fmt.Errorf("%s returns %s: %s", path, response.Status, body)
 	}
 	return body, nil
 }

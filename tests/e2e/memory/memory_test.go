@@ -1,4 +1,5 @@
-// Package memory has the sidecar run within a memory limit that the kernel enforces, as a container does, with plugins that want more.
+// Package memory runs the sidecar within a memory limit that the kernel enforces, like that of a container, with
+// plugins that want more.
 package memory
 
 import (
@@ -20,29 +21,30 @@ import (
 
 const (
 	mib = 1 << 20
-	// limit is what injection gives a sidecar.
-	limit = 256 * mib
-	list  = "/api/v1/namespaces/default/configmaps"
+	// sidecarLimit is the limit that injection sets.
+	sidecarLimit = 256 * mib
+	listPath     = "/api/v1/namespaces/default/configmaps"
 )
 
-// container is a sidecar within the limit.
-type container struct {
+// limitedSidecar is a sidecar within the limit.
+type limitedSidecar struct {
 	*sidecar.Sidecar
 	t     *testing.T
 	group *realnode.MemoryGroup
 }
 
-// start runs a sidecar with two workers, which finds its limit itself, and makes sure that nothing of it was ever killed.
-func start(t *testing.T, chain sidecar.Chain) *container {
+// startLimited runs a sidecar with two workers, which detects its limit itself, and asserts that the kernel killed none
+// of its processes.
+func startLimited(t *testing.T, chain sidecar.Chain) *limitedSidecar {
 	t.Helper()
-	group := realnode.LimitMemory(t, limit)
+	group := realnode.LimitMemory(t, sidecarLimit)
 	s, err := sidecar.Start(t.Context(), sidecar.Options{
-		Name: "sidecar", Dir: t.TempDir(), Kubeconfig: kubeconfig(t, apiServer(t)), Chain: &chain, ControlGroup: group.Dir,
+		Name: "sidecar", Dir: t.TempDir(), Kubeconfig: writeKubeconfig(t, startAPIServer(t)), Chain: &chain, ControlGroup: group.Dir,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &container{s, t, group}
+	c := &limitedSidecar{s, t, group}
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Errorf("%v\n%s", err, s.Process.LogTail(8192))
@@ -51,16 +53,16 @@ func start(t *testing.T, chain sidecar.Chain) *container {
 			t.Errorf("%d processes were killed (%v)\n%s", kills, err, s.Process.LogTail(8192))
 		}
 	})
-	if read := c.metric("ctrlmesh_memory_limit_bytes"); read != limit {
-		t.Fatalf("the sidecar takes %v for its limit, which is %d", read, limit)
+	if read := c.readMetric("ctrlmesh_memory_limit_bytes"); read != sidecarLimit {
+		t.Fatalf("the sidecar detected a limit of %v, want %d", read, sidecarLimit)
 	}
 	return c
 }
 
-// apiServer answers lists that are narrowed to the shard, and nothing else.
-func apiServer(t *testing.T) *httptest.Server {
+// startAPIServer answers only lists that are narrowed to the shard.
+func startAPIServer(t *testing.T) *httptest.Server {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == list && r.URL.Query().Get("labelSelector") == "shard=a" {
+		if r.URL.Path == listPath && r.URL.Query().Get("labelSelector") == "shard=a" {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
 			return
@@ -71,7 +73,7 @@ func apiServer(t *testing.T) *httptest.Server {
 	return server
 }
 
-func kubeconfig(t *testing.T, server *httptest.Server) string {
+func writeKubeconfig(t *testing.T, server *httptest.Server) string {
 	t.Helper()
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -87,8 +89,8 @@ clusters: [{name: it, cluster: {server: %q}}]
 	return path
 }
 
-// plugin reads a compiled plugin from $CTRLMESH_PLUGINS_DIR.
-func plugin(t *testing.T, name string) sidecar.Plugin {
+// readPlugin reads a compiled plugin from $CTRLMESH_PLUGINS_DIR.
+func readPlugin(t *testing.T, name string) sidecar.Plugin {
 	t.Helper()
 	code, err := os.ReadFile(filepath.Join(os.Getenv("CTRLMESH_PLUGINS_DIR"), name+".wasm"))
 	if err != nil {
@@ -97,51 +99,51 @@ func plugin(t *testing.T, name string) sidecar.Plugin {
 	return sidecar.Plugin{Bytes: code}
 }
 
-// chainOf adds a shard to other entries, and all that they need.
-func chainOf(t *testing.T, generation int64, entries []sidecar.Entry, plugins ...sidecar.Plugin) sidecar.Chain {
+// shardChainWith adds a shard entry to other entries, and the plugins that they need.
+func shardChainWith(t *testing.T, generation int64, entries []sidecar.Entry, plugins ...sidecar.Plugin) sidecar.Chain {
 	t.Helper()
-	selector := plugin(t, "shard-selector")
+	selector := readPlugin(t, "shard-selector")
 	shard := sidecar.NewEntry("shard-selector/a", selector, sidecar.ShardRule{
 		Shard: "a", Limits: []sidecar.Limit{{
 			RelateResources: []sidecar.Resources{{APIGroups: []string{""}, Resources: []string{"configmaps"}}},
 			Selector:        sidecar.Selector{MatchLabels: map[string]string{"shard": "a"}},
 		}},
 	})
-	return sidecar.NewChain(generation, append(entries, shard)...).With(append(plugins, selector)...)
+	return sidecar.NewChain(generation, append(entries, shard)...).WithPlugins(append(plugins, selector)...)
 }
 
-// entry runs a guest that may take a while to fill its memory.
-func entry(name string, guest sidecar.Plugin, memoryMiB int, settings map[string]any) sidecar.Entry {
+// guestEntry runs a guest that may need long to fill its memory.
+func guestEntry(name string, guest sidecar.Plugin, memoryMiB int, settings map[string]any) sidecar.Entry {
 	e := sidecar.NewEntry(name, guest, settings)
 	e.MemoryMiB, e.TimeoutMs = memoryMiB, 1000
 	return e
 }
 
-// hoards are entries of which each instance keeps so much from its first request on, and fails if it gets less.
-func hoards(guest sidecar.Plugin, count, each int) []sidecar.Entry {
+// hoardEntries have instances that each keep `each` MiB from their first request on, and fail if they get less.
+func hoardEntries(guest sidecar.Plugin, count, each int) []sidecar.Entry {
 	var entries []sidecar.Entry
 	for i := range count {
-		entries = append(entries, entry(fmt.Sprintf("hoard/%d", i), guest, 16, map[string]any{"in": "on-request", "mib": each, "must": true}))
+		entries = append(entries, guestEntry(fmt.Sprintf("hoard/%d", i), guest, 16, map[string]any{"in": "on-request", "mib": each, "must": true}))
 	}
 	return entries
 }
 
-// requests sends lists over connections of their own, some at a time, so that each worker has its part. All must be answered.
-func (c *container) requests(count int) {
+// sendLists sends lists over separate connections, several at a time, so that each worker gets some. All must succeed.
+func (c *limitedSidecar) sendLists(count int) {
 	c.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
 			for range count / 4 {
-				response, err := client.Get("http://" + c.API + list)
+				response, err := client.Get("http://" + c.API + listPath)
 				if err != nil {
 					c.t.Error(err)
 					return
 				}
 				response.Body.Close()
 				if response.StatusCode != http.StatusOK {
-					c.t.Errorf("the answer is %s", response.Status)
+					c.t.Errorf("the response is %s", response.Status)
 				}
 			}
 		})
@@ -152,11 +154,11 @@ func (c *container) requests(count int) {
 	}
 }
 
-func (c *container) metric(name string, labels ...string) float64 {
+func (c *limitedSidecar) readMetric(name string, labels ...string) float64 {
 	c.t.Helper()
-	code, text, err := c.Ask(c.t.Context(), "/metrics")
+	code, text, err := c.GetAdmin(c.t.Context(), "/metrics")
 	if err != nil || code != http.StatusOK {
-		c.t.Fatalf("/metrics answers %d: %v", code, err)
+		c.t.Fatalf("/metrics returns %d: %v", code, err)
 	}
 	value, err := metrics.Sum(text, name, labels...)
 	if err != nil {
@@ -165,41 +167,41 @@ func (c *container) metric(name string, labels ...string) float64 {
 	return value
 }
 
-func TestPluginsThatGrowToTheirCaps(t *testing.T) {
-	greedy, hoard := plugin(t, "greedy"), plugin(t, "hoard")
-	crashes := entry("greedy/all", greedy, 256, map[string]any{"in": "on-request"})
+func TestPluginsAtMemoryCaps(t *testing.T) {
+	greedy, hoard := readPlugin(t, "greedy"), readPlugin(t, "hoard")
+	crashes := guestEntry("greedy/all", greedy, 256, map[string]any{"in": "on-request"})
 	crashes.OnFailure = "Open"
-	keeps := entry("hoard/all", hoard, 256, map[string]any{"in": "on-request", "mib": 250})
-	c := start(t, chainOf(t, 1, append(hoards(hoard, 1, 8), crashes, keeps), greedy, hoard))
-	c.requests(40)
-	if faults := c.metric("ctrlmesh_plugin_faults_total", `entry="greedy/all"`, `kind="memory"`); faults == 0 {
-		t.Error("the greedy plugin got all that it wanted")
+	keeps := guestEntry("hoard/all", hoard, 256, map[string]any{"in": "on-request", "mib": 250})
+	c := startLimited(t, shardChainWith(t, 1, append(hoardEntries(hoard, 1, 8), crashes, keeps), greedy, hoard))
+	c.sendLists(40)
+	if faults := c.readMetric("ctrlmesh_plugin_faults_total", `entry="greedy/all"`, `kind="memory"`); faults == 0 {
+		t.Error("the greedy plugin got all the memory that it wanted")
 	}
-	if used, most := c.metric("ctrlmesh_plugin_memory_bytes"), c.metric("ctrlmesh_plugin_memory_limit_bytes"); used < 80*mib || used > most {
-		t.Errorf("plugins use %v bytes of %v", used, most)
+	if used, most := c.readMetric("ctrlmesh_plugin_memory_bytes"), c.readMetric("ctrlmesh_plugin_memory_limit_bytes"); used < 80*mib || used > most {
+		t.Errorf("plugins use %v bytes of at most %v", used, most)
 	}
 }
 
-func TestReloadOfPluginsAtTheirCaps(t *testing.T) {
-	hoard := plugin(t, "hoard")
-	c := start(t, chainOf(t, 1, hoards(hoard, 4, 13), hoard))
-	c.requests(40)
+func TestReloadAtMemoryCaps(t *testing.T) {
+	hoard := readPlugin(t, "hoard")
+	c := startLimited(t, shardChainWith(t, 1, hoardEntries(hoard, 4, 13), hoard))
+	c.sendLists(40)
 	for generation := int64(2); generation < 6; generation++ {
 		each := 11 + int(generation%2)
-		if err := c.Apply(t.Context(), chainOf(t, generation, hoards(hoard, 4, each), hoard)); err != nil {
+		if err := c.Apply(t.Context(), shardChainWith(t, generation, hoardEntries(hoard, 4, each), hoard)); err != nil {
 			t.Fatal(err)
 		}
-		c.requests(40)
-		if used := c.metric("ctrlmesh_plugin_memory_bytes"); used < float64(4*2*each*mib) {
+		c.sendLists(40)
+		if used := c.readMetric("ctrlmesh_plugin_memory_bytes"); used < float64(4*2*each*mib) {
 			t.Errorf("plugins use %v bytes", used)
 		}
 	}
 }
 
-func TestPluginThatTakesTooMuchMemoryToCompile(t *testing.T) {
-	c := start(t, chainOf(t, 1, nil))
-	bomb := plugin(t, "compile_bomb")
-	chain := chainOf(t, 2, []sidecar.Entry{sidecar.NewEntry("bomb/it", bomb, map[string]any{})}, bomb)
+func TestPluginCompileOutOfMemory(t *testing.T) {
+	c := startLimited(t, shardChainWith(t, 1, nil))
+	bomb := readPlugin(t, "compile_bomb")
+	chain := shardChainWith(t, 2, []sidecar.Entry{sidecar.NewEntry("bomb/it", bomb, map[string]any{})}, bomb)
 	if err := c.Publish(chain); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +215,7 @@ func TestPluginThatTakesTooMuchMemoryToCompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(refused.Message, "bomb/it") || refused.Reason != "compile_memory" {
-		t.Errorf("it is refused for %s: %s", refused.Reason, refused.Message)
+		t.Errorf("the plugin is refused for %s: %s", refused.Reason, refused.Message)
 	}
-	c.requests(8)
+	c.sendLists(8)
 }

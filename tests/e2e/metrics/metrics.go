@@ -1,4 +1,4 @@
-// Package metrics reads what a program under test counts.
+// Package metrics parses the Prometheus metrics of programs under test.
 package metrics
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Sum adds all series of a metric, in Prometheus' text, whose line contains each of the given label pairs (`code="500"`).
+// Sum adds the values of a metric's series whose labels contain each of the given label pairs (`code="500"`).
 func Sum(text []byte, name string, labels ...string) (float64, error) {
 	sum := 0.0
 	lines := bufio.NewScanner(bytes.NewReader(text))

@@ -1,7 +1,8 @@
-// Package netns makes a network of its own, as a pod has one: programs are started in it, and connections made by any user.
+// Package netns creates network namespaces like those of pods: programs run in them, and connections can be opened as
+// any user.
 //
-// Linux keeps networks per thread, so everything about one is done by one thread. It ends with the last program and socket in it.
-// Needs root.
+// Linux has one network namespace per thread, so one thread does everything for a namespace. The namespace ends with
+// its last program and socket. Needs root.
 package netns
 
 import (
@@ -18,18 +19,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network is one with a loopback interface alone.
+// Network is a network namespace with only a loopback interface.
 type Network struct {
-	*process.Place
+	*process.Spawner
 }
 
-// New makes a network whose loopback has these addresses besides its own (CIDR notation).
+// New creates a network whose loopback interface has these additional addresses (CIDR notation).
 func New(addresses ...string) (*Network, error) {
-	place, err := process.Open(func() error { return prepare(addresses) })
+	place, err := process.NewSpawner(func() error { return setUpLoopback(addresses) })
 	return &Network{place}, err
 }
 
-func prepare(addresses []string) error {
+func setUpLoopback(addresses []string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make a network: %w", err)
 	}
@@ -49,11 +50,11 @@ func prepare(addresses []string) error {
 	return netlink.LinkSetUp(loopback)
 }
 
-// Dial connects as a user does: rules of the network see whose socket it is.
+// Dial connects as a user: rules of the network see the owner of the socket.
 func (n *Network) Dial(ctx context.Context, user int, address string) (net.Conn, error) {
 	var connection net.Conn
 	err := n.Do(func() error {
-		// A socket belongs to its thread's user for access to files.
+		// A socket belongs to the file-system user of its thread.
 		if err := unix.Setfsuid(user); err != nil {
 			return err
 		}
@@ -68,7 +69,7 @@ func (n *Network) Dial(ctx context.Context, user int, address string) (net.Conn,
 	return connection, err
 }
 
-// Listen opens a port.
+// Listen listens in the network.
 func (n *Network) Listen(address string) (net.Listener, error) {
 	var listener net.Listener
 	err := n.Do(func() (err error) {
@@ -87,27 +88,27 @@ func (n *Network) Start(command *exec.Cmd) error {
 	return n.Do(command.Start)
 }
 
-// accountDir is where clients of the API server look for what kubelet gives to every container.
-const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+// serviceAccountDir is where in-cluster clients look for the service account's files.
+const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// MountAccount gives files of a service account (`token`, `ca.crt`, `namespace`) to what starts here from now on. Nothing else
-// sees them: they are in a file system in memory, in mounts of this thread's own.
-func (n *Network) MountAccount(files map[string][]byte) error {
+// MountServiceAccount provides files of a service account (`token`, `ca.crt`, `namespace`) to programs that start here
+// from now on. No other process sees them: they are in a tmpfs in this thread's own mount namespace.
+func (n *Network) MountServiceAccount(files map[string][]byte) error {
 	return n.Do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("give the thread mounts of its own: %w", err)
+			return fmt.Errorf("create a mount namespace: %w", err)
 		}
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("keep mounts to the thread: %w", err)
+			return fmt.Errorf("make mounts private: %w", err)
 		}
 		if err := unix.Mount("tmpfs", "/var/run", "tmpfs", 0, "mode=0755"); err != nil {
-			return fmt.Errorf("mount a file system in memory: %w", err)
+			return fmt.Errorf("mount a tmpfs: %w", err)
 		}
-		if err := os.MkdirAll(accountDir, 0o755); err != nil {
+		if err := os.MkdirAll(serviceAccountDir, 0o755); err != nil {
 			return err
 		}
 		for name, content := range files {
-			if err := os.WriteFile(filepath.Join(accountDir, name), content, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(serviceAccountDir, name), content, 0o644); err != nil {
 				return err
 			}
 		}

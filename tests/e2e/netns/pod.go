@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// SidecarUser is whose traffic is left alone; ControllerUser's is not.
+	// SidecarUser's traffic is not redirected, ControllerUser's is.
 	SidecarUser, ControllerUser = 1359, 1000
-	// Service is the address of the API server's.
+	// Service is the address of the API server's Service.
 	Service = "10.96.0.1"
 )
 
-// ForTest is a network until the test ends. Where none can be made the test is left out, or fails if it has to run.
-func ForTest(t *testing.T, addresses ...string) *Network {
+// NewForTest creates a network that exists until the test ends. Without the privileges the test is skipped, or fails if
+// CTRLMESH_NODE requires it.
+func NewForTest(t *testing.T, addresses ...string) *Network {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CTRLMESH_NODE") == "required" {
-			t.Fatal("a network of its own needs root")
+			t.Fatal("a network namespace needs root")
 		}
-		t.Skip("left out: a network of its own needs root")
+		t.Skip("skipped: a network namespace needs root")
 	}
 	network, err := New(addresses...)
 	if err != nil {
@@ -33,8 +34,8 @@ func ForTest(t *testing.T, addresses ...string) *Network {
 	return network
 }
 
-// OpenDir is a directory of the test that every user may enter.
-func OpenDir(t *testing.T) string {
+// SharedDir returns a directory of the test that every user may read.
+func SharedDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
@@ -43,18 +44,19 @@ func OpenDir(t *testing.T) string {
 	return dir
 }
 
-// OpenProgram copies a program to where every user can run it: its own folder may be root's alone. Another process does that:
-// a file that is open for writing somewhere can't be run, and the children of other tests have what is open here.
-func OpenProgram(t *testing.T, path string) string {
+// CopyProgram copies a program to where every user can run it, because its own directory may be accessible to root
+// only. A separate process copies it: a file that is open for writing can't be executed, and children of other tests
+// inherit this process's files.
+func CopyProgram(t *testing.T, path string) string {
 	t.Helper()
-	copied := filepath.Join(OpenDir(t), filepath.Base(path))
+	copied := filepath.Join(SharedDir(t), filepath.Base(path))
 	if output, err := exec.Command("cp", path, copied).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	return copied
 }
 
-// RunInit runs `ctrlmesh-proxy init` as the init container does, and returns what it says.
+// RunInit runs `ctrlmesh-proxy init` as the init container does, and returns its output.
 func (n *Network) RunInit(program string, attributes *syscall.SysProcAttr, env []string, args ...string) (string, error) {
 	var output bytes.Buffer
 	command := exec.Command(program, append([]string{"init"}, args...)...)
@@ -66,8 +68,8 @@ func (n *Network) RunInit(program string, attributes *syscall.SysProcAttr, env [
 	return output.String(), err
 }
 
-// OnlyNetAdmin is what the init container may do.
-func OnlyNetAdmin() *syscall.SysProcAttr {
+// NetAdminOnly gives a process the privileges of the init container.
+func NetAdminOnly() *syscall.SysProcAttr {
 	const netAdmin = 12
 	return &syscall.SysProcAttr{
 		AmbientCaps: []uintptr{netAdmin},
@@ -75,7 +77,7 @@ func OnlyNetAdmin() *syscall.SysProcAttr {
 	}
 }
 
-// ServedAt is what kubelet says of the API server.
-func ServedAt(addresses string) []string {
+// ServiceEnv returns kubelet's variables for the API server's address.
+func ServiceEnv(addresses string) []string {
 	return []string{"KUBERNETES_SERVICE_HOST=" + addresses, "KUBERNETES_SERVICE_PORT=443"}
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/google/nftables"
 )
 
-// This file has `ctrlmesh-proxy init` set rules in a network of its own, and looks where connections arrive.
+// This file runs `ctrlmesh-proxy init` in a separate network, and checks where connections arrive.
 
-// Addresses besides the Service's: its other one, and one of nobody's.
+// otherV4 is a second address of the Service.
 const serviceV4, serviceV6, otherV4 = Service, "fd00:10:96::1", "10.96.0.2"
 
-// redirectedPod is a network with servers that say who they are.
+// redirectedPod is a network with servers that return their names.
 type redirectedPod struct {
 	*Network
 	program string
@@ -29,7 +29,7 @@ type redirectedPod struct {
 
 func newRedirectedPod(t *testing.T) redirectedPod {
 	t.Helper()
-	p := redirectedPod{ForTest(t, serviceV4+"/32", serviceV6+"/128", otherV4+"/32"), OpenProgram(t, must(sidecar.Binary())(t))}
+	p := redirectedPod{NewForTest(t, serviceV4+"/32", serviceV6+"/128", otherV4+"/32"), CopyProgram(t, must(sidecar.Binary())(t))}
 	for address, name := range map[string]string{
 		net.JoinHostPort(serviceV4, "443"): "server", net.JoinHostPort(serviceV6, "443"): "server",
 		net.JoinHostPort(serviceV4, "80"): "server", net.JoinHostPort(otherV4, "443"): "server",
@@ -51,8 +51,8 @@ func newRedirectedPod(t *testing.T) redirectedPod {
 	return p
 }
 
-// arrives tells who answers a user at an address.
-func (p redirectedPod) arrives(t *testing.T, user int, host, port string) string {
+// serverReached returns the name of the server that a user reaches at an address.
+func (p redirectedPod) serverReached(t *testing.T, user int, host, port string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -62,8 +62,8 @@ func (p redirectedPod) arrives(t *testing.T, user int, host, port string) string
 	return string(must(io.ReadAll(connection))(t))
 }
 
-// rules of ours and of others: `ip ctrlmesh: 2 rules`.
-func (p redirectedPod) rules(t *testing.T) []string {
+// ruleCounts returns all tables with their number of rules, ours and others: `ip ctrlmesh: 2 rules`.
+func (p redirectedPod) ruleCounts(t *testing.T) []string {
 	t.Helper()
 	var found []string
 	check(t, p.Do(func() error {
@@ -102,13 +102,13 @@ func TestRedirect(t *testing.T) {
 	t.Parallel()
 	p := newRedirectedPod(t)
 	for _, host := range []string{serviceV4, serviceV6} {
-		if got := p.arrives(t, ControllerUser, host, "443"); got != "server" {
+		if got := p.serverReached(t, ControllerUser, host, "443"); got != "server" {
 			t.Fatalf("without rules %s is answered by the %s", host, got)
 		}
 	}
 	both := serviceV4 + "," + serviceV6
 	for _, times := range []string{"once", "twice"} {
-		output, err := p.RunInit(p.program, OnlyNetAdmin(), ServedAt(both))
+		output, err := p.RunInit(p.program, NetAdminOnly(), ServiceEnv(both))
 		if err != nil || !strings.Contains(output, serviceV4+":443,["+serviceV6+"]:443") || strings.Count(output, "\n") != 1 {
 			t.Fatalf("%v: %s", err, output)
 		}
@@ -124,18 +124,18 @@ func TestRedirect(t *testing.T) {
 			{ControllerUser, serviceV4, "80", "server"},
 			{ControllerUser, otherV4, "443", "server"},
 		} {
-			if got := p.arrives(t, want.user, want.host, want.port); got != want.said {
+			if got := p.serverReached(t, want.user, want.host, want.port); got != want.said {
 				t.Errorf("%s: user %d at %s:%s is answered by the %s", times, want.user, want.host, want.port, got)
 			}
 		}
-		wantRules(t, p, "2 ctrlmesh: 2 rules", "10 ctrlmesh: 2 rules")
+		assertRules(t, p, "2 ctrlmesh: 2 rules", "10 ctrlmesh: 2 rules")
 	}
-	// Of an address that is gone nothing is left.
-	_, err := p.RunInit(p.program, OnlyNetAdmin(), ServedAt(serviceV6))
+	// The rules for an address that is no longer given are removed.
+	_, err := p.RunInit(p.program, NetAdminOnly(), ServiceEnv(serviceV6))
 	check(t, err)
-	wantRules(t, p, "10 ctrlmesh: 2 rules")
-	if got := p.arrives(t, ControllerUser, serviceV4, "443"); got != "server" {
-		t.Errorf("the old address is answered by the %s", got)
+	assertRules(t, p, "10 ctrlmesh: 2 rules")
+	if got := p.serverReached(t, ControllerUser, serviceV4, "443"); got != "server" {
+		t.Errorf("the %s answers at the old address", got)
 	}
 }
 
@@ -150,22 +150,22 @@ func TestRedirectCleans(t *testing.T) {
 		connection.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "theirs"})
 		return connection.Flush()
 	}))
-	_, err := p.RunInit(p.program, OnlyNetAdmin(), ServedAt(serviceV4+","+serviceV6))
+	_, err := p.RunInit(p.program, NetAdminOnly(), ServiceEnv(serviceV4+","+serviceV6))
 	check(t, err)
 	for range 2 {
-		_, err = p.RunInit(p.program, OnlyNetAdmin(), nil, "--clean")
+		_, err = p.RunInit(p.program, NetAdminOnly(), nil, "--clean")
 		check(t, err)
-		wantRules(t, p, "2 theirs: 0 rules")
+		assertRules(t, p, "2 theirs: 0 rules")
 	}
-	if got := p.arrives(t, ControllerUser, serviceV4, "443"); got != "server" {
-		t.Errorf("without rules the address is answered by the %s", got)
+	if got := p.serverReached(t, ControllerUser, serviceV4, "443"); got != "server" {
+		t.Errorf("without rules the %s answers", got)
 	}
 }
 
-func wantRules(t *testing.T, p redirectedPod, want ...string) {
+func assertRules(t *testing.T, p redirectedPod, want ...string) {
 	t.Helper()
-	if got := p.rules(t); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("there are %q, not %q", got, want)
+	if got := p.ruleCounts(t); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the rules are %q, not %q", got, want)
 	}
 }
 
@@ -174,21 +174,21 @@ func TestRedirectFailsLoudly(t *testing.T) {
 	p := newRedirectedPod(t)
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ControllerUser, Gid: ControllerUser}}
 	for name, of := range map[string]struct {
-		attributes *syscall.SysProcAttr
-		env        []string
-		says       string
+		attributes  *syscall.SysProcAttr
+		env         []string
+		wantMessage string
 	}{
-		"no capability": {nobody, ServedAt(serviceV4), "capabilities.add: [NET_ADMIN]"},
-		"no address":    {OnlyNetAdmin(), nil, "KUBERNETES_SERVICE_HOST is not set"},
-		"a name":        {OnlyNetAdmin(), ServedAt("api.example.org"), "is not the IP address of a server"},
+		"no capability": {nobody, ServiceEnv(serviceV4), "capabilities.add: [NET_ADMIN]"},
+		"no address":    {NetAdminOnly(), nil, "KUBERNETES_SERVICE_HOST is not set"},
+		"a name":        {NetAdminOnly(), ServiceEnv("api.example.org"), "is not the IP address of a server"},
 	} {
 		output, err := p.RunInit(p.program, of.attributes, of.env)
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 78 || !strings.Contains(output, of.says) {
+		if !errors.As(err, &exit) || exit.ExitCode() != 78 || !strings.Contains(output, of.wantMessage) {
 			t.Errorf("%s: %v: %s", name, err, output)
 		}
 	}
-	wantRules(t, p)
+	assertRules(t, p)
 }
 
 func must[T any](value T, err error) func(*testing.T) T {

@@ -1,7 +1,7 @@
-// Package node plays a kubelet: just enough for exec, attach, port-forward and logs of a pod that nobody runs.
+// Package node is a fake kubelet for exec, attach, port-forward and logs of pods that do not run.
 //
-// The API server connects to it as to any node, so the streams between a client and a "container" pass everything that
-// they pass in a real cluster. What the container does is decided here, in a few lines.
+// The API server connects to it as to any node, so the streams between a client and the "container" take the same path
+// as in a real cluster. A few lines here implement the container.
 package node
 
 import (
@@ -25,12 +25,12 @@ import (
 )
 
 const (
-	// Container is the name of the only container of a pod made by Pod.
+	// Container is the name of the only container of a pod made by CreatePod.
 	Container = "main"
-	// LogLines is how many lines a followed log has, one every logInterval.
+	// LogLines is the number of lines of a followed log, one every logInterval.
 	LogLines    = 5
 	logInterval = 100 * time.Millisecond
-	// Both as kubelet has them.
+	// Both values are kubelet's.
 	idleTimeout     = 4 * time.Hour
 	creationTimeout = 30 * time.Second
 )
@@ -44,7 +44,7 @@ type Node struct {
 
 // Start serves and registers a node.
 func Start(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface, name string) (*Node, error) {
-	pair, err := c.CA.Serving(name)
+	pair, err := c.CA.IssueServing(name)
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +59,9 @@ func Start(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface,
 	n := &Node{Name: name, client: client}
 	n.server = &http.Server{
 		Handler: n.handler(), TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}},
-		ErrorLog: log.New(io.Discard, "", 0), // streams that end by a reset are no news
+		ErrorLog: log.New(io.Discard, "", 0), // a reset stream is not an error here
 	}
-	go func() { _ = n.server.ServeTLS(listener, "", "") }() // ends with Close
+	go func() { _ = n.server.ServeTLS(listener, "", "") }() // returns when Close is called
 	port := listener.Addr().(*net.TCPAddr).Port
 	node := &core.Node{ObjectMeta: meta.ObjectMeta{Name: name}}
 	if node, err = client.CoreV1().Nodes().Create(ctx, node, meta.CreateOptions{}); err != nil {
@@ -73,11 +73,11 @@ func Start(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface,
 	return n, err
 }
 
-// Close ends the server and all its streams.
+// Close stops the server and all its streams.
 func (n *Node) Close() error { return n.server.Close() }
 
-// Pod makes a pod that looks as if it ran on the node.
-func (n *Node) Pod(ctx context.Context, namespace, name string) error {
+// CreatePod creates a pod whose status says that it runs on the node.
+func (n *Node) CreatePod(ctx context.Context, namespace, name string) error {
 	pod := &core.Pod{
 		ObjectMeta: meta.ObjectMeta{Name: name},
 		Spec: core.PodSpec{
@@ -95,7 +95,7 @@ func (n *Node) Pod(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// handler has the kubelet's paths.
+// handler serves the kubelet's paths.
 func (n *Node) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +104,7 @@ func (n *Node) handler() http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		remotecommand.ServeExec(w, r, container{}, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"],
+		remotecommand.ServeExec(w, r, echoContainer{}, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"],
 			options, idleTimeout, creationTimeout, remotecommand.SupportedStreamingProtocols)
 	})
 	mux.HandleFunc("/attach/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
@@ -113,7 +113,7 @@ func (n *Node) handler() http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		remotecommand.ServeAttach(w, r, container{}, r.PathValue("pod"), "", r.PathValue("container"),
+		remotecommand.ServeAttach(w, r, echoContainer{}, r.PathValue("pod"), "", r.PathValue("container"),
 			options, idleTimeout, creationTimeout, remotecommand.SupportedStreamingProtocols)
 	})
 	mux.HandleFunc("/portForward/{namespace}/{pod}", func(w http.ResponseWriter, r *http.Request) {
@@ -122,14 +122,14 @@ func (n *Node) handler() http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		portforward.ServePortForward(w, r, container{}, r.PathValue("pod"), "", options, idleTimeout, creationTimeout, portforward.SupportedProtocols)
+		portforward.ServePortForward(w, r, echoContainer{}, r.PathValue("pod"), "", options, idleTimeout, creationTimeout, portforward.SupportedProtocols)
 	})
-	mux.HandleFunc("/containerLogs/{namespace}/{pod}/{container}", containerLog)
+	mux.HandleFunc("/containerLogs/{namespace}/{pod}/{container}", serveLog)
 	return mux
 }
 
-// containerLog writes its lines slowly if they are followed, and flushes each.
-func containerLog(w http.ResponseWriter, r *http.Request) {
+// serveLog writes a followed log slowly, and flushes each line.
+func serveLog(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	for i := range LogLines {
 		fmt.Fprintf(w, "line %d\n", i)
@@ -147,11 +147,11 @@ func containerLog(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// container is what all pods run: a command prints itself and then its input, attaching echoes lines in upper case, and
-// each port answers one line with its number.
-type container struct{}
+// echoContainer runs in all pods: a command prints itself and then its input, attach echoes lines in upper case, and
+// each port sends back one line with its number.
+type echoContainer struct{}
 
-func (container) ExecInContainer(_ context.Context, _, _, _ string, command []string, in io.Reader, out, errs io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (echoContainer) ExecInContainer(_ context.Context, _, _, _ string, command []string, in io.Reader, out, errs io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	fmt.Fprintln(out, strings.Join(command, " "))
 	if errs != nil {
 		fmt.Fprintln(errs, "to stderr")
@@ -163,7 +163,7 @@ func (container) ExecInContainer(_ context.Context, _, _, _ string, command []st
 	return err
 }
 
-func (container) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (echoContainer) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		fmt.Fprintln(out, strings.ToUpper(lines.Text()))
@@ -171,7 +171,7 @@ func (container) AttachContainer(_ context.Context, _, _, _ string, in io.Reader
 	return lines.Err()
 }
 
-func (container) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
+func (echoContainer) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	line, err := bufio.NewReader(stream).ReadString('\n')
 	if err != nil {

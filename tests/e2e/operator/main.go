@@ -1,7 +1,7 @@
-// Command operator is an ordinary controller-runtime operator that knows nothing of sidecars and shards.
+// Command operator is an ordinary controller-runtime operator without any code for sidecars or shards.
 //
-// It handles every new step of each object exactly once, as far as it alone can tell, and writes what it did as JSON lines
-// to standard output, so that tests can count. The handling itself is in reconciler.go.
+// It handles every new step of each object once, as far as it can tell alone, and writes what it did as JSON lines to
+// standard output, so that tests can count. reconciler.go handles the steps.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// Shorter than the defaults (15 s, 10 s, 2 s), so that a test sees a hand-over soon.
+// Shorter than the defaults (15 s, 10 s, 2 s), so that tests see a new leader soon.
 const (
 	leaseDuration = 6 * time.Second
 	renewDeadline = 5 * time.Second
@@ -46,13 +46,13 @@ type settings struct {
 func main() {
 	var s settings
 	flag.StringVar(&s.id, "id", "", "name of this replica")
-	flag.StringVar(&s.app, "app", "", "value of the label `app` of the objects to handle")
-	flag.StringVar(&s.kind, "kind", "ConfigMap", "kind to handle: ConfigMap or Widget")
-	flag.StringVar(&s.lock, "lock", "", "name of the leader-election lock; none if empty")
+	flag.StringVar(&s.app, "app", "", "value of the label `app` of the objects")
+	flag.StringVar(&s.kind, "kind", "ConfigMap", "kind of the objects, ConfigMap or Widget")
+	flag.StringVar(&s.lock, "lock", "", "name of the leader-election lock; empty disables leader election")
 	flag.StringVar(&s.namespace, "lock-namespace", "default", "namespace of the lock")
-	flag.StringVar(&s.health, "health", "", "address of /healthz and /readyz; nowhere if empty")
-	flag.IntVar(&s.workers, "workers", 4, "objects handled at a time")
-	flag.BoolVar(&s.once, "once", false, "only write which objects there are, as an init container may, and end")
+	flag.StringVar(&s.health, "health", "", "address of /healthz and /readyz; empty disables them")
+	flag.IntVar(&s.workers, "workers", 4, "number of objects handled at a time")
+	flag.BoolVar(&s.once, "once", false, "list the objects once and exit, as an init container may")
 	flag.Parse()
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	if err := run(ctrl.SetupSignalHandler(), s); err != nil {
@@ -66,10 +66,10 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	journal := &journal{id: s.id, out: json.NewEncoder(os.Stdout)}
+	journal := &journalWriter{id: s.id, out: json.NewEncoder(os.Stdout)}
 	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return failureRecorder{next, journal} })
 	if s.once {
-		return look(ctx, rest, s, journal)
+		return listOnce(ctx, rest, s, journal)
 	}
 	manager, err := newManager(rest, s)
 	if err != nil {
@@ -82,21 +82,21 @@ func run(ctx context.Context, s settings) error {
 		case <-ctx.Done():
 		}
 	}()
-	if err := addChecks(manager, s); err != nil {
+	if err := addHealthChecks(manager, s); err != nil {
 		return err
 	}
 	err = ctrl.NewControllerManagedBy(manager).
 		For(newObject(s.kind)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: s.workers}).
-		Complete(&reconciler{client: manager.GetClient(), live: manager.GetAPIReader(), kind: s.kind, journal: journal})
+		Complete(&reconciler{client: manager.GetClient(), apiReader: manager.GetAPIReader(), kind: s.kind, journal: journal})
 	if err != nil {
 		return err
 	}
 	return manager.Start(ctx)
 }
 
-// look writes which objects there are.
-func look(ctx context.Context, rest *rest.Config, s settings, journal *journal) error {
+// listOnce writes a record for each existing object.
+func listOnce(ctx context.Context, rest *rest.Config, s settings, journal *journalWriter) error {
 	live, err := client.New(rest, client.Options{})
 	if err != nil {
 		return err
@@ -130,9 +130,9 @@ func newManager(rest *rest.Config, s settings) (ctrl.Manager, error) {
 	})
 }
 
-// addChecks are what kubelet's probes ask: whether the process answers, and whether the API server answers it. The latter is a question
-// without the cache, on the way that all of its requests take.
-func addChecks(manager ctrl.Manager, s settings) error {
+// addHealthChecks serves kubelet's probes: liveness says whether the process answers, readiness whether the API server
+// does. Readiness asks without the cache, on the same way as all other requests.
+func addHealthChecks(manager ctrl.Manager, s settings) error {
 	if err := manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
@@ -161,25 +161,25 @@ type record struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-type journal struct {
+type journalWriter struct {
 	id  string
 	mu  sync.Mutex
 	out *json.Encoder
 }
 
-func (j *journal) write(r record) {
+func (j *journalWriter) write(r record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	r.ID = j.id
 	if err := j.out.Encode(r); err != nil {
-		panic(fmt.Sprintf("standard output is gone: %v", err)) // a record that is lost would make a test lie
+		panic(fmt.Sprintf("standard output is gone: %v", err)) // a lost record would make a test pass wrongly
 	}
 }
 
-// failureRecorder notes every request that a controller would call failed. A 404 and a 409 are answers.
+// failureRecorder records every request that a controller would call failed. 404 and 409 do not count.
 type failureRecorder struct {
 	next    http.RoundTripper
-	journal *journal
+	journal *journalWriter
 }
 
 func (f failureRecorder) RoundTrip(request *http.Request) (*http.Response, error) {

@@ -12,15 +12,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// reconciler handles each step that an object asks for: it makes one child per step and then notes the step as observed.
+// reconciler handles each requested step of an object: it creates one child per step and then records the step as
+// observed.
 //
-// The child is the effect on the world. Its name follows from object and step, so whoever comes second finds it: a step
-// that two replicas handle shows up as "twice".
+// The child stands for an effect on the outside world. Its name follows from object and step, so a second replica that
+// handles the step finds it and records "twice".
 type reconciler struct {
-	client  client.Client
-	live    client.Reader
-	kind    string
-	journal *journal
+	client    client.Client
+	apiReader client.Reader
+	kind      string
+	journal   *journalWriter
 }
 
 func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
@@ -32,17 +33,17 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, err
 	}
-	step, observed := steps(object)
+	step, observed := stepsOf(object)
 	if step == "" || step == observed {
 		return ctrl.Result{}, nil
 	}
 	if err := r.makeChild(ctx, request, step); err != nil {
 		return ctrl.Result{}, err
 	}
-	err := r.observe(ctx, object, step)
+	err := r.recordObserved(ctx, object, step)
 	switch {
 	case errors.IsConflict(err):
-		return ctrl.Result{Requeue: true}, nil // the cache is behind: an everyday event
+		return ctrl.Result{Requeue: true}, nil // the cache is stale, which is normal
 	case errors.IsNotFound(err):
 		return ctrl.Result{}, nil
 	case err != nil:
@@ -52,7 +53,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, nil
 }
 
-// makeChild leaves a child that another replica made alone, and says so.
+// makeChild leaves a child of another replica alone, and records "twice".
 func (r *reconciler) makeChild(ctx context.Context, request ctrl.Request, step string) error {
 	child := &core.ConfigMap{
 		ObjectMeta: meta.ObjectMeta{Namespace: request.Namespace, Name: fmt.Sprintf("%s-step-%s", request.Name, step)},
@@ -63,7 +64,7 @@ func (r *reconciler) makeChild(ctx context.Context, request ctrl.Request, step s
 		return err
 	}
 	present := &core.ConfigMap{}
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(child), present); err != nil {
+	if err := r.apiReader.Get(ctx, client.ObjectKeyFromObject(child), present); err != nil {
 		return err
 	}
 	if by := present.Data["by"]; by != r.journal.id {
@@ -72,8 +73,8 @@ func (r *reconciler) makeChild(ctx context.Context, request ctrl.Request, step s
 	return nil
 }
 
-// steps are the one that the object asks for and the one that was handled last.
-func steps(object client.Object) (step, observed string) {
+// stepsOf returns the requested step of an object and the last one that was handled.
+func stepsOf(object client.Object) (step, observed string) {
 	switch o := object.(type) {
 	case *core.ConfigMap:
 		return o.Data["step"], o.Data["observed"]
@@ -84,8 +85,8 @@ func steps(object client.Object) (step, observed string) {
 	return step, observed
 }
 
-// observe notes the step, with the resource version that was read as a precondition.
-func (r *reconciler) observe(ctx context.Context, object client.Object, step string) error {
+// recordStep writes the observed step, with the resource version that was read as a precondition.
+func (r *reconciler) recordObserved(ctx context.Context, object client.Object, step string) error {
 	switch o := object.(type) {
 	case *core.ConfigMap:
 		o.Data["observed"], o.Data["by"] = step, r.journal.id
@@ -97,5 +98,5 @@ func (r *reconciler) observe(ctx context.Context, object client.Object, step str
 		}
 		return r.client.Status().Update(ctx, o)
 	}
-	return fmt.Errorf("kind %T is not one of ours", object)
+	return fmt.Errorf("kind %T is not supported", object)
 }

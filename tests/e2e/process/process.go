@@ -1,6 +1,6 @@
-// Package process runs the programs under test: output into a file, killed with the test, stopped in an orderly way.
+// Package process runs the programs under test: output goes to a file, they die with the test, and stop gracefully.
 //
-// What is started, with which flags and when it counts as ready, is the caller's business.
+// The caller decides what is started, with which flags, and when it counts as ready.
 package process
 
 import (
@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// StopGrace is how long a program has between SIGTERM and SIGKILL: less than the 30 s of a pod.
+// StopGrace is the time between SIGTERM and SIGKILL: less than the 30 s of a pod.
 const StopGrace = 25 * time.Second
 
-// Process is a running (or ended) child.
+// Process is a child that runs or has ended.
 type Process struct {
-	// Name as in log files and messages.
+	// Name is used in log files and messages.
 	Name string
 	// LogPath is the file with everything that the program wrote to stderr, and to stdout unless Spec.Stdout is set.
 	LogPath string
@@ -29,29 +29,29 @@ type Process struct {
 	err  error
 }
 
-// Spec says what to start.
+// Spec describes a program to start.
 type Spec struct {
 	Name string
 	Path string
 	Args []string
-	// Env is added to a minimal environment: nothing of the caller's proxies, kubeconfigs and tokens gets in.
+	// Env is added to a minimal environment without the caller's proxies, kubeconfigs and tokens.
 	Env []string
-	// LogDir receives `<Name>.log`; an existing file is continued, so that a restart keeps the first run's log.
+	// LogDir receives `<Name>.log`; an existing file is appended to, so that a restart keeps the earlier log.
 	LogDir string
-	// Stdout, if set, receives standard output. The file is the caller's.
+	// Stdout, if set, receives standard output. The caller closes the file.
 	Stdout *os.File
-	// Place is where the program starts; nil is where this process is.
-	Place *Place
-	// User runs the program, and a group of the same number; zero is who runs the tests.
+	// Spawner starts the program; nil uses the namespaces of this process.
+	Spawner *Spawner
+	// User is the user and group id of the program; zero keeps the current user.
 	User uint32
-	// ControlGroup is the directory of the control group in which the program runs; empty is that of this process.
+	// ControlGroup is the directory of the program's control group; empty means that of this process.
 	ControlGroup string
-	// NewNamespaces are CLONE_NEW… flags: what the program shall not share with this process.
+	// NewNamespaces are CLONE_NEW… flags: namespaces that the program does not share with this process.
 	NewNamespaces uintptr
 }
 
-// Start runs the program. It dies with the test process, however that ends; one with other process ids, with the first process
-// there.
+// Start runs the program. It dies with the test process, however that ends; in another PID namespace it dies with that
+// namespace's first process.
 func Start(spec Spec) (*Process, error) {
 	logPath := filepath.Join(spec.LogDir, spec.Name+".log")
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -61,7 +61,7 @@ func Start(spec Spec) (*Process, error) {
 	defer log.Close()
 	path, args := spec.Path, spec.Args
 	if spec.ControlGroup != "" {
-		// From its first page on: what a process has when it is moved stays where it was.
+		// The program starts in the group: memory that a process has when it is moved stays charged to the old group.
 		path, args = "/bin/sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, spec.ControlGroup, path}, args...)
 	}
 	cmd := exec.Command(path, args...)
@@ -74,9 +74,9 @@ func Start(spec Spec) (*Process, error) {
 	if spec.User != 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: spec.User, Gid: spec.User}
 	}
-	place := spec.Place
+	place := spec.Spawner
 	if place == nil {
-		place = here()
+		place = defaultSpawner()
 	}
 	if !place.isForeign {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
@@ -95,7 +95,7 @@ func Start(spec Spec) (*Process, error) {
 // Done is closed once the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Alive tells whether the program still runs.
+// Alive returns whether the program still runs.
 func (p *Process) Alive() bool {
 	select {
 	case <-p.done:
@@ -105,10 +105,10 @@ func (p *Process) Alive() bool {
 	}
 }
 
-// Pid is the process id, also after the end.
+// Pid returns the process id, also after the end.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Err tells how the program ended; nil while it runs and after exit status 0.
+// Err returns how the program ended; nil while it runs and after exit status 0.
 func (p *Process) Err() error {
 	if p.Alive() {
 		return nil
@@ -116,10 +116,10 @@ func (p *Process) Err() error {
 	return p.err
 }
 
-// ErrSlow says that a program had to be killed.
-var ErrSlow = errors.New("it did not end in time after SIGTERM")
+// ErrStopTimeout means that a program had to be killed.
+var ErrStopTimeout = errors.New("the program did not end in time after SIGTERM")
 
-// Stop asks the program to end (SIGTERM) and waits. One that does not obey in time is killed, and that is ErrSlow.
+// Stop sends SIGTERM and waits. A program that does not end in time is killed, which is ErrStopTimeout.
 func (p *Process) Stop(grace time.Duration) error {
 	if !p.Alive() {
 		return nil
@@ -132,23 +132,23 @@ func (p *Process) Stop(grace time.Duration) error {
 		return nil
 	case <-time.After(grace):
 		p.Kill()
-		return fmt.Errorf("%s: %w (%s)", p.Name, ErrSlow, grace)
+		return fmt.Errorf("%s: %w (%s)", p.Name, ErrStopTimeout, grace)
 	}
 }
 
-// Kill ends the program at once (SIGKILL) and waits for it.
+// Kill sends SIGKILL and waits.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // an ended process is what we want
+	_ = p.cmd.Process.Kill() // the process may have ended already
 	<-p.done
 }
 
-// Pause stops the program where it is: it keeps its connections and answers nobody.
+// Pause stops the program with SIGSTOP: it keeps its connections and answers nobody.
 func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused program go on.
+// Resume continues a paused program.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// LogTail is the end of the log, for messages about a failure.
+// LogTail returns the end of the log, for failure messages.
 func (p *Process) LogTail(bytes int) string {
 	text, err := os.ReadFile(p.LogPath)
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *Process) LogTail(bytes int) string {
 	return string(text)
 }
 
-// FreeAddress is a loopback address, with a port, on which nobody listens at the moment.
+// FreeAddress returns a loopback address with a port on which nobody listens at the moment.
 func FreeAddress() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// Cutter forwards connections to an address and breaks each one off after so many bytes of answer: an API server that
-// dies in the middle of a sentence. What it forwards, TLS for instance, it does not understand.
+// Cutter forwards connections and breaks them after a number of response bytes, like an API server that dies while it
+// responds. It does not parse what it forwards, such as TLS.
 type Cutter struct {
-	// Address to connect to.
+	// Address that clients connect to.
 	Address string
 
 	listener net.Listener
@@ -18,7 +18,7 @@ type Cutter struct {
 	after    int64
 }
 
-// NewCutter listens on loopback. It cuts nothing until it is told to.
+// NewCutter listens on loopback. Until CutAfter is called it cuts nothing.
 func NewCutter(upstream string) (*Cutter, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,14 +29,14 @@ func NewCutter(upstream string) (*Cutter, error) {
 	return c, nil
 }
 
-// CutAfter sets how many bytes of answers pass from now on, over all connections together.
+// CutAfter sets how many response bytes pass from now on, in all connections together.
 func (c *Cutter) CutAfter(bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.after = bytes
 }
 
-// Close stops listening; connections that are open end with their peers.
+// Close stops listening; open connections end with their peers.
 func (c *Cutter) Close() error { return c.listener.Close() }
 
 func (c *Cutter) serve() {
@@ -58,7 +58,7 @@ func (c *Cutter) forward(client net.Conn) {
 	defer server.Close()
 	go func() {
 		defer server.Close()
-		_, _ = io.Copy(server, client) // its end is the connection's end
+		_, _ = io.Copy(server, client) // ends with the connection
 	}()
 	buffer := make([]byte, 16<<10)
 	for {
@@ -66,7 +66,7 @@ func (c *Cutter) forward(client net.Conn) {
 		if err != nil {
 			return
 		}
-		if !c.take(int64(n)) {
+		if !c.consume(int64(n)) {
 			return
 		}
 		if _, err := client.Write(buffer[:n]); err != nil {
@@ -75,8 +75,8 @@ func (c *Cutter) forward(client net.Conn) {
 	}
 }
 
-// take is false once the bytes are used up.
-func (c *Cutter) take(bytes int64) bool {
+// consume returns false once the bytes are used up.
+func (c *Cutter) consume(bytes int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.after -= bytes

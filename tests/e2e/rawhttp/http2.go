@@ -12,14 +12,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// windowBytes is the flow-control window that the client opens at once, so that it never has to give credit.
+// windowBytes is the client's initial flow-control window, so large that it never has to be extended.
 const windowBytes = 64 << 20
 
-// connectionSpecific headers do not exist in HTTP/2 (RFC 9113, section 8.2.2); a request that names one is for HTTP/1.1.
+// connectionSpecific headers do not exist in HTTP/2 (RFC 9113, section 8.2.2).
 var connectionSpecific = map[string]bool{"connection": true, "upgrade": true, "transfer-encoding": true, "http2-settings": true}
 
-// doHTTP2 sends one request over HTTP/2 without TLS and with prior knowledge. The target is written into `:path` as it
-// stands, whatever it is, Host becomes `:authority`, and headers that HTTP/2 does not have are left out.
+// doHTTP2 sends one request over HTTP/2 without TLS and with prior knowledge. The target is written into `:path`
+// unchanged, Host becomes `:authority`, and headers that HTTP/2 does not have are left out.
 func (t Target) doHTTP2(ctx context.Context, request Request) (*Response, error) {
 	connection, err := t.Dial(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (t Target) doHTTP2(ctx context.Context, request Request) (*Response, error)
 	if err := framer.WriteWindowUpdate(0, windowBytes); err != nil {
 		return nil, err
 	}
-	if err := writeRequest(framer, t.authorized(request)); err != nil {
+	if err := writeRequest(framer, t.withAuthorization(request)); err != nil {
 		return nil, err
 	}
 	return readResponse(framer)
@@ -72,7 +72,7 @@ func writeRequest(framer *http2.Framer, request Request) error {
 	return writeFrames(framer, block.Bytes(), request.Body)
 }
 
-// maxFrame is the size that every peer takes (RFC 9113, section 6.5.2).
+// maxFrame is the frame size that every peer accepts (RFC 9113, section 6.5.2).
 const maxFrame = 16 << 10
 
 func writeFrames(framer *http2.Framer, block, body []byte) error {
@@ -92,18 +92,18 @@ func writeFrames(framer *http2.Framer, block, body []byte) error {
 	return err
 }
 
-// readResponse takes the answer on stream 1. A reset stream or connection is ErrClosed if no answer had begun.
+// readResponse reads the response on stream 1. A reset stream or connection is ErrClosed if no response had begun.
 func readResponse(framer *http2.Framer) (*Response, error) {
 	answer := &Response{Header: http.Header{}}
 	for {
 		frame, err := framer.ReadFrame()
 		if err != nil {
-			return answer.broken(err)
+			return answer.bodyError(err)
 		}
 		ended := false
 		switch f := frame.(type) {
 		case *http2.MetaHeadersFrame:
-			if err := answer.take(f); err != nil {
+			if err := answer.addHeaders(f); err != nil {
 				return nil, err
 			}
 			ended = f.StreamEnded()
@@ -111,15 +111,15 @@ func readResponse(framer *http2.Framer) (*Response, error) {
 			answer.Body = append(answer.Body, f.Data()...)
 			ended = f.StreamEnded()
 		case *http2.RSTStreamFrame:
-			return answer.broken(fmt.Errorf("the stream was reset with %s", f.ErrCode))
+			return answer.bodyError(fmt.Errorf("the stream was reset with %s", f.ErrCode))
 		case *http2.GoAwayFrame:
 			if f.LastStreamID < 1 {
-				return answer.broken(fmt.Errorf("GOAWAY with %s", f.ErrCode))
+				return answer.bodyError(fmt.Errorf("GOAWAY with %s", f.ErrCode))
 			}
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
 				if err := framer.WriteSettingsAck(); err != nil {
-					return answer.broken(err)
+					return answer.bodyError(err)
 				}
 			}
 		}
@@ -129,8 +129,8 @@ func readResponse(framer *http2.Framer) (*Response, error) {
 	}
 }
 
-// take reads a head, which may be one of 1xx, or trailers.
-func (r *Response) take(frame *http2.MetaHeadersFrame) error {
+// addHeaders reads a head, which may be a 1xx response, or trailers.
+func (r *Response) addHeaders(frame *http2.MetaHeadersFrame) error {
 	fields := http.Header{}
 	for _, field := range frame.RegularFields() {
 		fields.Add(field.Name, field.Value)
@@ -144,7 +144,7 @@ func (r *Response) take(frame *http2.MetaHeadersFrame) error {
 	return err
 }
 
-func (r *Response) broken(err error) (*Response, error) {
+func (r *Response) bodyError(err error) (*Response, error) {
 	if r.Status == 0 {
 		return nil, fmt.Errorf("%w (%w)", ErrClosed, err)
 	}

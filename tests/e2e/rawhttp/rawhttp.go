@@ -1,7 +1,7 @@
-// Package rawhttp speaks HTTP/1.1 over a socket, byte for byte as a test wrote it.
+// Package rawhttp sends HTTP/1.1 over a socket, byte for byte as a test wrote it.
 //
-// net/http would clean paths, refuse odd headers and sort things; here nothing does. It is for questions to which the
-// exact bytes matter, everything else uses an ordinary client.
+// net/http would clean paths, refuse unusual headers and sort them. Use this package where the exact bytes matter, and
+// an ordinary client for everything else.
 package rawhttp
 
 import (
@@ -21,31 +21,31 @@ import (
 	"time"
 )
 
-// Deadline bounds a whole exchange. It is longer than any bound of the sidecar on a slow request, so that a test sees
-// the sidecar's answer and not its own impatience.
+// Deadline bounds a whole exchange. It is longer than the sidecar's time limits for slow requests, so that a test sees
+// the sidecar's response and not its own timeout.
 const Deadline = 30 * time.Second
 
-// Target is a server and, for TLS, how to speak to it.
+// Target is a server, with its TLS configuration if it uses TLS.
 type Target struct {
 	Address string
 	TLS     *tls.Config
-	// HTTP2 asks without TLS and with prior knowledge; only Do does.
+	// HTTP2 uses HTTP/2 without TLS, with prior knowledge; only Do supports it.
 	HTTP2 bool
-	// Authorization is the header's value for requests that bring none of their own.
+	// Authorization is used for requests without this header.
 	Authorization string
 }
 
-// Request is written as it stands. The zero values give `GET`, a Host header, `Connection: close`.
+// Request is written unchanged. Zero values give `GET`, a Host header and `Connection: close`.
 type Request struct {
 	Method string
 	// Path is the request target: path and query, or an absolute URL.
 	Path string
-	// Headers are whole lines without CRLF, in this order.
+	// Headers are whole lines without CRLF, sent in this order.
 	Headers []string
 	Body    []byte
 }
 
-// Bytes of the request. Host, Connection and Content-Length are added where no header names them.
+// Bytes returns the request. Host, Connection and Content-Length are added if no header names them.
 func (r Request) Bytes() []byte {
 	var out bytes.Buffer
 	method := r.Method
@@ -53,13 +53,13 @@ func (r Request) Bytes() []byte {
 		method = http.MethodGet
 	}
 	fmt.Fprintf(&out, "%s %s HTTP/1.1\r\n", method, r.Path)
-	if !r.names("host") {
+	if !r.hasHeader("host") {
 		out.WriteString("Host: localhost\r\n")
 	}
-	if !r.names("connection") {
+	if !r.hasHeader("connection") {
 		out.WriteString("Connection: close\r\n")
 	}
-	if len(r.Body) > 0 && !r.names("content-length") && !r.names("transfer-encoding") {
+	if len(r.Body) > 0 && !r.hasHeader("content-length") && !r.hasHeader("transfer-encoding") {
 		fmt.Fprintf(&out, "Content-Length: %d\r\n", len(r.Body))
 	}
 	for _, line := range r.Headers {
@@ -70,7 +70,7 @@ func (r Request) Bytes() []byte {
 	return out.Bytes()
 }
 
-func (r Request) names(header string) bool {
+func (r Request) hasHeader(header string) bool {
 	for _, line := range r.Headers {
 		if name, _, _ := strings.Cut(line, ":"); strings.EqualFold(name, header) {
 			return true
@@ -79,16 +79,16 @@ func (r Request) names(header string) bool {
 	return false
 }
 
-// Response is an answer with its whole body.
+// Response is a response with its whole body.
 type Response struct {
 	Status int
 	Header http.Header
-	// Body as sent, without its transfer encoding.
+	// Body is the body without its transfer encoding.
 	Body    []byte
 	Trailer http.Header
 }
 
-// Text is the body, decompressed if it was gzip.
+// Text returns the body, decompressed if it was gzip.
 func (r *Response) Text() ([]byte, error) {
 	if r.Header.Get("Content-Encoding") != "gzip" {
 		return r.Body, nil
@@ -100,10 +100,10 @@ func (r *Response) Text() ([]byte, error) {
 	return io.ReadAll(reader)
 }
 
-// ErrClosed says that the server closed the connection without an answer.
-var ErrClosed = errors.New("the server closed the connection without an answer")
+// ErrClosed means that the server closed the connection without a response.
+var ErrClosed = errors.New("the server closed the connection without a response")
 
-// Dial opens a connection that gives up after Deadline.
+// Dial opens a connection that expires after Deadline.
 func (t Target) Dial(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: Deadline}
 	connection, err := dialer.DialContext(ctx, "tcp", t.Address)
@@ -121,22 +121,22 @@ func (t Target) Dial(ctx context.Context) (net.Conn, error) {
 	return tls.Client(connection, config), nil
 }
 
-// Do sends one request on a connection of its own and reads the whole answer.
+// Do sends one request on a new connection and reads the whole response.
 func (t Target) Do(ctx context.Context, request Request) (*Response, error) {
 	if t.HTTP2 {
 		return t.doHTTP2(ctx, request)
 	}
-	return t.Send(ctx, t.authorized(request).Bytes(), request.Method)
+	return t.Send(ctx, t.withAuthorization(request).Bytes(), request.Method)
 }
 
-func (t Target) authorized(request Request) Request {
-	if t.Authorization != "" && !request.names("authorization") {
+func (t Target) withAuthorization(request Request) Request {
+	if t.Authorization != "" && !request.hasHeader("authorization") {
 		request.Headers = append(slices.Clone(request.Headers), "Authorization: "+t.Authorization)
 	}
 	return request
 }
 
-// Send writes the bytes on a connection of its own and reads one answer. The method decides whether a body follows.
+// Send writes the bytes on a new connection and reads one response. The method decides whether a body follows.
 func (t Target) Send(ctx context.Context, raw []byte, method string) (*Response, error) {
 	connection, err := t.Dial(ctx)
 	if err != nil {
@@ -144,12 +144,12 @@ func (t Target) Send(ctx context.Context, raw []byte, method string) (*Response,
 	}
 	defer connection.Close()
 	if _, err := connection.Write(raw); err != nil && !isReset(err) {
-		return nil, err // a reset may still leave an answer to read
+		return nil, err // a reset may still leave a response to read
 	}
 	return Read(bufio.NewReader(connection), method)
 }
 
-// Read takes one final answer from the connection: 1xx answers are passed over.
+// Read reads one final response from the connection and skips 1xx responses.
 func Read(reader *bufio.Reader, method string) (*Response, error) {
 	for {
 		response, err := http.ReadResponse(reader, &http.Request{Method: method})
@@ -164,7 +164,7 @@ func Read(reader *bufio.Reader, method string) (*Response, error) {
 		}
 		answer := &Response{Status: response.StatusCode, Header: response.Header}
 		if response.StatusCode == http.StatusSwitchingProtocols {
-			return answer, nil // what follows is no HTTP any more
+			return answer, nil // what follows is not HTTP any more
 		}
 		if answer.Body, err = io.ReadAll(response.Body); err != nil {
 			return answer, fmt.Errorf("body of the %d answer after %d bytes: %w", answer.Status, len(answer.Body), err)
@@ -174,7 +174,7 @@ func Read(reader *bufio.Reader, method string) (*Response, error) {
 	}
 }
 
-// Chunked is a body in chunked transfer encoding, one chunk for each part.
+// Chunked encodes a body in chunked transfer encoding, one chunk for each part.
 func Chunked(parts ...string) []byte {
 	var out bytes.Buffer
 	for _, part := range parts {

@@ -18,10 +18,10 @@ type WebSocket struct {
 	connection net.Conn
 }
 
-// maxMessage bounds a message: an object of etcd's default limit in base64 fits.
+// maxMessage bounds a message: an object of etcd's default size limit fits in base64.
 const maxMessage = 4 << 20
 
-// Upgrade asks for a WebSocket. If the server answers with something else, that answer is returned and no socket.
+// Upgrade requests a WebSocket. If the server responds otherwise, the response is returned instead of a socket.
 func (t Target) Upgrade(ctx context.Context, request Request) (*WebSocket, *Response, error) {
 	request.Headers = append(slices.Clone(request.Headers), "Connection: Upgrade", "Upgrade: websocket",
 		"Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: "+base64.StdEncoding.EncodeToString([]byte("0123456789abcdef")))
@@ -29,7 +29,7 @@ func (t Target) Upgrade(ctx context.Context, request Request) (*WebSocket, *Resp
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := connection.Write(t.authorized(request).Bytes()); err != nil {
+	if _, err := connection.Write(t.withAuthorization(request).Bytes()); err != nil {
 		connection.Close()
 		return nil, nil, err
 	}
@@ -50,7 +50,7 @@ func (w *WebSocket) Message() ([]byte, error) {
 		if _, err := io.ReadFull(w.reader, head[:]); err != nil {
 			return nil, err
 		}
-		length, err := w.length(head[1] & 0x7f)
+		length, err := w.readLength(head[1] & 0x7f)
 		if err != nil {
 			return nil, err
 		}
@@ -69,14 +69,14 @@ func (w *WebSocket) Message() ([]byte, error) {
 			}
 		case 8: // close
 			return nil, io.EOF
-		case 9, 10: // ping, pong: nobody waits for an answer in a test
+		case 9, 10: // ping, pong: tests do not need to answer
 		default:
 			return nil, fmt.Errorf("a frame with opcode %d", opcode)
 		}
 	}
 }
 
-func (w *WebSocket) length(short byte) (uint64, error) {
+func (w *WebSocket) readLength(short byte) (uint64, error) {
 	switch short {
 	case 126:
 		var long [2]byte
@@ -91,5 +91,5 @@ func (w *WebSocket) length(short byte) (uint64, error) {
 	}
 }
 
-// Close drops the connection.
+// Close closes the connection.
 func (w *WebSocket) Close() { w.connection.Close() }

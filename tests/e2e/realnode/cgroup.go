@@ -17,29 +17,29 @@ import (
 
 const (
 	cgroupMount = "/sys/fs/cgroup"
-	// cgroupPrefix is followed by the id of the process that made the group, and a number.
+	// cgroupPrefix is followed by the id of the process that created the group, and a number.
 	cgroupPrefix = "ctrlmesh-e2e-"
-	// cgroupPatience is how long an ended process may still be counted as a member.
+	// cgroupPatience is how long the kernel may still count an ended process as a member.
 	cgroupPatience = 10 * time.Second
 )
 
-var cgroups atomic.Int64
+var lastCgroup atomic.Int64
 
-// cgroup is the control group of a node's pods. Control groups have no namespace that would take them away, so this is the one
-// thing that is made on the machine and has to be removed there.
-type cgroup struct {
-	// name below the root of each hierarchy.
+// nodeCgroup is the control group of a node's pods. Control groups do not end with a namespace, so this is the only
+// thing that a node creates on the machine and has to remove there.
+type nodeCgroup struct {
+	// name of the group below the root of each hierarchy.
 	name string
-	// dirs are its directories: one, or with version 1 one for each hierarchy.
+	// dirs are its directories: with version 2 one, with version 1 one for each hierarchy.
 	dirs []string
 }
 
-func newCgroup() (*cgroup, error) {
-	hierarchies, err := hierarchies()
+func newCgroup() (*nodeCgroup, error) {
+	hierarchies, err := cgroupHierarchies()
 	if err != nil {
 		return nil, err
 	}
-	c := &cgroup{name: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), cgroups.Add(1))}
+	c := &nodeCgroup{name: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), lastCgroup.Add(1))}
 	for _, hierarchy := range hierarchies {
 		removeAbandoned(hierarchy)
 		dir := filepath.Join(hierarchy, c.name)
@@ -51,9 +51,9 @@ func newCgroup() (*cgroup, error) {
 	return c, nil
 }
 
-// hierarchies are the directories in which a control group has to be made. With version 1 there may be one of version 2
-// beside the others, without controllers, where runc makes groups as well.
-func hierarchies() ([]string, error) {
+// cgroupHierarchies returns the directories in which a control group must be created. With version 1 there may also be
+// a version 2 hierarchy without controllers, in which runc creates groups as well.
+func cgroupHierarchies() ([]string, error) {
 	var at unix.Statfs_t
 	if err := unix.Statfs(cgroupMount, &at); err != nil {
 		return nil, fmt.Errorf("find control groups: %w", err)
@@ -72,13 +72,13 @@ func hierarchies() ([]string, error) {
 		}
 	}
 	if len(dirs) == 0 {
-		return nil, fmt.Errorf("no control groups are mounted below %s", cgroupMount)
+		return nil, fmt.Errorf("no control group hierarchies are mounted below %s", cgroupMount)
 	}
 	return dirs, nil
 }
 
-// shareControllers lets groups below the root have what kubelet asks of a group (getSupportedUnifiedControllers in
-// pkg/kubelet/cm). On a machine with systemd they have it.
+// shareControllers enables the controllers that kubelet needs (getSupportedUnifiedControllers in pkg/kubelet/cm) for
+// groups below the root. On a machine with systemd they are enabled already.
 func shareControllers() error {
 	has, err := os.ReadFile(filepath.Join(cgroupMount, "cgroup.controllers"))
 	if err != nil {
@@ -101,9 +101,9 @@ func shareControllers() error {
 	return nil
 }
 
-// removeAbandoned removes what is left of a test that was killed: its processes are gone, the empty groups are not.
+// removeAbandoned removes groups of a killed test: its processes are gone, the empty groups are not.
 func removeAbandoned(hierarchy string) {
-	groups, _ := filepath.Glob(filepath.Join(hierarchy, cgroupPrefix+"*")) // the pattern is well-formed
+	groups, _ := filepath.Glob(filepath.Join(hierarchy, cgroupPrefix+"*")) // the pattern is valid
 	for _, group := range groups {
 		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(group), cgroupPrefix), "-")
 		pid, err := strconv.Atoi(owner)
@@ -114,7 +114,7 @@ func removeAbandoned(hierarchy string) {
 }
 
 // remove waits until the kernel has noticed that no process is left.
-func (c *cgroup) remove() error {
+func (c *nodeCgroup) remove() error {
 	deadline := time.Now().Add(cgroupPatience)
 	for {
 		var failures []error
@@ -129,7 +129,7 @@ func (c *cgroup) remove() error {
 	}
 }
 
-// removeTree removes groups from the leaves up; their files can't be removed, and go with them.
+// removeTree removes groups from the leaves up; their files can't be removed, and disappear with them.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,18 +15,19 @@ import (
 )
 
 const (
-	// PauseImage holds a pod's namespaces.
+	// PauseImage runs the container that holds a pod's namespaces.
 	PauseImage = "localhost/ctrlmesh-e2e/pause:1"
-	// WorkloadImage has the program of realnode/workload as its entry point.
+	// WorkloadImage runs the program of realnode/workload.
 	WorkloadImage = "localhost/ctrlmesh-e2e/workload:1"
-	// PlainRegistry is the address of a Service that the node pulls images from by plain HTTP, if a test makes one.
+	// PlainRegistry is the address of a Service from which the node pulls images by plain HTTP, if a test creates it.
 	PlainRegistry = "10.96.0.53:8443"
-	// containerdSocket on the node.
+	// containerdSocket is a path on the node.
 	containerdSocket = "/run/containerd/containerd.sock"
 )
 
-// containerdConfig: a negative oom_score_adj needs a privilege that a machine may have taken away (runc then says only "can't
-// get final child's PID from pipe"), and AppArmor's profile would be loaded into the machine.
+// containerdConfig avoids a negative oom_score_adj, which needs a privilege that the machine may have dropped (runc
+// then says only "can't get final child's PID from pipe"), and AppArmor, whose profile would be loaded into the
+// machine.
 var containerdConfig = template.Must(template.New("").Parse(`version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -37,7 +38,7 @@ state = "/run/containerd"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "` + PauseImage + `"
   [plugins."io.containerd.cri.v1.images".registry]
-    config_path = "` + registries + `"
+    config_path = "` + registriesDir + `"
 [plugins."io.containerd.cri.v1.runtime"]
   disable_apparmor = true
   restrict_oom_score_adj = true
@@ -54,11 +55,11 @@ state = "/run/containerd"
     use_internal_loopback = true
 `))
 
-// registries has a directory for each registry of which containerd has to know more than its name (containerd, docs/hosts.md).
-const registries = "/etc/containerd/certs.d"
+// registriesDir has a directory for each registry that needs configuration (containerd, docs/hosts.md).
+const registriesDir = "/etc/containerd/certs.d"
 
-// podNetwork joins each pod to the node by a pair of interfaces and routes. A bridge would need a kernel module for replies
-// between pods to pass the translation of Services.
+// podNetwork connects each pod to the node by a veth pair and routes. A bridge would need a kernel module so that
+// replies between pods pass the address translation of Services.
 const podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": false,
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "` + podCIDR + `"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 `
@@ -66,15 +67,15 @@ const podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type":
 func (n *Node) containerdFiles() (map[string]string, error) {
 	var config strings.Builder
 	err := containerdConfig.Execute(&config, map[string]string{
-		"Snapshotter": snapshotter(n.Dir), "Runtime": n.file("bin", "runtime"), "Plugins": n.file("bin"),
+		"Snapshotter": snapshotter(n.Dir), "Runtime": n.path("bin", "runtime"), "Plugins": n.path("bin"),
 	})
 	return map[string]string{
 		"/etc/containerd/config.toml": config.String(), "/etc/cni/net.d/10-pods.conflist": podNetwork,
-		registries + "/" + PlainRegistry + "/hosts.toml": fmt.Sprintf("server = %q\n", "http://"+PlainRegistry),
+		registriesDir + "/" + PlainRegistry + "/hosts.toml": fmt.Sprintf("server = %q\n", "http://"+PlainRegistry),
 	}, err
 }
 
-// snapshotter is how layers become a container's files: copied where an overlay can't lie on another.
+// snapshotter copies layers where an overlay can't be mounted on another one.
 func snapshotter(dir string) string {
 	var at unix.Statfs_t
 	if err := unix.Statfs(dir, &at); err == nil && at.Type == unix.OVERLAYFS_SUPER_MAGIC {
@@ -84,24 +85,24 @@ func snapshotter(dir string) string {
 }
 
 func (n *Node) startContainerd() error {
-	return n.run("containerd", n.programs["containerd"], "--config=/etc/containerd/config.toml")
+	return n.startProgram("containerd", n.programs["containerd"], "--config=/etc/containerd/config.toml")
 }
 
-// LoadImage imports an OCI archive. Its images then have the names in it; give pods `imagePullPolicy: Never` or `IfNotPresent`,
-// as nothing can be pulled.
+// LoadImage imports an OCI archive with the image names in it. Pods need `imagePullPolicy: Never` or `IfNotPresent`,
+// because nothing can be pulled.
 func (n *Node) LoadImage(ctx context.Context, archive string) error {
 	_, err := n.ctr(ctx, "images", "import", "--snapshotter="+snapshotter(n.Dir), archive)
 	return err
 }
 
-// TagImage gives an image that was loaded another name beside its own.
+// TagImage gives a loaded image a second name.
 func (n *Node) TagImage(ctx context.Context, name, other string) error {
 	_, err := n.ctr(ctx, "images", "tag", name, other)
 	return err
 }
 
 func (n *Node) ctr(ctx context.Context, args ...string) (string, error) {
-	// By way of the first process: the socket's own name may be too long for an address.
+	// The path through /proc of the first process is short: the socket's own path may be too long for an address.
 	socket := fmt.Sprintf("/proc/%d/root%s", n.pid1.Pid(), containerdSocket)
 	command := exec.CommandContext(ctx, n.programs["ctr"], append([]string{"--address=" + socket, "--namespace=k8s.io"}, args...)...)
 	output, err := command.CombinedOutput()
@@ -111,9 +112,9 @@ func (n *Node) ctr(ctx context.Context, args ...string) (string, error) {
 	return string(output), nil
 }
 
-// loadOwnImages makes and loads the images without which no pod runs, and the one of the tests.
+// loadOwnImages builds and loads the pause image, which every pod needs, and the workload image.
 func (n *Node) loadOwnImages(ctx context.Context) error {
-	if err := n.wait(ctx, "containerd", func() error {
+	if err := n.waitUntil(ctx, "containerd", func() error {
 		_, err := n.ctr(ctx, "version")
 		return err
 	}); err != nil {
@@ -132,8 +133,8 @@ func (n *Node) loadOwnImages(ctx context.Context) error {
 	return nil
 }
 
-// wait polls until there is no error, and gives up early when a part of the node has ended.
-func (n *Node) wait(ctx context.Context, what string, ask func() error) error {
+// waitUntil polls until there is no error, and gives up early if a program of the node has ended.
+func (n *Node) waitUntil(ctx context.Context, what string, ask func() error) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
@@ -141,7 +142,7 @@ func (n *Node) wait(ctx context.Context, what string, ask func() error) error {
 		if err == nil {
 			return nil
 		}
-		for _, part := range n.parts {
+		for _, part := range n.processes {
 			if !part.Alive() {
 				return fmt.Errorf("%s ended (%v):\n%s", part.Name, part.Err(), part.LogTail(4096))
 			}

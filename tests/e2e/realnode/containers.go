@@ -15,9 +15,10 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Crash kills the processes of a container, native sidecars included, as the kernel would that has no memory left. Kubelet is not told.
+// Crash kills the processes of a container, including native sidecars, with SIGKILL, as the kernel's OOM killer would.
+// Kubelet is not told.
 func (n *Node) Crash(ctx context.Context, namespace, pod, container string) error {
-	processes, err := n.processes(ctx, namespace, pod, container)
+	processes, err := n.containerProcesses(ctx, namespace, pod, container)
 	if err != nil {
 		return err
 	}
@@ -29,9 +30,10 @@ func (n *Node) Crash(ctx context.Context, namespace, pod, container string) erro
 	return nil
 }
 
-// End returns a function that waits for the end of a container that runs now, and tells when that was: kubelet's word has whole seconds.
-func (n *Node) End(ctx context.Context, namespace, pod, container string) (func() (time.Time, error), error) {
-	processes, err := n.processes(ctx, namespace, pod, container)
+// WatchExit returns a function that waits until the running container exits and returns when that was: kubelet's status
+// has only whole seconds.
+func (n *Node) WatchExit(ctx context.Context, namespace, pod, container string) (func() (time.Time, error), error) {
+	processes, err := n.containerProcesses(ctx, namespace, pod, container)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +45,7 @@ func (n *Node) End(ctx context.Context, namespace, pod, container string) (func(
 	go func() {
 		var err error
 		for _, pid := range processes {
-			err = errors.Join(err, ended(ctx, pid))
+			err = errors.Join(err, waitExit(ctx, pid))
 		}
 		ends <- end{time.Now(), err}
 	}()
@@ -53,9 +55,9 @@ func (n *Node) End(ctx context.Context, namespace, pod, container string) (func(
 	}, nil
 }
 
-// ended waits for the end of a process, or of the context.
-func ended(ctx context.Context, pid int) error {
-	const wake = 100 // milliseconds, to look at the context
+// waitExit waits until the process exits or the context is cancelled.
+func waitExit(ctx context.Context, pid int) error {
+	const wake = 100 // milliseconds between checks of the context
 	file, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -76,19 +78,19 @@ func ended(ctx context.Context, pid int) error {
 	return ctx.Err()
 }
 
-// processes of a container that runs. There is at least one.
-func (n *Node) processes(ctx context.Context, namespace, pod, container string) ([]int, error) {
+// containerProcesses returns the processes of a running container, at least one.
+func (n *Node) containerProcesses(ctx context.Context, namespace, pod, container string) ([]int, error) {
 	found, err := n.Client.CoreV1().Pods(namespace).Get(ctx, pod, meta.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
 	status, ok := ContainerStatus(found, container)
 	if !ok {
-		return nil, fmt.Errorf("pod %s has no status of a container %s", pod, container)
+		return nil, fmt.Errorf("pod %s has no status for container %s", pod, container)
 	}
 	_, id, _ := strings.Cut(status.ContainerID, "://")
 	if id == "" || status.State.Running == nil {
-		return nil, fmt.Errorf("container %s of pod %s does not run: %+v", container, pod, status.State)
+		return nil, fmt.Errorf("container %s of pod %s is not running: %+v", container, pod, status.State)
 	}
 	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -96,7 +98,7 @@ func (n *Node) processes(ctx context.Context, namespace, pod, container string) 
 	}
 	var processes []int
 	for _, group := range groups {
-		// A process may end at any moment; then it is none.
+		// A process may exit at any time; then it is skipped.
 		if text, err := os.ReadFile(group); err != nil || !strings.Contains(string(text), id) {
 			continue
 		}
@@ -112,7 +114,7 @@ func (n *Node) processes(ctx context.Context, namespace, pod, container string) 
 	return processes, nil
 }
 
-// ContainerStatus is that of a container, native sidecars included.
+// ContainerStatus returns the status of a container, also of native sidecars.
 func ContainerStatus(pod *core.Pod, name string) (core.ContainerStatus, bool) {
 	for _, statuses := range [][]core.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for _, status := range statuses {

@@ -16,14 +16,14 @@ func (n *Node) startControlPlane(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	n.end = append(n.end, end)
-	dir := n.file("cluster")
+	n.cleanups = append(n.cleanups, end)
+	dir := n.path("cluster")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	n.Cluster, err = cluster.Start(ctx, dir, cluster.Options{
 		APIServerFlags: options.APIServerFlags,
-		Machine:        &cluster.Machine{Place: n.place, Dial: n.Dial, Address: address, IP: IP},
+		Machine:        &cluster.Machine{Spawner: n.spawner, Dial: n.Dial, Address: address, IP: IP},
 	})
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (n *Node) startControlPlane(ctx context.Context, options Options) error {
 	return errors.Join(n.startControllerManager(), n.startScheduler())
 }
 
-// Config is a client-go configuration of an administrator, without a rate limit.
+// Config returns an administrator's client-go configuration, without a rate limit.
 func (n *Node) Config() *rest.Config { return n.Cluster.AdminConfig() }
 
 func (n *Node) startControllerManager() error {
@@ -45,9 +45,9 @@ func (n *Node) startControllerManager() error {
 	if err != nil {
 		return err
 	}
-	return n.run("kube-controller-manager", n.programs["kube-controller-manager"],
+	return n.startProgram("kube-controller-manager", n.programs["kube-controller-manager"],
 		"--kubeconfig="+kubeconfig, "--bind-address=127.0.0.1", "--leader-elect=false", "--use-service-account-credentials=true",
-		"--service-account-private-key-file="+n.file("cluster", "service-account.key"), "--root-ca-file="+n.file("cluster", "ca.crt"),
+		"--service-account-private-key-file="+n.path("cluster", "service-account.key"), "--root-ca-file="+n.path("cluster", "ca.crt"),
 		"--service-cluster-ip-range="+cluster.ServiceCIDR,
 	)
 }
@@ -57,7 +57,7 @@ func (n *Node) startScheduler() error {
 	if err != nil {
 		return err
 	}
-	return n.run("kube-scheduler", n.programs["kube-scheduler"],
+	return n.startProgram("kube-scheduler", n.programs["kube-scheduler"],
 		"--kubeconfig="+kubeconfig, "--bind-address=127.0.0.1", "--leader-elect=false",
 	)
 }

@@ -16,17 +16,17 @@ import (
 
 const (
 	clusterDomain = "cluster.local"
-	// dnsTTL is short, in seconds: pods come and go.
+	// dnsTTL in seconds is short, because pods come and go.
 	dnsTTL = 1
-	// datagram is the size of a question at most (RFC 1035, 4.2.1).
+	// datagram is the largest size of a query (RFC 1035, 4.2.1).
 	datagram = 512
 )
 
-// startDNS answers the node's pods, in place of CoreDNS, by the Kubernetes DNS specification: addresses of Services, of the pods behind
-// a headless one, and of each of these by its host name. Nothing else has a name.
-func (n *Node) startDNS(s *services) error {
+// startDNS serves DNS for the node's pods in place of CoreDNS, by the Kubernetes DNS specification: addresses of
+// Services, of the pods behind a headless Service, and of each such pod by its host name. No other name exists.
+func (n *Node) startDNS(s *serviceProxy) error {
 	var socket net.PacketConn
-	err := n.network.inside(func() error {
+	err := n.network.inNamespace(func() error {
 		var err error
 		socket, err = net.ListenPacket("udp4", net.JoinHostPort(IP, "53"))
 		return err
@@ -37,13 +37,13 @@ func (n *Node) startDNS(s *services) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.answerAll(socket)
+		s.serveDNS(socket)
 	}()
-	n.end = append(n.end, func() { socket.Close(); <-done })
+	n.cleanups = append(n.cleanups, func() { socket.Close(); <-done })
 	return nil
 }
 
-func (s *services) answerAll(socket net.PacketConn) {
+func (s *serviceProxy) serveDNS(socket net.PacketConn) {
 	buffer := make([]byte, datagram)
 	for {
 		size, client, err := socket.ReadFrom(buffer)
@@ -52,7 +52,7 @@ func (s *services) answerAll(socket net.PacketConn) {
 		}
 		if err == nil {
 			var answer []byte
-			if answer, err = s.answer(buffer[:size]); err == nil {
+			if answer, err = s.answerQuery(buffer[:size]); err == nil {
 				_, err = socket.WriteTo(answer, client)
 			}
 		}
@@ -62,28 +62,28 @@ func (s *services) answerAll(socket net.PacketConn) {
 	}
 }
 
-func (s *services) answer(question []byte) ([]byte, error) {
+func (s *serviceProxy) answerQuery(query []byte) ([]byte, error) {
 	var parser dnsmessage.Parser
-	header, err := parser.Start(question)
+	header, err := parser.Start(query)
 	if err != nil {
 		return nil, err
 	}
-	asked, err := parser.Question()
+	question, err := parser.Question()
 	if err != nil {
 		return nil, err
 	}
-	addresses, exists := resolve(asked.Name.String(), s.services.List(), s.slices.List())
+	addresses, exists := resolve(question.Name.String(), s.serviceStore.List(), s.sliceStore.List())
 	answer := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true, RecursionDesired: header.RecursionDesired, RecursionAvailable: true},
-		Questions: []dnsmessage.Question{asked},
+		Questions: []dnsmessage.Question{question},
 	}
 	if !exists {
 		answer.RCode = dnsmessage.RCodeNameError
 	}
 	for _, address := range addresses {
-		if asked.Type == dnsmessage.TypeA && address.Is4() {
+		if question.Type == dnsmessage.TypeA && address.Is4() {
 			answer.Answers = append(answer.Answers, dnsmessage.Resource{
-				Header: dnsmessage.ResourceHeader{Name: asked.Name, Type: asked.Type, Class: asked.Class, TTL: dnsTTL},
+				Header: dnsmessage.ResourceHeader{Name: question.Name, Type: question.Type, Class: question.Class, TTL: dnsTTL},
 				Body:   &dnsmessage.AResource{A: address.As4()},
 			})
 		}
@@ -107,14 +107,14 @@ func resolve(name string, allServices, allSlices []any) ([]netip.Addr, bool) {
 		if address, err := netip.ParseAddr(service.Spec.ClusterIP); err == nil {
 			return []netip.Addr{address}, host == ""
 		}
-		found := hosts(service, host, allSlices)
+		found := endpointAddresses(service, host, allSlices)
 		return found, host == "" || len(found) > 0
 	}
 	return nil, false
 }
 
-// hosts are the pods of a headless Service, or those of this host name.
-func hosts(service *core.Service, name string, allSlices []any) []netip.Addr {
+// endpointAddresses returns the pods of a headless Service, or those with this host name.
+func endpointAddresses(service *core.Service, name string, allSlices []any) []netip.Addr {
 	var found []netip.Addr
 	for _, slice := range slicesOf(service, allSlices) {
 		for _, endpoint := range slice.Endpoints {

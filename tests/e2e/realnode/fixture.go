@@ -9,50 +9,50 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
-// This file gives tests a node that ends with them.
+// This file starts nodes for tests.
 
-// required, as a value of this variable, makes a node that can't run a failure.
+// If nodeVariable has the value `required`, a node that can't run is a failure.
 const nodeVariable, required = "CTRLMESH_NODE", "required"
 
-// NeedNode leaves a test out where no node can run, or fails it if one has to.
+// NeedNode skips a test where no node can run, or fails it if a node is required.
 func NeedNode(t *testing.T) {
 	t.Helper()
-	reason := binaries.NoNodeHere()
+	reason := binaries.NodeUnavailable()
 	if reason == "" {
 		return
 	}
 	if os.Getenv(nodeVariable) == required {
 		t.Fatal(reason)
 	}
-	t.Skip("left out: " + reason)
+	t.Skip("skipped: " + reason)
 }
 
-// StartForTest runs a node until the test ends, and fails the test if anything of it is left then but the logs of a failure. Such a
-// test has the machine's namespaces for itself: it is not run in parallel.
+// StartForTest runs a node until the test ends, and fails the test if anything but the logs of a failure is left then.
+// Such a test must not run in parallel, because it uses the machine's namespaces.
 func StartForTest(t *testing.T, options Options) *Node {
 	t.Helper()
 	NeedNode(t)
-	before := takeTraces(t)
+	before := recordLeftovers(t)
 	dir := must(filepath.EvalSymlinks(must(os.MkdirTemp("", "ctrlmesh-node-"))(t)))(t)
 	begin := time.Now()
 	n, err := Start(t.Context(), dir, options)
 	if err != nil {
 		t.Errorf("%v", err)
-		logsOf(t, dir)
+		keepLogsOf(t, dir)
 		t.FailNow()
 	}
 	t.Logf("the node was ready after %s", time.Since(begin).Round(10*time.Millisecond))
-	mark := markOf(t, n.pid1.Pid(), n.cgroup.name, n.Dir)
+	mark := identityOf(t, n.pid1.Pid(), n.cgroup.name, n.Dir)
 	t.Cleanup(func() {
-		demandAll(t, mark)
+		assertProcessesSeen(t, mark)
 		begin := time.Now()
 		if err := n.Stop(); err != nil {
 			t.Error(err)
 		}
 		t.Logf("the node had ended after %s", time.Since(begin).Round(10*time.Millisecond))
-		leftNothing(t, before, mark)
+		assertNothingLeft(t, before, mark)
 		if t.Failed() {
-			logsOf(t, dir)
+			keepLogsOf(t, dir)
 		} else if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -60,17 +60,17 @@ func StartForTest(t *testing.T, options Options) *Node {
 	return n
 }
 
-// logsOf a failed test are kept, and nothing else of its node: images and volumes are gigabytes.
-func logsOf(t *testing.T, dir string) {
+// keepLogsOf keeps the logs of a failed test and removes the rest of its node: images and volumes are gigabytes.
+func keepLogsOf(t *testing.T, dir string) {
 	t.Helper()
-	if logs, err := keepLogs(dir); err != nil {
+	if logs, err := keepLogsOnly(dir); err != nil {
 		t.Errorf("%v; everything is in %s", err, dir)
 	} else {
 		t.Logf("logs are in %s", logs)
 	}
 }
 
-func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) {
+func waitForCondition(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !holds(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {

@@ -2,5 +2,5 @@ package realnode
 
 import "ctrlmesh.kusionstack.io/e2e/images"
 
-// Image is what a node can load.
+// Image is an image that a node can load.
 type Image = images.Image

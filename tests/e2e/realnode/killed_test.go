@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// victim, as a variable, makes this test the process that is killed; its value is the node's directory.
-const victim = "CTRLMESH_NODE_VICTIM"
+// victimVariable makes this test the process that is killed; its value is the node's directory.
+const victimVariable = "CTRLMESH_NODE_VICTIM"
 
-// TestKilledWithItsTest: a test that ends without cleaning up takes its node along. What is left, empty control groups, goes
-// with the next node.
-func TestKilledWithItsTest(t *testing.T) {
-	if dir := os.Getenv(victim); dir != "" {
-		startAndWait(t, dir)
+// TestNodeDiesWithKilledTest: a test that is killed takes its node along. Empty control groups stay, and the next node
+// removes them.
+func TestNodeDiesWithKilledTest(t *testing.T) {
+	if dir := os.Getenv(victimVariable); dir != "" {
+		startNodeAndWait(t, dir)
 	}
 	NeedNode(t)
-	command := exec.Command(os.Args[0], "-test.run=^TestKilledWithItsTest$")
+	command := exec.Command(os.Args[0], "-test.run=^TestNodeDiesWithKilledTest$")
 	dir := t.TempDir()
-	command.Env = append(os.Environ(), victim+"="+dir)
+	command.Env = append(os.Environ(), victimVariable+"="+dir)
 	output := must(command.StdoutPipe())(t)
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -32,9 +32,9 @@ func TestKilledWithItsTest(t *testing.T) {
 	line := must(bufio.NewReader(output).ReadString('\n'))(t)
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
-		t.Fatalf("instead of a process id it says %q", line)
+		t.Fatalf("expected a process id, got %q", line)
 	}
-	mark := markOf(t, pid, fmt.Sprintf("%s%d-", cgroupPrefix, command.Process.Pid), dir)
+	mark := identityOf(t, pid, fmt.Sprintf("%s%d-", cgroupPrefix, command.Process.Pid), dir)
 	groups := must(filepath.Glob(fmt.Sprintf("%s/*/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
 	unified := must(filepath.Glob(fmt.Sprintf("%s/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
 	if groups = append(groups, unified...); len(groups) == 0 {
@@ -43,8 +43,8 @@ func TestKilledWithItsTest(t *testing.T) {
 	if err := command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = command.Wait() // it was killed
-	eventually(t, 10*time.Second, "the node's processes and namespaces have ended", func() bool { return len(mark.processes()) == 0 })
+	_ = command.Wait() // the process was killed
+	waitForCondition(t, 10*time.Second, "the node's processes and namespaces have ended", func() bool { return len(mark.processes()) == 0 })
 	if left := must(mark.mounts())(t); len(left) > 0 {
 		t.Errorf("mounts are left: %q", left)
 	}
@@ -54,15 +54,16 @@ func TestKilledWithItsTest(t *testing.T) {
 	}
 	for _, group := range groups {
 		if _, err := os.Stat(group); err == nil {
-			t.Errorf("%s is still there", group)
+			t.Errorf("%s still exists", group)
 		}
 	}
 }
 
-// startAndWait starts a node as far as there are processes of several parents, says which is its first, and waits to be killed.
-func startAndWait(t *testing.T, dir string) {
+// startNodeAndWait starts the processes of a node, which have several parents, prints the first one's id, and waits to
+// be killed.
+func startNodeAndWait(t *testing.T, dir string) {
 	n := &Node{Dir: dir, Name: "victim"}
-	n.programs = must(findPrograms(t.Context(), n.file("bin")))(t)
+	n.programs = must(findPrograms(t.Context(), n.path("bin")))(t)
 	n.cgroup = must(newCgroup())(t)
 	for _, step := range []func() error{n.writeFiles, n.startPid1, n.startContainerd} {
 		if err := step(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Kubectl runs kubectl as administrator, with this on its standard input, and returns what it writes to standard output.
+// Kubectl runs kubectl as administrator with `input` as standard input, and returns its standard output.
 func (n *Node) Kubectl(ctx context.Context, input string, args ...string) (string, error) {
 	command := exec.CommandContext(ctx, n.programs["kubectl"], append([]string{"--kubeconfig=" + n.Kubeconfig}, args...)...)
 	var output, errs bytes.Buffer
@@ -19,18 +19,18 @@ func (n *Node) Kubectl(ctx context.Context, input string, args ...string) (strin
 	return output.String(), nil
 }
 
-// PodLog is what a container has written. An empty container name means the pod's first.
+// PodLog returns a container's log. An empty container name means the pod's first one.
 func (n *Node) PodLog(ctx context.Context, namespace, pod, container string) (string, error) {
-	return n.Kubectl(ctx, "", append([]string{"logs", "-n", namespace, pod}, inContainer(container)...)...)
+	return n.Kubectl(ctx, "", append([]string{"logs", "-n", namespace, pod}, containerArgs(container)...)...)
 }
 
 // Exec runs a command in a container and returns its standard output.
 func (n *Node) Exec(ctx context.Context, namespace, pod, container string, command ...string) (string, error) {
-	args := append([]string{"exec", "-n", namespace, pod}, inContainer(container)...)
+	args := append([]string{"exec", "-n", namespace, pod}, containerArgs(container)...)
 	return n.Kubectl(ctx, "", append(append(args, "--"), command...)...)
 }
 
-func inContainer(name string) []string {
+func containerArgs(name string) []string {
 	if name == "" {
 		return nil
 	}

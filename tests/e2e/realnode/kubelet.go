@@ -15,8 +15,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// kubeletConfig: images are never collected and the disk never counts as full, for nothing could be pulled again; what kubelet
-// would do to the machine is off (its score for the killer of processes, chains of iptables).
+// kubeletConfig: images are never collected and the disk never counts as full, because nothing could be pulled again.
+// Kubelet's changes to the machine (its OOM score, iptables chains) are off.
 var kubeletConfig = template.Must(template.New("").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupRoot: /{{.Cgroup}}
@@ -38,7 +38,7 @@ imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: "50Mi", nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
 `))
 
-// writeFiles makes what the node finds in its /etc at its start, and links that programs expect.
+// writeFiles writes the node's /etc, and links that programs expect.
 func (n *Node) writeFiles() error {
 	files, err := n.containerdFiles()
 	if err != nil {
@@ -49,17 +49,17 @@ func (n *Node) writeFiles() error {
 	files["/etc/group"] = "root:x:0:\n"
 	files["/etc/resolv.conf"] = "search node.invalid\n"
 	for name, content := range files {
-		path := filepath.Join(n.root(), name)
+		path := filepath.Join(n.rootDir(), name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
 			return err
 		}
 	}
 	for _, dir := range []string{"run", "tmp", "var"} {
-		if err := os.MkdirAll(filepath.Join(n.root(), dir), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(n.rootDir(), dir), 0o755); err != nil {
 			return err
 		}
 	}
-	return errors.Join(os.Chmod(filepath.Join(n.root(), "tmp"), 0o777|os.ModeSticky), os.Symlink("/run", filepath.Join(n.root(), "var", "run")))
+	return errors.Join(os.Chmod(filepath.Join(n.rootDir(), "tmp"), 0o777|os.ModeSticky), os.Symlink("/run", filepath.Join(n.rootDir(), "var", "run")))
 }
 
 func (n *Node) startKubelet(ctx context.Context) error {
@@ -67,14 +67,14 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pair, err := n.Cluster.CA.Serving("system:node:"+n.Name, n.Name, IP)
+	pair, err := n.Cluster.CA.IssueServing("system:node:"+n.Name, n.Name, IP)
 	if err != nil {
 		return err
 	}
-	cert, key, config := n.file("kubelet.crt"), n.file("kubelet.key"), n.file("kubelet.yaml")
+	cert, key, config := n.path("kubelet.crt"), n.path("kubelet.key"), n.path("kubelet.yaml")
 	var text strings.Builder
 	if err := kubeletConfig.Execute(&text, map[string]string{
-		"Cgroup": n.cgroup.name, "CA": n.file("cluster", "ca.crt"), "Cert": cert, "Key": key,
+		"Cgroup": n.cgroup.name, "CA": n.path("cluster", "ca.crt"), "Cert": cert, "Key": key,
 	}); err != nil {
 		return err
 	}
@@ -86,10 +86,10 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	if err := n.allowKubeletClient(ctx); err != nil {
 		return err
 	}
-	return n.run("kubelet", n.programs["kubelet"], "--config="+config, "--kubeconfig="+kubeconfig, "--hostname-override="+n.Name, "--node-ip="+IP)
+	return n.startProgram("kubelet", n.programs["kubelet"], "--config="+config, "--kubeconfig="+kubeconfig, "--hostname-override="+n.Name, "--node-ip="+IP)
 }
 
-// allowKubeletClient lets the API server fetch logs and run commands. What kubeadm does by a group, as here.
+// allowKubeletClient lets the API server fetch logs and run commands, with the group that kubeadm uses.
 func (n *Node) allowKubeletClient(ctx context.Context) error {
 	binding := &rbac.ClusterRoleBinding{
 		ObjectMeta: meta.ObjectMeta{Name: "e2e-kubelet-client"},
@@ -100,15 +100,15 @@ func (n *Node) allowKubeletClient(ctx context.Context) error {
 	return err
 }
 
-// ready waits until pods can be made, and run.
-func (n *Node) ready(ctx context.Context) error {
-	return n.wait(ctx, "the node", func() error {
+// waitReady waits until pods can be created and run.
+func (n *Node) waitReady(ctx context.Context) error {
+	return n.waitUntil(ctx, "the node", func() error {
 		node, err := n.Client.CoreV1().Nodes().Get(ctx, n.Name, meta.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if len(node.Spec.Taints) > 0 {
-			return fmt.Errorf("it has the taint %s", node.Spec.Taints[0].Key)
+			return fmt.Errorf("the node has the taint %s", node.Spec.Taints[0].Key)
 		}
 		for _, condition := range node.Status.Conditions {
 			if condition.Type == core.NodeReady && condition.Status != core.ConditionTrue {

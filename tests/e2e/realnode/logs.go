@@ -8,14 +8,15 @@ import (
 	"path/filepath"
 )
 
-// podLogs is where kubelet has the runtime write what containers say.
+// podLogs is where the runtime writes the logs of containers.
 var podLogs = filepath.Join("root", "var", "log", "pods")
 
-// keepLogs replaces the directory of a node that has ended by one of its logs: those of its programs, and `pods` with those of containers.
-func keepLogs(dir string) (string, error) {
-	// What is mounted there is the machine's: its devices, its control groups.
+// keepLogsOnly replaces the directory of an ended node by one with its logs: those of its programs, and `pods` with
+// those of containers.
+func keepLogsOnly(dir string) (string, error) {
+	// Mounts belong to the machine: its devices, its control groups.
 	if mounts, err := mountsWith(dir + "/"); err != nil || len(mounts) > 0 {
-		return "", errors.Join(err, fmt.Errorf("the node is not removed, for there are mounts in it: %q", mounts))
+		return "", errors.Join(err, fmt.Errorf("the node's directory is not removed, because it contains mounts: %q", mounts))
 	}
 	logs := dir + "-logs"
 	if err := os.Mkdir(logs, 0o755); err != nil {

@@ -9,18 +9,18 @@ import (
 	"testing"
 )
 
-// This file limits the memory of programs as a kubelet does that of containers, without one.
+// This file limits the memory of programs as kubelet limits that of containers.
 
-// MemoryGroup is a control group with a limit of memory.
+// MemoryGroup is a control group with a memory limit.
 type MemoryGroup struct {
-	// Dir is the group's directory, in which processes are named that belong to it.
+	// Dir is the group's directory, whose file cgroup.procs lists its processes.
 	Dir string
-	// isV2 tells the version of control groups.
+	// isV2 is the version of control groups.
 	isV2 bool
 }
 
-// LimitMemory makes a control group that exists until the test ends; its processes must have ended by then. Where none can be made the
-// test is left out, or fails if it has to run.
+// LimitMemory creates a control group that exists until the test ends; its processes must have ended by then. Without
+// the privileges the test is skipped, or fails if a node is required.
 func LimitMemory(t *testing.T, bytes int64) *MemoryGroup {
 	t.Helper()
 	NeedNode(t)
@@ -40,7 +40,7 @@ func LimitMemory(t *testing.T, bytes int64) *MemoryGroup {
 	}
 	settings := map[string]string{"memory.limit_in_bytes": strconv.FormatInt(bytes, 10)}
 	if m.isV2 {
-		// kubelet has the whole group end if one process has to.
+		// If one process runs out of memory, the kernel kills the whole group, as with kubelet.
 		settings = map[string]string{"memory.max": strconv.FormatInt(bytes, 10), "memory.oom.group": "1"}
 	}
 	for file, value := range settings {
@@ -51,7 +51,7 @@ func LimitMemory(t *testing.T, bytes int64) *MemoryGroup {
 	return m
 }
 
-// Kills counts the processes that the kernel has ended because the group had no memory left.
+// Kills returns how many processes the kernel has killed because of the limit.
 func (m *MemoryGroup) Kills() (int, error) {
 	file := "memory.oom_control"
 	if m.isV2 {

@@ -12,43 +12,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is the node's, held open: connections can be made and taken in it from this process.
-type network struct {
+// nodeNetwork keeps the node's network namespace open: this process can connect and listen in it.
+type nodeNetwork struct {
 	namespace *os.File
-	// open are the ends of connections in the namespace, which would keep it alive.
+	// open are this process's connections in the namespace, which would keep it alive.
 	mutex  sync.Mutex
 	open   map[io.Closer]struct{}
 	closed bool
 }
 
-func openNetwork(pid int) (*network, error) {
+func openNetwork(pid int) (*nodeNetwork, error) {
 	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
 		return nil, err
 	}
-	return &network{namespace: namespace, open: map[io.Closer]struct{}{}}, nil
+	return &nodeNetwork{namespace: namespace, open: map[io.Closer]struct{}{}}, nil
 }
 
-func (n *network) close() {
+func (n *nodeNetwork) close() {
 	n.mutex.Lock()
 	open := n.open
 	n.open, n.closed = nil, true
 	n.mutex.Unlock()
 	for c := range open {
-		_ = c.Close() // whatever it says, it is closed
+		_ = c.Close() // an error does not keep it open
 	}
-	_ = n.namespace.Close() // was only read
+	_ = n.namespace.Close() // only used for reading
 }
 
-// Dial connects to an address of the node, a pod or a Service. The address is an IP and a port; names mean nothing there.
+// Dial connects to an address of the node, a pod or a Service. The address is an IP and a port, because names can't be
+// resolved there.
 func (n *Node) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return n.network.dial(ctx, network, address)
 }
 
-// Listen takes connections from the node and its pods, on an address of the node.
+// Listen accepts connections from the node and its pods, on an address of the node.
 func (n *Node) Listen(network, address string) (net.Listener, error) {
 	var listener net.Listener
-	err := n.network.inside(func() error {
+	err := n.network.inNamespace(func() error {
 		var err error
 		listener, err = net.Listen(network, address)
 		return err
@@ -56,19 +57,19 @@ func (n *Node) Listen(network, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listener, n.network.own(listener)
+	return listener, n.network.track(listener)
 }
 
-func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (n *nodeNetwork) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
 	if net.ParseIP(host) == nil {
-		return nil, fmt.Errorf("%s: on the node only IP addresses can be dialled", address)
+		return nil, fmt.Errorf("%s: only IP addresses can be dialled on the node", address)
 	}
 	var connection net.Conn
-	err = n.inside(func() error {
+	err = n.inNamespace(func() error {
 		var err error
 		connection, err = new(net.Dialer).DialContext(ctx, network, address)
 		return err
@@ -76,12 +77,12 @@ func (n *network) dial(ctx context.Context, network, address string) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	tracked := &tracked{Conn: connection, network: n}
-	return tracked, n.own(tracked)
+	tracked := &trackedConn{Conn: connection, network: n}
+	return tracked, n.track(tracked)
 }
 
-// own notes what has to be closed for the namespace to end.
-func (n *network) own(c io.Closer) error {
+// track records what has to be closed so that the namespace can end.
+func (n *nodeNetwork) track(c io.Closer) error {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.closed {
@@ -91,12 +92,12 @@ func (n *network) own(c io.Closer) error {
 	return nil
 }
 
-type tracked struct {
+type trackedConn struct {
 	net.Conn
-	network *network
+	network *nodeNetwork
 }
 
-func (t *tracked) Close() error {
+func (t *trackedConn) Close() error {
 	err := t.Conn.Close()
 	t.network.mutex.Lock()
 	defer t.network.mutex.Unlock()
@@ -104,14 +105,15 @@ func (t *tracked) Close() error {
 	return err
 }
 
-// inside calls the function with its thread in the namespace: a socket belongs to the one in which it is made.
-func (n *network) inside(f func() error) error {
+// inNamespace calls the function on a thread in the namespace: a socket belongs to the namespace in which it is
+// created.
+func (n *nodeNetwork) inNamespace(f func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- n.moved(f) }()
+	go func() { done <- n.enterAndCall(f) }()
 	return <-done
 }
 
-func (n *network) moved(f func() error) error {
+func (n *nodeNetwork) enterAndCall(f func() error) error {
 	runtime.LockOSThread()
 	outside, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -131,9 +133,9 @@ func (n *network) moved(f func() error) error {
 	return err
 }
 
-// forward listens on a free port of the machine's loopback interface and passes connections on to the same port of the node's.
-// It returns the address, and a function that ends it.
-func (n *network) forward() (string, func(), error) {
+// forward listens on a free port of the machine's loopback interface and forwards connections to the same port of the
+// node's. It returns the address, and a function that stops forwarding.
+func (n *nodeNetwork) forward() (string, func(), error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
@@ -146,31 +148,31 @@ func (n *network) forward() (string, func(), error) {
 			if err != nil {
 				return // closed
 			}
-			go n.join(ctx, near, address)
+			go n.proxyConnection(ctx, near, address)
 		}
 	}()
 	return address, func() { cancel(); listener.Close() }, nil
 }
 
-// join copies both ways until both sides have ended, or the node does.
-func (n *network) join(ctx context.Context, near net.Conn, address string) {
+// proxyConnection copies in both directions until both sides have ended, or the node has.
+func (n *nodeNetwork) proxyConnection(ctx context.Context, near net.Conn, address string) {
 	defer near.Close()
 	far, err := n.dial(ctx, "tcp", address)
 	if err != nil {
-		return // the client sees its connection closed, as from a port where nobody listens
+		return // the client sees a closed connection, as from a port without a listener
 	}
 	defer far.Close()
 	stop := context.AfterFunc(ctx, func() { near.Close(); far.Close() })
 	defer stop()
 	var both sync.WaitGroup
-	both.Go(func() { pass(far.(*tracked).Conn, near) })
-	both.Go(func() { pass(near, far.(*tracked).Conn) })
+	both.Go(func() { copyAndCloseWrite(far.(*trackedConn).Conn, near) })
+	both.Go(func() { copyAndCloseWrite(near, far.(*trackedConn).Conn) })
 	both.Wait()
 }
 
-// pass copies until the end, and passes that on.
-func pass(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // a broken connection is an end like any other
+// copyAndCloseWrite copies until the end of the stream and closes the other side for writing.
+func copyAndCloseWrite(to, from net.Conn) {
+	_, _ = io.Copy(to, from) // a broken connection counts as an end
 	if half, ok := to.(*net.TCPConn); ok {
 		_ = half.CloseWrite()
 	}

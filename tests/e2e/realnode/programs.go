@@ -12,28 +12,28 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/binaries"
 )
 
-// built are the programs that the binaries package makes.
-var built = []string{
+// cachedPrograms are built by the binaries package.
+var cachedPrograms = []string{
 	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl",
 	"containerd", "containerd-shim-runc-v2", "ctr", "runc", "ptp", "host-local",
 }
 
-// own are the repository's: small enough to be made for each node.
-var own = []string{"pid1", "runtime", "workload"}
+// nodePrograms are the repository's own, small enough to be built for each node.
+var nodePrograms = []string{"pid1", "runtime", "workload"}
 
-// programs are paths by name.
-type programs map[string]string
+// programPaths maps names to paths.
+type programPaths map[string]string
 
-// findPrograms fills a directory with links to what is built, and with what is not worth a place in the cache.
-func findPrograms(ctx context.Context, dir string) (programs, error) {
+// findPrograms fills a directory with links to the cached programs, and builds the node's own.
+func findPrograms(ctx context.Context, dir string) (programPaths, error) {
 	if _, err := exec.LookPath("mount"); err != nil {
-		return nil, fmt.Errorf("kubelet calls mount(8), of the package util-linux or mount: %w", err)
+		return nil, fmt.Errorf("kubelet needs mount(8), from the package util-linux or mount: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	found := programs{}
-	for _, name := range built {
+	found := programPaths{}
+	for _, name := range cachedPrograms {
 		path, err := binaries.Path(name)
 		if err != nil {
 			return nil, err
@@ -44,7 +44,7 @@ func findPrograms(ctx context.Context, dir string) (programs, error) {
 		found[name] = path
 	}
 	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
-	for _, name := range own {
+	for _, name := range nodePrograms {
 		args = append(args, "ctrlmesh.kusionstack.io/e2e/realnode/"+name)
 		found[name] = filepath.Join(dir, name)
 	}
@@ -56,10 +56,10 @@ func findPrograms(ctx context.Context, dir string) (programs, error) {
 	return found, nil
 }
 
-// dirs are the directories of the cache that the node has to see.
-func (p programs) dirs() []string {
+// dirs returns the directories of the cache that must be visible on the node.
+func (p programPaths) dirs() []string {
 	var dirs []string
-	for _, name := range built {
+	for _, name := range cachedPrograms {
 		dirs = append(dirs, filepath.Dir(p[name]))
 	}
 	slices.Sort(dirs)

@@ -1,9 +1,9 @@
-// Package realnode runs a cluster of one real node for tests: etcd, kube-apiserver, kube-controller-manager, kube-scheduler,
-// containerd, runc and kubelet, in namespaces of their own.
+// Package realnode runs a cluster with one real node for tests: etcd, kube-apiserver, kube-controller-manager,
+// kube-scheduler, containerd, runc and kubelet, in their own namespaces.
 //
-// The node is a machine in a directory: it has its own file system, processes and network, joined to the test by an open
-// file alone. So it needs nothing that the machine would have to have installed, changes nothing there, and ends as a whole.
-// Services are translated by this package in place of kube-proxy. See docs/adr, "The node of the tests".
+// The node is a machine in a directory: it has its own file system, processes and network, connected to the test only
+// by an open file. So it needs no installed programs, changes nothing on the machine, and ends as a whole. This package
+// translates the addresses of Services in place of kube-proxy. See docs/adr/0019.
 package realnode
 
 import (
@@ -24,55 +24,54 @@ import (
 )
 
 const (
-	// IP is the node's address. Pods and the API server's webhooks reach each other by it, the machine does not.
+	// IP is the node's address. Pods and the API server's webhooks reach each other by it; the machine can't reach it.
 	IP = "10.88.254.1"
-	// podCIDR is where pods get their addresses from.
+	// podCIDR is the address range of pods.
 	podCIDR = "10.88.0.0/24"
-	// readyDeadline covers a busy machine; a quiet one needs 12 s.
+	// readyDeadline covers a busy machine; an idle one needs 12 s.
 	readyDeadline = 3 * time.Minute
 	pollInterval  = 50 * time.Millisecond
 )
 
-// Options of a node. The zero value is a plain one.
+// Options of a node; the zero value is valid.
 type Options struct {
-	// Name of the node, in the API and to itself: `node` if empty.
+	// Name of the node, in the API and as its host name; `node` if empty.
 	Name string
-	// APIServerFlags are added to kube-apiserver's command line.
+	// APIServerFlags are appended to kube-apiserver's command line.
 	APIServerFlags []string
 }
 
 // Node is a running cluster of one node.
 type Node struct {
-	// Dir holds the node's files, data, keys and logs.
-	Dir string
-	// Name of the node.
+	// Dir contains the node's files, data, keys and logs.
+	Dir  string
 	Name string
-	// Cluster is its control plane.
+	// Cluster is the control plane.
 	Cluster *cluster.Cluster
-	// Kubeconfig of an administrator, for programs on the machine and on the node alike.
+	// Kubeconfig of an administrator; programs on the machine and on the node can use it.
 	Kubeconfig string
-	// Client of the same.
+	// Client uses the same credentials.
 	Client *kubernetes.Clientset
 
-	programs programs
+	programs programPaths
 	pid1     *process.Process
-	place    *process.Place
-	network  *network
-	cgroup   *cgroup
-	// parts are the programs that need no more than to be started, for their logs.
-	parts []*process.Process
-	// end what goes on in this process, the last first.
-	end []func()
+	spawner  *process.Spawner
+	network  *nodeNetwork
+	cgroup   *nodeCgroup
+	// processes are the programs that only have to be started and logged.
+	processes []*process.Process
+	// cleanups end what runs in this process, in reverse order.
+	cleanups []func()
 }
 
-// Start brings a node up and returns when pods can run there. The directory must exist; the caller removes it after Stop.
+// Start starts a node and returns when pods can run there. The directory must exist; the caller removes it after Stop.
 func Start(ctx context.Context, dir string, options Options) (*Node, error) {
-	if reason := binaries.NoNodeHere(); reason != "" {
+	if reason := binaries.NodeUnavailable(); reason != "" {
 		return nil, errors.New(reason)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyDeadline)
 	defer cancel()
-	dir, err := filepath.EvalSymlinks(dir) // the node sees it under its own name only
+	dir, err := filepath.EvalSymlinks(dir) // the node sees the directory only under its real name
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +90,7 @@ func Start(ctx context.Context, dir string, options Options) (*Node, error) {
 
 func (n *Node) start(ctx context.Context, options Options) error {
 	var err error
-	if n.programs, err = findPrograms(ctx, n.file("bin")); err != nil {
+	if n.programs, err = findPrograms(ctx, n.path("bin")); err != nil {
 		return err
 	}
 	if n.cgroup, err = newCgroup(); err != nil {
@@ -121,22 +120,22 @@ func (n *Node) start(ctx context.Context, options Options) error {
 	if err := n.loadOwnImages(ctx); err != nil {
 		return err
 	}
-	return n.ready(ctx)
+	return n.waitReady(ctx)
 }
 
-// Stop ends the node and leaves nothing behind but the directory. It may be called twice.
+// Stop ends the node; only the directory is left. It may be called twice.
 func (n *Node) Stop() error {
-	for _, end := range slices.Backward(n.end) {
+	for _, end := range slices.Backward(n.cleanups) {
 		end()
 	}
-	n.end = nil
-	// The kernel ends all of a node's processes with its first, and the mounts and interfaces with the processes.
+	n.cleanups = nil
+	// When the node's first process ends, the kernel ends all others, and then the mounts and interfaces.
 	if n.pid1 != nil {
 		n.pid1.Kill()
 	}
-	if n.place != nil {
-		n.place.Close()
-		n.place = nil
+	if n.spawner != nil {
+		n.spawner.Close()
+		n.spawner = nil
 	}
 	if n.network != nil {
 		n.network.close()
@@ -152,13 +151,13 @@ func (n *Node) Stop() error {
 	return err
 }
 
-// Logs is the end of all logs, for a failed test.
+// Logs returns the end of all logs, for a failed test.
 func (n *Node) Logs(bytes int) string {
 	text := ""
 	if n.Cluster != nil {
 		text = n.Cluster.Logs(bytes)
 	}
-	for _, p := range append([]*process.Process{n.pid1}, n.parts...) {
+	for _, p := range append([]*process.Process{n.pid1}, n.processes...) {
 		if p != nil {
 			text += fmt.Sprintf("--- %s (%s)\n%s\n", p.Name, p.LogPath, p.LogTail(bytes))
 		}
@@ -167,47 +166,47 @@ func (n *Node) Logs(bytes int) string {
 }
 
 func (n *Node) startPid1() error {
-	said, says, err := os.Pipe()
+	outputReader, outputWriter, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer said.Close()
-	args := []string{"-root=" + n.root(), "-hostname=" + n.Name, "-address=" + IP + "/32", "-services=" + cluster.ServiceCIDR, "-writable=" + n.Dir}
+	defer outputReader.Close()
+	args := []string{"-root=" + n.rootDir(), "-hostname=" + n.Name, "-address=" + IP + "/32", "-services=" + cluster.ServiceCIDR, "-writable=" + n.Dir}
 	for _, dir := range n.programs.dirs() {
 		args = append(args, "-read-only="+dir)
 	}
 	n.pid1, err = process.Start(process.Spec{
-		Name: "pid1", Path: n.file("bin", "pid1"), LogDir: n.Dir, Args: args, Stdout: says,
+		Name: "pid1", Path: n.path("bin", "pid1"), LogDir: n.Dir, Args: args, Stdout: outputWriter,
 		NewNamespaces: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	})
-	says.Close()
+	outputWriter.Close()
 	if err != nil {
 		return fmt.Errorf("%w; a container that is not privileged can't run a node", err)
 	}
-	if _, err := bufio.NewReader(said).ReadString('\n'); err != nil {
+	if _, err := bufio.NewReader(outputReader).ReadString('\n'); err != nil {
 		return fmt.Errorf("the node's first process ended: %s", n.pid1.LogTail(4096))
 	}
-	n.place, err = process.Enter(n.pid1.Pid())
+	n.spawner, err = process.SpawnInProcess(n.pid1.Pid())
 	return err
 }
 
-// run starts a program of the node.
-func (n *Node) run(name, path string, args ...string) error {
+// startProgram starts a program on the node.
+func (n *Node) startProgram(name, path string, args ...string) error {
 	p, err := process.Start(process.Spec{
-		Name: name, Path: path, LogDir: n.Dir, Args: args, Place: n.place,
-		Env: []string{"PATH=" + n.file("bin") + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/tmp"},
+		Name: name, Path: path, LogDir: n.Dir, Args: args, Spawner: n.spawner,
+		Env: []string{"PATH=" + n.path("bin") + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/tmp"},
 	})
 	if err != nil {
 		return err
 	}
-	n.parts = append(n.parts, p)
+	n.processes = append(n.processes, p)
 	return nil
 }
 
-// root is the directory that the node sees as its `/`.
-func (n *Node) root() string { return n.file("root") }
+// rootDir is the node's `/`.
+func (n *Node) rootDir() string { return n.path("root") }
 
-// file names one in the node's directory, which the node sees under the same name.
-func (n *Node) file(parts ...string) string {
+// path returns a path in the node's directory, which has the same name on the node.
+func (n *Node) path(parts ...string) string {
 	return filepath.Join(append([]string{n.Dir}, parts...)...)
 }

@@ -19,33 +19,32 @@ import (
 )
 
 const (
-	namespace = "demo"
-	// elsewhere is an address that nobody has (TEST-NET-3, RFC 5737).
-	elsewhere = "203.0.113.9"
-	// projectionLimit tells a volume that follows at once from one that waits for kubelet's period of a minute.
+	testNamespace = "demo"
+	// unassignedAddress is an address that nobody has (TEST-NET-3, RFC 5737).
+	unassignedAddress = "203.0.113.9"
+	// projectionLimit distinguishes a volume that syncs at once from one that waits for kubelet's period of a minute.
 	projectionLimit = 30 * time.Second
 	bumpPeriod      = 3 * time.Second
 )
 
-// TestRealNode runs what later tests build on: pods, volumes that follow, privileged init containers, Services, and nothing
-// that stays behind.
+// TestRealNode checks what other tests rely on: pods, volume syncs, privileged init containers, Services, DNS, logs.
 func TestRealNode(t *testing.T) {
 	n := StartForTest(t, Options{})
-	if _, err := n.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
+	if _, err := n.Kubectl(t.Context(), testManifest, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	applied := time.Now()
 	kubectl(t, n, "rollout", "status", "statefulset/web", "--timeout=90s")
 	t.Logf("a StatefulSet had 2 of 2 pods ready after %s", time.Since(applied).Round(10*time.Millisecond))
 	for name, test := range map[string]func(*testing.T, *Node){
-		"volume_follows_annotation": volumeFollows,
-		"net_admin":                 netAdmin,
-		"without_net_admin":         withoutNetAdmin,
-		"service":                   service,
-		"names":                     names,
-		"api_from_pod":              apiFromPod,
-		"logs":                      logs,
-		"image_with_libraries":      imageWithLibraries,
+		"volume_is_synced_after_annotation": testVolumeSync,
+		"net_admin":                         testNetAdmin,
+		"without_net_admin":                 testWithoutNetAdmin,
+		"service":                           testService,
+		"names":                             testNames,
+		"api_from_pod":                      testAPIFromPod,
+		"logs":                              testLogs,
+		"image_with_libraries":              testImageWithLibraries,
 	} {
 		if !t.Run(name, func(t *testing.T) { test(t, n) }) {
 			t.Log(n.Logs(2048))
@@ -53,8 +52,8 @@ func TestRealNode(t *testing.T) {
 	}
 }
 
-// manifest is hardened as the project's own pods are, but for the init container that sets rules.
-const manifest = `
+// testManifest is as restricted as the project's own pods, except for the init container that sets rules.
+const testManifest = `
 apiVersion: v1
 kind: Namespace
 metadata: {name: demo}
@@ -94,7 +93,7 @@ spec:
       initContainers:
       - name: rules
         image: ` + WorkloadImage + `
-        args: [redirect, ` + elsewhere + `, "8080"]
+        args: [redirect, ` + unassignedAddress + `, "8080"]
         securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL], add: [NET_ADMIN]}}
       containers:
       - name: main
@@ -112,59 +111,60 @@ spec:
       volumes: [{name: settings, configMap: {name: settings}}]
 `
 
-// volumeFollows: a changed ConfigMap is in the pod once kubelet looks at the pod again, which a changed annotation makes it do.
-func volumeFollows(t *testing.T, n *Node) {
-	pod := must(n.Client.CoreV1().Pods(namespace).Get(t.Context(), "web-0", meta.GetOptions{}))(t)
+// testVolumeSync: a changed ConfigMap is in the pod once kubelet syncs the pod, which a changed annotation triggers.
+func testVolumeSync(t *testing.T, n *Node) {
+	pod := must(n.Client.CoreV1().Pods(testNamespace).Get(t.Context(), "web-0", meta.GetOptions{}))(t)
 	url := "http://" + pod.Status.PodIP + ":8080/file?path=/settings/value"
 	for _, value := range []string{"second", "third", "fourth"} {
 		begin := time.Now()
 		patch := []byte(`{"data":{"value":"` + value + `"}}`)
-		must(n.Client.CoreV1().ConfigMaps(namespace).Patch(t.Context(), "settings", types.MergePatchType, patch, meta.PatchOptions{}))(t)
+		must(n.Client.CoreV1().ConfigMaps(testNamespace).Patch(t.Context(), "settings", types.MergePatchType, patch, meta.PatchOptions{}))(t)
 		var bumped time.Time
-		eventually(t, projectionLimit, "the pod sees "+value, func() bool {
-			// Kubelet may have looked before its own watch told it of the ConfigMap.
+		waitForCondition(t, projectionLimit, "the pod sees "+value, func() bool {
+			// Kubelet may have synced before its own watch reported the ConfigMap.
 			if time.Since(bumped) > bumpPeriod {
 				bumped = time.Now()
 				patch := fmt.Sprintf(`{"metadata":{"annotations":{"bump":"%s %s"}}}`, value, bumped)
-				must(n.Client.CoreV1().Pods(namespace).Patch(t.Context(), "web-0", types.MergePatchType, []byte(patch), meta.PatchOptions{}))(t)
+				must(n.Client.CoreV1().Pods(testNamespace).Patch(t.Context(), "web-0", types.MergePatchType, []byte(patch), meta.PatchOptions{}))(t)
 			}
-			return ask(t, n, url) == value
+			return getFromNode(t, n, url) == value
 		})
 		t.Logf("a changed ConfigMap was in the pod after %s", time.Since(begin).Round(10*time.Millisecond))
 	}
 }
 
-// netAdmin: the init container's rule sends the pod to itself.
-func netAdmin(t *testing.T, n *Node) {
-	if got := inPod(t, n, "get", "http://"+elsewhere+"/"); got != "web-0" {
-		t.Errorf("%s answered %q", elsewhere, got)
+// testNetAdmin: the init container's rule redirects the pod's traffic to itself.
+func testNetAdmin(t *testing.T, n *Node) {
+	if got := runInPod(t, n, "get", "http://"+unassignedAddress+"/"); got != "web-0" {
+		t.Errorf("%s is answered by %q", unassignedAddress, got)
 	}
 }
 
-// withoutNetAdmin: the same rule is refused to a container that was not given the privilege.
-func withoutNetAdmin(t *testing.T, n *Node) {
+// testWithoutNetAdmin: a container without the capability can't set the same rule.
+func testWithoutNetAdmin(t *testing.T, n *Node) {
 	pod := &core.Pod{
 		ObjectMeta: meta.ObjectMeta{Name: "unprivileged"},
 		Spec: core.PodSpec{RestartPolicy: core.RestartPolicyNever, Containers: []core.Container{
-			{Name: "rules", Image: WorkloadImage, Args: []string{"redirect", elsewhere, "8080"}},
+			{Name: "rules", Image: WorkloadImage, Args: []string{"redirect", unassignedAddress, "8080"}},
 		}},
 	}
-	ends(t, n, pod, core.PodFailed)
-	if log := must(n.PodLog(t.Context(), namespace, pod.Name, ""))(t); !strings.Contains(log, "operation not permitted") {
-		t.Errorf("it says %q", log)
+	runToPhase(t, n, pod, core.PodFailed)
+	if log := must(n.PodLog(t.Context(), testNamespace, pod.Name, ""))(t); !strings.Contains(log, "operation not permitted") {
+		t.Errorf("the container logs %q", log)
 	}
 }
 
-// service: pods and the node (as the API server's webhooks do) reach all pods of a Service, and are refused by an empty one.
-func service(t *testing.T, n *Node) {
+// testService: pods and the node (like the API server's webhooks) reach all pods of a Service, and are rejected by a
+// Service without pods.
+func testService(t *testing.T, n *Node) {
 	get := func(name string) string {
-		return must(n.Client.CoreV1().Services(namespace).Get(t.Context(), name, meta.GetOptions{}))(t).Spec.ClusterIP
+		return must(n.Client.CoreV1().Services(testNamespace).Get(t.Context(), name, meta.GetOptions{}))(t).Spec.ClusterIP
 	}
 	url := "http://" + get("web") + "/"
 	fromPod, fromNode := map[string]bool{}, map[string]bool{}
-	eventually(t, time.Minute, "both pods answered both", func() bool {
-		fromPod[inPod(t, n, "get", url)] = true
-		fromNode[ask(t, n, url)] = true
+	waitForCondition(t, time.Minute, "both pods answered both", func() bool {
+		fromPod[runInPod(t, n, "get", url)] = true
+		fromNode[getFromNode(t, n, url)] = true
 		return fromPod["web-0"] && fromPod["web-1"] && fromNode["web-0"] && fromNode["web-1"]
 	})
 	connection, err := n.Dial(t.Context(), "tcp", net.JoinHostPort(get("nobody"), "80"))
@@ -176,15 +176,15 @@ func service(t *testing.T, n *Node) {
 	}
 }
 
-// names of Services and of pods, as pods find them.
-func names(t *testing.T, n *Node) {
+// testNames resolves names of Services and pods in a pod.
+func testNames(t *testing.T, n *Node) {
 	address := func(pod string) string {
-		return must(n.Client.CoreV1().Pods(namespace).Get(t.Context(), pod, meta.GetOptions{}))(t).Status.PodIP
+		return must(n.Client.CoreV1().Pods(testNamespace).Get(t.Context(), pod, meta.GetOptions{}))(t).Status.PodIP
 	}
 	first, second := address("web-0"), address("web-1")
 	both := []string{first, second}
 	slices.Sort(both)
-	web := must(n.Client.CoreV1().Services(namespace).Get(t.Context(), "web", meta.GetOptions{}))(t)
+	web := must(n.Client.CoreV1().Services(testNamespace).Get(t.Context(), "web", meta.GetOptions{}))(t)
 	for name, want := range map[string]string{
 		"web":                                  web.Spec.ClusterIP,
 		"web.demo.svc.cluster.local.":          web.Spec.ClusterIP,
@@ -192,34 +192,34 @@ func names(t *testing.T, n *Node) {
 		"web-1.pods":                           second,
 		"kubernetes.default.svc.cluster.local": "10.96.0.1",
 	} {
-		if got := inPod(t, n, "lookup", name); got != want {
+		if got := runInPod(t, n, "lookup", name); got != want {
 			t.Errorf("%s is %q, not %q", name, got, want)
 		}
 	}
 	for _, name := range []string{"nowhere", "web-2.pods", "example.com"} {
-		output, err := n.Exec(t.Context(), namespace, "web-0", "main", "/workload", "lookup", name)
+		output, err := n.Exec(t.Context(), testNamespace, "web-0", "main", "/workload", "lookup", name)
 		if err == nil || !strings.Contains(err.Error(), "no such host") {
 			t.Errorf("%s is %q, %v", name, output, err)
 		}
 	}
 }
 
-// apiFromPod: the pod finds the API server as every client in a cluster does.
-func apiFromPod(t *testing.T, n *Node) {
-	if got := inPod(t, n, "api", "/version"); !strings.Contains(got, `"gitVersion"`) {
-		t.Errorf("the API server says %q", got)
+// testAPIFromPod: a pod finds the API server as every in-cluster client does.
+func testAPIFromPod(t *testing.T, n *Node) {
+	if got := runInPod(t, n, "api", "/version"); !strings.Contains(got, `"gitVersion"`) {
+		t.Errorf("the API server responds %q", got)
 	}
 }
 
-func logs(t *testing.T, n *Node) {
-	if log := must(n.PodLog(t.Context(), namespace, "web-1", "main"))(t); log != "serving on :8080\n" {
+func testLogs(t *testing.T, n *Node) {
+	if log := must(n.PodLog(t.Context(), testNamespace, "web-1", "main"))(t); log != "serving on :8080\n" {
 		t.Errorf("the log is %q", log)
 	}
 }
 
-// imageWithLibraries runs a program that is not static: the only one that the node itself has.
-func imageWithLibraries(t *testing.T, n *Node) {
-	archive := n.file("linked.tar")
+// testImageWithLibraries runs a dynamically linked program: pid1, which the node itself needs.
+func testImageWithLibraries(t *testing.T, n *Node) {
+	archive := n.path("linked.tar")
 	image := Image{
 		Name: "localhost/ctrlmesh-e2e/linked:1", User: "1359", Entrypoint: []string{"/bin/runc", "--version"},
 		Files: map[string]string{"/bin/runc": n.programs["runc"]},
@@ -232,36 +232,36 @@ func imageWithLibraries(t *testing.T, n *Node) {
 		ObjectMeta: meta.ObjectMeta{Name: "linked"},
 		Spec:       core.PodSpec{RestartPolicy: core.RestartPolicyNever, Containers: []core.Container{{Name: "main", Image: image.Name}}},
 	}
-	ends(t, n, pod, core.PodSucceeded)
-	if log := must(n.PodLog(t.Context(), namespace, pod.Name, ""))(t); !strings.HasPrefix(log, "runc version ") {
-		t.Errorf("it says %q", log)
+	runToPhase(t, n, pod, core.PodSucceeded)
+	if log := must(n.PodLog(t.Context(), testNamespace, pod.Name, ""))(t); !strings.HasPrefix(log, "runc version ") {
+		t.Errorf("the program prints %q", log)
 	}
 }
 
-// ends makes a pod and waits until it has ended like this.
-func ends(t *testing.T, n *Node, pod *core.Pod, phase core.PodPhase) {
+// runToPhase creates a pod and waits until it reaches a final phase.
+func runToPhase(t *testing.T, n *Node, pod *core.Pod, phase core.PodPhase) {
 	t.Helper()
-	pods := n.Client.CoreV1().Pods(namespace)
+	pods := n.Client.CoreV1().Pods(testNamespace)
 	must(pods.Create(t.Context(), pod, meta.CreateOptions{}))(t)
 	var last core.PodStatus
-	eventually(t, time.Minute, "the pod "+pod.Name+" has ended", func() bool {
+	waitForCondition(t, time.Minute, "the pod "+pod.Name+" has ended", func() bool {
 		last = must(pods.Get(t.Context(), pod.Name, meta.GetOptions{}))(t).Status
 		return last.Phase == core.PodSucceeded || last.Phase == core.PodFailed
 	})
 	if last.Phase != phase {
-		t.Fatalf("the pod %s is %s, not %s: %+v", pod.Name, last.Phase, phase, last.ContainerStatuses)
+		t.Fatalf("pod %s is %s, not %s: %+v", pod.Name, last.Phase, phase, last.ContainerStatuses)
 	}
 }
 
-// inPod runs the workload's program in the first pod.
-func inPod(t *testing.T, n *Node, args ...string) string {
+// runInPod runs the workload program in the first pod.
+func runInPod(t *testing.T, n *Node, args ...string) string {
 	t.Helper()
-	output := must(n.Exec(t.Context(), namespace, "web-0", "main", append([]string{"/workload"}, args...)...))(t)
+	output := must(n.Exec(t.Context(), testNamespace, "web-0", "main", append([]string{"/workload"}, args...)...))(t)
 	return strings.TrimSpace(output)
 }
 
-// ask is a request from the node's network, outside of all pods.
-func ask(t *testing.T, n *Node, url string) string {
+// getFromNode sends a request from the node's network, outside of all pods.
+func getFromNode(t *testing.T, n *Node, url string) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: n.Dial, DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	response := must(client.Get(url))(t)
@@ -271,8 +271,8 @@ func ask(t *testing.T, n *Node, url string) string {
 
 func kubectl(t *testing.T, n *Node, args ...string) {
 	t.Helper()
-	if _, err := n.Kubectl(t.Context(), "", append([]string{"-n", namespace}, args...)...); err != nil {
-		pods, _ := n.Kubectl(context.WithoutCancel(t.Context()), "", "-n", namespace, "describe", "pods")
+	if _, err := n.Kubectl(t.Context(), "", append([]string{"-n", testNamespace}, args...)...); err != nil {
+		pods, _ := n.Kubectl(context.WithoutCancel(t.Context()), "", "-n", testNamespace, "describe", "pods")
 		t.Fatalf("%v\n%s", err, pods)
 	}
 }

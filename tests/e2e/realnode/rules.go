@@ -11,28 +11,28 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// rules are the node's, set over netlink: the kernel needs nf_tables, and no program nft.
-type rules struct {
+// nftRules sets the node's rules by netlink: the kernel needs nf_tables, but the program nft is not needed.
+type nftRules struct {
 	connection *nftables.Conn
 }
 
 const (
-	// Offsets of the fields in an IPv4 header, and of the destination port in TCP's and UDP's.
+	// Offsets of the addresses in an IPv4 header, and of the destination port in a TCP or UDP header.
 	sourceOffset, destinationOffset = 12, 16
 	portOffset                      = 2
 	portUnreachable                 = 3
 )
 
-func newRules(namespace int) (*rules, error) {
+func newRules(namespace int) (*nftRules, error) {
 	connection, err := nftables.New(nftables.WithNetNSFd(namespace))
-	return &rules{connection}, err
+	return &nftRules{connection}, err
 }
 
-// replace makes the rules for these ports the only ones, in one transaction. Connections that exist stay as they are.
-func (r *rules) replace(ports []frontend) error {
+// replaceAll makes the rules for these ports the only ones, in one transaction. Existing connections are not affected.
+func (r *nftRules) replaceAll(ports []servicePort) error {
 	c := r.connection
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "services"}
-	c.AddTable(table) // so that there is one to delete
+	c.AddTable(table) // so that deleting it can't fail
 	c.DelTable(table)
 	c.AddTable(table)
 	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *nftables.Chain {
@@ -51,21 +51,21 @@ func (r *rules) replace(ports []frontend) error {
 		c.AddRule(rule)
 	}
 	for _, port := range ports {
-		match := toPort(port)
+		match := matchPort(port)
 		if match == nil {
 			continue
 		}
 		for i, backend := range port.backends {
 			for _, chain := range []*nftables.Chain{fromPods, fromNode} {
-				add(chain, match, oneOf(len(port.backends)-i), translate(backend))
+				add(chain, match, oneInN(len(port.backends)-i), destinationNAT(backend))
 			}
-			// A pod that reaches itself through a Service would take its own address for a forged one.
+			// A pod that reaches itself through a Service would reject its own address as forged.
 			address := backend.Addr().AsSlice()
-			add(toItself, equals(sourceOffset, address), equals(destinationOffset, address), []expr.Any{&expr.Masq{}})
+			add(toItself, matchBytes(sourceOffset, address), matchBytes(destinationOffset, address), []expr.Any{&expr.Masq{}})
 		}
-		// What still has a Service's address has no backend.
-		add(refusePods, match, refuse())
-		add(refuseNode, match, refuse())
+		// A packet that still has a Service's address has no backend.
+		add(refusePods, match, rejectUnreachable())
+		add(refuseNode, match, rejectUnreachable())
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("set the rules for %d ports of Services: %w", len(ports), err)
@@ -73,14 +73,14 @@ func (r *rules) replace(ports []frontend) error {
 	return nil
 }
 
-// toPort matches what is sent to a Service; nil if it is a protocol that nobody here speaks.
-func toPort(port frontend) []expr.Any {
+// matchPort matches packets to a Service; nil for protocols other than TCP and UDP.
+func matchPort(port servicePort) []expr.Any {
 	protocols := map[core.Protocol]byte{core.ProtocolTCP: unix.IPPROTO_TCP, core.ProtocolUDP: unix.IPPROTO_UDP}
 	protocol, ok := protocols[port.protocol]
 	if !ok || !port.address.Addr().Is4() {
 		return nil
 	}
-	match := equals(destinationOffset, port.address.Addr().AsSlice())
+	match := matchBytes(destinationOffset, port.address.Addr().AsSlice())
 	return append(match,
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
@@ -89,15 +89,15 @@ func toPort(port frontend) []expr.Any {
 	)
 }
 
-func equals(offset uint32, address []byte) []expr.Any {
+func matchBytes(offset uint32, address []byte) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(address))},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: address},
 	}
 }
 
-// oneOf holds for a random one in n connections. Rules with n, n-1, … 1 in a row give each the same share.
-func oneOf(n int) []expr.Any {
+// oneInN matches a random one in n connections. Rules with n, n-1, … 1 in a row give each the same share.
+func oneInN(n int) []expr.Any {
 	if n == 1 {
 		return nil
 	}
@@ -107,7 +107,7 @@ func oneOf(n int) []expr.Any {
 	}
 }
 
-func translate(to netip.AddrPort) []expr.Any {
+func destinationNAT(to netip.AddrPort) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: 1, Data: to.Addr().AsSlice()},
 		&expr.Immediate{Register: 2, Data: bigEndian(to.Port())},
@@ -115,7 +115,7 @@ func translate(to netip.AddrPort) []expr.Any {
 	}
 }
 
-func refuse() []expr.Any {
+func rejectUnreachable() []expr.Any {
 	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: portUnreachable}}
 }
 

@@ -18,56 +18,56 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// frontend is one port of a Service, and where connections to it go.
-type frontend struct {
+// servicePort is one port of a Service with its backends.
+type servicePort struct {
 	address  netip.AddrPort
 	protocol core.Protocol
 	backends []netip.AddrPort
 }
 
-// services keeps the node's translation of Services as the API server has them, in place of kube-proxy, which needs
-// programs of the machine (nft or iptables) for that.
-type services struct {
-	services, slices cache.Store
-	changed          chan struct{}
-	rules            *rules
-	log              *os.File
+// serviceProxy translates the addresses of Services as the API server lists them, in place of kube-proxy, which needs
+// nft or iptables on the machine.
+type serviceProxy struct {
+	serviceStore, sliceStore cache.Store
+	changed                  chan struct{}
+	rules                    *nftRules
+	log                      *os.File
 }
 
-// retryAfter is the pause after a failed translation.
-const retryAfter = 200 * time.Millisecond
+// retryDelay is the pause after the rules could not be set.
+const retryDelay = 200 * time.Millisecond
 
 func (n *Node) startServices() error {
 	rules, err := newRules(int(n.network.namespace.Fd()))
 	if err != nil {
 		return err
 	}
-	if err := rules.replace(nil); err != nil {
+	if err := rules.replaceAll(nil); err != nil {
 		return fmt.Errorf("the kernel needs nf_tables: %w", err)
 	}
-	log, err := os.Create(n.file("services.log"))
+	log, err := os.Create(n.path("services.log"))
 	if err != nil {
 		return err
 	}
-	n.end = append(n.end, func() { log.Close() })
+	n.cleanups = append(n.cleanups, func() { log.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &services{changed: make(chan struct{}, 1), rules: rules, log: log}
+	s := &serviceProxy{changed: make(chan struct{}, 1), rules: rules, log: log}
 	var running sync.WaitGroup
-	s.services = s.follow(ctx, &running, n.Client.CoreV1().RESTClient(), "services", &core.Service{})
-	s.slices = s.follow(ctx, &running, n.Client.DiscoveryV1().RESTClient(), "endpointslices", &discovery.EndpointSlice{})
+	s.serviceStore = s.follow(ctx, &running, n.Client.CoreV1().RESTClient(), "services", &core.Service{})
+	s.sliceStore = s.follow(ctx, &running, n.Client.DiscoveryV1().RESTClient(), "endpointslices", &discovery.EndpointSlice{})
 	running.Go(func() { s.run(ctx) })
-	n.end = append(n.end, func() {
+	n.cleanups = append(n.cleanups, func() {
 		cancel()
 		running.Wait()
 	})
 	return n.startDNS(s)
 }
 
-func (s *services) follow(ctx context.Context, running *sync.WaitGroup, client rest.Interface, resource string, object runtime.Object) cache.Store {
+func (s *serviceProxy) follow(ctx context.Context, running *sync.WaitGroup, client rest.Interface, resource string, object runtime.Object) cache.Store {
 	notify := func(any) {
 		select {
 		case s.changed <- struct{}{}:
-		default: // it is noted already
+		default: // a change is already pending
 		}
 	}
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -79,7 +79,7 @@ func (s *services) follow(ctx context.Context, running *sync.WaitGroup, client r
 	return store
 }
 
-func (s *services) run(ctx context.Context) {
+func (s *serviceProxy) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -87,7 +87,7 @@ func (s *services) run(ctx context.Context) {
 		case <-s.changed:
 		}
 		for {
-			err := s.rules.replace(frontends(s.services.List(), s.slices.List()))
+			err := s.rules.replaceAll(servicePorts(s.serviceStore.List(), s.sliceStore.List()))
 			if err == nil {
 				break
 			}
@@ -95,30 +95,31 @@ func (s *services) run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(retryAfter):
+			case <-time.After(retryDelay):
 			}
 		}
 	}
 }
 
-// frontends are the ports of all Services that have an address. One without backends is among them: it has to be refused.
-func frontends(allServices, allSlices []any) []frontend {
-	var found []frontend
+// servicePorts returns the ports of all Services that have an address, including those without backends, which have to
+// be rejected.
+func servicePorts(allServices, allSlices []any) []servicePort {
+	var found []servicePort
 	for _, object := range allServices {
 		service := object.(*core.Service)
 		address, err := netip.ParseAddr(service.Spec.ClusterIP)
 		if err != nil {
-			continue // headless, or a name
+			continue // headless, or an ExternalName
 		}
 		for _, port := range service.Spec.Ports {
-			found = append(found, frontend{
+			found = append(found, servicePort{
 				address:  netip.AddrPortFrom(address, uint16(port.Port)),
 				protocol: port.Protocol,
 				backends: backends(service, port.Name, allSlices),
 			})
 		}
 	}
-	slices.SortFunc(found, func(a, b frontend) int {
+	slices.SortFunc(found, func(a, b servicePort) int {
 		return cmp.Or(a.address.Compare(b.address), cmp.Compare(a.protocol, b.protocol))
 	})
 	return found

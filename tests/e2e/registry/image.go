@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// AtWithLogin is At for a registry that asks who it is.
-func AtWithLogin(host string, dial Dial) *Registry {
-	r := At(host, dial)
+// RemoteWithLogin is Remote for a registry that requires a login.
+func RemoteWithLogin(host string, dial Dial) *Registry {
+	r := Remote(host, dial)
 	r.login = true
 	return r
 }
 
-// Users is the file of those who may pull and push, as htpasswd writes it.
-func Users() []byte { return []byte(users) }
+// HtpasswdFile returns the htpasswd file with User, who may pull and push.
+func HtpasswdFile() []byte { return []byte(htpasswdLine) }
 
-// PushImage puts the one image of an archive (opencontainers/image-spec, image-layout.md) under a tag.
+// PushImage pushes the only image of an archive (opencontainers/image-spec, image-layout.md) with a tag.
 func (r *Registry) PushImage(repository, tag, archive string) error {
 	files, err := readArchive(archive)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *Registry) PushImage(repository, tag, archive string) error {
 		return err
 	}
 	for _, part := range append([]descriptor{image.Config}, image.Layers...) {
-		if _, err := r.blob(repository, part.MediaType, blob(part.Digest)); err != nil {
+		if _, err := r.pushBlob(repository, part.MediaType, blob(part.Digest)); err != nil {
 			return err
 		}
 	}

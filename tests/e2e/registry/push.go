@@ -39,9 +39,9 @@ type manifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
-// Push puts a WebAssembly component under a tag, and answers with the digest of its manifest. A tag that is there moves.
+// Push pushes a WebAssembly component with a tag and returns the digest of its manifest. An existing tag is moved.
 func (r *Registry) Push(repository, tag string, wasm []byte) (string, error) {
-	layer, err := r.blob(repository, layerType, wasm)
+	layer, err := r.pushBlob(repository, layerType, wasm)
 	if err != nil {
 		return "", err
 	}
@@ -54,14 +54,14 @@ func (r *Registry) Push(repository, tag string, wasm []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	about, err := r.blob(repository, configType, config)
+	about, err := r.pushBlob(repository, configType, config)
 	if err != nil {
 		return "", err
 	}
-	return r.manifest(repository, tag, about, layer)
+	return r.pushManifest(repository, tag, about, layer)
 }
 
-// Sign puts a signature of a manifest beside it.
+// Sign pushes a signature of a manifest.
 func (r *Registry) Sign(repository, manifest string, key *ecdsa.PrivateKey) error {
 	text, err := json.Marshal(map[string]any{
 		"critical": map[string]any{
@@ -79,20 +79,20 @@ func (r *Registry) Sign(repository, manifest string, key *ecdsa.PrivateKey) erro
 	if err != nil {
 		return err
 	}
-	layer, err := r.blob(repository, signedType, text)
+	layer, err := r.pushBlob(repository, signedType, text)
 	if err != nil {
 		return err
 	}
 	layer.Annotations = map[string]string{signatureName: base64.StdEncoding.EncodeToString(signature)}
-	config, err := r.blob(repository, imageType, []byte("{}"))
+	config, err := r.pushBlob(repository, imageType, []byte("{}"))
 	if err != nil {
 		return err
 	}
-	_, err = r.manifest(repository, strings.ReplaceAll(manifest, ":", "-")+".sig", config, layer)
+	_, err = r.pushManifest(repository, strings.ReplaceAll(manifest, ":", "-")+".sig", config, layer)
 	return err
 }
 
-// PublicKey is the text of cosign.pub for a key.
+// PublicKey returns the content of cosign.pub for a key.
 func PublicKey(key *ecdsa.PrivateKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
@@ -101,7 +101,7 @@ func PublicKey(key *ecdsa.PrivateKey) (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), nil
 }
 
-func (r *Registry) blob(repository, mediaType string, content []byte) (descriptor, error) {
+func (r *Registry) pushBlob(repository, mediaType string, content []byte) (descriptor, error) {
 	digest := digestOf(content)
 	begun, err := r.do(http.MethodPost, "/v2/"+repository+"/blobs/uploads/", "", nil, http.StatusAccepted)
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *Registry) blob(repository, mediaType string, content []byte) (descripto
 	}
 	target, err := url.Parse(begun.Header.Get("Location"))
 	if err != nil {
-		return descriptor{}, fmt.Errorf("where to upload: %w", err)
+		return descriptor{}, fmt.Errorf("get the upload location: %w", err)
 	}
 	query := target.Query()
 	query.Set("digest", digest)
@@ -118,7 +118,7 @@ func (r *Registry) blob(repository, mediaType string, content []byte) (descripto
 	return descriptor{MediaType: mediaType, Digest: digest, Size: len(content)}, err
 }
 
-func (r *Registry) manifest(repository, tag string, config descriptor, layer descriptor) (string, error) {
+func (r *Registry) pushManifest(repository, tag string, config descriptor, layer descriptor) (string, error) {
 	text, err := json.Marshal(manifest{2, manifestType, config, []descriptor{layer}})
 	if err != nil {
 		return "", err

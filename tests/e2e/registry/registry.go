@@ -1,5 +1,5 @@
-// Package registry runs distribution's OCI registry, and puts components and signatures into it the way `wkg oci push` and
-// `cosign sign --key` do.
+// Package registry runs distribution's OCI registry, and pushes components and signatures as `wkg oci push` and `cosign
+// sign --key` do.
 package registry
 
 import (
@@ -21,21 +21,21 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/process"
 )
 
-// User and Password may pull and push where a registry asks who it is.
+// User and Password may pull and push where a registry requires a login.
 const (
 	User     = "puller"
 	Password = "for-pulling"
 )
 
-// users has them as htpasswd writes them.
-const users = User + ":$2a$04$EQB2Y4kBsudweqiWPK1hKeAdXhEpaGR6mg9In/5In8tbFlE6ENVgq\n"
+// htpasswdLine has the same user, as htpasswd writes it.
+const htpasswdLine = User + ":$2a$04$EQB2Y4kBsudweqiWPK1hKeAdXhEpaGR6mg9In/5In8tbFlE6ENVgq\n"
 
-// startTimeout is generous: the program is up within a second.
+// startTimeout is generous: the program starts within a second.
 const startTimeout = 30 * time.Second
 
-// Registry is a running registry. What it holds is gone when it stops.
+// Registry is a running registry. Its content is lost when it stops.
 type Registry struct {
-	// Host is its address, as a reference names it: 127.0.0.1:5000. It speaks plain HTTP.
+	// Host is its address as in a reference, such as 127.0.0.1:5000. It speaks plain HTTP.
 	Host string
 
 	process *process.Process
@@ -43,23 +43,23 @@ type Registry struct {
 	login   bool
 }
 
-// Spec says how a registry runs.
+// Spec configures a registry.
 type Spec struct {
-	// Dir receives its configuration and its log.
+	// Dir receives the configuration and the log.
 	Dir string
-	// Login: everybody has to log in.
+	// Login requires a login for every request.
 	Login bool
-	// Address it listens on; empty: a free port of loopback.
+	// Address to listen on; empty means a free loopback port.
 	Address string
 }
 
-// Start runs a registry and waits until it answers.
+// Start runs a registry and waits until it responds.
 func Start(spec Spec) (*Registry, error) {
 	path, err := binaries.Path("registry")
 	if err != nil {
 		return nil, err
 	}
-	config, err := spec.write()
+	config, err := spec.writeConfiguration()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func Start(spec Spec) (*Registry, error) {
 	return r, nil
 }
 
-func (s Spec) write() (string, error) {
+func (s Spec) writeConfiguration() (string, error) {
 	address := s.Address
 	if address == "" {
 		address = "127.0.0.1:0"
@@ -83,7 +83,7 @@ func (s Spec) write() (string, error) {
 	login := ""
 	if s.Login {
 		login = filepath.Join(s.Dir, "users")
-		if err := os.WriteFile(login, []byte(users), 0o600); err != nil {
+		if err := os.WriteFile(login, []byte(htpasswdLine), 0o600); err != nil {
 			return "", err
 		}
 	}
@@ -95,8 +95,9 @@ func (s Spec) write() (string, error) {
 	return file, os.WriteFile(file, text, 0o600)
 }
 
-// Configuration of the program. Who pulls and pushes must be in the file of users, if one is named. Without a folder it holds everything
-// in memory, where an image takes minutes: that grows by small parts and is copied for each.
+// Configuration returns the program's configuration. If `users` names a htpasswd file, a login is required. Without a
+// folder everything is kept in memory, where an image takes minutes to push, because the buffer is copied for each
+// small part.
 func Configuration(address, users, folder string) ([]byte, error) {
 	storage := map[string]any{"inmemory": map[string]any{}}
 	if folder != "" {
@@ -111,14 +112,14 @@ func Configuration(address, users, folder string) ([]byte, error) {
 	if users != "" {
 		config["auth"] = map[string]any{"htpasswd": map[string]any{"realm": "e2e", "path": users}}
 	}
-	return json.Marshal(config) // JSON is YAML
+	return json.Marshal(config) // JSON is valid YAML
 }
 
-// Dial makes a connection.
+// Dial opens a connection.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// At is a registry that somebody else runs and ends: components can be pushed there.
-func At(host string, dial Dial) *Registry {
+// Remote is a registry that another process runs.
+func Remote(host string, dial Dial) *Registry {
 	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
 	return &Registry{Host: host, client: http.Client{Timeout: startTimeout, Transport: transport}}
 }
@@ -132,7 +133,7 @@ func (r *Registry) waitUntilUp() error {
 		if err != nil {
 			return err
 		}
-		// A log is continued by a second run: the last address counts.
+		// A second run appends to the log, so the last address counts.
 		if found := listening.FindAllSubmatch(text, -1); len(found) > 0 {
 			r.Host = string(found[len(found)-1][1])
 			if _, err := r.do(http.MethodGet, "/v2/", "", nil, http.StatusOK); err == nil {
@@ -141,19 +142,19 @@ func (r *Registry) waitUntilUp() error {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	return errors.New("the registry does not come up")
+	return errors.New("the registry did not start")
 }
 
-// Stop ends it. What it held is gone.
+// Stop stops the registry. Its content is lost.
 func (r *Registry) Stop() error { return r.process.Stop(process.StopGrace) }
 
-// Alive tells whether it still runs.
+// Alive returns whether the registry still runs.
 func (r *Registry) Alive() bool { return r.process.Alive() }
 
-// LogPath is its log, a line for each request among others.
+// LogPath is the path of its log, which has a line for each request among others.
 func (r *Registry) LogPath() string { return r.process.LogPath }
 
-// do sends a request and demands a status.
+// do sends a request and expects a status code.
 func (r *Registry) do(method, target, mediaType string, body []byte, want int) (*http.Response, error) {
 	address, err := url.Parse("http://" + r.Host)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-func start(t *testing.T, login bool) *Registry {
+func startRegistry(t *testing.T, login bool) *Registry {
 	t.Helper()
 	r, err := Start(Spec{Dir: t.TempDir(), Login: login})
 	if err != nil {
@@ -49,9 +49,9 @@ func (r *Registry) get(t *testing.T, path string) []byte {
 	return body
 }
 
-// What is pushed is what wkg pushes, and what is signed verifies as cosign verifies it.
-func TestWhatIsPushedAndSignedIsThere(t *testing.T) {
-	r := start(t, false)
+// TestPushAndSign: pushed components have the layout of wkg, and signatures verify as with cosign.
+func TestPushAndSign(t *testing.T) {
+	r := startRegistry(t, false)
 	wasm := []byte("\x00asm\x0d\x00\x01\x00")
 	digest, err := r.Push("you/plugin", "1.0", wasm)
 	if err != nil {
@@ -66,10 +66,10 @@ func TestWhatIsPushedAndSignedIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Config.MediaType != "application/vnd.wasm.config.v0+json" || len(m.Layers) != 1 || m.Layers[0].MediaType != "application/wasm" {
-		t.Fatalf("another layout: %s", text)
+		t.Fatalf("unexpected layout: %s", text)
 	}
 	if got := r.get(t, "/v2/you/plugin/blobs/"+m.Layers[0].Digest); string(got) != string(wasm) {
-		t.Fatalf("another component: %q", got)
+		t.Fatalf("unexpected component: %q", got)
 	}
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -103,9 +103,9 @@ func TestWhatIsPushedAndSignedIsThere(t *testing.T) {
 	}
 }
 
-// Who does not log in gets nothing.
+// TestLogin: a request without a login is refused.
 func TestLogin(t *testing.T) {
-	r := start(t, true)
+	r := startRegistry(t, true)
 	if _, err := r.Push("you/plugin", "1.0", []byte("x")); err != nil {
 		t.Fatal(err)
 	}

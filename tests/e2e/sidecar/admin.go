@@ -10,32 +10,32 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/metrics"
 )
 
-// Status is what /status tells, as far as tests look at it.
+// Status has the fields of /status that tests read.
 type Status struct {
 	Chain struct {
 		Generation int64         `json:"generation"`
 		Entries    []EntryStatus `json:"entries"`
 	} `json:"chain"`
-	// LeaderElections are those of locks that a plugin renames, as far as the sidecar has overheard them.
+	// LeaderElections are those of renamed locks that the sidecar has seen.
 	LeaderElections []LeaderElection `json:"leaderElections"`
-	// Refused tells of a newer chain that is not in force; nil if there is none.
+	// Refused is a newer chain that is not in force; nil if there is none.
 	Refused *Refused `json:"refused"`
-	// Raw is the whole answer, for messages.
+	// Raw is the whole response, for messages.
 	Raw string `json:"-"`
 }
 
-// LeaderElection is what the sidecar knows of one lock.
+// LeaderElection describes one lock.
 type LeaderElection struct {
 	// Lock is its name at the API server.
 	Lock string `json:"lock"`
-	// Holder holds it, as it calls itself, by what was heard last; nobody if empty.
+	// Holder is the identity of the last known holder; empty if nobody holds the lock.
 	Holder string `json:"holder"`
-	// Leads tells whether that is the pod's operator, and its lease has not run out.
+	// Leads is true if the holder is the pod's operator and its lease has not expired.
 	Leads bool   `json:"leads"`
 	Since string `json:"since"`
 }
 
-// Refused says what is wrong with a chain.
+// Refused says why a chain was refused.
 type Refused struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -45,28 +45,28 @@ type Refused struct {
 type EntryStatus struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
-	// SettingsHash stands for the settings that it runs with.
+	// SettingsHash identifies the settings of the entry.
 	SettingsHash string `json:"settingsHash"`
 	Error        string `json:"error"`
-	// Reports are what the plugin shows of itself, by key: a breaker's state, how often a fault fired.
+	// Reports are what the plugin reports about itself, by key: a breaker's state, how often a fault fired.
 	Reports map[string]json.RawMessage `json:"reports"`
 }
 
-// Status asks /status.
+// Status reads /status.
 func (s *Sidecar) Status(ctx context.Context) (Status, error) {
-	code, body, err := s.Ask(ctx, "/status")
+	code, body, err := s.GetAdmin(ctx, "/status")
 	if err != nil {
 		return Status{}, err
 	}
 	status := Status{Raw: string(body)}
 	if code != http.StatusOK {
-		return status, fmt.Errorf("/status answers %d: %s", code, body)
+		return status, fmt.Errorf("/status returns %d: %s", code, body)
 	}
 	return status, json.Unmarshal(body, &status)
 }
 
-// Ask sends a GET to the admin port.
-func (s *Sidecar) Ask(ctx context.Context, path string) (int, []byte, error) {
+// GetAdmin sends a GET to the admin port.
+func (s *Sidecar) GetAdmin(ctx context.Context, path string) (int, []byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Admin+path, nil)
 	if err != nil {
 		return 0, nil, err
@@ -80,9 +80,9 @@ func (s *Sidecar) Ask(ctx context.Context, path string) (int, []byte, error) {
 	return response.StatusCode, body, err
 }
 
-// Metric is [metrics.Sum] of what the sidecar counts now.
+// Metric returns [metrics.Sum] of the sidecar's current metrics.
 func (s *Sidecar) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
-	_, body, err := s.Ask(ctx, "/metrics")
+	_, body, err := s.GetAdmin(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}

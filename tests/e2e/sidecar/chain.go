@@ -10,14 +10,14 @@ import (
 // apiVersion of the chain document that the manager writes.
 const apiVersion = "chain.ctrlmesh.kusionstack.io/v1"
 
-// Chain is the document that tells a sidecar which plugins run, in which order and with which settings.
+// Chain is the document that says which plugins a sidecar runs, in which order and with which settings.
 type Chain struct {
 	APIVersion string  `json:"apiVersion"`
 	Namespace  string  `json:"namespace"`
 	Generation int64   `json:"generation"`
 	Entries    []Entry `json:"entries"`
 
-	// Plugins holds the bytes that the entries name.
+	// Plugins has the bytes of the plugins that the entries name.
 	Plugins []Plugin `json:"-"`
 }
 
@@ -34,7 +34,7 @@ type Entry struct {
 	Origin      Origin         `json:"origin"`
 }
 
-// Origin is the object that an entry was made from.
+// Origin is the object from which an entry was made.
 type Origin struct {
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
@@ -42,21 +42,21 @@ type Origin struct {
 	Generation int64  `json:"generation"`
 }
 
-// Plugin is a component by its content.
+// Plugin is the code of a component.
 type Plugin struct {
 	Bytes []byte
 }
 
-// Digest as written in an entry: `sha256:<hex>`.
+// Digest is written in entries: `sha256:<hex>`.
 func (p Plugin) Digest() string {
 	sum := sha256.Sum256(p.Bytes)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Namespace of a pod, and so of its chain, unless a test says otherwise.
+// Namespace is the default namespace of a pod and its chain.
 const Namespace = "operator-demo"
 
-// NewChain is a document with the given entries; none is legal, and means that all traffic passes untouched.
+// NewChain makes a document with the given entries; without any, all traffic passes unchanged.
 func NewChain(generation int64, entries ...Entry) Chain {
 	if entries == nil {
 		entries = []Entry{}
@@ -64,13 +64,13 @@ func NewChain(generation int64, entries ...Entry) Chain {
 	return Chain{APIVersion: apiVersion, Namespace: Namespace, Generation: generation, Entries: entries}
 }
 
-// With adds bytes for the volume.
-func (c Chain) With(plugins ...Plugin) Chain {
+// WithPlugins adds code for the volume.
+func (c Chain) WithPlugins(plugins ...Plugin) Chain {
 	c.Plugins = append(append([]Plugin(nil), c.Plugins...), plugins...)
 	return c
 }
 
-// NewEntry runs a plugin with settings, closed on failure.
+// NewEntry runs a plugin with settings and `onFailure: Closed`.
 func NewEntry(name string, plugin Plugin, settings any) Entry {
 	return Entry{
 		Name: name, Plugin: plugin.Digest(), Order: 100, OnFailure: "Closed", Settings: settings,
@@ -78,10 +78,10 @@ func NewEntry(name string, plugin Plugin, settings any) Entry {
 	}
 }
 
-// YAML of the document.
+// YAML encodes the document.
 func (c Chain) YAML() ([]byte, error) { return yaml.Marshal(c) }
 
-// ShardRule is what the shard-selector plugin takes as settings.
+// ShardRule has the settings of the shard-selector plugin.
 type ShardRule struct {
 	Shard              string  `json:"shard"`
 	LeaderElectionName string  `json:"leaderElectionName,omitempty"`

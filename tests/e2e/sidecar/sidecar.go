@@ -1,6 +1,6 @@
-// Package sidecar runs the real `ctrlmesh-proxy` binary as a pod would: kubeconfig, chain volume, labels file, ports.
+// Package sidecar runs the real `ctrlmesh-proxy` binary as in a pod: kubeconfig, chain volume, labels file, ports.
 //
-// It plays the manager (chain.go); what the sidecar must do is the tests' business. Volumes are the kubelet package's.
+// It plays the manager (chain.go). Volumes come from the kubelet package.
 package sidecar
 
 import (
@@ -28,58 +28,57 @@ const (
 	pollInterval  = 10 * time.Millisecond
 )
 
-// Options of a sidecar. Dir must exist and be the sidecar's alone.
+// Options of a sidecar. Dir must exist and be used by this sidecar only.
 type Options struct {
 	Name string
 	Dir  string
 	// Namespace of the pod; the constant Namespace if empty.
 	Namespace  string
 	Kubeconfig string
-	// CacheDir keeps compiled plugins; share it between sidecars, as a node does.
+	// CacheDir keeps compiled plugins; sidecars of a node share it.
 	CacheDir string
-	// Chain that is there before the process starts; nil for an empty volume.
+	// Chain is in the volume before the process starts; nil means an empty volume.
 	Chain *Chain
 	// Labels of the pod.
 	Labels map[string]string
 	// Signer signs each chain; its public key is given to the sidecar.
 	Signer *Signer
-	// PublicKey that must have signed the chain, if somebody else signs.
+	// PublicKey must have signed the chain, if somebody else signs.
 	PublicKey string
-	// Pod gives volumes that kubelet fills, and the address to listen on. Without it the fixture fills volumes of its own,
-	// and ports of 127.0.0.1 are chosen that are free.
+	// Pod provides volumes that kubelet fills, and the address to listen on. Without it the package fills its own
+	// volumes, and chooses free ports of 127.0.0.1.
 	Pod *kubelet.Pod
-	// TLSDir with tls.crt and tls.key, for controllers that insist on TLS.
+	// TLSDir has tls.crt and tls.key, for controllers that need TLS.
 	TLSDir string
 	Flags  []string
-	// ControlGroup is the directory of the control group in which the sidecar runs; empty is that of the test.
+	// ControlGroup is the directory of the sidecar's control group; empty means that of the test.
 	ControlGroup string
-	// Plain leaves the chain directory out: nothing can ever be changed.
-	Plain bool
-	// EndsItself tells the fixture that the test ends the sidecar.
-	EndsItself bool
+	// WithoutChainDir omits the chain directory: the chain can never change.
+	WithoutChainDir bool
+	// StoppedByTest means that the test itself stops the sidecar.
+	StoppedByTest bool
 }
 
 // Sidecar is a running `ctrlmesh-proxy`.
 type Sidecar struct {
-	// API is where a controller connects, Admin where /status answers; both `127.0.0.1:port`.
+	// API is the address for controllers, Admin the one of /status; both `127.0.0.1:port`.
 	API, Admin string
 	// Volume is the chain's directory.
-	Volume *kubelet.Volume
-	// Process is the program.
+	Volume  *kubelet.Volume
 	Process *process.Process
 
 	options Options
 	labels  *kubelet.Volume
-	// printed ends when the program has closed its standard output.
+	// printed is closed when the program has closed its standard output.
 	printed chan struct{}
 }
 
-// Binary names the program: $CTRLMESH_PROXY_BIN, or the debug build.
+// Binary returns the path of the program: $CTRLMESH_PROXY_BIN, or the debug build.
 func Binary() (string, error) {
-	return binaries.Cargo("ctrlmesh-proxy", "ctrlmesh-proxy", "CTRLMESH_PROXY_BIN")
+	return binaries.CargoBinary("ctrlmesh-proxy", "ctrlmesh-proxy", "CTRLMESH_PROXY_BIN")
 }
 
-// Start runs a sidecar and returns once it says that it is ready.
+// Start runs a sidecar and returns once it reports that it is ready.
 func Start(ctx context.Context, options Options) (*Sidecar, error) {
 	if options.Namespace == "" {
 		options.Namespace = Namespace
@@ -124,7 +123,7 @@ func Start(ctx context.Context, options Options) (*Sidecar, error) {
 // waitReady polls /readyz: the addresses are printed before the first chain is in force.
 func (s *Sidecar) waitReady(ctx context.Context) error {
 	err := s.poll(ctx, startDeadline, "200 of /readyz", func(ctx context.Context) error {
-		code, body, err := s.Ask(ctx, "/readyz")
+		code, body, err := s.GetAdmin(ctx, "/readyz")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d: %s", code, body)
 		}
@@ -169,7 +168,7 @@ func (s *Sidecar) arguments() []string {
 	if pod := s.options.Pod; pod != nil {
 		args = append(args, "--state-dir="+filepath.Join(pod.Dir, "state"))
 	}
-	if !s.options.Plain {
+	if !s.options.WithoutChainDir {
 		args = append(args, "--chain-dir="+s.Volume.Dir, "--labels-file="+filepath.Join(s.labels.Dir, "labels"))
 	}
 	if s.options.Signer != nil {
@@ -184,29 +183,29 @@ func (s *Sidecar) arguments() []string {
 	return append(args, s.options.Flags...)
 }
 
-// readOutput waits for the line that names the addresses and then reads on, so that the pipe never fills.
+// readOutput waits for the line with the addresses and then reads on, so that the pipe never fills.
 func (s *Sidecar) readOutput(read *os.File, ready chan<- error) {
 	defer close(s.printed)
 	defer read.Close()
 	lines := bufio.NewScanner(read)
-	told := false
+	isListening := false
 	for lines.Scan() {
 		var line struct {
 			Listening struct{ API, Admin string }
 		}
-		if told || json.Unmarshal(lines.Bytes(), &line) != nil || line.Listening.API == "" {
+		if isListening || json.Unmarshal(lines.Bytes(), &line) != nil || line.Listening.API == "" {
 			continue
 		}
 		s.API, s.Admin = line.Listening.API, line.Listening.Admin
-		told = true
+		isListening = true
 		ready <- nil
 	}
-	if !told {
-		ready <- errors.New("it closed standard output without naming its addresses")
+	if !isListening {
+		ready <- errors.New("the sidecar closed standard output without printing its addresses")
 	}
 }
 
-// Publish puts a chain into the volume, signed if the sidecar has a signer, and does not wait.
+// Publish writes a chain into the volume, signed if the sidecar has a signer, without waiting.
 func (s *Sidecar) Publish(chain Chain) error {
 	chain.Namespace = s.options.Namespace
 	files, err := chain.Files(s.options.Signer)
@@ -231,10 +230,10 @@ func (s *Sidecar) SetLabels(labels map[string]string) error {
 	return s.labels.Write(kubelet.Labels(labels))
 }
 
-// Done is closed when the sidecar has ended.
+// Done is closed when the sidecar has exited.
 func (s *Sidecar) Done() <-chan struct{} { return s.Process.Done() }
 
-// Stop ends the sidecar in order; a failure to obey in time is an error.
+// Stop terminates the sidecar gracefully; a timeout is an error.
 func (s *Sidecar) Stop() error {
 	err := s.Process.Stop(process.StopGrace)
 	<-s.printed
@@ -252,7 +251,7 @@ func (s *Sidecar) WaitStatus(ctx context.Context, what string, holds func(Status
 	})
 }
 
-// poll asks until there is no error, and gives up at the deadline or when the sidecar has ended.
+// poll retries until there is no error, and gives up at the deadline or when the sidecar has exited.
 func (s *Sidecar) poll(ctx context.Context, deadline time.Duration, what string, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -269,7 +268,7 @@ func (s *Sidecar) poll(ctx context.Context, deadline time.Duration, what string,
 		}
 		select {
 		case <-s.Process.Done():
-			return fmt.Errorf("%s ended while waiting for %s\n%s", s.options.Name, what, s.Process.LogTail(8192))
+			return fmt.Errorf("%s exited while waiting for %s\n%s", s.options.Name, what, s.Process.LogTail(8192))
 		case <-ctx.Done():
 			return fmt.Errorf("%s: no %s: %w\n%s", s.options.Name, what, last, s.Process.LogTail(8192))
 		case <-tick.C:

@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// The names of the files in the chain's volume.
+// Names of files in the chain's volume.
 const (
 	documentFile  = "chain.yaml"
 	signatureFile = "chain.yaml.sig"
 	pluginSuffix  = ".wasm"
 )
 
-// Signer holds the key pair with which the manager signs chains.
+// Signer is a key pair that signs chains, like the manager's.
 type Signer struct {
 	public  ed25519.PublicKey
 	private ed25519.PrivateKey
 }
 
-// NewSigner makes a key pair.
+// NewSigner creates a key pair.
 func NewSigner() (*Signer, error) {
 	public, private, err := ed25519.GenerateKey(nil)
 	return &Signer{public, private}, err
 }
 
-// PublicKey as the sidecar's setting takes it.
+// PublicKey is encoded as the sidecar's flag expects it.
 func (s *Signer) PublicKey() string { return "ed25519:" + base64.StdEncoding.EncodeToString(s.public) }
 
 // Sign returns the content of the signature file for a document.

@@ -1,4 +1,4 @@
-// Command etcd is etcd's own server: its main package is not published as a module of its own.
+// Command etcd is etcd's own server; upstream does not publish its main package as a module.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command registry is distribution's own server, with what the tests need: blobs in memory or in files, users in a file. Its published
-// main package brings the drivers of four clouds.
+// Command registry is distribution's own server with the drivers that the tests need: blobs in memory or in files,
+// users in a htpasswd file. Upstream's main package brings the drivers of four clouds.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command build makes kube-apiserver, kubectl, etcd, Helm, cert-manager, an OCI registry and the programs of a node for the end-to-end
-// tests, once; see the binaries package.
+// Command build builds kube-apiserver, kubectl, etcd, Helm, cert-manager, an OCI registry and the programs of a node
+// for the end-to-end tests, once; see the binaries package.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command earlier builds ctrlmesh of the commit from which tests upgrade.
+// Command earlier builds ctrlmesh from the earlier commit that tests upgrade from.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command images makes OCI archives of the sidecar and the manager from static programs; see `make images` and the images package.
+// Command images writes OCI archives of the sidecar and the manager, built from static programs; see `make images` and
+// the images package.
 package main
 
 import (
@@ -14,7 +15,7 @@ func main() {
 	var release images.Release
 	flag.StringVar(&release.Programs, "programs", "", "directory with the programs")
 	flag.StringVar(&release.Archives, "archives", "", "directory for the archives")
-	flag.StringVar(&release.Registry, "registry", "docker.io/library", "what the images' names begin with")
+	flag.StringVar(&release.Registry, "registry", "docker.io/library", "prefix of the images' names")
 	flag.StringVar(&release.Version, "version", "", "the images' tag")
 	flag.Parse()
 	if release.Programs == "" || release.Archives == "" || release.Version == "" {
@@ -30,7 +31,7 @@ func main() {
 	fmt.Fprintln(table, "IMAGE\tPLATFORM\tARCHIVE\tUNPACKED\tFILE")
 	for _, made := range all {
 		fmt.Fprintf(table, "%s\t%s\t%.1f MB\t%.1f MB\t%s\n",
-			made.Name, made.Platform, float64(made.Compressed)/1e6, float64(made.Unpacked)/1e6, made.Archive)
+			made.Name, made.Platform, float64(made.Compressed)/1e6, float64(made.Unpacked)/1e6, made.Path)
 	}
 	if err := table.Flush(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

@@ -10,58 +10,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The node's programs need nothing of the machine but mount(8), which kubelet calls, and the C library under it and runc.
-var fromMachine = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache"}
+// From the machine the node's programs need only mount(8), which kubelet calls, and the C library for it and runc.
+var machinePaths = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache"}
 
-var directories = []string{"dev", "etc", "opt", "proc", "root", "run", "sys", "tmp", "var"}
+var nodeDirectories = []string{"dev", "etc", "opt", "proc", "root", "run", "sys", "tmp", "var"}
 
-// kubeletSettings are what kubelet writes at its start. They hold for the machine, not for a namespace, so it writes into
-// files that only look like them. See setupKernelTunables in pkg/kubelet/cm.
-var kubeletSettings = []string{
+// kubeletSysctls are written by kubelet at its start (setupKernelTunables in pkg/kubelet/cm). They hold for the
+// machine, not for a namespace, so kubelet gets ordinary files in their place.
+var kubeletSysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-func (n *node) files() error {
-	// From here on no mount of ours reaches the machine, and none of its reaches us.
+func (n *nodeSetup) setUpFiles() error {
+	// From here on mounts of the node do not reach the machine, nor the machine's the node.
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE); err != nil {
 		return err
 	}
 	if err := mount(n.root, n.root, "", unix.MS_BIND); err != nil {
 		return err
 	}
-	for _, name := range directories {
+	for _, name := range nodeDirectories {
 		if err := os.MkdirAll(filepath.Join(n.root, name), 0o755); err != nil {
 			return err
 		}
 	}
-	steps := []func() error{n.machineFiles, n.kernelFiles, n.changeRoot, fakeSettings}
+	steps := []func() error{n.bindMachineFiles, n.mountKernelFiles, n.changeRoot, fakeKubeletSysctls}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	// Volumes that containers and kubelet hand to each other need shared mounts, as on a machine with systemd.
+	// Volumes that containers and kubelet share need shared mounts, as on a machine with systemd.
 	return mount("", "/", "", unix.MS_REC|unix.MS_SHARED)
 }
 
-func (n *node) machineFiles() error {
-	for _, path := range append(fromMachine, n.readOnly...) {
-		if err := n.show(path, unix.MS_REC, unix.MS_RDONLY); err != nil {
+func (n *nodeSetup) bindMachineFiles() error {
+	for _, path := range append(machinePaths, n.readOnly...) {
+		if err := n.bindMount(path, unix.MS_REC, unix.MS_RDONLY); err != nil {
 			return err
 		}
 	}
 	for _, path := range n.writable {
-		// Without what is mounted below: this is where the node's own root directory lies.
-		if err := n.show(path, 0, 0); err != nil {
+		// Without submounts: the node's own root directory is below this one.
+		if err := n.bindMount(path, 0, 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// show lets the node see a file or directory of the machine under the same name. One that is not there is left out.
-func (n *node) show(path string, depth, flags uintptr) error {
+// bindMount makes a file or directory of the machine visible under the same name. A missing one is skipped.
+func (n *nodeSetup) bindMount(path string, depth, flags uintptr) error {
 	target := filepath.Join(n.root, path)
 	info, err := os.Lstat(path)
 	switch {
@@ -89,8 +89,8 @@ func (n *node) show(path string, depth, flags uintptr) error {
 	return mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|flags)
 }
 
-// kernelFiles mounts devices, and what the kernel tells of these namespaces. Control groups are the machine's own.
-func (n *node) kernelFiles() error {
+// mountKernelFiles mounts devices, proc and sys of these namespaces. Control groups are the machine's.
+func (n *nodeSetup) mountKernelFiles() error {
 	inside := func(path string) string { return filepath.Join(n.root, path) }
 	const plain = unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV
 	return errors.Join(
@@ -101,7 +101,7 @@ func (n *node) kernelFiles() error {
 	)
 }
 
-func (n *node) changeRoot() error {
+func (n *nodeSetup) changeRoot() error {
 	const old = ".machine"
 	if err := os.MkdirAll(filepath.Join(n.root, old), 0o700); err != nil {
 		return err
@@ -113,13 +113,13 @@ func (n *node) changeRoot() error {
 		return err
 	}
 	if err := unix.Unmount("/"+old, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("let go of the machine's files: %w", err)
+		return fmt.Errorf("unmount the machine's files: %w", err)
 	}
 	return os.Remove("/" + old)
 }
 
-func fakeSettings() error {
-	for _, name := range kubeletSettings {
+func fakeKubeletSysctls() error {
+	for _, name := range kubeletSysctls {
 		value, err := os.ReadFile("/proc/sys/" + name)
 		if err != nil {
 			return err

@@ -1,8 +1,8 @@
-// Command pid1 is the first process of a node: it makes the node's file system and network out of fresh namespaces, and
-// then adopts and reaps what others leave behind.
+// Command pid1 is the first process of a node: it sets up the node's file system and network in new namespaces, and
+// then reaps orphaned processes.
 //
-// The realnode package starts it, and starts the node's programs beside it. When it ends, the kernel ends all of them, with
-// their mounts and interfaces.
+// The realnode package starts it, and starts the node's programs beside it. When it ends, the kernel ends all of them,
+// with their mounts and interfaces.
 package main
 
 import (
@@ -15,24 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ready is the line on standard output that says that programs can be started.
+// ready is printed when programs can be started.
 const ready = "ready"
 
-type node struct {
+type nodeSetup struct {
 	root, hostname, address, services string
 	readOnly, writable                []string
 }
 
 func main() {
-	var n node
+	var n nodeSetup
 	flag.StringVar(&n.root, "root", "", "directory that becomes the node's /")
 	flag.StringVar(&n.hostname, "hostname", "", "name of the node")
 	flag.StringVar(&n.address, "address", "", "the node's own address, with its prefix length")
 	flag.StringVar(&n.services, "services", "", "addresses of Services, as a CIDR")
-	flag.Func("read-only", "directory of the machine that the node sees under the same name (repeated)", collect(&n.readOnly))
-	flag.Func("writable", "the same, and it can write there (repeated)", collect(&n.writable))
+	flag.Func("read-only", "directory of the machine that is visible on the node under the same name (repeatable)", appendTo(&n.readOnly))
+	flag.Func("writable", "the same, writable on the node (repeatable)", appendTo(&n.writable))
 	flag.Parse()
-	if err := n.setUp(); err != nil {
+	if err := n.setUpNode(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
@@ -40,27 +40,27 @@ func main() {
 	reap()
 }
 
-func collect(into *[]string) func(string) error {
+func appendTo(into *[]string) func(string) error {
 	return func(value string) error {
 		*into = append(*into, value)
 		return nil
 	}
 }
 
-func (n *node) setUp() error {
+func (n *nodeSetup) setUpNode() error {
 	if os.Getpid() != 1 {
-		return fmt.Errorf("this is process %d: it needs namespaces of its own, in which it is 1", os.Getpid())
+		return fmt.Errorf("this is process %d: it must be process 1 of its namespaces", os.Getpid())
 	}
-	if err := n.files(); err != nil {
+	if err := n.setUpFiles(); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(n.hostname)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
-	return n.network()
+	return n.setUpNetwork()
 }
 
-// reap takes the exit status of orphans: a container's shim outlives the process that started it.
+// reap collects the exit status of orphans: a container's shim outlives the process that started it.
 func reap() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)

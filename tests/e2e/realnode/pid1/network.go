@@ -7,13 +7,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// uplink stands for the interface that a machine has; its other end leads nowhere.
+// uplink substitutes for a machine's network interface; its other end is not connected.
 const uplink, nowhere = "uplink", "nowhere"
 
-// network gives the node an address, and a route to Services: what is sent to one needs a route before its destination is
-// translated. The loopback interface would not do, as the kernel does not refuse packets there (icmp_send would have to
-// answer from the Service's address, which nobody has). There is no way out to the machine.
-func (n *node) network() error {
+// setUpNetwork gives the node an address, and a route to Services: a packet to a Service needs a route before its
+// destination is translated. The loopback interface can't be used, because the kernel does not reject packets there
+// (icmp_send would have to answer from the Service's address, which no interface has). There is no route out to the
+// machine.
+func (n *nodeSetup) setUpNetwork() error {
 	loopback, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err

@@ -1,7 +1,8 @@
-// Command runtime is runc without seccomp filters: it takes them out of a container's configuration and then becomes runc.
+// Command runtime is runc without seccomp filters: it removes them from a container's configuration and then executes
+// runc.
 //
-// The runc that the binaries package builds has no libseccomp, which is a C library that nothing but a C package manager
-// brings, and refuses containers that ask for a filter. All else about such a container stays as it was asked for.
+// The runc that the binaries package builds has no libseccomp, which is a C library and not a Go module, and refuses
+// containers with a filter. Everything else in the configuration stays.
 package main
 
 import (
@@ -14,7 +15,7 @@ import (
 	"syscall"
 )
 
-// runc lies beside this program.
+// runc is in the same directory as this program.
 const runc = "runc"
 
 func main() {
@@ -26,7 +27,7 @@ func main() {
 
 func run() error {
 	if slices.Contains(os.Args, "create") || slices.Contains(os.Args, "run") {
-		if err := withoutFilter(filepath.Join(bundle(os.Args), "config.json")); err != nil {
+		if err := removeSeccompFilter(filepath.Join(bundleDir(os.Args), "config.json")); err != nil {
 			return err
 		}
 	}
@@ -38,8 +39,8 @@ func run() error {
 	return syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ())
 }
 
-// bundle is the container's directory: `--bundle DIR`, `--bundle=DIR`, or the working directory.
-func bundle(args []string) string {
+// bundleDir returns the container's directory: `--bundle DIR`, `--bundle=DIR`, or the working directory.
+func bundleDir(args []string) string {
 	for i, arg := range args {
 		if dir, ok := strings.CutPrefix(arg, "--bundle="); ok {
 			return dir
@@ -51,7 +52,7 @@ func bundle(args []string) string {
 	return "."
 }
 
-func withoutFilter(path string) error {
+func removeSeccompFilter(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err

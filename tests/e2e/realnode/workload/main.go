@@ -1,11 +1,12 @@
-// Command workload is the only program in the images of the node's own tests: static, so that nothing else has to be there.
+// Command workload is the only program in the images of the node's own tests. It is static, so that the image needs no
+// other file.
 //
 //	pause            reaps orphans until SIGTERM: a pod's first container
-//	serve ADDRESS    HTTP: /file?path=PATH is a file's content, anything else the host name; ends with SIGTERM
-//	get URL          prints the body of an answer that is 200, and fails otherwise
-//	api PATH         the same for a path of the API server, with what is mounted for the pod's service account
+//	serve ADDRESS    serves HTTP: /file?path=PATH returns a file, any other path the host name; ends with SIGTERM
+//	get URL          prints the body of a response with status 200, and fails otherwise
+//	api PATH         the same for a path of the API server, with the mounted credentials of the pod's service account
 //	lookup NAME      prints the addresses of a name, in order
-//	redirect IP PORT sends what the pod sends to TCP port 80 of an address to a port of its own; needs NET_ADMIN
+//	redirect IP PORT redirects the pod's connections to TCP port 80 of IP to its own port PORT; needs NET_ADMIN
 //	sleep            waits for SIGTERM
 package main
 
@@ -26,8 +27,8 @@ import (
 	"time"
 )
 
-// patience of a request.
-const patience = 5 * time.Second
+// requestTimeout bounds one request.
+const requestTimeout = 5 * time.Second
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -44,7 +45,7 @@ func run(args []string) error {
 		"pause": {0, pause}, "sleep": {0, sleep}, "serve": {1, serve}, "get": {1, get}, "api": {1, api}, "lookup": {1, lookup}, "redirect": {2, redirect},
 	}
 	if len(args) == 0 {
-		return errors.New("which command? See the source")
+		return errors.New("a command is missing; see the package comment")
 	}
 	command, ok := commands[args[0]]
 	if !ok || len(args[1:]) != command.arguments {
@@ -69,20 +70,21 @@ func pause([]string) error {
 	return nil
 }
 
-// terminated is done at SIGTERM, which the kernel ignores for the first process of a pod unless it asks for it.
-func terminated() (context.Context, context.CancelFunc) {
+// sigtermContext returns a context that SIGTERM cancels; the kernel ignores the signal for the first process of a pod
+// unless it has a handler.
+func sigtermContext() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 }
 
 func sleep([]string) error {
-	ctx, cancel := terminated()
+	ctx, cancel := sigtermContext()
 	defer cancel()
 	<-ctx.Done()
 	return nil
 }
 
 func serve(args []string) error {
-	ctx, cancel := terminated()
+	ctx, cancel := sigtermContext()
 	defer cancel()
 	name, err := os.Hostname()
 	if err != nil {
@@ -98,7 +100,7 @@ func serve(args []string) error {
 		}
 		_, _ = w.Write(text) // the client may have gone
 	})
-	server := &http.Server{Addr: args[0], Handler: mux, ReadHeaderTimeout: patience}
+	server := &http.Server{Addr: args[0], Handler: mux, ReadHeaderTimeout: requestTimeout}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	fmt.Println("serving on", args[0])
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
@@ -107,7 +109,9 @@ func serve(args []string) error {
 	return nil
 }
 
-func get(args []string) error { return ask(&http.Client{Timeout: patience}, args[0], "") }
+func get(args []string) error {
+	return printResponse(&http.Client{Timeout: requestTimeout}, args[0], "")
+}
 
 // api finds the API server as client-go does (rest.InClusterConfig).
 func api(args []string) error {
@@ -122,13 +126,13 @@ func api(args []string) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	client := &http.Client{Timeout: requestTimeout, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	host := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
-	return ask(client, "https://"+host+args[0], "Bearer "+string(token))
+	return printResponse(client, "https://"+host+args[0], "Bearer "+string(token))
 }
 
 func lookup(args []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupHost(ctx, args[0])
 	if err != nil {
@@ -139,7 +143,7 @@ func lookup(args []string) error {
 	return nil
 }
 
-func ask(client *http.Client, url, authorization string) error {
+func printResponse(client *http.Client, url, authorization string) error {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
 		return err

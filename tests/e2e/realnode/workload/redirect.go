@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// redirect does what an init container of the iptables mode does, over netlink.
+// redirect sets the rules of an init container of the iptables mode, by netlink.
 func redirect(args []string) error {
 	address, err := netip.ParseAddr(args[0])
 	if err != nil {

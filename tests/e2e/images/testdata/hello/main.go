@@ -1,4 +1,4 @@
-// Command hello says who runs it, and what it sees.
+// Command hello prints its user and the files that it sees.
 package main
 
 import (
