@@ -27,12 +27,12 @@ pub(crate) enum Command {
     Plugin(PluginCommand),
     /// Show the status of a sidecar and its chain. Exits 1 if the sidecar is not ready or an entry does not work.
     Status(StatusArgs),
-    /// Print the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply --server-side -f -`.
+    /// Print the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply -f -`.
     Crd,
     /// Check custom resources and chains by the rules of manager and sidecar. Exits 1 on any error.
     Lint(LintArgs),
     /// Delete every ShardingConfig of the current cluster while its manager runs, and wait until all are gone. Managers, webhooks
-    /// and definitions can be removed afterwards. Exits 1 if some remain after the timeout.
+    /// and definitions can be removed afterwards. Exits 1 if some remain after the timeout, and 0 if nothing is installed.
     Uninstall(UninstallArgs),
     /// Run an API server in memory, a manager, two sidecars and a controller, and build and restart them when a source file changes
     /// (`make dev`). Ends with Ctrl-C.
