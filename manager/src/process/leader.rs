@@ -226,6 +226,6 @@ mod tests {
         server.faults().add(FaultRule::new(refused).resource("leases"));
         let ended = tokio::time::timeout(test_env::PATIENCE, run(context)).await.unwrap();
         let problem = ended.unwrap_err().to_string();
-        assert!(problem.contains("may the manager write leases"), "{problem}");
+        assert!(problem.contains("check that the manager may write leases"), "{problem}");
     }
 }
