@@ -108,8 +108,10 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    #[error("--fix cannot write to standard input; name files with -f")]
+    #[error("--fix cannot write to standard input; name files or folders")]
     FixStandardInput,
+    #[error("the folder {} has no *.yaml, *.yml or *.json file, nor has a subfolder", .0.display())]
+    NoFiles(PathBuf),
     #[error("cannot write a document as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
     /// A sidecar would reject the plugin.
