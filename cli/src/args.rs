@@ -1,7 +1,7 @@
 //! The command line. Each command interprets its own arguments.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -27,12 +27,12 @@ pub(crate) enum Command {
     Plugin(PluginCommand),
     /// Show the status of a sidecar and its chain. Exits 1 if the sidecar is not ready or an entry does not work.
     Status(StatusArgs),
-    /// Print the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply --server-side -f -`.
+    /// Print the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply -f -`.
     Crd,
     /// Check custom resources and chains by the rules of manager and sidecar. Exits 1 on any error.
     Lint(LintArgs),
     /// Delete every ShardingConfig of the current cluster while its manager runs, and wait until all are gone. Managers, webhooks
-    /// and definitions can be removed afterwards. Exits 1 if some remain after the timeout.
+    /// and definitions can be removed afterwards. Exits 1 if some remain after the timeout, and 0 if nothing is installed.
     Uninstall(UninstallArgs),
     /// Run an API server in memory, a manager, two sidecars and a controller, and build and restart them when a source file changes
     /// (`make dev`). Ends with Ctrl-C.
@@ -165,9 +165,14 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LintArgs {
-    /// File with one or more YAML or JSON documents; `-` is standard input. May be repeated.
-    #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
+    /// Files with YAML or JSON documents, and folders with such files (`*.yaml`, `*.yml`, `*.json`, also in subfolders). `-` is standard
+    /// input.
+    #[arg(value_name = "PATH", required_unless_present = "filenames")]
+    paths: Vec<PathBuf>,
+
+    /// The same as PATH, as in kubectl. May be repeated.
+    #[arg(short = 'f', long = "filename", value_name = "PATH")]
+    filenames: Vec<PathBuf>,
 
     /// Fix in the files what needs no decision. Everything else in them stays as it is, comments included.
     #[arg(long)]
@@ -191,6 +196,11 @@ pub(crate) struct LintArgs {
 }
 
 impl LintArgs {
+    /// Files and folders, in both notations.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().chain(&self.filenames).map(PathBuf::as_path)
+    }
+
     /// Of the manager that the objects are for.
     pub(crate) fn label_keys(&self) -> LabelKeys {
         LabelKeys {

@@ -108,8 +108,10 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    #[error("--fix cannot write to standard input; name files with -f")]
+    #[error("--fix cannot write to standard input; name files or folders")]
     FixStandardInput,
+    #[error("the folder {} has no *.yaml, *.yml or *.json file, nor has a subfolder", .0.display())]
+    NoFiles(PathBuf),
     #[error("cannot write a document as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
     /// A sidecar would reject the plugin.
@@ -121,8 +123,17 @@ pub(crate) enum Error {
     PluginName(String),
     #[error("the folder {0:?} already exists; choose another name, or remove it")]
     FolderExists(String),
-    #[error("--sdk: {} is not the SDK; name the folder `sdk` of a checkout of ctrlmesh", .0.display())]
-    NoSdk(PathBuf),
+    #[error(
+        "--sdk: neither {} nor {} is the manifest of ctrlmesh-sdk; name the folder `sdk` of a checkout of ctrlmesh, or the checkout",
+        inner.display(),
+        outer.display()
+    )]
+    NoSdk {
+        /// Manifest of the SDK, if a checkout was named.
+        inner: PathBuf,
+        /// Manifest of the SDK, if its folder was named.
+        outer: PathBuf,
+    },
     #[error("cannot read or write JSON")]
     Json(#[from] serde_json::Error),
 }

@@ -5,27 +5,28 @@ mod chain;
 mod edit;
 mod fix;
 mod object;
+mod sources;
 mod tree;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
 use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
+use ctrlmesh_manager_planner::overlap::shared_in_files;
 use ctrlmesh_manager_planner::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
 use ctrlmesh_manager_planner::{Findings, LabelKeys};
 use serde::Serialize;
 use serde_json::Value;
 
-use self::object::{Object, objects, text_field, value_of, value_of_last};
+use self::object::{Object, api_group, objects, text_field, value_of, value_of_last};
+use self::sources::{is_standard_input, source_files};
 use self::tree::Node;
 use crate::args::{LintArgs, Output};
 use crate::error::Error;
 use crate::print;
-
-/// As in kubectl.
-const STANDARD_INPUT: &str = "-";
 
 /// The result for one object.
 #[derive(Debug, Serialize)]
@@ -40,6 +41,17 @@ struct LintedObject {
     /// The object is rejected if there are any.
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
+    /// Parts of which nobody can say here whether they are right.
+    not_checked: Vec<Problem>,
+}
+
+/// What was found in an object or a chain.
+#[derive(Debug, Default)]
+struct LintFindings {
+    mistakes: Mistakes,
+    warnings: Mistakes,
+    /// Parts that were not checked, with the reason.
+    not_checked: Mistakes,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,7 +82,7 @@ struct Report<'r> {
 }
 
 pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
-    if args.fix && args.files.iter().any(|file| file == Path::new(STANDARD_INPUT)) {
+    if args.fix && args.paths().any(is_standard_input) {
         return Err(Error::FixStandardInput);
     }
     let mut known = KnownObjects {
@@ -79,10 +91,14 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     };
     let (mut judged, mut fixed) = (Vec::new(), Vec::new());
     let mut texts = Vec::new();
-    for file in &args.files {
-        let read = read_source(file).and_then(|text| {
+    for source in args.paths().flat_map(source_files) {
+        let (file, found) = match source {
+            Ok(file) => (file, Ok(())),
+            Err((path, error)) => (path, Err(error)),
+        };
+        let read = found.and_then(|()| read_source(&file)).and_then(|text| {
             if args.fix {
-                fix_file(file, text, &known.keys, &mut fixed)
+                fix_file(&file, text, &known.keys, &mut fixed)
             } else {
                 Ok(text)
             }
@@ -94,9 +110,9 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     }
     for (file, read) in texts {
         match read {
-            Ok(text) => judged.extend(lint_text(file, &text, &mut known)),
+            Ok(text) => judged.extend(lint_text(&file, &text, &mut known)),
             // An unreadable file is a finding, so that the others are still checked.
-            Err(error) => judged.push(LintedObject::without_object(file, None, print::with_causes(&error))),
+            Err(error) => judged.push(LintedObject::without_object(&file, None, print::with_causes(&error))),
         }
     }
     match args.output {
@@ -120,7 +136,7 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
 }
 
 fn read_source(file: &Path) -> Result<String, Error> {
-    let text = if file == Path::new(STANDARD_INPUT) {
+    let text = if is_standard_input(file) {
         std::io::read_to_string(std::io::stdin())
     } else {
         std::fs::read_to_string(file)
@@ -236,10 +252,9 @@ fn lint_object(
 ) -> LintedObject {
     let document = object.value;
     let version = text_field(document, "apiVersion");
-    let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     // An object with the name of one of our kinds is meant to be ours, whatever its group.
     let has_our_name = || is_kind(text_field(document, "kind"));
-    let is_foreign = !version.is_empty() && group(version) != group(API_VERSION) && !has_our_name();
+    let is_foreign = !version.is_empty() && api_group(version) != api_group(API_VERSION) && !has_our_name();
     let mut findings = if is_foreign {
         let mut findings = Findings::default();
         let message = format!("is {version}; only objects of {API_VERSION} are checked");
@@ -251,20 +266,54 @@ fn lint_object(
     for Mistake { path, problem } in twice {
         findings.mistakes.add(path, problem);
     }
+    let mut not_checked = Mistakes::default();
     if !is_foreign {
         rules::check_metadata_fields(document, &mut findings);
         known.check_duplicate_name(file, node, document, &mut findings);
-        known.warn_across_objects(document, &mut findings);
+        if let Ok(object) = rules::read(document) {
+            known.warn_across_objects(&object, &mut findings);
+            not_checked = unchecked_parts(&object);
+        }
     }
+    let Findings { mistakes, warnings } = findings;
+    let findings = LintFindings {
+        mistakes,
+        warnings,
+        not_checked,
+    };
     LintedObject::from_findings(file, object.display_name(), node, &findings)
+}
+
+/// Parts of an object that need a registry, or that its author has excepted from the rules.
+fn unchecked_parts(object: &rules::Object) -> Mistakes {
+    let mut parts = Mistakes::default();
+    let labels = object.metadata().labels.as_ref();
+    if labels.is_some_and(|labels| labels.contains_key(IGNORE_VALIDATE)) {
+        let problem = format!(
+            "label {IGNORE_VALIDATE} excepts this object from all rules but the schema; remove it to check the object"
+        );
+        parts.add("metadata.labels", problem);
+    }
+    if let rules::Object::ShardingConfig(config) = object {
+        for (index, plugin) in config.spec.plugins.iter().enumerate() {
+            let problem = format!(
+                "the image {} is not pulled, and only the plugin itself can check its settings: use `ctrlmesh plugin test FILE --cases CASES`",
+                plugin.image
+            );
+            parts.add(format!("spec.plugins[{index}]"), problem);
+        }
+    }
+    parts
 }
 
 impl KnownObjects {
     /// Warns about conflicts with other objects, and about settings that had no effect in KusionStack.
-    fn warn_across_objects(&self, document: &Value, findings: &mut Findings) {
-        let Ok(object) = rules::read(document) else { return };
-        rules::warn_of_file(&object, findings);
-        if let rules::Object::ShardingConfig(config) = &object {
+    fn warn_across_objects(&self, object: &rules::Object, findings: &mut Findings) {
+        rules::warn_of_new(object, findings);
+        if let rules::Object::ShardingConfig(config) = object {
+            for warning in shared_in_files(config, &self.shards, &self.keys) {
+                findings.warnings.add(warning.path, warning.problem);
+            }
             let beside = unlocked_beside(config, &self.shards);
             if !beside.is_empty() {
                 let warning = unlocked_warning(Some(&beside));
@@ -306,13 +355,14 @@ impl KnownObjects {
 }
 
 impl LintedObject {
-    fn from_findings(file: &Path, object: String, node: &Node, findings: &Findings) -> Self {
+    fn from_findings(file: &Path, object: String, node: &Node, findings: &LintFindings) -> Self {
         Self {
             file: file.to_owned(),
             object,
             line: Some(node.line),
             errors: problems_in(&findings.mistakes, node),
             warnings: problems_in(&findings.warnings, node),
+            not_checked: problems_in(&findings.not_checked, node),
         }
     }
 
@@ -325,6 +375,7 @@ impl LintedObject {
             line,
             errors: vec![Problem { path, line, message }],
             warnings: Vec::new(),
+            not_checked: Vec::new(),
         }
     }
 }
@@ -353,7 +404,7 @@ fn report_lines(judged: &LintedObject) -> Vec<String> {
             object => format!("{place}: {object}"),
         }
     };
-    if judged.errors.is_empty() && judged.warnings.is_empty() {
+    if judged.errors.is_empty() && judged.warnings.is_empty() && judged.not_checked.is_empty() {
         return vec![format!("{}: ok", about(None))];
     }
     let line = |what: &str, found: &Problem| match found.path.as_str() {
@@ -362,5 +413,6 @@ fn report_lines(judged: &LintedObject) -> Vec<String> {
     };
     let errors = judged.errors.iter().map(|found| line("", found));
     let warnings = judged.warnings.iter().map(|found| line("warning: ", found));
-    errors.chain(warnings).collect()
+    let not_checked = judged.not_checked.iter().map(|found| line("not checked: ", found));
+    errors.chain(warnings).chain(not_checked).collect()
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use comfy_table::{ContentArrangement, Table};
+use ctrlmesh_manager_api::status::response_text;
 
 use crate::error::Error;
 
@@ -91,21 +92,51 @@ pub(crate) fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
+        let answer = api_answer(error);
+        let is_last = answer.is_some();
+        let more = answer.unwrap_or_else(|| error.to_string());
         // Many errors already include their cause.
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
-        cause = error.source();
+        // The cause of an answer is the same answer in other words.
+        cause = error.source().filter(|_| !is_last);
     }
     text
+}
+
+/// The answer of an API server. The client's own text of it has its `Debug` form, too.
+fn api_answer(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let boxed = || error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref);
+    match error.downcast_ref().or_else(boxed)? {
+        kube::Error::Api(status) => Some(response_text(status)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use kube::core::Status;
+
     use super::*;
+
+    #[test]
+    fn answer_of_api_server_is_printed_once_and_in_words() {
+        let answer = || {
+            let status = Status::failure("namespaces \"demo\" not found", "NotFound").with_code(404);
+            kube::Error::Api(Box::new(status))
+        };
+        assert!(answer().to_string().contains("Status {"), "this is no longer needed");
+        let told = with_causes(&Error::client("the objects of the demo")(answer()));
+        assert_eq!(
+            told,
+            "the objects of the demo: namespaces \"demo\" not found (HTTP 404)"
+        );
+        let told = with_causes(&Error::Uninstall(answer().into()));
+        assert_eq!(told, "the API server: namespaces \"demo\" not found (HTTP 404)");
+    }
 
     #[test]
     fn slow_machine_has_its_own_exit_code_and_message() {

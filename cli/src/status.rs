@@ -114,16 +114,11 @@ fn api_traffic(traffic: &ApiTraffic) -> String {
     }
 }
 
-/// What an unready sidecar is missing.
+/// What an unready sidecar is missing: the names of `/readyz`, each with its meaning.
 fn missing_text(status: &Status) -> String {
-    let compiling = status.compiling.as_ref().map(ToString::to_string);
-    let told = status.not_ready.iter().map(|name| match name.as_str() {
-        readiness::FIRST_CHAIN if compiling.is_some() => compiling.as_deref().unwrap_or_default(),
-        readiness::FIRST_CHAIN => "no chain loaded yet (ConfigMap ctrlmesh-chain)",
-        readiness::AWAIT_ENTRY => "the chain has no shard entry for this pod's labels",
-        readiness::LISTENER => "no traffic is served yet",
-        readiness::DRAINING => "the sidecar is shutting down",
-        other => other,
+    let told = status.not_ready.iter().map(|name| match &status.compiling {
+        Some(compiling) if name == readiness::FIRST_CHAIN => compiling.to_string(),
+        _ => readiness::meaning(name).map_or_else(|| name.clone(), |meaning| format!("{name}: {meaning}")),
     });
     told.collect::<Vec<_>>().join("; ")
 }
@@ -233,6 +228,8 @@ fn stale_cache(cache: &StaleCache) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_contract::status::Compiling;
+
     use super::*;
 
     const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","notReady":["--await-entry","else"],"chain":{"generation":7,
@@ -250,7 +247,7 @@ mod tests {
         let text = status_text(&serde_json::from_str(STATUS).unwrap(), None);
         for part in [
             "shop/operator-0",
-            "the chain has no shard entry for this pod's labels; else",
+            "--await-entry: the chain has no shard entry for this pod's labels; else",
             "generation 7",
             "2 writes, 3 lists, 1 watches under way, 4 caches",
             "configmaps of manager/v1, not listed since 2026-01-01T00:00:04Z, 9 expired watches refused; no longer waited for",
@@ -291,13 +288,50 @@ mod tests {
         };
         let starting = status(r#""first chain","listener""#);
         assert!(
-            starting.contains("compiling 2 plugins (3 s); no traffic is served"),
+            starting.contains("compiling 2 plugins (3 s); listener: no traffic is served yet"),
             "{starting}"
         );
         assert!(!starting.contains("no chain loaded yet"), "{starting}");
         let reloading = status("");
         assert!(reloading.contains("compiling 2 plugins (3 s)"), "{reloading}");
         assert!(!reloading.contains("not ready"), "{reloading}");
+    }
+
+    /// The rows of the table below a heading and the line that begins with `header`: the text of each cell, without backquotes.
+    fn table_rows(page: &str, heading: &str, header: &str) -> Vec<Vec<String>> {
+        let (_, section) = page.split_once(&format!("\n{heading}\n")).unwrap();
+        let rows = section.lines().skip_while(|line| !line.starts_with(header)).skip(2);
+        let cells = |line: &str| {
+            line.trim_matches('|')
+                .split('|')
+                .map(|cell| cell.trim().replace('`', ""))
+                .collect()
+        };
+        rows.take_while(|line| line.starts_with('|')).map(cells).collect()
+    }
+
+    #[test]
+    fn documented_readiness_texts_are_those_of_the_sidecar_and_of_status() {
+        let page = include_str!("../../docs/operating.md");
+        let documented = table_rows(page, "### Not ready", "| `/readyz` says | `ctrlmesh status` says |");
+        let status = |not_ready: &str, compiling: Option<Compiling>| {
+            missing_text(&Status {
+                not_ready: vec![not_ready.to_owned()],
+                compiling,
+                ..Status::default()
+            })
+        };
+        let mut said: Vec<[String; 2]> = readiness::MEANINGS
+            .iter()
+            .map(|(name, _)| [(*name).to_owned(), status(name, None)])
+            .collect();
+        let compiling = Compiling { plugins: 2, seconds: 3 };
+        said.insert(
+            1,
+            [compiling.to_string(), status(readiness::FIRST_CHAIN, Some(compiling))],
+        );
+        let documented: Vec<&[String]> = documented.iter().filter_map(|row| row.get(..2)).collect();
+        assert_eq!(documented, said);
     }
 
     #[test]

@@ -13,7 +13,11 @@ use crate::print;
 pub(crate) async fn run(args: &UninstallArgs) -> Result<ExitCode, Error> {
     let cluster = Cluster::infer().await?;
     if !args.yes {
-        print::line(&format!("{cluster}: would delete {}", cluster.plan().await?));
+        let Some(plan) = cluster.plan().await? else {
+            print::line(&cluster.nothing_installed());
+            return Ok(ExitCode::SUCCESS);
+        };
+        print::line(&format!("{cluster}: would delete {plan}"));
         return Err(Error::NotConfirmed);
     }
     uninstall::run(&cluster, Duration::from_secs(args.timeout), print::line).await?;

@@ -239,7 +239,7 @@ fn fix_leaves_decisions_to_a_person_and_reports_changes() -> Result<()> {
         .output()?;
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("--fix cannot write to standard input"),
+        String::from_utf8_lossy(&output.stderr).contains("--fix cannot write to standard input; name files or folders"),
         "{output:?}"
     );
     Ok(())
@@ -281,13 +281,13 @@ fn missing_lock_is_warned_about_across_files() -> Result<()> {
 fn faults_are_warned_about_until_confirmed() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("faults.yaml");
-    let faults = |metadata: &str| {
+    let faults_of = |metadata: &str, fault: &str| {
         format!(
             "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: FaultInjection\nmetadata: {{name: a, namespace: demo{metadata}}}\nspec:\n  \
-             selector: {{}}\n  httpFault:\n  - match: {{resources: [{{apiGroups: [''], resources: [pods], verbs: [list]}}]}}\n    do: \
-             conflict\n"
+             selector: {{}}\n  httpFault:\n  - match: {{resources: [{{apiGroups: [''], resources: [pods], verbs: [update]}}]}}\n    {fault}\n"
         )
     };
+    let faults = |metadata: &str| faults_of(metadata, "abort: {httpStatus: 409, percent: '10'}");
     std::fs::write(&file, faults(""))?;
     let (code, printed) = run_lint(&[], &[&file])?;
     assert_eq!(code, Some(0), "{printed}");
@@ -301,6 +301,217 @@ fn faults_are_warned_about_until_confirmed() -> Result<()> {
     )?;
     let (_, printed) = run_lint(&[], &[&file])?;
     assert!(!printed.contains("acts in every pod"), "{printed}");
+    // KusionStack's definitions have no `do`, so this was written for ctrlmesh.
+    std::fs::write(&file, faults_of("", "do: conflict"))?;
+    let (code, printed) = run_lint(&[], &[&file])?;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.trim_end().ends_with("FaultInjection demo/a: ok"), "{printed}");
+    Ok(())
+}
+
+/// YAML files of a folder of the repository, and of its subfolders.
+fn shipped_files(folder: &str) -> Result<Vec<PathBuf>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
+    let mut files = Vec::new();
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("yaml") => files.push(path),
+                _ => {}
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[test]
+fn shipped_objects_are_accepted_without_warnings() -> Result<()> {
+    let files = [
+        shipped_files("deploy/samples")?,
+        shipped_files("cli/src/demo/plugin_steps")?,
+    ]
+    .concat();
+    assert!(files.len() >= 8, "{files:?}");
+    // One by one, because the demo applies two of them after another under one name.
+    for file in &files {
+        let (code, printed) = run_lint(&[], &[file])?;
+        assert_eq!(code, Some(0), "{printed}");
+        let is_ok = |line: &str| line.ends_with(": ok");
+        assert!(!printed.is_empty() && printed.lines().all(is_ok), "{printed}");
+    }
+    Ok(())
+}
+
+#[test]
+fn unchecked_parts_of_chains_and_objects_are_named() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [chain, object] = ["chain.yaml", "object.yaml"].map(|name| folder.path().join(name));
+    let plugin = Digest::of(b"a plugin of somebody's own");
+    std::fs::write(
+        &chain,
+        format!(
+            "apiVersion: chain.ctrlmesh.kusionstack.io/v1\nnamespace: operators\ngeneration: 1\nentries:\n- name: mine/a\n  plugin: \
+             {plugin}\n  settings: {{any: thing}}\n"
+        ),
+    )?;
+    std::fs::write(
+        &object,
+        "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {name: left, namespace: demo, labels: \
+         {ctrlmesh.kusionstack.io/ignore-validate: ''}}\nspec:\n  selector: {matchLabels: {shard: left}}\n  limits:\n  - relateResources: \
+         [{apiGroups: [''], resources: [pods]}]\n    selector: {matchLabels: {a: left}}\n  plugins:\n  - {name: mine, image: \
+         'oci://example.com/mine:1'}\n",
+    )?;
+    let (code, printed) = run_lint(&[], &[&chain, &object])?;
+    assert_eq!(code, Some(0), "{printed}");
+    let expected = [
+        format!(
+            "{}:7: chain of operators: not checked: entries[0].settings: plugin {plugin} is not among",
+            chain.display()
+        ),
+        format!(
+            "{}:3: ShardingConfig demo/left: not checked: metadata.labels: label ",
+            object.display()
+        ),
+        format!(
+            "{}:10: ShardingConfig demo/left: not checked: spec.plugins[0]: the image oci://example.com",
+            object.display()
+        ),
+    ];
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines.len(), expected.len(), "{printed}");
+    for (line, expected) in lines.iter().zip(&expected) {
+        assert!(line.starts_with(expected), "{expected} is missing in {printed}");
+    }
+
+    let (_, printed) = run_lint(&["--output", "json"], &[&chain])?;
+    let objects: Value = serde_json::from_str(&printed)?;
+    assert_eq!(objects[0]["notChecked"][0]["path"], "entries[0].settings", "{printed}");
+    assert_eq!(objects[0]["notChecked"][0]["line"], 7, "{printed}");
+    let message = objects[0]["notChecked"][0]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("ctrlmesh plugin test"), "{printed}");
+    assert_eq!(objects[0]["errors"].as_array().map(Vec::len), Some(0), "{printed}");
+    Ok(())
+}
+
+#[test]
+fn chain_of_another_version_is_an_error_that_says_what_to_write() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("chain.yaml");
+    let rest = "namespace: operators\ngeneration: 1\nentries: []\n";
+    for (version, says) in [
+        (
+            "apiVersion: chain.ctrlmesh.kusionstack.io/v2\n",
+            "is \"chain.ctrlmesh.kusionstack.io/v2\", which this release does not know; write chain.ctrlmesh.kusionstack.io/v1",
+        ),
+        (
+            "apiVersion: chain.example.com/v1\n",
+            "is \"chain.example.com/v1\", which this release does not know; write chain.ctrlmesh.kusionstack.io/v1",
+        ),
+        ("", "is missing"),
+    ] {
+        std::fs::write(&file, format!("{version}{rest}"))?;
+        let (code, printed) = run_lint(&[], &[&file])?;
+        assert_eq!(code, Some(1), "{printed}");
+        let told = format!("{}:1: chain of operators: apiVersion: {says}", file.display());
+        assert!(printed.starts_with(&told), "{told} is missing in {printed}");
+    }
+    std::fs::write(&file, "apiVersion: example.com/v1\n")?;
+    let (code, printed) = run_lint(&[], &[&file])?;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.contains("chain.yaml:1: document: warning: apiVersion: is example.com/v1"),
+        "{printed}"
+    );
+    Ok(())
+}
+
+#[test]
+fn folders_are_read_with_their_subfolders() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let inner = folder.path().join("b/c");
+    std::fs::create_dir_all(&inner)?;
+    let named = |name: &str| BREAKER.replace("name: a,", &format!("name: {name},"));
+    let good = [("a.yaml", "one"), ("b/z.yml", "two"), ("b/c/x.yaml", "three")];
+    for (file, name) in good {
+        std::fs::write(folder.path().join(file), named(name))?;
+    }
+    let value: Value = serde_saphyr::from_str(&named("four"))?;
+    std::fs::write(inner.join("y.json"), value.to_string())?;
+    std::fs::write(inner.join("README.md"), "no object")?;
+    std::fs::create_dir(folder.path().join("empty.yaml"))?;
+    let other = tempfile::tempdir()?;
+    let [single, empty] = ["single", "empty"].map(|name| other.path().join(name));
+    std::fs::write(&single, named("five"))?;
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
+    command
+        .arg("lint")
+        .args([folder.path(), single.as_path()])
+        .arg("-f")
+        .arg("-");
+    let mut input = tempfile::tempfile()?;
+    std::io::Write::write_all(&mut input, named("six").as_bytes())?;
+    std::io::Seek::rewind(&mut input)?;
+    let output = command.stdin(input).output()?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let place = |file: &str| folder.path().join(file).display().to_string();
+    let expected = [
+        format!("{}: CircuitBreaker demo/one: ok", place("a.yaml")),
+        format!("{}: CircuitBreaker demo/three: ok", place("b/c/x.yaml")),
+        format!("{}: CircuitBreaker demo/four: ok", place("b/c/y.json")),
+        format!("{}: CircuitBreaker demo/two: ok", place("b/z.yml")),
+        format!("{}: CircuitBreaker demo/five: ok", single.display()),
+        "-: CircuitBreaker demo/six: ok".to_owned(),
+    ];
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+
+    std::fs::create_dir(&empty)?;
+    let (code, printed) = run_lint(&[], &[&empty])?;
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("has no *.yaml, *.yml or *.json file"), "{printed}");
+    assert_eq!(run_lint(&[], &[])?.0, Some(2), "something must be named");
+    Ok(())
+}
+
+#[test]
+fn shards_that_share_pods_or_objects_are_warned_about() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [left, right] = ["left", "right"].map(|name| (name, folder.path().join(format!("{name}.yaml"))));
+    let shard = |name: &str, pods: &str, bucket: &str| {
+        format!(
+            "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {{name: {name}, namespace: demo}}\nspec:\n  \
+             selector: {{matchLabels: {{shard: {pods}}}}}\n  controller: {{leaderElectionName: operator}}\n  limits:\n  - relateResources: \
+             [{{apiGroups: [''], resources: [pods]}}]\n    selector: {{matchLabels: {{ctrlmesh.kusionstack.io/shard-hash: '{bucket}'}}}}\n"
+        )
+    };
+    for (name, file) in [&left, &right] {
+        std::fs::write(file, shard(name, "same", "7"))?;
+    }
+    let (code, printed) = run_lint(&[], &[&left.1, &right.1])?;
+    assert_eq!(code, Some(0), "{printed}");
+    for ((name, file), other) in [(&left, "right"), (&right, "left")] {
+        for told in [
+            format!(
+                "{}:5: ShardingConfig demo/{name}: warning: spec.selector: selects pods that {other} selects, too",
+                file.display()
+            ),
+            format!(
+                "{}:7: ShardingConfig demo/{name}: warning: spec.limits: pods of bucket 7 can be in both ",
+                file.display()
+            ),
+        ] {
+            assert!(printed.contains(&told), "{told} is missing in {printed}");
+        }
+    }
+    for (name, file) in [&left, &right] {
+        std::fs::write(file, shard(name, name, if *name == "left" { "7" } else { "8" }))?;
+    }
+    let (_, printed) = run_lint(&[], &[&left.1, &right.1])?;
+    assert!(!printed.contains("warning"), "{printed}");
     Ok(())
 }
 

@@ -43,6 +43,24 @@ fn new_overwrites_nothing_and_rejects_bad_name_or_sdk() -> Result<()> {
 }
 
 #[test]
+fn new_names_the_manifests_that_it_looked_for() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let here = folder.path().canonicalize()?;
+    std::fs::create_dir(here.join("other"))?;
+    std::fs::write(here.join("other/Cargo.toml"), "[package]\nname = \"other\"\n")?;
+    for wrong in ["missing", "other"] {
+        let (code, errors) = plugin_errors(&here, &["new", "fine", "--sdk", wrong])?;
+        assert_eq!(code, Some(1), "{errors}");
+        for manifest in ["sdk/Cargo.toml", "Cargo.toml"] {
+            let path = here.join(wrong).join(manifest).display().to_string();
+            assert!(errors.contains(&path), "{path} is missing in {errors}");
+        }
+        assert!(errors.contains("is the manifest of ctrlmesh-sdk"), "{errors}");
+    }
+    Ok(())
+}
+
+#[test]
 fn new_takes_sdk_from_checkout_only_when_it_is_named() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let sdk = folder.path().join("sdk");

@@ -35,6 +35,24 @@ fn crd_prints_shipped_definitions() -> Result<()> {
 }
 
 #[test]
+fn crd_help_recommends_the_method_of_the_installation() -> Result<()> {
+    let install = std::fs::read_to_string(in_repository("docs/install.md"))?;
+    assert!(
+        install.contains("Do not mix in\n`kubectl apply --server-side`"),
+        "the documents say something else now"
+    );
+    for arguments in [&["--help"][..], &["crd", "--help"]] {
+        let (code, printed, _) = run_ctrlmesh(arguments)?;
+        assert_eq!(code, Some(0));
+        assert!(
+            printed.contains("kubectl apply -f -") && !printed.contains("--server-side"),
+            "{printed}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn lint_accepts_valid_objects() -> Result<()> {
     let (code, printed, errors) = run_ctrlmesh(&["lint", "-f", &fixture_path("accepted/breaker-forced.yaml")])?;
     assert_eq!((code, &*errors), (Some(0), ""), "{printed}");

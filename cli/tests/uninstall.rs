@@ -1,6 +1,7 @@
 //! `ctrlmesh uninstall` against an in-memory API server: what it prints about the cluster, and what it deletes.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
 use anyhow::Result;
@@ -43,8 +44,12 @@ fn remaining_configs(server: &ApiServer) -> usize {
 
 /// Exit code, standard output, standard error.
 async fn run_uninstall(server: &ApiServer, flags: &'static [&'static str]) -> Result<(Option<i32>, String, String)> {
+    run_uninstall_with(&server.plain_kubeconfig(), flags).await
+}
+
+async fn run_uninstall_with(cluster: &str, flags: &'static [&'static str]) -> Result<(Option<i32>, String, String)> {
     let mut kubeconfig = tempfile::NamedTempFile::new()?;
-    kubeconfig.write_all(server.plain_kubeconfig().as_bytes())?;
+    kubeconfig.write_all(cluster.as_bytes())?;
     let running = tokio::task::spawn_blocking(move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
         command
@@ -92,5 +97,53 @@ async fn uninstall_deletes_nothing_without_confirmation() -> Result<()> {
         "{printed}"
     );
     assert!(errors.contains("--yes"), "{errors}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn uninstall_succeeds_where_nothing_is_installed() -> Result<()> {
+    let server = ApiServer::builder().namespace("one").start().await?;
+    for flags in [&[][..], &["--yes"]] {
+        let (code, printed, errors) = run_uninstall(&server, flags).await?;
+        assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
+        let named = format!("context testkit, server {}", server.url());
+        assert!(
+            printed.starts_with(&named) && printed.contains("nothing is installed") && printed.lines().count() == 1,
+            "{printed}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn uninstall_fails_where_no_api_server_answers() -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let server = format!("http://{}", listener.local_addr()?);
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let mut request = BufReader::new(&connection).lines();
+            let mut head = request
+                .by_ref()
+                .take_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
+            while head.next().is_some() {}
+            let answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 10\r\nConnection: close\r\n\r\nnot found\n";
+            // The client's error says it if this fails.
+            let _ = (&connection).write_all(answer.as_bytes());
+        }
+    });
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "web",
+        "contexts": [{ "name": "web", "context": { "cluster": "web", "user": "web" } }],
+        "clusters": [{ "name": "web", "cluster": { "server": server } }],
+        "users": [{ "name": "web", "user": {} }],
+    });
+    for flags in [&[][..], &["--yes"]] {
+        let (code, printed, errors) = run_uninstall_with(&kubeconfig.to_string(), flags).await?;
+        assert_eq!((code, &*printed), (Some(1), ""), "{errors}");
+        assert!(
+            errors.starts_with("ctrlmesh: the API server: ") && errors.contains("404") && !errors.contains("Status {"),
+            "{errors}"
+        );
+    }
     Ok(())
 }

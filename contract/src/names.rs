@@ -176,6 +176,21 @@ pub mod env {
 
 /// What an unready sidecar lacks, in `/readyz` and in its status.
 pub mod readiness {
+    /// Every name, with what it means. docs/operating.md has the same table.
+    pub const MEANINGS: [(&str, &str); 4] = [
+        (FIRST_CHAIN, "no chain loaded yet (ConfigMap ctrlmesh-chain)"),
+        (AWAIT_ENTRY, "the chain has no shard entry for this pod's labels"),
+        (LISTENER, "no traffic is served yet"),
+        (DRAINING, "the sidecar is shutting down"),
+    ];
+
+    /// What a name means. `None`: it is not one of this release.
+    #[must_use]
+    pub fn meaning(name: &str) -> Option<&'static str> {
+        let mut meanings = MEANINGS.iter();
+        meanings.find(|(known, _)| *known == name).map(|(_, meaning)| *meaning)
+    }
+
     /// No chain is loaded yet.
     pub const FIRST_CHAIN: &str = "first chain";
     /// The entry of the chain that the pod's first sidecar waits for ([`super::env::AWAIT_ENTRY`]).

@@ -2,18 +2,26 @@
 
 use ctrlmesh_contract::names::CHAIN_API_VERSION;
 use ctrlmesh_contract::{Chain, Digest, Error, Mistake, Mistakes};
-use ctrlmesh_manager_planner::{BuiltIn, Findings};
+use ctrlmesh_manager_planner::BuiltIn;
 use serde_json::Value;
 
-use super::object::text_field;
+use super::LintFindings;
+use super::object::{api_group, text_field};
 
+/// Fields that a chain has, and no object of Kubernetes.
+const CHAIN_FIELDS: [&str; 2] = ["entries", "generation"];
+
+/// Whether a document is meant to be a chain: by its API group, or, where `apiVersion` is wrong or missing, by its fields. Every object
+/// of Kubernetes has a `kind`.
 pub(super) fn is_chain(document: &Value) -> bool {
-    text_field(document, "apiVersion") == CHAIN_API_VERSION
+    let has_field = |field: &str| document.get(field).is_some();
+    api_group(text_field(document, "apiVersion")) == api_group(CHAIN_API_VERSION)
+        || (document.get("kind").is_none() && CHAIN_FIELDS.into_iter().any(has_field))
 }
 
 /// What a sidecar would reject in a chain. `written`: its text; `is_alone`: its file has no other document.
-pub(super) fn lint_chain(written: &str, document: &Value, is_alone: bool) -> Findings {
-    let mut findings = Findings::default();
+pub(super) fn lint_chain(written: &str, document: &Value, is_alone: bool) -> LintFindings {
+    let mut findings = LintFindings::default();
     if !is_alone {
         let problem = "is one of several documents; a sidecar reads a chain from a file that has nothing else";
         findings.mistakes.add("", problem);
@@ -51,21 +59,26 @@ fn readable_settings<'d>(document: &'d Value, mistakes: &Mistakes) -> impl Itera
     })
 }
 
-/// Checks the settings of built-in plugins, found by digest. For other plugins, use `ctrlmesh plugin test`.
+/// Checks the settings of built-in plugins, found by digest, and names the others.
 fn check_settings<'d>(
     settings: impl Iterator<Item = (usize, Digest, &'d Value)>,
     namespace: &str,
-    findings: &mut Findings,
+    findings: &mut LintFindings,
 ) {
     let shipped = ctrlmesh_plugins_builtin::builtin().iter();
     let shipped: Vec<(BuiltIn, Digest)> = shipped
         .filter_map(|plugin| Some((BuiltIn::of(plugin.name)?, Digest::of(plugin.bytes))))
         .collect();
     for (index, plugin, settings) in settings {
+        let path = format!("entries[{index}].settings");
         let Some((built_in, _)) = shipped.iter().find(|(_, digest)| *digest == plugin) else {
+            let problem = format!(
+                "plugin {plugin} is not among the built-in plugins of this release, and only the plugin itself can check its settings: \
+                 use `ctrlmesh plugin test FILE --cases CASES`"
+            );
+            findings.not_checked.add(path, problem);
             continue;
         };
-        let path = format!("entries[{index}].settings");
         match built_in.check(settings, namespace) {
             Ok(warnings) => warnings
                 .into_iter()

@@ -67,6 +67,11 @@ fn is_list(document: &Value) -> bool {
     text_field(document, "apiVersion") == "v1" && text_field(document, "kind") == "List"
 }
 
+/// The group of an `apiVersion`; empty if it has none, as that of the core group.
+pub(super) fn api_group(version: &str) -> &str {
+    version.split_once('/').map_or("", |(group, _)| group)
+}
+
 /// A text field of a document; empty if it is missing or no text.
 pub(super) fn text_field<'d>(document: &'d Value, field: &str) -> &'d str {
     document.get(field).and_then(Value::as_str).unwrap_or_default()
@@ -76,7 +81,10 @@ impl Object<'_> {
     /// Kind, namespace and name, as far as the object has them.
     pub(super) fn display_name(&self) -> String {
         let text = |pointer: &str| self.value.pointer(pointer).and_then(Value::as_str);
-        let (kind, name) = (text("/kind").unwrap_or("?"), text("/metadata/name").unwrap_or("?"));
+        let (kind, name) = match (text("/kind"), text("/metadata/name")) {
+            (None, None) => return "document".to_owned(),
+            (kind, name) => (kind.unwrap_or("?"), name.unwrap_or("?")),
+        };
         match text("/metadata/namespace") {
             Some(namespace) => format!("{kind} {namespace}/{name}"),
             None => format!("{kind} {name}"),

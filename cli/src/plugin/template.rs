@@ -24,6 +24,9 @@ const SDK_VERSION: &str = concat!(
     "\""
 );
 
+/// Manifest of a crate, in its folder.
+const MANIFEST_FILE: &str = "Cargo.toml";
+
 /// How the SDK's manifest names it.
 const SDK_NAME: &str = "name = \"ctrlmesh-sdk\"";
 
@@ -41,7 +44,7 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
         ErrorKind::AlreadyExists => Error::FolderExists(args.name.clone()),
         _ => Error::file("create", directory)(error),
     })?;
-    write(&directory.join("Cargo.toml"), &manifest(&args.name, sdk.as_deref()))?;
+    write(&directory.join(MANIFEST_FILE), &manifest(&args.name, sdk.as_deref()))?;
     write(&directory.join(".gitignore"), IGNORED)?;
     let source = directory.join("src");
     std::fs::create_dir(&source).map_err(Error::file("create", &source))?;
@@ -76,14 +79,21 @@ fn manifest(name: &str, sdk: Option<&Path>) -> String {
 /// The SDK in a checkout: its own folder, or the one of the checkout around it, may be named.
 fn sdk_folder(named: &Path) -> Result<PathBuf, Error> {
     let is_sdk = |folder: &Path| {
-        let manifest = std::fs::read_to_string(folder.join("Cargo.toml"));
+        let manifest = std::fs::read_to_string(folder.join(MANIFEST_FILE));
         manifest.is_ok_and(|text| text.contains(SDK_NAME))
     };
-    let found = named
-        .canonicalize()
-        .ok()
-        .and_then(|folder| [folder.join("sdk"), folder].into_iter().find(|folder| is_sdk(folder)));
-    found.ok_or_else(|| Error::NoSdk(named.to_owned()))
+    // A folder that does not exist has no canonical path, and no path can be made absolute where the current folder is gone.
+    let outer = named.canonicalize().or_else(|_| std::path::absolute(named));
+    let outer = outer.unwrap_or_else(|_| named.to_owned());
+    let inner = outer.join("sdk");
+    if is_sdk(&inner) {
+        Ok(inner)
+    } else if is_sdk(&outer) {
+        Ok(outer)
+    } else {
+        let [inner, outer] = [inner, outer].map(|folder| folder.join(MANIFEST_FILE));
+        Err(Error::NoSdk { inner, outer })
+    }
 }
 
 /// A name that cargo takes, in the form that is customary.
@@ -140,7 +150,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_no_sdk_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(sdk_folder(folder.path()), Err(Error::NoSdk(_))));
+        assert!(matches!(sdk_folder(folder.path()), Err(Error::NoSdk { .. })));
     }
 
     #[test]

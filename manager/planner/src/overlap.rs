@@ -5,6 +5,7 @@
 //!
 //! Leaves to auto sharding that its shards never overlap; these are for shards that people write.
 
+mod in_files;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,8 @@ use crate::auto_shard::LabelKeys;
 use crate::label_set::LabelSet;
 use crate::shard_hash::shard_hash;
 use crate::view::{self, ResourceClass};
+
+pub use in_files::shared_in_files;
 
 /// Namespaces that are named one by one in a finding; the others are counted.
 const MAX_EXAMPLES: usize = 5;

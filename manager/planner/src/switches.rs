@@ -76,7 +76,7 @@ fn has_faults(faults: &FaultInjection) -> bool {
 
 /// What a person who applies an object from a file should know, with the path of the field: under KusionStack the same file may have done nothing.
 /// `None`: it does nothing here either, or somebody has said that it shall act.
-pub(crate) fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
+fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
     let metadata = object.metadata();
     if had_by_them(metadata) || is_activated(metadata) {
         return None;
@@ -94,7 +94,7 @@ pub(crate) fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The same of an object that is created in a cluster, if KusionStack could have had it: fields that only ctrlmesh has were written for it.
+/// The same, if KusionStack could have had the object: fields that only ctrlmesh has were written for it.
 pub(crate) fn of_new(object: &Object) -> Option<(&'static str, &'static str)> {
     let is_written_for_us = match object {
         Object::FaultInjection(faults) => {

@@ -56,14 +56,9 @@ pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
     schema::check_metadata_fields(document, &mut findings.mistakes);
 }
 
-/// What a person who applies an object from a file should know besides: under KusionStack the same file may have done nothing.
-pub fn warn_of_file(object: &Object, findings: &mut Findings) {
-    if let Some((path, problem)) = switches::of_file(object) {
-        findings.warn(path, problem);
-    }
-}
-
-/// The same at admission of an object that is created, where KusionStack could have had it. An update says nothing: each apply would say it again.
+/// What a person who creates an object should know besides, in a file or at admission: under KusionStack the same object may have done
+/// nothing. Says nothing of an object that is written for ctrlmesh, which KusionStack could not have had. Not for updates at admission: each
+/// apply would say it again.
 pub fn warn_of_new(object: &Object, findings: &mut Findings) {
     if let Some((path, problem)) = switches::of_new(object) {
         findings.warn(path, problem);

@@ -22,7 +22,7 @@ use kube::api::ObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher;
 
-use crate::cluster::{Context, post_params};
+use crate::cluster::{Context, error_text, post_params};
 #[cfg(test)]
 pub(crate) use credential::verify;
 pub(crate) use credential::{Credential, certificates};
@@ -62,10 +62,10 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The API server, or the way to it.
-    #[error("the API server: {}", crate::cluster::error_text(.0))]
+    #[error("the API server: {}", error_text(.0))]
     Api(#[from] kube::Error),
     /// The same, about an object that somebody waits for.
-    #[error("failed to write {kind} {name}: {}", crate::cluster::error_text(.source))]
+    #[error("failed to write {kind} {name}: {}", error_text(.source))]
     Refused {
         kind: String,
         name: &'static str,
@@ -169,7 +169,7 @@ pub(crate) fn log_watch_errors<T: Send + 'static>(
     stream: impl Stream<Item = watcher::Result<T>> + Send + 'static,
 ) -> BoxStream<'static, T> {
     let stream = stream.default_backoff().filter_map(|seen| async move {
-        seen.inspect_err(|error| tracing::warn!(%error, "watch for certificates failed; retrying"))
+        seen.inspect_err(|error| tracing::warn!(error = error_text(error), "watch for certificates failed; retrying"))
             .ok()
     });
     stream.boxed()

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use kube_lease_manager::LeaseManagerError;
+
 use super::error_text;
 use crate::args::FlagError;
 
@@ -22,8 +24,8 @@ pub enum Error {
     #[error("the API server: {}", error_text(.0))]
     Api(#[from] kube::Error),
     /// The lock of the leader.
-    #[error("leader election: {0}; check that the manager may write leases in its namespace")]
-    Lease(#[from] kube_lease_manager::LeaseManagerError),
+    #[error("leader election: {}; {}", lease_problem(.0), lease_advice(.0))]
+    Lease(#[from] LeaseManagerError),
     /// A port is taken.
     #[error("{setting}: can't listen on {address}: {source}; is another manager running? choose another port")]
     Bind {
@@ -60,10 +62,51 @@ pub enum Error {
     Contract(#[from] ctrlmesh_contract::Error),
 }
 
+fn lease_problem(error: &LeaseManagerError) -> String {
+    match error {
+        LeaseManagerError::KubeError(error) => error_text(error),
+        error => error.to_string(),
+    }
+}
+
+const fn lease_advice(error: &LeaseManagerError) -> &'static str {
+    match error {
+        // The manager makes the Lease, so its namespace is missing.
+        LeaseManagerError::KubeError(kube::Error::Api(status)) if status.code == 404 => {
+            "create the manager's namespace, or name it with --namespace (POD_NAMESPACE)"
+        }
+        _ => "check that the manager may write leases in its namespace",
+    }
+}
+
 impl Error {
     /// Somebody else wrote what was to be written.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn lease_error_says_in_words_what_is_missing() {
+        let refused = |message: &str, reason: &str, code: u16| {
+            let status = Status::failure(message, reason).with_code(code);
+            Error::from(LeaseManagerError::from(kube::Error::Api(Box::new(status)))).to_string()
+        };
+        assert_eq!(
+            refused("namespaces \"ctrlmesh\" not found", "NotFound", 404),
+            "leader election: namespaces \"ctrlmesh\" not found (HTTP 404); create the manager's namespace, or name it with --namespace \
+             (POD_NAMESPACE)"
+        );
+        assert_eq!(
+            refused("leases is forbidden", "Forbidden", 403),
+            "leader election: leases is forbidden (HTTP 403); check that the manager may write leases in its namespace"
+        );
     }
 }

@@ -94,7 +94,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
             }
             Err(error) => {
                 metrics.failed.inc();
-                tracing::warn!(%error, "failed to write the ManagerState; retrying");
+                tracing::warn!(error = error_text(&error), "failed to write the ManagerState; retrying");
                 Some(RETRY)
             }
         };

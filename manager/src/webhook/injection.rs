@@ -2,7 +2,6 @@
 //!
 //! Fails closed: a pod that asks for a sidecar and can't have one is not made. Whoever makes pods tries again.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -21,6 +20,7 @@ use tokio::time::timeout;
 
 use super::Reviewer;
 use crate::certificates::mesh_ca;
+use crate::cluster::error_text;
 use crate::controllers::distribution;
 
 type Request = AdmissionRequest<DynamicObject>;
@@ -48,8 +48,8 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     };
     let known = match timeout(DEADLINE, read_known(reviewer, request, &pod)).await {
         Ok(Ok(known)) => known,
-        Ok(Err(problem)) => return unavailable(response, &problem),
-        Err(_) => return unavailable(response, &"the API server did not answer in time"),
+        Ok(Err(problem)) => return unavailable(response, &error_text(&*problem)),
+        Err(_) => return unavailable(response, "the API server did not answer in time"),
     };
     let args = &reviewer.context.args;
     let settings = Settings::new(&args.proxy, args.sidecar_port);
@@ -74,8 +74,8 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     };
     match serde_json::from_value(Value::Array(patch)).map(|patch| response.clone().with_patch(patch)) {
         Ok(Ok(patched)) => patched,
-        Ok(Err(error)) => unavailable(response, &error),
-        Err(error) => unavailable(response, &error),
+        Ok(Err(error)) => unavailable(response, &error.to_string()),
+        Err(error) => unavailable(response, &error.to_string()),
     }
 }
 
@@ -99,8 +99,8 @@ fn refusal_text(reviewer: &Reviewer, namespace: &str, refusal: &Refusal) -> Stri
     refusal.to_anybody()
 }
 
-fn unavailable(response: AdmissionResponse, problem: &dyn fmt::Display) -> AdmissionResponse {
-    tracing::warn!(%problem, "rejected pod: sidecar injection is unavailable");
+fn unavailable(response: AdmissionResponse, problem: &str) -> AdmissionResponse {
+    tracing::warn!(problem, "rejected pod: sidecar injection is unavailable");
     let code = axum::http::StatusCode::SERVICE_UNAVAILABLE.as_u16();
     let message = format!("this pod asks for a sidecar of ctrlmesh, and can't get one now: {problem}; try again");
     deny_with(response, code, reason::SERVICE_UNAVAILABLE, message)

@@ -13,6 +13,7 @@ use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
 
 use super::Reviewer;
+use crate::cluster::error_text;
 
 /// For everything. A warning is worth no more waiting.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -37,7 +38,10 @@ pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec
     match found {
         Ok(Ok(warnings)) => warnings,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "failed to list other shards; skipping warnings about overlaps");
+            tracing::debug!(
+                error = error_text(&*error),
+                "failed to list other shards; skipping warnings about overlaps"
+            );
             Vec::new()
         }
         Err(_) => Vec::new(),

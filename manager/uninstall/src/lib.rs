@@ -80,12 +80,25 @@ impl Cluster {
         })
     }
 
-    /// Counts what [`run`] deletes.
+    /// Counts what [`run`] deletes. `None`: nothing is installed, because the cluster has no definition of ShardingConfigs.
     ///
     /// # Errors
     /// The API server refuses it.
-    pub async fn plan(&self) -> Result<Plan, Error> {
-        Ok(Plan::of(&left(&self.client).await?))
+    pub async fn plan(&self) -> Result<Option<Plan>, Error> {
+        if let Some(configs) = list_defined(&self.client, &kind()).await? {
+            return Ok(Some(Plan::of(&configs)));
+        }
+        // Any web server answers 404, and only an API server tells its version.
+        self.client.apiserver_version().await?;
+        Ok(None)
+    }
+
+    /// What to say of a cluster without a definition.
+    #[must_use]
+    pub fn nothing_installed(&self) -> String {
+        format!(
+            "{self}: nothing is installed; this cluster has no definition of ShardingConfigs, so there is none to delete"
+        )
     }
 }
 
@@ -146,11 +159,16 @@ fn counted(count: usize, noun: &str) -> String {
 }
 
 /// Deletes them in this cluster. The first line that it tells names the cluster and counts the objects, the last says how many are gone.
+/// Where nothing is installed it says so, in one line.
 ///
 /// # Errors
 /// The API server refuses it, or some wait for longer than `patience`.
 pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
-    tell(&format!("{cluster}: deleting {}", cluster.plan().await?));
+    let Some(plan) = cluster.plan().await? else {
+        tell(&cluster.nothing_installed());
+        return Ok(());
+    };
+    tell(&format!("{cluster}: deleting {plan}"));
     let deleted = uninstall(&cluster.client, patience, &mut tell).await?;
     let deleted = counted(deleted, "ShardingConfig");
     tell(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
@@ -264,12 +282,17 @@ async fn left(client: &Client) -> Result<Vec<DynamicObject>, Error> {
     Ok(left)
 }
 
+/// Objects of a kind. None if there is no definition of them any more.
 async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>, Error> {
+    Ok(list_defined(client, kind).await?.unwrap_or_default())
+}
+
+/// Objects of a kind. `None`: there is no definition of them.
+async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<DynamicObject>>, Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
     match api.list(&ListParams::default()).await {
-        Ok(list) => Ok(list.items),
-        // There is no definition of them any more.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Ok(list) => Ok(Some(list.items)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
