@@ -154,7 +154,7 @@ mod tests {
         assert!(names.is_sorted(), "{names:?}");
         for (bucket, name) in (0..BUCKETS).zip(&names) {
             assert_eq!(shard_hash(name), bucket, "{name}");
-            assert!(!ctrlmesh_contract::selector::is_subdomain(name), "{name}");
+            assert!(!ctrlmesh_wire::is_dns_subdomain(name), "{name}");
         }
         assert!(is_bucket("31") && !is_bucket(&BUCKETS.to_string()));
     }

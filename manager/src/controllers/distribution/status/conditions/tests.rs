@@ -206,9 +206,12 @@ fn bypassed_condition_names_pods_and_ends_when_they_send_requests() {
     assert_eq!((&*holds, &*reason), ("False", "TrafficSeen"));
 }
 
-/// A situation, and the facts that make it.
-fn situations() -> Vec<(&'static str, Facts)> {
-    let running = || Facts {
+/// What happened, and the facts of it.
+type Situation = (&'static str, Facts);
+
+/// An object whose entries all its pods run.
+fn facts_in_force() -> Facts {
+    Facts {
         chain: 7,
         hash: "a".to_owned(),
         rollout: Rollout {
@@ -217,119 +220,94 @@ fn situations() -> Vec<(&'static str, Facts)> {
             ..Rollout::default()
         },
         ..Facts::default()
+    }
+}
+
+/// The same after a change.
+fn facts_with(change: impl FnOnce(&mut Facts)) -> Facts {
+    let mut facts = facts_in_force();
+    change(&mut facts);
+    facts
+}
+
+fn situations_of_objects() -> Vec<Situation> {
+    let mistake = "spec.limits[0].selector: is empty".to_owned();
+    let invalid = Facts {
+        mistakes: mistake.clone(),
+        ..Facts::default()
     };
-    let blocked = |blocker: StartBlocker| Facts {
-        start_blocker: Some(blocker.reason()),
-        ..running()
-    };
-    let plugin = |message: &str| json!({ "name": "team/quota", "message": message });
+    let plugin = json!({ "name": "team/quota", "message": "registry answered 404; check spec.plugins" });
     vec![
-        ("in force", running()),
+        ("in force", facts_in_force()),
+        ("disabled", Facts::default()),
         (
             "valid with warnings",
-            Facts {
-                warnings: "spec.limits[0]: selects no object".to_owned(),
-                ..running()
-            },
+            facts_with(|facts| facts.warnings = "spec.limits[0]: selects no object".to_owned()),
         ),
+        ("invalid from the start", invalid),
         (
             "invalid after a valid generation",
-            Facts {
-                mistakes: "spec.limits[0].selector: is empty".to_owned(),
-                is_kept: true,
-                ..running()
-            },
-        ),
-        (
-            "invalid from the start",
-            Facts {
-                mistakes: "spec.limits[0].selector: is empty".to_owned(),
-                ..Facts::default()
-            },
+            facts_with(|facts| {
+                facts.mistakes = mistake;
+                facts.is_kept = true;
+            }),
         ),
         (
             "plugin missing",
-            Facts {
-                plugins: Some(vec![plugin(""), plugin("registry answered 404; check spec.plugins")]),
-                is_unresolved: true,
-                is_kept: true,
-                ..running()
-            },
+            facts_with(|facts| {
+                facts.plugins = Some(vec![plugin]);
+                facts.is_unresolved = true;
+                facts.is_kept = true;
+            }),
         ),
-        ("disabled", Facts::default()),
         (
-            "no pods",
-            Facts {
-                rollout: Rollout::default(),
-                ..running()
-            },
+            "chain can't be written",
+            facts_with(|facts| {
+                facts.withheld = Some(Reason::new("WriteFailed", "configmaps is forbidden (HTTP 403)"));
+            }),
         ),
+        (
+            "deleted",
+            facts_with(|facts| facts.deleted = Some(Reason::new("Deleting", "waits for the next chain"))),
+        ),
+    ]
+}
+
+fn situations_of_pods() -> Vec<Situation> {
+    let blocked = |blocker: StartBlocker| facts_with(|facts| facts.start_blocker = Some(blocker.reason()));
+    let uninjected = StartBlocker::Pods(["operator-0".to_owned()].into());
+    let unknown = StartBlocker::Unknown("pods is forbidden (HTTP 403)".to_owned());
+    vec![
+        ("no pods", facts_with(|facts| facts.rollout = Rollout::default())),
         (
             "one pod lags",
-            Facts {
-                rollout: Rollout {
-                    selected: 2,
-                    enforced: 1,
-                    lagging: vec![("operator-1".to_owned(), "runs generation 6".to_owned())],
-                    ..Rollout::default()
-                },
-                ..running()
-            },
+            facts_with(|facts| {
+                facts.rollout.enforced = 1;
+                facts.rollout.lagging = vec![("operator-1".to_owned(), "runs generation 6".to_owned())];
+            }),
         ),
         (
-            "waits for another shard",
-            Facts {
-                waits_for: vec!["left (operator-0: runs generation 6)".to_owned()],
-                ..running()
-            },
+            "another shard has its objects",
+            facts_with(|facts| facts.waits_for = vec!["left (operator-0: runs generation 6)".to_owned()]),
         ),
         (
-            "objects shared with another shard",
-            Facts {
-                overlaps: vec!["left".to_owned()],
-                ..running()
-            },
+            "another shard is to have its objects, too",
+            facts_with(|facts| facts.overlaps = vec!["left".to_owned()]),
         ),
-        (
-            "pods without a sidecar",
-            blocked(StartBlocker::Pods(["operator-0".to_owned()].into())),
-        ),
+        ("pods without a sidecar", blocked(uninjected)),
         ("pods without a sidecar are gone", blocked(StartBlocker::NoPods)),
         (
             "pods without a sidecar have been gone for a moment",
             blocked(StartBlocker::Gone),
         ),
-        (
-            "pods can't be listed",
-            blocked(StartBlocker::Unknown("pods is forbidden (HTTP 403)".to_owned())),
-        ),
+        ("pods can't be listed", blocked(unknown)),
         (
             "pods are replaced",
-            Facts {
-                restart: Some(Reason::new("Restarting", "replacing operator-0")),
-                ..running()
-            },
-        ),
-        (
-            "chain can't be written",
-            Facts {
-                withheld: Some(Reason::new("WriteFailed", "configmaps is forbidden (HTTP 403)")),
-                ..running()
-            },
-        ),
-        (
-            "deleted",
-            Facts {
-                deleted: Some(Reason::new("Deleting", "waits for the next chain")),
-                ..running()
-            },
+            facts_with(|facts| facts.restart = Some(Reason::new("Restarting", "replacing operator-0"))),
         ),
         (
             "traffic bypasses the sidecar",
-            Facts {
-                bypassed: ["manager in operator-0".to_owned()].into(),
-                ..running()
-            },
+            facts_with(|facts| facts.bypassed = ["manager in operator-0".to_owned()].into()),
         ),
     ]
 }
@@ -337,7 +315,7 @@ fn situations() -> Vec<(&'static str, Facts)> {
 #[test]
 fn messages_of_conditions_are_reviewed() {
     let mut text = String::new();
-    for (situation, facts) in situations() {
+    for (situation, facts) in situations_of_objects().into_iter().chain(situations_of_pods()) {
         let status = object_status(&origin(), &facts, &Value::Null, "now");
         text += &format!("{situation}:\n");
         for condition in status["conditions"].as_array().unwrap() {
