@@ -12,6 +12,7 @@ mod interface;
 mod objects;
 mod operating;
 mod parity;
+mod reasons;
 mod reference;
 mod rooms;
 mod workflows;
