@@ -148,14 +148,15 @@ fn choices(arg: &Arg) -> String {
     format!(" One of {}.", values.join(", "))
 }
 
-/// One line that ends with a full stop, in which nothing is markup.
+/// One line that ends with a full stop, in which nothing but code is markup.
 fn paragraph(help: &str) -> String {
-    let text = help
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
-        .replace('<', "\\<")
-        .replace('*', "\\*");
+    let line = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Between backticks, a backslash would be shown.
+    let parts = line.split('`').enumerate().map(|(index, part)| match index % 2 {
+        0 => part.replace('<', "\\<").replace('*', "\\*"),
+        _ => part.to_owned(),
+    });
+    let text = parts.collect::<Vec<_>>().join("`");
     if text.ends_with(['.', '!', '?']) {
         text
     } else {
