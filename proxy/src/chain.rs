@@ -1,14 +1,16 @@
-//! The chain: which plugins see which requests, and how a new chain comes into force without a request noticing.
+//! The chain: which plugins see which requests, and how a new chain comes into force without disturbing requests.
 //!
-//! - `matcher.rs`, `index.rs`: which entries want a request; native code, so that a request that nobody wants costs nothing
+//! - `matcher.rs`, `index.rs`: find the entries that want a request, in native code, so that a request that no entry wants costs almost
+//!   nothing
 //! - `health.rs`: quarantine of entries that keep failing
 //! - `snapshot.rs`: an immutable chain, as a request keeps it to its end
-//! - `handle.rs`: the chain in force, and what `/status` says of it; `tally.rs`: what is under way under earlier ones;
-//!   `metrics.rs`: what is counted
-//! - `directory.rs`, `packed.rs`, `labels.rs`: reading what kubelet mounts
-//! - `retirement.rs`: when nobody holds an entry any more
-//! - `past.rs`: what is known of sidecars that ran in this pod before
-//! - `source.rs`, `build.rs`: from a directory to a snapshot; `compiling.rs`: how far that is; `watch.rs`, `directory_watch.rs`: when to do that
+//! - `handle.rs`: the chain in force and its part of `/status`; `tally.rs`: requests in flight under earlier chains;
+//!   `metrics.rs`: counters
+//! - `directory.rs`, `packed.rs`, `labels.rs`: read the volumes that kubelet mounts
+//! - `retirement.rs`: notifies when an entry has no holder any more
+//! - `past.rs`: the note of sidecars that ran in this pod before
+//! - `source.rs`, `build.rs`: load a directory into a snapshot; `compiling.rs`: progress of that; `watch.rs`, `directory_watch.rs`: when to
+//! load
 //!
 //! Leaves running plugins to `wasm`, and acting on verdicts to `request` and `external`.
 

@@ -20,21 +20,18 @@ use super::retirement::Retirements;
 use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::wasm::{self, Compiler, Engine, EntryConfig, Instance, InstanceInfo, StateStore};
 
-/// Has worker threads end the instances of all entries but these. Blocks until they have; the caller must not wait for ever.
+/// Makes every worker thread end the instances of all entries but these. Blocks until they have; the implementation bounds the wait.
 pub type MakeRoom = Arc<dyn Fn(&BTreeSet<EntryId>) + Send + Sync>;
 
-/// What plugins are loaded with.
+/// The engine, state and limits that plugins are loaded with.
 pub struct Host {
     pub engine: Arc<Engine>,
-    /// Compiles what is new.
     pub compiler: Compiler,
-    /// What survives a reload.
+    /// State of entries that outlives a reload.
     pub states: Arc<StateStore>,
-    /// What plugins are told about their place.
+    /// Facts about this sidecar that plugins can query.
     pub info: InstanceInfo,
-    /// NamedTouch which plugins are being compiled.
     pub compiling: CompileProgress,
-    /// NamedTouch which entries are gone.
     pub retirements: Retirements,
     /// Threads that run an instance of each entry.
     pub workers: usize,
@@ -43,7 +40,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes the snapshot of a document for a pod with these labels; `None` if that is what is in force already.
+    /// Builds the snapshot of a document for a pod with these labels. Returns `None` if the same chain is in force already.
     pub(super) fn build(
         &self,
         chain: &Chain,
@@ -81,8 +78,8 @@ impl Host {
         Ok((!same).then_some(snapshot))
     }
 
-    /// Whether the entries' instances, as they are at first, could be there at once. Those that run now may be in their way, but
-    /// they can go: [`Host::make_room`] while the chain is built, `Instances::prepare` afterwards.
+    /// Checks that the initial instances of all entries fit into memory together. Instances that run now do not count, because they can be
+    /// ended: by [`Host::make_room`] while the chain is built, by `Instances::prepare` afterwards.
     fn check_memory(&self, entries: &[Arc<Entry>]) -> Result<(), Error> {
         let code: BTreeMap<_, _> = entries
             .iter()
@@ -98,7 +95,7 @@ impl Host {
         })
     }
 
-    /// The plugins that are neither loaded nor in the cache.
+    /// The plugins that must be compiled: no entry in force runs them, and the cache does not have them.
     fn to_compile(&self, selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<Digest> {
         let is_running = |wanted: &ctrlmesh_contract::Entry| {
             let running = previous.entry(&wanted.name);
@@ -137,7 +134,7 @@ impl Host {
         started.map(Arc::new)
     }
 
-    /// Loads a plugin and asks it what it thinks of its settings.
+    /// Loads a plugin and lets it check its settings.
     fn start(
         &self,
         wanted: &ctrlmesh_contract::Entry,
@@ -161,7 +158,7 @@ impl Host {
             info: self.info.clone(),
         });
         let state = self.states.entry(name);
-        // Worker threads make their instances before the swap, when every entry of the chain is known to be good.
+        // Worker threads start their instances before the swap, when every entry of the chain is known to be good.
         let asked = Instance::subscription(&self.engine, &plugin, &config, &state);
         let (subscription, start_bytes) = asked.map_err(|source: wasm::Fault| Error::Configure {
             entry: name.clone(),
@@ -186,7 +183,7 @@ impl Host {
     }
 }
 
-/// The entries whose live instances go on in the new chain.
+/// The entries whose live instances continue in the new chain.
 fn kept(selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<EntryId> {
     let running = selected.iter().filter_map(|wanted| {
         let running = previous.entry(&wanted.name)?;
@@ -195,7 +192,7 @@ fn kept(selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet
     running.collect()
 }
 
-/// Whether live instances of an entry can go on as those of the wanted one.
+/// Whether live instances of an entry can continue as instances of the wanted one.
 fn runs_the_same(wanted: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
     wanted.plugin == entry.digest
         && wanted.settings.hash() == entry.settings_hash
@@ -203,7 +200,7 @@ fn runs_the_same(wanted: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
         && memory_bytes(wanted) == entry.config.memory_bytes
 }
 
-/// The same entry at another place, or with another failure policy.
+/// The same entry at another position, or with another failure policy.
 fn moved(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
     Entry {
         id: entry.id,
@@ -227,7 +224,7 @@ fn timeout(entry: &ctrlmesh_contract::Entry) -> Duration {
     Duration::from_millis(entry.timeout_ms.into())
 }
 
-/// Bounded by the contract to far less than a `usize`.
+/// The contract bounds this far below a `usize`.
 const fn memory_bytes(entry: &ctrlmesh_contract::Entry) -> usize {
     entry.memory_mib as usize * 1024 * 1024
 }

@@ -10,7 +10,7 @@ use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::Compiling;
 use tokio::time::Instant;
 
-/// Shared by the thread that compiles and those who ask.
+/// Shared by the thread that compiles and by the readers of `/readyz` and `/status`.
 #[derive(Debug, Clone, Default)]
 pub struct CompileProgress(Arc<Mutex<Option<Batch>>>);
 
@@ -20,20 +20,20 @@ struct Batch {
     since: Instant,
 }
 
-/// Plugins that are compiled one after the other. Dropping it ends the batch, whether or not all were compiled.
+/// Plugins that are compiled one after the other. Dropping it ends the batch, even if some were not compiled.
 #[derive(Debug)]
 #[must_use = "dropping it says that nothing is compiled any more"]
 pub(super) struct CompileBatch<'a>(&'a CompileProgress);
 
 impl CompileProgress {
-    /// These plugins are going to be compiled.
+    /// Starts a batch of these plugins.
     pub(super) fn begin(&self, plugins: BTreeSet<Digest>) -> CompileBatch<'_> {
         let since = Instant::now();
         *self.batch() = Some(Batch { plugins, since });
         CompileBatch(self)
     }
 
-    /// What is being compiled; `None`: nothing.
+    /// The plugins that are being compiled; `None` if there are none.
     #[must_use]
     pub fn status(&self) -> Option<Compiling> {
         let batch = self.batch();
@@ -50,7 +50,7 @@ impl CompileProgress {
 }
 
 impl CompileBatch<'_> {
-    /// This plugin is compiled.
+    /// Marks a plugin as compiled.
     pub(super) fn done(&self, plugin: &Digest) {
         if let Some(batch) = self.0.batch().as_mut() {
             batch.plugins.remove(plugin);

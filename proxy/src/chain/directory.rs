@@ -19,25 +19,25 @@ use ctrlmesh_contract::signature::MAX_SIGNATURE_FILE_BYTES;
 use super::error::Error;
 use super::packed;
 
-/// Files that are listed at most, to notice changes. A mounted volume has some dozens.
+/// Maximum number of files that are listed to detect changes. A mounted volume has some dozens.
 const MAX_FILES: usize = 4096;
 
 /// One version of a directory.
 #[derive(Debug)]
 pub(crate) struct Version {
     root: PathBuf,
-    /// What `..data` pointed to; `None` in a directory without it.
+    /// Target of `..data`; `None` in a directory without it.
     data: Option<PathBuf>,
 }
 
-/// What tells two versions of a directory apart, without reading all of it.
+/// Distinguishes two versions of a directory without reading all of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     data: Option<PathBuf>,
     files: Vec<(OsString, u64, Option<SystemTime>)>,
 }
 
-/// The document as it was read.
+/// The document as read, before any check.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
@@ -45,7 +45,7 @@ pub(crate) struct Document {
 }
 
 impl Version {
-    /// The version that is current now.
+    /// The version that `..data` points to now.
     pub(crate) fn current(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -53,7 +53,7 @@ impl Version {
         }
     }
 
-    /// Whether it is still current.
+    /// Whether `..data` still points to this version.
     pub(crate) fn is_current(&self) -> bool {
         Self::current(&self.root).data == self.data
     }
@@ -64,7 +64,7 @@ impl Version {
             .map_or_else(|| self.root.clone(), |data| self.root.join(data))
     }
 
-    /// Names, sizes and times of its files.
+    /// Names, sizes and modification times of the version's files.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         let mut files: Vec<_> = fs::read_dir(self.directory())
             .into_iter()
@@ -93,7 +93,7 @@ impl Version {
         Ok(Document { bytes, signature })
     }
 
-    /// The bytes of a plugin, unpacked and checked against their digest.
+    /// The bytes of a plugin, unpacked and checked against its digest.
     pub(crate) fn plugin(&self, entry: &str, digest: &Digest) -> Result<Vec<u8>, Error> {
         for encoding in [Encoding::Plain, Encoding::Zstd] {
             let path = self.directory().join(plugin_file::name(digest, encoding));
@@ -122,7 +122,7 @@ impl Version {
     }
 }
 
-/// Reads a regular file of at most `limit` bytes; `None` if it is not there.
+/// Reads a regular file of at most `limit` bytes. Returns `None` if the file does not exist.
 pub(crate) fn read(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
@@ -141,7 +141,7 @@ pub(crate) fn read(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> 
         Err(error) => return Err(io(error)),
     };
     let mut bytes = Vec::new();
-    // One byte more than allowed tells a file that is too large from one that just fits.
+    // One byte more than allowed distinguishes a file that is too large from one that just fits.
     file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() > limit {
         return Err(Error::TooLarge {

@@ -1,7 +1,7 @@
-//! Tells when something in a directory has changed, the way kubelet changes it.
+//! Reports changes in a directory, the way kubelet makes them.
 //!
-//! The *directory* is watched, not the files: kubelet swaps a symlink, and a watch on a file behind it only hears that the file
-//! is gone. Leaves what is found there to its users.
+//! The *directory* is watched, not the files: kubelet swaps a symlink, and a watch on a file behind it only reports that the file is gone.
+//! Leaves reading the files to its users.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-/// After so long without a change it is time to look anyway: a file system may not tell (some network and overlay ones
-/// don't), and a watch is lost when somebody replaces the directory itself.
+/// The directory is read again after this time even without an event: some network and overlay file systems report none, and a watch is
+/// lost when the directory itself is replaced.
 pub(super) const POLL: Duration = Duration::from_secs(30);
 
-/// A writer is done when nothing has changed for so long …
+/// The writer counts as done when nothing has changed for this long …
 const QUIET: Duration = Duration::from_millis(20);
-/// … but it is not waited for longer than this.
+/// … but a change is reported after this time at the latest.
 const MAX_SETTLE: Duration = Duration::from_millis(500);
 
-/// Watches directories. Ends with its drop.
+/// Watches directories until it is dropped.
 pub struct DirectoryWatch {
     directories: BTreeSet<PathBuf>,
-    /// `None` if the system gives no watch; then only the poll is left.
+    /// `None` if the system provides no watch; then only the poll is left.
     watcher: Option<RecommendedWatcher>,
     receiver: mpsc::Receiver<()>,
     /// Keeps the channel open without a watcher.
@@ -33,9 +33,9 @@ pub struct DirectoryWatch {
 }
 
 impl DirectoryWatch {
-    /// Watches these directories, from now on. One that is not there yet is watched when it has come.
+    /// Watches these directories from now on. A directory that does not exist yet is watched once it is created.
     pub fn new<P: AsRef<Path>>(directories: impl IntoIterator<Item = P>) -> Self {
-        // One place is enough: a change that nobody has looked at yet stands for those after it.
+        // Capacity 1 is enough: a pending notification also stands for the changes after it.
         let (sender, receiver) = mpsc::channel(1);
         let changed = sender.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -60,12 +60,12 @@ impl DirectoryWatch {
         watch
     }
 
-    /// Waits for a change, or for half a minute: look again, whichever it was. Safe to cancel.
+    /// Waits for a change, or for half a minute. The caller reads the directory again in both cases. Cancel-safe.
     pub async fn changed(&mut self) {
         self.changed_within(POLL).await;
     }
 
-    /// Like [`Self::changed`], with another longest wait.
+    /// Like [`Self::changed`], but waits for at most `longest`.
     pub(super) async fn changed_within(&mut self, longest: Duration) {
         if timeout(longest, self.settled()).await.is_err() {
             self.renew();
@@ -78,11 +78,11 @@ impl DirectoryWatch {
             return std::future::pending().await;
         }
         let quiet = async { while let Ok(Some(())) = timeout(QUIET, self.receiver.recv()).await {} };
-        // Both ways are an end: it is quiet, or it was waited for long enough.
+        // Both outcomes end the wait: the directory is quiet, or the maximum time has passed.
         let _ = timeout(MAX_SETTLE, quiet).await;
     }
 
-    /// Watches (again): a directory may have come, or have been replaced. Watching twice does no harm.
+    /// Watches the directories (again), because one may have been created or replaced. Watching a directory twice does no harm.
     fn renew(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
         for directory in &self.directories {
@@ -93,7 +93,7 @@ impl DirectoryWatch {
     }
 }
 
-/// Reading a file is an event too, and ours must not make us read again.
+/// Whether the event is a change. Reading is an event too, and our own reads must not trigger another read.
 const fn is_change(kind: EventKind) -> bool {
     !matches!(
         kind,
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::chain::tests::mount::Mount;
 
-    /// Far above what a busy machine needs; a test that waits so long has failed.
+    /// Far above what a busy machine needs; a test that waits this long has failed.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[tokio::test]

@@ -1,6 +1,6 @@
-//! Why a chain did not come into force, in words that say what to do.
+//! Why a chain did not come into force, with messages that say what to do.
 //!
-//! Leaves what is wrong inside a document to `ctrlmesh-contract` and what is wrong with a plugin to `wasm/`.
+//! Leaves errors inside a document to `ctrlmesh-contract` and errors of plugins to `wasm/`.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use ctrlmesh_contract::plugin_file::{self, Encoding};
 
 use crate::wasm;
 
-/// Why a chain did not come into force. The one before it goes on.
+/// Why a chain did not come into force. The previous chain stays in force.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no document.
+    /// The directory has no document.
     #[error("there is no {} in {}: wait for the manager to write the chain, or check the pod's volume", files::CHAIN, directory.display())]
     NoDocument {
-        /// Where it should be.
+        /// Directory in which the document was expected.
         directory: PathBuf,
     },
     /// A file can't be read.
     #[error("{} can't be read: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// A file is larger than it may be.
+    /// A file exceeds its size limit.
     #[error("{} is larger than the {limit} bytes that it may have", path.display())]
     TooLarge { path: PathBuf, limit: usize },
     /// The files changed faster than they could be read.
@@ -34,7 +34,7 @@ pub enum Error {
     /// The document or its signature is wrong.
     #[error(transparent)]
     Document(#[from] ctrlmesh_contract::Error),
-    /// The document is another namespace's.
+    /// The document belongs to another namespace.
     #[error(
         "the chain is for namespace {document}, but this pod runs in {pod}: each namespace needs a document of its own"
     )]
@@ -45,23 +45,23 @@ pub enum Error {
     )]
     Older {
         generation: u64,
-        /// What is in force.
+        /// Generation in force.
         in_force: u64,
     },
-    /// The document was changed, its generation was not.
+    /// The document was changed without a new generation.
     #[error("generation {generation} is in force with other content: each change needs a higher generation")]
     SameGeneration { generation: u64 },
     /// The labels file is malformed.
     #[error("the pod's labels in {} can't be read: {problem}; mount metadata.labels of the downward API there", path.display())]
     Labels {
         path: PathBuf,
-        /// Which line, and what.
+        /// The line and what is wrong with it.
         problem: String,
     },
     /// Too many entries select the pod.
     #[error("{selected} entries select this pod, at most {MAX_ENTRIES_PER_POD} may: narrow their podSelectors")]
     TooManyEntries { selected: usize },
-    /// A plugin's bytes are not there.
+    /// A plugin's file is missing.
     #[error(
         "entry {entry} needs plugin {digest}, but there is neither {} nor {}: add the file, or check that all of the \
          ConfigMaps ctrlmesh-plugins-0 to -7 are mounted",
@@ -69,7 +69,7 @@ pub enum Error {
         plugin_file::name(digest, Encoding::Zstd)
     )]
     PluginMissing { entry: String, digest: Digest },
-    /// A plugin's bytes are others than the name says.
+    /// A plugin's bytes do not match the digest in the file's name.
     #[error(
         "{} has the digest {found} (unpacked), not {expected} as entry {entry} asks: the file is damaged, cut off or \
          misnamed; write it again",
@@ -78,47 +78,47 @@ pub enum Error {
     PluginDigest {
         entry: String,
         path: PathBuf,
-        /// What the chain says.
+        /// Digest according to the chain.
         expected: Digest,
-        /// What the file holds.
+        /// Digest of the file's content.
         found: Digest,
     },
     /// A packed plugin can't be unpacked.
     #[error("{} is not a whole zstd stream: {problem}; pack it again with zstd", path.display())]
     PluginPacked {
         path: PathBuf,
-        /// What the decoder says.
+        /// Error of the decoder.
         problem: String,
     },
     /// A plugin can't be loaded.
     #[error("entry {entry}: {source}")]
     Plugin { entry: String, source: wasm::Error },
-    /// A plugin refuses its settings, or fails while it is configured.
+    /// A plugin rejects its settings, or fails while it is configured.
     #[error("entry {entry}: {source}")]
     Configure { entry: String, source: wasm::Fault },
-    /// Its plugins do not fit.
+    /// The chain's plugins do not fit into memory.
     #[error(
         "the chain's plugins need {} MiB to begin with, for {workers} instances of each and their machine code: {over}",
         needed_bytes.div_ceil(1 << 20)
     )]
     InitialMemory {
-        /// Bytes of all of them.
+        /// Sum over all plugins.
         needed_bytes: usize,
         /// Instances of each entry.
         workers: usize,
-        /// The budget that they exceed.
+        /// The exceeded budget.
         over: wasm::OverBudget,
     },
-    /// The worker threads could not take the chain over.
+    /// The worker threads could not start the chain's instances.
     #[error("the chain is good, but the worker threads could not take it over: {0}; it is tried again")]
     Prepare(String),
-    /// A task of ours died.
+    /// An internal task panicked.
     #[error("reading the chain was broken off: {0}; it is tried again")]
     Task(String),
 }
 
 impl Error {
-    /// A closed set of words for metrics and for machines that read `/status`.
+    /// Error codes of a closed set, for metrics and for programs that read `/status`.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         use ctrlmesh_contract::Error as Document;
@@ -146,7 +146,7 @@ impl Error {
         }
     }
 
-    /// Whether other plugins' instances have the memory that this needs.
+    /// Whether ending instances of other plugins could free the memory that this needs.
     pub(crate) const fn is_want_of_memory(&self) -> bool {
         matches!(
             self,
@@ -160,7 +160,7 @@ impl Error {
         )
     }
 
-    /// Whether trying the same files again may end otherwise.
+    /// Whether another attempt with the same files may succeed.
     pub(crate) const fn is_transient(&self) -> bool {
         match self {
             Self::Io { .. } | Self::Changing { .. } | Self::Prepare(_) | Self::Task(_) => true,
@@ -169,7 +169,7 @@ impl Error {
                 wasm::Error::CompileDeadline { .. } | wasm::Error::CodeMemory { .. } | wasm::Error::Io { .. } => true,
                 _ => false,
             },
-            // A busy machine, not necessarily a slow plugin; or others that have the memory.
+            // The machine may be busy rather than the plugin slow, or other plugins hold the memory.
             Self::Configure { source, .. } => {
                 matches!(source, wasm::Fault::Deadline { .. } | wasm::Fault::ProcessMemory { .. })
             }

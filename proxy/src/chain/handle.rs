@@ -27,8 +27,8 @@ use crate::wasm::Fault;
 /// The chain in force. Shared by all threads.
 pub struct ChainHandle {
     current: ArcSwap<Snapshot>,
-    /// Of chains that were in force before, as long as requests of theirs are under way. Locked by who changes the chain and
-    /// by who asks for it, so that both see one state; never by a request.
+    /// Tallies of earlier chains that still have requests in flight. Locked by the thread that changes the chain and by readers of the
+    /// status, so that both see one state; never by a request.
     earlier: Mutex<Vec<Arc<Tally>>>,
     changes: watch::Sender<u64>,
     record: ArcSwap<Record>,
@@ -37,21 +37,21 @@ pub struct ChainHandle {
     required: Required,
     compiling: CompileProgress,
     retirements: Retirements,
-    /// Another process has served this pod before.
+    /// Whether another process has served this pod before.
     is_follower: AtomicBool,
 }
 
-/// What must be there before requests are served.
+/// Condition for serving requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Required {
-    /// Nothing: there is no chain.
+    /// Requests are served without a chain.
     Nothing,
     Chain,
-    /// A chain that has an entry of this name for the pod ([`Snapshot::has_entry`]), if it is the pod's first.
+    /// A chain that has an entry of this name for the pod ([`Snapshot::has_entry`]), if it is the pod's first chain.
     Entry(String),
 }
 
-/// What only status needs.
+/// State that only `/status` reads.
 #[derive(Debug, Clone, Default)]
 struct Record {
     since: Option<SystemTime>,
@@ -59,7 +59,7 @@ struct Record {
 }
 
 impl ChainHandle {
-    /// No chain yet. [`Self::is_ready`] waits for what is required.
+    /// A handle without a chain yet. [`Self::is_ready`] becomes true once `required` is met.
     #[must_use]
     pub fn new(pod: Pod, required: Required, metrics: Metrics) -> Self {
         Self {
@@ -76,51 +76,50 @@ impl ChainHandle {
         }
     }
 
-    /// What the chain counts.
     pub(super) const fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Which plugins of a new chain are being compiled: to be told by who does so.
+    /// Progress of compiling a new chain's plugins; the code that compiles updates it.
     #[must_use]
     pub const fn compiling(&self) -> &CompileProgress {
         &self.compiling
     }
 
-    /// Which entries are gone: to be told by who makes them.
+    /// Notifies of entries that are gone; the code that builds entries adds a guard to each.
     #[must_use]
     pub const fn retirements(&self) -> &Retirements {
         &self.retirements
     }
 
-    /// Another process served this pod until just now: its last writes are told of as long as they may be carried out.
+    /// Notes that another process served this pod until just now: its last writes are reported as long as the API server may still carry
+    /// them out.
     pub fn follow_another(&self) {
         self.is_follower.store(true, Ordering::Release);
         self.earlier().push(Tally::left_behind());
     }
 
-    /// The chain in force, for a look at it: cheap, and not to be kept across an `await`.
+    /// The chain in force, for a short read: cheap, and not to be kept across an `await`.
     pub fn load(&self) -> Guard<Arc<Snapshot>> {
         self.current.load()
     }
 
-    /// The chain in force, to keep.
+    /// The chain in force, as a reference that may be kept.
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
 
-    /// The chain in force, for a request that counts as under way under it until the ticket is dropped.
+    /// The chain in force, for a request that counts as in flight under it until the ticket is dropped.
     ///
-    /// No request is missed by [`Self::status`], on whatever thread: it counts itself first and looks again which chain is in
-    /// force. Of this look and the one that `status` takes at the counts, one comes later than the other's change, as there is
-    /// a fence between change and look on both sides. If it is this one, it sees the new chain, and the request begins under
-    /// that; if not, it is seen.
+    /// [`Self::status`] misses no request, on whatever thread. A request counts itself and then checks again which chain is in force; a new
+    /// chain is swapped in before `status` reads the counts. Both sides have a fence between the two steps, so at least one of them sees
+    /// the other's first step: either the request sees the new chain and begins under that, or `status` sees the request.
     pub(crate) fn enter(&self, counter: &Counter, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
         self.enter_with(counter, kind, || ())
     }
 
-    /// `between`: called after each look at the chain in force, before the request is counted under it.
+    /// `between` is called after each read of the chain in force, before the request is counted under it.
     fn enter_with(&self, counter: &Counter, kind: Kind, mut between: impl FnMut()) -> (Guard<Arc<Snapshot>>, Ticket) {
         let mut snapshot = self.load();
         loop {
@@ -135,7 +134,7 @@ impl ChainHandle {
         }
     }
 
-    /// The chain in force, and what is under way under those before it.
+    /// The chain in force, and the requests in flight under earlier ones.
     fn in_force(&self) -> (Arc<Snapshot>, InFlight) {
         let mut earlier = self.earlier();
         (self.current(), sum(&mut earlier))
@@ -145,19 +144,19 @@ impl ChainHandle {
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells each time when another chain has come into force.
+    /// Notifies each time that another chain comes into force.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Whether there is a chain, or none is required.
+    /// Whether a chain is in force, or none is required.
     #[must_use]
     pub fn has_chain(&self) -> bool {
         self.required == Required::Nothing || self.load().document.is_some()
     }
 
-    /// Whether requests may be served. Asked at the start only: an entry that goes later takes nothing back.
+    /// Whether requests may be served. Checked at the start only: an entry that disappears later does not revoke it.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.has_chain()
@@ -187,7 +186,7 @@ impl ChainHandle {
         }
     }
 
-    /// Puts a chain into force. Requests that began with another one keep it.
+    /// Puts a chain into force. Requests that began under another one keep it.
     pub(super) fn apply(&self, snapshot: Arc<Snapshot>) {
         let (generation, entries) = (snapshot.generation, snapshot.entries().len());
         let before = {
@@ -206,7 +205,7 @@ impl ChainHandle {
         info!(generation, entries, "a new chain is in force");
     }
 
-    /// The files say what is in force already, so nothing is refused any more.
+    /// Clears the last refusal, because the files match the chain in force again.
     pub(super) fn confirm(&self) {
         self.record.rcu(|record| Record {
             refused: None,
@@ -214,7 +213,7 @@ impl ChainHandle {
         });
     }
 
-    /// Notes that a document was refused.
+    /// Records that a document was refused.
     pub(super) fn refuse(&self, generation: Option<u64>, error: &Error) {
         let refused = Refused {
             generation,
@@ -234,7 +233,7 @@ impl ChainHandle {
         });
         self.metrics.refused(error.reason());
         if known {
-            // It was tried again and failed in the same way.
+            // Another attempt failed in the same way.
             debug!(%error, "chain still refused");
             return;
         }
@@ -247,8 +246,7 @@ impl ChainHandle {
         }
     }
 
-    /// Notes that a call failed after it had kept its thread for `time_lost`, and quarantines the entry if that was one fault
-    /// too many.
+    /// Records that a call failed after it had kept its thread for `time_lost`. Quarantines the entry if it has failed too often.
     pub fn record_fault(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: &Fault) {
         self.metrics.fault(&entry.name, fault.kind());
         let (now, text) = (Instant::now(), fault.to_string());
@@ -262,7 +260,7 @@ impl ChainHandle {
         }
     }
 
-    /// What `/status` answers, as far as it is about the chain.
+    /// The part of `/status` about the chain.
     #[must_use]
     pub fn status(&self) -> Status {
         let ((snapshot, earlier), record) = (self.in_force(), self.record.load());
@@ -294,9 +292,9 @@ impl ChainHandle {
     }
 }
 
-/// What is under way under chains that are no longer in force. Forgets those under which nothing is.
+/// Sums the requests in flight under earlier chains, and forgets chains that have none.
 fn sum(tallies: &mut Vec<Arc<Tally>>) -> InFlight {
-    // Between the swap of each of them and the look at its counts; see `enter`.
+    // The fence between swapping each chain and reading its counts; see `enter`.
     fence(Ordering::SeqCst);
     let mut all = InFlight::default();
     tallies.retain(|tally| {

@@ -1,9 +1,9 @@
-//! Quarantine: an entry that keeps failing is left alone for a while, longer each time.
+//! Quarantine: an entry that keeps failing is not called for a while, longer each time.
 //!
-//! Each fault costs a fresh instance, and a missed deadline a worker thread's time; a plugin that fails on every request
-//! must not be paid for on every request. Shared by all worker threads: asking is lock-free, and a healthy entry costs one
-//! load of an atomic per call; only faults, and what ends them, take a short lock. Leaves to the caller what a refused
-//! call means (the entry's failure policy). See docs/adr/0007-quarantine.md.
+//! Each fault costs a fresh instance, and a missed deadline costs a worker thread's time, so a plugin that fails on every request must not
+//! be called on every request. Shared by all worker threads. Asking is lock-free, and a healthy entry costs one atomic load per call; only
+//! faults and the calls that end them take a short lock. Leaves the consequences of a refused call to the caller (the entry's failure
+//! policy). See docs/adr/0007-quarantine.md.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// This many faults lead to quarantine if no call succeeded between them, or if they happened within [`WINDOW`]. A rare
-/// fault (one odd object among thousands) does neither.
+/// This many faults lead to quarantine if no call succeeded between them, or if they happened within [`WINDOW`]. Rare faults (one odd
+/// object among thousands) do neither.
 const FAULTS: usize = 5;
 /// See [`FAULTS`].
 const WINDOW: Duration = Duration::from_secs(10);
@@ -23,9 +23,9 @@ const MAX_TIME_LOST: Duration = Duration::from_secs(3);
 const TIME_LOST_WINDOW: Duration = Duration::from_secs(60);
 /// The first quarantine; each next one is twice as long …
 const FIRST: Duration = Duration::from_secs(1);
-/// … up to this: who has fixed what was wrong outside the plugin should not wait longer.
+/// … up to this maximum: after the cause outside the plugin is fixed, users should not wait longer.
 const LONGEST: Duration = Duration::from_secs(5 * 60);
-/// Good behaviour for so long after a quarantine, and the next one is short again.
+/// After this time without a fault since the last quarantine, the next one starts short again.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10 * 60);
 /// A probe that never reports back (its request was dropped) is replaced after this time.
 const PROBE_LEASE: Duration = Duration::from_secs(5);
@@ -36,12 +36,11 @@ const ACTIVE: u8 = 0;
 const FAILING: u8 = 1;
 const QUARANTINED: u8 = 2;
 
-/// Health of one entry.
 #[derive(Debug)]
 pub struct Health {
     start: Instant,
     state: AtomicU8,
-    /// While quarantined: when the next call is let through. Nanoseconds since `start`.
+    /// While quarantined: when the next call is let through. In nanoseconds since `start`.
     until: AtomicU64,
     faults: AtomicU64,
     history: Mutex<FaultHistory>,
@@ -49,13 +48,13 @@ pub struct Health {
 
 #[derive(Debug, Default)]
 struct FaultHistory {
-    /// The last faults, newest last; `None` for those that are forgotten.
+    /// The last faults, newest last; `None` for forgotten ones.
     recent: [Option<RecentFault>; FAULTS],
     /// Faults since the last call that succeeded.
     consecutive: usize,
-    /// How many quarantines came before, in a row.
+    /// Number of earlier quarantines in a row.
     level: u32,
-    /// End of the last quarantine, or of the one that lasts.
+    /// End of the last or the current quarantine.
     last_end: Option<Instant>,
     last_fault: Option<String>,
 }
@@ -103,20 +102,19 @@ impl FaultHistory {
 #[must_use]
 pub enum Admission {
     Call,
-    /// Yes, and the outcome decides whether the quarantine ends.
+    /// The plugin may be called, and the outcome decides whether the quarantine ends.
     Probe,
-    /// No: follow the failure policy.
+    /// The plugin may not be called: the failure policy applies.
     Quarantined,
 }
 
-/// How an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HealthState {
-    /// Its last call was good.
+    /// The last call succeeded.
     Active,
-    /// Its last call failed.
+    /// The last call failed.
     Failing,
-    /// It is not called until then, but for a probe after that.
+    /// The entry is not called until the quarantine ends, and then with a single probe first.
     Quarantined {
         /// End of the quarantine.
         until: Instant,
@@ -124,7 +122,7 @@ pub enum HealthState {
 }
 
 impl Health {
-    /// Of an entry that nothing is known of yet.
+    /// The health of an entry without any calls yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -144,7 +142,7 @@ impl Health {
         let now = self.nanoseconds(now());
         let until = self.until.load(Ordering::Acquire);
         let lease = now.saturating_add(nanoseconds(PROBE_LEASE));
-        // One of those who come after the end is the probe; the others see its lease.
+        // Only one of the callers after the end becomes the probe; the others see its lease.
         if now >= until
             && self
                 .until
@@ -157,9 +155,9 @@ impl Health {
         }
     }
 
-    /// A call that was admitted gave an answer. The clock is read only if that ends a quarantine.
+    /// Records that an admitted call succeeded. The clock is read only if that ends a quarantine.
     pub fn record_ok(&self, admission: Admission, now: impl FnOnce() -> Instant) {
-        // A call that began before the quarantine says nothing about it.
+        // A call that began before the quarantine is no evidence about it.
         let ends = match self.state.load(Ordering::Acquire) {
             ACTIVE => return,
             FAILING => true,
@@ -176,14 +174,14 @@ impl Health {
                 .compare_exchange(FAILING, ACTIVE, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
-                // It was not quarantined in between.
+                // No quarantine began in between.
                 history.consecutive = 0;
             }
         }
     }
 
-    /// A call that was admitted failed at `now`, after it had kept its thread for `time_lost`. Returns how long the entry is
-    /// quarantined, if that was one fault too many.
+    /// Records that an admitted call failed at `now`, after it had kept its thread for `time_lost`. Returns the length of the quarantine if
+    /// this fault causes one.
     pub fn record_fault(
         &self,
         admission: Admission,
@@ -205,7 +203,6 @@ impl Health {
         history.is_one_too_many(now).then(|| self.quarantine(&mut history, now))
     }
 
-    /// How the entry is.
     #[must_use]
     pub fn state(&self, now: Instant) -> HealthState {
         match self.state.load(Ordering::Acquire) {
@@ -228,7 +225,7 @@ impl Health {
         self.history().last_fault.clone()
     }
 
-    /// `until` before `state`, or a reader would take an old end for the new one.
+    /// `until` is stored before `state`: otherwise a reader could take an old end for the new one.
     fn quarantine(&self, history: &mut FaultHistory, now: Instant) -> Duration {
         let again = history
             .last_end
@@ -245,7 +242,7 @@ impl Health {
         length
     }
 
-    /// Nothing panics while it holds the lock, so a poisoned one is still whole.
+    /// No code panics while it holds the lock, so a poisoned lock still guards consistent data.
     fn history(&self) -> MutexGuard<'_, FaultHistory> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -266,7 +263,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Faults until the entry is quarantined; how long that is.
+    /// Records faults until the entry is quarantined. Returns the quarantine's length.
     fn fail(health: &Health, now: Instant) -> Duration {
         for _ in 0..FAULTS - 1 {
             assert_eq!(

@@ -1,20 +1,20 @@
-//! Which entries of a chain want a request: one look at (traffic, verb), then the matchers of those that are left.
+//! Finds the entries of a chain that want a request: first by (traffic, verb), then by the matchers of the remaining entries.
 //!
-//! Sets of entries are bits of one word, so nothing is allocated and the order of the chain is the order of the bits.
-//! Leaves entries to `snapshot.rs` and rules to `matcher.rs`.
+//! A set of entries is a bit mask in one word, so nothing is allocated and the order of the chain is the order of the bits. Leaves entries
+//! to `snapshot.rs` and rules to `matcher.rs`.
 
 use ctrlmesh_contract::chain::MAX_ENTRIES_PER_POD;
 
 use super::matcher::{MatchQuery, Matcher, TRAFFICS, VERBS, traffic_index, verb_index};
 use crate::plugin::verdict::Phases;
 
-/// The entries that want a request, in the order of the chain.
+/// Set of the entries that want a request; iterates in the order of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Matched(u64);
 
 impl Matched {
-    /// Whether no entry wants it: nothing of wasm is touched.
+    /// Whether no entry wants the request, so that no plugin runs.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -25,7 +25,7 @@ impl Matched {
         self.0.count_ones()
     }
 
-    /// Positions in the chain, in order.
+    /// Positions in the chain, in ascending order.
     pub fn positions(self) -> impl DoubleEndedIterator<Item = usize> {
         Positions(self.0)
     }
@@ -39,7 +39,7 @@ impl Matched {
     }
 }
 
-/// The bits that are left.
+/// The bits that have not been returned yet.
 struct Positions(u64);
 
 impl Iterator for Positions {
@@ -66,7 +66,6 @@ const _: () = assert!(
     "a set of entries is the bits of one word"
 );
 
-/// See the file's head.
 #[derive(Debug, Clone)]
 pub(crate) struct Index {
     first_look: [Matched; TRAFFICS * VERBS.len()],
@@ -76,7 +75,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Of entries in the order of the chain; at most [`MAX_ENTRIES_PER_POD`] of them.
+    /// Builds the index from entries in the order of the chain; at most [`MAX_ENTRIES_PER_POD`] of them.
     pub(crate) fn new<'e>(entries: impl Iterator<Item = (&'e Matcher, Phases)>) -> Self {
         let none = Matched(0);
         let mut index = Self {
@@ -104,7 +103,7 @@ impl Index {
         index
     }
 
-    /// The entries that want this request. `matcher` gives the matcher at a position.
+    /// The entries that want this request. `matcher` returns the matcher at a position.
     pub(crate) fn matching<'e>(
         &self,
         query: &MatchQuery<'_>,
@@ -120,17 +119,17 @@ impl Index {
         matched
     }
 
-    /// Those of them that want `on-request`.
+    /// The matched entries that subscribe to `on-request`.
     pub(crate) const fn on_request(&self, matched: Matched) -> Matched {
         matched.intersection(self.on_request)
     }
 
-    /// Those of them that want `on-response`.
+    /// The matched entries that subscribe to `on-response`.
     pub(crate) const fn on_response(&self, matched: Matched) -> Matched {
         matched.intersection(self.on_response)
     }
 
-    /// Those of them that want `on-complete`.
+    /// The matched entries that subscribe to `on-complete`.
     pub(crate) const fn on_complete(&self, matched: Matched) -> Matched {
         matched.intersection(self.on_complete)
     }

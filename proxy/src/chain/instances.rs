@@ -1,8 +1,8 @@
 //! The live plugin instances of one worker thread: one per chain entry, kept between requests, replaced after a fault.
 //!
-//! Flow: `prepare` starts what a new chain needs before it comes into force; `call` lends an instance for one call.
-//! Guarantees: a fault costs that instance only, the next call meets a fresh one; an entry in quarantine is not called.
-//! Leaves what follows from a fault (closed or open) to `phases`.
+//! Flow: `prepare` starts a new chain's instances before it comes into force; `call` lends an instance for one call. Guarantees: a fault
+//! destroys that instance only, and the next call gets a fresh one; an entry in quarantine is not called. Leaves the consequences of a
+//! fault (fail closed or open) to `phases`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,21 +30,21 @@ struct Slot {
     metrics: CallMetrics,
 }
 
-/// Which call is made, for its counter.
+/// The phase of a call, for its counter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Phase {
     Request,
     Response,
     Complete,
-    /// A question without effects; not counted as a call.
+    /// A query without effects; not counted as a call.
     Recheck,
 }
 
-/// Why a call gave no answer.
+/// Why a call returned no result.
 #[derive(Debug)]
 pub(crate) enum CallError {
     Fault(Fault),
-    /// It failed too often and is not called for a while.
+    /// The entry failed too often and is not called for a while.
     Quarantined,
 }
 
@@ -69,7 +69,7 @@ impl Instances {
     /// Starts an instance for each entry that has none, and forgets entries that no chain and no request holds any more.
     ///
     /// # Errors
-    /// The first entry whose plugin does not start on this thread, by name.
+    /// Returns the name of the first entry whose plugin does not start on this thread, with the fault.
     pub(crate) fn prepare(&self, snapshot: &Snapshot) -> Result<(), (String, Fault)> {
         self.forget_retired();
         for entry in snapshot.entries() {
@@ -90,7 +90,7 @@ impl Instances {
         self.slots.borrow_mut().retain(|_, slot| slot.entry.strong_count() > 0);
     }
 
-    /// Whether the entry has an instance; it may be that of an equal entry of an earlier chain.
+    /// Whether the entry has an instance. An equal entry of an earlier chain may have left it.
     fn is_ready(&self, entry: &Arc<Entry>) -> bool {
         let mut slots = self.slots.borrow_mut();
         let Some(slot) = slots.get_mut(&entry.id).filter(|slot| slot.instance.is_some()) else {
@@ -100,8 +100,7 @@ impl Instances {
         true
     }
 
-    /// Ends instances of entries that are not kept, and tells whether there were any. A request that still needs one starts it
-    /// again.
+    /// Ends the instances of entries that are not kept, and returns whether there were any. A request that still needs one starts it again.
     pub(crate) fn make_room(&self, is_kept: impl Fn(EntryId) -> bool) -> bool {
         let mut slots = self.slots.borrow_mut();
         let others = slots.iter_mut().filter(|(id, _)| !is_kept(**id));
@@ -115,7 +114,7 @@ impl Instances {
     /// Calls the entry's instance.
     ///
     /// # Errors
-    /// What went wrong; it is already counted and held against the entry.
+    /// The fault has already been counted and recorded in the entry's health.
     pub(crate) fn call<R>(
         &self,
         entry: &Arc<Entry>,
@@ -154,7 +153,7 @@ impl Instances {
         }
     }
 
-    /// Holds an answer against the entry that turned out to be impossible to apply.
+    /// Records a fault of the entry because its verdict cannot be applied.
     pub(crate) fn invalid(&self, entry: &Entry, what: String) -> CallError {
         let origin = wasm::Origin {
             digest: entry.plugin.digest.clone(),

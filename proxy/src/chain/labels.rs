@@ -1,14 +1,14 @@
 //! The pod's own labels, from the file that kubelet writes for a downward-API volume.
 //!
-//! Format (kubernetes `pkg/fieldpath/fieldpath.go`, `FormatMap`): one `key="value"` per line, the value as Go's `%q` writes
-//! it. Leaves reading the file to `directory.rs`.
+//! Format (kubernetes `pkg/fieldpath/fieldpath.go`, `FormatMap`): one `key="value"` per line, with the value as Go's `%q` writes it. Leaves
+//! reading the file to `directory.rs`.
 
 use std::collections::BTreeMap;
 
 /// Largest labels file: the API server allows 256 KiB of annotations, and labels are smaller.
 pub(crate) const MAX_LABELS_BYTES: usize = 256 * 1024;
 
-/// Reads the content of the file. The error says which line is wrong and how.
+/// Parses the content of the file. The error names the line and what is wrong with it.
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut labels = BTreeMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -24,7 +24,7 @@ fn label(line: &str) -> Option<(&str, String)> {
     Some((key, unquote(inner)?))
 }
 
-/// What is between the quotes of a Go string (`strconv.Unquote`). A lone `"` or `\` makes it invalid.
+/// Decodes the text between the quotes of a Go string (`strconv.Unquote`). A lone `"` or `\` is invalid.
 fn unquote(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.chars();
@@ -48,7 +48,7 @@ fn escape(rest: &mut std::str::Chars<'_>, out: &mut Vec<u8>) -> Option<()> {
         't' => '\t',
         'v' => '\x0b',
         c @ ('\\' | '"') => c,
-        // One byte, maybe a part of a character.
+        // The escape is one byte, maybe a part of a character.
         'x' => {
             out.push(u8::try_from(hexadecimal(rest, 2)?).ok()?);
             return Some(());

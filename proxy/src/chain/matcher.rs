@@ -1,7 +1,7 @@
 //! Whether an entry wants a request: the rules of its subscription, compiled.
 //!
-//! Evaluated for each request of a controller, so: no allocation, the two closed sets (traffic, verb) as bits of one word
-//! each, strings compared only where a rule names some. Leaves which entries to ask to `snapshot.rs`.
+//! Evaluated for each request of a controller, so it does not allocate: the two closed sets (traffic, verb) are bit masks in one word each,
+//! and strings are compared only where a rule names some. Leaves the choice of entries to `snapshot.rs`.
 
 use ctrlmesh_wire::Verb;
 use http::header::USER_AGENT;
@@ -9,7 +9,7 @@ use http::header::USER_AGENT;
 use crate::plugin::verdict::{MatchRule, Subscription, Traffic};
 use crate::plugin::view::RequestView;
 
-/// Every verb, in the order of [`verb_index`].
+/// All verbs, in the order of [`verb_index`].
 pub(crate) const VERBS: [Verb; 11] = [
     Verb::Get,
     Verb::List,
@@ -24,10 +24,10 @@ pub(crate) const VERBS: [Verb; 11] = [
     Verb::Unknown,
 ];
 
-/// How many kinds of traffic there are; see [`traffic_index`].
+/// Number of kinds of traffic; see [`traffic_index`].
 pub(crate) const TRAFFICS: usize = 3;
 
-/// What a request is matched by. All text as parsed, in the words of `ctrlmesh_wire::RequestInfo`.
+/// The properties of a request that rules match on. All text as parsed, in the terms of `ctrlmesh_wire::RequestInfo`.
 #[derive(Debug, Clone, Copy)]
 pub struct MatchQuery<'a> {
     pub traffic: Traffic,
@@ -86,7 +86,7 @@ impl Matcher {
         self.rules.iter().any(|rule| rule.matches(query))
     }
 
-    /// Whether some rule might match a request of this traffic and verb: what a snapshot's first look is made of.
+    /// Whether some rule might match a request of this traffic and verb. The index's first step is built from this.
     pub(crate) fn may_match(&self, traffic: usize, verb: usize) -> bool {
         self.rules
             .iter()
@@ -94,7 +94,7 @@ impl Matcher {
     }
 }
 
-/// One rule: every part must match.
+/// One rule; all parts must match.
 #[derive(Debug, Clone)]
 struct Rule {
     traffic: u8,
@@ -130,7 +130,7 @@ impl Rule {
         }
     }
 
-    /// In the order in which requests most likely differ.
+    /// Compares the fields in which requests most likely differ first.
     fn matches(&self, query: &MatchQuery<'_>) -> bool {
         self.traffic & (1 << traffic_index(query.traffic)) != 0
             && self.verbs & (1 << verb_index(query.verb)) != 0
@@ -145,14 +145,14 @@ impl Rule {
     }
 }
 
-/// Values of one field, of which one must match. `None`: anything.
+/// Values of one field, of which one must match. `None` matches anything.
 #[derive(Debug, Clone)]
 struct Patterns(Option<Box<[Pattern]>>);
 
 impl Patterns {
     fn new(values: &[String]) -> Self {
         let patterns: Option<Box<[Pattern]>> = values.iter().map(|value| Pattern::new(value)).collect();
-        // `collect` gives `None` as soon as one value is "any"; an empty list means the same.
+        // `collect` returns `None` as soon as one value is "any"; an empty list means the same.
         Self(patterns.filter(|patterns| !patterns.is_empty()))
     }
 
@@ -173,7 +173,7 @@ enum Pattern {
 }
 
 impl Pattern {
-    /// `None` for a value that matches anything.
+    /// Returns `None` for a value that matches anything.
     fn new(value: &str) -> Option<Self> {
         let (start, rest) = value.strip_prefix('*').map_or((false, value), |rest| (true, rest));
         let (end, rest) = rest.strip_suffix('*').map_or((false, rest), |rest| (true, rest));
@@ -196,7 +196,7 @@ impl Pattern {
     }
 }
 
-/// A verb's place in [`VERBS`].
+/// Position of a verb in [`VERBS`].
 pub(crate) const fn verb_index(verb: Verb) -> usize {
     match verb {
         Verb::Get => 0,

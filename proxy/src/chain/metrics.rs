@@ -1,6 +1,6 @@
-//! What the chain counts, for `/metrics` and for the counts of `/status`.
+//! Metrics of the chain, for `/metrics` and for the counts of `/status`.
 //!
-//! Leaves per-request metrics to those who handle requests.
+//! Leaves metrics of requests to the code that handles them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -28,7 +28,7 @@ pub struct Metrics {
     totals: Arc<Totals>,
 }
 
-/// Counters of the calls of one entry, fetched once when its instance starts.
+/// Counters of one entry's calls, fetched once when its instance starts.
 #[derive(Debug, Clone)]
 pub(super) struct CallMetrics {
     pub(super) requests: Counter,
@@ -37,7 +37,7 @@ pub(super) struct CallMetrics {
     pub(super) seconds: Counter<f64, AtomicU64>,
 }
 
-/// Sums over label sets, which a family does not give.
+/// Sums over label sets, which a metric family does not provide.
 #[derive(Debug, Default)]
 struct Totals {
     refused: Counter,
@@ -50,7 +50,7 @@ struct RefusedLabels {
     reason: &'static str,
 }
 
-/// `entry` is one of the chain's, at most 64 at a time; those that are gone are removed with [`Metrics::applied`].
+/// `entry` is the name of an entry in the chain, at most 64 at a time. [`Metrics::applied`] removes the labels of entries that are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FaultLabels {
     entry: String,
@@ -72,7 +72,7 @@ struct CallLabels {
 const FAULT_KINDS: [&str; 5] = ["trap", "deadline", "memory", "invalid", "settings"];
 
 impl Metrics {
-    /// Registers them, with names that begin with `chain_` and `plugin_`.
+    /// Registers the metrics, whose names begin with `chain_` and `plugin_`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register(
@@ -159,13 +159,13 @@ impl Metrics {
         self.totals.quarantines.inc();
     }
 
-    /// A call was not made because its entry is quarantined.
+    /// Counts a call that was not made because its entry is quarantined.
     pub(super) fn skipped(&self, entry: &str) {
         let entry = entry.to_owned();
         self.skips.get_or_create(&EntryLabels { entry }).inc();
     }
 
-    /// The counters of the calls of one entry.
+    /// The counters of one entry's calls.
     pub(super) fn calls(&self, entry: &str) -> CallMetrics {
         let calls = |phase: &'static str| {
             let entry = entry.to_owned();

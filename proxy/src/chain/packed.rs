@@ -1,6 +1,6 @@
-//! Unpacks a zstd stream into at most as many bytes as a plugin may have.
+//! Unpacks a zstd stream, limited to the maximum size of a plugin.
 //!
-//! Leaves the digest to `directory.rs`.
+//! Leaves checking the digest to `directory.rs`.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -10,8 +10,8 @@ use ruzstd::decoding::StreamingDecoder;
 
 use super::error::Error;
 
-/// Unpacks one zstd frame. Memory stays below a fixed bound whatever the stream claims or holds: the window that it may
-/// ask for and the bytes that come out are both limited to the largest plugin.
+/// Unpacks one zstd frame. Memory stays bounded for any input: both the window that the stream may request and the output are limited to
+/// the size of the largest plugin.
 pub(crate) fn unpack(bytes: &[u8], path: &Path) -> Result<Vec<u8>, Error> {
     let packed = |problem: String| Error::PluginPacked {
         path: path.to_owned(),
@@ -62,7 +62,7 @@ mod tests {
         );
     }
 
-    /// RFC 8878 §3.1.1.1: magic, a descriptor that says "no single segment, no size", and a window of 2 TiB.
+    /// RFC 8878 §3.1.1.1: magic, a descriptor for "no single segment, no size", and a window of 2 TiB.
     #[test]
     fn claim_for_huge_window_is_refused_before_memory_is_taken() {
         let error = unpack(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff, 1, 0, 0], Path::new("p")).unwrap_err();

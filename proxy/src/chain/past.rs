@@ -1,8 +1,8 @@
-//! What a sidecar notes for the one that is started after it in the same pod: that it was there, and under which chains
-//! clients have read from it.
+//! The note that a sidecar leaves for its successor in the same pod: that a sidecar was there, and under which chains clients have read
+//! from it.
 //!
-//! Leaves what follows to `handle.rs` (its writes may still be carried out) and to who asks [`Snapshot::is_first`] (what
-//! clients have read may be of another view).
+//! Leaves the consequences to `handle.rs` (its writes may still be carried out) and to callers of [`Snapshot::is_first`] (clients may have
+//! read under another view).
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -14,13 +14,13 @@ use ctrlmesh_contract::Digest;
 
 use super::snapshot::Snapshot;
 
-/// The note's name in the directory.
+/// File name of the note in the directory.
 const NOTE: &str = "chain";
-/// It is written under this name first.
+/// Temporary name under which the note is written first.
 const ASIDE: &str = ".chain";
-/// What stands in it once there was a second chain; else the only one's digest.
+/// Content of the note after a second chain; before that, it is the only chain's digest.
 const SEVERAL: &str = "several";
-/// Longer than any note.
+/// Upper bound for the note's size.
 const MAX_NOTE_BYTES: u64 = 128;
 
 /// The sidecars that ran in this pod before.
@@ -28,24 +28,24 @@ const MAX_NOTE_BYTES: u64 = 128;
 pub struct Past {
     directory: Option<PathBuf>,
     chains: Chains,
-    /// Without this entry nothing is served at first, so there is nothing to note.
+    /// Requests are served only once a chain has this entry; until then there is nothing to note.
     awaited: Option<String>,
     has_served: AtomicBool,
 }
 
-/// The chains that those sidecars had.
+/// The chains that the earlier sidecars had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chains {
-    /// There was no sidecar.
+    /// No sidecar ran before.
     None,
-    /// All had this one.
+    /// All earlier sidecars had this one.
     One(Digest),
-    /// More than one, or nobody knows.
+    /// There was more than one, or the number is unknown.
     Several,
 }
 
 impl Past {
-    /// Nothing is noted, so nothing is known: each start counts as the pod's first.
+    /// Without a note: each start counts as the pod's first.
     #[must_use]
     pub const fn unknown() -> Self {
         Self::of(None, Chains::None)
@@ -60,16 +60,16 @@ impl Past {
         }
     }
 
-    /// The same where nothing is served before a chain has this entry.
+    /// Adds that requests are served only once a chain has this entry.
     #[must_use]
     pub fn awaiting(self, entry: Option<String>) -> Self {
         Self { awaited: entry, ..self }
     }
 
-    /// What is noted in this directory, which is made if it is not there.
+    /// Reads the note in this directory, and creates the directory if it does not exist.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The directory cannot be created or the note cannot be read.
     pub fn open(directory: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let chains = match read(&directory.join(NOTE))?.as_deref().map(str::parse) {
@@ -80,13 +80,13 @@ impl Past {
         Ok(Self::of(Some(directory.to_owned()), chains))
     }
 
-    /// Whether there was a sidecar before this one.
+    /// Whether a sidecar ran in this pod before this one.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.chains != Chains::None
     }
 
-    /// Whether those before had no other chain than this one.
+    /// Whether the earlier sidecars had no other chain than this one.
     pub(super) fn is_same(&self, snapshot: &Snapshot) -> bool {
         match self.chains {
             Chains::None => true,
@@ -95,8 +95,8 @@ impl Past {
         }
     }
 
-    /// Notes a chain that is about to come into force: before, so that there is no moment when clients have read under it and
-    /// nobody knows.
+    /// Notes a chain that is about to come into force. This happens before it does, so that clients never read under a chain that is not
+    /// noted.
     pub(super) fn note(&self, snapshot: &Snapshot) {
         let Some(directory) = &self.directory else { return };
         if !self.is_served(snapshot) {
@@ -116,7 +116,7 @@ impl Past {
         }
     }
 
-    /// Whether clients read under a chain: they do from the awaited entry on, whatever becomes of that.
+    /// Whether clients read under a chain. They do from the first chain with the awaited entry on, even if a later chain lacks it.
     fn is_served(&self, snapshot: &Snapshot) -> bool {
         let awaited = self.awaited.as_ref();
         let is_served = self.is_there() || awaited.is_none_or(|name| snapshot.has_entry(name));
@@ -124,7 +124,7 @@ impl Past {
     }
 }
 
-/// Stands for what the pod's entries are, in whatever document.
+/// Digest of the pod's entries, independent of the document's other content.
 fn digest_of(snapshot: &Snapshot) -> Digest {
     let entries = snapshot.entries().iter().map(|entry| {
         let policy = entry.on_failure.name();

@@ -1,7 +1,7 @@
 //! The plugins that want one request, called phase by phase with the entry's failure policy.
 //!
-//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when all is over. An entry
-//! that fails is skipped (`onFailure: Open`) or answers for the request (`Closed`). Leaves applying the edits to `edit`.
+//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over. An entry that
+//! fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying the edits to `edit`.
 
 mod touches;
 
@@ -23,7 +23,7 @@ use crate::plugin::verdict::{
 use crate::plugin::view::{RequestView, ResponseView};
 use crate::respond::Reply;
 
-/// The plugins that want this request, and what they are shown of it.
+/// The plugins that want this request, and the view of it that they get.
 pub(crate) struct Plugins {
     snapshot: Arc<Snapshot>,
     matched: Matched,
@@ -32,33 +32,33 @@ pub(crate) struct Plugins {
     touches: RefCell<Vec<Touch>>,
 }
 
-/// The entries that shape the view.
+/// The entries whose edits shape the view.
 pub(crate) fn shaping(edits: &[Attributed]) -> impl Iterator<Item = EntryId> {
     let shaping = edits.iter().filter(|(_, edit)| edit.shapes_view());
     shaping.map(|(entry, _)| *entry)
 }
 
-/// What ended a watch that no entry had shaped.
+/// Name that stands for the entry when a watch ended that no entry had shaped.
 const NEW_CHAIN: &str = "new chain";
 
-/// An edit and the entry that asked for it.
+/// An edit with the entry that asked for it.
 pub(crate) type Attributed = (EntryId, RequestEdit);
 
 /// Why an edit can't be applied.
 #[derive(Debug)]
 pub(crate) enum EditError {
-    /// The client's request can't be guarded.
+    /// The client's request cannot be filtered safely.
     Client(Reply),
-    /// This entry asked for something impossible.
+    /// This entry asked for an edit that is impossible.
     Plugin { entry: EntryId, what: String },
 }
 
-/// What the client gets instead of the API server's answer.
+/// The reaction that the client gets instead of the API server's answer.
 pub(crate) enum Stop {
     Reply(Reply),
     Answer(verdict::Answer),
     Reset(Reset),
-    /// The port is closed for so long, and every client connection.
+    /// Closes the port for this time, and every client connection.
     RefuseConnections(Duration),
 }
 
@@ -68,13 +68,13 @@ impl From<Reply> for Stop {
     }
 }
 
-/// What the request phase decided.
+/// Decision of the request phase.
 pub(crate) enum RequestDecision {
     Proceed(Vec<Attributed>),
     Stop(Stop),
 }
 
-/// What the response phase decided.
+/// Decision of the response phase.
 enum ResponseDecision {
     Proceed {
         edits: Vec<ResponseEdit>,
@@ -99,12 +99,12 @@ impl Plugins {
         }
     }
 
-    /// Whether the chain that the request began with was the first.
+    /// Whether the request began under the pod's first chain.
     pub(crate) fn is_of_first_chain(&self) -> bool {
         self.snapshot.is_first()
     }
 
-    /// Asks every entry that subscribed to requests, with its delays.
+    /// Calls every entry that subscribed to requests, and waits for its delays.
     pub(crate) async fn on_request(&self) -> RequestDecision {
         let mut edits = Vec::new();
         for entry in self.snapshot.on_request(self.matched) {
@@ -136,13 +136,13 @@ impl Plugins {
         RequestDecision::Proceed(edits)
     }
 
-    /// An entry's edit could not be applied: what follows by its failure policy. `None`: leave its edits out.
+    /// Applies the failure policy of an entry whose edit could not be applied. Returns `None` if its edits are to be left out.
     fn reject_edit(&self, id: EntryId, what: String) -> Option<Reply> {
         let entry = self.snapshot.entries().iter().find(|entry| entry.id == id)?;
         self.answer_if_closed(entry, &self.instances.invalid(entry, what))
     }
 
-    /// The answer to a failed call if the entry is closed on failure.
+    /// The answer to a failed call, if the entry fails closed.
     fn answer_if_closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
         match entry.on_failure {
             FailurePolicy::Closed => {
@@ -163,7 +163,7 @@ impl Plugins {
         self.touches.borrow_mut().extend(touches);
     }
 
-    /// The view that these entries shape is another one now: the client is told 410.
+    /// Notes that the view shaped by these entries has changed, so the client gets a 410.
     pub(crate) fn expired(&self, shaping: impl Iterator<Item = EntryId>) {
         self.touch_once(shaping, Effect::Expired);
         let mut touches = self.touches.borrow_mut();
@@ -202,12 +202,12 @@ impl Plugins {
         })
     }
 
-    /// What was done to the request, for the access log; empty: nothing.
+    /// Describes what plugins did to the request, for the access log; empty if they did nothing.
     pub(crate) fn describe(&self) -> String {
         touched::describe(self.told(&self.touches.borrow()))
     }
 
-    /// The same for `/status`.
+    /// Notes what plugins did to the request, for `/status`.
     pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
         let touches = self.touches.borrow();
         if !touches.is_empty() {
@@ -215,8 +215,8 @@ impl Plugins {
         }
     }
 
-    /// What `apply` makes of the edits; those of headers are applied here. An entry whose edit is impossible is left out, or
-    /// answers for the request.
+    /// Applies the edits: `apply` handles all but those of headers, which are applied here. An entry whose edit is impossible is left out,
+    /// or answers the request, as its failure policy says.
     pub(crate) fn apply_edits<T>(
         &self,
         edits: &mut Vec<Attributed>,
@@ -233,13 +233,13 @@ impl Plugins {
                 },
             }
         };
-        // Only now: what an entry that is left out wanted to set must not stay.
+        // Headers are set last, because those of an entry that is left out must not stay.
         edit_headers(headers, edits);
         self.touch_once(edits.iter().map(|(entry, _)| *entry), Effect::Edited);
         Ok(edited)
     }
 
-    /// The response phase: edits the head, and tells how the body is to be shaped.
+    /// Runs the response phase: edits the head, and returns how the body is to be shaped.
     pub(crate) async fn edit_response(
         &self,
         head: &mut response::Parts,
@@ -261,7 +261,7 @@ impl Plugins {
         }
     }
 
-    /// Asks every entry that subscribed to responses, last first.
+    /// Calls every entry that subscribed to responses, last first.
     async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
         let mut edits = Vec::new();
         let mut shapes = Vec::new();
@@ -294,16 +294,16 @@ impl Plugins {
         ResponseDecision::Proceed { edits, shapes }
     }
 
-    /// Whether anybody wants to see the response head.
+    /// Whether any entry subscribed to the response.
     fn wants_response(&self) -> bool {
         self.snapshot.on_response(self.matched).next().is_some()
     }
 
-    /// Tells every entry that subscribed to it how the request ended, and gives back the places that it held. A fault here
+    /// Reports the outcome of the request to every entry that subscribed to it, and releases the places that the request held. A fault here
     /// changes nothing for the client.
     pub(crate) fn on_complete(&self, outcome: &Outcome) {
         for entry in self.snapshot.on_complete(self.matched) {
-            // Already counted and logged by `call`.
+            // `call` has already counted and logged it.
             let _ = self
                 .instances
                 .call(entry, Phase::Complete, |it| it.on_complete(&self.view, outcome));
@@ -311,8 +311,8 @@ impl Plugins {
         self.view.memory.release();
     }
 
-    /// The edits that this chain would make to an open watch now, without effects. `None` if the answer would not be a
-    /// stream at all: refused, reset, or a closed entry that fails.
+    /// The edits that this chain would make to an open watch now, computed without effects. Returns `None` if the answer would not be a
+    /// stream at all: refused, reset, or a failure of an entry that fails closed.
     pub(crate) fn recheck(&self) -> Option<Vec<Attributed>> {
         let mut edits = Vec::new();
         for entry in self.snapshot.on_request(self.matched) {
@@ -335,7 +335,7 @@ impl Plugins {
     }
 }
 
-/// Sets and removes header fields, in order.
+/// Sets and removes header fields, in the order of the edits.
 fn edit_headers(headers: &mut HeaderMap, edits: &[Attributed]) {
     for (_, edit) in edits {
         match edit {

@@ -1,18 +1,17 @@
-//! When the last chain or request that holds an entry lets go of it, its live instances are of no use: worker threads, which have
-//! them, are told.
+//! Notifies worker threads when the last chain or request drops an entry, so that they end its live instances.
 
 use tokio::sync::watch;
 
-/// Tells of entries that are gone. Shared by who makes entries and who has instances of them.
+/// Notifies of entries that are gone. Shared by the code that makes entries and the owners of their instances.
 #[derive(Debug, Clone, Default)]
 pub struct Retirements(watch::Sender<()>);
 
-/// Part of an entry: dropped with it.
+/// Part of an entry, dropped with it.
 #[derive(Debug, Clone)]
 pub(super) struct RetirementGuard(watch::Sender<()>);
 
 impl Retirements {
-    /// Changes whenever an entry has gone. Which one, a `Weak` to it tells.
+    /// Changes whenever an entry is gone. Subscribers find out which one through a `Weak` reference to it.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<()> {
         self.0.subscribe()
@@ -25,7 +24,7 @@ impl Retirements {
 
 impl Drop for RetirementGuard {
     fn drop(&mut self) {
-        // Its `Arc` counts no holder any more when the fields of an entry are dropped.
+        // When an entry's fields are dropped, its `Arc` has no holders any more.
         self.0.send_replace(());
     }
 }

@@ -1,6 +1,6 @@
-//! A chain as it is in force: immutable, swapped whole, kept by each request to its end.
+//! A chain in force: immutable, swapped as a whole, kept by each request to its end.
 //!
-//! Leaves making one to `build.rs`, swapping to `handle.rs`, and running its plugins to others.
+//! Leaves building to `build.rs`, swapping to `handle.rs`, and running its plugins to others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,60 +16,58 @@ use super::tally::Tally;
 use crate::plugin::verdict::Subscription;
 use crate::wasm;
 
-/// A plugin at work, as the requests of one chain see it.
+/// A configured plugin, as the requests of one chain see it.
 pub struct Entry {
-    /// Names what a worker thread's instance was made of. An entry that comes again in a later chain with the same plugin,
-    /// settings and limits keeps its id, and so its live instances.
+    /// Identifies the build of a worker thread's instance. An entry that appears again in a later chain with the same plugin, settings and
+    /// limits keeps its id, and so its live instances.
     pub id: EntryId,
-    /// Its name in the document.
+    /// Name in the document.
     pub name: String,
     pub order: i32,
-    /// What becomes of a request when the plugin fails.
+    /// Whether a request goes on when the plugin fails.
     pub on_failure: FailurePolicy,
-    /// Digest of the plugin.
     pub digest: Digest,
-    /// Hash of the settings.
     pub settings_hash: String,
     pub plugin: Arc<wasm::Plugin>,
-    /// What an instance is started with.
+    /// Configuration that an instance is started with.
     pub config: Arc<wasm::EntryConfig>,
-    /// What survives a reload.
+    /// State that later chains with this entry keep.
     pub state: Arc<wasm::EntryState>,
-    /// Bytes of memory of an instance that has just been configured.
+    /// Memory of an instance that has just been configured, in bytes.
     pub start_bytes: usize,
-    /// What the plugin wants to see.
+    /// The requests and phases that the plugin wants to see.
     pub subscription: Subscription,
     /// The subscription's rules, compiled.
     pub matcher: Matcher,
-    /// Whether it may be called.
+    /// Quarantine state.
     pub health: Arc<Health>,
-    /// Tells that no chain and no request holds it any more.
+    /// Dropped with the last chain or request that uses the entry.
     pub(super) retirement: RetirementGuard,
 }
 
-/// See [`Entry::id`]. Never used twice in a process.
+/// See [`Entry::id`]. Unique within the process, and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId(u64);
 
 impl EntryId {
-    /// One that was never used before.
+    /// A new id.
     pub(crate) fn unused() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// A chain as it is in force.
+/// A chain in force, or about to be.
 pub struct Snapshot {
     /// The document's generation; 0: no document yet.
     pub generation: u64,
     /// Digest of the document's bytes; `None`: no document yet.
     pub document: Option<Digest>,
-    /// Whatever clients have read before, they have read under it: no other chain was in force.
+    /// No other chain was in force before: nothing that clients have cached is stale.
     pub(super) is_first: bool,
     entries: Vec<Arc<Entry>>,
     index: Index,
-    /// Requests that began under it.
+    /// Counts the requests that began under this chain.
     pub(super) tally: Arc<Tally>,
 }
 
@@ -83,7 +81,7 @@ impl Snapshot {
         }
     }
 
-    /// The chain of a document. The caller has checked that there are at most [`MAX_ENTRIES_PER_POD`] entries.
+    /// Builds the chain of a document. The caller has checked that there are at most [`MAX_ENTRIES_PER_POD`] entries.
     pub(crate) fn new(generation: u64, document: Digest, entries: Vec<Arc<Entry>>) -> Self {
         Self::of(generation, Some(document), entries)
     }
@@ -102,47 +100,47 @@ impl Snapshot {
         }
     }
 
-    /// Whether no other chain was in force before it.
+    /// Whether no other chain was in force before.
     #[must_use]
     pub const fn is_first(&self) -> bool {
         self.is_first
     }
 
-    /// All entries, in order.
+    /// All entries, in the order of the chain.
     #[must_use]
     pub fn entries(&self) -> &[Arc<Entry>] {
         &self.entries
     }
 
-    /// Whether the entry is one of this chain's.
+    /// Whether the chain has an entry with this id.
     pub(crate) fn has(&self, id: EntryId) -> bool {
         self.entries.iter().any(|entry| entry.id == id)
     }
 
-    /// Whether one of the entries has this name, or with a slash at its end, one below it.
+    /// Whether an entry has this name. A name that ends with a slash stands for any entry below it.
     pub(super) fn has_entry(&self, name: &str) -> bool {
         let is_below = |entry: &str| name.ends_with('/') && entry.starts_with(name);
         let mut entries = self.entries.iter();
         entries.any(|entry| entry.name == name || is_below(&entry.name))
     }
 
-    /// The entries that want a request, in any phase. Allocates nothing.
+    /// The entries that want a request, in any phase. Does not allocate.
     pub fn matching(&self, query: &MatchQuery<'_>) -> Matched {
         self.index
             .matching(query, |at| self.entries.get(at).map(|entry| &entry.matcher))
     }
 
-    /// Those of them that want `on-request`, in the order in which they are called.
+    /// The matched entries that subscribe to `on-request`, in calling order.
     pub fn on_request(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
         self.at(self.index.on_request(matched))
     }
 
-    /// Those of them that want `on-response`, in the order in which they are called: the reverse of the chain's.
+    /// The matched entries that subscribe to `on-response`, in calling order: the reverse of the chain's.
     pub fn on_response(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
         self.at(self.index.on_response(matched)).rev()
     }
 
-    /// Those of them that want `on-complete`, in the order of the chain.
+    /// The matched entries that subscribe to `on-complete`, in the order of the chain.
     pub fn on_complete(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
         self.at(self.index.on_complete(matched))
     }
@@ -151,7 +149,6 @@ impl Snapshot {
         matched.positions().filter_map(|at| self.entries.get(at))
     }
 
-    /// The entry of that name.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<&Arc<Entry>> {
         self.entries.iter().find(|entry| entry.name == name)

@@ -1,7 +1,7 @@
-//! From a mounted directory to a snapshot: everything is checked before anything is changed.
+//! Loads a mounted directory into a snapshot; checks everything before it changes anything.
 //!
-//! Order: signature before anything is parsed, namespace and generation before anything is loaded, all entries before any
-//! is used. Leaves when to look again to `watch.rs`.
+//! Order: the signature is checked before anything is parsed, namespace and generation before anything is loaded, all entries before any is
+//! used. Leaves when to read again to `watch.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,28 +17,28 @@ use super::labels::{self, MAX_LABELS_BYTES};
 use super::past::Past;
 use super::snapshot::Snapshot;
 
-/// How often a directory is read again at once, because it changed meanwhile. Kubelet swaps once a minute at most, but
-/// an impatient hand is faster.
+/// How often a directory is read again at once, because it changed meanwhile. Kubelet swaps once a minute at most; a person who edits files
+/// may be faster.
 const ATTEMPTS: usize = 5;
 
-/// Where a chain comes from.
+/// Location and identity that a chain is loaded for.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The directory with the document and the plugins.
+    /// Directory with the document and the plugins.
     pub directory: PathBuf,
     pub labels: Labels,
-    /// Who may sign a document; `None`: signatures are not looked at.
+    /// Keys that may sign a document; `None` disables the check of signatures.
     pub public_keys: Option<PublicKeys>,
     /// The pod's namespace; a document for another is refused.
     pub namespace: String,
 }
 
-/// Where the pod's labels come from.
+/// Source of the pod's labels.
 #[derive(Debug, Clone)]
 pub enum Labels {
-    /// A file as kubelet writes it for a downward-API volume; read anew each time.
+    /// A file as kubelet writes it for a downward-API volume; read again each time.
     File(PathBuf),
-    /// They are known and never change: no pod.
+    /// Labels that never change, for a sidecar outside a pod.
     Fixed(BTreeMap<String, String>),
 }
 
@@ -48,17 +48,17 @@ pub struct Source {
     past: Past,
 }
 
-/// A look at the directory that may have brought a new chain.
+/// Result of reading the directory, which may hold a new chain.
 pub(super) struct Look {
-    /// What was seen; the same again means the same result.
+    /// The input that was read; the same input leads to the same result.
     pub(super) seen: Seen,
-    /// The document's generation, as far as it could be trusted.
+    /// The document's generation, as far as it can be trusted.
     pub(super) generation: Option<u64>,
-    /// A new snapshot, none if what is there is in force already, or why it is refused.
+    /// A new snapshot, `None` if the directory holds the chain in force, or the reason for refusing it.
     pub(super) result: Result<Option<Arc<Snapshot>>, Error>,
 }
 
-/// What a look depends on. Errors as text: another error is something new to tell.
+/// The input on which a `Look` depends. Errors are kept as text: a different error is reported again.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     fingerprint: Fingerprint,
@@ -67,23 +67,22 @@ pub(super) struct Seen {
 }
 
 impl Source {
-    /// A source that loads plugins with this host.
     #[must_use]
     pub const fn new(place: Place, host: Host, past: Past) -> Self {
         Self { place, host, past }
     }
 
-    /// Looks at the directory once. `Ok(None)`: what is there is in force already.
+    /// Reads the directory once. Returns `Ok(None)` if it holds the chain that is in force.
     ///
     /// Blocks, maybe for as long as compiling takes; see [`super::watch::run`] for the loop around it.
     ///
     /// # Errors
-    /// Why what is there can't come into force.
+    /// The reason why the chain in the directory cannot come into force.
     pub fn load(&self, previous: &Snapshot) -> Result<Option<Arc<Snapshot>>, Error> {
         self.look(previous, None).map_or(Ok(None), |look| look.result)
     }
 
-    /// Like [`Self::load`]; `None` if there is nothing but what was seen before.
+    /// Like [`Self::load`], but returns `None` if the directory holds only what was seen before.
     pub(super) fn look(&self, previous: &Snapshot, before: Option<&Seen>) -> Option<Look> {
         let mut look = self.look_once(previous, before)?;
         for _ in 1..ATTEMPTS {
@@ -114,7 +113,7 @@ impl Source {
         let mut generation = None;
         let mut result =
             document.and_then(|document| self.check(&document, labels?, &version, previous, &mut generation));
-        // Whatever came out of it is worth nothing if it was read from two versions.
+        // The result is invalid if it was read from two versions.
         if !version.is_current() {
             result = Err(Error::Changing {
                 directory: self.place.directory.clone(),

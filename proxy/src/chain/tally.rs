@@ -1,7 +1,7 @@
-//! Which requests are under way under which chain, so that `/status` can tell when the last one of an earlier chain is over.
+//! Counts the requests in flight under each chain, so that `/status` can report when the last one of an earlier chain has ended.
 //!
-//! Each chain has a [`Tally`], each worker thread a lane in it: a request costs two additions to memory that no other
-//! thread writes, no lock and no allocation. That none is missed is `ChainHandle::enter`'s.
+//! Each chain has a [`Tally`], and each worker thread a lane in it: a request costs two additions to memory that no other thread writes, no
+//! lock and no allocation. `ChainHandle::enter` ensures that no request is missed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,24 +12,23 @@ use std::time::Duration;
 use ctrlmesh_contract::status::InFlight;
 use tokio::time::Instant;
 
-/// Lanes of a tally. More worker threads than these share lanes, which costs time and nothing else.
+/// Lanes of a tally. More worker threads than this share lanes, which only costs time.
 const LANES: usize = 16;
 
-/// A write counts for so long after the API server has given it up: what etcd was given by then ends within etcd's own limit
+/// A lost write counts for this long after the API server has given it up: etcd ends what it received by then within its own limit
 /// (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of 1 s).
 pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A request that may change objects.
     Write,
-    /// A list, from its head to the end of its answer.
+    /// A list, from its head to the end of its response.
     List,
     /// A watch, from its head to the end of its stream.
     Watch,
 }
 
-/// The requests under way under one chain.
+/// The requests in flight under one chain.
 #[derive(Debug)]
 pub(crate) struct Tally {
     since: Instant,
@@ -43,7 +42,7 @@ struct Lane {
     writes: AtomicU64,
     lists: AtomicU64,
     watches: AtomicU64,
-    /// In milliseconds of the tally: until then a write that is lost may still be carried out.
+    /// Milliseconds of the tally's clock until which a lost write may still be carried out.
     unsettled: AtomicU64,
 }
 
@@ -55,7 +54,7 @@ impl Tally {
         })
     }
 
-    /// What a process that has ended may have left: its connections broke with it, so the API server gives up what it was
+    /// A tally for the writes of an ended process. Its connections broke when it ended, so the API server gives up the writes it was
     /// carrying out for it.
     pub(crate) fn left_behind() -> Arc<Self> {
         let tally = Self::new();
@@ -63,10 +62,10 @@ impl Tally {
         tally
     }
 
-    /// How many are under way. Of writes that are lost each lane counts the last.
+    /// Number of requests in flight. Of lost writes, each lane counts only the last.
     ///
-    /// Lane by lane, not at one moment: once no request can be added any more, none that is still under way at the end of
-    /// this call is left out.
+    /// Lanes are read one after the other, not at one moment. Once no request can be added any more, a request that is still in flight at
+    /// the end of this call is always included.
     pub(crate) fn sum(&self) -> InFlight {
         let now = self.millis(Instant::now());
         let mut sum = InFlight::default();
@@ -74,7 +73,7 @@ impl Tally {
             sum.lists += lane.lists.load(Ordering::Acquire);
             sum.watches += lane.watches.load(Ordering::Acquire);
             sum.writes += lane.writes.load(Ordering::Acquire);
-            // After the count: who leaves it as lost has set this before.
+            // Read after the count: a request that leaves the count as lost has set this before.
             sum.writes += u64::from(lane.unsettled.load(Ordering::Acquire) > now);
         }
         sum
@@ -85,11 +84,11 @@ impl Tally {
     }
 }
 
-/// A worker thread's way to the tallies.
+/// A worker thread's access to the tallies.
 #[derive(Debug)]
 pub(crate) struct Counter {
     lane: usize,
-    /// In the tally that was used last: the next request finds it without touching what threads share.
+    /// Seat in the tally that was used last: the next request finds it without touching memory that threads share.
     seat: RefCell<Option<Rc<Seat>>>,
 }
 
@@ -101,7 +100,6 @@ struct Seat {
 }
 
 impl Counter {
-    /// The counter of the worker with this number.
     pub(crate) const fn new(worker: usize) -> Self {
         Self {
             lane: worker % LANES,
@@ -133,7 +131,7 @@ impl Counter {
     }
 }
 
-/// A request that counts as under way until this is dropped.
+/// A request that counts as in flight until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     seat: Rc<Seat>,
@@ -153,8 +151,8 @@ impl Ticket {
         })
     }
 
-    /// It was sent, and nothing says that it is over: it may be carried out until the API server has given it up and some time
-    /// after that.
+    /// Marks a request that was sent and whose outcome is unknown: it may be carried out until some time after the API server has given it
+    /// up.
     pub(crate) fn lost(self, given_up: Instant) {
         let until = self.seat.tally.millis(given_up + UNSETTLED);
         if let Some(lane) = self.lane() {

@@ -1,4 +1,4 @@
-//! What the tests of the chain share: a mounted volume as kubelet makes it, documents, and a host with real plugins.
+//! Helpers of the chain's tests: a mounted volume as kubelet makes it, documents, and a host with real plugins.
 
 pub(crate) mod mount;
 
@@ -23,7 +23,7 @@ pub(crate) fn guest(name: &str) -> &'static [u8] {
     ctrlmesh_plugins_builtin::guests::get(name).unwrap_or_else(|| panic!("there is no guest {name}"))
 }
 
-/// Says what its settings say, and accepts any.
+/// A guest whose behaviour is scripted by its settings, and which accepts any settings.
 pub(crate) fn scripted() -> &'static [u8] {
     guest("scripted")
 }
@@ -33,7 +33,7 @@ pub(crate) fn entry(name: &str, plugin: &[u8]) -> Value {
     json!({"name": name, "plugin": Digest::of(plugin).to_string()})
 }
 
-/// An entry with one more field.
+/// The entry with one more field.
 pub(crate) fn with(mut entry: Value, field: &str, value: Value) -> Value {
     entry[field] = value;
     entry
@@ -53,12 +53,12 @@ pub(crate) fn files_of(document: Vec<u8>, plugins: &[&[u8]]) -> Vec<(String, Vec
         .collect()
 }
 
-/// A plugin file: named for `named`, with `content` inside.
+/// A plugin file whose name has the digest of `named`, with `content` inside.
 pub(crate) fn plugin(named: &[u8], content: &[u8]) -> (String, Vec<u8>) {
     (plugin_file::name(&Digest::of(named), Encoding::Plain), content.to_vec())
 }
 
-/// Where everything is as it should be.
+/// A `Place` whose input is valid.
 pub(crate) fn place(directory: &Path) -> Place {
     Place {
         directory: directory.to_owned(),
@@ -68,7 +68,7 @@ pub(crate) fn place(directory: &Path) -> Place {
     }
 }
 
-/// A place with a labels file.
+/// The same with a labels file.
 pub(crate) fn place_with_labels(directory: &Path, labels: PathBuf) -> Place {
     Place {
         labels: Labels::File(labels),
@@ -81,7 +81,7 @@ pub(crate) fn source(place: Place) -> Source {
     source_after(place, Past::unknown())
 }
 
-/// A source that knows of sidecars before.
+/// A source for a sidecar with predecessors.
 pub(crate) fn source_after(place: Place, past: Past) -> Source {
     Source::new(place, host(), past)
 }
@@ -114,7 +114,7 @@ fn compiler() -> Compiler {
 
 struct Shared {
     engine: Arc<Engine>,
-    /// The engine keeps no plugin that nobody holds; held, it is compiled once for all tests.
+    /// Keeps plugins alive, because the engine drops those without a holder: so each is compiled once for all tests.
     _held: Vec<Arc<Plugin>>,
 }
 

@@ -1,7 +1,7 @@
-//! What plugins did to requests: of one request while it lives, and of the last ones for `/status`.
+//! Records what plugins did to requests: for one request while it lives, and for the last ones in `/status`.
 //!
-//! Guarantees: the words come from a closed set, and nothing secret is kept: no query, no header, no body, and of external
-//! requests no path, for that is where some services have their tokens.
+//! Guarantees: the words come from a closed set, and nothing secret is kept: no query, no header and no body. Paths of external requests
+//! are not kept either, because some services carry tokens in them.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -15,27 +15,27 @@ use crate::plugin::verdict::Traffic;
 use crate::plugin::view::{RequestView, printable};
 use crate::timestamp::rfc3339;
 
-/// Rows of `/status`. A request that is repeated takes one.
+/// Maximum number of rows in `/status`. A request that is repeated takes one.
 const MAX_ROWS: usize = 32;
-/// Bytes of a request's name.
+/// Maximum length of a request's name, in bytes.
 const MAX_REQUEST_BYTES: usize = 256;
 
-/// What was done to a request.
+/// Effect of plugins on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Its target, its header or the response's header was changed.
+    /// The request's target, its headers or the response's headers were changed.
     Edited,
-    /// It, or its response, was held back.
+    /// The request or its response was delayed.
     Delayed,
-    /// It was answered in the API server's place.
+    /// A plugin answered in place of the API server.
     Refused,
-    /// It was broken off, or its response was.
+    /// A plugin broke off the request or its response.
     Faulted,
-    /// It was carried out, and its answer withheld.
+    /// The request was carried out, and its response withheld.
     Lost,
     /// A watch, or a page of a list, was ended with 410.
     Expired,
-    /// The plugin itself failed, and its entry is closed on failure.
+    /// The plugin itself failed, and its entry fails closed.
     Failed,
 }
 
@@ -53,17 +53,17 @@ impl Effect {
     }
 }
 
-/// One thing that was done to a request.
+/// One effect on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Touch {
-    /// `None`: a new chain as a whole.
+    /// `None` stands for a new chain as a whole.
     pub(crate) entry: Option<EntryId>,
-    /// The entry's rule; empty: the plugin names none.
+    /// The entry's rule; empty if the plugin names none.
     pub(crate) rule: String,
     pub(crate) effect: Effect,
 }
 
-/// The same with the entry's name, as people are told of it.
+/// The same with the entry's name, for display.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NamedTouch<'a> {
     pub(crate) entry: &'a str,
@@ -85,7 +85,7 @@ pub(crate) fn describe<'a>(told: impl Iterator<Item = NamedTouch<'a>>) -> String
     text
 }
 
-/// The last requests that plugins did something to. Locked for a moment by each of those, and by who asks.
+/// The last requests that plugins had an effect on. Each of those requests, and each reader, locks it for a moment.
 #[derive(Debug, Default)]
 pub(crate) struct TouchedRequests(Mutex<VecDeque<Row>>);
 
@@ -101,8 +101,8 @@ struct Row {
 }
 
 impl TouchedRequests {
-    /// Notes what was done to a request. The same again is counted; so are edits of an entry, whatever they are of, for a
-    /// shard edits every list.
+    /// Notes the effects on a request. Equal effects are counted in one row. All edits of an entry share a row whatever they change,
+    /// because a shard edits every list.
     pub(crate) fn note<'a>(&self, told: impl Iterator<Item = NamedTouch<'a>>, view: &RequestView, status: u16) {
         let request = request(view);
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ impl TouchedRequests {
     }
 }
 
-/// `update deployments.apps/status shop/web`, `get /healthz`, `CONNECT example.com:443`.
+/// Examples: `update deployments.apps/status shop/web`, `get /healthz`, `CONNECT example.com:443`.
 fn request(view: &RequestView) -> String {
     if view.traffic == Traffic::External {
         return printable(

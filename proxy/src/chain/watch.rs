@@ -1,6 +1,6 @@
-//! Keeps the chain up to date: when to look at the directory, and what to do with what was found.
+//! Keeps the chain up to date: decides when to read the directory, and applies or refuses the result.
 //!
-//! Leaves what is in the directory to `source.rs`, and noticing changes to `directory_watch.rs`.
+//! Leaves the directory's content to `source.rs`, and noticing changes to `directory_watch.rs`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use super::handle::ChainHandle;
 use super::snapshot::Snapshot;
 use super::source::{Labels, Look, Seen, Source};
 
-/// Called with each new chain before it comes into force, so that worker threads can make their instances of its plugins.
-/// An error refuses the chain.
+/// Called with each new chain before it comes into force, so that worker threads can start instances of its plugins. An error refuses the
+/// chain.
 pub type Prepare = Arc<dyn Fn(Arc<Snapshot>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// How long things may take.
+/// Intervals and time limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// The directory is read again after so long without a change.
+    /// The directory is read again after this time without a change.
     pub poll: Duration,
-    /// It is read again so soon after a failure that may pass by itself.
+    /// The directory is read again after this time if a failure may be transient.
     pub retry: Duration,
-    /// Worker threads take a chain over within this time. They do it between requests.
+    /// Worker threads must take over a chain within this time. They do it between requests.
     pub prepare: Duration,
 }
 
@@ -41,9 +41,9 @@ impl Default for Timing {
     }
 }
 
-/// Keeps the chain up to date until cancelled: looks at once, after each change, and now and then.
+/// Keeps the chain up to date until cancelled: reads the directory at once, after each change, and periodically.
 ///
-/// Never fails: what is wrong is noted in the handle, and the last good chain goes on.
+/// Never fails: errors are recorded in the handle, and the last good chain stays in force.
 pub async fn run(
     source: Source,
     handle: Arc<ChainHandle>,
@@ -51,7 +51,7 @@ pub async fn run(
     timing: Timing,
     cancel: CancellationToken,
 ) {
-    // Before the first look, so that nothing that changes meanwhile is missed.
+    // Created before the first read, so that no change in between is missed.
     let mut watch = DirectoryWatch::new(directories(&source));
     let mut updater = Updater::new(source, handle, prepare, timing);
     let keep_up = async {
@@ -79,7 +79,7 @@ fn directories(source: &Source) -> Vec<&Path> {
     [place.directory.as_path()].into_iter().chain(labels).collect()
 }
 
-/// Whether it is worth while to look again before something changes.
+/// Whether another attempt is useful before something changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Settled,
@@ -91,7 +91,7 @@ struct Updater {
     handle: Arc<ChainHandle>,
     prepare: Prepare,
     timing: Timing,
-    /// What was refused last, for good: it is not tried (and complained about) again until something changes.
+    /// The input that was refused last, permanently: it is not tried (and logged) again until something changes.
     refused: Option<Seen>,
 }
 
@@ -106,7 +106,7 @@ impl Updater {
         }
     }
 
-    /// Looks once, and puts into force what is good.
+    /// Reads the directory once, and puts a valid new chain into force.
     async fn update(&mut self) -> Outcome {
         let previous = self.handle.current();
         let (source, before) = (Arc::clone(&self.source), self.refused.take());
@@ -133,7 +133,7 @@ impl Updater {
             }
             Err(error) => Err(error),
         };
-        // State of entries that are gone, or that were tried in vain.
+        // Drops the state of entries that are gone, or that were tried in vain.
         let current = self.handle.current();
         self.source.host().states.retain(|name| current.entry(name).is_some());
         let Err(error) = result else { return Outcome::Settled };

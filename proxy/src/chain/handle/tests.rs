@@ -25,7 +25,7 @@ fn in_flight(writes: u64, lists: u64, watches: u64) -> InFlight {
     }
 }
 
-/// Generation in force, and what is under way under earlier ones.
+/// Generation in force, and requests in flight under earlier chains.
 fn told(handle: &ChainHandle) -> (u64, InFlight) {
     let chain = handle.status().chain;
     (chain.generation, chain.earlier)
@@ -98,10 +98,10 @@ fn request_gets_chain_that_comes_while_it_begins() {
     drop(ticket);
 }
 
-/// Of a worker that has no request under way.
+/// Marks a worker without a request in flight.
 const IDLE: u64 = u64::MAX;
 
-/// Begins and ends requests until `stop`; `under` says under which generation, while one is under way.
+/// Begins and ends requests until `stop`. While one is in flight, `under` holds its generation.
 fn work(handle: &ChainHandle, worker: usize, under: &AtomicU64, stop: &AtomicBool) {
     let counter = Counter::new(worker);
     while !stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The matcher against a naive one, which follows the text of `match-rule` in `wit/types.wit` word by word.
+//! Compares the matcher with a naive one, which follows the text of `match-rule` in `wit/types.wit` word by word.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -7,8 +7,8 @@ use super::*;
 
 pub(crate) const TRAFFIC_LIST: [Traffic; TRAFFICS] = [Traffic::Api, Traffic::Webhook, Traffic::External];
 
-/// "`*` alone means any, a `*` at the end of a value matches any rest, and a `*` at its beginning any start", tried on every
-/// substring of the text.
+/// "`*` alone means any, a `*` at the end of a value matches any rest, and a `*` at its beginning any start", tried on every substring of
+/// the text.
 fn naive_value(pattern: &str, text: &str) -> bool {
     let cuts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let starts = if pattern.starts_with('*') {
@@ -32,7 +32,7 @@ fn naive_field(patterns: &[String], text: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| naive_value(pattern, text))
 }
 
-/// Every field that is set must match.
+/// All fields that are set must match.
 pub(crate) fn naive(subscription: &Subscription, query: &MatchQuery<'_>) -> bool {
     subscription.rules.iter().any(|rule| {
         (rule.traffic.is_empty() || rule.traffic.contains(&query.traffic))
@@ -84,7 +84,7 @@ prop_compose! {
     }
 }
 
-/// The words of a request, owned.
+/// The text of a request, owned.
 #[derive(Debug, Clone)]
 pub(crate) struct Words {
     traffic: Traffic,

@@ -1,4 +1,4 @@
-//! What a verdict does to a request, and by which rule of the entry. Pure. Edits are told of when they are applied.
+//! Derives the effect of a verdict on a request, and the rule of the entry behind it. Pure. Edits are noted when they are applied.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::plugin::view::{NamedRule, Part};
 
 type Done = Vec<(String, Effect)>;
 
-/// What a verdict on a request does.
+/// Effect of a verdict on a request.
 pub(super) fn of_request(verdict: &RequestVerdict, named: Vec<NamedRule>) -> Done {
     let (effect, cause) = match &verdict.action {
         RequestAction::Proceed(_) => (None, None),
@@ -19,7 +19,7 @@ pub(super) fn of_request(verdict: &RequestVerdict, named: Vec<NamedRule>) -> Don
     done_by(verdict.delay, effect.into_iter(), cause, named)
 }
 
-/// What a verdict on a response does.
+/// Effect of a verdict on a response.
 pub(super) fn of_response(verdict: &ResponseVerdict, named: Vec<NamedRule>) -> Done {
     let (effect, cause) = match &verdict.action {
         ResponseAction::Proceed { edits, body } => {
@@ -48,7 +48,7 @@ pub(super) fn of_response(verdict: &ResponseVerdict, named: Vec<NamedRule>) -> D
     done_by(verdict.delay, std::iter::once(effect), cause, named)
 }
 
-/// `cause`: what a refusal gives as its cause, if no rule is named.
+/// `cause` is the cause that a refusal gives, used if the plugin names no rule.
 fn done_by(delay: Duration, effect: impl Iterator<Item = Effect>, cause: Option<&str>, named: Vec<NamedRule>) -> Done {
     let rules = |part: Part| -> Vec<&str> {
         let rules = named.iter().filter(|rule| rule.decides == part);

@@ -1,5 +1,5 @@
-//! A volume as kubelet writes it (`pkg/volume/util/atomic_writer.go`): each version in a directory of its own, `..data`
-//! swapped by a rename, a symlink through it for each file, the old version removed.
+//! A volume as kubelet writes it (`pkg/volume/util/atomic_writer.go`): each version has its own directory, `..data` is swapped by a rename,
+//! each file is a symlink through it, and the old version is removed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ impl Mount {
         self.root.path()
     }
 
-    /// Publishes these files, and no others.
+    /// Publishes these files as the next version, and no others.
     pub(crate) fn publish<N: Into<String>>(&mut self, files: impl IntoIterator<Item = (N, Vec<u8>)>) {
         let old = self.version_name();
         self.version += 1;

@@ -1,4 +1,4 @@
-//! From files to the chain in force: what comes into force, what is refused and how that is told, what survives.
+//! From files to the chain in force: accepted chains, refused chains and their status, and state that outlives a reload.
 
 mod refused;
 mod running;
@@ -22,17 +22,17 @@ use super::super::{Admission, Metrics, Past, Place};
 use super::*;
 use crate::wasm::{Fault, Origin, Phase};
 
-/// Far above what a busy machine needs; a test that waits so long has failed.
+/// Far above what a busy machine needs; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nothing happens by itself: only a change in the directory makes a difference.
+/// Disables polling and retries, so that only a change in the directory has an effect.
 const NO_POLL: Timing = Timing {
     poll: PATIENCE,
     retry: PATIENCE,
     prepare: PATIENCE,
 };
 
-/// Looks when it is told to.
+/// Reads the directory only on demand.
 struct Fixture {
     mount: Mount,
     registry: Registry,
@@ -48,7 +48,7 @@ impl Fixture {
         Self::of(change, Past::unknown())
     }
 
-    /// Of a sidecar that is not the pod's first.
+    /// A fixture of a sidecar that has predecessors.
     fn after(past: Past) -> Self {
         Self::of(|_| {}, past)
     }

@@ -1,4 +1,4 @@
-//! Bad input of every kind: refused with a message that says what to do, while the last good chain goes on.
+//! Invalid input of every kind is refused with a message that says what to do, while the last good chain stays in force.
 
 use ctrlmesh_contract::signature::SigningKey;
 use ctrlmesh_contract::{Digest, plugin_file};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::super::super::tests::{guest, plugin};
 use super::*;
 
-/// What is published over a good chain of generation 5, and what is said of it.
+/// Files that are published over a good chain of generation 5, and the expected refusal.
 struct Case {
     name: &'static str,
     files: Vec<(String, Vec<u8>)>,
@@ -29,7 +29,7 @@ fn good() -> Vec<(String, Vec<u8>)> {
     files_of(document(5, &[entry("good", scripted())]), &[scripted()])
 }
 
-/// A higher generation with one entry more, which runs this plugin out of this file.
+/// Files of a higher generation with one more entry, which runs this plugin out of this file.
 fn more(named: &[u8], file: (String, Vec<u8>)) -> Vec<(String, Vec<u8>)> {
     let entries = [entry("good", scripted()), entry("bad", named)];
     let mut files = files_of(document(6, &entries), &[scripted()]);
@@ -41,7 +41,7 @@ fn raw(document: impl Into<Vec<u8>>) -> Vec<(String, Vec<u8>)> {
     files_of(document.into(), &[scripted()])
 }
 
-/// A zstd file of that name with that content.
+/// A zstd file with the name for `named` and this content.
 fn packed(named: &[u8], content: Vec<u8>) -> (String, Vec<u8>) {
     (
         plugin_file::name(&Digest::of(named), plugin_file::Encoding::Zstd),
@@ -49,7 +49,7 @@ fn packed(named: &[u8], content: Vec<u8>) -> (String, Vec<u8>) {
     )
 }
 
-/// Every case must leave the chain of generation 5 in force.
+/// Checks that each case leaves the chain of generation 5 in force.
 async fn check(cases: Vec<Case>) {
     let mut fixture = Fixture::new();
     fixture.publish(good()).await;

@@ -1,10 +1,9 @@
-//! The whole loop on a directory that changes as kubelet changes it.
+//! Runs the whole loop on a directory that changes as kubelet changes it.
 
 use tokio::task::JoinHandle;
 
 use super::*;
 
-/// The whole loop on a directory.
 struct Running {
     mount: Mount,
     handle: Arc<ChainHandle>,
