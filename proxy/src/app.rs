@@ -43,10 +43,10 @@ use descriptors::Descriptors;
 pub use ports::Addresses;
 use ports::{Bound, Ports};
 
-/// Connections waiting for a busy worker; the kernel's backlog holds the rest.
+/// Maximum number of tasks that wait for a busy worker; the kernel's backlog holds further connections.
 const WAITING_TASKS: usize = 64;
 
-/// A sidecar whose ports are bound.
+/// A sidecar whose ports are bound and which does not serve yet.
 pub struct App {
     settings: Settings,
     ports: Ports,
@@ -57,10 +57,10 @@ pub struct App {
 }
 
 impl App {
-    /// Makes the parts and binds the ports. Must run inside a tokio runtime.
+    /// Builds all parts and binds the ports. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// Anything that would keep the sidecar from working: settings, ports, kubeconfig, certificate.
+    /// Any problem with settings, ports, kubeconfig or certificate that would keep the sidecar from working.
     pub async fn build(settings: Settings) -> Result<Self, Error> {
         settings.validate().map_err(Error::Settings)?;
         let (bound, addresses) = Bound::new(&settings)?;
@@ -123,7 +123,7 @@ impl App {
     /// Serves until `stop`, then drains.
     ///
     /// # Errors
-    /// A thread can't be started, or requests had to be cut off at the end.
+    /// A thread cannot be started, or requests had to be cut off at the end.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             settings,
@@ -183,7 +183,7 @@ impl App {
     }
 }
 
-/// What plugins may use of the memory of this process.
+/// Memory that plugins may use of this process.
 fn guest_memory(settings: &Settings) -> GuestMemory {
     let Some(limit_bytes) = memory_limit::effective(settings.memory_limit) else {
         tracing::info!("no memory limit is set: plugins are limited by their entries alone");
@@ -195,7 +195,7 @@ fn guest_memory(settings: &Settings) -> GuestMemory {
     memory
 }
 
-/// Accepts from the first chain on, until draining.
+/// Accepts connections from the first chain on, until draining.
 async fn accept(port: accept::Port, workers: Vec<mpsc::Sender<Task>>, shared: Arc<Shared>, listening: Option<Guard>) {
     shared.chain.ready().await;
     drop(listening);
@@ -225,7 +225,7 @@ fn start_workers(settings: &Settings, server: &Arc<Server>) -> Result<Workers, E
     Ok((senders, threads))
 }
 
-/// Lets requests finish, up to the deadline; then ends them.
+/// Lets requests finish until the deadline, then cuts off the rest.
 async fn drain(
     settings: &Settings,
     shared: &Shared,
@@ -234,7 +234,7 @@ async fn drain(
     shared.drain.cancel();
     let joined = tokio::task::spawn_blocking(move || {
         for thread in threads {
-            // A worker that panicked has been reported by the panic itself.
+            // A panic in a worker has already been reported.
             let _ = thread.join();
         }
     });
@@ -250,10 +250,10 @@ async fn drain(
     forced
 }
 
-/// Has every worker start the instances of a chain that is about to come into force.
+/// Makes every worker start the instances of a chain that is about to come into force.
 ///
 /// # Errors
-/// The first worker that could not.
+/// The first worker that failed.
 pub(crate) async fn prepare(workers: &[mpsc::Sender<Task>], snapshot: &Arc<Snapshot>) -> Result<(), String> {
     let mut answers = Vec::new();
     for worker in workers {
@@ -270,7 +270,7 @@ pub(crate) async fn prepare(workers: &[mpsc::Sender<Task>], snapshot: &Arc<Snaps
     Ok(())
 }
 
-/// Has every worker end the instances of all entries but these.
+/// Makes every worker end the instances of all entries but these.
 pub(crate) async fn make_room(workers: &[mpsc::Sender<Task>], kept: BTreeSet<EntryId>) {
     let kept = Arc::new(kept);
     let mut answers = Vec::new();
@@ -281,7 +281,7 @@ pub(crate) async fn make_room(workers: &[mpsc::Sender<Task>], kept: BTreeSet<Ent
         }
     }
     for answer in answers {
-        // A worker that is ending has no instances soon.
+        // A worker that is ending will have no instances soon.
         let _ = answer.await;
     }
 }

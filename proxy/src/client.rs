@@ -1,10 +1,10 @@
-//! What is remembered of the controller from one request to the next. Shared by all worker threads.
+//! Facts about the controller that are remembered from one request to the next. Shared by all worker threads.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `list_views` | the view that each client listed under, so that no watch resumes under another one |
 //! | `leader_locks` | which objects are locks of a leader election |
-//! | `leadership` | who leads, as the controller's own requests tell |
+//! | `leadership` | which pod leads, observed from the controller's own requests |
 
 pub(crate) mod leader_locks;
 pub(crate) mod leadership;

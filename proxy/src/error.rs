@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Why the sidecar does not start, or stops.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Settings that make no sense together.
+    /// Settings contradict each other.
     #[error("settings:\n{0}")]
     Settings(String),
     /// A port is taken, or the address is not this pod's.
@@ -14,38 +14,34 @@ pub enum Error {
     Bind {
         setting: &'static str,
         address: SocketAddr,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// The certificate for TLS clients.
+    /// The certificate for TLS clients is unusable.
     #[error("{}: {why}; it must be PEM, as in a Secret of type kubernetes.io/tls", path.display())]
     Tls {
         path: PathBuf,
-        /// What is wrong with it.
         why: String,
     },
-    /// The certificate authorities for external traffic.
+    /// The certificate authorities for external traffic are unusable.
     #[error("--external-ca-file (CTRLMESH_EXTERNAL_CA_FILE): {}: {why}; it must hold CA certificates as PEM", path.display())]
     ExternalCa {
         path: PathBuf,
-        /// What is wrong with it.
         why: String,
     },
-    /// The way to the API server.
+    /// The connection to the API server cannot be configured.
     #[error(transparent)]
     Upstream(#[from] crate::upstream::Error),
     #[error(transparent)]
     Wasm(#[from] crate::wasm::Error),
     #[error(transparent)]
     Chain(#[from] crate::chain::Error),
-    /// What the sidecar before has noted.
+    /// The state that an earlier sidecar left cannot be read or written.
     #[error("--state-dir (CTRLMESH_STATE_DIR): {}: {source}; it must be a directory that the sidecar may write to, as an emptyDir is", directory.display())]
     State {
         directory: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// The public key that chains must be signed with.
+    /// The public key for chains is invalid.
     #[error("--public-key (CTRLMESH_PUBLIC_KEY): {0}")]
     PublicKey(#[source] ctrlmesh_contract::Error),
     /// A thread could not be started.

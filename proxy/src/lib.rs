@@ -10,18 +10,18 @@
 //! | `commands` | what kubelet runs besides the sidecar: `wait-ready`, `init` |
 //! | `listen` | client connections: accepted, dealt to worker threads, served |
 //! | `external` | calls to other services: three ways in, where they may go, tunnels |
-//! | `error` | what keeps the sidecar from starting, or stops it |
+//! | `error` | errors that keep the sidecar from starting, or stop it |
 //! | `request` | **start here**: one request to the API server, top to bottom, in `request::handler` |
-//! | `stream` | bodies on their way: counted, renamed, shaped, watches ended when their view changes |
+//! | `stream` | bodies in transit: counted, renamed, shaped, watches ended when their view changes |
 //! | `observe` | metrics, the record of one request, the admin port, logs |
-//! | `client` | what is remembered of the controller between requests: list views, leader locks, who leads |
+//! | `client` | facts about the controller that are kept between requests: list views, leader locks, the leader |
 //! | `chain` | which plugins see which requests; their calls; how a new chain comes into force |
-//! | `wasm` | engine, compiler, plugin instances, what guests may ask for |
+//! | `wasm` | engine, compiler, plugin instances, functions for guests |
 //! | `respond` | every error as a Kubernetes `Status`: the only place that picks a status code |
-//! | `connection` | what a request shares with the client connection that it came on |
-//! | `plugin` | what plugins are shown and what they answer, as plain types |
+//! | `connection` | the client connection as its requests see it |
+//! | `plugin` | the input and output of plugins, as plain types |
 //! | `upstream` | connections to the API server and to other servers |
-//! | `timestamp` | times as `/status` shows them |
+//! | `timestamp` | times in the format of `/status` |
 
 pub mod app;
 pub mod chain;

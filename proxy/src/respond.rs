@@ -1,8 +1,8 @@
-//! Failures and refusals as a Kubernetes `Status`: the only place that picks an HTTP status code.
+//! Failures and refusals as a Kubernetes `Status`. No other module picks an HTTP status code.
 //!
-//! The code decides what client-go does next (client-go `rest/with_retry.go`): 429 and every 5xx **with** an integer
-//! `Retry-After` is repeated, any verb, up to ten times; without the header nothing is. So `Retry-After` is sent where a
-//! repeat is harmless, and never where a write may have happened.
+//! The code decides what client-go does next (client-go `rest/with_retry.go`). It repeats any verb up to ten times on 429 and on every 5xx
+//! **with** an integer `Retry-After`; without the header it repeats nothing. So `Retry-After` is sent where a repeat is harmless, and never
+//! where a write may have happened.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use crate::connection::OverBound;
 use crate::plugin::verdict::{self, Failure, Refusal};
 use crate::upstream::{ConnectError, SendError};
 
-/// metav1's `StatusReasonUnknown` is the empty word, which WIT `refusal.reason` has for "the usual one".
+/// metav1's `StatusReasonUnknown` is the empty string, which in WIT `refusal.reason` means "the usual one".
 const UNKNOWN: &str = "Unknown";
 
-/// Where the object's name goes in the message of a refusal (WIT `details.name`).
+/// Placeholder for the object's name in the message of a refusal (WIT `details.name`).
 const NAME: &str = "{name}";
 
-/// As on every answer of the API server (k8s.io/apiserver `pkg/endpoints/filters/cachecontrol.go`).
+/// As in every response of the API server (k8s.io/apiserver `pkg/endpoints/filters/cachecontrol.go`).
 const NOT_CACHED: &str = "no-cache, private";
 
-/// An answer of a plugin's own making that is no `Status`, as it is.
+/// A plugin's own response that is no `Status`, unchanged.
 pub(crate) fn plain(answer: verdict::Answer) -> Response<Bytes> {
     let mut response = Response::new(answer.body);
     *response.status_mut() = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -37,14 +37,14 @@ pub(crate) fn plain(answer: verdict::Answer) -> Response<Bytes> {
     response
 }
 
-/// An answer that the sidecar gives itself.
+/// A response that the sidecar itself gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// Boxed: replies travel as errors, and most requests have none.
+    /// Boxed, because replies travel as errors and most requests have none.
     status: Box<Status>,
-    /// Seconds.
+    /// In seconds.
     retry_after: Option<u32>,
-    /// What `on-complete`, metrics and the access log are told.
+    /// Outcome for `on-complete`, metrics and the access log.
     pub(crate) failure: Failure,
 }
 
@@ -93,12 +93,12 @@ impl Reply {
         self.status.details.get_or_insert_with(StatusDetails::default)
     }
 
-    /// The request can't be read safely: a malformed query under a shard's selector, a selector outside the grammar.
+    /// The request cannot be read safely: a malformed query under a shard's selector, or a selector outside the grammar.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// The request may not go where it wants to.
+    /// The request's destination is not allowed.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, message)
     }
@@ -112,7 +112,7 @@ impl Reply {
         .retry_after(1)
     }
 
-    /// The URL is longer than what the host parses.
+    /// The URL exceeds the length that the host parses.
     pub(crate) fn uri_too_long(limit: usize) -> Self {
         Self::new(
             StatusCode::URI_TOO_LONG,
@@ -121,7 +121,7 @@ impl Reply {
         .reason("RequestURITooLong")
     }
 
-    /// The body is larger than what the host buffers for an edit.
+    /// The body exceeds the size that the host buffers for an edit.
     pub(crate) fn body_too_large(limit: usize) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -129,7 +129,7 @@ impl Reply {
         )
     }
 
-    /// There is no room for the request, or for an answer that must be rewritten. `repeatable`: nothing can have happened yet.
+    /// There is no memory for the request, or for a response that must be rewritten. `repeatable`: nothing can have been carried out yet.
     pub(crate) fn over_bound(error: OverBound, repeatable: bool) -> Self {
         let code = match error {
             OverBound::Connection => StatusCode::TOO_MANY_REQUESTS,
@@ -139,7 +139,7 @@ impl Reply {
         if repeatable { reply.retry_after(1) } else { reply }
     }
 
-    /// The encoding can't be rewritten. client-go answers a 415 to CBOR by going back to JSON for good.
+    /// A body in this encoding cannot be rewritten. client-go responds to a 415 for CBOR by going back to JSON for good.
     pub(crate) fn unsupported_encoding(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
@@ -149,7 +149,7 @@ impl Reply {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the request body came too slowly").failure(Failure::Timeout)
     }
 
-    /// The client's view has changed since the resource version that it comes with: list again.
+    /// The client's view has changed since the resource version that it sends: it must list again.
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, message).reason("Expired")
     }
@@ -190,18 +190,18 @@ impl Reply {
         }
     }
 
-    /// Whether it is about an object whose name the plugin could not know: a create has it in its body.
+    /// Whether the reply is about an object whose name the plugin could not know, because a create has it in the body.
     pub(crate) fn lacks_name(&self) -> bool {
         self.status.message.contains(NAME)
     }
 
-    /// Says which object it is about, also where the message has `{name}`.
+    /// Sets the name of the object, and replaces `{name}` in the message.
     pub(crate) fn set_name(&mut self, name: &str) {
         self.status.message = self.status.message.replace(NAME, name);
         name.clone_into(&mut self.details().name);
     }
 
-    /// A plugin failed and its entry is closed on failure.
+    /// A plugin failed and its entry fails closed.
     pub(crate) fn plugin_failed(entry: &str, digest: &str, fault: &str) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -211,12 +211,12 @@ impl Reply {
         .failure(Failure::PluginFailed)
     }
 
-    /// The client's body, or the API server's, ended before it was whole.
+    /// The client's body or the API server's ended early.
     pub(crate) fn broken_body(error: &crate::upstream::BoxError) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, format!("a body broke off: {error}")).failure(Failure::UpstreamReset)
     }
 
-    /// Sending to a server failed. `whom`: it, in a sentence. `repeatable`: the verb changes nothing.
+    /// Sending to a server failed. `whom` names the server in a sentence. `repeatable`: the verb changes nothing.
     pub(crate) fn upstream(error: &SendError, whom: &str, repeatable: bool) -> Self {
         match error {
             SendError::Unreachable { source } if matches!(**source, ConnectError::Refused { .. }) => {
@@ -255,12 +255,12 @@ impl Reply {
         self.status.code
     }
 
-    /// The `Status` itself, for the ERROR event of a watch.
+    /// The `Status`, for the ERROR event of a watch.
     pub(crate) fn status(&self) -> &Status {
         &self.status
     }
 
-    /// The response, JSON or protobuf, whichever the client likes better.
+    /// The response in JSON or protobuf, whichever the client prefers.
     pub(crate) fn into_response(self, accept: &Accept) -> Response<Bytes> {
         let (body, content_type) = if accept.is_protobuf() {
             (self.status.to_protobuf(), "application/vnd.kubernetes.protobuf")
@@ -281,25 +281,25 @@ impl Reply {
     }
 }
 
-/// The error of a request body of which nothing came for too long.
+/// Error of a request body of which nothing arrived for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing of the request body came for {} s", idle.as_secs())]
 pub(crate) struct SlowBody {
     pub(crate) idle: Duration,
 }
 
-/// What the client accepts, kept from the request's head for an answer of our own.
+/// The client's `Accept` field, kept from the request's head for a response of the sidecar's own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Accept(Option<HeaderValue>);
 
 impl Accept {
-    /// The first field counts, as in Go's `Header.Get`.
+    /// Only the first field counts, as in Go's `Header.Get`.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         Self(headers.get(ACCEPT).cloned())
     }
 
-    /// Whether an API server would answer an error in protobuf: the media type with the highest `q`, of these the first, that
-    /// it has for a `Status` (k8s.io/apiserver `pkg/endpoints/handlers/negotiation`). One with `as=` is for objects.
+    /// Whether an API server would send an error in protobuf. It picks the media type with the highest `q`, and of these the first, that it
+    /// supports for a `Status` (k8s.io/apiserver `pkg/endpoints/handlers/negotiation`). One with `as=` is for objects.
     fn is_protobuf(&self) -> bool {
         let text = self
             .0

@@ -1,4 +1,5 @@
-//! Where the chain comes from: the settings become a source, its snapshots reach the workers before they come into force.
+//! Connects the chain to the process: builds its source from the settings, and has workers prepare each snapshot before it comes into
+//! force.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::observe::readiness::{Guard, Readiness};
 use crate::request::worker::Shared;
 use crate::wasm::{CompileMode, Compiler, InstanceInfo, StateStore};
 
-/// The chain in force, empty at first.
+/// A handle without a chain yet.
 pub(super) fn chain_handle(settings: &Settings, registry: &mut Registry) -> Arc<ChainHandle> {
     let pod = Pod {
         namespace: settings.pod_namespace.clone(),
@@ -38,7 +39,7 @@ fn required(settings: &Settings) -> Required {
     }
 }
 
-/// What requests wait for.
+/// Readiness guards of the parts that requests wait for.
 pub(super) struct Awaited {
     first_chain: Guard,
     own_entry: Option<Guard>,
@@ -54,7 +55,7 @@ impl Awaited {
     }
 }
 
-/// What the chain is loaded for.
+/// Everything that loading the chain needs.
 pub(super) struct ChainFollower<'a> {
     pub(super) settings: &'a Settings,
     pub(super) shared: &'a Shared,
@@ -63,7 +64,7 @@ pub(super) struct ChainFollower<'a> {
 }
 
 impl ChainFollower<'_> {
-    /// Follows the chain's directory, if there is one, and drops the guards of `awaited` when what they stand for is there.
+    /// Follows the chain's directory, if there is one, and drops each guard of `awaited` when its condition is met.
     pub(super) fn start(
         self,
         tasks: &mut JoinSet<()>,
@@ -118,7 +119,7 @@ impl ChainFollower<'_> {
     }
 }
 
-/// For the thread that builds chains, which may block.
+/// Makes room on the workers from the thread that builds chains, which may block.
 fn room_maker(workers: Vec<mpsc::Sender<Task>>, limit: Duration) -> MakeRoom {
     let runtime = tokio::runtime::Handle::current();
     Arc::new(move |kept| {

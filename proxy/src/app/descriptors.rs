@@ -1,7 +1,7 @@
-//! File descriptors: as many as the system grants, shared out so that none of the ports can use up another's.
+//! File descriptors: raises the limit as far as possible and divides it, so that no port can use up another's share.
 //!
-//! Each proxied connection may need one to a server. What is kept back is for the admin port, which must answer when all else is
-//! taken, and for files, lookups and compiling.
+//! Each proxied connection may need one more to a server. A reserve stays for the admin port, which must answer when all other descriptors
+//! are taken, and for files, lookups and compiling.
 
 use std::sync::Arc;
 
@@ -14,29 +14,29 @@ use crate::upstream::MAX_LOOKUPS;
 /// Standard streams, event loops, listening sockets, watched directories, files being read, the compiler's pipes.
 const RESERVED: usize = 64;
 
-/// Event loop, wake-up and signal descriptors of a thread.
+/// Event loop, wake-up and signal descriptors of one thread.
 const PER_WORKER: usize = 8;
 
-/// What a system without any limit is taken to grant; no sidecar holds a tenth of it.
+/// Limit that is assumed for a system without one; no sidecar needs a tenth of it.
 const UNLIMITED: u64 = 1 << 20;
 
-/// Fewer connections than these are given to no port: with a limit so low that they don't fit, some will fail.
+/// Minimum number of connections of each port. If the limit is too low for these, some will fail.
 const MIN_CONNECTIONS: usize = 16;
 
-/// What the system grants.
+/// Number of descriptors that the system grants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descriptors(usize);
 
-/// What each port may have.
+/// Share of each port.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     pub(crate) connections: usize,
-    /// Connections to servers, of all threads.
+    /// Connections to servers, for all threads together.
     sockets: usize,
 }
 
 impl Share {
-    /// A place for each connection to a server, for one port.
+    /// A semaphore for the connections to servers of one port.
     pub(crate) fn sockets(self) -> Arc<Semaphore> {
         Arc::new(Semaphore::new(self.sockets))
     }
@@ -53,7 +53,7 @@ impl Descriptors {
         Self(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
-    /// Shares out what nobody else needs.
+    /// Divides the descriptors that nothing else needs.
     pub(crate) fn share(self, settings: &Settings) -> Share {
         let is_external = settings.external.external_address.is_some();
         let lookups = if is_external { 2 * MAX_LOOKUPS } else { 0 };

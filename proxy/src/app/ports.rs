@@ -1,4 +1,4 @@
-//! The sidecar's ports. All are bound before anything serves, so that a port that is taken fails the start at once.
+//! The sidecar's ports. All are bound before anything serves, so that the start fails at once if a port is taken.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,13 +15,13 @@ use crate::listen::accept;
 use crate::listen::threads::Server;
 use crate::plugin::verdict::Traffic;
 
-/// Where the sidecar listens.
+/// Addresses on which the sidecar listens.
 #[derive(Debug, Clone)]
 pub struct Addresses {
     pub api: Vec<SocketAddr>,
-    /// For probes, scrapers and the manager.
+    /// Address for probes, scrapers and the manager.
     pub admin: SocketAddr,
-    /// For external traffic; `None`: off.
+    /// Address for external traffic; `None` if disabled.
     pub external: Option<SocketAddr>,
 }
 
@@ -31,7 +31,7 @@ impl Addresses {
         api.chain([self.admin]).chain(self.external).collect()
     }
 
-    /// The line that tells scripts and tests where the sidecar listens, for they start it on port 0: `{"listening":{"admin":…}}`.
+    /// The line `{"listening":{"admin":…}}`, by which scripts and tests that start the sidecar on port 0 learn its addresses.
     #[must_use]
     pub fn to_json(&self) -> String {
         let named = [
@@ -47,14 +47,13 @@ impl Addresses {
     }
 }
 
-/// Sockets that are bound.
 pub(super) struct Bound {
     api: Vec<TcpListener>,
     admin: TcpListener,
     external: Option<TcpListener>,
 }
 
-/// The same with what is behind them.
+/// The bound sockets with the service behind each.
 pub(super) struct Ports {
     pub(super) api: Vec<accept::Port>,
     pub(super) admin: TcpListener,
@@ -75,12 +74,12 @@ impl Bound {
         Ok((Self { api, admin, external }, addresses))
     }
 
-    /// `connections`: how many each port may have.
+    /// `connections` is the maximum of each port.
     pub(super) fn ports(self, connections: usize, server: &Server) -> Ports {
         let external = self.external.zip(server.external.as_deref());
         let external =
             external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
-        // All have as many connections as one.
+        // All API addresses share the connections of one port.
         let places = Arc::new(Semaphore::new(connections));
         let api = self.api.into_iter().map(|it| accept::Port {
             places: Arc::clone(&places),
@@ -107,7 +106,7 @@ fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, Socke
     Ok((listener, address))
 }
 
-/// Binds them all. A network without IPv6 has no `[::1]`: what is not there is left out, but for the first.
+/// Binds all addresses. A network without IPv6 has no `[::1]`: addresses that do not exist are skipped, except the first.
 fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), Error> {
     let mut bound: (Vec<TcpListener>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
     for address in wanted {
@@ -123,7 +122,7 @@ fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>)
 }
 
 fn is_not_there(error: &io::Error) -> bool {
-    /// `EAFNOSUPPORT`: the kernel does not know the family.
+    /// `EAFNOSUPPORT`: the kernel does not support the address family.
     const NO_FAMILY: i32 = 97;
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_FAMILY)
 }
@@ -162,7 +161,7 @@ mod tests {
             bound(&["192.0.2.1:0", "127.0.0.1:0"]),
             Err(Error::Bind { .. })
         ));
-        // One that somebody has is an error wherever it stands.
+        // A taken address is an error in any position.
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = taken.local_addr().unwrap().to_string();
         assert!(matches!(bound(&["127.0.0.2:0", &taken]), Err(Error::Bind { .. })));

@@ -1,9 +1,9 @@
-//! Which requests are about the lock of the controller's own leader election (WIT `request.is-leader-lock`): plugins that
-//! delay, limit or break things leave it alone, for a controller that loses its lock restarts.
+//! Detects requests about the lock of the controller's own leader election (WIT `request.is-leader-lock`). Plugins that delay, limit or
+//! break requests leave these alone, because a controller that loses its lock restarts.
 //!
-//! A Lease is one by its kind. client-go's older locks are ConfigMaps and Endpoints with an annotation (client-go
-//! `tools/leaderelection/resourcelock/interface.go`): known by the user agent that controller-runtime gives to its leader
-//! election, and by the annotation in what is written. Once seen, a lock stays known.
+//! A Lease is always such a lock. client-go's older locks are ConfigMaps and Endpoints with an annotation (client-go
+//! `tools/leaderelection/resourcelock/interface.go`): they are detected by the user agent that controller-runtime gives to its leader
+//! election, and by the annotation in written objects. Once seen, a lock stays known.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,16 +13,16 @@ use ctrlmesh_wire::{LOCK_ANNOTATION, RequestInfo, Verb};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
-/// What controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
+/// Suffix that controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
 const USER_AGENT: &str = "leader-election";
 
-/// Longest body that is looked into, bytes: a lock is a few hundred.
+/// Maximum size of a body that is inspected, in bytes: a lock has a few hundred.
 pub(crate) const MAX_BODY: u64 = 64 << 10;
 
-/// Locks that are remembered. A controller has one; more than these is somebody who plays.
+/// Maximum number of remembered locks. A controller has one; more than this is no normal client.
 const MAX_LOCKS: usize = 64;
 
-/// Locks that were seen, of all threads. Read without a lock, for it is asked on the request path.
+/// Known locks, shared by all threads. Reading takes no lock, because it happens on the request path.
 #[derive(Debug, Default)]
 pub(crate) struct LeaderLocks {
     known: ArcSwap<Vec<Lock>>,
@@ -37,7 +37,7 @@ struct Lock {
 }
 
 impl LeaderLocks {
-    /// Whether the request is about a lock, by what its head says.
+    /// Whether the request's head shows that it is about a lock.
     pub(crate) fn is_lock(&self, info: &RequestInfo<'_>, user_agent: &str) -> bool {
         if info.group == "coordination.k8s.io" && info.resource == "leases" {
             return true;
@@ -69,14 +69,14 @@ impl LeaderLocks {
         self.known.store(locks.into());
     }
 
-    /// Whether the body of this request tells if it is about a lock. `size`: of the body, if it is known.
+    /// Whether the body must be read to know if this request is about a lock. `size` is the body's, if it is known.
     pub(crate) fn is_told_by_body(info: &RequestInfo<'_>, size: Option<u64>) -> bool {
         let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
         let is_small = size.is_some_and(|size| size > 0 && size <= MAX_BODY);
         is_write && is_small && is_candidate(info)
     }
 
-    /// Whether an object that is written has the annotation of a lock, which is remembered then.
+    /// Whether a written object has the annotation of a lock. If so, the lock is remembered.
     pub(crate) fn learn_from_body(&self, info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> bool {
         let is_lock = contains(body, LOCK_ANNOTATION.as_bytes());
         if is_lock {

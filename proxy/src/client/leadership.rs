@@ -1,8 +1,8 @@
-//! Who leads, observed from the controller's own requests about a lock that a plugin renames. `/status` shows it to the manager and
-//! to people.
+//! Observes which pod leads, from the controller's own requests about a lock that a plugin renames. `/status` shows it to the manager and
+//! to users.
 //!
-//! Flow: [`Leadership::observe_request`] when such an exchange is sent, [`LockExchange`] until its answer is there. What an answer says
-//! of leading is for [`election`] to decide.
+//! Flow: [`Leadership::observe_request`] when such an exchange is sent, [`LockExchange`] until its response arrives. [`election`] derives
+//! the leader from the responses.
 //!
 //! Guarantees: no other exchange is read, and none is changed or refused because of this; unreadable bodies are ignored. A holder
 //! that has not renewed in time no longer leads, whatever else was observed. Bounded: [`MAX_ELECTIONS`], [`MAX_HOLDER`], [`MAX_BODY`].
@@ -28,19 +28,19 @@ mod election;
 
 use election::{Asked, Election, Lock};
 
-/// Locks that are followed. A controller has one, or two while its pod changes shards; the manager reads a status of 256 KiB.
+/// Maximum number of observed locks. A controller has one, or two while its pod changes shards; the manager reads a status of 256 KiB.
 const MAX_ELECTIONS: usize = 16;
 
-/// Characters of a holder that are kept. client-go's are a host name and a UUID.
+/// Maximum length of a holder, in characters. client-go's are a host name and a UUID.
 const MAX_HOLDER: usize = 320;
 
-/// The elections that this sidecar has heard of. Shared by the worker threads, locked by exchanges about locks alone.
+/// The elections that this sidecar has observed. Shared by the worker threads; only exchanges about locks lock it.
 #[derive(Debug, Default)]
 pub(crate) struct Leadership {
     elections: Mutex<Vec<Election>>,
 }
 
-/// An exchange about a lock, until its answer is there.
+/// An exchange about a lock, until its response arrives.
 pub(crate) struct LockExchange {
     leadership: Arc<Leadership>,
     lock: Lock,
@@ -48,21 +48,21 @@ pub(crate) struct LockExchange {
     what: What,
 }
 
-/// What an exchange can say.
+/// The information that an exchange will give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Who holds the lock from now on.
+    /// The holder from now on.
     Write,
     Delete,
-    /// Who holds it now.
+    /// The current holder.
     Read,
-    /// Who held it some time ago.
+    /// The holder at some time in the past.
     OldRead,
 }
 
 impl Leadership {
-    /// Listens to an exchange, if it is about a lock that is called by another name. `arrived`: when the controller asked;
-    /// `sent`: the request's body, and whether it has the lock's name.
+    /// Observes an exchange if it is about a renamed lock. `arrived` is the time of the controller's request; `sent` is the request's body,
+    /// and whether it has the lock's name.
     pub(crate) fn observe_request(
         self: &Arc<Self>,
         info: &RequestInfo<'_>,
@@ -72,7 +72,7 @@ impl Leadership {
         arrived: Instant,
     ) -> Option<LockExchange> {
         let resource = resource(info)?;
-        // The name of what is created is in the body.
+        // A created object has its name in the body.
         let is_about_lock = info.name == rename.from || info.verb == Verb::Create && is_named;
         let what = what(info.verb, query, sent).filter(|_| is_about_lock)?;
         Some(LockExchange {
@@ -95,7 +95,7 @@ impl Leadership {
         self.elections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what was heard of a lock.
+    /// Applies an observation to the election of a lock.
     fn note(&self, lock: &Lock, change: impl FnOnce(&mut Election)) {
         let mut elections = self.elections();
         if let Some(known) = elections.iter_mut().find(|election| election.lock == *lock) {
@@ -113,7 +113,7 @@ impl Leadership {
         elections.push(election);
     }
 
-    /// As `/status` shows them, in an order that stays.
+    /// The elections for `/status`, in a stable order.
     pub(crate) fn statuses(&self) -> Vec<LeaderElection> {
         let now = Instant::now();
         let mut told: Vec<LeaderElection> = self.elections().iter().map(|election| election.told(now)).collect();
@@ -123,7 +123,7 @@ impl Leadership {
 }
 
 impl LockExchange {
-    /// The answer is there, with its body.
+    /// Observes the response with its body.
     pub(crate) fn observe_response(&self, head: &Parts, body: &Bytes) {
         if !head.status.is_success() {
             return;
@@ -143,7 +143,7 @@ impl LockExchange {
         });
     }
 
-    /// An event of a watch has come.
+    /// Observes an event of a watch.
     pub(crate) fn observe_event(&self, encoding: WatchEncoding, event: &[u8]) {
         let record = is_short(event).then(|| watched_lock_record(encoding, event));
         if let Some(record) = record.flatten().and_then(|record| self.own(record)) {
@@ -151,7 +151,7 @@ impl LockExchange {
         }
     }
 
-    /// The record, if it is this lock's; not too long.
+    /// Returns the record if it belongs to this lock, with a holder of limited length.
     fn own(&self, mut record: LockRecord) -> Option<LockRecord> {
         let is_own = record.name == self.lock.name || record.name == self.lock.renamed;
         if let Some((end, _)) = record.holder.char_indices().nth(MAX_HOLDER) {
@@ -161,7 +161,7 @@ impl LockExchange {
     }
 }
 
-/// Kinds that locks are of (client-go `resourcelock`).
+/// The resource, if it is one that locks use (client-go `resourcelock`).
 fn resource(info: &RequestInfo<'_>) -> Option<&'static str> {
     match (&*info.group, &*info.resource) {
         _ if !info.subresource.is_empty() => None,
@@ -172,7 +172,7 @@ fn resource(info: &RequestInfo<'_>) -> Option<&'static str> {
     }
 }
 
-/// What a request's answer will say. `None`: nothing of who leads.
+/// The information that the request's response will give; `None` if it does not show who leads.
 fn what(verb: Verb, query: &Query<'_>, sent: &[u8]) -> Option<What> {
     let is_there = |parameter| query.get(parameter).is_some_and(|value| !value.is_empty());
     match verb {
@@ -182,7 +182,7 @@ fn what(verb: Verb, query: &Query<'_>, sent: &[u8]) -> Option<What> {
         Verb::Patch => Some(What::Read),
         Verb::Delete => Some(What::Delete),
         Verb::Watch => Some(What::OldRead),
-        // With a version, an API server may answer from its cache.
+        // For a given version, an API server may answer from its cache.
         Verb::Get if is_there("resourceVersion") => Some(What::OldRead),
         Verb::Get => Some(What::Read),
         _ => None,

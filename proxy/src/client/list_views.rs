@@ -1,21 +1,20 @@
-//! Which view each client's cache was filled under, so that a watch never resumes under another one.
+//! Remembers the view that each client's cache was filled under, so that a watch never resumes under another one.
 //!
-//! A reflector lists, then watches from the list's resource version. If the shard's rule changes in between, the watch
-//! would miss every object that the new rule adds, and keep every object that it takes away. So a list notes the view it
-//! was answered under, and a watch (or a later page of the list) that comes with a resource version from another view is
-//! answered 410 `Expired`: list again.
+//! A reflector lists, then watches from the list's resource version. If the shard's rule changes in between, the watch would miss every
+//! object that the new rule adds, and keep every object that it removes. So each list notes the view that it was answered under. A watch
+//! (or a later page of the list) with a resource version from another view is answered with 410 `Expired`, and the client lists again.
 //!
-//! A list by the same reader may have come from another part of the program, and says nothing of the cache of a watch that
-//! ended before, or of a list whose watch has yet to come. So a list, and a watch that ends without a 410 (see [`Position`]),
-//! leave a version to resume from, and a list under another view makes it stale; that many resumptions are answered 410,
-//! whatever was listed meanwhile.
+//! A list by the same reader may have come from another part of the program. It is no evidence about the cache of a watch that ended
+//! before, or of a list whose watch has yet to come. So a list, and a watch that ends without a 410 (see [`Position`]), each leave a
+//! version to resume from, and a list under another view makes these stale. As many resumptions are answered with 410, whatever was listed
+//! meanwhile.
 //!
-//! Until a client that was sent to list again has begun a watch, its cache holds the earlier view, and it may write by that:
-//! [`ListViews::outdated`] counts such clients, for whoever moves objects from one shard to another.
+//! Until a client that had to list again has begun a watch, its cache holds the earlier view, and it may write based on that.
+//! [`ListViews::outdated`] counts such clients for the manager, which moves objects between shards.
 //!
-//! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes go
-//! first, and a reader has no more positions than it ever had watches open at once. Assumption: what one client does to one
-//! collection is told apart by user agent, collection and its own selectors.
+//! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes are dropped first,
+//! and a reader never has more positions than it had watches open at once. Assumption: the requests of one client for one collection can be
+//! told apart by user agent, collection and the client's own selectors.
 //! Caveat: notes do not survive a restart of the sidecar (docs/adr/0008).
 
 mod outdated;
@@ -35,20 +34,20 @@ use tokio::time::Instant;
 use crate::plugin::verdict::RequestEdit;
 use outdated::{Client, Outdated};
 
-/// Collections that one controller reads: hundreds at most. Each note is 32 bytes.
+/// Maximum number of notes, one for each collection that a controller reads: hundreds at most. A note has 32 bytes.
 const MAX_NOTES: usize = 4096;
 
-/// Lists from before the first rule leave no note. A client that has one by then watches from it before this has passed:
-/// longer than a paged list of any size takes.
+/// Lists from before the first rule leave no note. A client that has such a list begins its watch within this time, which is longer than a
+/// paged list of any size takes.
 const FIRST_RULE: Duration = Duration::from_secs(300);
 
-/// The notes of all clients; shared by the worker threads, touched by lists and watches only.
+/// The notes of all clients. Shared by the worker threads, used by lists and watches only.
 #[derive(Debug, Default)]
 pub(crate) struct ListViews {
     used: AtomicBool,
-    /// Clients may come with versions from a process before this one.
+    /// Whether clients may have versions from an earlier process.
     inherits: AtomicBool,
-    /// When the first rule came that shapes a view, if it was not there from the start.
+    /// When the first rule that shapes a view appeared, if it was not there from the start.
     first_rule: OnceLock<Instant>,
     hasher: RandomState,
     notes: Mutex<Notes>,
@@ -61,23 +60,23 @@ struct Notes {
     outdated: Outdated,
 }
 
-/// What is known of one reader.
+/// State of one reader.
 #[derive(Debug, Default)]
 struct Note {
-    /// Of its last list.
+    /// View of the reader's last list.
     view: u64,
-    /// Watches open now, and the most that ever were.
+    /// Number of watches open now, and the maximum that were ever open at once.
     open: u16,
     most: u16,
-    /// Lists under this view whose watch has yet to come, if it ever does.
+    /// Number of lists under this view whose watch may still come.
     listed: u16,
-    /// Positions under this view that watches which ended have left.
+    /// Number of positions under this view, left by watches that ended.
     resumable: u16,
-    /// The same, but under an earlier view.
+    /// Number of positions and lists under an earlier view.
     stale: u16,
 }
 
-/// What tells one client's reading of one collection apart.
+/// Identifies one client's reads of one collection.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(crate) struct Reader<'a> {
     pub(crate) user_agent: &'a [u8],
@@ -90,8 +89,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) field_selector: &'a str,
 }
 
-/// As what objects are asked for: one program reads a collection whole and as metadata by two informers of one name
-/// (controller-runtime's `OnlyMetadata`). Lists and watches spell it differently.
+/// Representation in which objects are requested. One program can read a collection both whole and as metadata, with two informers of the
+/// same name (controller-runtime's `OnlyMetadata`). Lists and watches spell it differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Representation {
     Object,
@@ -100,7 +99,7 @@ pub(crate) enum Representation {
 }
 
 impl Representation {
-    /// By the `Accept` fields.
+    /// Derives it from the `Accept` fields.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let asks_for = |what: &str| {
             let mut fields = headers.get_all(ACCEPT).iter();
@@ -116,12 +115,12 @@ impl Representation {
     }
 }
 
-/// What the list_views knows of a resource version that a client comes with.
+/// What [`ListViews`] knows about a resource version that a client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// From a list under the same view.
+    /// The version is from a list under the same view.
     Same,
-    /// From a list under another view, or perhaps from a watch under another view.
+    /// The version is from a list under another view, or perhaps from a watch under another view.
     Other,
     Nothing,
 }
@@ -135,11 +134,11 @@ impl Note {
             self.resumable = 0;
             self.listed = 0;
         }
-        // Lists without a watch, by clients without a cache, do not add up.
+        // Capped, so that lists by clients without a cache, which never watch, do not add up.
         self.listed = self.listed.saturating_add(1).min(self.most.max(1));
     }
 
-    /// Someone comes with a version: of this view if there may be one.
+    /// A client resumes from a version: one of this view, if there may be one.
     fn take(&mut self) {
         for left in [&mut self.resumable, &mut self.listed, &mut self.stale] {
             if *left > 0 {
@@ -151,7 +150,7 @@ impl Note {
 
     fn resume(&mut self, view: u64) -> Known {
         if self.view == view && self.stale > 0 {
-            // Nobody can tell which one it is; who is refused in error lists once more.
+            // Which version it is cannot be known; a client that is refused in error lists once more.
             self.stale -= 1;
             return Known::Other;
         }
@@ -178,7 +177,7 @@ impl Note {
 }
 
 impl Notes {
-    /// The note of a reader. A new one begins with this view, and with so many versions from before that are not noted.
+    /// The note of a reader. A new note begins with this view and `stale` versions from before, which were not noted.
     fn of(&mut self, key: u64, view: u64, stale: u16) -> &mut Note {
         if !self.notes.contains_key(&key) {
             self.order.push_back(key);
@@ -195,14 +194,14 @@ impl Notes {
         })
     }
 
-    /// Watches that a reader ever had open at once, if that is known.
+    /// Maximum number of watches that a reader ever had open at once, if known.
     fn most(&self, key: u64) -> Option<u16> {
         self.notes.get(&key).map(|note| note.most)
     }
 }
 
 impl ListViews {
-    /// Notes the view that a list is answered under. `is_first_chain`: there was no other one before.
+    /// Notes the view that a list is answered under. `is_first_chain`: no other chain was in force before.
     pub(crate) fn list<'e>(
         &self,
         reader: &Reader<'_>,
@@ -221,23 +220,23 @@ impl ListViews {
         }
     }
 
-    /// Another process served this pod before: its notes are lost, and views of it may have been shaped.
+    /// Notes that another process served this pod before: its notes are lost, and it may have shaped views.
     pub(crate) fn inherit(&self) {
         self.inherits.store(true, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
     }
 
-    /// Whether one did. Then also a view that nothing shapes may be another than the one that a client has read.
+    /// Whether another process served this pod before. If so, even an unshaped view may differ from the one that a client has read.
     pub(crate) fn inherits(&self) -> bool {
         self.inherits.load(Ordering::Relaxed)
     }
 
-    /// Whether any view was ever shaped: then every list must leave its note, also an unshaped one.
+    /// Whether any view was ever shaped. From then on every list must leave its note, even an unshaped one.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What is known of the view that a later page of a list comes from.
+    /// Compares the view that a later page of a list comes from with this one.
     pub(crate) fn page<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) -> Known {
         let view = self.view(view);
         match self.notes().notes.get(&self.key(reader)) {
@@ -247,7 +246,7 @@ impl ListViews {
         }
     }
 
-    /// A watch that comes with a resource version. It is opened if `lets` agrees to what is known of that version's view.
+    /// Opens a watch that resumes from a resource version, if `lets` accepts what is known about that version's view.
     pub(crate) fn resume<'e>(
         self: &Arc<Self>,
         reader: &Reader<'_>,
@@ -274,7 +273,7 @@ impl ListViews {
         Some(self.position(key, view, reader))
     }
 
-    /// A watch that begins with what is there: a list, by a client that gives up the position it may have had.
+    /// Opens a watch that begins with the current objects. It acts like a list; the client gives up any position that it had.
     pub(crate) fn start_anew<'e>(
         self: &Arc<Self>,
         reader: &Reader<'_>,
@@ -285,20 +284,19 @@ impl ListViews {
         let note = notes.of(key, view, 0);
         note.take();
         note.list(view);
-        // Its watch is this one.
+        // The list's watch is this one.
         note.listed = note.listed.saturating_sub(1);
         note.open();
         notes.outdated.renew(key);
         self.position(key, view, reader)
     }
 
-    /// Clients whose caches show an earlier view, as far as is known: those that were told, and have yet to watch again.
+    /// Number of clients whose caches may show an earlier view: they were sent to list again and have not begun a watch since.
     pub(crate) fn outdated(&self) -> u64 {
         self.notes().outdated.count()
     }
 
-    /// Those clients, the ones that have waited longest, and clients that are waited for no longer although they come back
-    /// with what they had.
+    /// The clients that have waited longest, and those that are no longer waited for although they keep resuming from their old version.
     pub(crate) fn stale_caches(&self) -> Vec<StaleCache> {
         self.notes().outdated.told()
     }
@@ -321,7 +319,6 @@ impl ListViews {
         self.hasher.hash_one(reader)
     }
 
-    /// Hash of the view.
     fn view<'e>(&self, view: impl Iterator<Item = &'e RequestEdit>) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         for edit in view.filter(|edit| edit.shapes_view()) {
@@ -343,7 +340,7 @@ fn warn_of(reader: &Reader<'_>) {
     );
 }
 
-/// A watch, open or about to be opened. When it is dropped, its client may come back with a resource version from it.
+/// A watch, open or about to be opened. When it is dropped, its client may resume from one of its resource versions.
 #[derive(Debug)]
 pub(crate) struct Position {
     list_views: Arc<ListViews>,
@@ -354,14 +351,14 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// A new chain shows its client something else.
+    /// Notes that a new chain shows the watch's client another view.
     pub(crate) fn outdate(&self) {
         let mut notes = self.list_views.notes();
         let most = notes.most(self.key);
         notes.outdated.note_change(self.key, most, &self.client);
     }
 
-    /// The client was told 410: it lists again.
+    /// Notes that the client got a 410 and must list again.
     pub(crate) fn expire(&mut self) {
         self.is_void = true;
     }

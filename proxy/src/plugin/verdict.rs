@@ -1,7 +1,7 @@
-//! What plugins say, in the host's own words: independent of the WIT version that a plugin was built against.
+//! The output of plugins in the host's own types, independent of the WIT version that a plugin was built against.
 //!
-//! The bindings of each supported version convert into these types (`wasm/bindings.rs`); everything behind them knows
-//! only this file. Leaves the effects to `phases.rs`, `edit.rs` and `shape.rs`.
+//! The bindings of each supported version convert into these types (`wasm/bindings.rs`), and the rest of the sidecar knows only this file.
+//! Leaves the effects to `phases.rs`, `edit.rs` and `shape.rs`.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ pub enum RequestEdit {
     AndLabelSelector(String),
     /// AND a field selector with what the client sent.
     AndFieldSelector(String),
-    /// Set a query parameter, replacing all its values. Already validated: none that decides what a client sees.
+    /// Set a query parameter, replacing all its values. Already validated: parameters that decide what a client sees are excluded.
     SetQuery(String, String),
-    /// Remove a query parameter. Already validated, as for setting one.
+    /// Remove a query parameter. Validated in the same way.
     RemoveQuery(String),
     /// Set a request header, replacing all its values. Already validated.
     SetHeader(http::HeaderName, http::HeaderValue),
     /// Remove a request header. Already validated.
     RemoveHeader(http::HeaderName),
-    /// Call an object by another name towards the API server.
+    /// Use another name for an object towards the API server.
     RenameObject {
         /// The controller's name for it.
         from: String,
@@ -30,10 +30,10 @@ pub enum RequestEdit {
 }
 
 impl RequestEdit {
-    /// Whether the edit shapes what the client sees of the API (as opposed to how the request is dressed).
+    /// Whether the edit shapes what the client sees of the API, as opposed to the form of the request.
     ///
-    /// Open watches are compared by these edits when a new chain comes into force, and watches with the lists that they
-    /// come from. How fresh an answer must be says nothing about what it is of: it holds for the list and not for its watch.
+    /// When a new chain comes into force, open watches are compared by these edits; so are watches with the lists that they come from.
+    /// Edits that only say how fresh a response must be do not count, because they hold for a list and not for its watch.
     #[must_use]
     pub fn shapes_view(&self) -> bool {
         match self {
@@ -59,18 +59,17 @@ pub struct Refusal {
     /// Reason of the `Status`; empty for the usual one.
     pub reason: String,
     pub message: String,
-    /// Seconds for `Retry-After`.
     pub retry_after_seconds: Option<u32>,
-    /// What refused, for `details.causes`.
+    /// Name of the refusing plugin or rule, for `details.causes`.
     pub cause: Option<String>,
-    /// What it is about.
+    /// The object that the refusal is about.
     pub details: Option<Details>,
 }
 
-/// What a refusal is about (WIT `details`).
+/// The object that a refusal is about (WIT `details`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    /// Name of the object; empty for a create, whose name is in the body.
+    /// Name of the object; empty for a create, which has the name in its body.
     pub name: String,
     pub group: String,
     pub kind: String,
@@ -80,22 +79,21 @@ pub struct Details {
 /// One cause (WIT `cause`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// A word for machines.
+    /// Machine-readable reason.
     pub reason: String,
     pub message: String,
-    /// Path of the field.
     pub field: String,
 }
 
-/// An answer that is no Status (WIT `answer`). Already validated.
+/// A response that is no `Status` (WIT `answer`). Already validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status, 200 to 599.
     pub code: u16,
-    /// Header fields in their order.
+    /// Header fields in order.
     pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
     pub body: bytes::Bytes,
-    /// The connection takes no more requests.
+    /// Whether the connection takes no more requests afterwards.
     pub close_connection: bool,
 }
 
@@ -108,28 +106,28 @@ pub enum Reset {
     InternalError,
     /// Close the client's connection.
     Close,
-    /// Never answer, up to the host's longest wait.
+    /// Never answer, up to the host's maximum wait.
     Hang,
-    /// The client's connection falls silent, up to the host's longest wait.
+    /// The client's connection falls silent, up to the host's maximum wait.
     BlackHole,
 }
 
-/// What happens with a request (WIT `request-action`).
+/// What to do with a request (WIT `request-action`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestAction {
-    /// Go on with these edits.
+    /// Continue with these edits.
     Proceed(Vec<RequestEdit>),
     Refuse(Refusal),
     Reset(Reset),
     Answer(Answer),
-    /// Close the port for so long, and all client connections. Already bounded.
+    /// Close the port for this time, and all client connections. Already bounded.
     RefuseConnections(Duration),
 }
 
 /// A verdict on a request (WIT `request-verdict`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestVerdict {
-    /// Wait so long first. Already bounded.
+    /// Wait for this time first. Already bounded.
     pub delay: Duration,
     pub action: RequestAction,
 }
@@ -141,20 +139,20 @@ pub enum ResponseEdit {
     SetHeader(http::HeaderName, http::HeaderValue),
     /// Remove a header. Already validated.
     RemoveHeader(http::HeaderName),
-    /// Ask the client to take another connection.
+    /// Ask the client to open another connection.
     CloseConnection,
 }
 
-/// What happens to a body while it streams (WIT `body-shape`).
+/// Changes to a body's flow (WIT `body-shape`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyShape {
     /// Bytes per second at most.
     pub pace: Option<u32>,
-    /// Hold back the first byte so long.
+    /// Hold back the first byte for this time.
     pub hold: Option<Duration>,
-    /// Break off after so many bytes.
+    /// Break off after this many bytes.
     pub cut_after: Option<u64>,
-    /// End cleanly after so long.
+    /// End cleanly after this time.
     pub end_after: Option<Duration>,
     /// With `end_after`: send ERROR 410 first.
     pub expired: bool,
@@ -165,7 +163,7 @@ pub struct BodyShape {
 /// What to do with a response (WIT `response-action`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResponseAction {
-    /// Pass it on, with these changes.
+    /// Pass it on with these changes.
     Proceed {
         /// Changes to the head.
         edits: Vec<ResponseEdit>,
@@ -173,16 +171,16 @@ pub enum ResponseAction {
         body: Option<BodyShape>,
     },
     Replace(Refusal),
-    /// Break off: executed, but the answer is lost.
+    /// Break off: the request was carried out, but its response is lost.
     Reset(Reset),
-    /// Answer these bytes instead.
+    /// Send these bytes instead.
     Answer(Answer),
 }
 
 /// A verdict on a response (WIT `response-verdict`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseVerdict {
-    /// Wait so long first. Already bounded.
+    /// Wait for this time first. Already bounded.
     pub delay: Duration,
     pub action: ResponseAction,
 }
@@ -199,9 +197,9 @@ pub enum Failure {
     /// The upstream broke off.
     UpstreamReset,
     Timeout,
-    /// A plugin broke it off on purpose.
+    /// Broken off on purpose by a plugin.
     PluginReset,
-    /// A plugin failed and its entry is closed on failure.
+    /// A plugin failed and its entry fails closed.
     PluginFailed,
 }
 
@@ -216,7 +214,7 @@ impl Failure {
         Self::PluginFailed,
     ];
 
-    /// The word for it in metrics and in the access log.
+    /// Name in metrics and in the access log.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::ClientGone => "client_gone",
@@ -233,15 +231,15 @@ impl Failure {
 /// How a request ended (WIT `outcome`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Status that the client got; 0 for none.
+    /// Status that the client received; 0 if none.
     pub status: u16,
     /// Status that the upstream sent; 0 for none.
     pub upstream_status: u16,
-    /// Why there was no complete response.
+    /// Why the response is not complete.
     pub failure: Option<Failure>,
-    /// From request head to the end of the body.
+    /// From the request head to the end of the response body.
     pub duration: Duration,
-    /// From sending to the response head.
+    /// From sending the request to receiving the response head.
     pub upstream: Duration,
     /// Bytes of the request body.
     pub request_bytes: u64,
@@ -249,7 +247,7 @@ pub struct Outcome {
     pub response_bytes: u64,
 }
 
-/// Which phases an entry wants (WIT `phases`).
+/// Phases that an entry subscribes to (WIT `phases`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Phases {
     pub request: bool,
@@ -260,13 +258,11 @@ pub struct Phases {
 /// One match rule (WIT `match-rule`), as the plugin gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MatchRule {
-    /// Kinds of traffic; empty: all.
     pub traffic: Vec<Traffic>,
-    /// Verbs; empty: all.
     pub verbs: Vec<ctrlmesh_wire::Verb>,
     pub groups: Vec<String>,
     pub resources: Vec<String>,
-    /// Subresources; the empty string is the resource itself.
+    /// Subresources; the empty string stands for the resource itself.
     pub subresources: Vec<String>,
     pub namespaces: Vec<String>,
     pub names: Vec<String>,
@@ -275,15 +271,15 @@ pub struct MatchRule {
     pub user_agents: Vec<String>,
 }
 
-/// What an entry wants to see (WIT `subscription`).
+/// Requests that an entry wants to see (WIT `subscription`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subscription {
     pub phases: Phases,
-    /// One matching rule is enough; none: never called.
+    /// One matching rule is enough; without rules the plugin is never called.
     pub rules: Vec<MatchRule>,
 }
 
-/// Which kind of traffic (WIT `traffic`).
+/// Kind of traffic (WIT `traffic`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Traffic {
     /// To the Kubernetes API server.

@@ -1,6 +1,6 @@
-//! What plugins are shown of a request and its response: owned, parsed once, shared with the guest by handle.
+//! The input of plugins: a request and its response, owned, parsed once, shared with the guest by handle.
 //!
-//! Made only for requests that some entry wants (`guarded.rs`); leaves the parsing to `ctrlmesh-wire`.
+//! Created only for requests that some entry wants (`guarded.rs`); leaves the parsing to `ctrlmesh-wire`.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -27,52 +27,52 @@ pub struct RequestView {
     /// Host name without port.
     pub host: String,
     pub port: u16,
-    /// It is about the lock of a leader election. Found out late for some: the body tells (`leader_lock.rs`).
+    /// Whether the request is about the lock of a leader election. For some requests only the body shows it (`leader_lock.rs`).
     pub is_leader_lock: Cell<bool>,
     /// Header fields as sent by the client. Credentials are filtered where a guest reads them.
     pub headers: http::HeaderMap,
-    /// What entries keep with it.
+    /// State that entries keep for the request.
     pub memory: Memory,
 }
 
-/// What entries keep with one request as long as it lives: a number each, and the places that it holds.
+/// State that entries keep for one request: a number for each entry, and the places that it holds.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// By the identity of the entry's state, which outlives a reload.
     notes: RefCell<Vec<(usize, u64)>>,
-    /// Dropped when the request is over.
+    /// Released when the request is over.
     guards: RefCell<Vec<Box<dyn Any>>>,
     rules: RefCell<Vec<NamedRule>>,
 }
 
-/// Which part of its verdict a plugin names a rule for (WIT `report.part`).
+/// The part of a verdict that a named rule decided (WIT `report.part`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Delay,
     Action,
 }
 
-/// A rule that a plugin names.
+/// A rule that a plugin names as a reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedRule {
     pub(crate) name: String,
     pub(crate) decides: Part,
 }
 
-/// Rules that one call may name: as many as decide anything about a request.
+/// Maximum number of rules that one call may name: no verdict depends on more.
 const MAX_NAMED_RULES: usize = 8;
-/// Bytes of a rule's name that are kept; an object's name is no longer as a rule.
+/// Maximum length of a rule's name, in bytes; object names are rarely longer.
 const MAX_RULE_NAME_BYTES: usize = 64;
 
 impl Clone for Memory {
-    /// A copy is another request: it has no notes and holds nothing.
+    /// A copy belongs to another request, so it has no notes and holds nothing.
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
 impl Memory {
-    /// The number that an entry has noted; 0 at first.
+    /// The number that an entry has noted; 0 initially.
     pub(crate) fn note(&self, entry: usize) -> u64 {
         let notes = self.notes.borrow();
         notes
@@ -81,7 +81,6 @@ impl Memory {
             .map_or(0, |(_, note)| *note)
     }
 
-    /// Notes a number for an entry.
     pub(crate) fn set_note(&self, entry: usize, value: u64) {
         let mut notes = self.notes.borrow_mut();
         match notes.iter_mut().find(|(owner, _)| *owner == entry) {
@@ -95,7 +94,7 @@ impl Memory {
         self.guards.borrow_mut().push(Box::new(guard));
     }
 
-    /// Notes a rule that the plugin in hand names. `false` if it is dropped: one too many.
+    /// Adds a rule that the plugin of the current call names. Returns `false` if it is dropped because there are too many.
     pub(crate) fn name_rule(&self, name: &str, decides: Part) -> bool {
         let mut rules = self.rules.borrow_mut();
         let has_room = rules.len() < MAX_NAMED_RULES;
@@ -106,23 +105,23 @@ impl Memory {
         has_room
     }
 
-    /// The rules that were named since this was last asked.
+    /// Takes the rules that were named since the last call.
     pub(crate) fn take_named_rules(&self) -> Vec<NamedRule> {
         self.rules.take()
     }
 
-    /// The request is over: gives its places back.
+    /// Releases the places when the request is over.
     pub(crate) fn release(&self) {
         self.guards.take();
     }
 }
 
-/// A rule's name, as people are told of it.
+/// A rule's name, fit for display.
 pub(crate) fn rule_name(name: &str) -> String {
     printable(name, MAX_RULE_NAME_BYTES)
 }
 
-/// At most so many bytes of a text, without control characters.
+/// At most `max_bytes` of the text, without control characters.
 pub(crate) fn printable(text: &str, max_bytes: usize) -> String {
     let cut = text.get(..text.floor_char_boundary(max_bytes)).unwrap_or_default();
     cut.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -1,8 +1,8 @@
-//! What exchanges about one lock say of who holds it. Pure: times come in.
+//! Derives who holds one lock from the exchanges about it. Pure: times are passed in.
 //!
-//! The controller leads from the moment on when it *asked* for a write that made it the holder, and for as long as the lock then
-//! says: an answer may come late, and whoever waits for the lock counts from no earlier. Exchanges cross each other, so
-//! one counts by when it was asked, never by when it was answered; resource versions have no order.
+//! The controller leads from the moment at which it *requested* the write that made it the holder, for as long as the lock's record says: a
+//! response may come late, and other candidates count from no earlier. Exchanges can cross each other, so they are ordered by the time of
+//! the request, never by that of the response; resource versions have no order.
 
 use std::time::SystemTime;
 
@@ -16,36 +16,36 @@ use crate::timestamp::rfc3339;
 pub(super) struct Lock {
     pub(super) resource: &'static str,
     pub(super) namespace: String,
-    /// As the controller knows it.
+    /// Name that the controller uses.
     pub(super) name: String,
-    /// As the API server knows it.
+    /// Name at the API server.
     pub(super) renamed: String,
 }
 
-/// When something was asked.
+/// Time of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) at: Instant,
-    /// The same, to be shown.
+    /// The same time as a wall clock shows it.
     pub(super) wall: SystemTime,
 }
 
-/// One lock, as heard.
+/// Observations of one lock.
 #[derive(Debug)]
 pub(super) struct Election {
     pub(super) lock: Lock,
-    /// Who holds it, by what was heard last.
+    /// Holder according to the last observation.
     holder: String,
     term: Option<Term>,
-    /// Holder and renewal that were shown last.
+    /// Holder and renewal time of the last record that was read.
     shown: Option<(String, String)>,
-    /// When the write was asked for that counted last.
+    /// Request time of the latest write that counted.
     written: Option<Instant>,
-    /// A read that was asked for before this may show what was before.
+    /// A read that was requested before this may show an older state.
     known_from: Option<Instant>,
 }
 
-/// What the controller has written of itself.
+/// The controller's own leadership, as it wrote it.
 #[derive(Debug)]
 struct Term {
     holder: String,
@@ -66,7 +66,7 @@ impl Election {
         }
     }
 
-    /// The controller has written the lock, which says this since.
+    /// The controller has written this record to the lock.
     pub(super) fn wrote(&mut self, record: LockRecord, asked: Asked, answered: Instant) {
         if self.written.is_some_and(|later| asked.at < later) {
             return;
@@ -84,7 +84,7 @@ impl Election {
         if record.holder.is_empty() {
             return;
         }
-        // It has held on to it.
+        // The controller has kept the lock without a gap.
         let before = before.filter(|term| term.holder == record.holder && asked.at < term.until);
         self.term = Some(Term {
             holder: record.holder,
@@ -94,7 +94,7 @@ impl Election {
         });
     }
 
-    /// Whether a write has left a record as it was shown before: somebody's who is not in this pod, as far as is known.
+    /// Whether a write kept the record as it was read before. Then the record belongs to a holder outside this pod, as far as is known.
     fn is_anothers(&self, record: &LockRecord) -> bool {
         let is_own = self.term.as_ref().is_some_and(|term| term.holder == record.holder);
         let shown = self.shown.as_ref();
@@ -102,7 +102,7 @@ impl Election {
         is_as_shown && !is_own && !record.holder.is_empty()
     }
 
-    /// The API server has shown the lock as it was at some time since it was asked.
+    /// The API server has returned the record as it was at some time after the request.
     pub(super) fn read(&mut self, record: LockRecord, asked: Instant) {
         if self.known_from.is_none_or(|from| asked >= from) {
             self.known_from = Some(asked);
@@ -110,7 +110,7 @@ impl Election {
         }
     }
 
-    /// A watch or a cache has shown the lock as it once was: later than what the controller has written if it has changed hands
+    /// A watch or a cache has returned a record of unknown age. It is newer than the controller's own write if the lock has changed hands
     /// more often.
     pub(super) fn saw(&mut self, record: LockRecord) {
         let is_later = |term: &Term| {
@@ -135,18 +135,19 @@ impl Election {
         self.wrote(LockRecord::default(), asked, answered);
     }
 
-    /// Since when the controller leads, if it does now.
+    /// Start of the controller's leadership, if it leads now.
     fn leads_since(&self, now: Instant) -> Option<SystemTime> {
         let term = self.term.as_ref().filter(|term| now < term.until)?;
         Some(term.since)
     }
 
-    /// Which election is forgotten first: one in which the controller does not lead, and of which nothing was heard for longest.
+    /// Order in which elections are forgotten: first those in which the controller does not lead, and of these the one that was not
+    /// observed for longest.
     pub(super) fn worth(&self, now: Instant) -> (bool, Option<Instant>) {
         (self.leads_since(now).is_some(), self.known_from)
     }
 
-    /// As `/status` shows it.
+    /// The election for `/status`.
     pub(super) fn told(&self, now: Instant) -> LeaderElection {
         let since = self.leads_since(now);
         LeaderElection {

@@ -21,7 +21,7 @@ fn lease(name: &str, holder: &str) -> Bytes {
         .into()
 }
 
-/// Listens to a request with this body, which has the lock's name.
+/// Observes a request with this body, which has the lock's name.
 fn ask(leadership: &Arc<Leadership>, method: &str, target: &str, sent: &[u8]) -> Option<LockExchange> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let info = RequestInfo::parse(method, path, Some(query)).unwrap();
@@ -34,13 +34,13 @@ fn head(code: StatusCode, content_type: &str) -> Parts {
     response.body(()).unwrap().into_parts().0
 }
 
-/// An exchange, from its request to its answer.
+/// An exchange, from its request to its response.
 fn exchange(leadership: &Arc<Leadership>, method: &str, target: &str, code: StatusCode, body: &Bytes) {
     let lock_exchange = ask(leadership, method, target, body).unwrap();
     lock_exchange.observe_response(&head(code, "application/json"), body);
 }
 
-/// Who holds the only lock that was heard of, and whether it is this controller.
+/// The holder of the only observed lock, and whether it is this controller.
 fn told(leadership: &Leadership) -> Option<(String, bool)> {
     let mut told = leadership.statuses();
     assert!(told.len() < 2, "{told:?}");
@@ -98,7 +98,7 @@ async fn get_of_what_was_before_write_takes_nothing_from_leader() {
     get.observe_response(&ok, &lease("lock", "other"));
     crossing.observe_response(&ok, &lease("lock", "other"));
     assert_eq!(told(&leadership), some("me", true));
-    // With a version, it may be from a cache.
+    // A response for a given version may come from a cache.
     exchange(
         &leadership,
         "GET",

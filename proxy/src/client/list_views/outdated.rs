@@ -1,4 +1,4 @@
-//! Clients whose caches show an earlier view: they were sent to list again, and have not begun a watch since.
+//! Clients whose caches show an earlier view: they had to list again, and have not begun a watch since.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,20 +10,18 @@ use tokio::time::Instant;
 use super::{MAX_NOTES, Reader};
 use crate::timestamp::rfc3339;
 
-/// Who was sent to list again, and lives, has done so and watches before this has passed: client-go waits 30 s and as much again
-/// by chance at most (`NewReflectorWithOptions` in tools/cache/reflector.go), and a list takes its time.
+/// A live client that had to list again has listed and watches within this time: client-go waits 30 s plus a random time of at most as much
+/// (`NewReflectorWithOptions` in tools/cache/reflector.go), and a list takes its time.
 const RELIST: Duration = Duration::from_secs(120);
 
-/// A client that is refused under one view again and again does not list, whatever it is told. client-go would have listed
-/// five times by now.
+/// A client that is refused under one view for this long ignores the 410. client-go would have listed five times by now.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Clients that `/status` names.
+/// Maximum number of clients in `/status`.
 const MAX_NAMED: usize = 5;
-/// Characters of a client's name.
+/// Maximum length of a client's name, in characters.
 const MAX_NAME: usize = 128;
 
-/// A client, as `/status` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Client {
     user_agent: Box<str>,
@@ -47,22 +45,22 @@ impl Client {
     }
 }
 
-/// By the reader's key. Of more than [`MAX_NOTES`], those that were noted first count.
+/// By the reader's key. Bounded to [`MAX_NOTES`]; the earliest count.
 #[derive(Debug, Default)]
 pub(super) struct Outdated(HashMap<u64, Sent>);
 
-/// Clients of one reader that were sent to list again.
+/// The clients of one reader that had to list again.
 #[derive(Debug)]
 struct Sent {
     clients: u16,
     client: Arc<Client>,
-    /// Since the last change of what they see.
+    /// Time of the last change to their view.
     since: Instant,
-    /// The last of them.
+    /// Time of the last refusal or change.
     at: Instant,
-    /// The view that they were last refused under.
+    /// View under which they were last refused.
     view: Option<u64>,
-    /// Since the last change of what they see.
+    /// Number of refusals since the last change to their view.
     refusals: u64,
 }
 
@@ -85,7 +83,8 @@ impl Sent {
 }
 
 impl Outdated {
-    /// A new chain shows an open watch something else. `most`: watches that its reader ever had at once, if that is known.
+    /// Notes that a new chain shows an open watch another view. `most`: maximum number of watches that its reader ever had at once, if
+    /// known.
     pub(super) fn note_change(&mut self, key: u64, most: Option<u16>, client: &Arc<Client>) {
         let Some(sent) = self.one_more(key, most, || Arc::clone(client)) else {
             return;
@@ -93,7 +92,7 @@ impl Outdated {
         (sent.since, sent.view, sent.refusals) = (sent.at, None, 0);
     }
 
-    /// A watch from another view is refused. One that comes twice is still one, and repeating it gains time only up to
+    /// Notes that a watch from another view is refused. A watch that comes twice counts once, and repeating it extends the wait only up to
     /// [`PATIENCE`]. Returns whether this is the first refusal beyond that.
     pub(super) fn note_refusal(&mut self, key: u64, most: Option<u16>, view: u64, reader: &Reader<'_>) -> bool {
         let was_given_up = self.0.get(&key).is_some_and(|sent| sent.at - sent.since >= PATIENCE);
@@ -130,7 +129,7 @@ impl Outdated {
         Some(sent)
     }
 
-    /// One begins a watch: what it has cached is of the view that its watch shows.
+    /// Notes that a client begins a watch: its cache is of the view that the watch shows.
     pub(super) fn renew(&mut self, key: u64) {
         if let Some(sent) = self.0.get_mut(&key) {
             sent.clients = sent.clients.saturating_sub(1);
@@ -140,14 +139,14 @@ impl Outdated {
         }
     }
 
-    /// How many are waited for.
+    /// Number of clients that are waited for.
     pub(super) fn count(&mut self) -> u64 {
         self.forget_late();
         let waited_for = self.0.values().filter(|sent| !sent.is_given_up());
         waited_for.map(|sent| u64::from(sent.clients)).sum()
     }
 
-    /// Those that have waited longest.
+    /// The clients that have waited longest.
     pub(super) fn told(&mut self) -> Vec<StaleCache> {
         self.forget_late();
         let mut sent: Vec<&Sent> = self.0.values().collect();
@@ -155,7 +154,7 @@ impl Outdated {
         sent.into_iter().take(MAX_NAMED).map(Sent::told).collect()
     }
 
-    /// Who repeats a watch is kept, also beyond [`PATIENCE`]: else it would be waited for anew.
+    /// A client that keeps repeating its watch is kept beyond [`PATIENCE`]; otherwise it would be waited for again from the start.
     fn forget_late(&mut self) {
         self.0.retain(|_, sent| sent.at.elapsed() < RELIST);
     }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A reader; which one does not matter.
+/// An arbitrary reader.
 pub(crate) const READER: Reader<'_> = Reader {
     user_agent: b"manager",
     representation: Representation::Object,
@@ -12,7 +12,7 @@ pub(crate) const READER: Reader<'_> = Reader {
     field_selector: "",
 };
 
-/// What is known of the version that a watch comes with. The watch is not opened.
+/// What is known about the version that a watch resumes from. The watch is not opened.
 pub(crate) fn resumed_as(list_views: &Arc<ListViews>, reader: &Reader<'_>, view: &[RequestEdit]) -> Known {
     let mut is_known = Known::Nothing;
     let position = list_views.resume(reader, view.iter(), |known| {
@@ -23,7 +23,7 @@ pub(crate) fn resumed_as(list_views: &Arc<ListViews>, reader: &Reader<'_>, view:
     is_known
 }
 
-/// A watch at the side: opened, whatever is known.
+/// A watch on the shard's view, opened in any case.
 fn open(list_views: &Arc<ListViews>, name: &str) -> Position {
     opened(list_views, &shard(name))
 }
@@ -112,7 +112,7 @@ fn client_that_was_told_is_not_told_again() {
     drop(watch);
     listed(&list_views, "b");
     assert_eq!(resumed(&list_views, "b"), Known::Same);
-    // By the answer to its next watch: nothing has ended since.
+    // Here the client gets the 410 as the response to its next watch.
     drop(open(&list_views, "b"));
     assert_eq!(resumed(&list_views, "c"), Known::Other);
     listed(&list_views, "c");

@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use super::*;
 
-/// One lock, its exchanges at seconds since the start.
+/// One lock, with its exchanges at seconds since the start.
 struct Story {
     start: Instant,
     wall: SystemTime,
     election: Election,
 }
 
-/// What the lock says: its holder for 15 s, renewed at some second, changed hands so often.
+/// A record of the lock: this holder for 15 s, renewed at this second, after so many changes of hands.
 fn record(holder: &str, renewed: u64, transitions: i64) -> LockRecord {
     LockRecord {
         name: "lock".to_owned(),
@@ -46,7 +46,7 @@ impl Story {
         }
     }
 
-    /// A write that was asked for and answered then.
+    /// A write that was requested and answered at these seconds.
     fn writes(&mut self, record: LockRecord, asked: u64, answered: u64) {
         self.election.wrote(record, self.asked(asked), self.at(answered));
     }
@@ -55,7 +55,7 @@ impl Story {
         self.election.read(record, self.at(asked));
     }
 
-    /// Since which second the controller leads, at some second.
+    /// The second since which the controller leads, seen at the second `seconds`.
     fn leads(&self, seconds: u64) -> Option<u64> {
         let since = self.election.leads_since(self.at(seconds))?;
         Some(since.duration_since(self.wall).unwrap().as_secs())
@@ -104,12 +104,12 @@ fn renewals_in_time_change_nothing_and_one_that_is_late_begins_anew() {
         story.writes(record("me", seconds, 0), seconds, seconds);
     }
     assert_eq!(story.leads(32), Some(0));
-    // Asked for in time, answered too late.
+    // This renewal was requested in time and answered too late.
     story.writes(record("me", 32, 0), 32, 34);
     assert_eq!(story.leads(46), Some(0));
     story.writes(record("me", 47, 0), 47, 47);
     assert_eq!(story.leads(48), Some(47));
-    // It calls itself otherwise: another process.
+    // Another identity means another process.
     story.writes(record("my next", 50, 1), 50, 50);
     assert_eq!((story.leads(51), story.holder()), (Some(50), "my next"));
 }
@@ -195,7 +195,7 @@ fn watch_or_cache_counts_if_lock_has_changed_hands_since() {
 fn writer_that_keeps_another_holder_does_not_lead() {
     let mut story = Story::new();
     story.reads(record("other", 7, 3), 8);
-    // Its labels, say.
+    // The write changes something else, such as labels.
     story.writes(record("other", 7, 3), 9, 9);
     assert_eq!((story.leads(9), story.holder()), (None, "other"));
     story.writes(record("me", 10, 4), 10, 10);
