@@ -1,15 +1,15 @@
-//! What a request shares with the client connection that it came on.
+//! The client connection as its requests see it.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `handle` | [`Connection`]: how a request acts on its connection |
-//! | `activity` | whether a connection is idle, and when it has been for too long |
+//! | `activity` | detects connections that have been idle for too long |
 //! | `header_block` | whether a header block of HTTP/2 is arriving |
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |
 //! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
-//! | `outage` | a time in which a port is closed, because a plugin asked for it |
-//! | `unread_body` | request bodies: what may arrive before it is read, and those that are not read to their end |
-//! | `unsent` | bytes of answers that are not written yet, bounded for each connection |
+//! | `outage` | an interval in which a port is closed because of a plugin |
+//! | `unread_body` | request bodies: memory for bytes that arrive before they are read, and bodies that are not read to their end |
+//! | `unsent` | bytes of responses that are not written yet, bounded for each connection |
 
 mod activity;
 mod handle;

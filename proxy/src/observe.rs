@@ -1,14 +1,14 @@
-//! What people and machines see of the sidecar.
+//! Metrics, status and logs of the sidecar.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `admin` | the admin port: `/readyz`, `/livez`, `/metrics`, `/status` |
 //! | `class` | the classes that requests are counted and logged by |
 //! | `metrics` | every metric of requests and connections |
-//! | `readiness` | what is still missing before `/readyz` answers 200 |
+//! | `readiness` | the parts that are missing before `/readyz` answers 200 |
 //! | `record` | one request: counted, logged and reported when it ends |
 //! | `telemetry` | log set-up |
-//! | `warning_rate` | limits warnings that anybody could cause many times a second |
+//! | `warning_rate` | limits warnings that a client could cause many times a second |
 
 pub(crate) mod admin;
 mod class;

@@ -1,10 +1,10 @@
-//! Bodies on their way through the sidecar.
+//! Bodies in transit through the sidecar.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `body` | bodies of requests and responses: streamed, counted, or read whole for an edit |
 //! | `renaming` | bodies whose object has another name at the API server |
-//! | `shape` | a body that a plugin holds back, slows down, cuts or ends |
+//! | `shape` | a body that is held back, slowed down, cut or ended for a plugin |
 //! | `watch` | an open watch, ended when a new chain would change its view |
 
 pub(crate) mod body;

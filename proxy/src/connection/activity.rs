@@ -1,8 +1,7 @@
-//! When a connection of a server has been idle, or the head of a request has taken, for too long.
+//! Detects when a server connection has been idle, or the head of a request has been arriving, for too long.
 //!
-//! hyper's `header_read_timeout` starts when a connection becomes idle, so it closes connections that clients still count on.
-//! Here the two are separate: an idle connection stays open for longer than clients keep one, a head that has begun has
-//! seconds to arrive.
+//! hyper's `header_read_timeout` starts when a connection becomes idle, so it closes connections that clients still count on. Here the two
+//! are separate: an idle connection stays open for longer than clients keep one, and a head that has begun has seconds to arrive.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,39 +16,38 @@ use tokio::time::{Instant, Sleep};
 use super::header_block::HeaderBlock;
 use super::memory::{OverBound, RequestMemory};
 
-/// How long a client that was told that its idle connection ends may take to close it. Requests that were on their way come
-/// within this time.
+/// Time for a client to close its idle connection after it was told to. Requests that were in transit arrive within this time.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// Bytes of a head that has begun which nobody counts: as many as hyper has room for anyway.
+/// Bytes of an arriving head that are not counted: hyper has a buffer of this size anyway.
 const FREE_HEAD: usize = 8 << 10;
 
-/// A client that has begun a handshake or a request head and does not finish it in this time holds a place that others need.
+/// A client must finish a handshake or a request head in this time; otherwise it would hold a place that others need.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client may take.
+/// Time limits for a client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
     /// From the first byte of a request head to its last.
     pub(crate) head: Duration,
-    /// Without any request under way, also if the client does not read what was written.
+    /// Maximum time without a request in flight, even if the client does not read what was written.
     pub(crate) idle: Duration,
 }
 
-/// Which time is over.
+/// The limit that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
-    /// The connection has been idle: tell the client that it ends.
+    /// The connection has been idle; the client must be told that it ends.
     Idle,
-    /// The client was told, and asked for nothing since.
+    /// The client was told, and has sent no request since.
     Farewell,
-    /// A request head does not end.
+    /// A request head takes too long.
     Head,
-    /// The client reads nothing of what is left of its answers.
+    /// The client does not read the rest of its responses.
     Unread,
 }
 
-/// What goes on on one connection; shared by its stream, its requests and its driver.
+/// Activity of one connection; shared by its stream, its requests and its driver.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Activity(Arc<Observed>);
 
@@ -57,26 +55,26 @@ pub(crate) struct Activity(Arc<Observed>);
 struct Observed {
     opened: Instant,
     requests: AtomicUsize,
-    /// Milliseconds from `opened` to the end of the last request, or to the last time that the client read more or ceased to.
+    /// Milliseconds from `opened` to the end of the last request, or to the last time that the client read more or stopped reading.
     idle_since: AtomicU64,
-    /// Bytes of a head that has begun.
+    /// Bytes of the head that is arriving.
     head: AtomicUsize,
-    /// How many of them are held in `memory`.
+    /// The part of `head` that is reserved in `memory`.
     held: AtomicUsize,
     memory: RequestMemory,
-    /// The client does not read what was written.
+    /// Whether the client does not read what was written.
     is_blocked: AtomicBool,
     is_http1: AtomicBool,
 }
 
-/// A request under way, until it is dropped.
+/// A request in flight, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Request(Activity);
 
 enum State {
     Busy,
     Head,
-    /// No request is under way, and bytes wait until the client reads.
+    /// No request is in flight, and bytes wait until the client reads.
     Unread {
         since: Instant,
     },
@@ -111,22 +109,22 @@ impl Observed {
 }
 
 impl Activity {
-    /// Of a connection that was opened just now. `memory`: where the bytes of a head count until it is whole.
+    /// The activity of a new connection. `memory` counts the bytes of a head until it is complete.
     pub(crate) fn new(memory: RequestMemory) -> Self {
         Self(Arc::new(Observed::new(memory)))
     }
 
-    /// The client turned out to speak HTTP/1.1.
+    /// Notes that the client speaks HTTP/1.1.
     pub(crate) fn set_http1(&self) {
         self.0.is_http1.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the client speaks HTTP/1.1, as far as is known.
+    /// Whether the client is known to speak HTTP/1.1.
     pub(crate) fn is_http1(&self) -> bool {
         self.0.is_http1.load(Ordering::Relaxed)
     }
 
-    /// A request whose head has arrived.
+    /// Begins a request whose head has arrived.
     pub(crate) fn begin(&self) -> Request {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         if self.is_http1() {
@@ -145,10 +143,10 @@ impl Activity {
         self.0.idle_since.store(since, Ordering::Relaxed);
     }
 
-    /// More of a head has arrived, which now has so many bytes.
+    /// Notes that a head has `bytes` bytes so far.
     ///
     /// # Errors
-    /// There is no room for them.
+    /// There is no memory for them.
     fn begin_head(&self, bytes: usize) -> io::Result<()> {
         let observed = &self.0;
         observed.head.store(bytes, Ordering::Relaxed);
@@ -163,7 +161,7 @@ impl Activity {
         Ok(())
     }
 
-    /// The head is whole: from here on its request counts what it holds.
+    /// Notes that the head is complete; from here on its request counts the memory.
     fn end_head(&self) {
         if self.0.head.swap(0, Ordering::Relaxed) > 0 {
             self.0.give_back();
@@ -202,11 +200,11 @@ impl Drop for Request {
 pub(crate) struct Deadlines {
     activity: Activity,
     timeouts: Timeouts,
-    /// When the head that is arriving was first seen.
+    /// When the arriving head was first seen.
     head: Option<Instant>,
     /// When the client was told that its idle connection ends.
     told: Option<Instant>,
-    /// Never later than what is due: a request is no reason to move it.
+    /// Set no later than the next deadline; a request does not move it.
     timer: Pin<Box<Sleep>>,
 }
 
@@ -221,7 +219,7 @@ impl Deadlines {
         }
     }
 
-    /// Ready when a time is over. Call it after the connection was polled, and again after it was told of the end.
+    /// Ready when a time limit is exceeded. Call it after the connection was polled, and again after the client was told of the end.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             let due = self.due();
@@ -263,17 +261,17 @@ impl Deadlines {
     }
 }
 
-/// A connection's stream whose [`Activity`] is noted.
+/// A connection's stream that notes its [`Activity`].
 #[derive(Debug)]
 pub(crate) struct ObservedStream<S> {
     stream: S,
     activity: Activity,
-    /// Of HTTP/2.
+    /// Parser of frames, for HTTP/2 only.
     block: Option<HeaderBlock>,
 }
 
 impl<S> ObservedStream<S> {
-    /// The protocol of `activity` must be known.
+    /// The protocol of `activity` must be known already.
     pub(crate) fn new(stream: S, activity: Activity) -> Self {
         Self {
             stream,
@@ -282,10 +280,10 @@ impl<S> ObservedStream<S> {
         }
     }
 
-    /// Takes note of bytes that have arrived.
+    /// Notes bytes that have arrived.
     ///
     /// # Errors
-    /// They belong to a head that there is no room for.
+    /// There is no memory for the head that they belong to.
     fn observe(&mut self, bytes: &[u8]) -> io::Result<()> {
         let observed = &self.activity.0;
         match &mut self.block {
@@ -296,7 +294,7 @@ impl<S> ObservedStream<S> {
                     Ok(())
                 }
             },
-            // Between two requests there is nothing but heads.
+            // Between two requests of HTTP/1.1 only heads arrive.
             None if observed.requests.load(Ordering::Relaxed) == 0 => {
                 let length = observed.head.load(Ordering::Relaxed) + bytes.len();
                 self.activity.begin_head(length)
@@ -381,7 +379,7 @@ mod tests {
         (activity, deadlines, stream, client)
     }
 
-    /// What expires next, and in how many seconds.
+    /// The next limit that is exceeded, and after how many seconds.
     async fn next(deadlines: &mut Deadlines) -> (Expired, u64) {
         let start = Instant::now();
         let expired = poll_fn(|cx| deadlines.poll_expired(cx)).await;

@@ -1,6 +1,6 @@
-//! The handle by which a request acts on the connection that it came on: close it, silence it, take no more requests, hold memory.
+//! The handle by which a request acts on its connection: close it, silence it, take no more requests, reserve memory.
 //!
-//! Leaves carrying it out to `listen::serve`, which polls [`Connection::poll_disposition`].
+//! `listen::serve` carries the actions out: it polls [`Connection::poll_disposition`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,19 +18,19 @@ use super::outage::Outage;
 use super::unread_body::UnreadBody;
 use super::unsent::Unsent;
 
-/// What a client may have sent of a body that is not read: clients are in the same pod, so a small window covers the pipe. Eight
-/// bodies that nobody reads use the connection up. HTTP/1.1 buffers about as much.
+/// Bytes that a client may send of a body before it is read. Clients are in the same pod, so a small window fills the pipe. Eight bodies
+/// that are never read use up the connection's window. HTTP/1.1 buffers about as much.
 pub(crate) const STREAM_WINDOW: u32 = 128 << 10;
 pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// What its requests want done with a connection. Ordered: the strongest wins.
+/// What to do with a connection. Ordered: of the wishes of its requests, the strongest wins.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Disposition {
     #[default]
     KeepOpen,
-    /// Finish the requests under way and take no more.
+    /// Finish the requests in flight and take no more.
     Retire,
-    /// Neither read nor write any more, and stay open.
+    /// Stop reading and writing, and stay open.
     Silence,
     Close,
 }
@@ -42,21 +42,21 @@ pub(crate) struct Connection {
     pub(super) activity: Activity,
     memory: ConnectionMemory,
     unsent: Arc<Unsent>,
-    /// Windows of bodies that are arriving.
+    /// Sum of the windows of arriving bodies.
     arriving: Cell<usize>,
     waker: RefCell<Option<Waker>>,
-    /// The rest of a request body that nobody reads, until it is discarded.
+    /// The rest of a request body that is not read, until it is discarded.
     unread: RefCell<Option<UnreadBody>>,
-    /// No request can follow the one under way, because its body is not read to its end.
+    /// Whether no request can follow the current one, because its body is not read to its end.
     ends_with_answer: Cell<bool>,
-    /// By which its port closes; `None` in tests.
+    /// Closes the connection's port; `None` in tests.
     outage: Option<Outage>,
-    /// Counts it among all connections. A tunnel outlives the HTTP connection and keeps it.
+    /// The connection's place among all connections. A tunnel outlives the HTTP connection and keeps it.
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
-    /// A client connection that was just accepted. `outage` is that of its port.
+    /// A client connection that was just accepted. `outage` belongs to its port.
     pub(crate) fn new(outage: Outage, memory: RequestMemory, place: OwnedSemaphorePermit) -> Rc<Self> {
         Rc::new(Self {
             outage: Some(outage),
@@ -67,12 +67,11 @@ impl Connection {
         })
     }
 
-    /// Requests under way, idle times and arriving heads.
     pub(crate) fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// A request whose head has arrived.
+    /// Begins a request whose head has arrived.
     pub(crate) fn begin_request(self: &Rc<Self>) -> RequestPlace {
         RequestPlace {
             _request: self.activity.begin(),
@@ -82,7 +81,7 @@ impl Connection {
         }
     }
 
-    /// Whether there was room for bytes that can be done without. [`Self::give_back`] must follow.
+    /// Whether there was memory for bytes that are not essential. If so, [`Self::give_back`] must follow.
     pub(crate) fn take_dispensable(&self, bytes: usize) -> bool {
         self.memory.take_dispensable(bytes)
     }
@@ -91,15 +90,15 @@ impl Connection {
         self.memory.give_back(bytes);
     }
 
-    /// What HTTP/2 has not written yet; HTTP/1.1 takes no more than it can write.
+    /// The bytes that HTTP/2 has not written yet; `None` for HTTP/1.1, which takes no more than it can write.
     pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
         (!self.activity.is_http1()).then(|| Arc::clone(&self.unsent))
     }
 
-    /// A body begins to arrive. The bodies of a connection hold their windows, and not more than the connection's.
+    /// Reserves memory for a body that begins to arrive. All bodies of a connection together reserve at most the connection's window.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no memory for it.
     pub(super) fn begin_arriving(&self, window: usize) -> Result<(), OverBound> {
         let (before, after) = (self.arriving.get(), self.arriving.get() + window);
         self.memory.take(within_window(after) - within_window(before))?;
@@ -123,14 +122,14 @@ impl Connection {
         self.set_disposition(Disposition::Silence);
     }
 
-    /// Closes its port, with all connections of it, for this time.
+    /// Closes the connection's port for this time, with all its connections.
     pub(crate) fn refuse_connections(&self, length: Duration) {
         if let Some(outage) = &self.outage {
             outage.begin(length);
         }
     }
 
-    /// Takes no requests after this answer. On HTTP/1.1 the answer says so with `Connection: close`.
+    /// Takes no requests after this response. On HTTP/1.1 the response says so with `Connection: close`.
     pub(crate) fn retire_with(&self, answer: &mut HeaderMap) {
         self.set_disposition(Disposition::Retire);
         if self.activity.is_http1() {
@@ -145,7 +144,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Discards what has arrived of an unread body.
+    /// Discards the bytes of an unread body that have arrived.
     pub(crate) fn poll_discard(&self, cx: &mut Context<'_>) {
         let mut unread = self.unread.borrow_mut();
         if unread.as_mut().is_some_and(|rest| rest.poll_end(cx).is_ready()) {
@@ -153,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Adds `Connection: close` to an answer after which no request can follow.
+    /// Adds `Connection: close` to a response after which no request can follow.
     pub(crate) fn finish<B, E>(&self, mut answer: Result<Response<B>, E>) -> Result<Response<B>, E> {
         if self.ends_with_answer.take()
             && let Ok(response) = &mut answer
@@ -175,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// What is to be done with the connection. Registers for changes.
+    /// The disposition of the connection. Registers for changes.
     pub(crate) fn poll_disposition(&self, cx: &Context<'_>) -> Disposition {
         let mut known = self.waker.borrow_mut();
         if known.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
@@ -189,12 +188,12 @@ fn within_window(bytes: usize) -> usize {
     bytes.min(CONNECTION_WINDOW as usize)
 }
 
-/// A request's part of its connection: the bytes that it holds. The connection is not idle as long as it lives.
+/// A request's share of its connection: the bytes that it reserves. The connection is not idle while this lives.
 #[derive(Debug)]
 pub(crate) struct RequestPlace {
     connection: Rc<Connection>,
     held: Cell<usize>,
-    /// Part of `held` that is no longer in use.
+    /// The part of `held` that is not in use any more.
     spare: Cell<usize>,
     _request: activity::Request,
 }
@@ -204,10 +203,10 @@ impl RequestPlace {
         Rc::clone(&self.connection)
     }
 
-    /// Holds more bytes, until the request is over.
+    /// Reserves more bytes until the request is over.
     ///
     /// # Errors
-    /// The bound of the connection, or of all connections, is reached.
+    /// The limit of the connection, or of all connections, is reached.
     pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
         let spared = bytes.min(self.spare.get());
         self.connection.memory.take(bytes - spared)?;
@@ -216,7 +215,7 @@ impl RequestPlace {
         Ok(())
     }
 
-    /// Marks bytes as no longer in use. The next [`Self::hold`] takes them first, so that it finds room for sure.
+    /// Marks bytes as not in use any more. The next [`Self::hold`] reuses them first, so that it cannot fail for them.
     pub(crate) fn spare(&self, bytes: usize) {
         self.spare.set(self.held.get().min(self.spare.get() + bytes));
     }

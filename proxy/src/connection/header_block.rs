@@ -1,22 +1,22 @@
-//! Follows the frames that an HTTP/2 client sends as far as to know whether a header block has begun and not ended (RFC 9113
-//! §4.1, §6.2, §6.10). Until then no request is seen, and what has come of it is held by `h2`.
+//! Parses the frames of an HTTP/2 client just far enough to know whether a header block has begun and not ended (RFC 9113 §4.1, §6.2,
+//! §6.10). Until it ends no request is visible, and `h2` holds the bytes that have arrived.
 
 const PREFACE_LENGTH: usize = 24;
 const HEADERS: u8 = 0x1;
 const CONTINUATION: u8 = 0x9;
 const END_HEADERS: u8 = 0x4;
 
-/// Where in the stream of frames the client is.
+/// Position of the client in the stream of frames.
 #[derive(Debug)]
 pub(super) struct HeaderBlock {
     /// Bytes left of the preface or of a payload.
     left: usize,
-    /// The head of the frame that begins, and how much of it has come.
+    /// The head of the next frame, and how many of its bytes have arrived.
     head: [u8; 9],
     has: usize,
-    /// Bytes of the open block that have come; `None`: none is open.
+    /// Bytes of the open block that have arrived; `None` if no block is open.
     block: Option<usize>,
-    /// The frame under way is the last of its block.
+    /// Whether the current frame is the last of its block.
     is_last: bool,
 }
 
@@ -31,7 +31,7 @@ impl HeaderBlock {
         }
     }
 
-    /// Takes bytes as they arrive, and tells how many there are of the block that is open after them.
+    /// Parses bytes as they arrive. Returns the size of the block that is open after them, if any.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> Option<usize> {
         while let Some((first, rest)) = bytes.split_first() {
             if self.left > 0 {
@@ -65,7 +65,7 @@ impl HeaderBlock {
         self.end_frame();
     }
 
-    /// Other frames can't come in the middle of a block.
+    /// Within a block no other frames are allowed.
     fn end_frame(&mut self) {
         if self.left == 0 && self.is_last {
             self.block = None;

@@ -1,8 +1,9 @@
-//! Bytes that requests hold: their heads, and bodies that are read whole for an edit. Bounded for each connection and in all, so
-//! that no client can take the memory of the container.
+//! Memory that requests reserve: for their heads, and for bodies that are read whole for an edit. Bounded for each connection and in total,
+//! so that no client can use up the container's memory.
 //!
-//! Of bodies that are passed on frame by frame, what may arrive before it is read counts (`connection::IncomingBody`), and what is kept to
-//! be sent again. Answers count elsewhere: what nobody reads in `upstream::UnreadAnswers`, what was not written in `connection::Unsent`.
+//! Bodies that are passed on frame by frame count with the bytes that may arrive before they are read (`connection::IncomingBody`), and
+//! with the bytes that are kept for a retry. Responses count elsewhere: unread ones in `upstream::UnreadAnswers`, unwritten ones in
+//! `connection::Unsent`.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,17 +11,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, Uri};
 
-/// For one connection. A controller with 500 watches over HTTP/2 whose token has 16 KiB stays below, as do two writes of the largest
+/// Limit of one connection. A controller with 500 watches over HTTP/2 and a token of 16 KiB stays below it, as do two writes of the largest
 /// objects at once.
 pub(crate) const PER_CONNECTION: usize = 8 << 20;
 
-/// For all together. While a request is edited and sent its bytes are there up to three times; a container has 256 MiB by default.
+/// Limit of all connections together. While a request is edited and sent its bytes exist up to three times; a container has 256 MiB by
+/// default.
 pub(crate) const IN_ALL: usize = 32 << 20;
 
-/// What a header field counts besides its bytes (RFC 9113 §6.5.2).
+/// Bytes that a header field counts in addition to its own (RFC 9113 §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
-/// Whose bound is reached.
+/// The limit that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OverBound {
     #[error("the requests of this connection hold more than {PER_CONNECTION} bytes; send fewer at a time")]
@@ -29,12 +31,12 @@ pub(crate) enum OverBound {
     InAll,
 }
 
-/// What all connections together hold. Shared by all threads.
+/// Memory that all connections together reserve. Shared by all threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestMemory(Arc<AtomicUsize>);
 
 impl RequestMemory {
-    /// Whether there was room for more.
+    /// Reserves bytes. Returns whether there was room for them.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         self.take_below(bytes, IN_ALL)
     }
@@ -53,7 +55,7 @@ impl RequestMemory {
     }
 }
 
-/// What the requests of one connection hold.
+/// Memory that the requests of one connection reserve.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionMemory {
     all: RequestMemory,
@@ -68,7 +70,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Takes so many bytes more. [`Self::give_back`] must follow.
+    /// Reserves bytes. [`Self::give_back`] must follow.
     ///
     /// # Errors
     /// There is no room for them.
@@ -84,7 +86,7 @@ impl ConnectionMemory {
         Ok(())
     }
 
-    /// Takes so many bytes more if half of both bounds suffices, so that what can be done without leaves the rest to requests.
+    /// Reserves bytes if half of both limits is enough, so that non-essential bytes leave the rest to requests.
     pub(crate) fn take_dispensable(&self, bytes: usize) -> bool {
         let held = self.held.get().saturating_add(bytes);
         let has_room = held <= PER_CONNECTION / 2 && self.all.take_below(bytes, IN_ALL / 2);
@@ -100,7 +102,7 @@ impl ConnectionMemory {
     }
 }
 
-/// What a request head counts.
+/// Bytes that a request head counts.
 pub(crate) fn head_size(uri: &Uri, headers: &HeaderMap) -> usize {
     let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
     let fields = headers

@@ -1,7 +1,7 @@
 //! Notifies every open stream and connection of a worker thread at once: of a new chain, an outage, or the end.
 //!
-//! One task per worker bumps a number and wakes the streams; each stream compares the number when it is polled. So a
-//! thousand open watches cost a wake-up each, spread over the event loop, and no lock.
+//! One task per worker increments a number and wakes the streams; each stream compares the number when it is polled. So a thousand open
+//! watches cost a wake-up each, spread over the event loop, and no lock.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,13 +16,13 @@ pub(crate) struct StreamNotifier {
     free: RefCell<Vec<usize>>,
 }
 
-/// A stream's side; leaves its place when dropped.
+/// A stream's subscription; frees its place when dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
     notifier: Rc<StreamNotifier>,
     place: usize,
     seen: u64,
-    /// How many outages there had been when it began.
+    /// Number of outages when the subscription began.
     outages: u64,
 }
 
@@ -31,31 +31,31 @@ impl StreamNotifier {
         Rc::default()
     }
 
-    /// A new chain is in force.
+    /// Notifies of a new chain in force.
     pub(crate) fn chain_changed(&self) {
         self.version.set(self.version.get() + 1);
         self.wake_all();
     }
 
-    /// Streams that would go on for hours end now.
+    /// Ends streams that would otherwise go on for hours.
     pub(crate) fn end(&self) {
         self.ending.set(true);
         self.wake_all();
     }
 
-    /// An outage begins: connections end at once.
+    /// Ends connections at once, because an outage begins.
     pub(crate) fn break_off(&self) {
         self.outages.set(self.outages.get() + 1);
         self.wake_all();
     }
 
     fn wake_all(&self) {
-        // Wakers are taken out first: waking may run code that comes back here.
+        // The wakers are taken out first, because waking may run code that comes back here.
         let woken: Vec<Waker> = self.wakers.borrow_mut().iter_mut().filter_map(Option::take).collect();
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Starts to listen; what was before is not heard.
+    /// Subscribes; earlier events are not reported.
     pub(crate) fn listen(self: &Rc<Self>) -> Listener {
         let place = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut wakers = self.wakers.borrow_mut();
@@ -72,7 +72,7 @@ impl StreamNotifier {
 }
 
 impl Listener {
-    /// Whether a new chain came into force since the last call that said so. Registers for the next one.
+    /// Whether a new chain came into force since the last call that returned true. Registers for the next one.
     pub(crate) fn poll_changed(&mut self, cx: &Context<'_>) -> bool {
         if let Some(place) = self.notifier.wakers.borrow_mut().get_mut(self.place) {
             match place {
@@ -84,7 +84,7 @@ impl Listener {
         std::mem::replace(&mut self.seen, version) != version
     }
 
-    /// Whether an outage has begun since it listens.
+    /// Whether an outage has begun since the subscription.
     pub(crate) fn is_broken_off(&self) -> bool {
         self.notifier.outages.get() != self.outages
     }

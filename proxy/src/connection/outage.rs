@@ -1,6 +1,6 @@
-//! A time in which a port is closed, because a plugin asked for it: the kernel refuses new connections, and open ones end.
+//! An interval in which a port is closed because of a plugin: the kernel refuses new connections, and open ones end.
 //!
-//! Leaves closing the port to `listen::accept` and ending connections to `listen::serve`; both subscribe here.
+//! `listen::accept` closes the port and `listen::serve` ends connections; both subscribe here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl Outage {
         Self(Arc::new(watch::Sender::new(Instant::now())))
     }
 
-    /// Closes the port for so long from now on, or longer if somebody else asked for more.
+    /// Closes the port for this time from now on, or longer if an earlier call asked for more.
     pub(crate) fn begin(&self, length: Duration) {
         let end = Instant::now() + length;
         self.0.send_modify(|known| *known = end.max(*known));
@@ -36,7 +36,7 @@ impl Outages {
     /// Waits until an outage begins or is prolonged.
     pub(crate) async fn begun(&mut self) {
         if self.0.changed().await.is_err() {
-            // The process ends; there will be none any more.
+            // The process is ending, so no more outages begin.
             std::future::pending::<()>().await;
         }
     }

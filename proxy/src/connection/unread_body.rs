@@ -1,8 +1,8 @@
 //! Request bodies over HTTP/1.1 that are not read to their end, because the request was refused or answered early.
 //!
-//! hyper closes a connection whose body was dropped, without a word and often before the client has read the answer. Here the
-//! connection reads the rest and discards it, within bounds, so that the client can use the connection again. Where the rest is
-//! known to be too long, or the client waits for `100 Continue`, the answer says `Connection: close`.
+//! hyper closes a connection whose body was dropped, without notice and often before the client has read the response. Here the connection
+//! reads the rest and discards it, within limits, so that the client can use the connection again. If the rest is known to be too long, or
+//! the client waits for `100 Continue`, the response says `Connection: close`.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,27 +19,27 @@ use super::activity::{self, HEAD_TIMEOUT};
 use super::handle::{Connection, STREAM_WINDOW};
 use super::memory::OverBound;
 
-/// Bytes that are discarded at most, as by Go's servers: beyond them a new connection costs less.
+/// Maximum number of bytes that are discarded, as in Go's servers: beyond it a new connection costs less.
 pub(crate) const MAX_DISCARDED: u64 = 256 << 10;
 
-/// The body of a request. Over HTTP/1.1 the connection counts as in use until the body is over.
+/// The body of a request. Over HTTP/1.1 the connection counts as in use until the body has ended.
 pub(crate) struct IncomingBody {
     incoming: Option<Incoming>,
-    /// `None`: HTTP/2, which resets the stream alone; or the body is over.
+    /// `None` if the body has ended, or for HTTP/2, which resets only the stream.
     guard: Option<Guard>,
-    /// What may have arrived of it and was not read, until it is over.
+    /// Reservation for bytes that may have arrived and were not read yet, until the body has ended.
     arriving: Option<Arriving>,
 }
 
 struct Guard {
     connection: Rc<Connection>,
     request: activity::Request,
-    /// The client sends nothing before it is told to, which reading does.
+    /// Whether the client sends nothing before `100 Continue`, which reading the body triggers.
     awaits_continue: bool,
 }
 
 impl IncomingBody {
-    /// Takes the body out of the hands of hyper.
+    /// Takes over the body from hyper.
     pub(crate) fn of(connection: &Rc<Connection>, request: Request<Incoming>) -> Request<Self> {
         let awaits_continue = request.headers().contains_key(EXPECT);
         request.map(|incoming| {
@@ -56,10 +56,10 @@ impl IncomingBody {
         })
     }
 
-    /// Holds as much memory as may arrive of it before it is read, until it is over.
+    /// Reserves memory for the bytes that may arrive before they are read, until the body has ended.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no memory for it.
     pub(crate) fn hold(&mut self, connection: &Rc<Connection>) -> Result<(), OverBound> {
         if self.is_end_stream() {
             return Ok(());
@@ -71,7 +71,7 @@ impl IncomingBody {
     }
 }
 
-/// The window of a body that is arriving.
+/// Reservation of an arriving body's window.
 struct Arriving {
     connection: Rc<Connection>,
     window: usize,
@@ -137,7 +137,7 @@ impl Drop for IncomingBody {
             request,
             awaits_continue,
         } = guard;
-        // A client that was not told to go on may send the body or its next request: nobody can tell which.
+        // A client that did not get `100 Continue` may send the body or its next request; the two cannot be distinguished.
         let ends_connection = awaits_continue || incoming.size_hint().lower() > MAX_DISCARDED;
         let rest = (!awaits_continue).then(|| UnreadBody {
             incoming,
@@ -149,7 +149,7 @@ impl Drop for IncomingBody {
     }
 }
 
-/// The rest of a body, until it is over or too much. Dropping it lets hyper close the connection, unless it is over.
+/// The rest of a body, until it ends or exceeds the limit. Dropping it earlier lets hyper close the connection.
 #[derive(Debug)]
 pub(super) struct UnreadBody {
     incoming: Incoming,
@@ -160,7 +160,7 @@ pub(super) struct UnreadBody {
 }
 
 impl UnreadBody {
-    /// Discards what has come; ready when the body is over, too long or too slow.
+    /// Discards the bytes that have arrived. Ready when the body has ended, is too long or too slow.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
             let Some(Ok(frame)) = frame else { return Poll::Ready(()) };

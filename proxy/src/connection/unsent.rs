@@ -1,7 +1,7 @@
-//! Bytes of answers that were handed to HTTP/2 for one client and that have not been written.
+//! Bytes of responses that were handed to HTTP/2 for one client and not written yet.
 //!
-//! Each stream has a bound of its own, and a client may open a thousand. At the bound for the connection its answers are not read
-//! further, which stops their server; they go on as the client reads. Bytes count until they are written or their stream is over.
+//! Each stream has its own limit, and a client may open a thousand. At the connection's limit its responses are not read further, which
+//! stops their servers; they continue as the client reads. Bytes count until they are written or their stream has ended.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
-/// Bytes of one connection: sixty frames of the largest kind, so a client that leaves a few streams alone does not notice.
+/// Limit of one connection: sixty frames of the largest kind, so that a client that leaves a few streams unread does not notice it.
 const MOST_UNSENT: usize = 4 << 20;
 
 #[derive(Debug, Default)]
@@ -25,18 +25,18 @@ struct HandedOver {
 }
 
 impl Unsent {
-    /// Whether an answer may hand more over.
+    /// Ready when a response may hand over more.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         if self.has_room() {
             return Poll::Ready(());
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // A client can have an answer polled as often as it likes.
+        // A client can cause any number of polls of one response.
         if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
             waiting.push(cx.waker().clone());
         }
         drop(waiting);
-        // There may have been room just before this one waited.
+        // Room may have been freed just before this response registered.
         if self.has_room() {
             Poll::Ready(())
         } else {

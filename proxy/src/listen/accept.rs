@@ -1,7 +1,7 @@
-//! Takes connections and hands them to the worker threads in turn.
+//! Accepts connections and hands them to the worker threads in turn.
 //!
-//! Bound before anything starts, so that a taken port is an error at once and tests can use port 0; accepting begins with
-//! the first chain, so that nothing passes unguarded: until then the kernel lets clients wait.
+//! Ports are bound before anything starts, so that a taken port is an error at once and tests can use port 0. Accepting begins with the
+//! first chain, so that no request passes unfiltered; until then the kernel lets clients wait.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
 
-/// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
+/// Connections that wait in the kernel while the sidecar is busy or loads the first chain.
 const BACKLOG: i32 = 1024;
 
 /// Pause after an accept error, such as too many open files.
@@ -28,7 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Binds a listening socket.
 ///
 /// # Errors
-/// The address is taken or not ours.
+/// The address is taken or not one of this machine's.
 pub(crate) fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
     let listen = || -> std::io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -48,18 +48,18 @@ pub(crate) fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpList
 
 /// A port whose connections go to the workers.
 pub(crate) struct Port {
-    /// Which kind of requests it takes.
+    /// Kind of traffic on this port.
     pub(crate) traffic: Traffic,
-    /// The flag that it comes from.
+    /// The flag that sets the address.
     pub(crate) setting: &'static str,
     pub(crate) listener: TcpListener,
-    /// How many connections it may have.
+    /// Bounds the number of connections.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) outage: Outage,
 }
 
-/// Accepts until `stop`, round robin over the workers: a controller has few connections, and each should have a core. The
-/// port is closed during an outage.
+/// Accepts until `stop`, round robin over the workers: a controller has few connections, and each should have a core. During an outage the
+/// port is closed.
 pub(crate) async fn accept(
     port: Port,
     workers: Vec<mpsc::Sender<Task>>,
@@ -105,7 +105,7 @@ pub(crate) async fn accept(
             continue;
         };
         let Some(worker) = turn.next() else { return };
-        // A worker that takes nothing any more is about to end.
+        // A worker that does not take the task is about to end.
         tokio::select! {
             _ = worker.send(Task::Serve(traffic, stream, permit)) => {}
             () = stop.cancelled() => return,
@@ -123,7 +123,7 @@ fn warn_of_refusal(setting: &str, rate: &WarningRate) {
     }
 }
 
-/// Closes the port until the outage is over.
+/// Closes the port until the outage has ended.
 async fn reopen(listener: TcpListener, setting: &'static str, outages: &mut Outages) -> TcpListener {
     let address = listener.local_addr();
     drop(listener);

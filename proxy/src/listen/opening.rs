@@ -1,4 +1,4 @@
-//! The first bytes of a connection: they tell its protocol, and are given to whoever reads the stream next.
+//! Detects the protocol from the first bytes of a connection, and passes them on to the next reader of the stream.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,7 +16,7 @@ pub(super) enum Protocol {
     Http2,
 }
 
-/// What the first bytes say.
+/// Result of the first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opening {
     Tls,
@@ -26,10 +26,10 @@ pub(super) enum Opening {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Reads until the protocol is known. `None`: the client said nothing, or began and did not go on.
+/// Reads until the protocol is known. Returns `None` if the client sent nothing, or began and did not go on.
 ///
-/// The first byte may take as long as a connection may be idle: clients open connections that they do not use at once (Go
-/// dials one for each request that waits for one, and keeps those that come too late).
+/// The first byte may take as long as a connection may be idle, because clients open connections that they do not use at once (Go dials one
+/// for each waiting request, and keeps those that come too late).
 pub(super) async fn read_opening<S>(stream: S, timeouts: Timeouts) -> Option<(Opening, Rewound<S>)>
 where
     S: AsyncRead + Unpin,
@@ -53,13 +53,13 @@ where
     Some((opening, stream))
 }
 
-/// A stream of which some bytes have been read already.
+/// A stream that returns the bytes that were already read first.
 #[derive(Debug)]
 pub(super) struct Rewound<S> {
     first: [u8; PREFACE.len()],
-    /// How many of them the next reader has had.
+    /// How many of them the next reader has received.
     given: usize,
-    /// How many there are.
+    /// How many bytes were read.
     read: usize,
     stream: S,
 }
@@ -77,7 +77,7 @@ impl<S> Rewound<S> {
 }
 
 impl<S: AsyncRead + Unpin> Rewound<S> {
-    /// `None`: the stream is over.
+    /// Reads more; `None` at the end of the stream.
     async fn read_more(&mut self) -> Option<()> {
         let room = self.first.get_mut(self.read..)?;
         let read = self.stream.read(room).await.ok().filter(|read| *read > 0)?;

@@ -1,6 +1,6 @@
-//! One client connection: TLS or not, HTTP/1.1 or HTTP/2 by its first bytes, served until it ends, drains or is closed.
+//! Serves one client connection, TLS or not, HTTP/1.1 or HTTP/2 by its first bytes, until it ends, drains or is closed.
 //!
-//! Leaves the requests to `request::handler` and `external`. Limits stand here, each with its reason.
+//! Leaves the requests to `request::handler` and `external`. This file has the limits, each with its reason.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -33,36 +33,35 @@ use crate::stream::body::ClientBody;
 use crate::stream::shape::LONGEST_HANG;
 use crate::upstream::BoxError;
 
-/// Bytes of a request head. Go's servers take 1 MiB; tokens with many groups stay below 64 KiB.
+/// Maximum size of a request head. Go's servers accept 1 MiB; tokens with many groups stay below 64 KiB.
 const MAX_HEAD: usize = 128 << 10;
 
-/// Header fields; hyper's own default is 100.
+/// Maximum number of header fields; hyper's default is 100.
 const MAX_HEADERS: usize = 256;
 
-/// Streams of one HTTP/2 connection: client-go puts every watch of a controller on one.
+/// Maximum number of streams of one HTTP/2 connection: client-go puts every watch of a controller on one.
 const MAX_STREAMS: u32 = 1000;
 
-/// Bytes buffered towards one slow reader; for all streams of a connection see `connection::Unsent`.
+/// Bytes buffered for one slow reader; for all streams of a connection see `connection::Unsent`.
 const MAX_SEND_BUFFER: usize = 256 << 10;
 
-/// A client that vanished without a word is noticed by an unanswered ping.
+/// An unanswered ping reveals a client that vanished without closing its connection.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// One worker thread, as connections see it.
+/// A worker thread as connections see it.
 pub(super) struct ServerThread {
     pub(super) worker: Rc<Worker>,
-    /// `None`: external traffic is disabled.
+    /// `None` if external traffic is disabled.
     pub(super) external: Option<Rc<External>>,
     pub(super) server: Arc<Server>,
-    /// Clients that speak TLS where there is no certificate.
+    /// Limits warnings about TLS clients where there is no certificate.
     pub(super) unexpected_tls: WarningRate,
 }
 
-/// Where the requests of a connection go.
+/// Destination of a connection's requests.
 #[derive(Clone)]
 enum Service {
-    /// To the API server.
     Api,
     External(Rc<External>),
 }
@@ -88,7 +87,7 @@ pub(super) async fn serve(thread: Rc<ServerThread>, traffic: Traffic, stream: Tc
     let opening = tokio::select! {
         biased;
         opening = read_opening(stream, server.timeouts) => opening,
-        // Clients keep connections that they have not used yet. None of them holds up the end.
+        // Clients keep connections that they have not used yet; these must not delay the shutdown.
         () = thread.worker.shared.drain.cancelled() => return,
     };
     match opening {
@@ -112,7 +111,7 @@ async fn serve_tls(thread: &ServerThread, service: Service, connection: Rc<Conne
     let accepted = tokio::select! {
         biased;
         accepted = tokio::time::timeout(thread.server.timeouts.head, acceptor.accept(stream)) => accepted,
-        // The client has not asked for anything yet.
+        // The client has not sent a request yet.
         () = thread.worker.shared.drain.cancelled() => return,
     };
     match accepted {
@@ -200,8 +199,8 @@ where
     .await
 }
 
-/// Drives a connection until it ends, is closed by a request or an outage, has drained or was idle for too long. It is polled several times for
-/// each request, so what it listens to belongs to this thread and takes no lock.
+/// Drives a connection until it ends, is closed by a request or an outage, has drained or was idle for too long. It is polled several times
+/// per request, so everything that it checks belongs to this thread and takes no lock.
 async fn drive<C, E>(
     notifier: &Rc<StreamNotifier>,
     connection: &Connection,
@@ -217,7 +216,7 @@ where
     let mut silence = None;
     std::future::poll_fn(|cx| {
         let disposition = connection.poll_disposition(cx);
-        // Registers for the end and for outages; a new chain is no news for a connection.
+        // Registers for the end and for outages; a new chain does not affect connections.
         listener.poll_changed(cx);
         if disposition == Disposition::Close || listener.is_broken_off() {
             return Poll::Ready(Ok(()));
@@ -225,7 +224,7 @@ where
         if disposition == Disposition::Silence {
             let silence = silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(LONGEST_HANG)));
             let is_over = listener.is_ending() || silence.as_mut().poll(cx).is_ready();
-            // hyper is kept and not polled any more.
+            // hyper's connection is kept, but not polled any more.
             return if is_over { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
         if (listener.is_ending() || disposition == Disposition::Retire)
@@ -255,11 +254,11 @@ fn http1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // Ours: hyper's would close connections that have been idle for as long.
+        // `Activity` replaces hyper's timeout, which would also close connections that have been idle for this long.
         .header_read_timeout(None)
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
-        // The API server's own Date passes.
+        // The API server's own `Date` is passed on.
         .auto_date_header(false);
     builder
 }

@@ -1,6 +1,6 @@
-//! The worker threads: each has its own event loop and serves the connections that `accept` deals to it.
+//! The worker threads: each has its own event loop and serves the connections that `accept` hands to it.
 //!
-//! `app` owns the threads and ends them. What a thread serves requests with is `request::worker`.
+//! `app` owns the threads and ends them. `request::worker` has the state with which a thread serves requests.
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -18,23 +18,23 @@ use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
 use crate::request::worker::{Shared, Worker};
 
-/// What all worker threads serve connections with.
+/// State that all worker threads need to serve connections.
 pub(crate) struct Server {
-    /// What requests are served with.
+    /// State that all worker threads need to serve requests.
     pub(crate) requests: Arc<Shared>,
-    /// `None`: external traffic is disabled.
+    /// `None` if external traffic is disabled.
     pub(crate) external: Option<Arc<external::Shared>>,
-    /// By which the API port closes.
+    /// Closes the API port.
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) timeouts: Timeouts,
-    /// Bounds the bytes that requests hold.
+    /// Bounds the bytes that requests reserve.
     pub(crate) memory: RequestMemory,
 }
 
-/// What a worker thread is asked to do.
+/// A task for a worker thread.
 pub(crate) enum Task {
-    /// Serve this connection. The permit is given back when it ends.
+    /// Serve this connection. The permit is released when it ends.
     Serve(Traffic, TcpStream, OwnedSemaphorePermit),
     /// Start the instances of this chain, which is about to come into force.
     Prepare(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
@@ -42,10 +42,10 @@ pub(crate) enum Task {
     MakeRoom(Arc<BTreeSet<EntryId>>, oneshot::Sender<()>),
 }
 
-/// Runs the worker of this number until `tasks` ends or the server stops. Blocks the thread.
+/// Runs worker `number` until `tasks` ends or the server stops. Blocks the thread.
 ///
 /// # Errors
-/// The event loop could not be made.
+/// The event loop could not be created.
 pub(crate) fn run(number: usize, server: Arc<Server>, tasks: mpsc::Receiver<Task>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
@@ -103,7 +103,7 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
         }
         Task::Prepare(snapshot, done) => {
             let prepared = thread.worker.instances.prepare(&snapshot);
-            // The asker may have given up.
+            // The receiver may have given up.
             let _ = done.send(prepared.map_err(|(entry, fault)| format!("{entry}: {fault}")));
         }
         Task::MakeRoom(kept, done) => {
@@ -113,7 +113,7 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
     }
 }
 
-/// Passes on to the streams of this thread what happens to the process.
+/// Forwards events of the process to the streams of this thread.
 async fn notify_streams(thread: Rc<ServerThread>) {
     let worker = &thread.worker;
     let mut changes = worker.shared.chain.subscribe();

@@ -1,7 +1,7 @@
-//! TLS towards the controller: certificate and key from a directory, read again when it changes.
+//! TLS for the controller's connections: certificate and key from a directory, reloaded when it changes.
 //!
-//! Kubernetes publishes a Secret by swapping the `..data` link, so the directory is watched, not the files. A certificate
-//! that can't be read leaves the last good one in place, with a warning.
+//! Kubernetes publishes a Secret by swapping the `..data` link, so the directory is watched, not the files. If a new certificate cannot be
+//! read, the last good one stays in use, and a warning is logged.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::error::Error;
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// The certificate in use; none: TLS clients are turned away.
+/// The certificate in use; without one, TLS clients are rejected.
 #[derive(Clone, Default)]
 pub(crate) struct ServerTls(Arc<ArcSwapOption<Served>>);
 
@@ -31,10 +31,10 @@ struct Served {
 }
 
 impl ServerTls {
-    /// Reads the directory, if there is one.
+    /// Reads the directory, if one is configured.
     ///
     /// # Errors
-    /// At the start a certificate that can't be used is an error; later it is a warning.
+    /// The certificate cannot be used. This is an error at the start only; later it is a warning.
     pub(crate) fn load(directory: Option<&Path>) -> Result<Self, Error> {
         let tls = Self::default();
         if let Some(directory) = directory {
@@ -51,13 +51,13 @@ impl ServerTls {
             .map(|served| TlsAcceptor::from(Arc::clone(&served.config)))
     }
 
-    /// Follows the directory until `stop`.
+    /// Reloads the certificate when the directory changes, until `stop`.
     pub(crate) async fn follow(self, directory: PathBuf, stop: CancellationToken) {
         let mut watch = DirectoryWatch::new([&directory]);
         let mut unusable = None;
         loop {
             tokio::select! {
-                // Every half minute, also when nothing has changed.
+                // Returns every half minute even without a change.
                 () = watch.changed() => {}
                 () = stop.cancelled() => return,
             }
@@ -65,7 +65,7 @@ impl ServerTls {
         }
     }
 
-    /// Serves what the files hold now. Tells only of what differs from what is served, and from what was `unusable` before.
+    /// Loads the current files. Logs only what differs from the certificate in use, and from what was `unusable` before.
     fn read_again(&self, directory: &Path, unusable: &mut Option<Digest>) {
         let files = Files::read(directory);
         let digest = files.digest();
@@ -92,10 +92,10 @@ impl ServerTls {
     }
 }
 
-/// Of what the files hold, or why they can't be read.
+/// Digest of the files' content, or of the error that keeps them from being read.
 type Digest = [u8; 32];
 
-/// The two files as they are at one time.
+/// The content of both files at one time.
 struct Files {
     certificate: io::Result<Vec<u8>>,
     key: io::Result<Vec<u8>>,

@@ -1,6 +1,6 @@
 //! The admin port: `/readyz`, `/livez`, `/metrics`, `/status`. Read-only: nothing on the network configures a sidecar.
 //!
-//! Kubelet's probes come from the network, and so may anybody: nobody holds a place for long, and the newest is always served.
+//! Kubelet's probes come from the network, and so may any other client: no connection lasts long, and the newest is always served.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,17 +29,17 @@ use crate::observe::metrics::Metrics;
 use crate::observe::readiness::Readiness;
 use crate::observe::warning_rate::WarningRate;
 
-/// Probes, a scraper, the manager: a handful.
+/// Maximum number of connections: probes, a scraper and the manager need a handful.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
-/// A connection has one request, and is closed with the answer, which says so. What is not asked and read within this time, once
-/// it has begun, is not for a prober. A client that has not begun is idle, and has as long as on any port.
+/// Lifetime of a connection from its first request byte; it has one request and is closed with the response, which says so. A client that
+/// needs longer is no prober. A client that has not begun is idle, with the same timeout as on any port.
 const LIFE: Duration = Duration::from_secs(10);
 
 /// Pause after an accept error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the admin port shows.
+/// Everything that the admin port shows.
 #[derive(Clone)]
 pub(crate) struct Admin {
     pub(crate) readiness: Readiness,
@@ -145,7 +145,7 @@ impl Admin {
     fn status(&self) -> Response<Full<Bytes>> {
         let mut status = self.chain.status();
         status.not_ready = self.readiness.missing().into_iter().map(str::to_owned).collect();
-        // After the watches were counted: a client is noted before its watch counts no more.
+        // Read after the number of watches: a client is noted as stale before its watch stops counting.
         status.chain.earlier.caches = self.list_views.outdated();
         status.chain.stale_caches = self.list_views.stale_caches();
         status.leader_elections = self.leadership.statuses();
@@ -167,7 +167,7 @@ impl Admin {
     }
 }
 
-/// The parts that are missing. The first chain is there already while its plugins are compiled.
+/// The parts that are missing. While plugins are compiled, the first chain is one of them.
 fn waits_for(missing: &[&str], compiling: Option<&Compiling>) -> String {
     let compiling = compiling.map(ToString::to_string);
     let parts = missing.iter().map(|part| match &compiling {
@@ -177,7 +177,7 @@ fn waits_for(missing: &[&str], compiling: Option<&Compiling>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Ends the oldest connections if there are as many as may be.
+/// Ends the oldest connections if the maximum is reached.
 fn make_room(oldest_first: &mut VecDeque<AbortHandle>) {
     oldest_first.retain(|connection| !connection.is_finished());
     while oldest_first.len() >= MAX_CONNECTIONS {

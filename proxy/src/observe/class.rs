@@ -1,11 +1,10 @@
-//! The classes that requests are counted and logged by.
+//! The classes by which requests are counted and logged.
 
 use ctrlmesh_wire::Verb;
 
-/// The class of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// To the API server.
+    /// A request to the API server.
     Api(Verb),
     External(Way),
 }
@@ -13,18 +12,17 @@ pub(crate) enum Class {
 /// How an external request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// A whole URL as its target: `HTTP_PROXY`.
+    /// A whole URL as the request target: `HTTP_PROXY`.
     Absolute,
     /// A whole URL in the header `Mesh-Real-Endpoint`.
     Header,
-    /// CONNECT: `HTTPS_PROXY`.
     Connect,
 }
 
 impl Way {
     pub(crate) const ALL: [Self; 3] = [Self::Absolute, Self::Header, Self::Connect];
 
-    /// Its place in [`Self::ALL`].
+    /// Position in [`Self::ALL`].
     pub(crate) const fn index(self) -> usize {
         match self {
             Self::Absolute => 0,
@@ -33,7 +31,7 @@ impl Way {
         }
     }
 
-    /// As metrics and logs call it.
+    /// Name in metrics and logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Absolute => "absolute",

@@ -1,4 +1,5 @@
-//! Every metric and its labels, made in one constructor. Labels come from closed sets, or from the chain (entry names).
+//! All metrics of requests and connections with their labels, made in one constructor. Labels come from closed sets, or from the chain
+//! (entry names).
 //!
 //! Counters of the request path are fetched once and kept in arrays: a request costs atomic adds and no lock. Text format
 //! is OpenMetrics (`prometheus-client`).
@@ -26,15 +27,14 @@ use crate::observe::Class;
 use crate::observe::Way;
 use crate::plugin::verdict::Failure;
 
-/// Everything that is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
-    /// To the API server, by verb.
+    /// Requests to the API server, by verb.
     api: Requests,
-    /// To anywhere else, by way in.
+    /// External requests, by way in.
     external: Requests,
-    /// When the last request for the API server came.
+    /// When the last request to the API server arrived.
     pub(crate) api_traffic: ApiTraffic,
     pub(crate) external_tunnels: Gauge,
     pub(crate) external_targets: Gauge,
@@ -44,12 +44,12 @@ pub(crate) struct Metrics {
     pub(crate) watches_expired: Counter,
     pub(crate) rechecks: Counter,
     creates_of_existing: Family<[(&'static str, String); 1], Counter>,
-    /// The last requests that plugins did something to: of these, people want to know more than how many.
+    /// The last requests that plugins had an effect on; for these, a count alone does not help users.
     pub(crate) touched: TouchedRequests,
 }
 
 impl Metrics {
-    /// Where everything is registered; other parts add theirs before it is handed to [`Metrics::new`].
+    /// The registry with the project's prefix; other parts add their metrics before it is handed to [`Metrics::new`].
     pub(crate) fn registry() -> Registry {
         Registry::with_prefix("ctrlmesh")
     }
@@ -122,7 +122,7 @@ impl Metrics {
         );
     }
 
-    /// A create was answered 409 in a kind that this entry narrows.
+    /// Counts a create that was answered with 409, of a kind whose lists this entry filters.
     pub(crate) fn create_of_existing(&self, entry: &str) {
         let labels = [("entry", entry.to_owned())];
         self.creates_of_existing.get_or_create(&labels).inc();
@@ -135,7 +135,7 @@ impl Metrics {
         self.requests(class).0.began();
     }
 
-    /// A request is over.
+    /// Counts a request that is over.
     pub(crate) fn request_ended(&self, class: Class, status: u16, seconds: f64, failure: Option<Failure>) {
         if matches!(class, Class::Api(_)) {
             self.api_traffic.seen(SystemTime::now());
@@ -144,12 +144,12 @@ impl Metrics {
         requests.ended(kind, status, seconds, failure);
     }
 
-    /// What came for the API server, as `/status` shows it.
+    /// Traffic to the API server, for `/status`.
     pub(crate) fn api_traffic_status(&self, now: SystemTime) -> ApiTrafficStatus {
         self.api_traffic.status(now, self.api.in_flight())
     }
 
-    /// Where a request is counted, and as which of the kinds there.
+    /// The counters of a class, and the index of its kind there.
     fn requests(&self, class: Class) -> (&Requests, usize) {
         match class {
             Class::Api(verb) => (&self.api, verb_index(verb)),

@@ -1,7 +1,6 @@
-//! Readiness as guards: each part that must come up holds a named guard and drops it when it is ready.
+//! Readiness as guards: each part that must start holds a named guard and drops it when it is ready.
 //!
-//! `/readyz` answers 200 once no guard is left, and names the ones that are missing until then. Draining takes readiness
-//! back for good.
+//! `/readyz` answers 200 once no guard is left, and names the missing parts until then. Draining makes the sidecar permanently unready.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ctrlmesh_contract::names::readiness::DRAINING;
 
-/// What is still missing.
+/// The parts that are not ready yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Readiness(Arc<Inner>);
 
@@ -19,7 +18,7 @@ struct Inner {
     draining: AtomicBool,
 }
 
-/// A part that is not ready yet. Dropping it makes it ready.
+/// A part that is not ready yet. Dropping the guard marks it ready.
 #[derive(Debug)]
 #[must_use = "dropping the guard says that the part is ready"]
 pub(crate) struct Guard {
@@ -28,13 +27,13 @@ pub(crate) struct Guard {
 }
 
 impl Readiness {
-    /// Nothing is missing yet: take guards before anything starts.
+    /// Readiness without guards: take them before anything starts.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// A part that must come up. Names are unique.
+    /// A guard for a part that must start. Names are unique.
     pub(crate) fn guard(&self, name: &'static str) -> Guard {
         self.0
             .missing
@@ -47,12 +46,12 @@ impl Readiness {
         }
     }
 
-    /// From now on not ready, for good.
+    /// Makes the sidecar permanently unready.
     pub(crate) fn drain(&self) {
         self.0.draining.store(true, Ordering::Release);
     }
 
-    /// What is missing; empty when ready.
+    /// The names of missing parts; empty when ready.
     #[must_use]
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let mut missing: Vec<_> = self

@@ -1,6 +1,6 @@
 //! The record of one request: counted, logged and reported to `on-complete` when the last part of the exchange is dropped.
 //!
-//! Guarantees: recorded once, however the request ends: answered, refused, cancelled, client gone.
+//! Guarantees: each request is recorded once, however it ends: answered, refused, cancelled, or because the client is gone.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -33,18 +33,17 @@ pub(crate) struct Record {
     upstream: Cell<Duration>,
     request_bytes: Cell<u64>,
     response_bytes: Cell<u64>,
-    /// The response body was sent to its end.
+    /// Whether the response body was sent to its end.
     complete: Cell<bool>,
     plugins: RefCell<Option<Rc<Plugins>>>,
-    /// Of a request that may change objects: it counts as under way until its end is known.
+    /// Ticket of a request that may change objects: it counts as in flight until its outcome is known.
     write: RefCell<Option<Ticket>>,
-    /// When it was sent.
     sent: Cell<Option<Instant>>,
-    /// Of a list: it counts as under way as long as this lives.
+    /// Ticket of a list: it counts as in flight while the record lives.
     list: RefCell<Option<Ticket>>,
-    /// Connections that the response comes over, if nobody else keeps them.
+    /// Keeps the connections alive over which the response arrives.
     upstream_kept: RefCell<Option<Rc<Upstream>>>,
-    /// Its part of the client's connection.
+    /// The request's share of the client's connection.
     place: RefCell<Option<RequestPlace>>,
 }
 
@@ -73,32 +72,32 @@ impl Record {
         })
     }
 
-    /// When the client asked: its head was read.
+    /// When the request's head was read.
     pub(crate) fn start(&self) -> Instant {
         self.start
     }
 
-    /// These plugins want the request.
+    /// Sets the plugins that want the request.
     pub(crate) fn set_plugins(&self, plugins: Rc<Plugins>) {
         *self.plugins.borrow_mut() = Some(plugins);
     }
 
-    /// The request may change objects.
+    /// Sets the ticket of a request that may change objects.
     pub(crate) fn set_write(&self, ticket: Ticket) {
         *self.write.borrow_mut() = Some(ticket);
     }
 
-    /// The answer shows what the request's chain lets it see.
+    /// Sets the ticket of a list, whose response depends on the chain of the request.
     pub(crate) fn set_list(&self, ticket: Ticket) {
         *self.list.borrow_mut() = Some(ticket);
     }
 
-    /// From here on the API server may be carrying it out.
+    /// Notes that the request is sent; from here on the API server may be carrying it out.
     pub(crate) fn sent(&self) {
         self.sent.set(Some(Instant::now()));
     }
 
-    /// What became of it at the API server. The first call counts.
+    /// Notes the outcome of a write at the API server. The first call counts.
     pub(crate) fn ended(&self, outcome: WriteOutcome) {
         let Some(ticket) = self.write.take() else { return };
         let given_up = self.sent.get().and_then(|sent| outcome.given_up(sent, Instant::now()));
@@ -107,45 +106,45 @@ impl Record {
         }
     }
 
-    /// Keeps a server's connections as long as the request lives.
+    /// Keeps a server's connections alive as long as the request.
     pub(crate) fn keep(&self, upstream: Rc<Upstream>) {
         *self.upstream_kept.borrow_mut() = Some(upstream);
     }
 
-    /// The client's connection is not idle as long as the request lives, and holds its head.
+    /// Sets the request's share of the connection, which is not idle as long as the request lives, and reserves memory for its head.
     ///
     /// # Errors
-    /// There is no room for the head.
+    /// There is no memory for the head.
     pub(crate) fn set_place(&self, place: RequestPlace, head: usize) -> Result<(), OverBound> {
         self.place.borrow_mut().insert(place).hold(head)
     }
 
-    /// Holds so many bytes of a body, until the request is over.
+    /// Reserves memory for a part of a body until the request is over.
     ///
     /// # Errors
-    /// There is no room for them.
+    /// There is no memory for it.
     pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
         self.place.borrow().as_ref().map_or(Ok(()), |place| place.hold(bytes))
     }
 
-    /// Where the bytes of its answer count; `None`: nowhere.
+    /// Counts the unwritten bytes of the response; `None` if they need not be counted.
     pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
         self.memory()?.unsent()
     }
 
-    /// Its connection, with what its requests hold.
+    /// The connection, which counts the memory of its requests.
     fn memory(&self) -> Option<Rc<Connection>> {
         self.place.borrow().as_ref().map(RequestPlace::connection)
     }
 
-    /// So many bytes of a body will be sent before the next ones come, which take their place.
+    /// Marks bytes of a body as about to be sent, so that the next reservation can reuse them.
     pub(crate) fn spare(&self, bytes: usize) {
         if let Some(place) = &*self.place.borrow() {
             place.spare(bytes);
         }
     }
 
-    /// Whether it may be sent again whatever became of it.
+    /// Whether the request may be sent again regardless of its outcome.
     pub(crate) fn is_repeatable(&self) -> bool {
         matches!(self.method, Method::GET | Method::HEAD)
     }
@@ -159,7 +158,7 @@ impl Record {
         self.upstream.set(waited);
     }
 
-    /// How many bytes the body of this answer has, as far as its head says (RFC 9110 §8.6, §6.4.1).
+    /// Length of the response body, as far as the head gives it (RFC 9110 §8.6, §6.4.1).
     pub(crate) fn response_length(&self, head: &response::Parts) -> Option<u64> {
         let is_bodiless = matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         if self.method == Method::HEAD || is_bodiless {
@@ -168,7 +167,7 @@ impl Record {
         head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
     }
 
-    /// The first failure is the one that counts.
+    /// Notes a failure. The first one counts.
     pub(crate) fn fail(&self, failure: Failure) {
         if self.failure.get().is_none() {
             self.failure.set(Some(failure));
@@ -276,7 +275,7 @@ fn micros(duration: Duration) -> u64 {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // Who waited for its answer went away.
+        // Without an outcome so far, the client gave up waiting for the response.
         self.ended(WriteOutcome::GivenUp);
         let outcome = self.outcome();
         self.metrics.request_ended(
@@ -300,7 +299,7 @@ mod tests {
     use crate::chain::tally::{Tally, UNSETTLED};
     use crate::chain::{Counter, Kind};
 
-    /// A write that `end` ends, and how many are told of while its record lives, after that, and when `later` has passed.
+    /// How many writes are in flight while the record of a write that ends with `end` lives, after that, and after `later`.
     async fn told(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {
         let (tally, metrics) = (Tally::new(), Metrics::new(Metrics::registry()));
         let class = Class::Api(Verb::Delete);

@@ -16,7 +16,7 @@ pub enum LogFormat {
 /// Starts logging to standard error.
 ///
 /// # Errors
-/// A filter that can't be parsed, with what to write instead.
+/// The filter cannot be parsed; the message says what to write instead.
 pub fn init(filter: &str, format: LogFormat) -> Result<(), String> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
         format!("--log (CTRLMESH_LOG): {error}; write a level (`info`) or pairs (`info,access=debug`)")

@@ -1,5 +1,5 @@
-//! Rate limit for warnings that any client can cause many times a second: one is logged every ten seconds, with the number of those
-//! that were suppressed.
+//! Rate limit for warnings that any client can cause many times a second: one is logged every ten seconds, with the number of suppressed
+//! ones.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Time between two warnings of one kind.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Decides which warnings of one kind are written.
+/// Decides which warnings of one kind are logged.
 #[derive(Debug, Default)]
 pub(crate) struct WarningRate(Mutex<State>);
 
@@ -20,7 +20,7 @@ struct State {
 }
 
 impl WarningRate {
-    /// Whether to write this one: if so, how many were suppressed since the last.
+    /// Returns `None` to suppress this warning, or the number of warnings suppressed since the last one.
     pub(crate) fn admit(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! The bodies that pass the sidecar: streamed frame by frame, counted, never buffered unless an edit needs it.
+//! The bodies that pass through the sidecar: streamed frame by frame, counted, never buffered unless an edit needs it.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,14 +25,14 @@ const IDLE_BODY: Duration = Duration::from_secs(60);
 /// The API server's own limit for a request body (apiserver `MaxRequestBodyBytes`, 3 MiB).
 const MAX_COLLECTED: usize = 3 << 20;
 
-/// A body of any kind, for the rare requests that need more than passing frames on.
+/// A body of any kind, for the rare exchanges that need more than passing frames on.
 pub(crate) type BoxBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>;
 
-/// What goes to the API server.
+/// The body that is sent to the API server.
 pub(crate) enum RequestBody {
-    /// Nothing, or bytes that an edit made.
+    /// No body, or bytes that an edit made.
     Full(Option<Bytes>),
-    /// The client's own, as it comes.
+    /// The client's body, streamed.
     Streaming(Streaming),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Streaming {
 }
 
 impl RequestBody {
-    /// The client's body; one that is over already is `Full(None)`.
+    /// Wraps the client's body; one that is already complete becomes `Full(None)`.
     pub(crate) fn new(incoming: IncomingBody, record: &Rc<Record>) -> Self {
         if incoming.is_end_stream() {
             return Self::Full(None);
@@ -58,10 +58,10 @@ impl RequestBody {
 }
 
 impl RequestBody {
-    /// Reads it to its end.
+    /// Reads the body to its end.
     ///
     /// # Errors
-    /// A reply: too large, too slow, broken off, or no room for it.
+    /// The reply to send if the body is too large, too slow or broken off, or if there is no memory for it.
     pub(crate) async fn collect(self) -> Result<Bytes, Reply> {
         match self {
             Self::Full(bytes) => Ok(bytes.unwrap_or_default()),
@@ -76,10 +76,10 @@ impl RequestBody {
     }
 }
 
-/// Reads the body of an answer to its end.
+/// Reads the body of a response to its end.
 ///
 /// # Errors
-/// A reply: too large, broken off, or no room for it.
+/// The reply to send if the body is too large or broken off, or if there is no memory for it.
 pub(crate) async fn collect_response<B>(body: B, record: &Record) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
@@ -92,16 +92,16 @@ where
     .await
 }
 
-/// Bytes for which there is room before any has arrived.
+/// Bytes that are allocated before any has arrived.
 const UNSEEN: usize = 64 << 10;
 
-/// `hold` is asked for room before bytes are kept. They are copied: a frame of one byte would keep the whole buffer that it came in.
+/// `hold` reserves memory before bytes are kept. They are copied, because a frame of one byte would keep the whole buffer that it came in.
 async fn collect<B>(body: B, hold: impl Fn(usize) -> Result<(), Reply>) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    // A length is a claim: what has arrived decides how much is allocated, twice that at most.
+    // The announced length is only a claim: allocations follow the bytes that have arrived, at most twice as many.
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let mut collected = BytesMut::with_capacity(length.unwrap_or_default().min(UNSEEN));
     let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));
@@ -170,14 +170,14 @@ impl Streaming {
     }
 }
 
-/// What goes to the client. Tells the record how much went and whether all of it.
+/// The body that is sent to the client. Reports to the record how many bytes were sent and whether the body is complete.
 pub(crate) struct ClientBody {
     kind: Kind,
     record: Option<Rc<Record>>,
-    /// Bounds what the client's connection holds; `None`: it is bounded otherwise.
+    /// Bounds the memory that the client's connection holds; `None` if something else bounds it.
     unsent: Option<Arc<Unsent>>,
-    /// Bytes that the client still waits for, where the head says how many there are. HTTP/1.1 asks for no more than these, and
-    /// an HTTP/2 server may tell in a later frame that they were all.
+    /// Bytes that the client still expects, if the head says how many there are. An HTTP/1.1 client reads no more than these, and an HTTP/2
+    /// server may mark the end in a later frame.
     left: Option<u64>,
 }
 
@@ -188,13 +188,13 @@ enum Kind {
 }
 
 impl ClientBody {
-    /// Bytes of our own.
+    /// A body of the sidecar's own bytes.
     pub(crate) fn full(bytes: Bytes, record: Option<Rc<Record>>) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         Self::with(Kind::Full(bytes), None, record)
     }
 
-    /// The server's answer as it comes.
+    /// The server's response with its body streamed.
     pub(crate) fn upstream(response: Response<UpstreamBody>, record: &Rc<Record>) -> Response<Self> {
         let (head, body) = response.into_parts();
         let left = record.response_length(&head);
@@ -202,7 +202,7 @@ impl ClientBody {
         Response::from_parts(head, body)
     }
 
-    /// An answer whose body is changed on its way.
+    /// A response whose body is changed in transit.
     pub(crate) fn boxed(head: response::Parts, body: BoxBody, record: &Rc<Record>) -> Response<Self> {
         let left = record.response_length(&head);
         let body = Self::with(Kind::Boxed(body), left, Some(Rc::clone(record)));
@@ -221,7 +221,7 @@ impl ClientBody {
             unsent,
             left,
         };
-        // hyper does not poll a body that says at once that it is over, or of an answer that has none (204, 304, HEAD).
+        // hyper does not poll a body that reports at once that it has ended, or a response without a body (204, 304, HEAD).
         if let Some(record) = &body.record
             && body.is_handed_over()
         {

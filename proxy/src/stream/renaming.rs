@@ -1,4 +1,4 @@
-//! Bodies of requests whose object is called by another name: buffered (they are small: a lock) and rewritten both ways.
+//! Bodies of requests whose object has another name at the API server: buffered (a lock is small) and rewritten in both directions.
 //!
 //! Leaves the rewriting itself, for each encoding, to `ctrlmesh_wire::rename`.
 
@@ -17,10 +17,10 @@ mod watch;
 
 pub(crate) use watch::RenamedWatch;
 
-/// Reads the request's body and calls its object by the API server's name. Tells whether it had the controller's.
+/// Reads the request's body and sets the API server's name of its object. Returns whether it had the controller's.
 ///
 /// # Errors
-/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+/// The reply to send if the body is too large, broken off, or in an encoding that cannot be rewritten.
 pub(crate) async fn request_body(
     headers: &mut HeaderMap,
     body: RequestBody,
@@ -43,8 +43,8 @@ pub(crate) async fn request_body(
     Ok((bytes, is_named))
 }
 
-/// The response must come in an encoding that can be rewritten: not compressed, and not CBOR. A write must not be executed
-/// first and its answer refused then.
+/// Asks for a response in an encoding that can be rewritten: not compressed, and not CBOR. Otherwise a write could be carried out and its
+/// response refused afterwards.
 pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let sent: Vec<&str> = headers
@@ -68,10 +68,10 @@ pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
     }
 }
 
-/// Reads the response's body and calls its object by the controller's name.
+/// Reads the response's body and sets the controller's name of its object.
 ///
 /// # Errors
-/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+/// The reply to send if the body is too large, broken off, or in an encoding that cannot be rewritten.
 pub(crate) async fn response_body<B>(
     headers: &mut HeaderMap,
     body: B,
@@ -86,7 +86,7 @@ where
     let back = back(rename);
     let renamed = match rename::body(content_type(headers), &bytes, &back) {
         Ok(renamed) => renamed,
-        // Plain text of a failing API server: no object in it, nothing to rename.
+        // Plain text from a failing API server has no object, so there is nothing to rename.
         Err(_)
             if headers
                 .get(CONTENT_TYPE)
@@ -101,7 +101,7 @@ where
     Ok(bytes)
 }
 
-/// The way back: from the API server's name to the controller's.
+/// The reverse: from the API server's name to the controller's.
 pub(crate) fn back(rename: &Rename) -> Rename {
     Rename {
         from: rename.to.clone(),
@@ -110,7 +110,7 @@ pub(crate) fn back(rename: &Rename) -> Rename {
 }
 
 fn content_type(headers: &HeaderMap) -> &str {
-    // The API server takes a body without a type for JSON.
+    // The API server treats a body without a type as JSON.
     headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())

@@ -1,7 +1,6 @@
 //! A body whose flow a plugin shapes: held back, slowed down, cut, or ended early.
 //!
-//! Leaves the choice to the plugin (WIT `body-shape`) and the connection's fate after a cut to hyper: the error carries the
-//! HTTP/2 reason.
+//! The plugin chooses the shape (WIT `body-shape`). hyper ends the connection after a cut: the error carries the HTTP/2 reason.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,29 +18,28 @@ use crate::respond::Reply;
 use crate::stream::watch::Boundary;
 use crate::upstream::BoxError;
 
-/// A hang is not for ever: longer than any client's own timeout, shorter than a leak.
+/// A hang ends after this time: longer than any client's own timeout, and short enough not to leak.
 pub(crate) const LONGEST_HANG: Duration = Duration::from_secs(600);
 
-/// hyper writes out what it has while a body makes it wait; an error right behind the bytes would take them along.
+/// hyper writes out its buffer while a body makes it wait; an error right behind the bytes would discard them.
 const FLUSH: Duration = Duration::from_millis(1);
 
-/// Slices of this size are paced; smaller ones only cost wake-ups.
+/// Size of paced slices; smaller ones only cost wake-ups.
 const PACE_SLICE: usize = 4096;
 
-/// What a watch is told whose version is compacted (k8s.io/apiserver `pkg/storage/etcd3/errors.go`, `interpretWatchError`).
+/// Message that a watch gets when its version is compacted (k8s.io/apiserver `pkg/storage/etcd3/errors.go`, `interpretWatchError`).
 const COMPACTED: &str = "The resourceVersion for the provided watch is too old.";
 
-/// A body with a shape.
 pub(crate) struct ShapedBody<B> {
     inner: B,
     shape: BodyShape,
     encoding: Option<WatchEncoding>,
     boundary: Boundary,
-    /// Until then nothing is sent (hold, pace, hang).
+    /// Nothing is sent until this ends (hold, pace, hang).
     pause: Option<Pin<Box<Sleep>>>,
     end: Option<Pin<Box<Sleep>>>,
     sent: u64,
-    /// Bytes that were read and not yet sent.
+    /// Bytes that were read and not sent yet.
     kept: Bytes,
     state: State,
     connection: Rc<Connection>,
@@ -50,15 +48,14 @@ pub(crate) struct ShapedBody<B> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// Its time is over: ends at the next event boundary.
+    /// The time is over: the body ends at the next event boundary.
     Ending,
-    /// Cut: after the pause (if it is a hang) the error.
+    /// The body is cut: the error follows, after the pause if it is a hang.
     Cut,
-    /// The last frame was sent.
     Ended,
 }
 
-/// A plugin broke the exchange off. hyper looks for the `h2::Error` in the chain of causes.
+/// A plugin broke the exchange off. hyper searches the chain of causes for the `h2::Error`.
 #[derive(Debug, thiserror::Error)]
 #[error("broken off by a plugin")]
 pub(crate) struct BrokenOff {
@@ -77,7 +74,7 @@ impl BrokenOff {
 }
 
 impl<B> ShapedBody<B> {
-    /// `encoding`: of a watch, for the ERROR event.
+    /// `encoding` is that of a watch, for the ERROR event.
     pub(crate) fn new(inner: B, shape: BodyShape, encoding: Option<WatchEncoding>, connection: Rc<Connection>) -> Self {
         let timer = |after: Duration| Box::pin(tokio::time::sleep_until(Instant::now() + after));
         let pause = shape.hold.map(timer);
@@ -100,7 +97,7 @@ impl<B> ShapedBody<B> {
         self.pause = Some(Box::pin(tokio::time::sleep_until(Instant::now() + time)));
     }
 
-    /// Takes what may be sent now from the bytes that are kept.
+    /// Takes the part of the kept bytes that may be sent now.
     fn next_slice(&mut self) -> Frame<Bytes> {
         let mut size = self.kept.len();
         if let Some(pace) = self.shape.pace.filter(|pace| *pace > 0) {
@@ -167,7 +164,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for ShapedBody<B> {
         }
         if this.state == State::Cut {
             if this.shape.reset == Reset::BlackHole {
-                // Its end is the connection's.
+                // The body ends with the connection.
                 this.connection.silence();
                 return Poll::Pending;
             }

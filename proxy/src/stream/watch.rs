@@ -1,10 +1,10 @@
 //! An open watch: passed on event by event, and ended when a new chain would show the client something else.
 //!
-//! Flow: a new chain comes into force → the stream asks it the request's question again, without effects → the same
-//! edits: nothing happens; others: an ERROR event 410 `Expired` at the next event boundary, and a clean end. client-go's
+//! Flow: when a new chain comes into force, the stream asks its plugins about the watch again, without effects. If they make the same
+//! edits, nothing happens. Otherwise the client gets an ERROR event 410 `Expired` at the next event boundary, and a clean end. client-go's
 //! reflector then lists again, under the new view.
-//! Caveat: in an encoding whose event boundaries we don't follow (CBOR, compressed) the stream ends without the event; the
-//! client's next watch is answered 410 by the `list_views`.
+//! Caveat: in an encoding whose event boundaries cannot be followed (CBOR, compressed) the stream ends without the event; the client's next
+//! watch is answered with 410 because of `list_views`.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,14 +22,14 @@ use crate::connection::Listener;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 
-/// Follows the boundaries of a stream's events.
+/// Tracks the event boundaries of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Boundary {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Line {
         at_start: bool,
     },
-    /// Four bytes of big-endian length, then the event. `header`: bytes of the length that are still to come.
+    /// Four bytes of big-endian length, then the event. `header` counts the bytes of the length that have not arrived yet.
     Length {
         header: u8,
         length: u32,
@@ -82,29 +82,29 @@ impl Boundary {
     }
 }
 
-/// A watch as it begins.
+/// A watch at its start.
 pub(crate) struct Begun {
-    /// Hears of chains that came into force since its own was taken.
+    /// Notified of chains newer than the watch's.
     pub(crate) listener: Listener,
-    /// It counts as a watch of its chain, until a later one shows it the same.
+    /// Counts the watch under its chain, until a later chain that shows it the same view takes over.
     pub(crate) ticket: Ticket,
 }
 
-/// Asked when a new chain is in force: does it show this watch the same? Then the watch is one of that chain's.
+/// Called when a new chain is in force. Returns the ticket of that chain if it shows the watch the same view, else `None`.
 pub(crate) type Recheck = Box<dyn FnMut() -> Option<Ticket>>;
 
-/// What a watch hears of new chains.
+/// State for following new chains.
 pub(crate) struct Watching {
     pub(crate) begun: Begun,
     pub(crate) recheck: Recheck,
-    /// Counts a watch that a new chain ended.
+    /// Called when a new chain ends the watch.
     pub(crate) on_expired: Rc<dyn Fn()>,
-    /// What the client may come back with, unless it is told 410.
+    /// Resource version at which the client may resume, unless it gets a 410.
     pub(crate) position: Option<Position>,
 }
 
 impl Watching {
-    /// Whether a new chain shows the watch something else; then it is counted. Registers for the next one.
+    /// Whether a new chain shows the watch another view; if so, it is counted. Registers for the next chain.
     fn poll_expired(&mut self, cx: &Context<'_>) -> bool {
         if !self.begun.listener.poll_changed(cx) {
             return false;
@@ -124,7 +124,7 @@ impl Watching {
         }
     }
 
-    /// Waits until a stream whose events we don't follow must end: a new chain shows it something else, or we drain.
+    /// Waits until a stream with unknown event boundaries must end: a new chain shows another view, or the sidecar drains.
     pub(crate) async fn ended(mut self) {
         std::future::poll_fn(|cx| {
             if self.poll_expired(cx) || self.begun.listener.is_ending() {
@@ -137,7 +137,7 @@ impl Watching {
     }
 }
 
-/// An open watch on its way to the client.
+/// An open watch in transit to the client.
 pub(crate) struct WatchBody<B> {
     inner: B,
     watching: Watching,
@@ -149,13 +149,13 @@ pub(crate) struct WatchBody<B> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// Ends at the next boundary, with the ERROR event.
+    /// The watch ends at the next boundary, with the ERROR event.
     Expiring,
     Ended,
 }
 
 impl<B> WatchBody<B> {
-    /// `headers`: of the response, they name the encoding.
+    /// `headers` are those of the response; they name the encoding.
     pub(crate) fn new(inner: B, headers: &HeaderMap, watching: Watching) -> Self {
         let encoding = encoding(headers);
         Self {
@@ -173,7 +173,7 @@ impl<B> WatchBody<B> {
         }
     }
 
-    /// The last frame, if the stream may end here.
+    /// The last frame, if the stream may end at this point.
     fn end_here(&mut self) -> Option<Option<Frame<Bytes>>> {
         if !self.boundary.is_here() {
             return None;
@@ -205,7 +205,7 @@ fn expired(encoding: WatchEncoding) -> Frame<Bytes> {
     Frame::data(Bytes::from(watch_error_event(reply.status(), encoding)))
 }
 
-/// The encoding of a watch, if its events can be followed.
+/// The encoding of a watch; `None` if its event boundaries cannot be followed.
 pub(crate) fn encoding(headers: &HeaderMap) -> Option<WatchEncoding> {
     let plain = headers.get(CONTENT_ENCODING).is_none_or(|value| value == "identity");
     headers

@@ -14,7 +14,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     idle: Duration::from_secs(120),
 };
 
-/// Room for the largest body of these tests, so that a client can send it before any of it is read.
+/// Buffer for the largest body of these tests, so that a client can send it before any of it is read.
 const ROOM: usize = 1 << 20;
 
 /// Refuses each request after a second, without reading its body, as a plugin may.
@@ -36,7 +36,7 @@ async fn refuse_all(stream: DuplexStream) {
     let _ = serve_http1(&StreamNotifier::new(), &connection, stream, TIMEOUTS, service).await;
 }
 
-/// What a client sees that does this with its connection.
+/// The result of `act` on a client's connection.
 async fn with_client<T>(act: impl AsyncFnOnce(&mut DuplexStream) -> T) -> T {
     let (mut client, server) = tokio::io::duplex(ROOM);
     tokio::select! {
@@ -84,7 +84,7 @@ async fn connection_is_idle_and_usable_after_body_that_comes_once_it_was_refused
             let idle = with_client(async |client| {
                 post(client, fields).await;
                 if !is_late {
-                    // The head has been read by then, and the answer is still to come.
+                    // By then the head has been read, and the response has not been sent.
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     client.write_all(rest).await.unwrap();
                 }

@@ -1,6 +1,6 @@
-//! When requests for the API server came and ended, to the second: whether the controller goes past its sidecar.
+//! Times of requests to the API server, to the second. They show whether the controller bypasses its sidecar.
 //!
-//! Costs a request two readings of the clock, and one write to memory a second.
+//! Costs each request two readings of the clock, and memory one write per second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ use ctrlmesh_contract::status;
 
 use crate::timestamp::rfc3339;
 
-/// Seconds since 1970; 0: never.
+/// Seconds since 1970; 0 stands for never.
 #[derive(Debug, Default)]
 pub(crate) struct ApiTraffic {
     since: AtomicU64,
@@ -17,15 +17,15 @@ pub(crate) struct ApiTraffic {
 }
 
 impl ApiTraffic {
-    /// Requests are taken from now on.
+    /// Notes that requests are accepted from now on.
     pub(crate) fn begins(&self, now: SystemTime) {
-        // Several ports may; the first counts.
+        // Several ports call this; the first call counts.
         let _ = self
             .since
             .compare_exchange(0, seconds(now), Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// A request has come, or one has ended: a watch may have been open for long.
+    /// Notes that a request has arrived or ended; both count, because a watch may have been open for long.
     pub(crate) fn seen(&self, now: SystemTime) {
         let now = seconds(now);
         if self.last.load(Ordering::Relaxed) != now {
@@ -33,7 +33,7 @@ impl ApiTraffic {
         }
     }
 
-    /// As `/status` shows it, with so many requests that have not ended.
+    /// The traffic for `/status`, given the number of requests in flight.
     pub(crate) fn status(&self, now: SystemTime, in_flight: u64) -> status::ApiTraffic {
         let time = |seconds: &AtomicU64| match seconds.load(Ordering::Relaxed) {
             0 => None,

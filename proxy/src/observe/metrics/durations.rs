@@ -1,4 +1,4 @@
-//! A histogram without a lock: fixed buckets of atomics. `prometheus-client`'s own takes a mutex for each observation.
+//! A histogram without a lock: fixed buckets of atomics. The one of `prometheus-client` takes a mutex for each observation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// Upper bounds in seconds: from a cached read to a long list; watches fall into the last.
+/// Upper bounds in seconds: from a cached read to a long list; watches fall into the last bucket.
 const BOUNDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0,
 ];
 
-/// Durations in seconds.
+/// A histogram of durations in seconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Durations(Arc<Inner>);
 

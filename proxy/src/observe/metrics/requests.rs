@@ -1,4 +1,4 @@
-//! Counters of requests of one traffic, by kind (a verb, a way in) and class of the answer's code.
+//! Counters of requests of one kind of traffic, by label (a verb, a way in) and class of the status code.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,17 +10,17 @@ use crate::plugin::verdict::Failure;
 
 type Label = (&'static str, &'static str);
 
-/// Classes of status codes; a request that got no answer counts as `none`.
+/// Classes of status codes; `none` stands for a request without a response.
 const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Counters of one kind.
+/// Counters of one verb or way in.
 #[derive(Debug, Clone)]
 struct Kind {
     codes: [Counter; CODES.len()],
     durations: Durations,
 }
 
-/// Counters of one traffic, fetched once: a request costs atomic adds and no lock.
+/// Counters of one kind of traffic, fetched once: a request costs atomic adds and no lock.
 #[derive(Debug)]
 pub(super) struct Requests {
     kinds: Vec<Kind>,
@@ -29,7 +29,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Registers them. `label` tells the kinds apart.
+    /// Registers the counters. `label` distinguishes `kinds`.
     pub(super) fn new(registry: &mut Registry, label: &'static str, kinds: &[&'static str]) -> Self {
         let requests = Family::<[Label; 2], Counter>::default();
         let durations = Family::<[Label; 1], Durations>::default();
@@ -69,7 +69,6 @@ impl Requests {
         }
     }
 
-    /// Requests that have not ended.
     pub(super) fn in_flight(&self) -> u64 {
         u64::try_from(self.in_flight.get()).unwrap_or_default()
     }
@@ -78,7 +77,7 @@ impl Requests {
         self.in_flight.inc();
     }
 
-    /// A request of this kind is over.
+    /// Counts a request of this kind that is over.
     pub(super) fn ended(&self, kind: usize, status: u16, seconds: f64, failure: Option<Failure>) {
         self.in_flight.dec();
         if let Some(kind) = self.kinds.get(kind) {

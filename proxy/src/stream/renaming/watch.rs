@@ -1,4 +1,4 @@
-//! A watch whose object is called by another name: each event rewritten as it passes.
+//! A watch whose object has another name at the API server: each event is rewritten in transit.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,7 +11,6 @@ use http_body::{Body, Frame};
 use crate::client::leadership::LockExchange;
 use crate::upstream::BoxError;
 
-/// A watch on its way to the client.
 pub(crate) struct RenamedWatch<B> {
     inner: B,
     encoding: WatchEncoding,
@@ -20,7 +19,7 @@ pub(crate) struct RenamedWatch<B> {
 }
 
 impl<B> RenamedWatch<B> {
-    /// `rename`: from the API server's name to the controller's. `lock_exchange`: who hears of its events.
+    /// `rename` goes from the API server's name to the controller's. `lock_exchange` observes the events.
     pub(crate) fn new(inner: B, encoding: WatchEncoding, rename: Rename, lock_exchange: Option<LockExchange>) -> Self {
         Self {
             inner,

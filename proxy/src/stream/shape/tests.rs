@@ -22,7 +22,7 @@ fn shaped(
     ShapedBody::new(inner, shape, encoding, Rc::default())
 }
 
-/// A body that says nothing for ever, like an idle watch.
+/// A body that never sends anything, like an idle watch.
 fn idle(shape: BodyShape, encoding: Option<WatchEncoding>) -> impl Body<Data = Bytes, Error = BoxError> {
     let never = http_body_util::StreamBody::new(futures_util::stream::pending::<Result<Frame<Bytes>, BoxError>>());
     ShapedBody::new(never, shape, encoding, Rc::default())

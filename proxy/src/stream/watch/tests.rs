@@ -22,7 +22,7 @@ struct Stand {
     differs: Rc<Cell<bool>>,
     expired: Rc<Cell<u32>>,
     list_views: Arc<ListViews>,
-    /// Of the chain that it began under, and of those after it.
+    /// Tallies of the chain that the watch began under, and of the chains after it.
     earlier: Arc<Tally>,
     later: Arc<Tally>,
     body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
@@ -83,7 +83,7 @@ impl Stand {
         self.body.frame().await.map(|frame| frame.unwrap().into_data().unwrap())
     }
 
-    /// Whether a watch is let through after this one and a list under another view.
+    /// The outcome of resuming the watch after it has ended, and after a list under another view.
     fn next_watch(self) -> Known {
         drop(self.body);
         let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
@@ -91,7 +91,7 @@ impl Stand {
         resumed_as(&self.list_views, &READER, &view)
     }
 
-    /// Whether it counts as a watch of the chain that it began under, and as one of a later chain.
+    /// How often it counts as a watch of the chain that it began under, and as one of a later chain.
     fn counts(&self) -> (u64, u64) {
         (self.earlier.sum().watches, self.later.sum().watches)
     }
