@@ -18,16 +18,10 @@ pub enum Error {
     },
     /// The certificate for TLS clients is unusable.
     #[error("{}: {why}; it must be PEM, as in a Secret of type kubernetes.io/tls", path.display())]
-    Tls {
-        path: PathBuf,
-        why: String,
-    },
+    Tls { path: PathBuf, why: String },
     /// The certificate authorities for external traffic are unusable.
     #[error("--external-ca-file (CTRLMESH_EXTERNAL_CA_FILE): {}: {why}; it must hold CA certificates as PEM", path.display())]
-    ExternalCa {
-        path: PathBuf,
-        why: String,
-    },
+    ExternalCa { path: PathBuf, why: String },
     /// The connection to the API server cannot be configured.
     #[error(transparent)]
     Upstream(#[from] crate::upstream::Error),
@@ -37,10 +31,7 @@ pub enum Error {
     Chain(#[from] crate::chain::Error),
     /// The state that an earlier sidecar left cannot be read or written.
     #[error("--state-dir (CTRLMESH_STATE_DIR): {}: {source}; it must be a directory that the sidecar may write to, as an emptyDir is", directory.display())]
-    State {
-        directory: PathBuf,
-        source: std::io::Error,
-    },
+    State { directory: PathBuf, source: std::io::Error },
     /// The public key for chains is invalid.
     #[error("--public-key (CTRLMESH_PUBLIC_KEY): {0}")]
     PublicKey(#[source] ctrlmesh_contract::Error),

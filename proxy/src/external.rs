@@ -1,8 +1,9 @@
 //! Calls to other services than the API server: a forward proxy with three ways in, and the same plugins as API traffic.
 //!
-//! Flow: `destination` reads where a request goes; `call` asks the plugins, sends, asks again; `targets` has connections to
-//! each server, which `reach` lets be opened or not; `tunnel` carries bytes after a CONNECT. `api_server` and `advertised` know
-//! where the API server is, which this port does not reach. What is the same for API traffic is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
+//! Flow: `destination` reads where a request goes; `call` calls the plugins, sends, and calls them again; `targets` keeps connections to
+//! each server, and `reach` decides which addresses they may open; `tunnel` carries bytes after a CONNECT. `api_server` and `advertised`
+//! track where the API server is, because this port must not reach it. Code shared with API traffic: `connection`, `phases`, `record`,
+//! `ending`, `upstream`.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -40,28 +41,29 @@ use targets::Targets;
 /// Servers on the internet are farther away than an API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections to one target, of one thread: HTTP/1.1 servers take one for each request under way.
+/// Maximum number of connections to one target, per thread: HTTP/1.1 servers need one for each request in flight.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Tunnels of one thread. Each holds two sockets and up to 128 KiB.
+/// Maximum number of tunnels, per thread. Each holds two sockets and up to 128 KiB.
 const MAX_TUNNELS: usize = 1024;
 
-/// What all threads share.
+/// State that all threads share.
 pub(crate) struct Shared {
     reach: Arc<Reach>,
     gate: Arc<Gate>,
     trust: Trust,
     pub(crate) outage: Outage,
     metrics: Arc<Metrics>,
-    /// Of connections to other services, tunnels too.
+    /// Bounds the connections to other services, tunnels included.
     sockets: Arc<Semaphore>,
 }
 
 impl Shared {
-    /// Reads the certificate authorities. Nobody reaches through this port what is at `own`, the addresses of the sidecar's
-    /// ports (`address` is that of this one), or the API server, which is `target`.
+    /// Loads the certificate authorities. This port does not reach the addresses in `own` (the sidecar's ports; `address` is that of this
+    /// one), or the API server, which is `target`.
     ///
     /// # Errors
+    /// The file with additional certificate authorities is unusable.
     /// The file of more certificate authorities is of no use.
     pub(crate) fn new(
         settings: &ExternalSettings,
@@ -97,16 +99,16 @@ impl Shared {
         }))
     }
 
-    /// Keeps knowing where the API server is, until `stop`.
+    /// Tracks the API server's addresses until `stop`.
     pub(crate) async fn follow_api_server(self: Arc<Self>, stop: CancellationToken) {
         let close = || self.gate.check_open_sockets();
         self.reach.api_server.follow(stop, close).await;
     }
 
-    /// Whether a host of this name may be called.
+    /// Checks whether requests to this host name are allowed.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason for a refusal, for users.
     fn judge_name(&self, host: &str, port: u16) -> Result<(), String> {
         self.reach.judge_name(host, port).inspect_err(|_| {
             self.metrics.external_addresses_refused.inc();
@@ -114,14 +116,14 @@ impl Shared {
     }
 }
 
-/// Where Service `kubernetes` is, as kubelet tells each pod.
+/// Address of Service `kubernetes`, which kubelet sets in each pod's environment.
 fn service_of_pod() -> Option<SocketAddr> {
     let host = std::env::var("KUBERNETES_SERVICE_HOST").ok()?.parse().ok()?;
     let port = std::env::var("KUBERNETES_SERVICE_PORT").ok()?.parse().ok()?;
     Some(SocketAddr::new(host, port))
 }
 
-/// One worker thread's part.
+/// One worker thread's state.
 pub(crate) struct External {
     shared: Arc<Shared>,
     limits: Limits,
@@ -149,17 +151,17 @@ impl External {
         })
     }
 
-    /// By which its port closes.
+    /// Closes the port.
     pub(crate) fn outage(&self) -> &Outage {
         &self.shared.outage
     }
 
-    /// What its connections listen to.
+    /// Notifies its connections of outages and the end.
     pub(crate) fn notifier(&self) -> &Rc<StreamNotifier> {
         &self.notifier
     }
 
-    /// Tells its connections what happens, and drops targets that nobody asks any more, until draining.
+    /// Forwards events to its connections, and drops unused targets, until draining.
     pub(crate) async fn run(self: Rc<Self>, drain: CancellationToken) {
         let mut outages = self.shared.outage.subscribe();
         let mut sweeps = tokio::time::interval(targets::SWEEP);

@@ -3,18 +3,18 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `handler` | **start here**: parse, match, and pass a request that no plugin wants |
-//! | `selection` | which requests plugins look at |
+//! | `selection` | selects the requests that plugins see |
 //! | `filtered` | a request that plugins want: from their first question to the answer's body |
-//! | `exchange` | what any request needs: credentials, sending, taking note of the response |
+//! | `exchange` | operations of every request: add credentials, send, record the response |
 //! | `edit` | edits of the request head: query, selectors, headers, object name |
 //! | `edit_body` | edits in bodies: options of a DELETE, object names |
 //! | `view_check` | whether a resource version belongs to the view that the client gets |
-//! | `recheck` | whether an open watch may go on under a new chain |
+//! | `recheck` | whether an open watch may continue under a new chain |
 //! | `ending` | requests that end early |
-//! | `headers` | fields that do not pass from one connection to the other |
+//! | `headers` | header fields that do not pass from one connection to the other |
 //! | `hidden` | creates of objects that exist and that a shard hides |
 //! | `upgrade` | exec, port-forward and WebSockets |
-//! | `worker` | what one worker thread serves requests with, and what all threads share |
+//! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |
 
 mod edit;
 mod edit_body;
@@ -30,6 +30,6 @@ mod upgrade;
 mod view_check;
 pub(crate) mod worker;
 
-/// Bytes of a path and query that are parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands
-/// of values fit here.
+/// Maximum length of a path and query that are parsed, in bytes. The API server's Go library accepts 1 MiB of headers; selectors of
+/// thousands of values fit here.
 pub(crate) const MAX_URI: usize = 32 << 10;

@@ -1,11 +1,11 @@
-//! The way to a server: pooled HTTP/2 and HTTP/1.1 connections, one set per worker thread. Each worker has one for the API
-//! server, and one for each target of external traffic (`external`).
+//! Connections to a server: pooled HTTP/2 and HTTP/1.1 connections, one set per worker thread. Each worker has one set for the API server,
+//! and one for each target of external traffic (`external`).
 //!
-//! Flow of a request: a place on a connection (`pool.rs`), one exchange on it (`http2.rs`, `http1.rs`), and if that
-//! fails in a way that proves the request unprocessed, the same again on another connection (`attempt.rs`).
+//! Flow of a request: get a place on a connection (`pool.rs`), do one exchange on it (`http2.rs`, `http1.rs`), and if that fails in a way
+//! that proves the request unprocessed, try again on another connection (`attempt.rs`).
 //! Everything here is `!Send` and runs on the thread's own `LocalSet`; only [`Target`] is shared.
-//! Leaves to the caller: hop-by-hop headers, whether a request gets the sidecar's credentials, and what the client is
-//! told when it fails.
+//! Leaves to the caller: hop-by-hop headers, whether a request gets the sidecar's credentials, and the response to the client when it
+//! fails.
 
 use std::{
     pin::{Pin, pin},
@@ -64,27 +64,27 @@ pub struct Upstream {
     repeats: std::cell::Cell<u64>,
 }
 
-/// Numbers of one [`Upstream`], for metrics.
+/// Figures of one [`Upstream`], for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// Open connections, used or not.
     pub connections: usize,
     pub opening: usize,
-    /// Requests under way on HTTP/2 connections that take more.
+    /// Requests in flight on HTTP/2 connections that accept more.
     pub streams: usize,
     /// Requests that wait for a place on a connection.
     pub waiting: usize,
     /// Connections opened since the start.
     pub opened: u64,
-    /// Attempts to open one that failed since the start.
+    /// Failed attempts to open a connection since the start.
     pub open_failures: u64,
     /// Requests sent again because they had not been processed, since the start.
     pub repeats: u64,
 }
 
 impl Upstream {
-    /// Opens nothing yet. Use it inside one `LocalSet` only.
+    /// Opens no connection yet. Use it inside one `LocalSet` only.
     #[must_use]
     pub fn new(target: Arc<Target>, limits: Limits) -> Rc<Self> {
         Rc::new(Self {
@@ -95,13 +95,12 @@ impl Upstream {
         })
     }
 
-    /// The server that requests go to.
     #[must_use]
     pub const fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// The bounds in force.
+    /// The limits in force.
     #[must_use]
     pub const fn limits(&self) -> &Limits {
         &self.limits
@@ -114,7 +113,7 @@ impl Upstream {
     /// Dropping the future resets the stream or closes the connection.
     ///
     /// # Errors
-    /// Each says whether the server may have carried the request out: [`SendError::maybe_executed`].
+    /// Each error says whether the server may have carried the request out: [`SendError::maybe_executed`].
     pub async fn send<B>(self: &Rc<Self>, request: Request<B>) -> Result<Response<UpstreamBody>, SendError>
     where
         B: Body<Data = Bytes> + 'static,
@@ -123,7 +122,7 @@ impl Upstream {
         self.send_within(request, None).await
     }
 
-    /// The same, with a bound on what is kept of the body to be sent again.
+    /// Like [`Self::send`], with a limit on the part of the body that is kept for a retry.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -175,7 +174,7 @@ impl Upstream {
         }
     }
 
-    /// Takes the exchange where it lies: it is large, and each move of it costs as much as a timer.
+    /// Takes the exchange by reference, because it is large and each move of it costs as much as a timer.
     async fn within_head_timeout<T>(
         &self,
         head: &Head,
@@ -192,13 +191,13 @@ impl Upstream {
         }
     }
 
-    /// Takes no more requests and waits until those under way, bodies included, have ended. The caller bounds the
-    /// wait; dropping the future closes all connections.
+    /// Takes no more requests and waits until those in flight, bodies included, have ended. The caller bounds the wait; dropping the future
+    /// closes all connections.
     pub async fn shutdown(&self) {
         self.drain().await;
     }
 
-    /// The numbers of this moment.
+    /// The current figures.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {

@@ -1,7 +1,7 @@
-//! Asks the API server where it can be reached, by its own account: `serverAddressByClientCIDRs` of `GET /api`. Behind a load
-//! balancer that is another address than the kubeconfig's.
+//! Asks the API server for its own address: `serverAddressByClientCIDRs` of `GET /api`. Behind a load balancer it differs from the
+//! kubeconfig's.
 //!
-//! Leaves to `api_server` what the answers add up to. One worker asks for all.
+//! `api_server` combines the answers. One worker asks for all.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -22,23 +22,23 @@ use crate::request::worker::Worker;
 use crate::stream::body::RequestBody;
 use crate::upstream::{BoxError, SendError, Upstream};
 
-/// An answer that takes longer is given up until the next, names in it that are looked up included.
+/// Time limit of one query, including lookups of the names in its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Questions without a new place that follow each other quickly: of three API servers behind a balancer that chooses one at random, one
-/// stays unknown after them in one case of nine.
+/// Number of quick queries in a row without a new address. With three API servers behind a balancer that picks one at random, one stays
+/// unknown after this many in one case of nine.
 const QUICK_QUESTIONS: u32 = 8;
 
-/// Time between these.
+/// Interval between quick queries.
 const QUICK: Duration = Duration::from_secs(1);
 
-/// Bytes of the answer; a server names one or two addresses.
+/// Maximum size of the answer; a server names one or two addresses.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// Addresses of one answer that are looked at.
+/// Maximum number of addresses that are used from one answer.
 const MAX_PLACES: usize = 16;
 
-/// Where an API server says that it is.
+/// An address that the API server names as its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Address(SocketAddr),
@@ -46,7 +46,7 @@ pub(super) enum Place {
     Name(String, u16),
 }
 
-/// Why the answer is of no use.
+/// Why an answer is unusable.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{0}")]
@@ -61,7 +61,7 @@ enum Error {
     Late,
 }
 
-/// The part of `APIVersions` (meta/v1) that counts here.
+/// The fields of `APIVersions` (meta/v1) that are needed here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ApiVersions {
@@ -75,7 +75,8 @@ struct ServerAddress {
     server_address: String,
 }
 
-/// Asks again and again until the sidecar drains: often at first and after each new place, because several API servers may answer.
+/// Queries repeatedly until the sidecar drains. Queries are frequent at first and after each new address, because several API servers may
+/// answer.
 pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>) {
     let mut has_failed = false;
     let mut quick = QUICK_QUESTIONS;
@@ -113,8 +114,8 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
     }
 }
 
-/// One question, as the sidecar itself. On a connection of its own: behind a Service or a balancer each goes to another API server,
-/// which tells its own address alone.
+/// Sends one query with the sidecar's credentials, on a connection of its own: behind a Service or a balancer, each connection may reach
+/// another API server, which only names its own address.
 async fn ask(worker: &Worker) -> Result<HashSet<Place>, Error> {
     let mut request = Request::new(RequestBody::Full(None));
     *request.uri_mut() = "/api".parse().unwrap_or_default();
@@ -167,7 +168,7 @@ impl std::fmt::Display for Place {
 }
 
 impl Place {
-    /// `host:port`, or a host whose port is that of https. `None`: neither.
+    /// Parses `host:port`, or a host with the default port of HTTPS. Returns `None` for anything else.
     fn read(text: &str) -> Option<Self> {
         const HTTPS: u16 = 443;
         if let Ok(ip) = text.parse::<IpAddr>() {

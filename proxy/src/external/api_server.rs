@@ -1,8 +1,7 @@
-//! Where the API server is. External traffic must not reach it, since rules for API traffic would not apply there.
+//! Tracks the API server's addresses. External traffic must not reach it, because rules for API traffic would not apply there.
 //!
-//! Known are its URL, the addresses that the URL's name has had lately, the pod's Service `kubernetes` by name and address, and
-//! the places that it has advertised (`advertised`).
-//! Leaves to `reach` which spellings of an address are the same.
+//! The known addresses are those of its URL, the recent ones of the URL's host name, the pod's Service `kubernetes` by name and address,
+//! and the addresses that the server has advertised (`advertised`). `reach` decides which spellings of an address are equal.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,35 +14,35 @@ use tokio_util::sync::CancellationToken;
 use super::advertised::Place;
 use crate::upstream::Target;
 
-/// Service `kubernetes` of namespace `default`, as names of a cluster's DNS; its domain may follow the last one.
+/// DNS names of Service `kubernetes` in namespace `default`; the cluster's domain may follow the last one.
 const SERVICE_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
 
-/// How often the name is looked up and the server is asked: managed API servers change their addresses within a minute.
+/// Interval of name lookups and of queries to the server: managed API servers change their addresses within a minute.
 pub(super) const REFRESH: Duration = Duration::from_secs(15);
 
-/// A lookup that takes longer is given up until the next.
+/// Time limit of one lookup.
 const LOOKUP: Duration = Duration::from_secs(10);
 
-/// An address that the name has had still counts for so long: load balancers take theirs out slowly.
+/// An address that the name had counts for this long afterwards, because load balancers remove addresses slowly.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// Advertised places that are remembered; the one that was not seen for the longest time is forgotten first.
+/// Maximum number of remembered advertised addresses; the one that was not seen for the longest time is dropped first.
 const MAX_ADVERTISED: usize = 64;
 
-/// What is known of the API server's places.
 pub(super) struct ApiServer {
     host: String,
     port: u16,
-    /// Addresses that don't change: of the URL, and of the Service.
+    /// Addresses that do not change: those of the URL and of the Service.
     fixed: Vec<SocketAddr>,
-    /// Addresses of `host`, and when they were last seen; stays empty if it is one.
+    /// Addresses of `host`, and when they were last seen; stays empty if `host` is an address.
     seen: RwLock<HashMap<IpAddr, Instant>>,
-    /// Where it says that it is, and when it said so last. Kept for good: another API server of the same cluster may answer next.
+    /// Advertised addresses, and when each was advertised last. Kept permanently, because another API server of the cluster may answer
+    /// next.
     advertised: RwLock<HashMap<Place, Instant>>,
 }
 
 impl ApiServer {
-    /// `service`: Service `kubernetes`, as kubelet tells each pod where it is.
+    /// `service` is the address of Service `kubernetes` from the pod's environment.
     pub(super) fn new(target: &Target, service: Option<SocketAddr>) -> Self {
         let host = target.host().trim_end_matches('.').to_ascii_lowercase();
         let port = target.port();
@@ -57,7 +56,7 @@ impl ApiServer {
         }
     }
 
-    /// Whether this host name is the API server's. `host`: in lower case, without a dot at its end.
+    /// Whether this host name is the API server's. `host` is in lower case, without a dot at its end.
     pub(super) fn is_named(&self, host: &str, port: u16) -> bool {
         let is_service = SERVICE_NAMES.contains(&host) || host.starts_with("kubernetes.default.svc.");
         is_service || (host == self.host && port == self.port) || self.advertises(host, port)
@@ -69,7 +68,7 @@ impl ApiServer {
         advertised.keys().any(is_this)
     }
 
-    /// Its addresses with this port; `None`: they are not known yet, and could be any.
+    /// The API server's addresses with this port; `None` if they are not known yet, so that any address could be one.
     pub(super) fn addresses(&self, port: u16) -> Option<Vec<IpAddr>> {
         let fixed = self.fixed.iter().filter(|it| it.port() == port).map(SocketAddr::ip);
         let mut addresses: Vec<IpAddr> = fixed.collect();
@@ -89,7 +88,7 @@ impl ApiServer {
         Some(addresses)
     }
 
-    /// Looks the name up again and again until `stop`. `on_news`: there is an address that it did not have lately.
+    /// Looks the name up repeatedly until `stop`. Calls `on_news` when an address appears that the name did not have recently.
     pub(super) async fn follow(&self, stop: CancellationToken, on_news: impl Fn()) {
         if self.host.parse::<IpAddr>().is_ok() {
             return;
@@ -124,7 +123,7 @@ impl ApiServer {
         is_news
     }
 
-    /// It says that it is at these places. Whether one of them is new.
+    /// Notes addresses that the server has advertised. Returns whether one of them is new.
     pub(super) fn note_advertised(&self, places: impl IntoIterator<Item = Place>) -> bool {
         let mut is_news = false;
         let now = Instant::now();

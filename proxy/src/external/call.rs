@@ -1,7 +1,7 @@
-//! One external request, top to bottom: read, match, ask the plugins, edit, send, ask again, answer.
+//! One external request, top to bottom: read, match, call the plugins, edit, send, call the plugins again, respond.
 //!
-//! The same for all three ways in; a CONNECT is not sent but connected (`tunnel`). A request that no plugin wants allocates
-//! nothing for plugins.
+//! All three ways in use it; for CONNECT, `tunnel` connects instead of sending. A request that no plugin wants allocates nothing for
+//! plugins.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -35,7 +35,7 @@ use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::shape::ShapedBody;
 use crate::upstream::{SendError, Target, Upstream, UpstreamBody};
 
-/// A request whose head is read.
+/// A request whose head was read.
 pub(super) struct Call {
     pub(super) worker: Rc<Worker>,
     pub(super) external: Rc<External>,
@@ -92,7 +92,7 @@ pub(crate) async fn handle(
     }
 }
 
-/// The answer to a request that does not say clearly where it goes.
+/// The response to a request without a clear destination.
 fn bad_destination(error: &DestinationError) -> Reply {
     match error {
         DestinationError::TooLong { limit } => Reply::uri_too_long(*limit),
@@ -131,7 +131,7 @@ impl Call {
         Some(plugins)
     }
 
-    /// Decoded, or a rule for `/admin` would not hold for `/%61dmin`; empty for CONNECT.
+    /// Decoded; otherwise a rule for `/admin` would not match `/%61dmin`. Empty for CONNECT.
     fn path(&self) -> Cow<'_, str> {
         percent_decode_str(self.destination.uri.path()).decode_utf8_lossy()
     }
@@ -202,7 +202,7 @@ impl Call {
         Ok(ClientBody::boxed(head, shaped, &self.record))
     }
 
-    /// Sends to the target; the response's head is clean of hop-by-hop fields.
+    /// Sends to the target. Hop-by-hop fields are removed from the response's head.
     async fn send(
         &self,
         method: Method,
@@ -221,7 +221,7 @@ impl Call {
         let sending = upstream.send_within(request, Some(self.record.clone())).await;
         let mut response = sending.map_err(|error| self.failed(&error, is_repeatable))?;
         headers::strip_forwarded(response.headers_mut());
-        // The client's protocol is its own, whatever the target speaks.
+        // The client's protocol version is independent of the target's.
         *response.version_mut() = Version::default();
         let status = response.status().as_u16();
         self.record.set_upstream(status, sent.elapsed());
@@ -240,7 +240,7 @@ impl Call {
         })
     }
 
-    /// What the client is told of a failure.
+    /// The reply to a request that could not be sent.
     pub(super) fn failed(&self, error: &SendError, is_repeatable: bool) -> Reply {
         let whom = format!("{}:{}", self.destination.host(), self.destination.place.port);
         tracing::debug!(%error, target = whom, "external request failed");

@@ -1,7 +1,7 @@
-//! Where an external request goes: read from its target or its header, in one spelling for rules, connections and the wire.
+//! The destination of an external request, read from its target or its header, in one spelling for rules, connections and the wire.
 //!
-//! Pure. Rules: RFC 9112 §3.2 (forms of a target; the host in the target counts, `Host` does not), RFC 9110 §4.2.4 (no user
-//! in a URL), §9.3.6 (CONNECT). A host that could be read as an address by one reader and as a name by another is refused.
+//! Pure. Rules: RFC 9112 §3.2 (forms of a target; the host in the target counts, `Host` does not), RFC 9110 §4.2.4 (no user in a URL),
+//! §9.3.6 (CONNECT). A host that one parser could read as an address and another as a name is refused.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,13 +14,13 @@ use rustls_pki_types::ServerName;
 use super::targets::Place;
 use crate::observe::Way;
 
-/// Names the URL that a request is for (KusionStack controller-mesh). Never sent on.
+/// Header with the URL that a request is for (KusionStack controller-mesh). Never sent on.
 pub(super) const ENDPOINT: HeaderName = HeaderName::from_static("mesh-real-endpoint");
 
-/// Path and query at most, as for API traffic.
+/// Maximum length of path and query, as for API traffic.
 const MAX_URI: usize = crate::request::MAX_URI;
 
-/// Which way a request came in.
+/// The way in which a request arrived.
 pub(super) fn way_of(method: &Method, headers: &HeaderMap) -> Way {
     if method == Method::CONNECT {
         Way::Connect
@@ -31,7 +31,7 @@ pub(super) fn way_of(method: &Method, headers: &HeaderMap) -> Way {
     }
 }
 
-/// Why a request has no destination. What a person can do stands in each.
+/// Why a request has no destination. Each message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DestinationError {
     #[error(
@@ -63,20 +63,19 @@ pub(crate) enum DestinationError {
     TooLong { limit: usize },
 }
 
-/// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Destination {
     pub(super) way: Way,
     pub(super) place: Place,
-    /// Of CONNECT: host and port only.
+    /// For CONNECT, only host and port.
     pub(super) uri: Uri,
 }
 
 impl Destination {
-    /// Reads the destination of a request that came in by `way`.
+    /// Reads the destination of a request that arrived by `way`.
     ///
     /// # Errors
-    /// It names none, or not clearly.
+    /// The request names none, or an ambiguous one.
     pub(super) fn read(way: Way, uri: &Uri, headers: &HeaderMap) -> Result<Self, DestinationError> {
         if headers.get_all(HOST).iter().count() > 1 {
             return Err(DestinationError::ManyHosts);
@@ -125,7 +124,7 @@ impl Destination {
         {
             return Err(DestinationError::TooLong { limit: MAX_URI });
         }
-        // An empty port is the default one (RFC 3986 §3.2.3), any other that is no number no port at all.
+        // An empty port is the default one (RFC 3986 §3.2.3); any other port that is not a number is invalid.
         let port = match authority.port() {
             Some(port) => port.as_u16(),
             None if authority.as_str().ends_with(|end: char| end.is_ascii_digit()) && has_bad_port(authority) => {
@@ -140,13 +139,13 @@ impl Destination {
         })
     }
 
-    /// Name or address, as rules see it: lower case, no brackets, no dot at the end.
+    /// Name or address in the form that rules see: lower case, no brackets, no dot at the end.
     pub(super) fn host(&self) -> Cow<'_, str> {
         self.place.name.to_str()
     }
 }
 
-/// A number behind the host that `http` does not take for a port: larger than 65535.
+/// Whether the host is followed by a number that `http` does not accept as a port: larger than 65535.
 fn has_bad_port(authority: &Authority) -> bool {
     authority.as_str().len() > authority.host().len() && authority.port().is_none()
 }
@@ -165,10 +164,10 @@ fn place(authority: &Authority, port: u16, is_tls: bool) -> Result<Place, Destin
     })
 }
 
-/// The one spelling of a host. An IPv4 address inside an IPv6 one comes out as itself.
+/// The canonical spelling of a host. An IPv4 address inside an IPv6 one becomes an IPv4 address.
 ///
 /// # Errors
-/// It is none, or looks like an address and is not written as one.
+/// The text is not a host, or resembles an address without being written as one.
 pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, DestinationError> {
     let wrong = || DestinationError::Host { host: host.to_owned() };
     if let Some(address) = host.strip_prefix('[') {
@@ -179,7 +178,7 @@ pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, Destination
     if let Ok(address) = name.parse::<Ipv4Addr>() {
         return Ok(ServerName::IpAddress(IpAddr::V4(address).into()));
     }
-    // One dot at the end says that the name is whole; after it the name must not have another.
+    // One dot at the end marks the name as absolute; the name must not have another.
     if name.ends_with('.') {
         return Err(wrong());
     }
@@ -193,7 +192,7 @@ pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, Destination
     }
 }
 
-/// As the URL standard says it: digits, or `0x` with hexadecimal digits or nothing.
+/// A number as the URL standard defines it: digits, or `0x` with hexadecimal digits or nothing.
 fn is_number(label: &str) -> bool {
     let digits = !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_digit());
     let hexadecimal = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,5 +1,4 @@
-//! What plugins may change of an external request besides its headers: the query. Objects, selectors and views are the
-//! Kubernetes API's.
+//! Besides headers, plugins may change the query of an external request. Objects, selectors and views exist in the Kubernetes API only.
 
 use ctrlmesh_wire::QueryEditor;
 use http::Uri;
@@ -10,10 +9,10 @@ use crate::chain::phases::EditError;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 
-/// Applies the edits, in order. Returns the new path and query; `None` for the client's own.
+/// Applies the edits, in order. Returns the new path and query; `None` keeps the client's own.
 ///
 /// # Errors
-/// A plugin's edit is impossible, or makes a request target that is none.
+/// A plugin's edit is impossible, or leads to an invalid request target.
 pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQuery>, EditError> {
     let mut query = QueryEditor::new(uri.query().unwrap_or_default());
     for (entry, edit) in edits {
@@ -22,7 +21,7 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
             RequestEdit::RemoveQuery(name) => query.remove(name),
             // `Plugins::apply_edits` applies them.
             RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => {}
-            // There is no object, so none has that name.
+            // There is no object that could have this name.
             RequestEdit::RenameObject { .. } => {}
             RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_) => {
                 return Err(EditError::Plugin {

@@ -1,8 +1,8 @@
-//! Which addresses external traffic may reach.
+//! Decides which addresses external traffic may reach.
 //!
-//! Guarantees: special addresses (`ctrlmesh_contract::addresses`) are refused unless a flag allows them; the sidecar's own ports
-//! and the API server are out of reach whatever is allowed. Ranges that are a cluster's own (10/8 and the like) pass: calls to
-//! other services of the cluster are what a controller makes.
+//! Guarantees: special addresses (`ctrlmesh_contract::addresses`) are refused unless a flag allows them; the sidecar's own ports and the
+//! API server are always out of reach. A cluster's own ranges (10/8 and similar) pass, because controllers call other services of the
+//! cluster.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -38,10 +38,10 @@ impl Reach {
         reach
     }
 
-    /// Whether a host of this name may be looked up at all.
+    /// Checks whether this host name may be looked up at all.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason for a refusal, for users.
     pub(super) fn judge_name(&self, host: &str, port: u16) -> Result<(), String> {
         if self.api_server.is_named(host, port) {
             return Err(is_api_server(&format!("{host}:{port}")));
@@ -49,10 +49,10 @@ impl Reach {
         Ok(())
     }
 
-    /// Whether `host`, which was found at `address`, may be connected to.
+    /// Checks whether `host` may be connected to at `address`, which it resolved to.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason for a refusal, for users.
     pub(super) fn judge(&self, host: &str, address: SocketAddr) -> Result<(), String> {
         let ip = address.ip().to_canonical();
         if self.is_own(ip, address.port()) {
@@ -113,15 +113,14 @@ fn is_api_server(place: &str) -> String {
     )
 }
 
-/// Whether an address is one of this machine's own: only then a socket towards it has the same one at its near end. Nothing
-/// is sent.
+/// Whether an address belongs to this machine: only then a socket that is connected to it has the same local address. Sends nothing.
 fn is_this_machine(ip: IpAddr) -> bool {
     let any: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let near = UdpSocket::bind((any, 0)).and_then(|socket| {
-        // Discard; any port would do.
+        // The discard port; any other would do.
         socket.connect((ip, 9))?;
         socket.local_addr()
     });

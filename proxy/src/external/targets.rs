@@ -1,7 +1,7 @@
-//! The servers that one worker thread talks to, each with its connections: a bounded set, the longest unused goes first.
+//! The servers that one worker thread connects to, each with its connections: a bounded set; the longest unused is dropped first.
 //!
-//! Leaves the connections themselves to `upstream`. Who reads a response keeps its target's connections alive
-//! (`Record::keep`), so dropping one here cuts nothing off.
+//! Leaves the connections themselves to `upstream`. The reader of a response keeps its target's connections alive (`Record::keep`), so
+//! dropping a target cuts nothing off.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,20 +14,20 @@ use tokio::time::Instant;
 
 use crate::upstream::Upstream;
 
-/// A controller talks to a handful of services; who names a new one each time must not fill the memory.
+/// Maximum number of targets. A controller calls a handful of services; a client that names a new one each time must not fill the memory.
 const MAX_TARGETS: usize = 256;
 
-/// A target that was not asked for so long is dropped, with its connections. As client-go's and Go's idle time-out.
+/// A target that was not requested for this long is dropped with its connections. Same as the idle timeout of client-go and Go.
 const IDLE: Duration = Duration::from_secs(90);
 
-/// How often they are looked through.
+/// Interval between searches for unused targets.
 pub(super) const SWEEP: Duration = Duration::from_secs(30);
 
-/// What connections are shared by.
+/// Identifies the server that connections can be shared for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) is_tls: bool,
-    /// Lower case, without a dot at its end.
+    /// In lower case, without a dot at its end.
     pub(super) name: ServerName<'static>,
     pub(super) port: u16,
 }
@@ -49,7 +49,7 @@ impl Slot {
 }
 
 impl Targets {
-    /// `count`: of all threads together.
+    /// `count` is shared by all threads.
     pub(super) fn new(count: Gauge) -> Self {
         Self {
             slots: RefCell::default(),
@@ -57,10 +57,10 @@ impl Targets {
         }
     }
 
-    /// The connections to a place; `make` makes them if there are none yet.
+    /// The connections to a place; `make` creates them if there are none yet.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The error of `make`.
     pub(super) fn get<E>(
         &self,
         place: &Place,
@@ -88,7 +88,7 @@ impl Targets {
         Ok(upstream)
     }
 
-    /// Drops those that nobody uses and nobody asked for lately.
+    /// Drops targets that are not in use and were not requested lately.
     pub(super) fn drop_unused(&self) {
         let mut slots = self.slots.borrow_mut();
         let before = slots.len();

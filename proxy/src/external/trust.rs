@@ -1,4 +1,4 @@
-//! Whom external targets are verified by: the certificate authorities of the system, and those of a file.
+//! The trust store for external targets: the certificate authorities of the system, and those of a file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use rustls_pki_types::pem::PemObject;
 use crate::error::Error;
 use crate::upstream::Trust;
 
-/// Reads both, once: a changed file needs a restart.
+/// Reads both once, so a changed file needs a restart.
 ///
 /// # Errors
-/// The file can't be read or holds no certificate. A system without authorities is a warning: plain HTTP needs none.
+/// The file cannot be read or holds no certificate. A system without authorities only causes a warning, because plain HTTP needs none.
 pub(super) fn load(file: Option<&Path>) -> Result<Trust, Error> {
     let mut roots = RootCertStore::empty();
-    // `SSL_CERT_FILE` and `SSL_CERT_DIR` count here.
+    // This respects `SSL_CERT_FILE` and `SSL_CERT_DIR`.
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
         tracing::debug!(%error, "a certificate authority of the system can't be read");

@@ -1,6 +1,6 @@
-//! CONNECT: a connection to the target, then bytes both ways, unread, until both sides have ended.
+//! CONNECT: a connection to the target, over which bytes pass in both directions, unread, until both sides have ended.
 //!
-//! Guarantees: their number is bounded; a silent tunnel ends, soon if one side has ended or the sidecar drains.
+//! Guarantees: the number of tunnels is bounded; a silent tunnel ends, sooner if one side has ended or the sidecar drains.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,17 +30,17 @@ use flow::{Flow, Metered};
 /// Bytes in flight in each direction.
 const BUFFER: usize = 64 << 10;
 
-/// A tunnel on which nothing passes for so long is closed: longer than any client keeps an unused connection.
+/// A tunnel without traffic for this long is closed: longer than any client keeps an unused connection.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// How long the other side may be silent once one has ended.
+/// Maximum silence of the other side once one has ended.
 const IDLE_HALF_CLOSED: Duration = Duration::from_secs(10);
 
-/// How long a tunnel may be silent while the sidecar drains. Requests in it can't be seen; one that is answered within this
-/// time is.
+/// Maximum silence of a tunnel while the sidecar drains. Requests inside it are not visible; one that is answered within this time
+/// survives.
 const IDLE_DRAINING: Duration = Duration::from_secs(2);
 
-/// Connects to the target and answers 200; the tunnel runs in a task of the worker.
+/// Connects to the target and answers 200. The tunnel runs in a task of the worker.
 pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> Answer {
     let Ok(place) = Arc::clone(&call.external.tunnels).try_acquire_owned() else {
         return Ok(call.answer(Reply::too_many_tunnels(super::MAX_TUNNELS)));
@@ -64,10 +64,10 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
         }
     };
     let (mut head, ()) = Response::new(()).into_parts();
-    // The target says nothing that could be read; that it is there is its answer.
+    // The target sends no readable response; the successful connection counts as one.
     call.record.set_upstream(head.status.as_u16(), began.elapsed());
     if let Some(plugins) = plugins {
-        // A body's shape is for bodies; the bytes of a tunnel are not read.
+        // The shape of a body does not apply, because the bytes of a tunnel are not read.
         if let Err(stop) = plugins.edit_response(&mut head, &call.connection).await {
             return call.stop(stop).await;
         }
@@ -84,7 +84,7 @@ fn start(call: &Call, client: OnUpgrade, stream: Socket, place: OwnedSemaphorePe
     let (worker, connection) = (Rc::clone(&call.worker), Rc::clone(&call.connection));
     let record = Rc::clone(&call.record);
     call.worker.spawn(async move {
-        // The place among tunnels, and the connection's among connections.
+        // The tunnel's place among tunnels, and the connection's among connections.
         let _places = (place, connection);
         worker.shared.metrics.external_tunnels.inc();
         tokio::select! {
@@ -111,7 +111,7 @@ async fn carry(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain: Can
     }
 }
 
-/// Waits until nothing has passed for too long.
+/// Waits until there was no traffic for too long.
 async fn silence(flow: &Flow, drain: CancellationToken) {
     loop {
         let patience = if drain.is_cancelled() {

@@ -1,8 +1,8 @@
 //! Applies the edits that plugins asked for to a request head: query, selectors, headers, object name.
 //!
-//! Guarantees: a client selector can only be narrowed; what can't be parsed as the API server would is refused, never sent
-//! on unguarded; parameters that no edit names keep their order and bytes; an edit that the API server would not read counts as
-//! a mistake of its plugin. Leaves bodies to `renaming` and `delete_options`.
+//! Guarantees: a client selector can only be narrowed; a request that cannot be parsed the way the API server does is refused, never sent
+//! on unfiltered; parameters that no edit names keep their order and bytes; an edit that the API server would not read counts as a mistake
+//! of its plugin. Leaves bodies to `renaming` and `delete_options`.
 
 use ctrlmesh_wire::rename::{self, Rename};
 use ctrlmesh_wire::{
@@ -17,24 +17,24 @@ use crate::respond::Reply;
 /// A request head after the edits.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edited {
-    /// New path and query; `None` for the client's own.
+    /// New path and query; `None` keeps the client's own.
     pub(crate) path_and_query: Option<String>,
     pub(crate) rename: Option<Rename>,
-    /// Of a DELETE: for its body, if it has one. The query holds them as well.
+    /// Edits for the body of a DELETE, if it has one. The query contains them as well.
     pub(crate) delete_options: Vec<DeleteOptionEdit>,
 }
 
-/// Works out the edited target, edit by edit. Those of headers are left to `Plugins::apply_edits`, once all the others have
-/// turned out to be possible.
+/// Applies the edits to the request's target, one by one. `Plugins::apply_edits` applies those of headers, once all the others have turned
+/// out to be possible.
 ///
 /// # Errors
-/// The client's request is refused, or the plugin's edit is.
+/// Either the client's request or a plugin's edit is refused.
 pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> Result<Edited, EditError> {
     let raw = uri.query().unwrap_or_default();
     if edits.iter().any(|(_, edit)| edit.edits_target())
         && let Some(pair) = Query::new(raw).malformed()
     {
-        // The API server would drop the pair, and whatever is glued to it: refuse instead of guessing.
+        // The API server would drop the pair, and everything glued to it, so the request is refused.
         return Err(EditError::Client(Reply::bad_request(format!(
             "malformed query parameter {pair:?}"
         ))));
@@ -120,7 +120,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The option that a parameter of a DELETE stands for.
+    /// The option that a query parameter of a DELETE stands for.
     fn delete_option(&self, name: &str) -> Option<DeleteOption> {
         let is_delete = matches!(self.info.verb, Verb::Delete | Verb::DeleteCollection);
         DeleteOption::of_query(name).filter(|_| is_delete)
@@ -200,7 +200,7 @@ const CHANGES: &[Verb] = &[
     Verb::DeleteCollection,
 ];
 
-/// What only `DeleteOptions` have.
+/// Whether the parameter exists in `DeleteOptions` only.
 fn is_delete_option(name: &str) -> bool {
     matches!(
         name,
@@ -211,16 +211,16 @@ fn is_delete_option(name: &str) -> bool {
     )
 }
 
-/// The verbs on which the API server reads a query parameter (`ListOptions` to `DeleteOptions` in apimachinery
-/// `pkg/apis/meta/v1/types.go`); `None` for parameters that it has no rule for: those of subresources, of aggregated API
-/// servers, of what is behind a proxy.
+/// The verbs for which the API server reads a query parameter (`ListOptions` to `DeleteOptions` in apimachinery
+/// `pkg/apis/meta/v1/types.go`). Returns `None` for parameters without such a rule: those of subresources, of aggregated API servers and of
+/// proxied services.
 fn verbs_that_read(info: &RequestInfo<'_>, name: &str) -> Option<&'static [Verb]> {
     if !info.is_resource_request || info.verb == Verb::Proxy {
         return None;
     }
     match (&*info.subresource, name) {
         ("attach" | "exec" | "portforward" | "log", "dryRun") => Some(&[]),
-        // It deletes by the options of its body. Of its query a create's options count: `propagateDryRun` of upstream's
+        // An eviction deletes by the options of its body. Of its query, a create's options count: `propagateDryRun` in upstream's
         // `pkg/registry/core/pod/storage/eviction.go`.
         ("eviction", _) if info.group.is_empty() && info.resource == "pods" => match name {
             "dryRun" => Some(&[Verb::Create]),

@@ -1,5 +1,5 @@
-//! Edits in bodies: options of a DELETE, and the name of an object that the API server knows by another one. Such bodies are read
-//! whole (they are small) and rewritten.
+//! Edits in bodies: options of a DELETE, and the name of an object that has another name at the API server. Such bodies are read whole
+//! (they are small) and rewritten.
 //!
 //! Leaves the encodings to `ctrlmesh_wire`, and events of a watch to `stream::renaming`.
 
@@ -18,10 +18,10 @@ use crate::stream::renaming::{self, RenamedWatch};
 use crate::stream::watch;
 use crate::upstream::UpstreamBody;
 
-/// Makes the edits in the body of a request. If it is about a leader lock that is renamed, also returns who overhears the answer.
+/// Applies the edits to the body of a request. If it is about a renamed leader lock, also returns the observer of the response.
 ///
 /// # Errors
-/// A reply: too large, broken off, or in an encoding that can't be edited.
+/// The reply to send if the body is too large, broken off, or in an encoding that cannot be edited.
 pub(super) async fn edit_request(
     exchange: &Exchange<'_>,
     headers: &mut HeaderMap,
@@ -38,11 +38,12 @@ pub(super) async fn edit_request(
     }
 }
 
-/// Edits the options of a DELETE in its body, which outranks the query; the query holds the edits as well. An empty body stays empty.
+/// Edits the options of a DELETE in its body, which takes precedence over the query; the query contains the edits as well. An empty body
+/// stays empty.
 ///
 /// # Errors
-/// A reply: too large, broken off, or in an encoding that can't be edited. What can't be edited is not sent: it would delete
-/// what a plugin wanted to be a dry run.
+/// The reply to send if the body is too large, broken off, or in an encoding that cannot be edited. Such a request is not sent, because it
+/// could delete objects although a plugin wanted a dry run.
 async fn edit_options(
     headers: &mut HeaderMap,
     body: RequestBody,
@@ -69,7 +70,7 @@ async fn edit_options(
     Ok(RequestBody::Full(Some(Bytes::from(edited))))
 }
 
-/// Calls the object by the API server's name.
+/// Sets the API server's name of the object.
 async fn rename_request(
     exchange: &Exchange<'_>,
     headers: &mut HeaderMap,
@@ -78,7 +79,7 @@ async fn rename_request(
 ) -> Result<(RequestBody, Option<LockExchange>), Reply> {
     renaming::ask_for_plain(headers);
     let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
-    // The answer of a write is about as long, and must not be refused for want of room.
+    // The response of a write is about as long, and must not be refused for lack of memory.
     exchange.record.spare(bytes.len());
     let query = Query::new(exchange.uri.query().unwrap_or_default());
     let (info, arrived) = (&exchange.info, exchange.record.start());
@@ -88,10 +89,10 @@ async fn rename_request(
     Ok((body, lock_exchange))
 }
 
-/// Calls the object in a response by the name that the client knows. `streams`: it is a watch.
+/// Restores the name of the object that the client knows in a response. `streams`: the response is a watch.
 ///
 /// # Errors
-/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+/// The reply to send if the body is too large, broken off, or in an encoding that cannot be rewritten.
 pub(super) async fn restore_names(
     head: &mut response::Parts,
     body: UpstreamBody,

@@ -1,6 +1,6 @@
-//! Requests that end early, on any port: with an answer of the sidecar's own, or broken off because a plugin asked for it.
+//! Requests that end early, on any port: with a response of the sidecar's own, or broken off because a plugin asked for it.
 //!
-//! Leaves the words and codes of answers to `respond`.
+//! Leaves messages and status codes to `respond`.
 
 use std::rc::Rc;
 
@@ -15,10 +15,10 @@ use crate::stream::body::ClientBody;
 use crate::stream::shape::{BrokenOff, LONGEST_HANG};
 use crate::upstream::BoxError;
 
-/// What a request ends with. An error is no response: hyper resets the stream or closes the connection.
+/// The result of serving a request. An error means no response: hyper resets the stream or closes the connection.
 pub(crate) type Answer = Result<Response<ClientBody>, BoxError>;
 
-/// An answer of the sidecar's own.
+/// A response of the sidecar's own.
 pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Response<ClientBody> {
     record.fail(reply.failure);
     record.set_status(reply.code());
@@ -27,7 +27,7 @@ pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Resp
         .map(|body| ClientBody::full(body, Some(Rc::clone(record))))
 }
 
-/// Ends the exchange as a plugin asked.
+/// Ends the exchange in the way that a plugin asked for.
 pub(crate) async fn stop(connection: &Connection, record: &Rc<Record>, stop: Stop, accept: &Accept) -> Answer {
     match stop {
         Stop::Reply(reply) => Ok(answer(record, accept, reply)),

@@ -1,4 +1,4 @@
-//! One request to the API server whose head is read, and what any way of serving it does: add credentials, send, take note of
+//! One request to the API server whose head was read, with the operations that all ways of serving it share: add credentials, send, record
 //! the response.
 
 use std::cell::Cell;
@@ -25,7 +25,7 @@ use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
 /// Sent when the client has no user agent of its own.
 pub(crate) const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_PKG_VERSION"));
 
-/// A request whose head is read.
+/// A request whose head was read.
 pub(crate) struct Exchange<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) connection: Rc<Connection>,
@@ -34,12 +34,12 @@ pub(crate) struct Exchange<'a> {
     pub(crate) record: Rc<Record>,
     /// The protocol that the client wants to upgrade to.
     pub(crate) upgrade: Option<HeaderValue>,
-    /// It carries the sidecar's own credentials.
+    /// Whether the request carries the sidecar's own credentials.
     pub(crate) is_lent: Cell<bool>,
 }
 
 impl Exchange<'_> {
-    /// What the chain's entries are matched against.
+    /// The properties that the chain's entries are matched against.
     pub(super) fn query<'q>(&'q self, headers: &'q HeaderMap) -> MatchQuery<'q> {
         MatchQuery {
             traffic: Traffic::Api,
@@ -55,7 +55,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Adds the sidecar's credentials and user agent where the client has none of its own.
+    /// Adds the sidecar's credentials and user agent if the client sent none of its own.
     pub(crate) fn add_credentials(&self, headers: &mut HeaderMap) {
         headers.remove(HOST);
         if !headers::has_credentials(headers) {
@@ -67,7 +67,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends upstream; the response's head is clean of hop-by-hop fields.
+    /// Sends the request upstream. Hop-by-hop fields are removed from the response's head.
     pub(crate) async fn send(
         &self,
         method: &Method,
@@ -89,13 +89,13 @@ impl Exchange<'_> {
         self.record.ended(WriteOutcome::of(&result));
         let mut response = result?;
         headers::strip_response(response.headers_mut());
-        // The client's protocol is its own, whatever the API server speaks.
+        // The client's protocol version is independent of the API server's.
         *response.version_mut() = Version::default();
         self.received(response.status(), sent);
         Ok(response)
     }
 
-    /// Takes note of a response head.
+    /// Records a response head.
     pub(crate) fn received(&self, status: StatusCode, sent: Instant) {
         if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
             self.worker.credentials().refresh_now();
@@ -107,7 +107,7 @@ impl Exchange<'_> {
         self.record.set_status(status.as_u16());
     }
 
-    /// The answer to a request that could not be sent.
+    /// The response to a request that could not be sent.
     pub(crate) fn failed(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
         tracing::debug!(%error, path = self.uri.path(), "request failed");
         let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
@@ -118,7 +118,7 @@ impl Exchange<'_> {
         )
     }
 
-    /// Ends the exchange as a plugin asked.
+    /// Ends the exchange in the way that a plugin asked for.
     pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> Answer {
         ending::stop(&self.connection, &self.record, stop, accept).await
     }

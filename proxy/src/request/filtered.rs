@@ -1,7 +1,7 @@
 //! A request that plugins want, or a watch that a new chain may want.
 //!
-//! Flow: ask the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view
-//! (`view_check`), send, ask again on the way back, shape the body.
+//! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`),
+//! send, call the plugins for the response, shape the body.
 
 use std::rc::Rc;
 
@@ -29,21 +29,20 @@ use crate::stream::shape::ShapedBody;
 use crate::stream::watch::{self, Begun, WatchBody, Watching};
 use crate::upstream::UpstreamBody;
 
-/// A request that plugins want, or a watch that a new chain may want.
 pub(super) struct FilteredRequest {
     plugins: Rc<Plugins>,
     begun: Option<Begun>,
 }
 
-/// What the request phase left to do.
+/// Result of the request phase, for the steps after it.
 struct Prepared {
     uri: Uri,
     rename: Option<Rename>,
-    /// Of a DELETE, for its body.
+    /// Edits for the body of a DELETE.
     delete_options: Vec<DeleteOptionEdit>,
     edits: Vec<Attributed>,
     position: Option<Position>,
-    /// Of an exchange that tells who leads.
+    /// Set if the exchange shows who leads.
     lock_exchange: Option<LockExchange>,
 }
 
@@ -95,7 +94,7 @@ impl FilteredRequest {
         }
     }
 
-    /// The request phase: asks the plugins, applies their edits, checks the view.
+    /// Runs the request phase: calls the plugins, applies their edits, checks the view.
     async fn prepare(&self, exchange: &Exchange<'_>, parts: &mut Parts) -> Result<Prepared, Stop> {
         let mut edits = match self.plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
@@ -133,7 +132,7 @@ impl FilteredRequest {
         })
     }
 
-    /// The response phase: asks the plugins, restores names, shapes the body.
+    /// Runs the response phase: calls the plugins, restores names, shapes the body.
     async fn respond(
         mut self,
         exchange: &Exchange<'_>,
@@ -182,7 +181,7 @@ impl FilteredRequest {
         Ok(ClientBody::boxed(head, body, &exchange.record))
     }
 
-    /// What a watch does when the chain changes; `None` for anything else.
+    /// The reaction of a watch to a new chain; `None` for other requests.
     fn watching(
         &mut self,
         exchange: &Exchange<'_>,
@@ -194,11 +193,10 @@ impl FilteredRequest {
     }
 }
 
-/// Whether the body of a write tells that it is about a leader lock. The body is read for it if it is small enough, and stays
-/// whole.
+/// Whether the body of a write shows that it is about a leader lock. A body that is small enough is read for this, and stays complete.
 ///
 /// # Errors
-/// A reply, if the client's body breaks off.
+/// The reply to send if the client's body breaks off.
 async fn read_leader_lock(exchange: &Exchange<'_>, headers: &HeaderMap, body: &mut RequestBody) -> Result<bool, Reply> {
     if !LeaderLocks::is_told_by_body(&exchange.info, body.size_hint().exact()) {
         return Ok(false);
@@ -210,10 +208,10 @@ async fn read_leader_lock(exchange: &Exchange<'_>, headers: &HeaderMap, body: &m
     Ok(is_lock)
 }
 
-/// What an API server calls an object whose name it can't tell (k8s.io/apiserver `pkg/admission/errors.go`).
+/// Name that an API server uses for an object whose name it does not know (k8s.io/apiserver `pkg/admission/errors.go`).
 const NAMELESS: &str = "Unknown";
 
-/// Adds the name of the object to the refusal of a create, which has it in its body alone.
+/// Adds the name of the object to the refusal of a create, which has the name in its body only.
 async fn name_created_object(
     mut reply: Reply,
     info: &RequestInfo<'_>,

@@ -1,7 +1,7 @@
-//! ONE REQUEST, TOP TO BOTTOM: parse, match, ask the plugins, edit, send, ask again, answer.
+//! ONE REQUEST, TOP TO BOTTOM: parse, match, call the plugins, edit, send, call the plugins again, respond.
 //!
-//! A request that no plugin wants passes through this file alone: no allocation for plugins, no call of one. `filtered` serves
-//! the others.
+//! A request that no plugin wants stays in this file: no plugin is called, and nothing is allocated for plugins. `filtered` serves the
+//! others.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -61,13 +61,13 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         is_lent: Cell::new(false),
     };
     match selection::select(&exchange, &parts) {
-        // Boxed, so that the future of a request that passes stays small.
+        // Boxed, so that the future of an unfiltered request stays small.
         Some(filtered) => Box::pin(filtered.serve(exchange, parts, incoming)).await,
         None => pass(&exchange, parts, incoming).await,
     }
 }
 
-/// Serves a request that no plugin wants: it is sent as it came, with credentials if it has none.
+/// Serves a request that no plugin wants: it is sent unchanged, with credentials if it has none.
 async fn pass(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
     exchange.add_credentials(&mut parts.headers);
     if exchange.upgrade.is_some() {
@@ -108,7 +108,7 @@ fn bad_request(error: impl std::fmt::Display) -> Reply {
     Reply::bad_request(error.to_string())
 }
 
-/// The same query behind another path.
+/// The URI with another path and the same query.
 fn with_path(uri: &Uri, path: String) -> Result<Uri, Reply> {
     let target = match uri.query() {
         Some(query) => format!("{path}?{query}"),

@@ -1,7 +1,7 @@
-//! Header hygiene between two connections: hop-by-hop fields end here, everything else passes as it came.
+//! Header hygiene between two connections: hop-by-hop fields are removed, all other fields pass unchanged.
 //!
-//! Rules: RFC 9110 §7.6.1 (Connection), RFC 9112 §9.6, RFC 9113 §8.2.2. A `Connection` that names an end-to-end field
-//! (`Connection: Impersonate-User` would make an impersonated call the controller's own) is refused, not obeyed.
+//! Rules: RFC 9110 §7.6.1 (Connection), RFC 9112 §9.6, RFC 9113 §8.2.2. A `Connection` that names an end-to-end field (`Connection:
+//! Impersonate-User` would turn an impersonated call into the controller's own) is refused, not obeyed.
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL,
@@ -25,12 +25,12 @@ static HOP_BY_HOP: [HeaderName; 7] = [
     HTTP2_SETTINGS,
 ];
 
-/// A `Connection` field names something that is not hop-by-hop.
+/// A `Connection` field names a field that is not hop-by-hop.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the Connection header names {0:?}, which is not a connection option")]
 pub(crate) struct NotAnOption(String);
 
-/// The `Host` field breaks RFC 9112 §3.2. Go's HTTP server, which API servers are made of, answers 400 likewise.
+/// The `Host` field violates RFC 9112 §3.2. Go's HTTP server, which API servers use, also answers 400.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum HostError {
     #[error("the request has no Host header, which HTTP/1.1 demands")]
@@ -41,7 +41,7 @@ pub(crate) enum HostError {
     Malformed,
 }
 
-/// Checks that there is one `Host`. HTTP/2 has `:authority` instead, and HTTP/1.0 had none.
+/// Checks that there is exactly one `Host`. HTTP/2 has `:authority` instead, and HTTP/1.0 had none.
 ///
 /// # Errors
 /// As in [`HostError`].
@@ -60,16 +60,16 @@ fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=@[]_~".contains(&byte)
 }
 
-/// How a browser's WebSocket says its bearer token, as one of its subprotocols (k8s.io/apiserver
+/// Prefix of the WebSocket subprotocol with which a browser sends its bearer token (k8s.io/apiserver
 /// `pkg/authentication/request/websocket/protocol.go`).
 const WEBSOCKET_TOKEN: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
-/// Whether the client says who it is. A request to impersonate somebody does not: it needs the credentials of whoever may.
+/// Whether the client sends its own credentials. A request to impersonate a user is not one: it needs the credentials of somebody who may.
 pub(crate) fn has_credentials(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(has_token)
 }
 
-/// Whether a list of WebSocket subprotocols has a bearer token among them.
+/// Whether one of the WebSocket subprotocols is a bearer token.
 pub(crate) fn has_token(protocols: &HeaderValue) -> bool {
     protocols.as_bytes().split(|byte| *byte == b',').any(|protocol| {
         let start = protocol.trim_ascii().get(..WEBSOCKET_TOKEN.len()).unwrap_or_default();
@@ -80,8 +80,8 @@ pub(crate) fn has_token(protocols: &HeaderValue) -> bool {
 /// The protocols that the API server and its subresources switch to.
 const UPGRADES: [&str; 2] = ["websocket", "SPDY/3.1"];
 
-/// Of what the client offers, in its order (RFC 9110 §7.8), the protocols that may pass; `None` if there are none. Not among
-/// them is `h2c`, in which requests would pass unseen.
+/// The offered protocols that may pass, in the client's order (RFC 9110 §7.8); `None` if there are none. `h2c` may not, because requests
+/// inside it would pass unseen.
 fn upgrades(headers: &HeaderMap) -> Option<HeaderValue> {
     let offered = headers.get_all(UPGRADE).iter().filter_map(|value| value.to_str().ok());
     let kept: Vec<&str> = offered
@@ -106,7 +106,7 @@ pub(crate) fn is_offered(offered: &HeaderValue, switched: &HeaderMap) -> bool {
     }
 }
 
-/// Removes the hop-by-hop fields; returns the protocols that the client wants to upgrade to.
+/// Removes the hop-by-hop fields. Returns the protocols that the client wants to upgrade to.
 ///
 /// # Errors
 /// The `Connection` field names an end-to-end field.
@@ -145,10 +145,10 @@ const PROXY: [HeaderName; 3] = [
     HeaderName::from_static("proxy-authentication-info"),
 ];
 
-/// Removes the hop-by-hop fields of a message that a forward proxy passes on: those that are always such, and those that its
-/// `Connection` names. Nothing of ours depends on a field that a client could name there.
+/// Removes the hop-by-hop fields of a message that a forward proxy passes on: the standard ones, and those that its `Connection` names. The
+/// sidecar depends on none of the fields that a client could name there.
 pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
-    // Who forwards a message with both sends the length that it knows (RFC 9112 §6.3).
+    // A proxy that forwards a message with both must not forward `Content-Length` (RFC 9112 §6.3).
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -159,7 +159,7 @@ pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
             .filter_map(|value| value.to_str().ok())
             .flat_map(|text| text.split(','))
             .filter_map(|option| option.trim().parse().ok())
-            // Framing and target are not the sender's to take away.
+            // `Connection` must not remove framing and target.
             .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
             .collect();
         for name in named {
@@ -181,7 +181,7 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
     }
 }
 
-/// Most messages have none of them: one walk is cheaper than a look-up for each.
+/// Most messages have none of these: one walk is cheaper than a lookup for each.
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(name)
 }

@@ -1,7 +1,7 @@
-//! Counts creates of objects that already exist but that a shard hides from the controller, which never finds them and creates
-//! them again and again. The metric explains why an operator loops on "already exists".
+//! Counts creates of objects that already exist but that a shard hides from the controller. The controller never finds them and creates
+//! them again and again; the metric explains why it loops on "already exists".
 //!
-//! Any other answer costs one comparison.
+//! Any other response costs one comparison.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,12 +15,12 @@ use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
 use crate::request::exchange::Exchange;
 
-/// Whether an answer says that the object of a create exists: 409 has no other common reason there.
+/// Whether the response means that the object already exists: for a create, 409 has no other common reason.
 pub(crate) fn is_already_exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {
     status == StatusCode::CONFLICT && verb == Verb::Create && subresource.is_empty()
 }
 
-/// Counts a create whose object exists, for each entry that narrows lists of the kind there.
+/// Counts a create whose object exists, for each entry that filters lists of this kind in that namespace.
 pub(crate) fn count_hidden_create(exchange: &Exchange<'_>) {
     let worker = exchange.worker;
     let snapshot = worker.shared.chain.current();
@@ -45,7 +45,7 @@ pub(crate) fn count_hidden_create(exchange: &Exchange<'_>) {
     }
 }
 
-/// A list of the kind, in the place where the object was to be created.
+/// A list request for the created object's kind and namespace.
 fn list_of(exchange: &Exchange<'_>) -> RequestView {
     let info = &exchange.info;
     RequestView {

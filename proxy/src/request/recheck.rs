@@ -1,4 +1,4 @@
-//! Whether an open watch may go on under a new chain.
+//! Whether an open watch may continue under a new chain.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::plugin::verdict::RequestEdit;
 use crate::plugin::view::RequestView;
 use crate::stream::watch::{Begun, Watching};
 
-/// What an open watch does when a new chain comes into force: it asks that chain for its edits, without effects, and ends if
-/// the chain would show it something else.
+/// The reaction of an open watch to a new chain: it calls that chain's plugins for their edits, without effects, and ends if the chain
+/// would show it another view.
 pub(super) fn watching(
     exchange: &Exchange<'_>,
     plugins: &Rc<Plugins>,
@@ -51,7 +51,7 @@ pub(super) fn watching(
     }
 }
 
-/// Leaves out the edits of entries that ask for something impossible, as `prepare` did when the watch began.
+/// Leaves out the edits of entries whose edits are impossible, as `prepare` did when the watch began.
 fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
     let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
         return edits;

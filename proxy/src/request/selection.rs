@@ -1,4 +1,4 @@
-//! Which requests plugins look at, and with which chain: the only decision that every request pays for.
+//! Selects the requests that plugins see, and the chain for each: the only decision that every request pays for.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,12 +15,12 @@ use crate::plugin::verdict::Traffic;
 use crate::plugin::view::{Memory, RequestView};
 use crate::stream::watch::Begun;
 
-/// The plugins that want this request, or may want its watch when the chain changes. `None`: it passes as it is.
+/// The plugins that want this request, or may want its watch when the chain changes. `None` lets the request pass unfiltered.
 pub(super) fn select(exchange: &Exchange<'_>, parts: &Parts) -> Option<FilteredRequest> {
     let worker = exchange.worker;
     let (snapshot, begun) = match exchange.info.verb {
         Verb::Watch => {
-            // Listens first, so that it hears of a chain that comes into force from here on.
+            // The subscription comes first, so that a chain that comes into force from here on is not missed.
             let listener = worker.notifier.listen();
             let (snapshot, ticket) = worker.enter(Kind::Watch);
             (snapshot, Some(Begun { listener, ticket }))
@@ -45,8 +45,8 @@ pub(super) fn select(exchange: &Exchange<'_>, parts: &Parts) -> Option<FilteredR
     Some(FilteredRequest::new(plugins, begun))
 }
 
-/// Watches are filtered even if no plugin wants them now: a new chain may, and draining ends them. So are lists once any
-/// view was shaped, since every list then notes its view.
+/// Watches are filtered even if no plugin wants them now, because a new chain may, and draining ends them. Lists are filtered once any view
+/// was shaped, because from then on every list notes its view.
 fn must_be_filtered(exchange: &Exchange<'_>) -> bool {
     match exchange.info.verb {
         Verb::Watch => true,
@@ -55,8 +55,8 @@ fn must_be_filtered(exchange: &Exchange<'_>) -> bool {
     }
 }
 
-/// Whether the request counts as a write under way, which a hand-over of a shard waits for. Streams (exec, port-forward,
-/// proxies) go on for hours and change no object.
+/// Whether the request counts as a write in flight, which the hand-over of a shard waits for. Streams (exec, port-forward, proxies) go on
+/// for hours and change no object.
 fn may_change_objects(info: &RequestInfo<'_>) -> bool {
     let is_write = matches!(
         info.verb,

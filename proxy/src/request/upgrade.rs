@@ -1,5 +1,5 @@
-//! exec, attach, port-forward and WebSockets: a dedicated HTTP/1.1 connection to the API server; after its 101 bytes pass
-//! both ways, unread, until either side ends.
+//! exec, attach, port-forward and WebSockets: a dedicated HTTP/1.1 connection to the API server. After its 101, bytes pass in both
+//! directions, unread, until either side ends.
 
 use std::rc::Rc;
 
@@ -22,23 +22,23 @@ use crate::upstream::{Upgrade, UpgradedStream, UpstreamBody};
 /// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
 const BUFFER: usize = 64 << 10;
 
-/// What the API server made of the offer.
+/// The API server's response to the upgrade.
 pub(crate) enum Offered {
     Switched(Switched),
-    /// It answers over HTTP, like to any other request.
+    /// It answered with an ordinary response.
     Ordinary(Response<UpstreamBody>),
-    /// It can't be reached, or broke off.
+    /// It cannot be reached, or broke off.
     Failed(Response<ClientBody>),
 }
 
-/// Both ends of a tunnel that is to begin.
+/// Both ends of a tunnel that is about to begin.
 pub(crate) struct Switched {
     response: Response<()>,
     upstream: UpgradedStream,
     client: Option<OnUpgrade>,
 }
 
-/// Sends a request that wants another protocol.
+/// Sends a request for an upgrade.
 pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: Uri) -> Offered {
     let client = parts.extensions.remove::<OnUpgrade>();
     let accept = Accept::of(&parts.headers);
@@ -53,7 +53,7 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     exchange.record.sent();
     let result = exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await;
     exchange.record.ended(match &result {
-        // What passes from here on is no write that anybody waits for.
+        // Bytes from here on belong to no write that a hand-over waits for.
         Ok(Upgrade::Switched(..)) => WriteOutcome::Finished,
         Ok(Upgrade::Refused(response)) => WriteOutcome::of_status(response.status()),
         Err(error) => WriteOutcome::of_error(error),
@@ -85,7 +85,7 @@ fn is_offered(exchange: &Exchange<'_>, response: &Response<()>) -> bool {
     offered.is_some_and(|offered| headers::is_offered(offered, response.headers()))
 }
 
-/// Tells the client to switch as well, and begins the tunnel.
+/// Tells the client to switch protocols too, and begins the tunnel.
 pub(crate) fn switch(exchange: &Exchange<'_>, switched: Switched, watching: Option<Watching>) -> Response<ClientBody> {
     let Switched {
         response,
@@ -98,8 +98,8 @@ pub(crate) fn switch(exchange: &Exchange<'_>, switched: Switched, watching: Opti
     response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record))))
 }
 
-/// Copies both ways in a task of the worker. Record and connection (with its place) live as long as the tunnel. A watch
-/// over WebSocket ends as soon as a new chain would show it something else.
+/// Copies in both directions in a task of the worker. Record and connection (with its place) live as long as the tunnel. A watch over
+/// WebSocket ends as soon as a new chain would show it another view.
 fn tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
     let (record, connection) = (Rc::clone(&exchange.record), Rc::clone(&exchange.connection));
     let stop = exchange.worker.shared.stop.clone();

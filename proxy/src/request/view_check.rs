@@ -1,4 +1,4 @@
-//! Whether the resource version that a client comes with belongs to the view that it gets now (`client::list_views`).
+//! Whether a resource version that a client sends belongs to the view that it gets now (`client::list_views`).
 
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 
@@ -9,7 +9,7 @@ use crate::respond::Reply;
 
 const OTHER_VIEW: &str = "the rules of this controller's shard have changed since this resource version: list again";
 
-/// Notes the view of a list. A watch, or a later page of a list, must come from the same view. Returns the position that a watch
+/// Notes the view of a list. A watch, or a later page of a list, must have the same view. Returns the position that a watch
 /// leaves when it ends.
 ///
 /// # Errors
@@ -66,7 +66,7 @@ pub(super) fn check_view(
     }
 }
 
-/// Whether the client starts from nothing: a first page, or a watch that begins with what is there.
+/// Whether the client starts without a version: a first page, or a watch that begins with the current objects.
 fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
     let text = |key: &str| query.get(key).unwrap_or_default();
     match info.verb {
@@ -75,13 +75,13 @@ fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
     }
 }
 
-/// No version, or 0 in any spelling that the API server takes for a number (apiserver
+/// Whether there is no version, or 0 in any spelling that the API server accepts as a number (apiserver
 /// `pkg/storage/api_object_versioner.go`, `ParseResourceVersion`).
 fn is_unset_or_zero(version: &str) -> bool {
     version.bytes().all(|digit| digit == b'0')
 }
 
-/// As apimachinery reads a flag (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_Pointer_bool`).
+/// Parses the flag as apimachinery does (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_Pointer_bool`).
 fn asks_for_initial_events(query: &Query<'_>) -> bool {
     let flag = query.get("sendInitialEvents");
     flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))

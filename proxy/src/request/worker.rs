@@ -1,8 +1,8 @@
-//! What one worker thread serves requests with: its own upstream connections, plugin instances and streams.
+//! The state with which one worker thread serves requests: its own upstream connections, plugin instances and streams.
 //!
-//! What the threads share on the request path is what docs/adr/0002 names: counters, what plugins remember and, behind short
-//! locks, `client::list_views` for lists and watches while a plugin shapes them, and `client::leadership` for exchanges about
-//! locks that a plugin renames. Leaves running the threads to `listen::threads`.
+//! docs/adr/0002 names the state that the threads share on the request path: counters, the state of plugins and, behind short locks,
+//! `client::list_views` for lists and watches while a plugin shapes them, and `client::leadership` for exchanges about renamed locks.
+//! Leaves running the threads to `listen::threads`.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::observe::metrics::Metrics;
 use crate::upstream::{Credentials, Limits, Target, UnreadAnswers, Upstream};
 use crate::wasm::Engine;
 
-/// What all worker threads serve requests with.
+/// State that all worker threads need to serve requests.
 pub(crate) struct Shared {
     pub(crate) target: Arc<Target>,
     pub(crate) chain: Arc<ChainHandle>,
@@ -32,13 +32,13 @@ pub(crate) struct Shared {
     pub(crate) list_views: Arc<ListViews>,
     pub(crate) leader_locks: LeaderLocks,
     pub(crate) leadership: Arc<Leadership>,
-    /// How long a response head may take for a request that is not long-running.
+    /// Maximum time for a response head, for requests that are not long-running.
     pub(crate) head_timeout: Duration,
     /// Bounds the connections to the API server.
     pub(crate) sockets: Arc<Semaphore>,
-    /// Graceful end: connections finish what they have and take no more.
+    /// Graceful shutdown: connections finish their requests and take no more.
     pub(crate) drain: CancellationToken,
-    /// Forced end: everything is cut off.
+    /// Forced shutdown: all connections are closed.
     pub(crate) stop: CancellationToken,
 }
 
@@ -48,15 +48,15 @@ pub(crate) struct Worker {
     pub(crate) instances: Rc<Instances>,
     pub(crate) notifier: Rc<StreamNotifier>,
     upstream: Rc<Upstream>,
-    /// For requests that bring credentials of their own: connections without the sidecar's client certificate, which would
-    /// make them the sidecar's. The same connections if it has none.
+    /// Connections for requests with credentials of their own. They lack the sidecar's client certificate, which would turn such requests
+    /// into the sidecar's. If there is no certificate, these are the same connections.
     client_identity_upstream: Rc<Upstream>,
     counter: Counter,
     tasks: TaskTracker,
 }
 
 impl Worker {
-    /// `unread`: bounds the answers that nobody reads, on this thread.
+    /// `unread` bounds the unread responses on this thread.
     pub(crate) fn new(number: usize, shared: Arc<Shared>, unread: Rc<UnreadAnswers>) -> Rc<Self> {
         let limits = Limits {
             unread,
@@ -81,7 +81,7 @@ impl Worker {
         })
     }
 
-    /// The sidecar's own credentials, for requests that bring none.
+    /// The sidecar's own credentials, for requests that have none.
     pub(crate) fn credentials(&self) -> &Credentials {
         self.shared.target.credentials()
     }
@@ -115,12 +115,11 @@ impl Worker {
         self.tasks.spawn_local(task);
     }
 
-    /// For hyper's own tasks.
+    /// Executor for hyper's own tasks.
     pub(crate) fn executor(&self) -> LocalExecutor {
         LocalExecutor(self.tasks.clone())
     }
 
-    /// Waits until all tasks have ended.
     pub(crate) async fn wait_for_tasks(&self) {
         self.tasks.close();
         self.tasks.wait().await;

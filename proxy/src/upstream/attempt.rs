@@ -1,35 +1,35 @@
-//! What may follow a failed attempt: whether the same request is sent once more, and what the caller is told if not.
+//! Decides after a failed attempt whether the same request is sent again, and which error the caller gets if not.
 //!
-//! Pure; the loop that asks is in `upstream.rs`. The rules: what the server certainly has not processed is repeated
-//! whatever the verb (RFC 9113 §8.7); what it may have processed only if reading, and only where a connection from the
-//! pool turned out to be gone (as Go's and hyper's clients do).
+//! Pure; the loop around it is in `upstream.rs`. Rules: a request that the server certainly has not processed is repeated for any verb (RFC
+//! 9113 §8.7). A request that it may have processed is repeated only if it is a read, and only if a pooled connection turned out to be gone
+//! (as Go's and hyper's clients do).
 
 use super::error::{BoxError, SendError};
 
-/// Attempts for one request. Servers refuse in series only while they restart; ten connections later the controller
-/// is told.
+/// Maximum number of attempts for one request. Servers refuse in series only while they restart; after ten connections the controller gets
+/// the error.
 const MAX_ATTEMPTS: u32 = 10;
 
-/// Why an attempt gave no response.
+/// Why an attempt returned no response.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The connection was closing; nothing was sent.
     Unsent(BoxError),
-    /// The server says that it did not process it: GOAWAY, REFUSED_STREAM.
+    /// The server reports that it did not process the request: GOAWAY, REFUSED_STREAM.
     NotProcessed(BoxError),
-    /// It may have been processed.
+    /// The request may have been processed.
     Broken {
         /// The connection itself is gone, and had worked before.
         stale: bool,
         source: BoxError,
     },
-    /// The client's body failed.
+    /// Reading the client's body failed.
     RequestBody(BoxError),
-    /// Not writable on this protocol.
+    /// The request cannot be written on this protocol.
     Invalid(BoxError),
 }
 
-/// What has been tried for one request.
+/// The attempts made for one request.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     made: u32,
@@ -37,7 +37,7 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    /// `Ok`: send it again. `rewind` makes the body start again, if it can.
+    /// Returns `Ok` to send the request again. `rewind` restarts the body, if possible.
     pub(super) fn after(
         &mut self,
         failure: Failure,

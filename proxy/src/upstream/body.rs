@@ -1,6 +1,6 @@
-//! The body of a response as it arrives: data, trailers, back-pressure, and what dropping it means.
+//! The body of a response as it arrives: data, trailers, back-pressure, and the effect of dropping it.
 //!
-//! Leaves the bytes to the protocols; nothing is buffered here.
+//! Leaves the bytes to the protocols; buffers nothing.
 
 use std::{
     pin::Pin,
@@ -33,18 +33,18 @@ pub struct UpstreamBody(Kind);
 enum Kind {
     Http2 {
         answer: Rc<Answer>,
-        /// A request body that the server answered before it had all of it.
+        /// A request body that the server answered before it had received all of it.
         upload: Option<Box<Upload>>,
-        /// Freed as soon as the stream is over.
+        /// Released as soon as the stream ends.
         slot: Option<Slot>,
         ended: bool,
     },
     Http1 {
         incoming: Incoming,
-        /// Goes back to the pool at the end.
+        /// Returned to the pool at the end.
         lease: Option<Lease>,
     },
-    /// On a connection that serves no other request.
+    /// A connection that serves no other request.
     Alone {
         incoming: Incoming,
         _driver: AbortOnDropHandle<()>,

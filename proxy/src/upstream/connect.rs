@@ -1,4 +1,4 @@
-//! From a host name to a byte stream on which the protocol is agreed: TLS with ALPN over what `dial.rs` opens.
+//! Opens a byte stream with an agreed protocol to a host name: TLS with ALPN over the connection that `dial.rs` opens.
 //!
 //! Leaves the protocols themselves to `http2.rs`, `http1.rs` and `upgrade.rs`.
 
@@ -19,7 +19,7 @@ use super::{
     target::Target,
 };
 
-/// What a connection is to speak.
+/// Protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// HTTP/1.1, one request at a time.
@@ -28,16 +28,16 @@ pub(super) enum Protocol {
     Http2,
 }
 
-/// An open connection, nothing sent on it yet.
+/// An open connection on which nothing has been sent yet.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) stream: Transport,
     pub(super) protocol: Protocol,
-    /// Of the TLS settings used.
+    /// Generation of the TLS settings in use.
     pub(super) generation: u64,
 }
 
-/// Opens a connection for requests. The caller bounds the time.
+/// Opens a connection for requests. The caller sets the time limit.
 pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, ConnectError> {
     let tcp = dial(target.host(), target.port(), target.gate(), limits).await?;
     let Some(identity) = target.identity() else {
@@ -66,7 +66,7 @@ pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, Con
     })
 }
 
-/// Opens a connection that speaks HTTP/1.1. The caller bounds the time.
+/// Opens a connection that uses HTTP/1.1. The caller sets the time limit.
 pub(super) async fn open_http1(target: &Target, limits: &Limits) -> Result<Transport, ConnectError> {
     let tcp = dial(target.host(), target.port(), target.gate(), limits).await?;
     match target.identity() {

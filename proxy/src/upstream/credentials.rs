@@ -1,8 +1,7 @@
-//! The sidecar's own identity towards the API server, kept fresh: the `Authorization` header and the TLS settings.
+//! The sidecar's own identity towards the API server, kept up to date: the `Authorization` header and the TLS settings.
 //!
-//! How to authenticate is the `kube` crate's knowledge (token files, exec plugins, basic, bearer, client certificates);
-//! this file only asks it again at the right times and publishes the answer without locks. Which requests get the
-//! header is for the caller to decide.
+//! The `kube` crate knows how to authenticate (token files, exec plugins, basic, bearer, client certificates). This file only calls it
+//! again at the right times and publishes the result without locks. The caller decides which requests get the header.
 
 use std::{
     path::PathBuf,
@@ -25,13 +24,13 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use super::error::{BoxError, Error};
 
-/// So long a rotated token is overlooked at most. kubelet rotates at 80 % of a token's life: minutes before its end.
+/// Maximum delay until a rotated token is noticed. kubelet rotates at 80 % of a token's life: minutes before its end.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Between two refreshes that were asked for: a storm of 401 must not become a storm of exec plugins.
+/// Minimum interval between refreshes on demand: a storm of 401 must not become a storm of exec plugins.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// TLS settings with our client certificate, if there is one.
+/// TLS settings with the sidecar's client certificate, if there is one.
 #[derive(Debug)]
 pub(super) struct Identity {
     /// Offers HTTP/2 and HTTP/1.1.
@@ -60,7 +59,7 @@ struct Published {
 }
 
 impl Identity {
-    /// Both variants of these settings.
+    /// Builds both variants of these settings.
     pub(super) fn new(mut negotiated: rustls::ClientConfig, generation: u64) -> Self {
         let mut http1 = negotiated.clone();
         negotiated.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -74,7 +73,7 @@ impl Identity {
 }
 
 impl Credentials {
-    /// No identity at all; `tls` without a client certificate, `None` for plain HTTP.
+    /// No identity at all. `tls` has no client certificate; it is `None` for plain HTTP.
     pub(super) fn none(tls: Option<Arc<Identity>>) -> Self {
         Self {
             published: Arc::new(Published {
@@ -86,7 +85,7 @@ impl Credentials {
         }
     }
 
-    /// Asks for the first time, and goes on asking on the current runtime until dropped.
+    /// Gets the credentials for the first time, and refreshes them on the current runtime until dropped.
     pub(super) async fn start(config: kube::Config) -> Result<Self, Error> {
         let url = config.cluster_url.to_string();
         let failed = |source: BoxError| Error::Credentials {
@@ -126,20 +125,20 @@ impl Credentials {
         })
     }
 
-    /// The `Authorization` header in force, marked sensitive; `None` if the API server knows us by certificate or not
-    /// at all. When a refresh fails, the last good one stays.
+    /// The `Authorization` header in force, marked sensitive; `None` if the sidecar authenticates by certificate or not at all. When a
+    /// refresh fails, the last good one stays in force.
     #[must_use]
     pub fn current(&self) -> Option<HeaderValue> {
         self.published.authorization.load().as_deref().cloned()
     }
 
-    /// Makes a request ours: sets `Authorization`, and the `Impersonate-*` headers if the kubeconfig says so (`as`).
+    /// Adds the sidecar's identity to a request: `Authorization`, and the `Impersonate-*` headers if the kubeconfig has them (`as`).
     pub fn apply(&self, headers: &mut HeaderMap) {
         if let Some(authorization) = self.current() {
             headers.insert(AUTHORIZATION, authorization);
         }
         if !self.impersonation.is_empty() {
-            // The kubeconfig says as whom we act; a client's own wish must not stand beside it.
+            // The kubeconfig defines the impersonated user; impersonation headers of the client must not be added to it.
             let others: Vec<_> = headers
                 .keys()
                 .filter(|name| name.as_str().starts_with("impersonate-"))
@@ -154,19 +153,19 @@ impl Credentials {
         }
     }
 
-    /// Call it when the API server answered 401 to our own header: the token file is read, the exec plugin run again
-    /// at once (at most once a second). Doesn't wait.
+    /// Requests a refresh. Call it when the API server answered 401 to the sidecar's own header: the token file is read, or the exec plugin
+    /// run again, at once (at most once a second). Does not wait.
     pub fn refresh_now(&self) {
         self.published.asked.notify_one();
     }
 
-    /// How many refreshes have failed since the start, for a metric.
+    /// Number of failed refreshes since the start, for a metric.
     #[must_use]
     pub fn refresh_failures(&self) -> u64 {
         self.published.failures.load(Ordering::Relaxed)
     }
 
-    /// How many refreshes have succeeded since the start, for a metric.
+    /// Number of successful refreshes since the start, for a metric.
     #[must_use]
     pub fn refreshes(&self) -> u64 {
         self.published.refreshes.load(Ordering::Relaxed)
@@ -176,7 +175,7 @@ impl Credentials {
         self.published.identity.as_ref().map(ArcSwap::load_full)
     }
 
-    /// Of the TLS settings in force; 0 for plain HTTP.
+    /// Generation of the TLS settings in force; 0 for plain HTTP.
     pub(super) fn generation(&self) -> u64 {
         self.published
             .identity
@@ -185,7 +184,7 @@ impl Credentials {
     }
 }
 
-/// What the task owns.
+/// State of the refresh task.
 struct Refresh {
     config: kube::Config,
     layer: Option<AuthLayer>,
@@ -194,7 +193,7 @@ struct Refresh {
 }
 
 impl Refresh {
-    /// Whether anything can ever change: a fixed token, password or inline certificate can't.
+    /// Whether the credentials can ever change: a fixed token, password or inline certificate cannot.
     const fn changes(&self) -> bool {
         let info = &self.config.auth_info;
         info.token_file.is_some() || info.exec.is_some() || info.auth_provider.is_some() || !self.certificate.is_empty()
@@ -222,8 +221,8 @@ impl Refresh {
     }
 
     async fn refresh(&mut self, asked: bool) -> Result<(), BoxError> {
-        // kube's own cache would keep a token file for a minute and an exec plugin's token to its end, even if the
-        // server has just refused it: a new layer starts without cache.
+        // kube's own cache would keep a token file for a minute and an exec plugin's token until it expires, even if the server has just
+        // refused it: a new layer starts without a cache.
         if asked || self.config.auth_info.token_file.is_some() {
             self.layer = load_layer(&self.config).await?;
         }
@@ -255,7 +254,7 @@ impl Refresh {
     }
 }
 
-/// Lets kube's layer dress an empty request, and looks what it put on.
+/// Lets kube's layer add its headers to an empty request, and reads the result.
 fn header_of(layer: &AuthLayer) -> BoxFuture<'static, Result<Option<HeaderValue>, BoxError>> {
     let dressed = layer.layer(service_fn(look)).oneshot(Request::new(Empty::new()));
     Box::pin(dressed.map_ok(Response::into_body))
@@ -265,13 +264,13 @@ async fn look(request: Request<Empty<Bytes>>) -> Result<Response<Option<HeaderVa
     Ok(Response::new(request.headers().get(AUTHORIZATION).cloned()))
 }
 
-/// Runs off the runtime's threads: it reads files and may run an exec plugin.
+/// Runs on a thread for blocking work, because it reads files and may run an exec plugin.
 async fn load_layer(config: &kube::Config) -> Result<Option<AuthLayer>, BoxError> {
     let config = config.clone();
     Ok(tokio::task::spawn_blocking(move || config.auth_layer()).await??)
 }
 
-/// As [`load_layer`]. The outer error: the thread failed; the inner one: the settings are wrong.
+/// Like [`load_layer`]. The outer error means that the thread failed, the inner one that the settings are wrong.
 async fn load_identity(config: &kube::Config, generation: u64) -> Result<Result<Identity, kube::Error>, BoxError> {
     let config = config.clone();
     let load = move || Ok(Identity::new(config.rustls_client_config()?, generation));
@@ -291,7 +290,7 @@ async fn impersonation(config: &kube::Config) -> Result<Vec<(HeaderName, HeaderV
         .collect())
 }
 
-/// When the client certificate and key were written, if they are files; `None` inside for a file that is not there.
+/// Modification times of the client certificate and key, if they are files; `None` for a file that does not exist.
 fn certificate_times(config: &kube::Config) -> Vec<Option<SystemTime>> {
     let info = &config.auth_info;
     let files = [&info.client_certificate, &info.client_key];

@@ -1,8 +1,7 @@
-//! From a host name to a TCP connection: DNS, the gate that says which addresses may be used, and one address after the
-//! other.
+//! Opens a TCP connection to a host name: DNS, the gate that decides which addresses may be used, then one address after the other.
 //!
-//! Guarantees: what the gate has looked at is what is connected to; the name is not resolved a second time in between, so a
-//! DNS server that changes its mind gains nothing. A socket is closed when the gate is looked at again and refuses its address.
+//! Guarantees: the connection goes to the address that the gate has checked. The name is not resolved again in between, so a DNS server
+//! that changes its answer gains nothing. A socket is closed when the gate is checked again and refuses its address.
 
 use std::{
     collections::HashMap,
@@ -28,18 +27,18 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{error::ConnectError, limits::Limits};
 
-/// TCP probes after so long without traffic, and then so often: finds dead peers where no HTTP/2 PING does (HTTP/1.1
-/// watches, exec, port-forward, tunnels). As Go's dialer for client-go: 30 s.
+/// Idle time before TCP probes, and interval between them. They find dead peers where there is no HTTP/2 PING (HTTP/1.1 watches, exec,
+/// port-forward, tunnels). 30 s, as Go's dialer for client-go.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// The least time that one of several addresses gets to answer.
+/// Minimum time for each of several addresses to answer.
 const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Lookups under way through one gate. The system's resolver holds a thread for each, up to its own time-out, also when
-/// nobody waits any more.
+/// Maximum number of concurrent lookups through one gate. The system's resolver holds a thread for each, up to its own timeout, even if the
+/// caller has given up.
 pub(crate) const MAX_LOOKUPS: usize = 32;
 
-/// The judge of a [`Gate`]: `Err` says for people why an address may not be connected to.
+/// The check of a [`Gate`]: `Err` explains to users why an address may not be connected to.
 type Judge = Box<dyn Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync>;
 
 /// Decides where connections may go, by host name and address.
@@ -49,7 +48,7 @@ pub(crate) struct Gate {
     open: Arc<OpenSockets>,
 }
 
-/// Sockets that were let through a gate.
+/// Sockets that a gate admitted.
 #[derive(Default)]
 struct OpenSockets {
     next: AtomicU64,
@@ -83,7 +82,7 @@ impl Drop for Admission {
 }
 
 impl Gate {
-    /// `judge` is asked for each address of a name; one refusal refuses the name.
+    /// `judge` is called for each address of a name; one refusal refuses the name.
     pub(crate) fn new(judge: impl Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self {
             judge: Box::new(judge),
@@ -102,7 +101,7 @@ impl Gate {
         }
     }
 
-    /// Notes an open socket. The address is judged again, since what is refused may have changed while it was connected to.
+    /// Registers an open socket. The address is judged again, because the rules may have changed while the connection was opened.
     fn admit(&self, host: &str, address: SocketAddr) -> Result<Admission, ConnectError> {
         let closed = CancellationToken::new();
         let admission = Admission {
@@ -138,11 +137,11 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// A connected socket and its place among all of them.
+/// A connected socket with its place among all sockets.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,
-    /// `None`: there was no gate.
+    /// `None` if there was no gate.
     admission: Option<Admission>,
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -209,7 +208,7 @@ impl Socket {
     }
 }
 
-/// Resolves the name anew each time (servers move) and tries the addresses in the resolver's order.
+/// Resolves the name each time (servers move) and tries the addresses in the resolver's order.
 ///
 /// # Errors
 /// The name has no address, the gate refuses one, none answers in time, or there are no sockets left.
@@ -225,7 +224,7 @@ pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Li
     let stream = connect(host, &addresses, deadline).await?;
     let admission = match (gate, stream.peer_addr()) {
         (Some(gate), Ok(address)) => Some(gate.admit(host, address)?),
-        // It is broken already: whoever uses it is told.
+        // The socket is already broken; its user will get the error.
         (Some(_), Err(_)) | (None, _) => None,
     };
     Ok(Socket {
@@ -246,7 +245,7 @@ async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<Socke
     let turn = Arc::clone(&gate.lookups).acquire_owned().await;
     let name = host.to_owned();
     let lookup = tokio::task::spawn_blocking(move || {
-        // Given back when the thread is free again, not when the caller has lost patience.
+        // Released when the resolver's thread is free again, not when the caller gives up.
         let _turn = turn;
         (name.as_str(), port).to_socket_addrs().map(Iterator::collect)
     });
@@ -264,7 +263,7 @@ fn unresolved(host: &str, source: io::Error) -> ConnectError {
 async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, ConnectError> {
     let mut failure = unresolved(host, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (index, &address) in addresses.iter().enumerate() {
-        // An address that swallows packets must leave time for the others.
+        // An address that drops packets must leave time for the others.
         let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
         let share = (deadline.saturating_duration_since(Instant::now()) / left).max(MIN_ADDRESS_TIMEOUT);
         let source = match timeout(share, TcpStream::connect(address)).await {
@@ -284,7 +283,7 @@ async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Res
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
-    // Requests are written whole: waiting for more to send only delays them.
+    // Requests are written as a whole, so waiting for more data only delays them.
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)

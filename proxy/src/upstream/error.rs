@@ -1,4 +1,5 @@
-//! What can go wrong towards a server (the API server, or a target of external traffic), told so that `respond` can choose an answer and a person knows what to do.
+//! Errors of connections to a server (the API server, or a target of external traffic), detailed enough for `respond` to choose a response
+//! and for users to act.
 //!
 //! Leaves status codes and Retry-After to `respond`.
 
@@ -7,56 +8,46 @@ use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 /// An error of any kind, as body and layer traits want it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The API server's address or the credentials for it can't be made out. Only at start.
+/// The API server's address or the credentials for it are unusable. Occurs at the start only.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Neither a kubeconfig nor a pod's service account.
+    /// There is neither a kubeconfig nor a pod's service account.
     #[error(
         "no way to the API server: not in a pod ({source}); run in a pod with a service account, or give a kubeconfig"
     )]
     NotInCluster {
-        /// What is missing of the pod's environment.
+        /// The missing part of the pod's environment.
         #[source]
         source: kube::config::InClusterError,
     },
-    /// A context was named, but no file to find it in.
+    /// A context was named, but no kubeconfig.
     #[error("context {context:?} is given without a kubeconfig; give the kubeconfig too")]
     ContextWithoutKubeconfig { context: String },
-    /// The kubeconfig can't be read or lacks something.
+    /// The kubeconfig cannot be read or is incomplete.
     #[error("kubeconfig {}: {source}", path.display())]
     Kubeconfig {
         path: PathBuf,
-        /// What is wrong with it.
         #[source]
         source: kube::config::KubeconfigError,
     },
-    /// A directory that should have one kubeconfig.
+    /// The directory does not contain exactly one kubeconfig.
     #[error("kubeconfig {}: {problem}", path.display())]
-    KubeconfigDirectory {
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The kubeconfig wants a forward proxy.
+    KubeconfigDirectory { path: PathBuf, problem: String },
+    /// The kubeconfig requires a forward proxy.
     #[error("kubeconfig {}: proxy-url is not supported; point `server` at an address that is reached directly", path.display())]
     ProxyUrl { path: PathBuf },
-    /// The server URL is of no use.
+    /// The server URL is invalid.
     #[error("server URL {url}: {problem}")]
-    ServerUrl {
-        url: String,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-    /// CA or client certificate can't be used.
+    ServerUrl { url: String, problem: &'static str },
+    /// The CA or the client certificate is unusable.
     #[error("TLS settings for {url}: {source}; check the certificate authority, client certificate and key")]
     Tls {
         url: String,
-        /// What is wrong with them.
         #[source]
         source: Box<kube::Error>,
     },
-    /// Token, exec plugin or password can't be had.
+    /// Token, exec plugin or password cannot be used.
     #[error("credentials for {url}: {source}")]
     Credentials {
         url: String,
@@ -65,7 +56,7 @@ pub enum Error {
     },
 }
 
-/// No connection. Shared by all requests that waited for it.
+/// No connection could be opened. Shared by all requests that waited for it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -73,21 +64,21 @@ pub enum ConnectError {
     #[error("can't resolve {host}: {source}")]
     Resolve {
         host: String,
-        /// What the resolver says.
+        /// Error of the resolver.
         #[source]
         source: io::Error,
     },
-    /// It may not be connected to (`dial.rs`).
+    /// The gate refuses the address (`dial.rs`).
     #[error("{host}: {why}")]
     Refused {
         host: String,
-        /// Why not, and what to do about it.
+        /// The reason for the refusal, and what to do about it.
         why: String,
     },
-    /// All sockets that the limit of file descriptors leaves are open.
+    /// All sockets that the limit of file descriptors allows are open.
     #[error("no connection can be opened: the limit of file descriptors is reached; raise RLIMIT_NOFILE")]
     NoSocketLeft,
-    /// No address answered; the last one said this.
+    /// No address answered; this is the error of the last one.
     #[error("can't connect to {address}: {source}")]
     Connect {
         /// The last address tried.
@@ -95,7 +86,7 @@ pub enum ConnectError {
         #[source]
         source: io::Error,
     },
-    /// The server's certificate is not one that the configured CA vouches for, or the server refuses ours.
+    /// The configured CA does not vouch for the server's certificate, or the server refuses the sidecar's.
     #[error(
         "TLS with {authority} failed: {source}; check its certificate against the configured certificate authority"
     )]
@@ -104,10 +95,10 @@ pub enum ConnectError {
         #[source]
         source: io::Error,
     },
-    /// Not done in time.
+    /// The connection was not ready in time.
     #[error("no connection to {authority} within {} s", timeout.as_secs_f64())]
     Timeout { authority: String, timeout: Duration },
-    /// The other side doesn't speak the protocol agreed on.
+    /// The server does not speak the agreed protocol.
     #[error("{authority} accepted the connection and broke it off before it took a request: {source}")]
     Handshake {
         authority: String,
@@ -117,7 +108,7 @@ pub enum ConnectError {
     /// The server announced SETTINGS_MAX_CONCURRENT_STREAMS 0.
     #[error("{authority} takes no requests: it allows 0 concurrent streams")]
     NoStreams { authority: String },
-    /// The worker is going down.
+    /// The worker is shutting down.
     #[error("the sidecar is shutting down")]
     ShuttingDown,
 }
@@ -126,13 +117,13 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// Nothing was sent: no connection could be had. Safe to repeat.
+    /// No connection could be opened and nothing was sent. Safe to repeat.
     #[error("{source}")]
     Unreachable {
         #[source]
         source: Arc<ConnectError>,
     },
-    /// The server said that it did not look at it (GOAWAY, REFUSED_STREAM), and it could not be sent again here:
+    /// The server reported that it did not process the request (GOAWAY, REFUSED_STREAM), and the sidecar could not send it again: it was
     /// refused too often, or its body was too large to keep. Safe to repeat.
     #[error("the request was refused unprocessed: {source}")]
     NotProcessed {
@@ -142,28 +133,26 @@ pub enum SendError {
     /// The connection or stream broke after the request was (perhaps partly) sent.
     #[error("the connection broke before the response: {source}")]
     Broken {
-        /// Whether the server may have carried it out.
+        /// Whether the server may have carried the request out.
         maybe_executed: bool,
         #[source]
         source: BoxError,
     },
-    /// No response head in time. The server may have carried the request out.
+    /// The response head did not arrive in time. The server may have carried the request out.
     #[error("no response within {} s", timeout.as_secs_f64())]
     HeadTimeout { timeout: Duration },
     /// All connections are in use and no more may be opened. Nothing was sent.
     #[error("all {limit} connections are in use")]
     TooManyConnections { limit: usize },
-    /// The client's own body ended in an error. The server saw a truncated request.
+    /// The client's own body ended in an error. The server received a truncated request.
     #[error("request body failed: {source}")]
     RequestBody {
-        /// What the client did.
         #[source]
         source: BoxError,
     },
-    /// The request can't be written on the wire (a connection-specific header over HTTP/2, for instance).
+    /// The request cannot be written on the wire (a connection-specific header over HTTP/2, for instance).
     #[error("request can't be sent: {source}")]
     InvalidRequest {
-        /// What is wrong with it.
         #[source]
         source: BoxError,
     },
@@ -184,7 +173,7 @@ impl SendError {
     }
 }
 
-/// Why a response body ended before its end; inside the [`BoxError`] of an [`UpstreamBody`](super::UpstreamBody).
+/// Why a response body ended early; inside the [`BoxError`] of an [`UpstreamBody`](super::UpstreamBody).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
@@ -193,11 +182,11 @@ pub enum BodyError {
     Reset {
         /// HTTP/2 error code.
         code: u32,
-        /// As the library tells it.
+        /// Error of the library.
         #[source]
         source: h2::Error,
     },
-    /// Nobody read it, and others were not read either.
+    /// The body was given up because it was not read, and unread bodies together took too much memory.
     #[error("the response was given up: it was not read for too long while others waited to be read")]
     Unread,
     #[error("the connection broke during the response: {source}")]

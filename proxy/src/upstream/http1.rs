@@ -1,6 +1,6 @@
-//! One HTTP/1.1 connection to the API server: a request at a time, back to the pool after each whole response.
+//! One HTTP/1.1 connection to the API server: one request at a time, returned to the pool after each complete response.
 //!
-//! hyper speaks the protocol. Leaves choosing a connection to `pool.rs`, upgrades to `upgrade.rs`.
+//! hyper implements the protocol. Leaves choosing a connection to `pool.rs`, upgrades to `upgrade.rs`.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -26,8 +26,8 @@ use super::{
     request::RequestBody,
 };
 
-/// A request body or none: the one body type of all HTTP/1.1 connections. Boxed, as most requests have none and hyper moves
-/// a request often.
+/// A request body or none: the single body type of all HTTP/1.1 connections. Boxed, because most requests have none and hyper moves a
+/// request often.
 #[derive(Debug)]
 pub(super) struct Outgoing(pub(super) Option<Box<RequestBody>>);
 
@@ -53,14 +53,14 @@ impl Body for Outgoing {
 
 type Driver = http1::Connection<TokioIo<Transport>, Outgoing>;
 
-/// A connection, whoever uses it.
+/// A connection, whether it is in use or not.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) generation: u64,
     pub(super) driver: OnceCell<AbortHandle>,
     pool: Weak<Upstream>,
     answered: Cell<bool>,
-    /// Given back before hyper was done with the response; the driver parks it.
+    /// Set if the sender was returned before hyper was done with the response; the driver then parks it.
     returned: RefCell<Option<SendRequest<Outgoing>>>,
     returned_to: RefCell<Option<Waker>>,
 }
@@ -95,7 +95,7 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Prepares a connection; HTTP/1.1 has no greeting. The future drives it.
+/// Prepares a connection; HTTP/1.1 needs no handshake. The returned future drives it.
 pub(super) async fn establish(
     stream: Transport,
     generation: u64,
@@ -170,7 +170,7 @@ impl Line {
 }
 
 impl Parked {
-    /// Whether it takes a request; the server may have closed it meanwhile.
+    /// Whether the connection accepts a request; the server may have closed it meanwhile.
     pub(super) fn is_open(&self) -> bool {
         self.sender.is_ready()
     }
@@ -187,7 +187,7 @@ impl Parked {
 }
 
 impl Lease {
-    /// Sends a request and waits for the head of its response. If nothing was sent, `body` is there again.
+    /// Sends a request and waits for the head of its response. If nothing was sent, `body` is restored.
     pub(super) async fn exchange(
         mut self,
         request: Request<Outgoing>,
@@ -216,7 +216,7 @@ impl Lease {
         })
     }
 
-    /// The response is complete: the connection can be used again.
+    /// Returns the connection for reuse after a complete response.
     pub(super) fn finish(self) {
         let Self { sender, mut guard } = self;
         guard.armed = false;

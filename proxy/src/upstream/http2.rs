@@ -1,8 +1,7 @@
 //! One HTTP/2 connection to the API server: opening it, keeping it alive, and one exchange on it.
 //!
-//! Uses `h2` itself and not hyper, because the pool must know how many streams the server allows, and a retry must
-//! know whether GOAWAY or RST_STREAM says "not processed". Leaves choosing a connection to `pool.rs`, what happens
-//! after a failure to the loop in `upstream.rs`.
+//! Uses `h2` itself and not hyper, because the pool must know how many streams the server allows, and a retry must know whether GOAWAY or
+//! RST_STREAM means "not processed". Leaves choosing a connection to `pool.rs`, and the reaction to a failure to the loop in `upstream.rs`.
 
 use std::{
     cell::Cell,
@@ -34,32 +33,32 @@ use super::{
     upload::{Upload, Uploaded},
 };
 
-/// What `current_max_send_streams` says until the server's SETTINGS have come: no server sends this number, because
-/// SETTINGS values have 32 bits.
+/// Value of `current_max_send_streams` until the server's SETTINGS arrive. No server sends this number, because SETTINGS values have 32
+/// bits.
 const BEFORE_SETTINGS: usize = usize::MAX - 1;
 
-/// Frames of the response up to this size. Large lists arrive in fewer pieces than with the default of 16 KiB.
+/// Maximum size of response frames. Large lists arrive in fewer pieces than with the default of 16 KiB.
 const MAX_FRAME: u32 = 64 << 10;
 
-/// All response headers together, decoded: what Go's servers accept in the other direction.
+/// Maximum size of all response headers together, decoded: the limit of Go's servers for request headers.
 const MAX_HEADER_LIST: u32 = 1 << 20;
 
-/// What a stream may have queued in the connection beyond what the server's window allows.
+/// Maximum amount that a stream may queue in the connection beyond the server's window.
 const MAX_SEND_BUFFER: usize = 128 << 10;
 
 type Io = Heard<Transport>;
-/// The future that reads and writes; whoever holds it drives the connection.
+/// The future that reads and writes; its owner drives the connection.
 pub(super) type Driver = h2::client::Connection<Io, Bytes>;
 
-/// A connection as the pool sees it. When the last `Rc` goes, it closes itself once its streams have ended.
+/// A connection as the pool sees it. When the last `Rc` is dropped, it closes itself once its streams have ended.
 #[derive(Debug)]
 pub(super) struct Connection {
     send: SendRequest<Bytes>,
     most_streams: usize,
-    /// The server's limit when it was last looked up.
+    /// The server's limit when it was last read.
     limit: Cell<usize>,
     active: Cell<usize>,
-    /// Streams that got a response: the connection is known to work.
+    /// Number of streams that got a response, which proves that the connection works.
     answered: Cell<u64>,
     idle_since: Cell<Instant>,
     pub(super) generation: u64,
@@ -67,7 +66,6 @@ pub(super) struct Connection {
     pool: Weak<Upstream>,
 }
 
-/// What [`establish`] makes.
 #[derive(Debug)]
 pub(super) struct Established {
     pub(super) connection: Rc<Connection>,
@@ -75,8 +73,7 @@ pub(super) struct Established {
     pub(super) keepalive: Keepalive,
 }
 
-/// Speaks the preface and waits for the server's SETTINGS, so that its limit on streams is known before the first
-/// request.
+/// Sends the preface and waits for the server's SETTINGS, so that its limit on streams is known before the first request.
 pub(super) async fn establish(
     stream: Transport,
     generation: u64,
@@ -127,7 +124,7 @@ pub(super) async fn establish(
     })
 }
 
-/// Drives the connection until the server's SETTINGS have come.
+/// Drives the connection until the server's SETTINGS have arrived.
 async fn settings(driver: &mut Driver, send: &SendRequest<Bytes>) -> Result<(), BoxError> {
     poll_fn(|cx| match Pin::new(&mut *driver).poll(cx) {
         Poll::Ready(Ok(())) => Poll::Ready(Err("connection closed".into())),
@@ -156,7 +153,7 @@ impl Connection {
         self.active.get()
     }
 
-    /// Streams that may be open at once, as the server last said.
+    /// Maximum number of open streams, as the server last announced.
     pub(super) fn limit(&self) -> usize {
         self.limit.get()
     }
@@ -165,16 +162,16 @@ impl Connection {
         self.active.get() < self.limit.get()
     }
 
-    /// Unused for so long; `None` while in use.
+    /// For how long the connection has been unused; `None` while it is in use.
     pub(super) fn idle(&self) -> Option<Duration> {
         (self.active.get() == 0).then(|| self.idle_since.get().elapsed())
     }
 
-    /// Whether the connection may take requests: no GOAWAY, not closed, stream numbers left. Looks up the limit too.
+    /// Whether the connection may take requests: no GOAWAY, not closed, stream numbers left. Updates the limit too.
     pub(super) fn is_open(&self) -> bool {
         self.limit
             .set(self.send.current_max_send_streams().min(self.most_streams));
-        // A clone is never itself waiting for a stream, so this answers at once.
+        // A clone is never itself waiting for a stream, so this returns at once.
         let ready = self.send.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
         matches!(ready, Poll::Ready(Ok(())))
     }
@@ -188,7 +185,7 @@ impl Connection {
     }
 }
 
-/// A place for one request on a connection; free again when dropped.
+/// A place for one request on a connection; released when dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     connection: Rc<Connection>,
@@ -201,7 +198,7 @@ impl Slot {
 
     /// Sends a request and waits for the head of its response.
     ///
-    /// `body` is taken if the server answers before it has all of it; on failure it is there again.
+    /// Takes `body` if the server answers before it has received all of it; on failure, restores it.
     pub(super) async fn exchange(
         self,
         request: Request<()>,
@@ -241,8 +238,8 @@ impl Slot {
 
     fn failure(&self, error: h2::Error) -> Failure {
         let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-        // h2 gives a stream the server's GOAWAY as its error only if the stream lies above the last stream that the
-        // server will process (RFC 9113 §6.8).
+        // For h2, the server's GOAWAY is the error of a stream only if the stream lies above the last stream that the server will process
+        // (RFC 9113 §6.8).
         if error.is_remote() && (error.is_go_away() || refused) {
             return Failure::NotProcessed(error.into());
         }
@@ -267,7 +264,7 @@ impl Drop for Slot {
     }
 }
 
-/// The connection did not take the request: it was closing already, or the request can't be written.
+/// The connection did not take the request: it was closing already, or the request cannot be written.
 fn unsent(error: h2::Error) -> Failure {
     if error.is_go_away() || error.is_io() || error.is_reset() {
         Failure::Unsent(error.into())
@@ -276,7 +273,7 @@ fn unsent(error: h2::Error) -> Failure {
     }
 }
 
-/// Waits for the response while sending the body. Tells whether the upload is over, or the client's error.
+/// Waits for the response while sending the body. Returns whether the upload is complete, or the client's error.
 async fn head_during_upload(
     response: ResponseFuture,
     upload: &mut Upload,

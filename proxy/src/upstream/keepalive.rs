@@ -1,4 +1,4 @@
-//! Finds out whether the server on an HTTP/2 connection is still there: pings, and a note of what arrives.
+//! Checks whether the server on an HTTP/2 connection is still alive: sends pings and notes arriving bytes.
 //!
 //! Leaves closing the connection to its driver in `pool.rs`.
 
@@ -19,7 +19,7 @@ use tokio::{
 
 use super::unread::UnreadAnswers;
 
-/// Pings a server, and judges its silence.
+/// Pings a server, and decides when silence means that it is dead.
 pub(super) struct Keepalive {
     pub(super) pings: PingPong,
     /// Set by [`Heard`].
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Keepalive {
 }
 
 impl Keepalive {
-    /// Returns when the server is found dead. On a connection that has ended it waits for the driver to drop it.
+    /// Returns when the server is found dead. On a connection that has ended, waits until the driver drops it.
     pub(super) async fn until_dead(mut self) {
         let mut ticks = interval_at(Instant::now() + self.interval, self.interval);
         loop {
@@ -47,7 +47,7 @@ impl Keepalive {
                 self.heard.set(false);
                 match timeout(self.patience, pong.as_mut()).await {
                     Ok(Ok(_)) => break,
-                    // The answer may be queued behind a large response on a slow link; that is not a dead server.
+                    // The ping's answer may be queued behind a large response on a slow link; the server is not dead then.
                     Err(_) if self.heard.get() => {}
                     Err(_) => return,
                     Ok(Err(_)) => std::future::pending().await,
@@ -57,7 +57,7 @@ impl Keepalive {
     }
 }
 
-/// Notes that something was read, and how much.
+/// A stream that notes that something was read, and how much.
 #[derive(Debug)]
 pub(super) struct Heard<T> {
     pub(super) io: T,

@@ -1,6 +1,6 @@
-//! How much the upstream side of one worker thread may hold, and how long it waits; each default with its reason.
+//! Limits on memory, connections and waiting times of one worker thread's upstream side; each default with its reason.
 //!
-//! Leaves the enforcing to `pool.rs`, `http2.rs` and `http1.rs`.
+//! `pool.rs`, `http2.rs` and `http1.rs` enforce them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,68 +11,68 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::ConnectError;
 use super::unread::UnreadAnswers;
 
-/// Bounds of one [`Upstream`](super::Upstream), that is: of one worker thread.
+/// Limits of one [`Upstream`](super::Upstream), which belongs to one worker thread.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// From the first DNS question to a connection that takes requests (TCP, TLS, HTTP/2 SETTINGS), and how long a
+    /// Maximum time from the first DNS query to a connection that accepts requests (TCP, TLS, HTTP/2 SETTINGS). Also the time that a
     /// request waits for room when no connection may be opened any more.
     ///
-    /// 5 s: an API server in reach answers in milliseconds; a controller is better off with a quick 503 than waiting.
+    /// 5 s: a reachable API server answers in milliseconds, and a quick 503 is better for a controller than waiting.
     pub connect_timeout: Duration,
-    /// From sending a request to its response head; `None` waits for ever. One request overrides it with
+    /// Maximum time from sending a request to its response head; `None` waits forever. A request overrides it with
     /// [`HeadTimeout`](super::HeadTimeout).
     ///
-    /// 120 s: twice kube-apiserver's default `--request-timeout`, so the server's own 504 always comes first. What the
-    /// API server exempts from that timeout as long-running (watch, `log`, `proxy`, `exec`, `attach`, `portforward`)
-    /// should carry `HeadTimeout(None)`: a followed log's head comes with its first line.
+    /// 120 s: twice kube-apiserver's default `--request-timeout`, so the server's own 504 always comes first. Requests that the API server
+    /// exempts from that timeout as long-running (watch, `log`, `proxy`, `exec`, `attach`, `portforward`) should carry `HeadTimeout(None)`:
+    /// a followed log's head arrives with its first line.
     pub head_timeout: Option<Duration>,
-    /// Connections, open or being opened, of any protocol.
+    /// Maximum number of connections, open or being opened, of any protocol.
     ///
-    /// 1024: a thousand watches over HTTP/1.1 take a connection each; file descriptors are the next bound.
+    /// 1024: a thousand watches over HTTP/1.1 take a connection each; file descriptors are the next limit.
     pub max_connections: usize,
-    /// Streams on one HTTP/2 connection at most, also where the server allows more or names no number.
+    /// Maximum number of streams on one HTTP/2 connection, even if the server allows more or announces no number.
     ///
-    /// 250: what Go's servers announce (kube-apiserver: 100). Beyond it, one TCP connection is the bottleneck.
+    /// 250: as Go's servers announce (kube-apiserver: 100). Beyond it, one TCP connection is the bottleneck.
     pub max_streams_per_connection: usize,
-    /// An unused connection is closed after so long; the last HTTP/2 connection stays.
+    /// An unused connection is closed after this time; the last HTTP/2 connection stays.
     ///
     /// 90 s: client-go's and kube-apiserver's idle timeout.
     pub idle_timeout: Duration,
-    /// A PING goes out so often on each HTTP/2 connection.
+    /// Interval between PINGs on each HTTP/2 connection.
     ///
     /// 30 s: as client-go.
     pub ping_interval: Duration,
-    /// A connection on which nothing at all arrives for so long after a PING is dead.
+    /// A connection is dead if nothing at all arrives on it for this time after a PING.
     ///
     /// 15 s: as client-go.
     pub ping_timeout: Duration,
-    /// Bytes of one response that may be under way or unread (HTTP/2 stream window).
+    /// Maximum number of bytes of one response that may be in transit or unread (HTTP/2 stream window).
     ///
     /// 256 KiB, as the API server's own: a large list at 1 ms round trip still streams at 250 MB/s.
     pub stream_window: u32,
     /// The same for all responses of a connection together.
     ///
-    /// 64 MiB: as many streams as a connection carries, each with its window full because its client has stopped
-    /// reading, leave the others room. Go's client takes 1 GiB. What is really held is bounded by `unread`.
+    /// 64 MiB: even if every stream of a connection has a full window because its client has stopped reading, the others have room. Go's
+    /// client takes 1 GiB. `unread` bounds the memory that is really held.
     pub connection_window: u32,
-    /// Bytes of a request body kept so that a request which the server refused unseen can be sent again.
+    /// Maximum number of bytes of a request body that are kept, so that a request that the server refused unprocessed can be sent again.
     ///
-    /// 256 KiB: all but the largest objects of a controller; bigger uploads fail over to the controller's own retry.
+    /// 256 KiB: enough for all but the largest objects of a controller; the controller itself must retry bigger uploads.
     pub replay_buffer: usize,
-    /// Speak HTTP/2 to an `http://` server without asking (prior knowledge). For benchmarks and tests: a plain
-    /// `kubectl proxy` or test server speaks HTTP/1.1.
+    /// Use HTTP/2 on an `http://` server without negotiation (prior knowledge). For benchmarks and tests: a plain `kubectl proxy` or test
+    /// server uses HTTP/1.1.
     pub http2_prior_knowledge: bool,
-    /// Bounds what all responses together hold that nobody reads. Share it between all that one worker thread connects to.
+    /// Bounds the unread bytes of all responses together. Share it between all upstreams of one worker thread.
     pub unread: Rc<UnreadAnswers>,
-    /// One for each socket that may be open, shared by all threads; `None`: as many as there are connections.
+    /// One permit for each open socket, shared by all threads; `None` allows as many as there are connections.
     pub sockets: Option<Arc<Semaphore>>,
 }
 
 impl Limits {
-    /// A place for one more socket.
+    /// Takes a permit for one more socket.
     ///
     /// # Errors
-    /// There is none.
+    /// No permit is left.
     pub(super) fn socket(&self) -> Result<Option<OwnedSemaphorePermit>, ConnectError> {
         let place = self
             .sockets

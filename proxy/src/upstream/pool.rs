@@ -1,9 +1,9 @@
-//! The connections of one worker thread: which one takes a request, when another is opened, when one is closed.
+//! The connections of one worker thread: decides which one takes a request, when another is opened, and when one is closed.
 //!
-//! Rules: the least loaded HTTP/2 connection with room; none with room, and as many are opened as those who wait will
-//! fill, so that a burst of 200 requests opens two connections and not 200. A connection that got GOAWAY, was made
-//! under an older client certificate or has used up its stream numbers takes no new requests; its streams go on.
-//! Leaves the protocols to `http2.rs` and `http1.rs`.
+//! Rules: a request goes to the least loaded HTTP/2 connection with room. If none has room, as many are opened as the waiting requests will
+//! fill, so that a burst of 200 requests opens two connections and not 200. A connection that got GOAWAY, was made under an older client
+//! certificate or has used up its stream numbers takes no new requests; its streams go on. Leaves the protocols to `http2.rs` and
+//! `http1.rs`.
 
 use std::{
     cell::{Cell, RefCell},
@@ -31,13 +31,13 @@ use super::{
     unread::UnreadAnswers,
 };
 
-/// How many streams a connection will take, as long as no server has told: kube-apiserver's default.
+/// Assumed number of streams per connection until a server has announced one: kube-apiserver's default.
 const EXPECTED_STREAMS: usize = 100;
 
-/// Sweeps for unused connections per idle timeout: they live at most a third longer than it says.
+/// Sweeps for unused connections per idle timeout, so that they live at most a third longer than it says.
 const SWEEPS_PER_IDLE_TIMEOUT: u32 = 3;
 
-/// A place to send one request.
+/// A place for one request.
 #[derive(Debug)]
 pub(super) enum Place {
     /// On a shared connection.
@@ -46,10 +46,10 @@ pub(super) enum Place {
     Http1(Lease),
 }
 
-/// What is open, being opened and waited for. Never borrowed across an await.
+/// Open connections, connections being opened, and waiting requests. Never borrowed across an await.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// HTTP/2 connections that take requests.
+    /// HTTP/2 connections that accept requests.
     shared: RefCell<Vec<Rc<Connection>>>,
     /// Unused HTTP/1.1 connections, the longest unused first.
     parked: RefCell<Vec<Parked>>,
@@ -57,11 +57,11 @@ pub(super) struct Pool {
     pub(super) open: Cell<usize>,
     pub(super) opening: Cell<usize>,
     pub(super) waiting: Cell<usize>,
-    /// Ever since the start.
+    /// Number of connections opened since the start.
     pub(super) opened: Cell<u64>,
     pub(super) failures: Cell<u64>,
     last_failure: RefCell<Option<Arc<ConnectError>>>,
-    /// Requests that one new connection will take; learnt from the last one.
+    /// Number of requests that one new connection is expected to take; learnt from the last one.
     expected: Cell<Option<usize>>,
     changed: Notify,
     tasks: RefCell<JoinSet<()>>,
@@ -86,8 +86,8 @@ impl Drop for Counted<'_> {
 }
 
 impl Upstream {
-    /// A place for a request: at once if there is room, else on a connection that is opened for it. `avoid`: this
-    /// connection has just refused it.
+    /// A place for a request: at once if there is room, otherwise on a connection that is opened for it. `avoid` is a connection that has
+    /// just refused it.
     pub(super) async fn place(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<Place, SendError> {
         match self.free_place(avoid) {
             Some(place) => Ok(place),
@@ -118,7 +118,7 @@ impl Upstream {
                 return Err(SendError::Unreachable { source });
             }
             self.open_for_waiting();
-            // A connection being opened has its own deadline; what may follow it is that others were quicker.
+            // A connection being opened has its own deadline; after it, other requests may have been quicker.
             let patience = self.limits.connect_timeout * if pool.opening.get() > 0 { 2 } else { 1 };
             if timeout_at(since + patience, changed).await.is_err() {
                 return Err(SendError::TooManyConnections {
@@ -160,7 +160,7 @@ impl Upstream {
         }
     }
 
-    /// Someone who waits may look again.
+    /// Wakes a waiting request, because there is room.
     pub(super) fn room_made(&self) {
         if self.pool.waiting.get() > 0 {
             self.pool.changed.notify_one();
@@ -175,7 +175,7 @@ impl Upstream {
         }
     }
 
-    /// Opens as many connections as those who wait will fill, within the bound.
+    /// Opens as many connections as the waiting requests will fill, within the limit.
     fn open_for_waiting(self: &Rc<Self>) {
         let pool = &self.pool;
         let per_connection = pool.expected.get().unwrap_or(EXPECTED_STREAMS).max(1);
@@ -185,7 +185,7 @@ impl Upstream {
             let upstream = Rc::downgrade(self);
             let mut tasks = pool.tasks.borrow_mut();
             while tasks.try_join_next().is_some() {}
-            // The task needs its own handle, for those who must end it; they get it before it first runs.
+            // The task needs its own abort handle, and gets it before it first runs.
             let handle = Rc::new(Cell::new(None));
             let task = tasks.spawn_local(run(upstream, Rc::clone(&handle)));
             handle.set(Some(task));
@@ -212,7 +212,7 @@ impl Upstream {
         let generation = self.target.credentials().generation();
         shared.retain(|connection| connection.is_open() && connection.generation == generation);
         let mut left = shared.len();
-        // The newest go first: the oldest is where requests collect when there are few.
+        // The newest are retired first: when there are few requests, they collect on the oldest.
         let mut index = shared.len();
         while index > 0 && left > 1 {
             index -= 1;
@@ -226,7 +226,7 @@ impl Upstream {
         }
     }
 
-    /// Takes no more requests; those under way go on. Ends when the last has, so the caller bounds the wait.
+    /// Takes no more requests; those in flight go on. Returns when the last has ended, so the caller bounds the wait.
     pub(super) async fn drain(&self) {
         self.pool.closing.set(true);
         self.pool.shared.borrow_mut().clear();
@@ -280,7 +280,7 @@ async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
         Greeted::Http1(unused, drive) => {
             pool.pool.expected.set(Some(1));
             if let Some(task) = own.take() {
-                // Set once: the line is new.
+                // The cell is empty, because the connection is new.
                 let _ = unused.line.driver.set(task);
             }
             pool.park(unused);
@@ -297,7 +297,7 @@ async fn drive_http2(
     unread: &UnreadAnswers,
     own: Option<AbortHandle>,
 ) {
-    // A task of its own, so that the driver need not look at timers each time it is woken.
+    // Runs in its own task, so that the driver need not check timers each time it is woken.
     let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
         keepalive.until_dead().await;
         tracing::warn!("a server stopped answering pings; closing the connection");
@@ -333,7 +333,7 @@ async fn connect_and_greet(pool: &Rc<Upstream>) -> Result<Greeted<impl Future<Ou
     }
 }
 
-/// A connection being opened; whatever comes of it, those who wait look again.
+/// A connection being opened. When it is dropped, successful or not, waiting requests check again.
 struct Opening {
     upstream: Weak<Upstream>,
 }
@@ -347,7 +347,7 @@ impl Drop for Opening {
     }
 }
 
-/// An open connection; its end makes room under the bound.
+/// An open connection; dropping it makes room under the limit.
 #[derive(Debug)]
 pub(super) struct Open {
     upstream: Weak<Upstream>,

@@ -1,6 +1,6 @@
-//! A request on its way: its head, kept to be sent again, and its body, of which the last bytes are kept as well.
+//! A request in transit: its head, kept for a retry, and its body, of which a limited part is kept as well.
 //!
-//! Leaves to the protocols how they write it.
+//! Leaves writing it to the protocols.
 
 use std::{
     collections::VecDeque,
@@ -25,12 +25,12 @@ use super::{
     target::Target,
 };
 
-/// Put into a request's extensions, it replaces [`Limits::head_timeout`](super::Limits::head_timeout): `None` for
-/// requests that may take for ever to begin an answer (`pods/proxy`, for instance).
+/// An extension of a request that replaces [`Limits::head_timeout`](super::Limits::head_timeout): `None` for requests whose response may
+/// take any time to begin (`pods/proxy`, for instance).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadTimeout(pub Option<Duration>);
 
-/// Method, place and headers of a request.
+/// Method, path and headers of a request.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) method: Method,
@@ -40,11 +40,11 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Aims a request at the target.
+    /// Directs a request to the target.
     ///
-    /// `Host` is the target's, whatever the client wrote. `Expect: 100-continue` is taken out: the server side of the
-    /// sidecar says 100 when the body is first asked for, which is when it is first needed here; waiting for the API
-    /// server's own 100 would cost a round trip for what Kubernetes clients never use.
+    /// `Host` is the target's, regardless of the client's. `Expect: 100-continue` is removed: the sidecar sends 100 when it first reads the
+    /// body, which is when the body is first needed here. Waiting for the API server's own 100 would cost a round trip for a feature that
+    /// Kubernetes clients never use.
     pub(super) fn new(mut parts: Parts, target: &Target) -> Result<Self, SendError> {
         let invalid = |source: BoxError| SendError::InvalidRequest { source };
         if parts.method == Method::CONNECT {
@@ -64,8 +64,7 @@ impl Head {
         })
     }
 
-    /// Whether repeating it does no harm even if it was carried out (RFC 9110 §9.2.2; the read-only verbs of the
-    /// API).
+    /// Whether repeating the request does no harm even if it was carried out (RFC 9110 §9.2.2; the read-only verbs of the API).
     pub(super) fn is_repeatable(&self) -> bool {
         matches!(self.method, Method::GET | Method::HEAD)
     }
@@ -96,17 +95,17 @@ impl Head {
 
 type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>;
 
-/// Frames below this size are copied when they are kept: each of them would keep the whole buffer that it was read into.
+/// Kept frames below this size are copied, because each would otherwise keep the whole buffer that it was read into.
 const SMALL_FRAME: usize = 4 << 10;
 
-/// What a frame that is kept costs besides its bytes.
+/// Memory that a kept frame costs in addition to its bytes.
 const FRAME_OVERHEAD: usize = 128;
 
-/// Room for bytes that are kept to be sent again. They are dispensable: without room the request can't be repeated, and goes on.
+/// Memory for bytes that are kept for a retry. They are not essential: without them the request goes on, but cannot be repeated.
 pub trait ReplayRoom {
-    /// Whether there was room for so many bytes more.
+    /// Reserves bytes. Returns whether there was room.
     fn take(&self, bytes: usize) -> bool;
-    /// So many of them are kept no more.
+    /// Releases bytes.
     fn give_back(&self, bytes: usize);
 }
 
@@ -114,16 +113,16 @@ pub trait ReplayRoom {
 pub(super) struct RequestBody {
     source: Source,
     ended: bool,
-    /// What was taken from the source; empty once it became too much.
+    /// Frames taken from the source; empty once they became too large.
     kept: Vec<Bytes>,
     kept_trailers: Option<HeaderMap>,
     kept_bytes: usize,
     keep_at_most: usize,
-    /// `None`: as much as `keep_at_most` says.
+    /// `None` allows as much as `keep_at_most` says.
     room: Option<Rc<dyn ReplayRoom>>,
-    /// Bytes of `room`.
+    /// Bytes reserved in `room`.
     taken: usize,
-    /// What of `kept` this attempt still has to send.
+    /// The part of `kept` that this attempt still has to send.
     replay: VecDeque<Bytes>,
     replay_trailers: Option<HeaderMap>,
 }
@@ -137,7 +136,7 @@ impl std::fmt::Debug for RequestBody {
 }
 
 impl RequestBody {
-    /// `None` for a body that is empty: those requests need neither a box nor a second frame.
+    /// Returns `None` for an empty body: such requests need neither a box nor a second frame.
     pub(super) fn new<B>(body: B, keep_at_most: usize, room: Option<Rc<dyn ReplayRoom>>) -> Option<Box<Self>>
     where
         B: Body<Data = Bytes> + 'static,
@@ -160,7 +159,7 @@ impl RequestBody {
         }))
     }
 
-    /// Starts again from the beginning; `false` if too much has gone by.
+    /// Restarts the body; returns `false` if it has become too large to keep.
     pub(super) fn rewind(&mut self) -> bool {
         if self.kept_bytes > self.keep_at_most {
             return false;

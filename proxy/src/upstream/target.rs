@@ -1,7 +1,6 @@
-//! Which API server, and as whom: made once from a kubeconfig or a pod's service account, shared by all threads.
+//! The API server and the identity towards it: made once from a kubeconfig or a pod's service account, shared by all threads.
 //!
-//! Reading configuration is the `kube` crate's work. Leaves tokens and client certificates to `credentials.rs` and
-//! connecting to `connect.rs`.
+//! The `kube` crate reads the configuration. Leaves tokens and client certificates to `credentials.rs` and connecting to `connect.rs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use super::{
     error::Error,
 };
 
-/// What TLS servers are trusted by, without an identity of ours. Shared by many targets.
+/// Trust settings for TLS servers, without an identity of the sidecar. Shared by many targets.
 #[derive(Debug, Clone)]
 pub(crate) struct Trust(Arc<Identity>);
 
@@ -39,20 +38,20 @@ pub struct Target {
     host_header: HeaderValue,
     prefix: String,
     credentials: Credentials,
-    /// The same server without a client certificate; only if we have one.
+    /// The same server without the client certificate; only if there is one.
     client_identity: Option<Arc<Self>>,
-    /// Where connections may go; `None`: wherever the name leads.
+    /// Decides where connections may go; `None` allows every address of the name.
     gate: Option<Arc<Gate>>,
 }
 
 impl Target {
-    /// Takes the `kube` crate's configuration, with its TLS settings and its way to authenticate.
+    /// Builds a target from the `kube` crate's configuration, with its TLS settings and its authentication.
     ///
     /// Call it on the control runtime: the task that keeps the credentials fresh stays there.
     ///
     /// # Errors
-    /// A server URL without scheme or host, certificates that can't be used, or no credentials (an exec plugin that
-    /// fails, a token file that can't be read).
+    /// A server URL without scheme or host, unusable certificates, or no credentials (an exec plugin that fails, a token file that cannot
+    /// be read).
     pub async fn from_kube(config: kube::Config) -> Result<Arc<Self>, Error> {
         let client_identity = if may_present_certificate(&config.auth_info) {
             let mut anonymous = config.clone();
@@ -80,7 +79,7 @@ impl Target {
             "http" => 80,
             _ => return Err(problem("only https:// and http:// are supported")),
         };
-        // A literal IPv6 address stands in brackets in a URL, but not in a socket address or certificate.
+        // A literal IPv6 address has brackets in a URL, but not in a socket address or certificate.
         let host = authority
             .host()
             .trim_start_matches('[')
@@ -111,10 +110,10 @@ impl Target {
         })
     }
 
-    /// Any server, to which we are nobody: for external traffic. `trust`: `None` for plain HTTP.
+    /// A server towards which the sidecar has no identity, for external traffic. `trust` is `None` for plain HTTP.
     ///
     /// # Errors
-    /// Host and port can't stand in a URL.
+    /// Host and port cannot be written in a URL.
     pub(crate) fn external(
         name: &ServerName<'static>,
         port: u16,
@@ -137,7 +136,7 @@ impl Target {
         };
         Ok(Arc::new(Self {
             scheme,
-            // `Authority` holds no character that a header can't.
+            // All characters of an `Authority` are valid in a header.
             host_header: HeaderValue::from_str(authority.as_str())?,
             authority,
             host,
@@ -150,19 +149,19 @@ impl Target {
         }))
     }
 
-    /// Where requests go that bring an identity of their own. The API server looks at a client certificate before it
-    /// looks at a token, so a connection with ours would turn every caller into us.
+    /// The target for requests with an identity of their own. The API server checks a client certificate before a token, so a connection
+    /// with the sidecar's certificate would turn every caller into the sidecar.
     #[must_use]
     pub fn for_client_identity(self: &Arc<Self>) -> &Arc<Self> {
         self.client_identity.as_ref().unwrap_or(self)
     }
 
-    /// The kubeconfig given (its current context, or the one named), else the service account of the pod.
+    /// Uses the given kubeconfig (its current context, or the named one), else the service account of the pod.
     ///
-    /// Neither `$KUBECONFIG` nor `~/.kube/config` is looked at: a sidecar must not find a cluster by accident.
+    /// Ignores `$KUBECONFIG` and `~/.kube/config`: a sidecar must not find a cluster by accident.
     ///
     /// # Errors
-    /// Tells what is missing of either; see also [`Target::from_kube`].
+    /// Says what is missing of either; see also [`Target::from_kube`].
     pub async fn infer(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Arc<Self>, Error> {
         let config = match (kubeconfig, context) {
             (Some(path), context) => read_kubeconfig(path, context).await?,
@@ -176,7 +175,7 @@ impl Target {
         Self::from_kube(config).await
     }
 
-    /// Host and port as they stand in the server URL; what `Host` and `:authority` say.
+    /// Host and port as in the server URL; the value of `Host` and `:authority`.
     #[must_use]
     pub const fn authority(&self) -> &Authority {
         &self.authority
@@ -188,7 +187,7 @@ impl Target {
         self.port
     }
 
-    /// The sidecar's own identity, for requests that bring none.
+    /// The sidecar's own identity, for requests without one.
     #[must_use]
     pub const fn credentials(&self) -> &Credentials {
         &self.credentials
@@ -202,7 +201,7 @@ impl Target {
         &self.scheme
     }
 
-    /// Its host without the brackets of a URL.
+    /// The host without the brackets of a URL.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
@@ -221,8 +220,7 @@ impl Target {
         self.credentials.identity()
     }
 
-    /// Where a request's path lies on this server: the server URL may have a path of its own (Rancher, `kubectl
-    /// proxy --api-prefix`).
+    /// The path of a request on this server: the server URL may have a path of its own (Rancher, `kubectl proxy --api-prefix`).
     pub(super) fn locate(&self, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
         let path = path.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         if self.prefix.is_empty() {
@@ -233,7 +231,7 @@ impl Target {
     }
 }
 
-/// The kubeconfig at a path: the file, or the one file of a directory, as kubelet mounts a ConfigMap with one key.
+/// The kubeconfig at a path: the file, or the single file in a directory, as kubelet mounts a `ConfigMap` with one key.
 fn kubeconfig_file(path: &Path) -> Result<PathBuf, Error> {
     if !path.is_dir() {
         return Ok(path.to_owned());
@@ -246,7 +244,7 @@ fn kubeconfig_file(path: &Path) -> Result<PathBuf, Error> {
     let mut files = Vec::new();
     for entry in entries {
         let name = entry.map_err(|error| wrong(error.to_string()))?.file_name();
-        // Kubelet's own begin with two dots.
+        // Kubelet's own files begin with two dots.
         if !name.as_encoded_bytes().starts_with(b"..") {
             files.push(path.join(name));
         }
@@ -283,8 +281,8 @@ async fn read_kubeconfig(path: &Path, context: Option<&str>) -> Result<kube::Con
     Ok(config)
 }
 
-/// Whether the chosen cluster names a forward proxy. (`kube::Config` also takes `$HTTPS_PROXY`, which is not meant
-/// for us: a sidecar reaches its API server directly.)
+/// Whether the chosen cluster names a forward proxy. (`kube::Config` also uses `$HTTPS_PROXY`, which does not apply here: a sidecar reaches
+/// its API server directly.)
 fn uses_proxy(kubeconfig: &Kubeconfig, context: Option<&str>) -> bool {
     let Some(name) = context.or(kubeconfig.current_context.as_deref()) else {
         return false;
@@ -299,7 +297,7 @@ fn uses_proxy(kubeconfig: &Kubeconfig, context: Option<&str>) -> bool {
         .is_some_and(|url| !url.is_empty())
 }
 
-/// Whether connections may carry a client certificate of ours. An exec plugin may answer with one.
+/// Whether connections may carry the sidecar's client certificate. An exec plugin may return one.
 fn may_present_certificate(auth: &kube::config::AuthInfo) -> bool {
     auth.client_certificate.is_some() || auth.client_certificate_data.is_some() || auth.exec.is_some()
 }

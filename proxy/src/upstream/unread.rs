@@ -1,8 +1,8 @@
-//! Answers that have arrived over HTTP/2 and that nobody reads: bounded for a worker thread, whatever clients do.
+//! Responses that have arrived over HTTP/2 and are not read: bounded for a worker thread, whatever clients do.
 //!
-//! A client that stops reading stops the server by the window of its stream, so each such answer is bounded. A thousand of them are not
-//! small: beyond [`MOST_UNREAD`] the one that has not been read for the longest time is given up.
-//! What has arrived is looked up only after so many bytes more have, not with each frame.
+//! A client that stops reading stops the server through the window of its stream, so each such response is bounded. A thousand of them are
+//! not small: beyond [`MOST_UNREAD`] the one that has not been read for the longest time is given up. All responses are summed up only
+//! after a certain amount of data has arrived, not for each frame.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,35 +17,35 @@ use tokio::time::Instant;
 
 use super::error::{BodyError, BoxError};
 
-/// Bytes of one worker thread: 64 full windows.
+/// Limit of one worker thread: 64 full windows.
 const MOST_UNREAD: usize = 16 << 20;
 
-/// Bytes that may arrive until all are looked up again.
+/// Bytes that arrive between two checks.
 const LOOK_AFTER: usize = 1 << 20;
 
-/// An answer with less than this is given up only if there is no larger one: its reader is slow, but it reads.
+/// A response with less than this is given up only if there is no larger one: its reader is slow, but it reads.
 const LARGE: usize = 128 << 10;
 
-/// The answers of one worker thread that are being read.
+/// The responses of one worker thread that are being read.
 #[derive(Debug, Default)]
 pub struct UnreadAnswers {
     answers: RefCell<Vec<Weak<Answer>>>,
-    /// Answers that are kept track of when those that are over are forgotten.
+    /// Number of tracked responses at which ended ones are forgotten.
     forget_at: Cell<usize>,
-    /// Bytes that have arrived since the last look.
+    /// Bytes that have arrived since the last check.
     arrived: Cell<usize>,
 }
 
-/// The body of one answer.
+/// The body of one response.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// `None`: it was given up.
+    /// `None` if it was given up.
     stream: RefCell<Option<RecvStream>>,
     last_read: Cell<Instant>,
 }
 
 impl UnreadAnswers {
-    /// Fewer are not worth a look.
+    /// Fewer are not worth a check.
     const FEW: usize = 64;
 
     pub(super) fn track(&self, stream: RecvStream) -> Rc<Answer> {
@@ -62,12 +62,12 @@ impl UnreadAnswers {
         answer
     }
 
-    /// So many bytes have arrived on a connection.
+    /// Notes bytes that have arrived on a connection.
     pub(super) fn arrived(&self, bytes: usize) {
         self.arrived.set(self.arrived.get().saturating_add(bytes));
     }
 
-    /// Gives up answers that nobody reads, if all together are too much. To be called after bytes have arrived, outside of `h2`.
+    /// Gives up unread responses if all together take too much. Call it after bytes have arrived, outside of `h2`.
     pub(super) fn bound(&self) {
         if self.arrived.get() < LOOK_AFTER {
             return;
@@ -84,7 +84,7 @@ impl UnreadAnswers {
             if total <= MOST_UNREAD {
                 break;
             }
-            // Resets the stream, which frees what has arrived.
+            // This resets the stream, which frees the bytes that have arrived.
             drop(answer.stream.take());
             total -= bytes;
             given_up += 1;
@@ -114,7 +114,7 @@ impl Answer {
             .map_or(0, |stream| stream.flow_control().used_capacity())
     }
 
-    /// Whether all of it has been read. It does not say so early if it was given up.
+    /// Whether all of it has been read. Never true early for a response that was given up.
     pub(super) fn is_over(&self) -> bool {
         self.stream.borrow().as_ref().is_some_and(RecvStream::is_end_stream)
     }
@@ -135,7 +135,7 @@ fn poll_stream(stream: &mut RecvStream, cx: &mut Context<'_>) -> Poll<Option<Res
             // Go's servers end a response with an empty frame.
             Some(Ok(data)) if data.is_empty() => {}
             Some(Ok(data)) => {
-                // Fails only if the stream is over, when no window is needed.
+                // This fails only if the stream has ended, when no window is needed.
                 let _ = stream.flow_control().release_capacity(data.len());
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }

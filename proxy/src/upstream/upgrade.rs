@@ -1,4 +1,4 @@
-//! `exec`, `attach`, `port-forward` and WebSocket watches: a connection of their own that stops being HTTP after 101.
+//! `exec`, `attach`, `port-forward` and WebSocket watches: each needs its own connection, which stops being HTTP after 101.
 //!
 //! Leaves copying bytes to the caller.
 
@@ -22,12 +22,12 @@ use super::{
     request::{Head, RequestBody},
 };
 
-/// The answer to a request that asked for another protocol.
+/// The response to a request for another protocol.
 #[derive(Debug)]
 pub enum Upgrade {
-    /// 101: the head, and the bytes that follow it in both directions.
+    /// 101: the head, and the bytes that follow in both directions.
     Switched(Response<()>, UpgradedStream),
-    /// Anything else: an ordinary response.
+    /// Any other status: an ordinary response.
     Refused(Response<UpstreamBody>),
 }
 
@@ -39,7 +39,7 @@ pub struct UpgradedStream {
 }
 
 impl Upstream {
-    /// Sends a request with `Upgrade` on a connection of its own, always HTTP/1.1.
+    /// Sends a request with `Upgrade` on its own connection, always HTTP/1.1.
     ///
     /// `Connection: upgrade` is added here; the `Upgrade` header and those that belong to it
     /// (`Sec-WebSocket-*`, `X-Stream-Protocol-Version`) are the caller's.
@@ -118,7 +118,7 @@ fn failed(error: hyper::Error) -> SendError {
 }
 
 impl UpgradedStream {
-    /// The bytes, both ways.
+    /// The bytes in both directions.
     pub const fn io(&mut self) -> &mut TokioIo<Upgraded> {
         &mut self.io
     }

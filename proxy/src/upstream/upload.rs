@@ -13,22 +13,22 @@ use http_body::Body;
 
 use super::{error::BoxError, request::RequestBody};
 
-/// Data up to this size goes to the connection at once, without waiting for a window first: an object of usual size
-/// then leaves in the same packet as its head. Bounds what waits there for the window per stream.
+/// Data up to this size is passed to the connection at once, without waiting for a window: an object of usual size then leaves in the same
+/// packet as its head. Also bounds the data that waits there for the window, per stream.
 const UNASKED: usize = 16 << 10;
 
 /// How an upload ended.
 #[derive(Debug)]
 pub(super) enum Uploaded {
-    /// All of it went to the connection.
+    /// The connection has taken all of it.
     Complete,
-    /// The stream takes no more: answered early, reset or broken. The response side knows why.
+    /// The stream takes no more: answered early, reset or broken. The response side has the reason.
     Stopped,
     /// The client's body failed; the stream has been reset.
     Failed(BoxError),
 }
 
-/// A body, the stream it goes to, and what is between them.
+/// A body, its stream, and the data between them.
 #[derive(Debug)]
 pub(super) struct Upload {
     body: Box<RequestBody>,
@@ -47,7 +47,7 @@ impl Upload {
         }
     }
 
-    /// The body, for another attempt.
+    /// Returns the body, for another attempt.
     pub(super) fn into_body(self) -> Box<RequestBody> {
         self.body
     }
@@ -91,7 +91,7 @@ impl Upload {
         data.len() <= self.unasked
     }
 
-    /// Sends as much of what waits as the window has room for. `None`: the stream is over.
+    /// Sends as much waiting data as the window allows. Returns `None` if the stream has ended.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
         self.stream.reserve_capacity(self.waiting.len());
         let mut room = self.stream.capacity();

@@ -1,4 +1,4 @@
-//! Whether a write may still be carried out once nobody waits for its answer any more, and until when.
+//! Whether, and until when, a write may still be carried out after the client stopped waiting for the response.
 //!
 //! Pure. `chain::tally` counts such writes, and `/status` shows them.
 
@@ -9,25 +9,25 @@ use tokio::time::Instant;
 
 use crate::upstream::SendError;
 
-/// An API server gives a request up after so long, whether or not it has noticed that its client is gone: the default of
-/// `--request-timeout`. (Its handlers allow 34 s to all writes but DELETECOLLECTION: `requestTimeoutUpperBound` in
-/// k8s.io/apiserver `pkg/endpoints/handlers/rest.go`.)
+/// An API server gives up a request after this time, even if it has not noticed that its client is gone: the default of
+/// `--request-timeout`. (Its handlers allow 34 s to all writes but DELETECOLLECTION: `requestTimeoutUpperBound` in k8s.io/apiserver
+/// `pkg/endpoints/handlers/rest.go`.)
 const LONGEST_REQUEST: Duration = Duration::from_secs(60);
 
 /// How a request ended at the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
-    /// It was carried out or refused, or the API server has never seen it.
+    /// The request was carried out or refused, or the API server has never received it.
     Finished,
-    /// The API server gives it up about now, but not what it has given to etcd: it answered with an error of its own (504
-    /// says that its patience ended, 500 may be one of etcd's), or its client went away, which it is told.
+    /// The API server gives up the request about now, but not the part that it has passed to etcd: it answered with an error of its own
+    /// (504 for a timeout, 500 possibly for an error of etcd), or its client went away, which it notices.
     GivenUp,
-    /// It came to no answer, and the API server need not know that nobody waits for it.
+    /// There was no response, and the API server may not know that the client has stopped waiting.
     CutOff,
 }
 
 impl WriteOutcome {
-    /// By what came of sending it.
+    /// Derives the outcome from the result of sending.
     pub(crate) fn of<B>(result: &Result<Response<B>, SendError>) -> Self {
         match result {
             Ok(response) => Self::of_status(response.status()),
@@ -35,7 +35,7 @@ impl WriteOutcome {
         }
     }
 
-    /// By the status of the answer.
+    /// Derives the outcome from the status of the response.
     pub(crate) fn of_status(status: StatusCode) -> Self {
         if status.is_server_error() {
             Self::GivenUp
@@ -44,7 +44,7 @@ impl WriteOutcome {
         }
     }
 
-    /// By why there is no answer.
+    /// Derives the outcome from the error that replaced the response.
     pub(crate) fn of_error(error: &SendError) -> Self {
         match error {
             SendError::RequestBody { .. } => Self::GivenUp,
@@ -53,7 +53,7 @@ impl WriteOutcome {
         }
     }
 
-    /// When the API server has given it up; `None`: there is nothing to give up.
+    /// When the API server has given up the request; `None` if there is nothing to give up.
     pub(crate) fn given_up(self, sent: Instant, ended: Instant) -> Option<Instant> {
         match self {
             Self::Finished => None,

@@ -24,7 +24,7 @@ fn found(destination: &Destination) -> (Way, bool, String, u16, String) {
     )
 }
 
-/// Method, target, endpoint header, and where that goes: way, TLS, host, port, path.
+/// Method, target, endpoint header, and the expected destination: way, TLS, host, port, path.
 type Case = (
     &'static str,
     &'static str,
@@ -206,7 +206,7 @@ fn odd_spellings_of_address_are_refused() {
 proptest! {
     #[test]
     fn hosts_have_one_reading(host in "[0-9a-fxX.:\\[\\]%@-]{0,20}") {
-        // What comes out means the same when it is read again, and is either an address or no number in any reading.
+        // A canonical spelling keeps its meaning when it is parsed again, and is either an address or no number for any parser.
         if let Ok(name) = server_name(&host) {
             let text = name.to_str().into_owned();
             match text.parse::<IpAddr>() {

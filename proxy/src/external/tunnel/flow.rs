@@ -1,4 +1,4 @@
-//! What passes through a tunnel, seen at the target's side: how much, when last, and how it ended.
+//! Observes a tunnel's traffic at the target's side: how much, when last, and how it ended.
 
 use std::cell::Cell;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::observe::record::Record;
 
-/// What is known of a tunnel.
+/// The observed traffic of a tunnel.
 pub(super) struct Flow {
     record: Rc<Record>,
     last: Cell<Instant>,
@@ -37,7 +37,7 @@ impl Flow {
         self.last.get()
     }
 
-    /// One side has ended.
+    /// Whether one side has ended.
     pub(super) fn is_half_closed(&self) -> bool {
         self.is_half_closed.get()
     }
@@ -47,7 +47,7 @@ impl Flow {
         self.half_closed.notified().await;
     }
 
-    /// The target's side has failed.
+    /// Whether the target's side has failed.
     pub(super) fn is_broken(&self) -> bool {
         self.is_broken.get()
     }
@@ -118,7 +118,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // The client has ended.
+        // The client's side has ended.
         this.flow.end();
         Pin::new(&mut this.stream).poll_shutdown(cx)
     }

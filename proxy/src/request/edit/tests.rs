@@ -18,7 +18,7 @@ fn shard() -> Vec<RequestEdit> {
     vec![RequestEdit::AndLabelSelector("shard=a".into())]
 }
 
-/// The label selector that the API server would read.
+/// The label selector that the API server would read from the edited query.
 fn selector(target: &str) -> String {
     let edited = apply_to(target, "GET", shard()).unwrap().unwrap();
     let query = edited.split_once('?').unwrap().1.to_owned();
@@ -197,7 +197,7 @@ fn parameter_that_api_server_does_not_read_is_plugins_mistake() {
     }
 }
 
-/// An eviction deletes by the options of its body; of its query the API server reads those of a create.
+/// An eviction deletes by the options of its body; of its query the API server reads a create's options only.
 #[test]
 fn delete_options_in_the_query_of_an_eviction_are_the_plugins_mistake() {
     let eviction = "/api/v1/namespaces/n/pods/p/eviction";
