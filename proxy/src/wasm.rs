@@ -1,12 +1,12 @@
 //! The plugin host: loads WebAssembly components, and runs them under limits.
 //!
-//! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the
-//! cache, checks the world, and resolves imports and exports once: a [`Plugin`], shared by all threads.
-//! [`Instance::start`] makes an instance for one thread and one entry and configures it. Then the chain calls it, request
-//! after request. A [`Fault`] costs that instance: it is dropped, and a fresh one is started from the same plugin. What
-//! must survive that, and a reload, lives in the entry's [`EntryState`].
+//! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the cache, checks the
+//! world, and resolves imports and exports once. The result is a [`Plugin`], shared by all threads. [`Instance::start`] creates an instance
+//! for one thread and one entry and configures it. Then the chain calls it, request after request. After a [`Fault`] the instance is
+//! dropped, and a fresh one is started from the same plugin. State that must survive a fault or a reload lives in the entry's
+//! [`EntryState`].
 //!
-//! Leaves to the chain: which entry sees which request, what follows from a fault, what an edit does.
+//! Leaves to the chain: which entry sees which request, the consequences of a fault, the effect of an edit.
 
 mod artifact;
 mod bindings;
@@ -48,5 +48,5 @@ pub use plugin_log::{Level, LogLine, PluginLog};
 pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 
-/// Largest plugin. A ConfigMap holds 1 MiB; a Rust plugin has some 100 KiB, one that brings a script engine some MiB.
+/// Maximum size of a plugin. A `ConfigMap` holds 1 MiB; a Rust plugin has some 100 KiB, one with a script engine some MiB.
 pub const MAX_WASM_BYTES: usize = 16 * 1024 * 1024;

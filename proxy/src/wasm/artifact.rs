@@ -1,36 +1,36 @@
-//! From compiled code to a component: the one place of the project that needs `unsafe`.
+//! Turns compiled code into a component: the one place of the project that needs `unsafe`.
 //!
-//! wasmtime trusts a compiled artifact blindly: it is machine code. So this file takes only an [`Artifact`], and nothing
-//! makes one but our own compiler (`compile.rs`) and our cache after it has checked its seal (`cache.rs`).
+//! wasmtime trusts a compiled artifact blindly, because it is machine code. So this file accepts only an [`Artifact`], which only our own
+//! compiler (`compile.rs`) and our cache (`cache.rs`, after it has checked the seal) create.
 
 use wasmtime::component::Component;
 
-/// Machine code of a component, made by our own compiler and by nobody else.
+/// Machine code of a component, made by our own compiler only.
 ///
-/// The field is private to this module and its makers are named for what they promise, so that a reader can check each
-/// of their two callers.
+/// The field is private to this module and its constructors are named for their guarantees, so that a reader can check the single caller of
+/// each.
 pub(crate) struct Artifact(Vec<u8>);
 
 impl Artifact {
-    /// What `precompile_component` has just returned, in this process or in a child that this process started.
+    /// Bytes that `precompile_component` has just returned, in this process or in a child that this process started.
     pub(crate) const fn just_compiled(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// What came back from the cache with a seal that only we can make.
+    /// Bytes from the cache with a valid seal, which only this user's sidecars can make.
     pub(crate) const fn seal_verified(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, to be stored.
+    /// The bytes, for storing.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Loads it.
+    /// Loads the component.
     ///
     /// # Errors
-    /// When it was made for another version or configuration of the engine.
+    /// The artifact was made for another version or configuration of the engine.
     #[expect(unsafe_code, reason = "wasmtime's only way to load a compiled component; see SAFETY")]
     pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
         // SAFETY: `deserialize` asks that the bytes come from `precompile_component` (or `serialize`) unmodified. They do:

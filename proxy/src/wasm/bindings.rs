@@ -1,5 +1,5 @@
-//! Generated bindings, one module for each version of the plugin interface. Nothing is written by hand here; the host's
-//! side of a version lives in the file of that version (`v0_1.rs`).
+//! Generated bindings, one module for each version of the plugin interface. No code here is written by hand; the host's implementation of a
+//! version is in the file of that version (`v0_1.rs`).
 #![allow(
     missing_docs,
     clippy::too_many_lines,

@@ -1,8 +1,7 @@
-//! The compile cache: artifacts on disk, named by the plugin's digest and the engine's compatibility hash, and sealed.
+//! The compile cache: sealed artifacts on disk, named by the plugin's digest and the engine's compatibility hash.
 //!
-//! Guarantees: what [`Cache::read`] returns was written by a process that could read our key file, unchanged. A file
-//! that was damaged, forged, renamed or sealed with another key is reported as [`Lookup::Refused`] and never used.
-//! Leaves compiling to `compile.rs`.
+//! Guarantees: an artifact that [`Cache::read`] returns was written, unchanged, by a process that could read our key file. A file that was
+//! damaged, forged, renamed or sealed with another key is reported as [`Lookup::Refused`] and never used. Leaves compiling to `compile.rs`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,37 +16,36 @@ use super::error::Error;
 
 /// Name of the key file inside the cache.
 const KEY_FILE: &str = "seal.key";
-/// Bytes of the key: the output size of SHA-256.
+/// Length of the key in bytes: the output size of SHA-256.
 const KEY_BYTES: usize = 32;
-/// Bytes of a seal.
+/// Length of a seal in bytes.
 const SEAL_BYTES: usize = 32;
-/// Ending of an artifact's file.
+/// File name extension of artifacts.
 const SUFFIX: &str = "cwasm";
-/// Artifacts kept; the longest unused go first. Two generations of a chain with many plugins fit.
+/// Maximum number of artifacts; the longest unused are removed first. Two generations of a chain with many plugins fit.
 const MAX_ARTIFACTS: usize = 32;
-/// A compiled artifact is about four times its source; more than this is not read back.
+/// Maximum size of an artifact that is read back. An artifact is about four times as large as its source.
 pub(crate) const MAX_ARTIFACT_BYTES: u64 = 128 * 1024 * 1024;
 
-/// A directory with sealed artifacts.
 pub(crate) struct Cache {
     directory: PathBuf,
     key: hmac::Key,
 }
 
-/// What the cache knows of a plugin.
+/// Result of a lookup.
 pub(crate) enum Lookup {
     Hit(Artifact),
-    /// Never seen, or for another engine.
+    /// The artifact is not in the cache, or was made for another engine.
     Miss,
-    /// There is a file, but we did not make it.
+    /// There is a file, but its seal is not ours.
     Refused(String),
 }
 
 impl Cache {
-    /// Opens the cache, and makes it (mode 0700, with a fresh key) if it is not there.
+    /// Opens the cache. Creates it (mode 0700, with a fresh key) if it does not exist.
     ///
     /// # Errors
-    /// When others may write to the directory or read its key, or the file system refuses.
+    /// Other users may write to the directory or read its key, or a file operation fails.
     pub(crate) fn open(directory: &Path) -> Result<Self, Error> {
         DirBuilder::new()
             .recursive(true)
@@ -62,12 +60,12 @@ impl Cache {
         })
     }
 
-    /// Whether there is a file for it; its seal is not checked.
+    /// Whether there is a file with this name; does not check its seal.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
-    /// Bytes of its file; 0 if there is none.
+    /// Size of the file in bytes; 0 if there is none.
     pub(crate) fn size(&self, name: &str) -> usize {
         let file = fs::metadata(self.path(name));
         file.map_or(0, |file| usize::try_from(file.len()).unwrap_or(usize::MAX))
@@ -87,20 +85,20 @@ impl Cache {
         if constant_time::verify_slices_are_equal(self.seal(name, artifact).as_ref(), seal).is_err() {
             return Lookup::Refused("its seal does not fit: it was damaged, or made by somebody else".into());
         }
-        // Marks it as used for `prune`; an artifact that can't be marked still works.
+        // The modification time marks the artifact as used for `prune`; an artifact that cannot be marked still works.
         let _ = File::options()
             .append(true)
             .open(&path)
             .and_then(|file| file.set_modified(SystemTime::now()));
-        // In place: a copy would be there beside it.
+        // Done in place to avoid a second copy.
         bytes.drain(..SEAL_BYTES);
         Lookup::Hit(Artifact::seal_verified(bytes))
     }
 
-    /// Stores an artifact: written aside, then renamed, so that a reader sees all of it or nothing.
+    /// Stores an artifact. It is written under another name and then renamed, so that a reader sees all of it or nothing.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// A file operation fails.
     pub(crate) fn write(&self, name: &str, artifact: &Artifact) -> Result<(), Error> {
         let path = self.path(name);
         let aside = self.directory.join(format!(".{name}.{}", random_hex()?));
@@ -119,13 +117,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Forgets an artifact that can't be used.
+    /// Removes an artifact that is unusable.
     pub(crate) fn remove(&self, name: &str) {
-        // If it can't be removed it is refused again next time, which is safe.
+        // An artifact that cannot be removed is refused again next time, which is safe.
         let _ = fs::remove_file(self.path(name));
     }
 
-    /// Covers the name (digest of the source, engine) and the code, so that no artifact can pass for another.
+    /// The seal covers the name (digest of the source, engine) and the code, so that no artifact can pass for another.
     fn seal(&self, name: &str, artifact: &[u8]) -> hmac::Tag {
         let mut seal = hmac::Context::with_key(&self.key);
         seal.update(name.as_bytes());
@@ -138,7 +136,7 @@ impl Cache {
         self.directory.join(format!("{name}.{SUFFIX}"))
     }
 
-    /// Removes the longest unused artifacts above [`MAX_ARTIFACTS`]. Best effort: a cache that is too large works.
+    /// Removes the longest unused artifacts above [`MAX_ARTIFACTS`]. Best effort: a cache that is too large still works.
     fn prune(&self) {
         let Ok(files) = fs::read_dir(&self.directory) else {
             return;
@@ -156,8 +154,8 @@ impl Cache {
     }
 }
 
-/// Reads the key, or makes one if there is none. Two processes that start at once agree: the key is written aside and
-/// linked into place, which only one of them can do.
+/// Reads the key, or creates one if there is none. Two processes that start at once end up with the same key: it is written under another
+/// name and linked into place, which only one of them can do.
 fn read_or_make_key(directory: &Path) -> Result<[u8; KEY_BYTES], Error> {
     let path = directory.join(KEY_FILE);
     if !path.exists() {
@@ -184,10 +182,10 @@ fn read_or_make_key(directory: &Path) -> Result<[u8; KEY_BYTES], Error> {
     })
 }
 
-/// Refuses a file that belongs to somebody else, or whose mode has one of `forbidden`.
+/// Refuses a file that belongs to another user, or whose mode has one of the bits in `forbidden`.
 fn check_private(path: &Path, forbidden: u32, reason: &str) -> Result<(), Error> {
     let file = fs::symlink_metadata(path).map_err(|source| io_error(path, source))?;
-    // The owner of our own entry in /proc is the effective user; std has no geteuid.
+    // The owner of this process's entry in /proc is the effective user; std has no geteuid.
     let own = fs::metadata("/proc/self").map_err(|source| io_error(Path::new("/proc/self"), source))?;
     let refuse = |reason: String| Error::CacheDirectory {
         path: path.to_owned(),

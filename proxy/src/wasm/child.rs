@@ -1,8 +1,8 @@
-//! The compiler in a process of its own: what the parent does with it, and what the child does ([`compile_child_main`]).
+//! Compiles in a child process: the parent's side, and the child's side ([`compile_child_main`]).
 //!
-//! Compiling takes tens of megabytes, and a hostile plugin could ask for more or meet a bug of the compiler. So it happens
-//! in a child of the same binary with limits that the child puts on itself; the serving process only waits, with a
-//! deadline. Leaves caching and loading to `compile.rs`. Why: docs/adr/0005-compile-in-a-child.md, docs/adr/0031-memory.md.
+//! Compiling takes tens of megabytes, and a hostile plugin could require more or trigger a bug in the compiler. So it happens in a child of
+//! the same binary, which limits itself; the serving process only waits, with a deadline. Leaves caching and loading to `compile.rs`. Why:
+//! docs/adr/0005-compile-in-a-child.md, docs/adr/0031-memory.md.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,52 +20,51 @@ use super::cache::MAX_ARTIFACT_BYTES;
 use super::engine::wasmtime_engine;
 use super::memory::CompilerShare;
 
-/// The argument that makes the sidecar's binary a compiler.
+/// Argument that makes the sidecar's binary run as the compiler.
 pub const COMPILE_ARGUMENT: &str = "compile";
 
-/// The argument after it, with a number behind `=`: bytes of memory that the compiler may take.
+/// Second argument, followed by `=` and a number: the memory that the compiler may use, in bytes.
 pub const MEMORY_ARGUMENT: &str = "--memory-bytes";
 
-/// How long a compile may take. The largest plugin allowed needs some seconds on a whole core; a sidecar often has a tenth
-/// of one.
+/// Time limit of a compile. The largest allowed plugin needs some seconds on a whole core; a sidecar often has a tenth of one.
 pub(crate) const COMPILE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Address space of the child. The largest plugin allowed compiles within it; the limit turns a compiler that runs wild into
-/// an error message before the kernel looks for a victim in the pod.
+/// Limit of the child's address space. The largest allowed plugin compiles within it. With the limit, a runaway compiler ends with an error
+/// message before the kernel kills a process in the pod.
 const MAX_CHILD_ADDRESS_SPACE: u64 = 2 * 1024 * 1024 * 1024;
 
-/// Less than this is too little for any plugin, and maybe for the process itself.
+/// Minimum: less is too little for any plugin, and maybe for the process itself.
 const MIN_CHILD_MEMORY: usize = 8 * 1024 * 1024;
 
-/// Keeps the allocator of the child from mapping a gigabyte in advance, and whole pages of its own: [`Resource::DATA`] counts what is
-/// mapped for writing.
+/// Keeps the child's allocator from mapping a gigabyte in advance, and from mapping whole pages of its own: [`Resource::DATA`] counts
+/// everything that is mapped for writing.
 const MAP_AS_NEEDED: [(&str, &str); 2] = [
     ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
     ("MIMALLOC_PAGE_COMMIT_ON_DEMAND", "1"),
 ];
 
-/// What an allocation that fails leads to: Rust's message, an operating system's, and wasmtime's.
+/// Messages of a failed allocation: Rust's, the operating system's, and wasmtime's.
 const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "cannot allocate memory", "out of memory"];
 
-/// Where a process says how readily the kernel may end it, and that it may do so before all others.
+/// File that sets how readily the kernel kills the process, and the value that makes it the first candidate.
 const OOM_SCORE: (&str, &str) = ("/proc/self/oom_score_adj", "1000");
 
-/// Processor seconds of the child, in case nobody waits for it any more.
+/// Limit of the child's processor time in seconds, in case nobody waits for it any more.
 const MAX_CHILD_CPU_SECONDS: u64 = 60;
 
-/// Most of what the child says on stderr that is repeated.
+/// Maximum length of the child's stderr that is repeated in an error.
 const MAX_CHILD_MESSAGE_BYTES: u64 = 2 * 1024;
 
-/// How the child ended without an artifact.
+/// Why the child produced no artifact.
 pub(crate) enum Failure {
-    /// It could not be started, or ended with an error; the text says what.
+    /// It could not be started, or ended with the error in the text.
     Refused(String),
     Deadline,
-    /// It needed more memory than it was given.
+    /// It needed more memory than its limit.
     Memory {
-        /// What it was given.
+        /// The limit.
         limit_bytes: usize,
-        /// It may be given more another time.
+        /// Whether the limit may be higher another time.
         is_contended: bool,
     },
 }
@@ -79,11 +78,11 @@ impl Failure {
     }
 }
 
-/// Compiles in a child. Blocks up to `deadline`, and leaves no child behind. `share`: memory that the child may take; `None`: there is
-/// no limit but that of its address space.
+/// Compiles in a child. Blocks up to `deadline`, and leaves no child behind. `share` is the memory that the child may use; `None` sets no
+/// limit besides that of its address space.
 ///
-/// Assumption: `program` is this binary, which starts no processes of its own (one that inherited the pipes would keep the
-/// readers waiting).
+/// Assumption: `program` is this binary, which starts no processes of its own (a process that inherited the pipes would keep the readers
+/// waiting).
 pub(crate) fn compile(
     program: &Path,
     wasm: &[u8],
@@ -113,7 +112,7 @@ fn start(program: &Path, share: Option<&CompilerShare>) -> io::Result<Child> {
     let mut command = Command::new(program);
     command
         .arg(COMPILE_ARGUMENT)
-        // The child needs nothing of what we know: no tokens, no addresses.
+        // The child gets none of our environment: no tokens, no addresses.
         .env_clear()
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -129,10 +128,10 @@ fn artifact_limit(share: &CompilerShare) -> u64 {
     MAX_ARTIFACT_BYTES.min(share.artifact_bytes() as u64)
 }
 
-/// What the child wrote.
+/// The child's output.
 struct Said {
     artifact: Vec<u8>,
-    /// Whether there was more than it may be.
+    /// Whether the output exceeded its limit.
     cut: bool,
     message: String,
 }
@@ -144,14 +143,14 @@ impl Said {
     }
 }
 
-/// Feeds the child and collects what it says, until it has closed both its outputs. At `end` it is killed, which closes
-/// them. `limit`: largest artifact.
+/// Feeds the child and collects its output, until it has closed stdout and stderr. At `end` it is killed, which closes them. `limit` is the
+/// maximum size of an artifact.
 fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> Said {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         let (closed, all_closed) = mpsc::sync_channel::<()>(1);
         scope.spawn(move || {
-            // A child that refuses early closes its end; what it says then is the better message.
+            // A child that refuses early closes its stdin; its own message is then the better error.
             let _ = stdin.map(|mut stdin| stdin.write_all(wasm));
         });
         let message = {
@@ -159,7 +158,7 @@ fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> Said {
             scope.spawn(move || (read_bounded(stderr, MAX_CHILD_MESSAGE_BYTES), drop(closed)).0)
         };
         let artifact = scope.spawn(move || (read_bounded(stdout, limit), drop(closed)).0);
-        // Nothing is sent: it disconnects when both readers are done.
+        // Nothing is sent on the channel: it disconnects when both readers are done.
         let left = end.saturating_duration_since(Instant::now());
         if all_closed.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
             let _ = child.kill();
@@ -174,25 +173,25 @@ fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> Said {
     })
 }
 
-/// Reads up to `limit` bytes, and tells whether there were more. Dropping the pipe stops a writer that goes on.
+/// Reads up to `limit` bytes, and returns whether there were more. Dropping the pipe stops a writer that goes on.
 fn read_bounded(pipe: Option<impl Read>, limit: u64) -> (Vec<u8>, bool) {
     let mut bytes = Vec::new();
     let Some(pipe) = pipe else { return (bytes, false) };
-    // A read error means that the child is gone, and its status tells more.
+    // A read error means that the child is gone, and its exit status says more.
     let _ = pipe.take(limit + 1).read_to_end(&mut bytes);
     let cut = bytes.len() as u64 > limit;
     bytes.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     (bytes, cut)
 }
 
-/// The child's status, or none if it had to be killed because `end` has come.
+/// The child's exit status; `None` if it had to be killed at `end`.
 ///
-/// It has closed its outputs and is about to exit: std can wait for a process for ever or not at all, so this looks again
-/// every few milliseconds.
+/// The child has closed its outputs and is about to exit. std can wait for a process forever or not at all, so this polls every few
+/// milliseconds.
 fn wait_until(child: &mut Child, end: Instant) -> Option<ExitStatus> {
     loop {
         if let Ok(Some(status)) = child.try_wait() {
-            // A kill at the deadline counts as the deadline, whatever the status says.
+            // A kill at the deadline counts as the deadline, whatever the exit status is.
             return (Instant::now() < end).then_some(status);
         }
         if Instant::now() >= end {
@@ -204,7 +203,7 @@ fn wait_until(child: &mut Child, end: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// What a person should know of a child that failed.
+/// Describes a failed child for users.
 fn describe(status: ExitStatus, message: &str) -> String {
     match (status.signal(), message) {
         (Some(signal), "") => format!("the compiler was killed by signal {signal} (out of memory or processor time?)"),
@@ -215,16 +214,16 @@ fn describe(status: ExitStatus, message: &str) -> String {
     }
 }
 
-/// The child: limits itself, reads a component from stdin, writes the artifact to stdout.
+/// Main function of the child: limits itself, reads a component from stdin, writes the artifact to stdout.
 ///
-/// `main` calls this for `ctrlmesh-proxy compile`. What is wrong is said on stderr, and the exit code is 1. `memory_bytes`: what
-/// [`MEMORY_ARGUMENT`] says.
+/// `main` calls this for `ctrlmesh-proxy compile`. Errors are written to stderr, and the exit code is 1. `memory_bytes` is the value of
+/// [`MEMORY_ARGUMENT`].
 #[must_use]
 pub fn compile_child_main(memory_bytes: Option<u64>) -> ExitCode {
     match compile_stdin(memory_bytes) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // A parent that is gone can't read it, and nobody else would.
+            // If the parent is gone, nobody can read the message.
             let _ = writeln!(io::stderr(), "{message}");
             ExitCode::FAILURE
         }
@@ -254,14 +253,15 @@ fn compile_stdin(memory_bytes: Option<u64>) -> Result<(), String> {
         .map_err(|error| format!("stdout: {error}"))
 }
 
-/// Bounds this process. All of these can only be lowered, so a compiler that goes wrong can't undo them.
+/// Limits this process. All of these limits can only be lowered, so a faulty compiler cannot undo them.
 fn limit_self(memory_bytes: Option<u64>) -> io::Result<()> {
-    // If the kernel has to end a process of this container nevertheless, it is to be this one. Where that can't be said it chooses.
+    // If the kernel still has to kill a process of this container, it should be this one. If the file cannot be written, the kernel
+    // chooses.
     let _ = fs::write(OOM_SCORE.0, OOM_SCORE.1);
     if let Some(bytes) = memory_bytes {
         Resource::DATA.set(bytes, bytes)?;
     }
-    // No memory image is left behind, and it writes to its pipes and to nothing else.
+    // The child leaves no core dump behind, and writes to nothing but its pipes.
     Resource::CORE.set(0, 0)?;
     Resource::AS.set(MAX_CHILD_ADDRESS_SPACE, MAX_CHILD_ADDRESS_SPACE)?;
     Resource::CPU.set(MAX_CHILD_CPU_SECONDS, MAX_CHILD_CPU_SECONDS)?;

@@ -1,10 +1,10 @@
-//! The time that plugins and their state see: the system's, or one that a test moves by hand.
+//! The clock that plugins and their state use: the system's, or one that a test moves by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A wall clock and a clock for measuring.
+/// A wall clock and a monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -20,20 +20,20 @@ impl Clock {
         Self(Source::System { start: Instant::now() })
     }
 
-    /// A clock that stands still until [`Clock::advance`]; both clocks start at 0. Clones share it.
+    /// A clock that stands still until [`Clock::advance`]; both times start at 0. Clones share it.
     #[must_use]
     pub fn manual() -> Self {
         Self(Source::Manual(Arc::default()))
     }
 
-    /// Moves a manual clock on; no effect on the system's.
+    /// Advances a manual clock; has no effect on the system's.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(nanoseconds) = &self.0 {
             nanoseconds.fetch_add(saturating_ns(by), Ordering::SeqCst);
         }
     }
 
-    /// Since 1970-01-01T00:00:00Z.
+    /// Time since 1970-01-01T00:00:00Z.
     pub(crate) fn since_epoch(&self) -> Duration {
         match &self.0 {
             // A clock set before 1970 reads as 1970.
@@ -42,7 +42,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since the clock was made; never goes back.
+    /// Nanoseconds since the clock was created; never goes back.
     pub(crate) fn monotonic_ns(&self) -> u64 {
         match &self.0 {
             Source::System { start } => saturating_ns(start.elapsed()),

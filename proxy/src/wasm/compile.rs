@@ -1,4 +1,4 @@
-//! From bytes to a plugin: checks the format, asks the cache, compiles if needed, checks the world.
+//! Turns the bytes of a component into a plugin: checks the format, looks into the cache, compiles if needed, checks the world.
 //!
 //! Blocking and slow (tens of milliseconds and more): never call it on a worker thread. Leaves the seals to `cache.rs`, the
 //! child to `child.rs`, the world to `world.rs`.
@@ -21,16 +21,16 @@ use super::error::Error;
 use super::memory::Charge;
 use super::plugin::Plugin;
 
-/// Where the compiler runs.
+/// The process in which the compiler runs.
 #[derive(Debug, Clone)]
 pub enum CompileMode {
-    /// In a child process with limits: for whoever serves traffic.
+    /// A child process with limits, for processes that serve traffic.
     Child {
         /// This binary, or one that calls [`child::compile_child_main`] when its first argument is
         /// [`child::COMPILE_ARGUMENT`]; the second may be [`child::MEMORY_ARGUMENT`].
         program: PathBuf,
     },
-    /// In this process: for tests and for tools that compile what their user has just built.
+    /// This process, for tests and for tools that compile what their user has just built.
     InProcess,
 }
 
@@ -41,10 +41,10 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler with a cache in `cache` (made with mode 0700 if it is not there), or with none.
+    /// A compiler with a cache in `cache` (created with mode 0700 if it does not exist), or without one.
     ///
     /// # Errors
-    /// When the cache directory can't be used, above all when others may write to it.
+    /// The cache directory is unusable, above all because other users may write to it.
     pub fn new(mode: CompileMode, cache: Option<&Path>) -> Result<Self, Error> {
         let cache = cache.map(Cache::open).transpose()?;
         Ok(Self {
@@ -54,18 +54,17 @@ impl Compiler {
         })
     }
 
-    /// Compiles within `deadline` instead of a minute. Only for [`CompileMode::Child`]: nothing stops a compile in the own
-    /// process.
+    /// Sets another deadline than a minute. Only for [`CompileMode::Child`]: a compile in this process cannot be stopped.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Loads a plugin from the bytes of a component. Blocks; the same bytes again are cheap.
+    /// Loads a plugin from the bytes of a component. Blocks; loading the same bytes again is cheap.
     ///
     /// # Errors
-    /// [`Error`] says what is wrong with the bytes, and what to do about it.
+    /// [`Error`] says what is wrong with the bytes, and how to fix it.
     pub fn load(&self, engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, Error> {
         check_size(wasm)?;
         let digest = sha256(wasm);
@@ -79,8 +78,8 @@ impl Compiler {
         Ok(plugin)
     }
 
-    /// Whether [`Compiler::load`] of a plugin with this digest has nothing to compile: it is loaded, or in the cache. A cached
-    /// artifact may yet turn out to be damaged.
+    /// Whether [`Compiler::load`] of this plugin would compile nothing, because the plugin is loaded or in the cache. A cached artifact may
+    /// still turn out to be damaged.
     #[must_use]
     pub fn is_compiled(&self, engine: &Engine, plugin: &Digest) -> bool {
         let is_cached = || {
@@ -115,7 +114,7 @@ impl Compiler {
         let charge = code_charge(engine, artifact.bytes().len(), digest)?;
         let loaded = load(engine, &artifact, charge, digest)?;
         if let Err(error) = cache.write(&name, &artifact) {
-            // It works without, only the next start is slower.
+            // Loading works without the cache; only the next start is slower.
             warn!(%digest, %error, "failed to cache a compiled plugin");
         }
         Ok(loaded)
@@ -154,12 +153,12 @@ impl Compiler {
     }
 }
 
-/// Name of an artifact in the cache: of which plugin (SHA-256 in hex), for which engine.
+/// Name of an artifact in the cache, from the plugin's digest (SHA-256 in hex) and the engine.
 fn artifact_name(engine: &Engine, plugin: &str) -> String {
     format!("{plugin}-{}", engine::compatibility(engine.wasmtime()))
 }
 
-/// Room for an artifact of this size, and for the copy of it that is there while it is loaded.
+/// Reserves memory for an artifact of this size, and for the copy that exists while it is loaded.
 fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<Charge, Error> {
     let mut charge = engine.memory().account();
     let taken = charge.take(artifact_bytes.saturating_mul(2));
@@ -192,7 +191,7 @@ const fn check_size(wasm: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// The first eight bytes tell what it is: magic, version, and the layer that a component's preamble adds to a module's.
+/// The first eight bytes show the format: magic, version, and the layer that a component's preamble adds to a module's.
 fn check_format(wasm: &[u8], digest: &str) -> Result<(), Error> {
     let digest = || digest.to_owned();
     match wasm {

@@ -1,10 +1,10 @@
-//! When a call has taken too long: counted in epochs, and checked against the time that its thread has really run.
+//! Stops calls that take too long: counts epochs, and checks the time that the thread has really run.
 //!
-//! A sidecar shares its cores and is often throttled. A thread that waits 20 ms for a core while the epoch moves on would
-//! fail a plugin that needs 2 µs. So the deadline comes in two halves: when the first is over, the thread's processor time is
-//! noted; when the second is over, the call is stopped if the thread has run during it, else it gets another half. A guest
-//! that spins on a free core is stopped at its deadline; none gets more than [`MAX_STRETCH`] times as long. An ordinary call
-//! costs nothing of this: it returns before the first half is over.
+//! A sidecar shares its cores and is often throttled. If the epoch alone counted, a thread that waits 20 ms for a core would fail a plugin
+//! that needs 2 µs. So the deadline has two halves. When the first is over, the thread's processor time is noted. When the second is over,
+//! the call is stopped if the thread has run during it; otherwise it gets another half. A guest that spins on a free core is stopped at its
+//! deadline, and none gets more than [`MAX_STRETCH`] times as long. An ordinary call costs nothing of this, because it returns before the
+//! first half is over.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use wasmtime::UpdateDeadline;
 
 use super::ticker::TICK;
 
-/// A call may take at most so many times its deadline by the clock, however little its thread was scheduled.
+/// Maximum real time of a call as a multiple of its deadline, however little its thread was scheduled.
 const MAX_STRETCH: u32 = 10;
 
 /// The deadline of the running call.
@@ -28,15 +28,15 @@ pub(crate) struct Deadline {
 #[derive(Debug)]
 enum Stage {
     First,
-    /// With the thread's processor time at its start, if the kernel tells it.
+    /// The thread's processor time at the start of the half, if the kernel reports it.
     Second(Option<ThreadTime>),
 }
 
 impl Deadline {
-    /// The deadline of a call that starts now, and the epochs after which it has to be asked for the first time.
+    /// The deadline of a call that starts now, and the number of epochs until its first check.
     pub(crate) fn start(limit: Duration) -> (Self, u64) {
         let half = limit / 2;
-        // One more, because the current epoch is already under way.
+        // One more, because the current epoch is already partly over.
         let epochs = epochs(half).saturating_add(1);
         (
             Self {
@@ -48,11 +48,11 @@ impl Deadline {
         )
     }
 
-    /// The epochs that were allowed are over: go on or stop?
+    /// Decides whether the call continues when its epochs are over.
     pub(crate) fn ask(&mut self) -> UpdateDeadline {
         if let Stage::Second(start) = &self.stage {
             let has_run = start.as_ref().and_then(|start| start.try_elapsed().ok());
-            // Three quarters: the rest is what a free core does besides. No reading: the clock decides.
+            // Three quarters, because even a free core does other work too. Without a reading, real time decides.
             let is_over = has_run.is_none_or(|has_run| has_run >= self.half * 3 / 4);
             if is_over || self.extensions == 0 {
                 return UpdateDeadline::Interrupt;

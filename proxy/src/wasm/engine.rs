@@ -1,5 +1,4 @@
-//! The engine: one configuration for everything that compiles or runs plugins, and the ticker behind their
-//! deadlines.
+//! The engine: one configuration for compiling and running plugins, and the ticker behind their deadlines.
 //!
 //! Leaves compiling to `compile.rs` and calls to `instance.rs`. Why these settings: docs/adr/0003-wasmtime.md.
 
@@ -13,11 +12,11 @@ use super::memory::GuestMemory;
 use super::plugin::Plugin;
 use super::ticker::{CallFlag, Ticker};
 
-/// Stack of a guest. Rust guests keep their data stack in linear memory, so this holds frames only; and a worker thread
-/// (2 MiB by default) must have room for it and for the host function on top.
+/// Stack of a guest. Rust guests keep their data stack in linear memory, so this holds frames only. A worker thread's stack (2 MiB by
+/// default) must have room for it and for the host function on top.
 const MAX_GUEST_STACK_BYTES: usize = 256 * 1024;
 
-/// Frames in the text of a trap: enough to find the line, few enough for a log line.
+/// Maximum number of frames in the text of a trap: enough to find the line, few enough for a log line.
 const MAX_BACKTRACE_FRAMES: usize = 8;
 
 /// The engine of this process, and its epoch ticker.
@@ -25,20 +24,20 @@ pub struct Engine {
     wasmtime: wasmtime::Engine,
     ticker: Ticker,
     memory: GuestMemory,
-    /// What is loaded, so that entries (and generations) with the same bytes share one plugin.
+    /// The loaded plugins, so that entries (and generations) with the same bytes share one.
     loaded: Mutex<Vec<Weak<Plugin>>>,
 }
 
 impl Engine {
-    /// Makes the engine and starts its ticker. A process needs one. Plugins' memory has no limit but each instance's own.
+    /// Creates the engine and starts its ticker. A process needs one. The memory of plugins is limited for each instance, not in total.
     ///
     /// # Errors
-    /// When the processor or the kernel lacks something that the engine needs.
+    /// The processor or the kernel lacks a feature that the engine needs.
     pub fn new() -> Result<Arc<Self>, Error> {
         Self::with_memory(GuestMemory::unlimited())
     }
 
-    /// The same, with this memory for all plugins together.
+    /// Like [`Engine::new`], with a limit on the memory of all plugins together.
     ///
     /// # Errors
     /// As [`Engine::new`].
@@ -54,12 +53,12 @@ impl Engine {
         }))
     }
 
-    /// A flag with which one more instance tells that a call runs; none if deadlines are not kept any more.
+    /// A flag by which one more instance signals a running call; `None` if deadlines are not enforced any more.
     pub(crate) fn call_flag(&self) -> Option<CallFlag> {
         self.ticker.flag()
     }
 
-    /// What plugins may use, and do use.
+    /// Memory that plugins may use and do use.
     pub(crate) const fn memory(&self) -> &GuestMemory {
         &self.memory
     }
@@ -68,7 +67,7 @@ impl Engine {
         &self.wasmtime
     }
 
-    /// A plugin that somebody still holds.
+    /// The plugin, if it is still in use.
     pub(crate) fn loaded(&self, digest: &str) -> Option<Arc<Plugin>> {
         let loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         loaded
@@ -77,7 +76,7 @@ impl Engine {
             .find(|plugin| plugin.digest == digest)
     }
 
-    /// Remembers a plugin as long as somebody holds it.
+    /// Remembers a plugin as long as it is in use.
     pub(crate) fn remember(&self, plugin: &Arc<Plugin>) {
         let mut loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         loaded.retain(|known| known.strong_count() > 0);
@@ -85,7 +84,7 @@ impl Engine {
     }
 }
 
-/// Identifies what an engine of this build and configuration can run; part of a cached artifact's name.
+/// Identifies the artifacts that an engine of this build and configuration can run; part of a cached artifact's name.
 pub(crate) fn compatibility(engine: &wasmtime::Engine) -> String {
     let mut hasher = DigestHasher(digest::Context::new(&digest::SHA256));
     engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -93,8 +92,7 @@ pub(crate) fn compatibility(engine: &wasmtime::Engine) -> String {
     hex::encode(digest.as_ref().get(..8).unwrap_or_default())
 }
 
-/// Hashes with SHA-256: std's hashers promise nothing about being the same after an update, and the same build must find
-/// its artifacts again after a restart.
+/// Hashes with SHA-256. std's hashers may change with an update, but the same build must find its artifacts again after a restart.
 struct DigestHasher(digest::Context);
 
 impl Hasher for DigestHasher {
@@ -111,8 +109,8 @@ impl Hasher for DigestHasher {
     }
 }
 
-/// The wasmtime engine with our settings, for the compiler's child process too: an artifact runs only in an engine whose
-/// settings are the same.
+/// The wasmtime engine with our settings. The compiler's child process uses it too, because an artifact runs only in an engine with the
+/// same settings.
 pub(crate) fn wasmtime_engine() -> Result<wasmtime::Engine, Error> {
     wasmtime::Engine::new(&config()).map_err(|error| Error::Engine(format!("{error:#}")))
 }
@@ -124,13 +122,13 @@ fn config() -> wasmtime::Config {
     config.epoch_interruption(true);
     config.max_wasm_stack(MAX_GUEST_STACK_BYTES);
     config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(MAX_BACKTRACE_FRAMES));
-    // The same answer on every machine, and nothing that a plugin does not need.
+    // Results are the same on every machine, and features that plugins do not need are off.
     config.wasm_relaxed_simd(false);
     config.wasm_memory64(false);
     config.wasm_multi_memory(false);
     config.wasm_wide_arithmetic(false);
     config.wasm_tail_call(false);
-    // One core is enough for a compile off the request path, and bounds what it takes from the traffic.
+    // One core is enough for a compile off the request path, and limits what it takes from the traffic.
     config.parallel_compilation(false);
     config
 }

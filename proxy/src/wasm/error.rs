@@ -1,6 +1,6 @@
-//! What can go wrong with a plugin: before it runs ([`Error`]) and while it runs ([`Fault`]).
+//! Errors of a plugin: before it runs ([`Error`]) and while it runs ([`Fault`]).
 //!
-//! Leaves to others what follows from it: the chain keeps its last good generation, the entry follows its failure policy.
+//! Leaves the consequences to others: the chain keeps its last good generation, the entry follows its failure policy.
 
 use std::fmt;
 use std::io;
@@ -10,28 +10,28 @@ use std::time::Duration;
 use super::memory::OverBudget;
 use super::{MAX_WASM_BYTES, SUPPORTED_VERSIONS};
 
-/// Why a plugin could not be loaded. Nothing of it has run.
+/// Why a plugin could not be loaded. None of its code has run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The engine itself could not be made.
+    /// The engine itself could not be created.
     #[error("the WebAssembly engine could not be started: {0}")]
     Engine(String),
-    /// No bytes at all.
+    /// There are no bytes.
     #[error("the plugin is empty (0 bytes): was it written completely?")]
     Empty,
-    /// More bytes than a plugin may have.
+    /// The plugin exceeds the maximum size.
     #[error(
         "the plugin has {bytes} bytes, at most {MAX_WASM_BYTES} are allowed: build it with `--profile plugin` (optimised and stripped)"
     )]
     TooLarge { bytes: usize },
-    /// The bytes are something else.
+    /// The bytes are not WebAssembly.
     #[error("{digest} is not WebAssembly: it does not start with the magic bytes `\\0asm`")]
     NotWasm {
         /// Digest of the bytes.
         digest: String,
     },
-    /// A core module where a component is needed.
+    /// The bytes are a core module instead of a component.
     #[error(
         "{digest} is a core WebAssembly module, but a plugin is a component: build it with `cargo build --target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
     )]
@@ -39,27 +39,27 @@ pub enum Error {
         /// Digest of the bytes.
         digest: String,
     },
-    /// A component, but not of our world.
+    /// The component does not implement our world.
     #[error(
         "{digest} is not a ctrlmesh plugin: {missing}; a plugin implements the world `ctrlmesh:plugin/plugin` (see the crate ctrlmesh-sdk)"
     )]
     WrongWorld {
         /// Digest of the bytes.
         digest: String,
-        /// What is missing or has another type.
+        /// The export that is missing or has another type.
         missing: String,
     },
-    /// Built against a version of the interface that this host does not speak.
+    /// The plugin was built against an interface version that this host does not support.
     #[error(
         "{digest} was built against ctrlmesh:plugin@{version}, this sidecar supports {SUPPORTED_VERSIONS}: rebuild the plugin with a matching ctrlmesh-sdk, or update the sidecar"
     )]
     Version {
         /// Digest of the bytes.
         digest: String,
-        /// The version that it wants.
+        /// The version that the plugin needs.
         version: String,
     },
-    /// It wants what no plugin gets.
+    /// The plugin imports an interface that plugins do not get.
     #[error(
         "{digest} imports {import}, which a plugin is not given: remove what needs it (files, sockets and HTTP are not there)"
     )]
@@ -69,22 +69,22 @@ pub enum Error {
         /// Name of the interface.
         import: String,
     },
-    /// The compiler refused it, or died of it.
+    /// The compiler refused the plugin, or crashed.
     #[error("{digest} could not be compiled: {detail}")]
     Compile {
         /// Digest of the bytes.
         digest: String,
-        /// What the compiler said.
+        /// Output of the compiler.
         detail: String,
     },
-    /// Compiling took longer than it may.
+    /// Compiling took longer than allowed.
     #[error("{digest} could not be compiled within {} s: make the plugin smaller, or give the sidecar more CPU", limit.as_secs())]
     CompileDeadline {
         /// Digest of the bytes.
         digest: String,
         limit: Duration,
     },
-    /// The compiler needed more memory than it was given.
+    /// The compiler needed more memory than its limit.
     #[error(
         "{digest} could not be compiled within {} MiB, which is what the sidecar's memory limit leaves for that: make the plugin smaller, \
          or raise the container's memory limit (and --memory-limit, if it is set)",
@@ -93,20 +93,20 @@ pub enum Error {
     CompileMemory {
         /// Digest of the bytes.
         digest: String,
-        /// What the compiler was given.
+        /// The limit.
         limit_bytes: usize,
-        /// Other plugins had so much that it may be enough another time.
+        /// Whether the limit may be higher another time, because other plugins used much memory.
         is_contended: bool,
     },
-    /// There is no memory for its machine code.
+    /// There is no memory for the plugin's machine code.
     #[error("the machine code of {digest} needs {over}")]
     CodeMemory {
         /// Digest of the bytes.
         digest: String,
-        /// The budget that it exceeds.
+        /// The exceeded budget.
         over: OverBudget,
     },
-    /// The cache directory can't be used.
+    /// The cache directory is unusable.
     #[error("the compile cache {path} can't be used: {reason}")]
     CacheDirectory { path: PathBuf, reason: String },
     /// A file operation failed.
@@ -115,7 +115,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A closed set of words for metrics.
+    /// Error codes of a closed set, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ impl Error {
     }
 }
 
-/// Which call of which plugin failed.
+/// The plugin and the call that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// `sha256:<hex>` of the plugin.
@@ -156,7 +156,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The calls that a host makes.
+/// The calls that the host makes to a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
     Instantiate,
@@ -179,9 +179,9 @@ impl Phase {
     }
 }
 
-/// Why a call gave no answer that counts. The instance is spent: drop it and start a fresh one.
+/// Why a call returned no valid result. The instance is unusable: drop it and start a fresh one.
 ///
-/// [`Fault::Settings`] is the plugin's own word and no malfunction; everything else is.
+/// [`Fault::Settings`] is the plugin's own answer and no malfunction; all others are malfunctions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -189,32 +189,32 @@ pub enum Fault {
     #[error("{origin} trapped: {detail}")]
     Trap {
         origin: Box<Origin>,
-        /// The trap, and what the plugin wrote to stderr.
+        /// The trap, and the plugin's output to stderr.
         detail: String,
     },
     /// It did not return in time.
     #[error("{origin} did not return within {} ms", limit.as_millis())]
     Deadline { origin: Box<Origin>, limit: Duration },
-    /// It trapped after it was refused more memory.
+    /// It trapped after it was denied more memory by its own limit.
     #[error("{origin} needs more than the {limit_bytes} bytes of memory that its entry may have")]
     Memory { origin: Box<Origin>, limit_bytes: usize },
-    /// It trapped after it was refused memory that all plugins together may not have.
+    /// It trapped after it was denied memory by the limit of all plugins together.
     #[error("{origin} needs {over}")]
     ProcessMemory {
         origin: Box<Origin>,
-        /// The budget that it exceeds.
+        /// The exceeded budget.
         over: OverBudget,
     },
-    /// Its answer breaks a rule of the interface.
+    /// Its verdict violates a rule of the interface.
     #[error("{origin} gave an invalid answer: {what}")]
     Invalid { origin: Box<Origin>, what: String },
-    /// It refused its settings.
+    /// It rejected its settings.
     #[error("{origin} refused its settings: {message}")]
     Settings { origin: Box<Origin>, message: String },
 }
 
 impl Fault {
-    /// A closed set of words for metrics.
+    /// Codes of a closed set, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
-//! The plugins' own metrics for `/metrics`: `ctrlmesh_plugin_<name>` with the labels `entry` and `label`.
+//! Exports the plugins' own metrics to `/metrics`: `ctrlmesh_plugin_<name>` with the labels `entry` and `label`.
 //!
-//! Read at each scrape from the entries' state, so that an entry that goes takes its series with it.
+//! Read from the entries' state at each scrape, so that the series of an entry disappear with it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,12 +16,12 @@ use super::memory::GuestMemory;
 use super::series::SeriesValue;
 use super::state::StateStore;
 
-/// What plugins use of the process's memory, to be registered under the prefix `ctrlmesh`.
+/// Memory that plugins use, as metrics to be registered under the prefix `ctrlmesh`.
 #[derive(Debug)]
 pub struct MemorySeries(GuestMemory);
 
 impl MemorySeries {
-    /// Exports what is used of this memory.
+    /// Exports the usage of this memory.
     #[must_use]
     pub const fn new(memory: GuestMemory) -> Self {
         Self(memory)
@@ -67,7 +67,7 @@ impl PluginSeries {
         Self(states)
     }
 
-    /// All families by name. A name means one kind: where entries differ, the first entry's counts.
+    /// All families by name. A name has one kind: if entries differ, the first entry's counts.
     fn families(&self) -> BTreeMap<String, Samples> {
         let mut families: BTreeMap<String, Samples> = BTreeMap::new();
         let mut add = |family: String, entry: &str, label: Option<String>, value: SeriesValue| {
@@ -137,7 +137,7 @@ mod tests {
         states.entry("a").series().gauge("level", "", 0.5);
         states.entry("b").series().count("refused", "", 3);
         states.entry("b").series().count("level", "", 3);
-        // The host's own name.
+        // This name belongs to the host.
         states.entry("b").series().count("calls", "", 3);
         let mut registry = Registry::with_prefix("ctrlmesh");
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));

@@ -1,4 +1,4 @@
-//! Runs the bytes of a plugin in the production engine, without a sidecar: for the tests of who writes a plugin.
+//! Runs a plugin's bytes in the production engine, without a sidecar: for the tests of plugin authors.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,8 +10,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What differs from a sidecar: the clock stands still until the test moves it, compiling happens in this process, and no
-//! edit is applied: verdicts are what the chain would get.
+//! Differences from a sidecar: the clock stands still until the test moves it, compiling happens in this process, and no edit is applied:
+//! verdicts are returned as the chain would get them.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -29,23 +29,23 @@ use crate::wasm::{
 
 /// Deadline of a call: long enough for a busy build machine; a sidecar's default is 10 ms.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// A sidecar's default.
+/// Same as a sidecar's default.
 const MEMORY_BYTES: usize = 16 * 1024 * 1024;
-/// Plugins that stay loaded between tests.
+/// Number of plugins that stay loaded between tests.
 const RECENT_PLUGINS: usize = 16;
 
 /// Why a plugin does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum HarnessError {
-    /// A sidecar would refuse the bytes.
+    /// A sidecar would refuse the plugin's bytes.
     #[error(transparent)]
     Load(#[from] wasm::Error),
-    /// A sidecar would refuse the chain: the plugin failed in `configure`, or refused its settings.
+    /// A sidecar would refuse the chain: the plugin failed in `configure`, or rejected its settings.
     #[error(transparent)]
     Start(#[from] Fault),
 }
 
-/// A plugin that runs.
+/// A running plugin.
 pub struct Harness {
     engine: Arc<Engine>,
     plugin: Arc<Plugin>,
@@ -60,12 +60,12 @@ impl Harness {
     /// Loads the plugin and configures it with these settings (JSON).
     ///
     /// # Errors
-    /// When a sidecar would refuse the plugin or its settings.
+    /// A sidecar would refuse the plugin or its settings.
     pub fn new(wasm: &[u8], settings_json: &str) -> Result<Self, HarnessError> {
         Self::with_limits(wasm, settings_json, TIMEOUT, MEMORY_BYTES)
     }
 
-    /// As [`Harness::new`], with the limits of a chain entry.
+    /// Like [`Harness::new`], with the limits of a chain entry.
     ///
     /// # Errors
     /// As [`Harness::new`].
@@ -102,22 +102,22 @@ impl Harness {
         })
     }
 
-    /// What the plugin wants to see.
+    /// The requests and phases that the plugin wants to see.
     #[must_use]
     pub const fn subscription(&self) -> &Subscription {
         &self.subscription
     }
 
-    /// Asks for a verdict on a request, whatever the subscription says.
+    /// Calls the plugin for a verdict on a request, whatever the subscription says.
     ///
     /// # Errors
-    /// The plugin's fault. The next call meets a fresh instance, as in a sidecar.
+    /// The plugin's fault. The next call gets a fresh instance, as in a sidecar.
     pub fn request(&mut self, request: &Request) -> Result<RequestVerdict, Fault> {
         let view = Rc::new(request.view());
         self.call(|instance| instance.on_request(&view, false))
     }
 
-    /// Asks as for a watch that is open when a new chain comes into force: without effect on state, log and metrics.
+    /// Calls the plugin as for an open watch when a new chain comes into force: without effect on state, log and metrics.
     ///
     /// # Errors
     /// As [`Harness::request`].
@@ -126,7 +126,7 @@ impl Harness {
         self.call(|instance| instance.on_request(&view, true))
     }
 
-    /// Asks for a verdict on a response.
+    /// Calls the plugin for a verdict on a response.
     ///
     /// # Errors
     /// As [`Harness::request`].
@@ -135,7 +135,7 @@ impl Harness {
         self.call(|instance| instance.on_response(&request, &response))
     }
 
-    /// Tells how a request ended.
+    /// Reports to the plugin how a request ended.
     ///
     /// # Errors
     /// As [`Harness::request`].
@@ -144,21 +144,21 @@ impl Harness {
         self.call(|instance| instance.on_complete(&view, outcome))
     }
 
-    /// Starts a fresh instance, as after a reload: the plugin's own memory is gone, its state stays.
+    /// Starts a fresh instance, as after a reload: the plugin's own memory is lost, its state stays.
     ///
     /// # Errors
-    /// When the plugin fails in `configure`.
+    /// The plugin fails in `configure`.
     pub fn restart(&mut self) -> Result<(), Fault> {
         self.live = None;
         self.call(|_| Ok(()))
     }
 
-    /// Moves the clock on.
+    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
 
-    /// The last lines that the plugin has logged or printed.
+    /// The last lines that the plugin logged or printed.
     #[must_use]
     pub fn log(&self) -> Vec<LogLine> {
         self.state.log().recent()
@@ -199,7 +199,7 @@ fn engine() -> Result<Arc<Engine>, wasm::Error> {
     }
 }
 
-/// Compiles, one plugin at a time, and remembers the last ones: tests of one process mostly load the same few.
+/// Compiles one plugin at a time, and keeps the last ones: tests of one process mostly load the same few.
 fn load(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
     static RECENT: Mutex<VecDeque<Arc<Plugin>>> = Mutex::new(VecDeque::new());
     let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +212,7 @@ fn load(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
     Ok(plugin)
 }
 
-/// A request as the API server would see it.
+/// A request, parsed as an API server would.
 #[derive(Debug, Clone)]
 pub struct Request(RequestView);
 
@@ -228,7 +228,7 @@ pub fn get(target: &str) -> Request {
 /// A request to the API server with this method, path and query.
 ///
 /// # Panics
-/// When the target is no path that an API server understands; a test with a typo should stop there.
+/// The target is not a path that an API server understands; a test with a typo should stop there.
 #[must_use]
 #[expect(
     clippy::expect_used,
@@ -263,7 +263,7 @@ impl Request {
     /// Adds a header field.
     ///
     /// # Panics
-    /// When it is none.
+    /// Name or value are invalid.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         append(&mut self.0.headers, name, value);
@@ -273,20 +273,20 @@ impl Request {
     /// Sets the user agent.
     ///
     /// # Panics
-    /// When it can't be sent.
+    /// The value is invalid in a header.
     #[must_use]
     pub fn user_agent(self, agent: &str) -> Self {
         self.header("user-agent", agent)
     }
 
-    /// Changes anything else.
+    /// Changes any other property.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut RequestView)) -> Self {
         change(&mut self.0);
         self
     }
 
-    /// What a plugin is shown.
+    /// The view that a plugin gets.
     #[must_use]
     pub fn view(&self) -> RequestView {
         self.0.clone()
@@ -310,7 +310,7 @@ impl Response {
     /// Adds a header field.
     ///
     /// # Panics
-    /// When it is none.
+    /// Name or value are invalid.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         append(&mut self.0.headers, name, value);

@@ -1,5 +1,5 @@
-//! What the host keeps for one instance: the request in hand, its limits, what it prints. Version-neutral; the functions
-//! that a guest calls are in the file of each interface version (`v0_1.rs`) and in `wasi.rs`.
+//! The host's state for one instance: the current request, its limits, its printed output. Independent of the interface version; the
+//! functions that a guest calls are in the file of each version (`v0_1.rs`) and in `wasi.rs`.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::state::EntryState;
 use super::stdio::Stdio;
 use crate::plugin::view::{RequestView, ResponseView};
 
-/// Core instances in a component: its module, the shims of the component encoder, WASI's adapter.
+/// Maximum number of core instances in a component: its module, the shims of the component encoder, WASI's adapter.
 const MAX_CORE_INSTANCES: usize = 16;
-/// Linear memories in a component.
+/// Maximum number of linear memories in a component.
 const MAX_MEMORIES: usize = 4;
-/// Tables in a component.
+/// Maximum number of tables in a component.
 const MAX_TABLES: usize = 8;
-/// Elements of all tables together: function pointers; large Rust guests have some hundreds.
+/// Maximum number of elements in all tables together: function pointers; large Rust guests have some hundreds.
 const MAX_TABLE_ELEMENTS: usize = 10_000;
 
-/// Header fields whose value is a secret of the client or of its session. `sec-websocket-protocol` carries a bearer token
-/// where a browser can't set `authorization` (apiserver `pkg/authentication/request/websocket/protocol.go`).
+/// Header fields with a secret of the client or of its session. `sec-websocket-protocol` carries a bearer token where a browser cannot set
+/// `authorization` (apiserver `pkg/authentication/request/websocket/protocol.go`).
 const CREDENTIALS: [&str; 5] = [
     "authorization",
     "cookie",
@@ -31,34 +31,33 @@ const CREDENTIALS: [&str; 5] = [
     "set-cookie",
 ];
 
-/// Type of the handle of the request in hand. There is one at a time, so a handle needs no number and no table.
+/// Type of the handle of the current request. There is one at a time, so a handle needs no number and no table.
 #[expect(
     unreachable_pub,
     reason = "the generated bindings re-export it from a public module of a private one"
 )]
 pub struct RequestHandle;
-/// Type of the handle of the response in hand.
+/// Type of the handle of the current response.
 #[expect(unreachable_pub, reason = "as above")]
 pub struct ResponseHandle;
 
-/// The host's side of one instance.
 pub(crate) struct HostState {
     pub(crate) request: Option<Rc<RequestView>>,
     pub(crate) response: Option<Rc<ResponseView>>,
-    /// The call is a question only: state, log and metrics have no effect.
+    /// Whether the call is a recheck: state, log and metrics have no effect.
     pub(crate) recheck: bool,
-    /// The call is `on-request`, the only one in which places can be taken.
+    /// Whether the call is `on-request`, the only one in which places can be taken.
     pub(crate) may_hold: bool,
     pub(crate) entry: Arc<EntryState>,
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
     pub(crate) stdio: Stdio,
-    /// Handles of WASI that the guest holds.
+    /// Number of WASI handles that the guest holds.
     pub(crate) wasi_handles: u32,
 }
 
 impl HostState {
-    /// `memory_bytes`: linear memory that the instance may have. `charge`: its account with all plugins together.
+    /// `memory_bytes` limits the instance's linear memory. `charge` is its account in the memory of all plugins.
     pub(crate) fn new(entry: Arc<EntryState>, memory_bytes: usize, charge: Charge, deadline: Deadline) -> Self {
         Self {
             request: None,
@@ -96,7 +95,7 @@ impl HostState {
         Some(ctrlmesh_wire::Query::new(query).get(name)?.into_owned())
     }
 
-    /// Writes out what the guest has printed, unless this was only a question.
+    /// Logs the guest's printed output, unless the call was a recheck.
     pub(crate) fn end_call(&mut self) {
         self.request = None;
         self.response = None;
@@ -106,7 +105,7 @@ impl HostState {
         self.may_hold = false;
     }
 
-    /// By what the entry is known in a request's memory.
+    /// Identifies the entry in a request's memory.
     pub(crate) fn entry_id(&self) -> usize {
         Arc::as_ptr(&self.entry).addr()
     }
@@ -119,23 +118,23 @@ fn visible_header(headers: &http::HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
-/// What an instance may use.
+/// Limits of an instance.
 pub(crate) struct Limits {
     pub(crate) memory_bytes: usize,
     memory_used: usize,
     table_elements: usize,
     charge: Charge,
-    /// It has what it needs to begin with. What it takes from now on is growth.
+    /// Whether the instance has started. Memory that it takes from then on counts as growth.
     pub(crate) is_started: bool,
-    /// It has asked for more memory than it may have. If it traps now, that is why.
+    /// Set when the instance was denied memory. If it traps afterwards, this is the reason.
     pub(crate) refused: Option<MemoryRefusal>,
 }
 
-/// Whose bound was reached.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryRefusal {
     Entry,
-    /// That of all plugins together.
+    /// The limit of all plugins together.
     Process(OverBudget),
 }
 
@@ -150,7 +149,7 @@ impl Limits {
         self.charge.bytes()
     }
 
-    /// Takes `more` bytes from what all plugins have, unless the entry's own limit forbids it.
+    /// Charges `more` bytes to the memory of all plugins, unless the entry's own limit forbids it.
     fn charge(&mut self, more: usize, fits_entry: bool) -> bool {
         let charged = if !fits_entry {
             Err(MemoryRefusal::Entry)
@@ -166,7 +165,7 @@ impl Limits {
 
 impl ResourceLimiter for Limits {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        // It will fail anyway, and must not be charged: nothing would give it back before the instance ends.
+        // The growth will fail anyway and must not be charged, because nothing would release it before the instance ends.
         if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }

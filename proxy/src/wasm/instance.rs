@@ -1,9 +1,9 @@
-//! One live instance of a plugin, pinned to its thread: made, configured, called.
+//! One live instance of a plugin, bound to its thread: created, configured, called.
 //!
-//! Flow: [`Instance::start`] instantiates and configures; then one call after another, each with its own deadline.
-//! Guarantees: a call that runs is stopped at its deadline, whatever the guest does (`deadline.rs`); what it answers has been
-//! validated. Caveat: after any [`Fault`] the instance is spent. Drop it, and start a fresh one for the
-//! next request: what must survive lives in [`EntryState`]. What follows from a fault is the chain's business.
+//! Flow: [`Instance::start`] instantiates and configures; then calls follow one after another, each with its own deadline. Guarantees: a
+//! running call is stopped at its deadline, whatever the guest does (`deadline.rs`); its results are validated. Caveat: after any [`Fault`]
+//! the instance is unusable. Drop it, and start a fresh one for the next request; state that must survive lives in [`EntryState`]. Leaves
+//! the consequences of a fault to the chain.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,39 +26,39 @@ use super::wasi::Refused;
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription};
 use crate::plugin::view::{RequestView, ResponseView};
 
-/// `configure` may take so many times longer than a call: it parses settings and fills tables, once for each instance, and
-/// touches every page for the first time.
+/// Time limit of `configure` as a multiple of a call's: it parses settings and fills tables, once for each instance, and touches every page
+/// for the first time.
 const CONFIGURE_FACTOR: u32 = 10;
-/// And never less than this.
+/// Minimum time limit of `configure`.
 const MIN_CONFIGURE: Duration = Duration::from_millis(100);
 
-/// Bytes that a guest may hand to the host in one call or answer. The host allocates them, and a list may repeat one long
-/// string many times; answers are held to much less once they can be read (`validate.rs`).
+/// Maximum size of the data that a guest may pass to the host in one call or result. The host allocates it, and a list may repeat one long
+/// string many times. Results have much lower limits once they can be read (`validate.rs`).
 const MAX_HANDED_OVER_BYTES: usize = 1024 * 1024;
 
-/// Text of a fault that is kept.
+/// Maximum length of a fault's text.
 const MAX_DETAIL_BYTES: usize = 2 * 1024;
 
-/// One request is in hand at a time, so its handle has a fixed number. So has the response's.
+/// One request is current at a time, so its handle has a fixed number. So has the response's.
 const REQUEST: u32 = 0;
 const RESPONSE: u32 = 1;
 
-/// How an entry runs its plugin.
+/// Configuration with which an entry runs its plugin.
 #[derive(Debug, Clone)]
 pub struct EntryConfig {
     /// Name of the chain entry, stable over reloads.
     pub name: String,
     /// The entry's settings as JSON.
     pub settings_json: String,
-    /// Deadline of a call.
+    /// Time limit of a call.
     pub timeout: Duration,
-    /// Linear memory of an instance.
+    /// Maximum size of an instance's linear memory.
     pub memory_bytes: usize,
-    /// What the plugin is told about its place.
+    /// Facts about the sidecar that the plugin can read.
     pub info: InstanceInfo,
 }
 
-/// Who and where a plugin runs (WIT `instance-info`).
+/// The sidecar that a plugin runs in (WIT `instance-info`).
 #[derive(Debug, Clone, Default)]
 pub struct InstanceInfo {
     /// Namespace of the pod.
@@ -69,14 +69,14 @@ pub struct InstanceInfo {
     pub host_version: String,
 }
 
-/// A live instance. It belongs to the thread that made it.
+/// A live instance. It belongs to the thread that created it.
 pub struct Instance {
     store: Store<HostState>,
     guest: Guest,
     plugin: Arc<Plugin>,
     entry: Arc<EntryConfig>,
     flag: CallFlag,
-    /// Keeps the epoch ticker alive as long as somebody may need to be stopped.
+    /// Keeps the epoch ticker alive as long as an instance may have to be stopped.
     _engine: Arc<Engine>,
 }
 
@@ -86,10 +86,10 @@ enum Guest {
 }
 
 impl Instance {
-    /// Makes an instance and configures it.
+    /// Creates an instance and configures it.
     ///
     /// # Errors
-    /// [`Fault::Settings`] if the plugin refuses its settings; any other fault if it fails on the way.
+    /// [`Fault::Settings`] if the plugin rejects its settings; any other fault if it fails.
     pub fn start(
         engine: &Arc<Engine>,
         plugin: &Arc<Plugin>,
@@ -99,9 +99,9 @@ impl Instance {
         Self::make(engine, plugin, entry, state, false)
     }
 
-    /// What the plugin wants to see with these settings, or why it refuses them; and the bytes of memory that an instance needs to
-    /// begin with. A question only: `state`, `report`, `log` and `metrics` answer as if, and nothing changes, because the chain may yet
-    /// be refused for another entry.
+    /// The subscription of the plugin with these settings, and the memory in bytes that an instance needs initially; or the plugin's reason
+    /// for rejecting the settings. Has no effects, because the chain may still be refused for another entry: `state`, `report`, `log` and
+    /// `metrics` answer as usual, but nothing changes.
     ///
     /// # Errors
     /// As [`Instance::start`].
@@ -177,8 +177,8 @@ impl Instance {
         }
     }
 
-    /// Asks what is to happen with a request. `recheck`: it is a question only, so `state`, `log` and `metrics` have no
-    /// effect and answer as if they had.
+    /// Calls the plugin for a verdict on a request. `recheck`: the call has no effects, so `state`, `log` and `metrics` answer as usual but
+    /// change nothing.
     ///
     /// # Errors
     /// Any fault but [`Fault::Settings`].
@@ -195,7 +195,7 @@ impl Instance {
         verdict.map_err(|what| self.invalid(Phase::OnRequest, what))
     }
 
-    /// Asks what is to happen with a response.
+    /// Calls the plugin for a verdict on a response.
     ///
     /// # Errors
     /// Any fault but [`Fault::Settings`].
@@ -222,7 +222,7 @@ impl Instance {
         verdict.map_err(|what| self.invalid(Phase::OnResponse, what))
     }
 
-    /// Tells how a request ended.
+    /// Reports to the plugin how a request ended.
     ///
     /// # Errors
     /// Any fault but [`Fault::Settings`] and [`Fault::Invalid`].
@@ -239,13 +239,13 @@ impl Instance {
         )
     }
 
-    /// Bytes of linear memory that the instance has.
+    /// Size of the instance's linear memory in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.store.data().limits.memory_used()
     }
 
-    /// One call: sets the deadline, runs it, writes out what the guest has printed, and names what went wrong.
+    /// Makes one call: sets the deadline, runs it, logs the guest's printed output, and classifies errors.
     fn call<R>(
         &mut self,
         phase: Phase,
@@ -281,7 +281,7 @@ impl Instance {
     }
 }
 
-/// What the text of a fault needs.
+/// Data for the text of a fault.
 struct Context<'a> {
     plugin: &'a Plugin,
     entry: &'a EntryConfig,
@@ -289,7 +289,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// What an error of wasmtime means.
+    /// The fault that an error of wasmtime stands for.
     fn fault(&self, phase: Phase, store: &Store<HostState>, error: &wasmtime::Error) -> Fault {
         let origin = origin(self.plugin, self.entry, phase);
         debug!(%origin, error = format!("{error:#}"), "a plugin call failed");
@@ -323,7 +323,7 @@ impl Context<'_> {
                 origin,
                 detail: bounded(error.root_cause().to_string()),
             },
-            // Neither a trap nor our own error: the guest ran, and what it handed over could not be read.
+            // The error is neither a trap nor our own: the guest ran, and the data that it passed could not be read.
             (None, _) => Fault::Invalid {
                 origin,
                 what: bounded(error.root_cause().to_string()),

@@ -1,21 +1,21 @@
 //! Memory that plugins take from the process: linear memories, tables and machine code of all of them together, and their compiler.
 //!
-//! Guarantees: all that is charged fits the budget. An instance that grows leaves others at least as much as it has itself, so none can
-//! take what small ones need. What a limited process does not give to plugins is for itself and for requests.
-//! Why: docs/adr/0031-memory.md.
+//! Guarantees: everything that is charged fits the budget. An instance that grows leaves others at least as much as it has itself, so none
+//! can take the memory that small ones need. In a process with a limit, the rest is for the sidecar itself and for requests. Why:
+//! docs/adr/0031-memory.md.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the sidecar keeps for itself: 30 MiB when idle, connections, and what requests hold (`request_memory.rs`).
+/// Memory that the sidecar keeps for itself: 30 MiB when idle, connections, and bytes that requests reserve (`request_memory.rs`).
 const MAX_RESERVE: usize = 96 << 20;
 
-/// A sidecar with a low limit has fewer clients: three eighths of it, which is [`MAX_RESERVE`] at the default of 256 MiB.
+/// A sidecar with a low limit has fewer clients, so it keeps three eighths of the limit: [`MAX_RESERVE`] at the default of 256 MiB.
 const fn reserve(limit: usize) -> usize {
     let share = limit / 8 * 3;
     if share < MAX_RESERVE { share } else { MAX_RESERVE }
 }
 
-/// More than plugins may use.
+/// Plugins would need more memory than they may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "more memory than is left: plugins may use {} MiB of the sidecar's {} MiB; raise its memory limit (see --memory-limit)",
@@ -23,39 +23,39 @@ const fn reserve(limit: usize) -> usize {
     limit_bytes >> 20
 )]
 pub struct OverBudget {
-    /// What plugins may use.
+    /// Limit of plugins.
     pub budget_bytes: usize,
-    /// What the process may use.
+    /// Limit of the process.
     pub limit_bytes: usize,
 }
 
-/// What all plugins of the process may use, and do use. Shared by all threads.
+/// The memory that all plugins of the process may use and do use. Shared by all threads.
 #[derive(Debug, Clone)]
 pub struct GuestMemory(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// `None`: without limit.
+    /// `None` means no limit.
     bounds: Option<OverBudget>,
-    /// Locked when a guest's memory grows or goes, which is rare.
+    /// Locked when a guest's memory grows or is released, which is rare.
     used: Mutex<Used>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     plugins: usize,
-    /// What the compiler may take while it runs. Plugins have to do without it, but it is not held against their growth.
+    /// Memory reserved for the running compiler. Plugins cannot use it, but it does not count against their growth.
     compiler: usize,
 }
 
 impl GuestMemory {
-    /// Without limit: only counted.
+    /// Memory without a limit, which is only counted.
     #[must_use]
     pub fn unlimited() -> Self {
         Self::of(None)
     }
 
-    /// The plugins' part of what the process may use.
+    /// The plugins' share of the memory that the process may use.
     #[must_use]
     pub fn within(limit_bytes: usize) -> Self {
         Self::of(Some(OverBudget {
@@ -71,7 +71,7 @@ impl GuestMemory {
         }))
     }
 
-    /// What plugins may use, and of how much; `None`: there is no limit.
+    /// The limits of plugins and process; `None` if there is no limit.
     #[must_use]
     pub fn bounds(&self) -> Option<OverBudget> {
         self.0.bounds
@@ -83,10 +83,10 @@ impl GuestMemory {
         self.used().plugins
     }
 
-    /// Whether so much would fit if nothing else was there.
+    /// Checks whether this many bytes would fit if nothing else was charged.
     ///
     /// # Errors
-    /// It would not.
+    /// They would not.
     pub(crate) fn could_hold(&self, bytes: usize) -> Result<(), OverBudget> {
         match self.0.bounds {
             Some(bounds) if bytes > bounds.budget_bytes => Err(bounds),
@@ -94,7 +94,7 @@ impl GuestMemory {
         }
     }
 
-    /// An account of a plugin or an instance, with nothing on it.
+    /// An empty account for a plugin or an instance.
     pub(crate) fn account(&self) -> Charge {
         Charge {
             memory: self.clone(),
@@ -102,7 +102,7 @@ impl GuestMemory {
         }
     }
 
-    /// What the compiler may take now; `None`: there is no limit.
+    /// Reserves the memory that the compiler may use now; `None` if there is no limit.
     pub(crate) fn compiler_share(&self) -> Option<CompilerShare> {
         let bounds = self.0.bounds?;
         let mut used = self.used();
@@ -122,7 +122,7 @@ impl GuestMemory {
     }
 }
 
-/// Memory of a plugin or an instance. Dropping it gives everything back.
+/// Memory of a plugin or an instance. Dropping it releases everything.
 #[derive(Debug)]
 pub(crate) struct Charge {
     memory: GuestMemory,
@@ -130,18 +130,18 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Takes what something needs to be there at all.
+    /// Charges memory that is needed initially.
     ///
     /// # Errors
-    /// So much is not left.
+    /// Not enough is left.
     pub(crate) fn take(&mut self, more: usize) -> Result<(), OverBudget> {
         self.add(more, false)
     }
 
-    /// Takes more for what is there already: as much as is left for all others, at most.
+    /// Charges growth. What remains for all others must be at least as much as this account then has.
     ///
     /// # Errors
-    /// So much is not left.
+    /// Not enough is left.
     pub(crate) fn grow(&mut self, more: usize) -> Result<(), OverBudget> {
         self.add(more, true)
     }
@@ -162,7 +162,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives back all but `bytes`.
+    /// Releases all but `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         self.memory.used().plugins -= less;
@@ -180,7 +180,7 @@ impl Drop for Charge {
     }
 }
 
-/// What one run of the compiler may take: its process, and what it hands over. Dropping it gives everything back.
+/// Memory for one run of the compiler: its process, and its result. Dropping it releases everything.
 #[derive(Debug)]
 pub(crate) struct CompilerShare {
     memory: GuestMemory,
@@ -189,17 +189,17 @@ pub(crate) struct CompilerShare {
 }
 
 impl CompilerShare {
-    /// For the compiler's process.
+    /// Limit of the compiler's process.
     pub(crate) const fn process_bytes(&self) -> usize {
         self.bytes / 4 * 3
     }
 
-    /// For the artifact, which this process reads into a buffer that grows: it is there up to twice.
+    /// Limit of the artifact, which this process reads into a growing buffer that may take up to twice as much.
     pub(crate) const fn artifact_bytes(&self) -> usize {
         self.bytes / 8
     }
 
-    /// Whether plugins had so much that it may be enough another time.
+    /// Whether the limit may be higher another time, because plugins used much memory.
     pub(crate) const fn is_contended(&self) -> bool {
         self.is_contended
     }
@@ -253,7 +253,7 @@ mod tests {
         let mut hoarders = [memory.account(), memory.account(), memory.account()];
         for _ in 0..160 {
             for hoarder in &mut hoarders {
-                // Who has enough is refused.
+                // An instance that has enough is denied more.
                 let _ = hoarder.grow(MIB);
             }
         }

@@ -18,18 +18,18 @@ pub struct Plugin {
     /// `sha256:<hex>` of the component's bytes.
     pub digest: String,
     pub(crate) pre: Pre,
-    /// Of its machine code.
+    /// Memory of its machine code.
     charge: Charge,
 }
 
-/// A pre-instantiated component: imports and exports are resolved and checked. One variant for each version of the
-/// interface that this host speaks.
+/// A pre-instantiated component: imports and exports are resolved and checked. One variant for each interface version that this host
+/// supports.
 pub(crate) enum Pre {
     V0_1(v0_1::PluginPre<HostState>),
 }
 
 impl Plugin {
-    /// `charge`: of its machine code.
+    /// `charge` is the memory of its machine code.
     pub(crate) fn new(engine: &Engine, component: &Component, charge: Charge, digest: String) -> Result<Self, Error> {
         let ty = component.component_type();
         // The types that a world takes from its interfaces are imports too, by their bare names; the linker checks them.
@@ -42,7 +42,7 @@ impl Plugin {
         let pre = match world::check(&imports, &exports, &digest)? {
             Version::V0_1 => pre_v0_1(engine, component),
         };
-        // Names fit, so what is left are types: a function with other parameters, or one that our version has not.
+        // The names fit, so a type is wrong: a function with other parameters, or one that our version lacks.
         let pre = pre.map_err(|error| Error::WrongWorld {
             digest: digest.clone(),
             missing: format!("{error:#}"),
@@ -50,12 +50,12 @@ impl Plugin {
         Ok(Self { digest, pre, charge })
     }
 
-    /// Bytes of its machine code.
+    /// Size of its machine code in bytes.
     pub(crate) const fn code_bytes(&self) -> usize {
         self.charge.bytes()
     }
 
-    /// The versions of the plugin interface that this plugin was built against: `0.1`.
+    /// The interface version that this plugin was built against: `0.1`.
     #[must_use]
     pub const fn interface(&self) -> &'static str {
         match self.pre {

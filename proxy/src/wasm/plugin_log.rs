@@ -1,4 +1,4 @@
-//! The log of an entry (WIT `log`, and what a plugin prints): bounded in rate, in length, and in what is remembered.
+//! The log of an entry (WIT `log`, and a plugin's printed output): bounded in rate, line length, and number of remembered lines.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -8,32 +8,31 @@ use tracing::{debug, error, info, warn};
 use super::clock::Clock;
 use super::state::lock;
 
-/// Lines that may come at once.
+/// Number of lines that may be logged at once.
 const BURST: u64 = 50;
-/// One more line every so often: a plugin that logs each request of a busy controller must not fill the node's disk.
+/// Interval after which one more line may be logged: a plugin that logs each request of a busy controller must not fill the node's disk.
 const MS_PER_LINE: u64 = 100;
-/// Longest line in bytes; the rest is cut off.
+/// Maximum length of a line in bytes; the rest is cut off.
 const MAX_LINE_BYTES: usize = 1024;
-/// Lines remembered for `/status` and for tests.
+/// Number of lines remembered for `/status` and for tests.
 const REMEMBERED: usize = 32;
 
-/// How much a line matters.
+/// Severity of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// For the author of the plugin.
+    /// Information for the author of the plugin.
     Debug,
     Info,
     Warn,
-    /// Something does not work.
+    /// A malfunction.
     Error,
 }
 
-/// A line that was written.
+/// A logged line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// How much it matters.
     pub level: Level,
-    /// Its text, one line, without control characters.
+    /// One line of text, without control characters.
     pub message: String,
 }
 
@@ -47,7 +46,7 @@ pub struct PluginLog {
 
 #[derive(Debug)]
 struct Inner {
-    /// Lines that may still come, and up to when that is reckoned.
+    /// Number of lines that may be logged now, and the time of that figure.
     allowance: u64,
     at_ms: u64,
     suppressed: u64,
@@ -70,12 +69,12 @@ impl PluginLog {
         }
     }
 
-    /// Writes a line, or counts it if there were too many.
+    /// Logs a line, or only counts it if there were too many.
     pub(crate) fn write(&self, level: Level, message: &str) {
         let Some(suppressed) = self.admit() else { return };
         let message = one_line(message);
         let entry = self.entry.as_str();
-        // `suppressed`: lines that were left out before this one since the start.
+        // `suppressed`: number of lines left out before this one since the start.
         match level {
             Level::Debug => debug!(target: "plugin", entry, suppressed, message),
             Level::Info => info!(target: "plugin", entry, suppressed, message),
@@ -89,19 +88,19 @@ impl PluginLog {
         inner.recent.push_back(LogLine { level, message });
     }
 
-    /// The last lines that were written.
+    /// The last logged lines.
     #[must_use]
     pub fn recent(&self) -> Vec<LogLine> {
         lock(&self.inner).recent.iter().cloned().collect()
     }
 
-    /// How many lines were left out.
+    /// Number of lines left out.
     #[must_use]
     pub fn suppressed(&self) -> u64 {
         lock(&self.inner).suppressed
     }
 
-    /// Whether one more line may come; returns how many were left out.
+    /// Admits one more line if the rate allows it, and returns how many were left out.
     fn admit(&self) -> Option<u64> {
         let now_ms = self.clock.monotonic_ms();
         let mut inner = lock(&self.inner);
@@ -118,7 +117,7 @@ impl PluginLog {
     }
 }
 
-/// Cuts a text to its bound and takes out what could forge a line of a log or move a terminal's cursor.
+/// Cuts a text to its maximum length and removes characters that could forge a log line or move a terminal's cursor.
 fn one_line(text: &str) -> String {
     let bounded = text.get(..text.floor_char_boundary(MAX_LINE_BYTES)).unwrap_or(text);
     bounded

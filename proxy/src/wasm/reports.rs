@@ -1,4 +1,4 @@
-//! What an entry shows of itself in `/status` (WIT `report`): JSON values by key, bounded in number and size.
+//! The report of an entry in `/status` (WIT `report`): JSON values by key, bounded in number and size.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::state::lock;
 
-/// Reports that an entry may have.
+/// Maximum number of reports of an entry.
 const MAX_REPORTS: usize = 64;
-/// Longest key in bytes.
+/// Maximum length of a key in bytes.
 const MAX_KEY_BYTES: usize = 64;
-/// Longest JSON text in bytes.
+/// Maximum length of a JSON text in bytes.
 const MAX_JSON_BYTES: usize = 4096;
 
 /// The reports of an entry.
@@ -19,7 +19,7 @@ const MAX_JSON_BYTES: usize = 4096;
 pub(crate) struct Reports(Mutex<BTreeMap<String, Value>>);
 
 impl Reports {
-    /// Sets a report. `false` if it is dropped: too large, one too many, or no JSON.
+    /// Sets a report. Returns `false` if it is dropped, because it is too large, not JSON, or there are too many.
     pub(crate) fn put(&self, key: String, json: &str) -> bool {
         if key.len() > MAX_KEY_BYTES || json.len() > MAX_JSON_BYTES {
             return false;

@@ -1,21 +1,21 @@
 //! The metrics of an entry (WIT `metrics`): counters and gauges by name and label, bounded in number.
 //!
-//! Leaves the export to `export.rs`, which reads [`SeriesSet::snapshot`].
+//! `export.rs` exports them through [`SeriesSet::snapshot`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::state::lock;
 
-/// Series that an entry may have: as many as it can claim buckets for one request (64), with three decisions about each, and
-/// some more. At the longest names and labels they take 100 KiB.
+/// Maximum number of series of an entry: one for each of 64 buckets that it can claim for a request, with three decisions about each, and
+/// some more. At the maximum length of names and labels they take 100 KiB.
 pub const MAX_SERIES: usize = 256;
-/// Longest name. Prometheus has no bound; a person reads these.
+/// Maximum length of a name. Prometheus has no limit; this keeps names readable.
 const MAX_NAME_BYTES: usize = 64;
-/// Longest label: a namespace and a name of Kubernetes with a separator.
+/// Maximum length of a label: a namespace and a name of Kubernetes with a separator.
 const MAX_LABEL_BYTES: usize = 320;
 
-/// Names that the sidecar's own metrics have behind `ctrlmesh_plugin_`.
+/// Names of the sidecar's own metrics with the prefix `ctrlmesh_plugin_`.
 const RESERVED: [&str; 9] = [
     "call_seconds",
     "calls",
@@ -30,7 +30,7 @@ const RESERVED: [&str; 9] = [
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Lower-case letters, digits and `_`.
+    /// Name of lower-case letters, digits and `_`.
     pub name: String,
     pub label: String,
     pub value: SeriesValue,
@@ -40,7 +40,7 @@ pub struct Series {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SeriesValue {
     Counter(u64),
-    /// The last value set.
+    /// The last value that was set.
     Gauge(f64),
 }
 
@@ -50,9 +50,9 @@ pub struct SeriesSet(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By name, then by label: a rule counts with each request, and finds its own without a search.
+    /// By name, then by label, so that a rule that counts each request finds its series without a search.
     families: BTreeMap<String, BTreeMap<String, SeriesValue>>,
-    /// Of all families together.
+    /// Number of series in all families.
     len: usize,
     dropped: u64,
 }
@@ -67,8 +67,8 @@ impl SeriesSet {
         self.update(name, label, SeriesValue::Gauge(value));
     }
 
-    /// All series by name and label, and how many updates were dropped: of a series too many, with an invalid name, too long
-    /// a label, or of another kind than before.
+    /// All series by name and label, and the number of dropped updates: too many series, an invalid name, too long a label, or another kind
+    /// than before.
     #[must_use]
     pub fn snapshot(&self) -> (Vec<Series>, u64) {
         let inner = lock(&self.0);
@@ -82,7 +82,7 @@ impl SeriesSet {
         (series.collect(), inner.dropped)
     }
 
-    /// Counts something else that the entry handed over in vain.
+    /// Counts another kind of update of the entry that was dropped.
     pub(crate) fn drop_update(&self) {
         let mut inner = lock(&self.0);
         inner.dropped = inner.dropped.saturating_add(1);
@@ -107,7 +107,7 @@ impl SeriesValue {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
-    /// Whether the update was of the same kind.
+    /// Applies the update. Returns whether it was of the same kind.
     const fn update(&mut self, value: Self) -> bool {
         match (self, value) {
             (Self::Counter(sum), Self::Counter(by)) => *sum = sum.saturating_add(by),
@@ -119,13 +119,13 @@ impl SeriesValue {
 }
 
 impl Inner {
-    /// Adds a series; false if it may not be there.
+    /// Adds a series; returns `false` if it is not allowed.
     fn insert(&mut self, name: &str, label: &str, value: SeriesValue) -> bool {
         if self.len >= MAX_SERIES || label.len() > MAX_LABEL_BYTES || !is_valid(name) {
             return false;
         }
         let labels = self.families.entry(name.to_owned()).or_default();
-        // A family has one kind: an exporter can't print a counter and a gauge under one name.
+        // A family has one kind: an exporter cannot print a counter and a gauge under one name.
         if labels.values().next().is_some_and(|first| !first.is_of_kind(value)) {
             return false;
         }

@@ -1,7 +1,7 @@
-//! What survives a hot reload and is shared by all instances of an entry (WIT `state`), with the entry's metrics and log.
+//! State that survives a hot reload and is shared by all instances of an entry (WIT `state`), with the entry's metrics and log.
 //!
-//! Keyed by the entry's name; each call is atomic under a short lock. Time comes in through [`Clock`]. The arithmetic of
-//! buckets and windows is in `state/`; metrics and log are in `series.rs` and `plugin_log.rs`.
+//! Keyed by the entry's name; each call is atomic under a short lock. [`Clock`] provides the time. The arithmetic of buckets and windows is
+//! in `state/`; metrics and log are in `series.rs` and `plugin_log.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,44 +17,44 @@ mod window;
 pub use bucket::Rule;
 pub use entry::EntryState;
 
-/// Keys that an entry may have.
+/// Maximum number of keys of an entry.
 pub(crate) const MAX_KEYS: usize = 1024;
-/// Longest key in bytes. Room for `kind/namespace/name` with the longest names of Kubernetes.
+/// Maximum length of a key in bytes. Has room for `kind/namespace/name` with the longest names of Kubernetes.
 pub(crate) const MAX_KEY_BYTES: usize = 640;
-/// Largest value of a cell in bytes.
+/// Maximum size of a cell's value in bytes.
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
-/// Claims in one call: a request meets a handful of rules.
+/// Maximum number of claims in one call: a request meets a handful of rules.
 pub(crate) const MAX_CLAIMS: usize = 64;
-/// Longest time ahead for which tokens are granted; a verdict's delay is not longer either.
+/// Maximum time ahead for which tokens are granted; the delay of a verdict has the same limit.
 pub(crate) const MAX_WAIT_MS: u32 = 60_000;
 
-/// Why a call of `state` did nothing (WIT `state.error`).
+/// Why a call of `state` failed (WIT `state.error`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// The entry has as many keys as it may.
+    /// The entry has the maximum number of keys.
     #[error("the entry has {MAX_KEYS} keys already")]
     TooManyKeys,
     /// A key or value is too large.
     #[error("a key has at most {MAX_KEY_BYTES} bytes, a value {MAX_VALUE_BYTES}")]
     TooLarge,
-    /// The key is used for something else.
+    /// The key holds another kind of value.
     #[error("the key is used for another kind of state")]
     WrongKind,
-    /// A number makes no sense.
+    /// A number is invalid.
     #[error("a number makes no sense")]
     Invalid,
 }
 
-/// An answer to `take` (WIT `state.grant`).
+/// Result of `take` (WIT `state.grant`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant {
     /// All tokens were taken.
     Granted,
-    /// Nothing was taken; all would be there after so many milliseconds.
+    /// No tokens were taken; all would be available after this many milliseconds.
     WaitMs(u64),
 }
 
-/// So many tokens from that bucket (WIT `state.claim`).
+/// A number of tokens from one bucket (WIT `state.claim`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// Key of the bucket.
@@ -67,30 +67,30 @@ pub struct Claim {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) claim: Claim,
-    /// 0: only what is there now.
+    /// 0 allows only tokens that are available now.
     pub(crate) max_wait_ms: u32,
 }
 
 impl Ask {
-    /// Only what is there now.
+    /// An ask for tokens that are available now.
     pub(crate) const fn now(claim: Claim) -> Self {
         Self { claim, max_wait_ms: 0 }
     }
 }
 
-/// One place among at most `max` (WIT `state.place`).
+/// One of at most `max` places (WIT `state.place`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) key: String,
     pub(crate) max: u32,
 }
 
-/// An answer to `admit` (WIT `state.admission`).
+/// Result of `admit` (WIT `state.admission`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Everything is taken; go on after so many milliseconds.
+    /// Everything was taken; continue after this many milliseconds.
     Granted { wait_ms: u64 },
-    /// Nothing was taken; this ask waits longest.
+    /// Nothing was taken; of all asks, this one would have to wait longest.
     Short { ask: usize, wait_ms: u64 },
     /// Nothing was taken; this place is not free.
     Full { place: usize },
@@ -126,7 +126,7 @@ impl StateStore {
         }
     }
 
-    /// The state of an entry, made if it is not there.
+    /// The state of an entry; created if it does not exist.
     #[must_use]
     pub fn entry(&self, name: &str) -> Arc<EntryState> {
         let mut entries = lock(&self.entries);
@@ -138,12 +138,12 @@ impl StateStore {
         entry
     }
 
-    /// Forgets the entries that are not in the chain any more. Instances that still run keep theirs to their end.
+    /// Drops the state of entries that are not in the chain any more. Running instances keep theirs to their end.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         lock(&self.entries).retain(|name, _| keep(name));
     }
 
-    /// All entries, by name, for the exporter.
+    /// All entries by name, for the exporter.
     #[must_use]
     pub fn entries(&self) -> Vec<(String, Arc<EntryState>)> {
         let mut entries: Vec<_> = lock(&self.entries)
@@ -161,7 +161,7 @@ impl Default for StateStore {
     }
 }
 
-/// Nothing panics while one of these locks is held, and if it did the numbers would still be whole.
+/// No code panics while it holds one of these locks, and even then the numbers would be consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

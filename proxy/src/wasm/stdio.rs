@@ -1,11 +1,11 @@
-//! What a guest prints: cut into lines for its log, and the end of stderr kept for the message of a trap (a Rust panic says
-//! there what was wrong).
+//! A guest's printed output: split into lines for its log. The end of stderr is kept for the message of a trap, because it has the message
+//! of a Rust panic.
 
 use super::plugin_log::{Level, PluginLog};
 
-/// Most bytes of a line that is not finished yet, and of all that is kept of one call.
+/// Maximum length of an unfinished line, and of the stderr that is kept of one call.
 const MAX_LINE_BYTES: usize = 1024;
-/// Lines of one call that are kept until its end.
+/// Maximum number of lines of one call that are kept until its end.
 const MAX_LINES: usize = 32;
 
 /// The two output streams of a guest.
@@ -15,7 +15,7 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// Text of the running call.
+/// Output of the running call.
 #[derive(Debug, Default)]
 pub(crate) struct Stdio {
     stdout: Vec<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Stdio {
 }
 
 impl Stdio {
-    /// Takes what the guest writes; what is too much is dropped.
+    /// Takes output of the guest; excess output is dropped.
     pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) {
         for byte in bytes {
             let open = match stream {
@@ -43,7 +43,7 @@ impl Stdio {
         }
     }
 
-    /// What the guest has said on stderr in this call, on one line.
+    /// The guest's stderr in this call, on one line.
     pub(crate) fn stderr(&self) -> String {
         let finished = self
             .lines
@@ -61,12 +61,12 @@ impl Stdio {
         text
     }
 
-    /// Ends the call: writes the lines to the log, finished or not, and forgets them.
+    /// Ends the call: writes all lines to the log, finished or not, and drops them.
     pub(crate) fn flush(&mut self, log: Option<&PluginLog>) {
         if self.stdout.is_empty() && self.stderr.is_empty() && self.lines.is_empty() {
             return;
         }
-        // A lone newline ends what is open.
+        // A lone newline ends the unfinished line.
         for (stream, open) in [
             (Stream::Stdout, !self.stdout.is_empty()),
             (Stream::Stderr, !self.stderr.is_empty()),

@@ -1,9 +1,9 @@
-//! The clock behind deadlines: a thread that moves the epoch on every millisecond while plugins are called, and rests when
-//! none has been for a while.
+//! The clock behind deadlines: a thread that advances the epoch every millisecond while plugins are called, and rests when none has been
+//! called for a while.
 //!
-//! A thousand wake-ups a second cost 1 to 2 % of a core, which a sidecar that has nothing to do should not take. Guarantee:
-//! while a call runs, the epoch moves. A call says that it runs *before* it looks whether the ticker rests; the ticker says
-//! that it rests *before* it looks whether a call runs; so one of them sees the other (all of it is `SeqCst`).
+//! A thousand wake-ups a second cost 1 to 2 % of a core, too much for an idle sidecar. Guarantee: while a call runs, the epoch advances. A
+//! call sets its flag *before* it checks whether the ticker rests; the ticker sets its own flag *before* it checks whether a call runs. So
+//! at least one of them sees the other (all accesses are `SeqCst`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,11 +13,10 @@ use std::time::Duration;
 use super::error::Error;
 use super::state::lock;
 
-/// Length of an epoch: how exactly a deadline is kept. Finer costs wake-ups, coarser costs latency behind a plugin that
-/// spins.
+/// Length of an epoch, which is the accuracy of deadlines. Shorter costs wake-ups, longer costs latency behind a plugin that spins.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 
-/// Ticks without a call after which the ticker rests. Waking it up costs the next call a system call, so not too often.
+/// Number of ticks without a call after which the ticker rests. Waking it costs the next call a system call, so it should be rare.
 const QUIET_TICKS: u32 = 100;
 
 /// The ticking thread; it ends with its owner.
@@ -30,13 +29,13 @@ pub(crate) struct Ticker {
 struct Shared {
     stop: AtomicBool,
     rests: AtomicBool,
-    /// There was a call since the last tick.
+    /// Whether there was a call since the last tick.
     called: AtomicBool,
-    /// One flag for each instance: a call of it runs.
+    /// One flag for each instance: whether a call of it runs.
     calls: Mutex<Vec<Weak<AtomicBool>>>,
 }
 
-/// An instance's word that it runs.
+/// An instance's flag that a call runs.
 pub(crate) struct CallFlag {
     runs: Arc<AtomicBool>,
     shared: Arc<Shared>,
@@ -44,7 +43,7 @@ pub(crate) struct CallFlag {
 }
 
 impl Ticker {
-    /// Starts a thread that calls `tick` until it answers `false`, or until this is dropped.
+    /// Starts a thread that calls `tick` until it returns `false`, or until this is dropped.
     pub(crate) fn start(tick: impl FnMut() -> bool + Send + 'static) -> Result<Self, Error> {
         let shared = Arc::<Shared>::default();
         let thread = thread::Builder::new()
@@ -60,7 +59,7 @@ impl Ticker {
         })
     }
 
-    /// A flag for one more instance. None if the thread is gone, so that nobody runs without a deadline.
+    /// A flag for one more instance. `None` if the thread is gone, so that no call runs without a deadline.
     pub(crate) fn flag(&self) -> Option<CallFlag> {
         let thread = self.thread.as_ref().filter(|thread| !thread.is_finished())?;
         let runs = Arc::<AtomicBool>::default();
@@ -80,14 +79,14 @@ impl Drop for Ticker {
         self.shared.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It ends within a tick, and a panic in it would have been reported by the panic hook.
+            // The thread ends within a tick, and the panic hook would have reported a panic in it.
             let _ = thread.join();
         }
     }
 }
 
 impl CallFlag {
-    /// A call starts: from here on the epoch moves.
+    /// Marks the start of a call: from here on the epoch advances.
     pub(crate) fn enter(&self) {
         self.runs.store(true, Ordering::SeqCst);
         if !self.shared.called.load(Ordering::SeqCst) {
@@ -98,7 +97,7 @@ impl CallFlag {
         }
     }
 
-    /// The call is over.
+    /// Marks the end of the call.
     pub(crate) fn leave(&self) {
         self.runs.store(false, Ordering::SeqCst);
     }
@@ -118,7 +117,8 @@ impl Shared {
 
 fn run(shared: &Shared, mut tick: impl FnMut() -> bool) {
     let mut quiet = 0;
-    // One step per wake-up, also after a long pause: what a process that was not scheduled missed is nobody's fault (see
+    // One step per wake-up, even after a long pause: a guest must not pay for time in which the process was not scheduled (see
+    // `deadline.rs` for a single thread).
     // `deadline.rs` for a single thread).
     while !shared.is_stopped() && tick() {
         if shared.called.swap(false, Ordering::SeqCst) || shared.a_call_runs() {
@@ -193,7 +193,7 @@ mod tests {
             ticks.load(Ordering::SeqCst) > u64::from(5 * QUIET_TICKS)
         });
         assert!(!rests(&ticker));
-        // An instance that is dropped in a call, by a panic, does not keep it awake.
+        // An instance that is dropped during a call, by a panic, does not keep the ticker awake.
         drop(flag);
         wait_until("it rests", || rests(&ticker));
     }

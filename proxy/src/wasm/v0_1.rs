@@ -1,7 +1,6 @@
-//! The host's side of `ctrlmesh:plugin@0.1`: the functions that a guest imports, each short and bounded.
+//! The host's implementation of `ctrlmesh:plugin@0.1`: the functions that a guest imports, each short and bounded.
 //!
-//! Leaves the meaning of what they do to `state.rs`, `series.rs` and `plugin_log.rs`, and the answers of a guest to
-//! `v0_1/convert.rs`.
+//! Leaves their effects to `state.rs`, `series.rs` and `plugin_log.rs`, and a guest's results to `v0_1/convert.rs`.
 
 use aws_lc_rs::rand;
 use wasmtime::component::{HasSelf, Linker, Resource};
@@ -15,7 +14,7 @@ use crate::plugin::view::Part;
 
 pub(crate) mod convert;
 
-/// Gives a guest what its world imports.
+/// Adds the imports of the plugin's world to the linker.
 pub(crate) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     Plugin::add_to_linker::<_, HasSelf<HostState>>(linker, |host| host)
 }
@@ -35,7 +34,7 @@ impl clock::Host for HostState {
 impl random::Host for HostState {
     fn next(&mut self) -> u64 {
         let mut bytes = [0; 8];
-        // The system's generator fails only before it is seeded, at boot; "not for secrets" is the interface's word.
+        // The system's generator fails only before it is seeded, at boot; the interface says "not for secrets".
         let _ = rand::fill(&mut bytes);
         u64::from_ne_bytes(bytes)
     }
@@ -223,7 +222,7 @@ const fn error(error: StateError) -> state::Error {
 
 impl exchange::Host for HostState {}
 
-/// A handle lives only during the call that lent it, so it always means the request in hand.
+/// A handle is valid only during the call that lent it, so it always refers to the current request.
 impl exchange::HostRequest for HostState {
     fn facts(&mut self, _: Resource<RequestHandle>) -> exchange::Facts {
         convert::facts(self.request.as_deref())

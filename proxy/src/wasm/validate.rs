@@ -1,7 +1,6 @@
-//! The rules that an answer must keep, whatever version of the interface it came in. Each `Err` is the text of a
-//! [`Fault::Invalid`](super::Fault::Invalid).
+//! The rules for a guest's results in any interface version. Each `Err` is the text of a [`Fault::Invalid`](super::Fault::Invalid).
 //!
-//! Leaves to the chain what needs the request: whether a selector parses, whether an edit is legal for the verb.
+//! Leaves checks that need the request to the chain: whether a selector parses, whether an edit is legal for the verb.
 
 use std::time::Duration;
 
@@ -9,25 +8,25 @@ use http::{HeaderName, HeaderValue};
 
 use crate::plugin::verdict::{BodyShape, Refusal};
 
-/// Edits in one verdict.
+/// Maximum number of edits in one verdict.
 const MAX_EDITS: usize = 64;
-/// Text of one answer: selectors, header values, messages together.
+/// Maximum size of the text in one result: selectors, header values, messages together.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
-/// Causes of a refusal; the API server's longest answers have a handful.
+/// Maximum number of causes of a refusal; the API server's longest responses have a handful.
 const MAX_CAUSES: usize = 16;
-/// Match rules of a subscription.
+/// Maximum number of match rules in a subscription.
 const MAX_RULES: usize = 256;
-/// Longest wait before an action. Longer ones are cut, as the interface says.
+/// Maximum delay before an action. Longer ones are cut, as the interface says.
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// Longest time to hold a body back or until a watch is ended. Clients and load balancers give up before.
+/// Maximum time to hold a body back or until a watch is ended. Clients and load balancers give up before.
 const MAX_BODY_DELAY: Duration = Duration::from_secs(3600);
-/// Longest object name (apimachinery `pkg/util/validation`, DNS-1123 subdomain).
+/// Maximum length of an object name (apimachinery `pkg/util/validation`, DNS-1123 subdomain).
 const MAX_NAME_BYTES: usize = 253;
-/// Longest reason of a refusal; upstream's longest has 22 characters.
+/// Maximum length of a refusal's reason; upstream's longest has 22 characters.
 const MAX_REASON_BYTES: usize = 128;
 
-/// Header fields that belong to the connection or to the framing of a message (RFC 9110 §7.6.1, RFC 9113 §8.2.2), or say
-/// how the body is coded, which an edit of the head can't change.
+/// Header fields that belong to the connection or to the framing of a message (RFC 9110 §7.6.1, RFC 9113 §8.2.2), or describe the body's
+/// encoding, which an edit of the head cannot change.
 const FRAMING: [&str; 14] = [
     "connection",
     "content-encoding",
@@ -45,30 +44,30 @@ const FRAMING: [&str; 14] = [
     "via",
 ];
 
-/// Header fields that say on whose behalf a request is made. A plugin that could set or drop one would act with rights that
-/// nobody gave it: a request without `authorization` gets the sidecar's own.
+/// Header fields that define the identity of a request. A plugin that could set or drop one would act with rights that nobody granted: a
+/// request without `authorization` gets the sidecar's own.
 const IDENTITY: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
 const IDENTITY_PREFIXES: [&str; 3] = ["impersonate-", "x-remote-", "sec-websocket-"];
 
-/// Query parameters that are the host's (`set-query` in wit/types.wit names the same ones): what a client asked to be
-/// narrowed to is never widened, and `watch` would turn a list, once its verb was matched, into a watch.
+/// Query parameters that the host controls (`set-query` in wit/types.wit names the same ones): a client's own selection is never widened,
+/// and `watch` would turn a list, once its verb was matched, into a watch.
 const RESERVED_QUERY: [&str; 4] = ["labelSelector", "fieldSelector", "shardSelector", "watch"];
 
-/// Counts the text of one answer.
+/// Limits the text of one result.
 #[derive(Debug, Default)]
 pub(crate) struct TextBudget {
     used: usize,
 }
 
 impl TextBudget {
-    /// Takes a text into account.
+    /// Counts a text.
     pub(crate) fn take(&mut self, text: String) -> Result<String, String> {
-        // One more for the place that it takes in a list, also if it is empty.
+        // One more for its place in a list, even if it is empty.
         self.count(text.len() + 1)?;
         Ok(text)
     }
 
-    /// Takes so many bytes, or so many small values, into account.
+    /// Counts bytes, or small values.
     pub(crate) fn count(&mut self, count: usize) -> Result<(), String> {
         self.used = self.used.saturating_add(count);
         if self.used > MAX_TEXT_BYTES {
@@ -93,7 +92,7 @@ pub(crate) fn cause_count(count: usize) -> Result<(), String> {
     bounded("causes", count, MAX_CAUSES)
 }
 
-/// The status of an answer that is no Status.
+/// The status of a response that is no `Status`.
 pub(crate) fn answer_code(code: u16) -> Result<u16, String> {
     if (200..=599).contains(&code) {
         Ok(code)
@@ -110,12 +109,12 @@ fn bounded(what: &str, count: usize, limit: usize) -> Result<(), String> {
     }
 }
 
-/// A delay before an action, cut to what the host allows.
+/// A delay before an action, cut to the host's maximum.
 pub(crate) fn delay(milliseconds: u32) -> Duration {
     Duration::from_millis(milliseconds.into()).min(MAX_DELAY)
 }
 
-/// A time that a body waits, cut to what the host allows.
+/// A waiting time of a body, cut to the host's maximum.
 pub(crate) fn body_delay(milliseconds: u32) -> Duration {
     Duration::from_millis(milliseconds.into()).min(MAX_BODY_DELAY)
 }
@@ -165,7 +164,7 @@ pub(crate) fn header_value(name: &HeaderName, value: &str) -> Result<HeaderValue
         .map_err(|_| format!("the value of the header {name} has a character that is not allowed"))
 }
 
-/// A name of an object, as a path segment of the API server takes it (apimachinery `pkg/api/validation/path`).
+/// An object name as the API server accepts it in a path segment (apimachinery `pkg/api/validation/path`).
 pub(crate) fn object_name(name: String) -> Result<String, String> {
     let legal = !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
@@ -201,7 +200,7 @@ pub(crate) fn refusal(refusal: Refusal, text: &mut TextBudget) -> Result<Refusal
     })
 }
 
-/// What happens to a body.
+/// Validates the shape of a body.
 pub(crate) fn body_shape(shape: BodyShape) -> Result<BodyShape, String> {
     if shape.pace == Some(0) {
         return Err("a pace of 0 bytes per second never ends: use reset".into());

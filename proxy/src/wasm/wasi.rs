@@ -1,8 +1,8 @@
-//! The WASI 0.2 that a guest gets: what the standard library of a language needs to start, and nothing behind it.
+//! The WASI 0.2 that a guest gets: the interfaces that a language's standard library needs to start, and no access behind them.
 //!
-//! No arguments, no environment, no files, no sockets, an stdin that is empty. What is printed goes to the plugin's log;
-//! clocks and random numbers are the host's; `exit` is a trap; waiting is refused, because a plugin has milliseconds. Why
-//! not `wasmtime-wasi`: docs/adr/0004-wasi-deny-all.md.
+//! There are no arguments, environment, files or sockets, and stdin is empty. Printed output goes to the plugin's log; clocks and random
+//! numbers are the host's; `exit` is a trap; waiting is refused, because a plugin has milliseconds. Why not `wasmtime-wasi`:
+//! docs/adr/0004-wasi-deny-all.md.
 
 use aws_lc_rs::rand;
 use wasmtime::StoreContextMut;
@@ -12,10 +12,10 @@ use super::host::HostState;
 
 mod io;
 
-/// Random bytes in one call: seeds and keys, not a source of noise to fill memory with.
+/// Maximum number of random bytes in one call: enough for seeds and keys.
 const MAX_RANDOM_BYTES: u64 = 64 * 1024;
 
-/// What a guest did that no plugin may; it traps.
+/// A call that is forbidden for plugins; it traps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     #[error("it called exit (status {0}); return an error from configure, or a verdict, instead")]
@@ -32,7 +32,7 @@ pub(crate) enum Refused {
 
 type Store<'a> = StoreContextMut<'a, HostState>;
 
-/// Gives a guest the interfaces above.
+/// Adds the interfaces above to the linker.
 pub(crate) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     io::add_to_linker(linker)?;
     add_cli(linker)?;
@@ -94,7 +94,7 @@ fn add_random(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     })?;
     insecure.func_wrap("get-insecure-random-u64", |_: Store<'_>, (): ()| Ok((random_u64()?,)))?;
 
-    // HashMap of Rust takes its keys from here.
+    // Rust's HashMap takes its keys from here.
     let mut seed = linker.instance("wasi:random/insecure-seed@0.2.0")?;
     seed.func_wrap("insecure-seed", |_: Store<'_>, (): ()| {
         Ok(((random_u64()?, random_u64()?),))

@@ -1,12 +1,12 @@
-//! Which world a component was built for. The rules are the contract's, so that the manager, which does not compile, comes to
-//! the same answer before it distributes a plugin.
+//! Checks which world a component was built for. The contract has the rules, so that the manager, which does not compile, reaches the same
+//! result before it distributes a plugin.
 
 pub(crate) use ctrlmesh_contract::world::Version;
 use ctrlmesh_contract::world::{self, Problem};
 
 use super::error::Error;
 
-/// Finds the version of a component, and refuses what is not a plugin or wants more than a plugin gets.
+/// Returns the interface version of a component. Refuses components that are not plugins or import more than plugins get.
 pub(crate) fn check(imports: &[&str], exports: &[&str], digest: &str) -> Result<Version, Error> {
     let digest = digest.to_owned();
     world::check(imports, exports).map_err(|problem| match problem {

@@ -186,7 +186,7 @@ fn longest_unused_artifacts_go_first() {
         cache.write(&name, &artifact("code")).expect("written");
         aged(&name, number as u64 + 1);
     }
-    // Used just now, so the second oldest has to go.
+    // `n0` was used just now, so the second oldest has to go.
     read(&cache, "n0").expect("a hit");
     cache.write("new", &artifact("code")).expect("written");
     assert!(read(&cache, "n0").is_ok());

@@ -1,23 +1,23 @@
 //! A token bucket in exact integer arithmetic.
 //!
-//! The level is counted in tokens × `interval_ms`, so that one millisecond adds exactly `limit` units and nothing is ever
-//! rounded away. All products fit: a capacity is below 2⁶⁴ units, and 2⁶⁴ × 2⁶⁴ fits into `u128`.
+//! The level is counted in tokens × `interval_ms`, so that one millisecond adds exactly `limit` units without rounding. All products fit: a
+//! capacity is below 2⁶⁴ units, and 2⁶⁴ × 2⁶⁴ fits into `u128`.
 
 use super::StateError;
 
-/// The rule of a bucket (WIT `state.bucket`).
+/// Limits of a bucket (WIT `state.bucket`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// Tokens that come back every interval.
+    /// Tokens that are refilled every interval.
     pub limit: u32,
     /// Length of the interval in milliseconds.
     pub interval_ms: u32,
-    /// Most tokens that are kept; a new bucket is full.
+    /// Maximum number of tokens; a new bucket is full.
     pub burst: u32,
 }
 
 impl Rule {
-    /// Refuses what can never grant anything.
+    /// Rejects limits that can never grant anything.
     pub(super) const fn check(self) -> Result<(), StateError> {
         if self.limit == 0 || self.interval_ms == 0 || self.burst == 0 {
             return Err(StateError::Invalid);
@@ -39,9 +39,9 @@ impl Rule {
 pub(super) struct Bucket {
     rule: Rule,
     level: u128,
-    /// What was granted ahead of time; the level is 0 as long as there is some.
+    /// Tokens granted ahead of time; the level is 0 while there is debt.
     debt: u128,
-    /// Up to when the level is reckoned.
+    /// Time for which level and debt were computed.
     at_ms: u64,
 }
 
@@ -55,7 +55,7 @@ impl Bucket {
         }
     }
 
-    /// Fills up to `now_ms` by the old rule, then takes over `rule` and keeps the fill level in proportion.
+    /// Refills up to `now_ms` by the old limits, then switches to `rule` and keeps the fill level in proportion.
     pub(super) fn advance(&mut self, rule: Rule, now_ms: u64) {
         self.refill(now_ms);
         if rule != self.rule {
@@ -67,22 +67,22 @@ impl Bucket {
         }
     }
 
-    /// How long until so many tokens are there, in milliseconds, rounded up; 0: they are there now.
+    /// Time until this many tokens are available, in milliseconds, rounded up; 0 if they are available now.
     ///
-    /// Assumes that [`Bucket::advance`] has been called for this moment and that the tokens are not more than the burst.
+    /// Assumes that [`Bucket::advance`] has been called for this moment and that the number does not exceed the burst.
     pub(super) fn wait_ms(&self, tokens: u64) -> u64 {
         let missing = (self.rule.units(tokens) + self.debt).saturating_sub(self.level);
         u64::try_from(missing.div_ceil(u128::from(self.rule.limit))).unwrap_or(u64::MAX)
     }
 
-    /// Takes tokens; those that are not there yet are owed.
+    /// Takes tokens; missing ones become debt.
     pub(super) fn take(&mut self, tokens: u64) {
         let wanted = self.rule.units(tokens);
         self.debt += wanted.saturating_sub(self.level);
         self.level = self.level.saturating_sub(wanted);
     }
 
-    /// Whether it is as if it had never been used.
+    /// Whether the bucket is equal to an unused one.
     pub(super) fn is_full(&mut self, now_ms: u64) -> bool {
         self.refill(now_ms);
         self.level == self.rule.capacity()

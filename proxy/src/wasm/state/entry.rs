@@ -1,5 +1,5 @@
-//! The state of one entry: its keys, each a bucket, a counter, places, a window or a cell. Buckets and places are taken in
-//! `entry/admission.rs`.
+//! The state of one entry: keys that each hold a bucket, a counter, places, a window or a cell. `entry/admission.rs` takes tokens and
+//! places.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ pub struct EntryState {
 #[derive(Debug, Default)]
 struct Keys {
     values: HashMap<String, Value>,
-    /// When the keys that hold nothing were last looked for.
+    /// When empty keys were last searched for.
     swept_ms: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ struct Keys {
 enum Value {
     Bucket(Bucket),
     Counter(i64),
-    /// Places that requests in flight hold.
+    /// Number of places that requests in flight hold.
     Places(u32),
     Window(Window),
     Cell(Cell),
@@ -51,7 +51,6 @@ impl EntryState {
         }
     }
 
-    /// The clock of this entry.
     #[must_use]
     pub const fn clock(&self) -> &Clock {
         &self.clock
@@ -62,7 +61,7 @@ impl EntryState {
         &self.series
     }
 
-    /// What the entry shows in `/status`.
+    /// The entry's reports in `/status`.
     #[must_use]
     pub(crate) const fn reports(&self) -> &Reports {
         &self.reports
@@ -73,7 +72,7 @@ impl EntryState {
         &self.log
     }
 
-    /// Adds to a counter and returns its new value, or none if it would rise above `max`. It never falls below 0.
+    /// Adds to a counter and returns its new value, or `None` if it would rise above `max`. It never falls below 0.
     ///
     /// # Errors
     /// [`StateError`]; nothing was added then.
@@ -91,7 +90,7 @@ impl EntryState {
         }
     }
 
-    /// What [`EntryState::add`] would return, without doing it.
+    /// The result that [`EntryState::add`] would return, without the effect.
     pub(crate) fn peek_add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
         check_key(key)?;
         match lock(&self.keys).values.get(key) {
@@ -121,7 +120,7 @@ impl EntryState {
         }
     }
 
-    /// What [`EntryState::window_add`] would return, without doing it.
+    /// The result that [`EntryState::window_add`] would return, without the effect.
     pub(crate) fn peek_window(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError> {
         check_key(key)?;
         let now = self.clock.monotonic_ms();
@@ -138,7 +137,7 @@ impl EntryState {
     /// Reads a cell.
     ///
     /// # Errors
-    /// When the key is too long or holds something else.
+    /// The key is too long or holds another kind of value.
     pub fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
         check_key(key)?;
         match lock(&self.keys).values.get(key) {
@@ -165,14 +164,14 @@ impl EntryState {
         Ok(Some(version))
     }
 
-    /// What [`EntryState::compare_and_swap`] would return, without doing it.
+    /// The result that [`EntryState::compare_and_swap`] would return, without the effect.
     pub(crate) fn peek_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {
         check_key(key)?;
         check_value(value)?;
         lock(&self.keys).next_version(key, expected)
     }
 
-    /// Forgets a key of any kind.
+    /// Removes a key of any kind.
     pub fn remove(&self, key: &str) {
         lock(&self.keys).values.remove(key);
     }
@@ -184,11 +183,11 @@ impl Keys {
             self.make_room(now_ms, [key])?;
             self.values.insert(key.to_owned(), fresh());
         }
-        // It is there now.
+        // The key exists now.
         self.values.get_mut(key).ok_or(StateError::Invalid)
     }
 
-    /// The version that a cell gets if it is written now; none if it is not at `expected`.
+    /// The version that a cell gets if it is written now; `None` if its version is not `expected`.
     fn next_version(&self, key: &str, expected: u64) -> Result<Option<u64>, StateError> {
         let version = match self.values.get(key) {
             Some(Value::Cell(cell)) => cell.version,
@@ -198,9 +197,8 @@ impl Keys {
         Ok((version == expected).then(|| version.saturating_add(1)))
     }
 
-    /// Makes room for those of the keys that are new: a full bucket, a counter at 0, places that nobody holds
-    /// and an empty window are the same as
-    /// none, so they go first.
+    /// Makes room for the new ones of the keys. A full bucket, a counter at 0, places that nobody holds and an empty window are equal to a
+    /// missing key, so they are removed first.
     fn make_room<'a>(
         &mut self,
         now_ms: u64,
@@ -220,7 +218,7 @@ impl Keys {
         if total(&self.values) <= MAX_KEYS {
             return Ok(());
         }
-        // At most once a millisecond: a plugin that asks in vain must not pay, or make others pay, for each search.
+        // At most once a millisecond: repeated failing calls of a plugin must not make it, or others, pay for a search each time.
         if self.swept_ms != Some(now_ms) {
             self.swept_ms = Some(now_ms);
             self.values.retain(|_, value| match value {
@@ -255,7 +253,7 @@ const fn check_value(value: &[u8]) -> Result<(), StateError> {
     }
 }
 
-/// `max` bounds only what rises: a counter that is above a lowered `max` must still be able to fall.
+/// `max` limits only increases: a counter above a lowered `max` must still be able to fall.
 fn bounded_sum(value: i64, delta: i64, max: Option<i64>) -> Option<i64> {
     let sum = value.saturating_add(delta).max(0);
     match max {

@@ -36,13 +36,13 @@ fn new_bucket_is_full_and_then_waits_exactly_as_long_as_it_says() {
     let one = [claim("b", 3, 1000, 2, 1)];
     assert_eq!(state.take(one.clone()), Ok(Grant::Granted));
     assert_eq!(state.take(one.clone()), Ok(Grant::Granted));
-    // A token comes back every 333⅓ ms: rounded up.
+    // A token is refilled every 333⅓ ms, rounded up.
     assert_eq!(state.take(one.clone()), Ok(Grant::WaitMs(334)));
     clock.advance(ms(333));
     assert_eq!(state.take(one.clone()), Ok(Grant::WaitMs(1)));
     clock.advance(ms(1));
     assert_eq!(state.take(one.clone()), Ok(Grant::Granted));
-    // The 2/3 ms that were too much are not lost: the next token is there at 666⅔.
+    // The excess 2/3 ms are not lost: the next token is available at 666⅔.
     clock.advance(ms(332));
     assert_eq!(state.take(one.clone()), Ok(Grant::WaitMs(1)));
     clock.advance(ms(1));
@@ -84,10 +84,10 @@ fn claims_on_one_key_add_up() {
 fn changed_limit_keeps_fill_level_in_proportion() {
     let (state, _) = entry();
     assert_eq!(state.take([claim("b", 10, 1000, 10, 5)]), Ok(Grant::Granted));
-    // Half full stays half full: 50 of 100.
+    // A bucket that is half full stays so: 50 of 100.
     assert_eq!(state.take([claim("b", 100, 500, 100, 51)]), Ok(Grant::WaitMs(5)));
     assert_eq!(state.take([claim("b", 100, 500, 100, 50)]), Ok(Grant::Granted));
-    // Empty stays empty.
+    // An empty bucket stays empty.
     assert_eq!(state.take([claim("b", 1, 1000, 1000, 1)]), Ok(Grant::WaitMs(1000)));
 }
 
@@ -129,7 +129,7 @@ fn counter_stays_between_zero_and_its_maximum() {
     assert_eq!(state.add("c", 2, Some(2)), Ok(Some(2)));
     assert_eq!(state.add("c", 1, Some(2)), Ok(None));
     assert_eq!(state.add("c", -1, Some(1)), Ok(Some(1)));
-    // Above a lowered maximum it may still fall.
+    // Above a lowered maximum the counter may still fall.
     assert_eq!(state.add("c", 9, None), Ok(Some(10)));
     assert_eq!(state.add("c", -1, Some(2)), Ok(Some(9)));
     assert_eq!(state.add("c", i64::MIN, None), Ok(Some(0)));
@@ -233,7 +233,7 @@ fn keys_that_hold_nothing_make_room() {
         );
     }
     assert_eq!(state.take([claim("more", 1, 10, 1, 1)]), Err(StateError::TooManyKeys));
-    // They are full again, which is the same as never used.
+    // The buckets are full again, which is equal to unused ones.
     clock.advance(ms(10));
     let three = [
         claim("more", 1, 10, 1, 1),
@@ -273,7 +273,7 @@ fn state_is_shared_by_name_and_dropped_with_its_entry() {
     assert_eq!(store.entry("a").add("c", 1, None), Ok(Some(1)));
 }
 
-/// A step of a run: time passes, or tokens are asked for.
+/// A step of a run: time passes, or tokens are requested.
 #[derive(Debug, Clone)]
 enum Step {
     Pass(u64),
@@ -286,8 +286,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// In any stretch from the start, a bucket grants at most its burst and what came back since; and after the wait that it
-    /// names, it grants.
+    /// From the start to any time, a bucket grants at most its burst and the tokens refilled since; and after the wait that it returns, it
+    /// grants.
     #[test]
     fn bucket_grants_what_its_rule_allows_and_not_less(
         limit in 1_u32..50,
@@ -323,7 +323,7 @@ proptest! {
         }
     }
 
-    /// A window is the sum of what was added in its slots, reckoned the slow way.
+    /// A window is the sum of the amounts in its slots, computed the slow way.
     #[test]
     fn window_is_sum_over_its_slots(
         length_ms in 1_u32..2000,

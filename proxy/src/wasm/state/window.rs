@@ -1,22 +1,22 @@
-//! A sliding window: a ring of slots, the oldest falls off as time goes on.
+//! A sliding window: a ring of slots, of which the oldest is dropped as time passes.
 
 use super::StateError;
 
-/// Most slots of a window.
+/// Maximum number of slots of a window.
 const MAX_SLOTS: u32 = 64;
 
-/// A sum over the last `length_ms`, in steps of a slot.
+/// A sum over the last `length_ms`, in steps of one slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Window {
     length_ms: u32,
-    /// One sum for each slot; slot number `n` of all time lives at `n % len`.
+    /// One sum for each slot; slot number `n` of all time is at `n % len`.
     slots: Vec<u64>,
     /// Number of the newest slot.
     newest: u64,
 }
 
 impl Window {
-    /// Refuses a window with no length, or not 1 to [`MAX_SLOTS`] slots.
+    /// Rejects a window without length, or with other than 1 to [`MAX_SLOTS`] slots.
     pub(super) const fn check(length_ms: u32, slots: u32) -> Result<(), StateError> {
         if length_ms == 0 || slots == 0 || slots > MAX_SLOTS {
             Err(StateError::Invalid)
@@ -34,7 +34,7 @@ impl Window {
         }
     }
 
-    /// Whether it has this shape. A window that changes its shape starts empty: sums of other slots mean something else.
+    /// Whether the window has this shape. A window that changes its shape starts empty, because sums of other slots are not comparable.
     pub(super) const fn has_shape(&self, length_ms: u32, slots: u32) -> bool {
         self.length_ms == length_ms && self.slots.len() == slots as usize
     }
@@ -53,7 +53,7 @@ impl Window {
         self.sum()
     }
 
-    /// Whether it is as if it had never been used.
+    /// Whether the window is equal to an unused one.
     pub(super) fn is_empty(&mut self, now_ms: u64) -> bool {
         self.advance(now_ms);
         self.sum() == 0
@@ -63,13 +63,13 @@ impl Window {
         self.slots.iter().fold(0, |sum, slot| sum.saturating_add(*slot))
     }
 
-    /// Empties the slots that have fallen out of the window.
+    /// Empties the slots that are older than the window.
     fn advance(&mut self, now_ms: u64) {
         let count = self.slots.len() as u64;
         let now = slot_number(self.length_ms, self.slots.len() as u32, now_ms);
         let passed = now.saturating_sub(self.newest).min(count);
         for step in 1..=passed {
-            // The last `passed` slots up to `now`, wherever they lie in the ring.
+            // The last `passed` slots up to `now`, wherever they are in the ring.
             let number = now - (passed - step);
             if let Some(slot) = number
                 .checked_rem(count)
@@ -82,7 +82,7 @@ impl Window {
     }
 }
 
-/// Slots are equal parts of the length also where it does not divide evenly, so they are counted by a fraction.
+/// Slots are equal parts of the length even if it does not divide evenly, so they are counted by a fraction.
 fn slot_number(length_ms: u32, slots: u32, now_ms: u64) -> u64 {
     let number = (u128::from(now_ms) * u128::from(slots))
         .checked_div(u128::from(length_ms))

@@ -1,4 +1,4 @@
-//! From the words of `ctrlmesh:plugin@0.1` to the host's own and back; what a guest says is validated on the way.
+//! Converts between the types of `ctrlmesh:plugin@0.1` and the host's own; results of a guest are validated on the way.
 
 use crate::plugin::verdict::{
     self, Answer, BodyShape, Cause, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit,
@@ -10,7 +10,7 @@ use crate::wasm::instance::EntryConfig;
 use crate::wasm::validate::{self, TextBudget};
 use ctrlmesh_wire::Verb;
 
-/// Who and where an instance is.
+/// The sidecar that an instance runs in.
 pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::InstanceInfo {
     types::InstanceInfo {
         entry: entry.name.clone(),
@@ -21,7 +21,7 @@ pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::Instanc
     }
 }
 
-/// What the host has parsed from a request.
+/// The facts that the host has parsed from a request.
 pub(crate) fn facts(request: Option<&RequestView>) -> types::Facts {
     let text = |field: fn(&RequestView) -> &String| request.map(field).cloned().unwrap_or_default();
     types::Facts {
@@ -81,12 +81,12 @@ const fn verb_out(verb: Verb) -> types::Verb {
         Verb::Delete => types::Verb::Delete,
         Verb::DeleteCollection => types::Verb::Deletecollection,
         Verb::Proxy => types::Verb::Proxy,
-        // 0.1 has no word for a resource request without a verb; the API server answers it with 405.
+        // 0.1 has no value for a resource request without a verb; the API server answers it with 405.
         Verb::NonResource | Verb::Unknown => types::Verb::NonResource,
     }
 }
 
-/// A subscription, bounded.
+/// Validates the limits of a subscription.
 pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscription, String> {
     validate::rule_count(subscription.rules.len())?;
     let phases = Phases {

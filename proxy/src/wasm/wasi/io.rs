@@ -1,4 +1,4 @@
-//! Streams of WASI: stdin that is at its end, stdout and stderr into the plugin's log; and timers, which are refused.
+//! Streams of WASI: stdin is at its end, stdout and stderr go to the plugin's log. Timers are refused.
 
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
 
@@ -6,9 +6,9 @@ use super::{Refused, Store};
 use crate::wasm::host::HostState;
 use crate::wasm::stdio::Stream;
 
-/// Handles that a guest may hold. A standard library takes three streams, once; each costs the host a place in a table.
+/// Maximum number of handles of a guest. A standard library takes three streams, once; each handle takes a place in a table of the host.
 const MAX_HANDLES: u32 = 64;
-/// What a guest may write at once, as far as it asks.
+/// Bytes that a guest may write at once, if it asks.
 const WRITE_PERMIT: u64 = 4096;
 
 /// A point in time of `wasi:clocks/wall-clock`.
@@ -19,7 +19,7 @@ pub(super) struct Datetime {
     pub(super) nanoseconds: u32,
 }
 
-/// `wasi:io/streams.stream-error`. Our streams never fail, they are at their end.
+/// `wasi:io/streams.stream-error`. The streams never fail; they are at their end.
 #[derive(ComponentType, Lower)]
 #[component(variant)]
 enum StreamError {
@@ -37,7 +37,7 @@ struct OutputStream;
 struct TerminalInput;
 struct TerminalOutput;
 
-/// Numbers of the two output streams' handles.
+/// Handle numbers of the two output streams.
 const STDOUT: u32 = 1;
 const STDERR: u32 = 2;
 
@@ -52,7 +52,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<
     add_terminals(linker)
 }
 
-/// Timers: a guest that waits for one holds a thread that serves others.
+/// Refuses timers: a guest that waits for one would hold a thread that serves others.
 pub(super) fn add_waits(monotonic: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()> {
     resource::<Pollable>(monotonic, "pollable")?;
     monotonic.func_wrap("subscribe-instant", |_: Store<'_>, (_,): (u64,)| {
@@ -76,7 +76,7 @@ fn resource<T: 'static>(instance: &mut LinkerInstance<'_, HostState>, name: &str
     })
 }
 
-/// A handle for the guest.
+/// Creates a handle for the guest.
 fn own<T: 'static>(mut store: Store<'_>, number: u32) -> wasmtime::Result<(Resource<T>,)> {
     let handles = &mut store.data_mut().wasi_handles;
     if *handles >= MAX_HANDLES {
@@ -95,8 +95,8 @@ fn add_error_and_poll(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     )?;
     let mut poll = linker.instance("wasi:io/poll@0.2.0")?;
     resource::<Pollable>(&mut poll, "pollable")?;
-    // The C library under a guest waits for its own streams before it writes. They are always ready; what is not, such as a
-    // timer, gives no pollable.
+    // The C library under a guest waits for its own streams before it writes. They are always ready; other sources, such as timers, return
+    // no pollable.
     poll.func_wrap("[method]pollable.ready", |_: Store<'_>, (_,): (Resource<Pollable>,)| {
         Ok((true,))
     })?;
@@ -191,7 +191,7 @@ fn add_stdio(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     })
 }
 
-/// No stream is a terminal.
+/// Reports that no stream is a terminal.
 fn add_terminals(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     resource::<TerminalInput>(&mut linker.instance("wasi:cli/terminal-input@0.2.0")?, "terminal-input")?;
     resource::<TerminalOutput>(

@@ -1,7 +1,6 @@
-//! Tokens and places for one request: all of them or none, in one atomic step.
+//! Takes tokens and places for one request: all of them or none, in one atomic step.
 //!
-//! A place that was taken is a [`Held`], which gives it back when it is dropped; who keeps it decides how long that is
-//! (`exchange.rs`: as long as the request).
+//! A taken place is a [`Held`], which releases it when dropped; its owner decides how long that is (`exchange.rs`: as long as the request).
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use super::super::bucket::Bucket;
 use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError, lock};
 use super::{EntryState, Keys, Value, check_key};
 
-/// A place among the requests in flight. Dropping it gives it back.
+/// A place among the requests in flight. Dropping it releases the place.
 #[derive(Debug)]
 pub(crate) struct Held {
     entry: Arc<EntryState>,
@@ -18,7 +17,7 @@ pub(crate) struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The key may have been removed, and even used for something else since.
+        // The key may have been removed meanwhile, and even reused for another kind of value.
         if let Some(Value::Places(held)) = lock(&self.entry.keys).values.get_mut(&self.key) {
             *held = held.saturating_sub(1);
         }
@@ -26,7 +25,7 @@ impl Drop for Held {
 }
 
 impl EntryState {
-    /// Takes from every bucket or from none. Claims on the same key add up.
+    /// Takes tokens from all buckets or from none. Claims on the same key add up.
     ///
     /// # Errors
     /// [`StateError`]; nothing was taken then.
@@ -38,7 +37,7 @@ impl EntryState {
         })
     }
 
-    /// Takes every token and every place, or nothing. The places are held until the second half of the answer is dropped.
+    /// Takes all tokens and all places, or nothing. The places are held until the second half of the result is dropped.
     ///
     /// # Errors
     /// [`StateError`]; nothing was taken then.
@@ -61,7 +60,7 @@ impl EntryState {
         Ok((admission, held))
     }
 
-    /// Refuses what could never be granted. Touches nothing.
+    /// Rejects requests that could never be granted. Changes nothing.
     pub(crate) fn check_admission(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
         if asks.len() > MAX_CLAIMS || places.len() > MAX_CLAIMS {
             return Err(StateError::Invalid);
@@ -114,7 +113,7 @@ impl Keys {
         Ok(None)
     }
 
-    /// Brings the buckets up to now and says whether all asks can be granted.
+    /// Refills the buckets and returns whether all asks can be granted.
     fn weigh(&mut self, asks: &[Ask], now_ms: u64) -> Result<Admission, StateError> {
         let mut longest = 0;
         let mut short: Option<(u64, usize)> = None;
@@ -150,7 +149,7 @@ impl Keys {
     }
 }
 
-/// Tokens that all asks together want of a bucket.
+/// Number of tokens that all asks together need from a bucket.
 fn total(asks: &[Ask], key: &str) -> u64 {
     asks.iter()
         .filter(|ask| ask.claim.key == key)

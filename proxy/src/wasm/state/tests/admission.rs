@@ -94,7 +94,7 @@ fn tokens_and_places_are_taken_together_or_not_at_all() {
 }
 
 proptest! {
-    /// What was granted, each at the moment up to which it has to wait, never outruns the bucket.
+    /// Grants, each counted at the end of its wait, never exceed the bucket's rate.
     #[test]
     fn grants_ahead_of_time_keep_rate(steps in prop::collection::vec((0_u64..400, 0_u32..500), 1..80)) {
         let (state, clock) = entry();
