@@ -1,4 +1,4 @@
-//! What kubelet runs besides the sidecar.
+//! Commands that kubelet runs besides the sidecar.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -8,7 +8,7 @@
 pub mod init;
 pub mod wait_ready;
 
-/// Writes an error to standard error, before logging is set up or where there is no log.
+/// Writes an error to standard error, for use before logging is set up and in commands that have no log.
 #[expect(clippy::print_stderr, reason = "there is no log yet")]
 pub fn print_error(message: &str) {
     eprintln!("ctrlmesh-proxy: {message}");

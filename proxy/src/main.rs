@@ -1,4 +1,4 @@
-//! The sidecar's process: orders the steps, maps failures to exit codes.
+//! The sidecar's process: runs the steps in order and maps failures to exit codes.
 
 use std::process::ExitCode;
 
@@ -77,8 +77,7 @@ fn print_addresses(app: &App) {
     println!("{}", app.addresses().to_json());
 }
 
-/// Returns on SIGTERM or SIGINT. If signals can't be received it never returns: kubelet kills the sidecar after the grace
-/// period.
+/// Returns on SIGTERM or SIGINT. If signals cannot be received it never returns, and kubelet kills the sidecar after the grace period.
 async fn termination_signal() {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {

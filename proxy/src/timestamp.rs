@@ -1,4 +1,4 @@
-//! Times as `/status` shows them.
+//! Formats times for `/status`.
 
 use std::time::SystemTime;
 

@@ -1,7 +1,7 @@
-//! `ctrlmesh-proxy init`: has the kernel redirect a pod's traffic to the API server to the sidecar (docs/adr/0022).
+//! `ctrlmesh-proxy init`: makes the kernel redirect a pod's traffic for the API server to the sidecar (docs/adr/0022).
 //!
-//! Runs once, before the pod's containers, in the pod's network, with the capability `NET_ADMIN` and nothing else; it reads no
-//! file. A second run leaves the same rules. Connections that exist stay as they are.
+//! Runs once, before the pod's containers, in the pod's network, with the capability `NET_ADMIN` only; it reads no file. A second run leads
+//! to the same rules. Existing connections are not affected.
 
 mod error;
 mod message;
@@ -17,7 +17,7 @@ use ctrlmesh_contract::names::{pod, ports};
 pub use error::Error;
 use rules::{Family, Redirect};
 
-/// API servers at most: a few for each of the families.
+/// Maximum number of API servers: a few for each address family.
 const MAX_SERVERS: usize = 64;
 
 /// What is redirected.
@@ -53,7 +53,7 @@ pub struct Init {
 /// Sets the rules, or removes them.
 ///
 /// # Errors
-/// See [`Error`]. Rules of a family are in force as a whole, or not at all.
+/// See [`Error`]. The rules of a family come into force as a whole, or not at all.
 pub fn run(init: &Init) -> Result<(), Error> {
     let servers = if init.clean { Vec::new() } else { servers(init)? };
     for family in Family::ALL {
@@ -69,7 +69,7 @@ pub fn run(init: &Init) -> Result<(), Error> {
         };
         let committed = netlink::commit(&rules::batch(family, &redirect)).map_err(|source| Error::of(family, source));
         match committed {
-            // What can't be there need not be taken away.
+            // In a family that the kernel lacks there is nothing to remove.
             Err(Error::Unsupported { .. }) if of_family.is_empty() => {}
             committed => committed?,
         }
@@ -89,7 +89,7 @@ pub fn run(init: &Init) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the API server is.
+/// The addresses of the API server.
 fn servers(init: &Init) -> Result<Vec<SocketAddr>, Error> {
     let mut servers = BTreeSet::new();
     for host in init.host.iter().map(|host| host.trim()).filter(|host| !host.is_empty()) {
@@ -105,7 +105,7 @@ fn servers(init: &Init) -> Result<Vec<SocketAddr>, Error> {
     }
 }
 
-/// A name would be looked up once, and lead elsewhere later: traffic would go past the sidecar.
+/// Names are refused: one would be looked up once and might resolve to another address later, so that traffic bypasses the sidecar.
 fn address(host: &str) -> Result<IpAddr, Error> {
     let bare = host
         .strip_prefix('[')

@@ -1,10 +1,10 @@
-//! `ctrlmesh-proxy wait-ready`: ends when the sidecar beside it is ready. Kubelet runs it as the sidecar's `postStart` hook: containers
-//! behind it are started once the hook has ended. A startup probe would tell kubelet up to a second later.
+//! `ctrlmesh-proxy wait-ready`: ends when the sidecar next to it is ready. Kubelet runs it as the sidecar's `postStart` hook: containers
+//! after it are started once the hook has ended. With a startup probe, kubelet would notice up to a second later.
 //!
-//! A sidecar that answers, and lacks its chain, is not waited for long: its ports are there, and connections wait for the chain. And
-//! kubelet brings no volume up to date while a hook runs, so the chain could not come.
+//! If the sidecar answers but lacks its chain, the wait is short: its ports are open, and connections wait for the chain. Besides, kubelet
+//! updates no volume while a hook runs, so the chain could not arrive.
 //!
-//! Fails if nobody answers until the time is over: kubelet then restarts the sidecar, and an Event has the reason.
+//! Fails if there is no answer within the time: kubelet then restarts the sidecar, and an Event has the reason.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use crate::commands;
 
-/// Between two questions: what a controller's start is delayed by at most beyond need.
+/// Interval between queries, which is the maximum unnecessary delay of a controller's start.
 const PAUSE: Duration = Duration::from_millis(20);
-/// For one answer. The sidecar answers from memory.
+/// Time limit of one answer. The sidecar answers from memory.
 const ANSWER: Duration = Duration::from_secs(1);
-/// For a sidecar that answers to become ready: to compile its plugins.
+/// Time for a sidecar that answers to become ready, by compiling its plugins.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of an answer. It names what is missing in some lines.
+/// Maximum size of an answer. It names the missing parts in a few lines.
 const MAX_ANSWER: u64 = 16 << 10;
 
-/// Waits, and tells what it waited for in vain.
+/// Waits, and prints the reason if the wait fails.
 #[must_use]
 pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
     match wait(address, time, PATIENCE) {
@@ -35,10 +35,10 @@ pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
     }
 }
 
-/// Blocks until `/readyz` at this address says yes, or has said no for so long.
+/// Blocks until `/readyz` at this address answers 200, or has answered otherwise for `patience`.
 ///
 /// # Errors
-/// Why there was no answer, when the time is over.
+/// The reason why there was no answer when the time is over.
 fn wait(address: SocketAddr, time: Duration, patience: Duration) -> Result<(), String> {
     let end = Instant::now() + time;
     let mut answered = None;
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one question after the other.
+    /// A server that gives these answers, one for each query.
     fn server(answers: &'static [&'static str]) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(wait(address, LONG, LONG), Ok(()));
     }
 
-    /// Its connections wait for the chain.
+    /// Connections to this sidecar wait for the chain.
     #[test]
     fn wait_ready_succeeds_when_sidecar_has_lacked_its_chain_for_long_enough() {
         let begun = Instant::now();

@@ -1,19 +1,18 @@
-//! How much memory this process may have: the smallest limit of the control groups that it is in, of version 1 or 2, or a smaller one
-//! from the settings.
+//! Finds the memory limit of this process: the smallest limit of its control groups, version 1 or 2, or a smaller one from the settings.
 //!
-//! Depending on the runtime a container sees its own group as the root of the hierarchy, or its path on the machine. Leaves what the
-//! memory is used for to others.
+//! Depending on the runtime, a container sees its own group as the root of the hierarchy, or its path on the machine. Leaves using the
+//! limit to others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From here on a limit is none: version 1 writes the largest multiple of a page below 2^63.
+/// Limits of this size and above count as no limit: version 1 writes the largest multiple of a page below 2^63.
 const UNLIMITED: u64 = 1 << 60;
 
-/// A smaller `--memory-limit` is a mistake: most likely `256` for `256Mi`.
+/// A smaller `--memory-limit` must be a mistake, most likely `256` for `256Mi`.
 const SMALLEST: u64 = 16 << 20;
 
-/// The limit in bytes: the smaller one of the container's and the configured one. `None`: there is neither.
+/// The limit in bytes: the smaller one of the container's and the configured one. `None` if there is neither.
 pub(crate) fn effective(configured: Option<u64>) -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let processes = |name: &str| read(&Path::new("/proc/self").join(name)).unwrap_or_default();
@@ -21,7 +20,7 @@ pub(crate) fn effective(configured: Option<u64>) -> Option<u64> {
     [configured, container].into_iter().flatten().min()
 }
 
-/// Reads a size as Kubernetes writes it: `256Mi`, or a number of bytes.
+/// Parses a size as Kubernetes writes it: `256Mi`, or a number of bytes.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let (digits, unit) = text.split_at(digits.len());
@@ -50,7 +49,7 @@ enum Version {
 }
 
 impl Version {
-    /// Whether a line of `/proc/self/cgroup` with these controllers is about memory.
+    /// Whether a line of `/proc/self/cgroup` with these controllers describes the memory group.
     fn has_memory(self, controllers: &str) -> bool {
         match self {
             Self::V1 => controllers.split(',').any(|controller| controller == "memory"),
@@ -64,7 +63,7 @@ impl Version {
             Self::V2 => bytes(&read(&directory.join("memory.max"))?),
             Self::V1 => {
                 let own = read(&directory.join("memory.limit_in_bytes"));
-                // With the groups above, which a container does not see.
+                // This includes the limits of parent groups, which a container does not see.
                 let stat = read(&directory.join("memory.stat")).unwrap_or_default();
                 let mut lines = stat.lines();
                 let all = lines.find_map(|line| bytes(line.strip_prefix("hierarchical_memory_limit ")?));
@@ -74,7 +73,7 @@ impl Version {
     }
 }
 
-/// `max`, what version 1 writes in its place, and anything unreadable are no limit.
+/// Parses a limit. `max`, its counterpart in version 1, and unreadable text mean no limit.
 fn bytes(text: &str) -> Option<u64> {
     let bytes = text.trim().parse().ok();
     bytes.filter(|bytes| (1..UNLIMITED).contains(bytes))
@@ -82,13 +81,13 @@ fn bytes(text: &str) -> Option<u64> {
 
 struct Mount<'a> {
     version: Version,
-    /// The group that is mounted, as a path in the hierarchy.
+    /// The mounted group, as a path in the hierarchy.
     root: &'a str,
     point: &'a str,
 }
 
 impl<'a> Mount<'a> {
-    /// From a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)); `None`: it is something else.
+    /// Parses a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)). Returns `None` for other mounts.
     fn parse(line: &'a str) -> Option<Self> {
         let (mount, file_system) = line.split_once(" - ")?;
         let (mut mount, mut file_system) = (mount.split(' ').skip(3), file_system.split(' '));
@@ -104,15 +103,15 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// The directory of the group with this path. A group that is not below the one that is mounted can't be seen; the one that is
-    /// mounted is then the nearest that can.
+    /// The directory of the group with this path. A group that is not below the mounted one is not visible; the mounted one is then the
+    /// nearest that is.
     fn directory(&self, group: &str) -> PathBuf {
         let below = Path::new(group).strip_prefix(self.root).unwrap_or(Path::new(""));
         Path::new(self.point).join(below)
     }
 }
 
-/// The smallest limit of the groups of a process and all that they are in, by its files `cgroup` and `mountinfo`.
+/// The smallest limit of a process's groups and their parents, from its files `cgroup` and `mountinfo`.
 fn of_groups(cgroup: &str, mountinfo: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let group_in = |version: Version| {
         cgroup.lines().find_map(|line| {

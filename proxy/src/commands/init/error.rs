@@ -1,32 +1,27 @@
-//! Why rules are not set, each with what a person can do about it.
+//! Why rules are not set, each with instructions for users.
 
 use std::io;
 
 use super::rules::Family;
 
-/// Without rules the pod must not start: its traffic would go past the sidecar.
+/// Without rules the pod must not start, because its traffic would bypass the sidecar.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody says where the API server is.
+    /// The API server's address is unknown.
     #[error(
         "nobody says where the API server is: KUBERNETES_SERVICE_HOST is not set; run in a pod, or write --host=10.96.0.1"
     )]
     NoServer,
-    /// What is no address.
+    /// `--host` is not an IP address.
     #[error(
         "--host (KUBERNETES_SERVICE_HOST): {host:?} is not the IP address of a server; write one, such as 10.96.0.1 or fd00::1. \
          Where only a name is known, take the label ctrlmesh.kusionstack.io/enable-iptables off the pod: by a kubeconfig it works"
     )]
     Host { host: String },
-    /// More than anyone has.
+    /// There are more API servers than the rules are made for.
     #[error("--host (KUBERNETES_SERVICE_HOST): {count} addresses; at most {max} can be redirected")]
-    TooMany {
-        /// How many were given.
-        count: usize,
-        /// How many may be.
-        max: usize,
-    },
-    /// The kernel refuses this process.
+    TooMany { count: usize, max: usize },
+    /// The kernel denies this process the change.
     #[error(
         "the kernel refuses to change the rules of this network; the container needs runAsUser: 0 and capabilities.add: [NET_ADMIN] in its \
          securityContext, and the namespace a Pod Security level that allows it (privileged)"
@@ -37,22 +32,14 @@ pub enum Error {
          later; rules of the older iptables can stay beside them), or take the label ctrlmesh.kusionstack.io/enable-iptables off the pod: \
          by a kubeconfig it works without"
     )]
-    Unsupported {
-        family: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Unsupported { family: &'static str, source: io::Error },
     #[error(
         "the rules for {family} can't be set: {source}; none of them was changed. Is the pod out of memory, or does a seccomp profile forbid netlink?"
     )]
-    Netlink {
-        family: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Netlink { family: &'static str, source: io::Error },
 }
 
-/// Error numbers of Linux that say a module is missing: no such chain type or expression, no such subsystem, protocol or family.
+/// Error numbers of Linux that point to a missing module: no such chain type or expression, no such subsystem, protocol or family.
 const MISSING: [i32; 4] = [2, 95, 93, 97];
 const EPERM: i32 = 1;
 

@@ -1,19 +1,19 @@
-//! Netlink messages as bytes: headers and attributes (`include/uapi/linux/netlink.h`, `nfnetlink.h`). What they say is `rules`'s.
+//! Netlink messages as bytes: headers and attributes (`include/uapi/linux/netlink.h`, `nfnetlink.h`). Their content is in `rules`.
 
-/// All there are of ours are answered, so that each mistake is seen.
+/// Every message requests an acknowledgement, so that each error is seen.
 pub(super) const REQUEST: u16 = 0x1;
 pub(super) const ACKNOWLEDGE: u16 = 0x4;
 pub(super) const CREATE: u16 = 0x400;
 pub(super) const APPEND: u16 = 0x800;
 
 const HEADER: usize = 16;
-/// Type of a message that says how another one went.
+/// Type of a message that reports the result of another one.
 const ERROR: u16 = 2;
-/// In an attribute's type: it holds attributes.
+/// Flag in an attribute's type: the attribute contains attributes.
 const NESTED: u16 = 0x8000;
 const ATTRIBUTE_HEADER: usize = 4;
 
-/// Attributes one after the other, each at a multiple of four bytes.
+/// A list of attributes, each at a multiple of four bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Attributes(Vec<u8>);
 
@@ -23,7 +23,7 @@ impl Attributes {
     }
 
     pub(super) fn bytes(mut self, kind: u16, content: &[u8]) -> Self {
-        // None of ours has more than a few hundred bytes.
+        // No attribute here has more than a few hundred bytes.
         let length = u16::try_from(ATTRIBUTE_HEADER + content.len()).unwrap_or(u16::MAX);
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -38,7 +38,7 @@ impl Attributes {
         self.bytes(kind, &content)
     }
 
-    /// nf_tables has its numbers in network order.
+    /// nf_tables uses network byte order for numbers.
     pub(super) fn number(self, kind: u16, number: u32) -> Self {
         self.bytes(kind, &number.to_be_bytes())
     }
@@ -54,7 +54,7 @@ pub(super) struct Message {
     pub(super) kind: u16,
     pub(super) flags: u16,
     pub(super) family: u8,
-    /// Meant for the subsystem with this number; only the ends of a batch say so.
+    /// Number of the subsystem; set only in the messages that begin and end a batch.
     pub(super) resource: u16,
     pub(super) attributes: Attributes,
 }
@@ -68,7 +68,7 @@ impl Message {
         bytes.extend(self.kind.to_ne_bytes());
         bytes.extend(self.flags.to_ne_bytes());
         bytes.extend(sequence.to_ne_bytes());
-        // The port of the sender, which the kernel knows.
+        // The sender's port, which the kernel fills in.
         bytes.extend(0_u32.to_ne_bytes());
         bytes.extend([self.family, 0]);
         bytes.extend(self.resource.to_be_bytes());
@@ -81,16 +81,16 @@ impl Message {
     }
 }
 
-/// How a message went.
+/// The result of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Of the message that it is about.
+    /// Sequence number of the message.
     pub(super) sequence: u32,
-    /// Error number; 0: well.
+    /// Error number; 0 means success.
     pub(super) error: i32,
 }
 
-/// What a datagram of the kernel says about messages; what else is in it is left out.
+/// The results of messages in a datagram from the kernel; other content is skipped.
 pub(super) fn outcomes(mut datagram: &[u8]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     while let Some((length, kind, sequence)) = header(datagram) {
@@ -99,7 +99,7 @@ pub(super) fn outcomes(mut datagram: &[u8]) -> Vec<Outcome> {
             .unwrap_or((datagram, &[]));
         let error = message.get(HEADER..).and_then(|body| body.first_chunk().copied());
         if let Some(error) = error.filter(|_| kind == ERROR) {
-            // The kernel says -EPERM and so on.
+            // The kernel sends negative error numbers, such as -EPERM.
             let error = i32::from_ne_bytes(error).saturating_neg();
             outcomes.push(Outcome { sequence, error });
         }
@@ -114,7 +114,7 @@ fn header(bytes: &[u8]) -> Option<(usize, u16, u32)> {
     let (_flags, rest) = rest.split_first_chunk::<2>()?;
     let sequence = rest.first_chunk()?;
     let length = usize::try_from(u32::from_ne_bytes(*length)).ok()?;
-    // Shorter than itself: it would be read again and again.
+    // A length shorter than the header would make the loop read the same message forever.
     (length >= HEADER).then(|| (length, u16::from_ne_bytes(*kind), u32::from_ne_bytes(*sequence)))
 }
 
@@ -139,13 +139,13 @@ mod tests {
     #[test]
     fn every_answer_in_datagram_is_read() {
         let mut datagram = answer(ERROR, 2, 0, &[7; 18]);
-        // Up to a multiple of four.
+        // Padding to a multiple of four.
         datagram.extend([0; 2]);
         datagram.extend(answer(3, 9, -5, &[]));
         datagram.extend(answer(ERROR, 3, -1, &[]));
         let expected = [(2, 0), (3, 1)].map(|(sequence, error)| Outcome { sequence, error });
         assert_eq!(outcomes(&datagram), expected);
-        // What the kernel quotes may be cut off.
+        // The kernel may truncate the message that it quotes.
         assert_eq!(
             outcomes(&answer(ERROR, 4, -2, &[7; 40])[..30]),
             [Outcome { sequence: 4, error: 2 }]

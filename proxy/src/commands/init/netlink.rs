@@ -1,4 +1,4 @@
-//! The way to the kernel: a batch is sent, every message of it is answered.
+//! Sends a batch to the kernel, which acknowledges each of its messages.
 
 use std::io::{self, Read as _};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::message::{Message, outcomes};
 
-/// `AF_NETLINK`, `NETLINK_NETFILTER`; the socket has neither of them by name.
+/// `AF_NETLINK`, `NETLINK_NETFILTER`; the socket library has no names for them.
 const NETLINK: i32 = 16;
 const NETFILTER: i32 = 12;
 
-/// The kernel answers while the message is sent.
+/// Time limit of an answer. The kernel answers while the message is being sent.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// An answer quotes what it is about, a few hundred bytes; what is longer is cut off.
+/// Buffer for an answer, which quotes a few hundred bytes of the message; longer ones are truncated.
 const ANSWER: usize = 16 << 10;
 
-/// Has the kernel take the messages as a whole.
+/// Makes the kernel apply the messages as a whole.
 ///
 /// # Errors
-/// The first mistake that it finds, as the system names it. Nothing has changed then.
+/// The first error that the kernel reports. Nothing has changed then.
 pub(super) fn commit(messages: &[Message]) -> io::Result<()> {
     let socket = Socket::new(Domain::from(NETLINK), Type::DGRAM, Some(Protocol::from(NETFILTER)))?;
     socket.set_read_timeout(Some(PATIENCE))?;

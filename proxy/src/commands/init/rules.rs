@@ -1,4 +1,4 @@
-//! What is said to nf_tables (`include/uapi/linux/netfilter/nf_tables.h`): a table of our own, replaced as a whole.
+//! The rules for nf_tables (`include/uapi/linux/netfilter/nf_tables.h`): a table of the sidecar's own, replaced as a whole.
 //!
 //! The rules, as `nft list table ip ctrlmesh` shows them:
 //!
@@ -17,9 +17,9 @@ use super::message::{ACKNOWLEDGE, APPEND, Attributes, CREATE, Message, REQUEST};
 const TABLE: &str = "ctrlmesh";
 const CHAIN: &str = "output";
 
-/// `NF_INET_LOCAL_OUT`: what programs of the pod send.
+/// `NF_INET_LOCAL_OUT`: packets that programs in the pod send.
 const HOOK_OUTPUT: u32 = 3;
-/// One before iptables' own (`NF_IP_PRI_NAT_DST`, -100): the first translation wins, and another mesh's may take everything.
+/// One before iptables' own (`NF_IP_PRI_NAT_DST`, -100): the first translation wins, and another mesh's could take all traffic.
 const PRIORITY: i32 = -101;
 
 const SUBSYSTEM: u16 = 10;
@@ -34,10 +34,10 @@ const DELETE_TABLE: u16 = nf_tables(2);
 const NEW_CHAIN: u16 = nf_tables(3);
 const NEW_RULE: u16 = nf_tables(6);
 
-/// `NFT_REG_1`; expressions of a rule follow each other, so one will do.
+/// `NFT_REG_1`. The expressions of a rule run one after another, so a single register is enough.
 const REGISTER: u32 = 1;
 const REGISTER_VERDICT: u32 = 0;
-/// `NFT_RETURN`, -5: to the chain's policy, which lets it pass.
+/// `NFT_RETURN`, -5: returns to the chain's policy, which accepts the packet.
 const RETURN: u32 = 0xffff_fffb;
 const META_SKUID: u32 = 10;
 const META_L4PROTO: u32 = 16;
@@ -45,10 +45,10 @@ const PAYLOAD_NETWORK: u32 = 1;
 const PAYLOAD_TRANSPORT: u32 = 2;
 const EQUAL: u32 = 0;
 const TCP: u8 = 6;
-/// Of the destination port in TCP's header.
+/// Offset of the destination port in TCP's header.
 const PORT_OFFSET: u32 = 2;
 
-/// Each has a table of its own: NAT in a table for both is younger (Linux 5.2), and a kernel may have no IPv6.
+/// Each address family has its own table: NAT in a table for both needs Linux 5.2, and a kernel may lack IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -80,7 +80,7 @@ impl Family {
         }
     }
 
-    /// Of the destination in its header.
+    /// Offset of the destination address in the family's header.
     const fn destination_offset(self) -> u32 {
         match self {
             Self::V4 => 16,
@@ -89,18 +89,18 @@ impl Family {
     }
 }
 
-/// What is redirected where.
+/// The redirected traffic and its new destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Redirect<'a> {
     /// API servers, all of one family.
     pub(super) servers: &'a [SocketAddr],
     /// Port of the sidecar on the family's loopback address.
     pub(super) port: u16,
-    /// Whose traffic is left alone.
+    /// User whose traffic is not redirected.
     pub(super) user: u32,
 }
 
-/// The batch that makes these rules the only ones of ours in a family; without servers no table is left. It is in force as a
+/// The batch after which these rules are the sidecar's only ones in a family; without servers no table is left. It comes into force as a
 /// whole, or not at all.
 pub(super) fn batch(family: Family, redirect: &Redirect<'_>) -> Vec<Message> {
     let message = |kind, flags, attributes| Message {
@@ -110,7 +110,7 @@ pub(super) fn batch(family: Family, redirect: &Redirect<'_>) -> Vec<Message> {
         resource: 0,
         attributes,
     };
-    // So that there is one to delete.
+    // Ensures that there is a table to delete.
     let mut messages = vec![
         end(BATCH_BEGIN),
         message(NEW_TABLE, CREATE, table()),
@@ -177,7 +177,7 @@ fn leave_alone(user: u32) -> Attributes {
     let verdict = Attributes::new().number(CODE, RETURN);
     let content = Attributes::new().nested(VERDICT, &verdict);
     let expressions = meta(Attributes::new(), META_SKUID);
-    // It lies in the register as this machine has it.
+    // The register holds it in this machine's byte order.
     let expressions = is(expressions, &user.to_ne_bytes());
     immediate(expressions, REGISTER_VERDICT, &content)
 }
@@ -225,7 +225,7 @@ fn payload(list: Attributes, base: u32, offset: u32, length: usize) -> Attribute
     expression(list, "payload", &content)
 }
 
-/// The rule goes on if the register holds this.
+/// An expression that ends the rule unless the register has this value.
 fn is(list: Attributes, value: &[u8]) -> Attributes {
     const FROM: u16 = 1;
     const OPERATION: u16 = 2;
@@ -245,7 +245,7 @@ fn immediate(list: Attributes, register: u32, value: &Attributes) -> Attributes 
     expression(list, "immediate", &content)
 }
 
-/// To the family's loopback address (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`), at the port in the register.
+/// Redirects to the family's loopback address (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`), to the port in the register.
 fn redirect(list: Attributes) -> Attributes {
     const PORT: u16 = 1;
     expression(list, "redir", &Attributes::new().number(PORT, REGISTER))
@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// What google/nftables says for the same rules (`tests/golden/redirects.go`).
+    /// Output of google/nftables for the same rules (`tests/golden/redirects.go`).
     const GOLDEN: &str = include_str!("../../../../tests/golden/redirects.jsonl");
 
     #[derive(Deserialize)]
