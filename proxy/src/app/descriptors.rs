@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_that_is_too_low_leaves_few_and_none_is_raised() {
+    fn connections_have_minimum_and_never_exceed_setting() {
         assert_eq!(Descriptors(100).over(1, 200, 4096).connections, MIN_CONNECTIONS);
         assert_eq!(Descriptors(65_536).over(1, 200, 10).connections, 10);
     }

@@ -158,7 +158,7 @@ mod tests {
     use crate::chain::tests::mount::Mount;
 
     #[test]
-    fn version_that_was_swapped_away_is_known_as_such_and_never_mixed_with_next() {
+    fn replaced_version_is_detected_and_never_mixed_with_next() {
         let mut mount = Mount::new();
         mount.publish([(files::CHAIN, b"old".to_vec())]);
         let version = Version::current(mount.path());

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn directory_that_comes_later_is_watched_then() {
+    async fn directory_is_watched_once_it_is_created() {
         let mount = Mount::new();
         let late = mount.path().join("late");
         let mut watch = DirectoryWatch::new([&late]);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_is_no_change_and_writing_is() {
+    fn write_is_reported_as_change_and_read_is_not() {
         for kind in [AccessKind::Any, AccessKind::Read, AccessKind::Open(AccessMode::Any)] {
             assert!(!is_change(EventKind::Access(kind)), "{kind:?}");
         }

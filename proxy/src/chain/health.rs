@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_faults_quarantine_however_far_apart_they_are() {
+    fn consecutive_faults_quarantine_regardless_of_time_between_them() {
         let start = Instant::now();
         let health = Health::new(start);
         let fault = |n: u32| {

@@ -147,7 +147,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn finds_what_asking_every_entry_finds(
+        fn index_finds_same_entries_as_full_search(
             subscriptions in prop::collection::vec(subscription(), 0..8),
             words in words(),
         ) {

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_kubelet_writes() {
+    fn labels_file_of_kubelet_is_parsed() {
         let text = "app=\"demo\"\nctrlmesh.kusionstack.io/enable-proxy=\"true\"\nempty=\"\"\n";
         let labels = parse(text).unwrap();
         let expected = [
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn reads_go_escapes() {
+    fn labels_with_go_escapes_are_parsed() {
         let labels = parse(r#"a="\"\\\n\t\x41\u00fc\U0001f600\xc3\xbc""#).unwrap();
         assert_eq!(labels["a"], "\"\\\n\tAü😀ü");
     }
 
     #[test]
-    fn names_line_that_is_wrong() {
+    fn labels_error_names_invalid_line() {
         for bad in [
             "a",
             "a=b",
@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reading_never_panics(text in any::<String>()) {
+        fn labels_parser_never_panics(text in any::<String>()) {
             let _ = parse(&text);
         }
     }

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn bomb_is_refused() {
+    fn zstd_bomb_is_refused() {
         let bomb = pack(&vec![0; 64 * 1024 * 1024]);
         assert!(bomb.len() < 64 * 1024, "the bomb has {} bytes", bomb.len());
         let error = unpack(&bomb, Path::new("bomb.wasm.zst")).unwrap_err();

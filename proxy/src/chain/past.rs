@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn note_that_can_not_be_read_may_be_of_any_chain() {
+    fn unreadable_note_counts_as_several_chains() {
         let directory = tempfile::tempdir().unwrap();
         for note in [&b""[..], b"sha256:12", b"\xff"] {
             fs::write(directory.path().join(NOTE), note).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn without_directory_nothing_is_kept() {
+    fn past_without_directory_keeps_nothing() {
         let past = Past::unknown();
         past.note(&snapshot(true));
         assert!(!past.is_there() && past.is_same(&snapshot(true)));

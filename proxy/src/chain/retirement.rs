@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn entry_has_no_holder_when_its_end_is_told() {
+    async fn retirement_is_notified_after_last_holder_is_gone() {
         let retirements = Retirements::default();
         let mut told = retirements.subscribe();
         let entry = Arc::new(retirements.guard());

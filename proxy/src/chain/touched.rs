@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn touches_are_described_in_a_sentence() {
+    fn touches_are_described_for_access_log() {
         let both = told("a", Effect::Delayed).chain(told("", Effect::Lost));
         assert_eq!(
             describe(both),

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_error_says_what_to_do() {
+    fn kernel_error_names_remedy() {
         let of = |number| Error::of(Family::V6, std::io::Error::from_raw_os_error(number)).to_string();
         assert!(of(1).contains("capabilities.add: [NET_ADMIN]"), "{}", of(1));
         for missing in [2, 93, 95, 97] {

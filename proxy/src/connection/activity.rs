@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_of_two_requests_keeps_connection_from_being_idle() {
+    async fn connection_is_not_idle_while_one_of_two_requests_remains() {
         let (activity, mut deadlines, _stream, _client) = connection(false);
         let (first, second) = (activity.begin(), activity.begin());
         drop(first);
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn head_that_has_begun_expires_however_often_byte_of_it_comes() {
+    async fn unfinished_head_expires_although_bytes_keep_arriving() {
         let (activity, mut deadlines, mut stream, mut client) = connection(true);
         drop(activity.begin());
         expires_not_within(&mut deadlines, 100 * SECOND).await;
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pipelined_request_or_body_is_no_head_of_next() {
+    async fn pipelined_request_or_body_does_not_count_as_next_head() {
         let (activity, mut deadlines, mut stream, mut client) = connection(true);
         let request = activity.begin();
         client.write_all(b"body").await.unwrap();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn head_that_has_begun_counts_until_it_is_whole_and_bound_ends_it() {
+    async fn arriving_head_reserves_memory_and_is_refused_at_limit() {
         let memory = RequestMemory::default();
         let connection = || {
             let (client, server) = tokio::io::duplex(1 << 20);

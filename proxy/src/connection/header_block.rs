@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_no_difference(cuts in proptest::collection::vec(1_usize..40, 0..60), last in 0_u8..2) {
+        fn header_block_is_tracked_regardless_of_fragmentation(cuts in proptest::collection::vec(1_usize..40, 0..60), last in 0_u8..2) {
             let frames = [
                 vec![0; PREFACE_LENGTH], frame(4, 0, 12), frame(HEADERS, END_HEADERS, 30), frame(0, 1, 300),
                 frame(HEADERS, 0, 40), frame(CONTINUATION, last * END_HEADERS, 20),

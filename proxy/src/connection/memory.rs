@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_connection_can_not_take_what_all_may_have() {
+    fn connection_can_not_reserve_memory_of_all_connections() {
         let all = RequestMemory::default();
         let (first, second) = (ConnectionMemory::of(all.clone()), ConnectionMemory::of(all));
         first.take(PER_CONNECTION).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn all_connections_together_are_bounded_and_what_is_given_back_can_be_taken() {
+    fn memory_of_all_connections_is_bounded_and_reusable_after_release() {
         let all = RequestMemory::default();
         let connection = || ConnectionMemory::of(all.clone());
         let full: Vec<_> = (0..IN_ALL / PER_CONNECTION).map(|_| connection()).collect();

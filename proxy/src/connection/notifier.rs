@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_hears_each_change_once_and_gives_its_place_back() {
+    fn listener_sees_each_change_once_and_frees_its_place() {
         let notifier = StreamNotifier::new();
         let cx = Context::from_waker(Waker::noop());
         let mut listener = notifier.listen();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn advertised_places_are_its_own_beside_configured_one() {
+    async fn advertised_addresses_count_as_api_server_besides_configured_one() {
         let api_server = ApiServer::at("192.0.2.1", 443, &[]);
         assert!(!api_server.is_named("api.example", 6443));
         let addresses = |port| api_server.addresses(port).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn number_of_advertised_places_is_bounded_and_longest_unseen_goes_first() {
+    async fn advertised_addresses_are_bounded_and_longest_unseen_is_dropped_first() {
         let api_server = ApiServer::at("192.0.2.1", 443, &[]);
         let place = |number: usize| Place::Address(SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 6443)));
         for number in 0..=MAX_ADVERTISED {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_count_for_while_after_name_has_lost_them() {
+    async fn addresses_count_for_ten_minutes_after_name_lost_them() {
         let (first, second): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let api_server = ApiServer::at("api.example", 6443, &[]);
         assert_eq!(api_server.addresses(6443), None, "it could be anywhere");

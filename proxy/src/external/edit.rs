@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_is_fault_of_plugin_and_rename_means_nothing() {
+    fn selector_edit_is_plugins_fault_and_rename_has_no_effect() {
         let selector = RequestEdit::AndLabelSelector("a=b".to_owned());
         assert!(matches!(
             edited("http://h/", vec![selector]),

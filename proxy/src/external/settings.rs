@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_addresses_and_names_are_told_apart() {
+    fn allowed_networks_addresses_and_names_are_distinguished() {
         let net = |text: &str| Allow::Net(text.parse().unwrap());
         for (text, expected) in [
             ("10.1.0.0/16", net("10.1.0.0/16")),

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn targets_are_bounded_and_longest_unused_goes_first() {
+    async fn targets_are_bounded_and_longest_unused_is_dropped_first() {
         let targets = Targets::new(Gauge::default());
         let (kept, _) = get(&targets, 1);
         for number in 2..=256 {

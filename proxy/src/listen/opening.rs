@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn protocol_is_known_however_bytes_come_and_none_is_lost() {
+    async fn protocol_is_detected_from_fragments_without_losing_bytes() {
         for (text, expected) in [
             (PREFACE, Opening::Plain(Protocol::Http2)),
             (b"GET / HTTP/1.1\r\n\r\n", Opening::Plain(Protocol::Http1)),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unfinished_opening_is_waited_for_without_being_looked_at() {
+    async fn unfinished_opening_is_awaited_without_polling() {
         let (mut client, server) = tokio::io::duplex(64);
         let reads = Rc::new(Cell::new(0));
         client.write_all(b"P").await.unwrap();

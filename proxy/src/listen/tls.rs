@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_is_taken_over_and_told_of_only_when_it_has_changed() {
+    fn certificate_is_replaced_and_logged_only_when_changed() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path());
         let tls = ServerTls::load(Some(directory.path())).unwrap();

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_warning_in_ten_seconds_is_written_and_counts_others() {
+    async fn warning_is_logged_every_ten_seconds_with_number_of_suppressed_ones() {
         let rate = WarningRate::default();
         assert_eq!(rate.admit(), Some(0));
         for _ in 0..1000 {

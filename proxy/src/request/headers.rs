@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_fields_end_here_and_rest_passes() {
+    fn hop_by_hop_fields_are_removed_and_others_pass() {
         let mut headers = map(&[
             ("connection", "keep-alive, TE"),
             ("keep-alive", "5"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn upgrade_is_told_and_h2c_is_not_one() {
+    fn upgrade_is_recognized_and_h2c_is_not_one() {
         let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")]);
         assert_eq!(strip(&mut headers), Ok(Some(HeaderValue::from_static("SPDY/3.1"))));
         let mut headers = map(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn switch_to_protocol_that_was_not_offered_is_noticed() {
+    fn switch_to_unoffered_protocol_is_detected() {
         let offered = HeaderValue::from_static("websocket, SPDY/3.1");
         assert!(is_offered(&offered, &map(&[("upgrade", "spdy/3.1")])));
         assert!(!is_offered(&offered, &map(&[("upgrade", "h2c")])));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn forward_proxy_removes_what_connection_names_and_what_was_meant_for_it() {
+    fn forward_proxy_removes_fields_named_by_connection_and_proxy_fields() {
         let mut headers = map(&[
             ("connection", "close, x-hop, Content-Length"),
             ("x-hop", "1"),

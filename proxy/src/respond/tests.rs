@@ -39,7 +39,7 @@ fn write_that_may_have_happened_is_never_answered_with_retry_after() {
 }
 
 #[test]
-fn client_that_likes_protobuf_gets_protobuf() {
+fn client_that_prefers_protobuf_gets_protobuf() {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/vnd.kubernetes.protobuf"));
     let response = Reply::bad_request("no").into_response(&Accept::of(&headers));
@@ -94,7 +94,7 @@ fn about(message: &str, reason: &str) -> Reply {
 }
 
 #[test]
-fn name_is_filled_in_only_where_message_asks_for_it() {
+fn name_is_filled_in_only_where_message_has_placeholder() {
     assert!(!about("pods is forbidden", "").lacks_name());
     let mut reply = about("pods \"{name}\" already exists", "");
     assert!(reply.lacks_name());

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn write_ends_only_with_answer_that_says_so() {
+    fn write_ends_only_with_conclusive_response() {
         for code in [200, 201, 202, 307, 400, 403, 404, 409, 422, 429] {
             assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::Finished, "{code}");
         }

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_does_not_run_gets_more_time_but_not_for_ever() {
+    fn thread_that_does_not_run_gets_limited_extra_time() {
         let (mut deadline, _) = Deadline::start(Duration::from_secs(3600));
         let mut halves = 1;
         while matches!(deadline.ask(), UpdateDeadline::Continue(_)) {

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_is_for_all_together_and_what_is_dropped_can_be_taken_again() {
+    fn budget_is_shared_and_reusable_after_drop() {
         let memory = GuestMemory::within(256 * MIB);
         let first = charged(&memory, 100 * MIB);
         let mut second = charged(&memory, 60 * MIB);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_that_grows_leaves_as_much_as_it_has() {
+    fn growing_instance_leaves_at_least_its_own_size() {
         let memory = GuestMemory::within(256 * MIB);
         let mut hoarders = [memory.account(), memory.account(), memory.account()];
         for _ in 0..160 {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn without_limit_everything_is_counted_and_nothing_refused() {
+    fn memory_without_limit_is_counted_and_never_refused() {
         let memory = GuestMemory::unlimited();
         let mut charge = charged(&memory, 1 << 40);
         charge.grow(1 << 40).unwrap();

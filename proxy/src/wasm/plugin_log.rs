@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_above_rate_are_counted_and_come_back_with_time() {
+    fn lines_above_rate_are_suppressed_and_counted_until_rate_allows() {
         let clock = Clock::manual();
         let log = PluginLog::new("entry", clock.clone());
         for _ in 0..BURST + 3 {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn series_too_many_is_dropped_and_counted_while_known_ones_go_on() {
+    fn excess_series_is_dropped_and_counted_and_known_ones_continue() {
         let set = SeriesSet::default();
         for number in 0..=MAX_SERIES {
             set.count("seen", &number.to_string(), 1);

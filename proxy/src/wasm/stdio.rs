@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_reach_log_at_end_of_call_also_unfinished_ones() {
+    fn unfinished_lines_are_logged_at_end_of_call() {
         let log = PluginLog::new("entry", Clock::manual());
         let mut stdio = Stdio::default();
         stdio.write(Stream::Stdout, b"one\ntw");

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn short_call_wakes_it_up_too() {
+    fn short_call_wakes_ticker() {
         let (ticker, ticks) = ticker();
         let flag = ticker.flag().expect("it ticks");
         for _ in 0..3 {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_thread_nobody_gets_flag() {
+    fn flag_is_denied_when_ticker_thread_is_gone() {
         let ticker = Ticker::start(|| false).expect("a thread");
         wait_until("it has ended", || {
             ticker.thread.as_ref().is_some_and(JoinHandle::is_finished)

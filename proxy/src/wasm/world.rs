@@ -23,7 +23,7 @@ mod tests {
     const EXPORTS: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
 
     #[test]
-    fn every_problem_has_a_message() {
+    fn world_problems_have_messages() {
         let told = |imports: &[&str], exports: &[&str]| {
             check(imports, exports, "sha256:00")
                 .map_or_else(|error| error.to_string(), |version| format!("{version:?}"))

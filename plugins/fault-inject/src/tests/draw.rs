@@ -30,7 +30,7 @@ fn hits_by_object(settings: &str, order: &[usize]) -> Vec<Vec<bool>> {
 
 proptest! {
     #[test]
-    fn order_of_threads_changes_nothing(order in prop::collection::vec(0_usize..5, 0..60), seed in any::<u64>()) {
+    fn draws_do_not_depend_on_order_of_threads(order in prop::collection::vec(0_usize..5, 0..60), seed in any::<u64>()) {
         let mut sorted = order.clone();
         sorted.sort_unstable();
         let settings = draw_settings(seed, "x");
@@ -38,7 +38,7 @@ proptest! {
     }
 
     #[test]
-    fn a_unit_is_never_one(seed in any::<u64>(), occurrence in any::<i64>(), rule in ".*") {
+    fn unit_number_is_never_one(seed in any::<u64>(), occurrence in any::<i64>(), rule in ".*") {
         let unit = Draw::new(seed, &rule, &Subject::from_request(&pod_request("a")), occurrence).unit_number("x");
         prop_assert!((0.0..1.0).contains(&unit));
     }

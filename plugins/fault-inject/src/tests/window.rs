@@ -120,7 +120,7 @@ fn invalid_times_are_rejected_by_field() {
 }
 
 #[test]
-fn offsets_have_several_spellings() {
+fn time_zone_offsets_have_several_spellings() {
     let noon = parse_rfc3339("2026-11-21T12:00:00Z");
     assert!(noon.is_some());
     for text in [
@@ -148,7 +148,7 @@ fn offsets_have_several_spellings() {
 
 proptest! {
     #[test]
-    fn days_follow_each_other(day in -100_000_i64..1_000_000) {
+    fn dates_follow_each_other(day in -100_000_i64..1_000_000) {
         let (today, tomorrow) = (date_of_day(day), date_of_day(day + 1));
         prop_assert_eq!((today.weekday + 1) % 7, tomorrow.weekday);
         prop_assert!((1..=12).contains(&today.month) && (1..=31).contains(&today.day));
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_odd(text in ".{0,40}") {
+    fn time_parsers_never_panic(text in ".{0,40}") {
         let _ = (parse_rfc3339(&text), parse_time_of_day(&text));
     }
 }

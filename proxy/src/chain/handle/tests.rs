@@ -32,7 +32,7 @@ fn told(handle: &ChainHandle) -> (u64, InFlight) {
 }
 
 #[test]
-fn requests_of_chain_in_force_are_told_when_it_is_no_longer_in_force() {
+fn status_reports_requests_of_chain_once_it_is_replaced() {
     let (handle, counter) = (stand(), Counter::new(0));
     let (_, before_the_first) = handle.enter(&counter, Kind::Watch);
     handle.apply(chain(1));
@@ -68,7 +68,7 @@ async fn writes_of_earlier_process_count_until_they_must_be_over() {
 }
 
 #[test]
-fn chains_without_requests_are_forgotten_also_if_nobody_asks() {
+fn chain_without_requests_is_forgotten_without_status_query() {
     let (handle, counter) = (stand(), Counter::new(0));
     let (_, watch) = handle.enter(&counter, Kind::Watch);
     for generation in 1..100 {
@@ -80,7 +80,7 @@ fn chains_without_requests_are_forgotten_also_if_nobody_asks() {
 }
 
 #[test]
-fn request_gets_chain_that_comes_while_it_begins() {
+fn request_uses_chain_that_comes_into_force_while_it_begins() {
     let (handle, counter) = (stand(), Counter::new(0));
     handle.apply(chain(1));
     let mut next = 2;
@@ -116,7 +116,7 @@ fn work(handle: &ChainHandle, worker: usize, under: &AtomicU64, stop: &AtomicBoo
 }
 
 #[test]
-fn when_nothing_is_told_of_earlier_chains_no_thread_serves_one() {
+fn status_without_earlier_requests_means_no_thread_serves_earlier_chain() {
     const CHAINS: u64 = 2_000;
     let (handle, stop) = (stand(), AtomicBool::new(false));
     let workers = [const { AtomicU64::new(IDLE) }; 3];

@@ -130,7 +130,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn matches_what_naive_matcher_matches(subscription in subscription(), words in words()) {
+    fn matcher_agrees_with_naive_matcher(subscription in subscription(), words in words()) {
         let (matcher, query) = (Matcher::new(&subscription), words.query());
         prop_assert_eq!(matcher.matches(&query), naive(&subscription, &query));
     }
@@ -143,14 +143,14 @@ proptest! {
     }
 
     #[test]
-    fn values_match_as_naive_one_says(pattern in "[*ab]{0,4}", text in text()) {
+    fn patterns_agree_with_naive_matcher(pattern in "[*ab]{0,4}", text in text()) {
         let patterns = Patterns::new(std::slice::from_ref(&pattern));
         prop_assert_eq!(patterns.matches(&text), naive_value(&pattern, &text));
     }
 }
 
 #[test]
-fn stars_mean_what_contract_says() {
+fn stars_match_as_contract_defines() {
     let cases = [
         ("pods", "pods", true),
         ("pods", "pod", false),

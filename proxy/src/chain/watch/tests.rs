@@ -287,7 +287,7 @@ async fn workers_that_hang_refuse_chain() {
 }
 
 #[tokio::test]
-async fn status_tells_of_quarantine() {
+async fn status_reports_quarantine() {
     let mut fixture = Fixture::new();
     fixture
         .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))

@@ -86,7 +86,7 @@ async fn leadership_runs_out_when_not_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn get_of_what_was_before_write_takes_nothing_from_leader() {
+async fn get_of_older_state_does_not_end_leadership() {
     let leadership = Arc::default();
     let ok = head(StatusCode::OK, "application/json");
     let get = ask(&leadership, "GET", LEASE, b"").unwrap();
@@ -134,7 +134,7 @@ fn watch_shows_who_took_over() {
 }
 
 #[test]
-fn exchanges_about_anything_else_are_not_listened_to() {
+fn exchanges_about_other_objects_are_not_observed() {
     let leadership = Arc::default();
     let maps = "/api/v1/namespaces/operator/configmaps";
     for (method, target) in [
@@ -174,7 +174,7 @@ fn exchanges_about_anything_else_are_not_listened_to() {
 }
 
 #[test]
-fn patch_that_says_nothing_of_holder_makes_nobody_lead() {
+fn patch_without_holder_makes_no_leader() {
     let leadership = Arc::default();
     let patch = |sent: &str, holder: &str| {
         let lock_exchange = ask(&leadership, "PATCH", LEASE, sent.as_bytes()).unwrap();
@@ -208,7 +208,7 @@ fn unreadable_lock_record_is_ignored() {
 }
 
 #[test]
-fn locks_are_told_in_order_and_are_bounded_those_that_are_led_stay() {
+fn locks_are_sorted_and_bounded_and_led_ones_are_kept() {
     let leadership: Arc<Leadership> = Arc::default();
     for number in 0..2 * MAX_ELECTIONS {
         let holder = if number == 1 { "me" } else { "other" };

@@ -47,7 +47,7 @@ fn listed(list_views: &Arc<ListViews>, name: &str) {
 }
 
 #[test]
-fn watch_or_page_is_known_to_come_from_same_or_another_view() {
+fn view_of_watch_or_page_is_recognized_as_same_or_other() {
     let list_views = Arc::new(ListViews::default());
     assert_eq!(resumed(&list_views, "a"), Known::Nothing);
     listed(&list_views, "a");
@@ -69,7 +69,7 @@ fn watch_or_page_is_known_to_come_from_same_or_another_view() {
 }
 
 #[test]
-fn list_by_somebody_else_does_not_hide_that_watch_is_from_another_view() {
+fn list_by_other_reader_does_not_hide_watch_from_another_view() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     let [first, second] = [open(&list_views, "a"), open(&list_views, "a")];
@@ -105,7 +105,7 @@ fn watch_that_ends_after_list_of_another_view_is_stale() {
 }
 
 #[test]
-fn client_that_was_told_is_not_told_again() {
+fn client_gets_410_once_per_change_of_view() {
     let list_views = Arc::new(ListViews::default());
     let mut watch = open(&list_views, "a");
     watch.expire();
@@ -167,7 +167,7 @@ fn oldest_notes_go_first() {
 }
 
 #[test]
-fn list_by_somebody_else_does_not_hide_list_whose_watch_has_yet_to_come() {
+fn list_by_other_reader_does_not_hide_list_without_watch_yet() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     listed(&list_views, "b");
@@ -190,7 +190,7 @@ fn lists_without_watch_do_not_add_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn list_from_before_first_rule_counts_as_stale_for_while() {
+async fn list_from_before_first_rule_is_stale_for_five_minutes() {
     let list_views = Arc::new(ListViews::default());
     let other = Reader {
         namespace: "n",
@@ -234,7 +234,7 @@ fn watch_is_open_if_it_was_let_through() {
 }
 
 #[test]
-fn whole_objects_and_metadata_are_read_by_two() {
+fn objects_and_metadata_have_separate_readers() {
     let metadata = |text: &'static str| {
         let headers = HeaderMap::from_iter([(ACCEPT, http::HeaderValue::from_static(text))]);
         Reader {
@@ -309,7 +309,7 @@ fn clients_of_process_before_count_when_they_are_sent_to_list_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_that_never_comes_back_is_not_waited_for_for_ever() {
+async fn client_that_never_returns_is_waited_for_for_two_minutes() {
     let list_views = Arc::new(ListViews::default());
     open(&list_views, "a").outdate();
     tokio::time::advance(Duration::from_secs(119)).await;

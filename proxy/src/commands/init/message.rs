@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_in_datagram_is_read() {
+    fn datagram_yields_every_answer() {
         let mut datagram = answer(ERROR, 2, 0, &[7; 18]);
         // Padding to a multiple of four.
         datagram.extend([0; 2]);
@@ -154,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_to_their_end(bytes in proptest::collection::vec(any::<u8>(), 0..80), length in 0_u32..40) {
+        fn parser_of_outcomes_ends_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..80), length in 0_u32..40) {
             outcomes(&bytes);
             outcomes(&[&length.to_ne_bytes()[..], &bytes].concat());
         }

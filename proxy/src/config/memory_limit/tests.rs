@@ -112,7 +112,7 @@ fn unreadable_limits_are_no_limit() {
 }
 
 #[test]
-fn sizes_are_read_as_kubernetes_writes_them() {
+fn sizes_are_parsed_in_kubernetes_notation() {
     for (text, bytes) in [
         ("256Mi", 256 << 20),
         ("1Gi", 1 << 30),

@@ -44,7 +44,7 @@ fn goes(case: Case) {
 }
 
 #[test]
-fn absolute_target_says_where_it_goes() {
+fn absolute_target_determines_destination() {
     goes((
         "GET",
         "http://a.example/p?q",
@@ -90,7 +90,7 @@ fn absolute_target_says_where_it_goes() {
 }
 
 #[test]
-fn header_and_connect_say_where_it_goes() {
+fn header_and_connect_determine_destination() {
     goes((
         "GET",
         "/other?x",

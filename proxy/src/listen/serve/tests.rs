@@ -73,7 +73,7 @@ async fn time_to_end(client: &mut DuplexStream) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connection_is_idle_and_usable_after_body_that_comes_once_it_was_refused() {
+async fn connection_is_idle_and_usable_after_refused_body_arrives() {
     for fields in ["content-length: 4\r\n", "transfer-encoding: chunked\r\n"] {
         let rest: &[u8] = if fields.contains("chunked") {
             b"4\r\nbody\r\n0\r\n\r\n"
@@ -109,7 +109,7 @@ async fn connection_is_idle_and_usable_after_body_that_comes_once_it_was_refused
 }
 
 #[tokio::test(start_paused = true)]
-async fn connection_of_body_that_does_not_come_ends_after_time_of_head() {
+async fn connection_ends_after_head_timeout_when_refused_body_does_not_arrive() {
     let time = with_client(async |client| {
         post(client, "content-length: 4\r\n").await;
         answer(client).await;
@@ -120,7 +120,7 @@ async fn connection_of_body_that_does_not_come_ends_after_time_of_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_says_that_connection_ends_when_rest_is_too_long_or_may_not_come() {
+async fn response_has_connection_close_when_body_is_too_long_or_may_not_arrive() {
     let long = format!("content-length: {}\r\n", MAX_DISCARDED + 1);
     for fields in [long.as_str(), "content-length: 4\r\nexpect: 100-continue\r\n"] {
         let refused = with_client(async |client| {

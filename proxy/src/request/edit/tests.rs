@@ -90,7 +90,7 @@ fn malformed_query_passes_when_no_view_is_at_stake() {
 }
 
 #[test]
-fn delete_collection_is_narrowed_too() {
+fn delete_collection_is_narrowed_to_shard() {
     let edited = apply_to("/api/v1/namespaces/n/configmaps", "DELETE", shard()).unwrap();
     assert_eq!(
         edited.as_deref(),
@@ -99,7 +99,7 @@ fn delete_collection_is_narrowed_too() {
 }
 
 #[test]
-fn plugin_that_asks_for_impossible_is_at_fault() {
+fn impossible_edit_is_plugins_fault() {
     let fault = |target: &str, edit: RequestEdit| {
         let error = apply_to(target, "GET", vec![edit]).unwrap_err();
         assert!(error.starts_with("plugin "), "{error}");
@@ -199,7 +199,7 @@ fn parameter_that_api_server_does_not_read_is_plugins_mistake() {
 
 /// An eviction deletes by the options of its body; of its query the API server reads a create's options only.
 #[test]
-fn delete_options_in_the_query_of_an_eviction_are_the_plugins_mistake() {
+fn delete_options_in_query_of_eviction_are_plugins_mistake() {
     let eviction = "/api/v1/namespaces/n/pods/p/eviction";
     for name in [
         "gracePeriodSeconds",

@@ -50,7 +50,7 @@ async fn first_byte_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_come_at_pace() {
+async fn body_is_sent_at_configured_pace() {
     static BYTES: [u8; 10_000] = [7; 10_000];
     let start = Instant::now();
     let body = shaped(
@@ -92,7 +92,7 @@ async fn cut_sends_so_many_bytes_and_then_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hang_is_long_but_ends() {
+async fn hang_ends_after_maximum_time() {
     let start = Instant::now();
     let mut body = Box::pin(shaped(
         b"hello",

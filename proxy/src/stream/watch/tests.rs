@@ -105,7 +105,7 @@ const JSON: &str = "application/json;stream=watch";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 #[tokio::test]
-async fn same_view_goes_on_and_another_ends_with_expired() {
+async fn watch_continues_under_same_view_and_expires_under_another() {
     let mut stand = stand(JSON);
     stand.send(b"{\"type\":\"ADDED\"}\n").await;
     assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
@@ -126,7 +126,7 @@ async fn same_view_goes_on_and_another_ends_with_expired() {
 }
 
 #[tokio::test]
-async fn event_under_way_is_finished_first() {
+async fn watch_expires_after_current_event() {
     let mut stand = stand(JSON);
     stand.send(b"{\"type\":").await;
     assert!(stand.next().await.is_some());
@@ -159,7 +159,7 @@ async fn protobuf_frames_are_followed_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn unknown_encoding_just_ends() {
+async fn watch_in_unknown_encoding_ends_without_event() {
     let mut stand = stand("application/cbor-seq");
     stand.differs.set(true);
     stand.notifier.chain_changed();

@@ -58,7 +58,7 @@ fn bucket_never_holds_more_than_its_burst() {
 }
 
 #[test]
-fn takes_from_every_bucket_or_from_none() {
+fn take_uses_all_buckets_or_none() {
     let (state, _) = entry();
     assert_eq!(state.take([claim("small", 1, 1000, 1, 1)]), Ok(Grant::Granted));
     let both = [claim("big", 1, 100, 10, 10), claim("small", 1, 1000, 1, 1)];
@@ -106,7 +106,7 @@ fn largest_numbers_do_not_overflow() {
 }
 
 #[test]
-fn numbers_that_make_no_sense_are_refused() {
+fn invalid_numbers_are_refused() {
     let (state, _) = entry();
     for bad in [
         claim("b", 0, 1, 1, 1),
@@ -163,7 +163,7 @@ fn window_of_another_shape_starts_empty() {
 }
 
 #[test]
-fn cell_is_written_by_one_who_knows_its_version() {
+fn cell_is_written_only_with_its_current_version() {
     let (state, _) = entry();
     assert_eq!(state.get("k"), Ok(None));
     assert_eq!(state.compare_and_swap("k", 1, b"x".to_vec()), Ok(None));
@@ -209,7 +209,7 @@ fn keys_and_values_are_bounded_in_size() {
 }
 
 #[test]
-fn key_too_many_is_refused_and_others_go_on() {
+fn excess_key_is_refused_and_others_continue() {
     let (state, _) = entry();
     for number in 0..MAX_KEYS {
         assert_eq!(state.add(&number.to_string(), 1, None), Ok(Some(1)));
@@ -224,7 +224,7 @@ fn key_too_many_is_refused_and_others_go_on() {
 }
 
 #[test]
-fn keys_that_hold_nothing_make_room() {
+fn empty_keys_are_removed_when_room_is_needed() {
     let (state, clock) = entry();
     for number in 0..MAX_KEYS {
         assert_eq!(
@@ -249,7 +249,7 @@ fn keys_that_hold_nothing_make_room() {
 }
 
 #[test]
-fn peek_answers_and_changes_nothing() {
+fn peek_returns_result_without_change() {
     let (state, _) = entry();
     assert_eq!(state.peek_add("c", 2, None), Ok(Some(2)));
     assert_eq!(state.peek_add("c", 2, Some(1)), Ok(None));

@@ -94,7 +94,7 @@ async fn check(cases: Vec<Case>) {
 }
 
 #[tokio::test]
-async fn bad_documents() {
+async fn invalid_documents_are_refused() {
     let generation = |n| document(n, &[entry("good", scripted()), entry("other", scripted())]);
     let unknown_field = document(6, &[with(entry("a", scripted()), "timeout", json!(10))]);
     let other = String::from_utf8(generation(6)).unwrap();
@@ -146,7 +146,7 @@ async fn bad_documents() {
 }
 
 #[tokio::test]
-async fn bad_plugin_files() {
+async fn invalid_plugin_files_are_refused() {
     let (good, other) = (guest("recorder"), guest("slow"));
     check(vec![
         case(
@@ -179,7 +179,7 @@ async fn bad_plugin_files() {
 }
 
 #[tokio::test]
-async fn bad_packed_plugin_files() {
+async fn invalid_packed_plugin_files_are_refused() {
     let (good, other) = (guest("recorder"), guest("slow"));
     let zst = compress_to_vec(good, CompressionLevel::Fastest);
     let bomb = compress_to_vec(&*vec![0; 50 << 20], CompressionLevel::Fastest);
@@ -213,7 +213,7 @@ async fn bad_packed_plugin_files() {
 }
 
 #[tokio::test]
-async fn bad_plugins() {
+async fn invalid_plugins_are_refused() {
     let module: &[u8] = b"\0asm\x01\0\0\0";
     let more = |bytes: &[u8]| more(bytes, plugin(bytes, bytes));
     let because = json!({"because": "limits must not be empty; write at least one"});
@@ -245,7 +245,7 @@ async fn bad_plugins() {
 }
 
 #[tokio::test]
-async fn packed_plugin_is_as_good_as_plain_one() {
+async fn packed_plugin_is_accepted() {
     let mut fixture = Fixture::new();
     let file = packed(scripted(), compress_to_vec(scripted(), CompressionLevel::Fastest));
     let chain = (files::CHAIN.to_owned(), document(1, &[entry("a", scripted())]));
@@ -289,7 +289,7 @@ async fn signatures_are_required_once_key_is_set() {
 }
 
 #[tokio::test]
-async fn document_that_is_wrong_is_not_even_parsed_without_its_signature() {
+async fn unsigned_document_is_refused_before_parsing() {
     let key = SigningKey::generate().unwrap();
     let mut fixture = Fixture::with_place(|place| place.public_keys = Some(key.public_key().into()));
     fixture.publish(raw("{ nonsense")).await;
@@ -335,7 +335,7 @@ async fn refused_chain_is_tried_again_only_after_a_change() {
 }
 
 #[tokio::test]
-async fn directory_where_file_should_be_is_told() {
+async fn directory_in_place_of_document_is_refused() {
     let mut fixture = Fixture::new();
     std::fs::create_dir(fixture.mount.path().join(files::CHAIN)).unwrap();
     assert_eq!(fixture.updater.update().await, Outcome::Transient);

@@ -97,7 +97,7 @@ fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
 }
 
 #[test]
-fn renewals_in_time_change_nothing_and_one_that_is_late_begins_anew() {
+fn renewal_in_time_keeps_start_of_leadership_and_late_one_resets_it() {
     let mut story = Story::new();
     story.writes(record("me", 0, 0), 0, 0);
     for seconds in (2..20).step_by(2) {
@@ -205,7 +205,7 @@ fn writer_that_keeps_another_holder_does_not_lead() {
 }
 
 #[test]
-fn lock_that_does_not_say_for_how_long_makes_nobody_lead() {
+fn lock_without_duration_makes_no_leader() {
     let mut story = Story::new();
     story.writes(record("me", 0, 0), 0, 0);
     let forever = LockRecord {

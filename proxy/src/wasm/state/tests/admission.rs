@@ -33,7 +33,7 @@ fn grant_ahead_makes_next_wait_longer() {
 }
 
 #[test]
-fn ask_that_may_not_wait_is_named() {
+fn short_admission_names_ask_that_may_not_wait() {
     let (state, _) = entry();
     let (_, _held) = state
         .admit(&[ask("a", 0), ask("a", 0), ask("b", 0), ask("b", 0)], &[])
