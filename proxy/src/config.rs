@@ -186,7 +186,7 @@ pub struct Settings {
 }
 
 impl Wait {
-    /// How long at most.
+    /// Maximum waiting time.
     #[must_use]
     pub const fn time(&self) -> Duration {
         Duration::from_secs(self.seconds)
@@ -194,28 +194,28 @@ impl Wait {
 }
 
 impl Settings {
-    /// How long a response head may take for a request that is not long-running.
+    /// Maximum time for a response head, for requests that are not long-running.
     #[must_use]
     pub const fn head_timeout(&self) -> Duration {
         Duration::from_secs(self.response_timeout)
     }
 
-    /// How long a client's connection may be idle.
+    /// Maximum idle time of a client's connection.
     #[must_use]
     pub const fn idle_timeout(&self) -> Duration {
         Duration::from_secs(self.idle_timeout)
     }
 
-    /// How long draining may take.
+    /// Maximum time for draining.
     #[must_use]
     pub const fn drain_deadline(&self) -> Duration {
         Duration::from_secs(self.drain_timeout)
     }
 
-    /// Mistakes that clap can't see, all together.
+    /// Checks the settings for mistakes that clap cannot detect, and reports all of them together.
     ///
     /// # Errors
-    /// One line for each mistake: the setting, what is wrong, what to write.
+    /// One line for each mistake: the setting, what is wrong, and what to write.
     pub fn validate(&self) -> Result<(), String> {
         let mut mistakes = Vec::new();
         if let Some(dir) = self.chain_dir.as_ref().filter(|dir| !dir.is_dir()) {
@@ -248,7 +248,7 @@ impl Settings {
         }
     }
 
-    /// Who may sign the chain; `None`: nobody need do so.
+    /// The keys of which one must have signed the chain; `None` accepts unsigned chains.
     ///
     /// # Errors
     /// [`Error::PublicKey`].
@@ -262,7 +262,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    /// Settings of the sidecar that the hook finds in its environment, without the flags that they need there.
+    /// Settings of the sidecar that the hook finds in its environment, without the flags that they require.
     #[test]
     fn wait_ready_accepts_settings_without_those_they_require() {
         let settings = [

@@ -1,7 +1,7 @@
 //! A small component that takes hundreds of megabytes to compile: thousands of local variables, each written after tens of thousands of
 //! branches. The compiler records for each variable and branch where it was written.
 
-/// With these, Cranelift takes some 520 MiB.
+/// With these numbers, Cranelift takes some 520 MiB.
 const VARIABLES: u32 = 3_000;
 const BRANCHES: usize = 20_000;
 
@@ -11,7 +11,7 @@ const IF_AND_END: [u8; 3] = [0x04, 0x40, 0x0b];
 const END: u8 = 0x0b;
 const I32: u8 = 0x7f;
 
-/// One core module and an instance of it. It is no plugin, which a host can tell only after compiling it.
+/// Builds one core module and an instance of it. It is no plugin, but a host can detect that only after compiling it.
 pub(super) fn build_component() -> Vec<u8> {
     let mut component = b"\0asm\x0d\0\x01\0".to_vec();
     push_section(&mut component, 1, &core_module());

@@ -21,7 +21,7 @@ pub(crate) struct Breaker {
     pub(crate) key: Key,
     pub(crate) policy: Policy,
     pub(crate) bucket: Option<Bucket>,
-    /// `None`: closes only by a new `recover` value.
+    /// `None` if only a new `recover` value closes the breaker.
     pub(crate) sleeping: Option<SleepingWindow>,
     pub(crate) probes: u32,
     pub(crate) triggers: Triggers,
@@ -29,7 +29,7 @@ pub(crate) struct Breaker {
     pub(crate) recover: Option<String>,
 }
 
-/// The policies that are left to this plugin.
+/// The policies that this plugin handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     Normal,
@@ -45,14 +45,14 @@ pub(crate) struct SleepingWindow {
 }
 
 impl SleepingWindow {
-    /// The window after this many consecutive failed probes: it doubles each time.
+    /// Length of the window after this many consecutive failed probes: it doubles each time.
     pub(crate) fn after_ms(self, failed_probes: u32) -> u64 {
         let factor = 1_u64.checked_shl(failed_probes).unwrap_or(u64::MAX);
         self.first_ms.saturating_mul(factor).min(self.longest_ms)
     }
 }
 
-/// When the results of requests open a closed breaker.
+/// Conditions under which the results of requests open a closed breaker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Triggers {
     pub(crate) window_ms: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Triggers {
     pub(crate) consecutive: Option<u32>,
 }
 
-/// Which requests are slow, and the percentage that opens the breaker.
+/// Criterion for slow requests, and the percentage of them that opens the breaker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlowCalls {
     pub(crate) percent: u32,

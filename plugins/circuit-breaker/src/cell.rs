@@ -39,7 +39,7 @@ pub(crate) struct Status {
     pub(crate) epoch: u32,
     /// When the state began, on the monotonic clock.
     pub(crate) since_ms: u64,
-    /// When the sleeping window ends; 0: only a new `recover` value ends it.
+    /// When the sleeping window ends; 0 if only a new `recover` value ends it.
     pub(crate) recovers_ms: u64,
     pub(crate) counts: Counts,
     /// Consecutive failed probes, each at the end of a window.

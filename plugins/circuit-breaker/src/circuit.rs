@@ -8,7 +8,7 @@ use crate::judgement::Judgement;
 use crate::recovery::{next_epoch, reset_epoch};
 use crate::snapshot;
 
-/// Steps in which the window advances.
+/// Number of steps in which the window advances.
 const SLOTS: u32 = 10;
 /// Other instances may change a state while it is published, but rarely.
 const MAX_TRIES: usize = 16;

@@ -1,4 +1,5 @@
-//! Which calls to external services a controller may make: lists of hosts with methods. A deny list wins over an allow list; once there
+//! Restricts the calls to external services that a controller may make, by lists of hosts with methods. A deny list wins over an allow
+//! list; once there is an allow list, calls that are on none are forbidden.
 //! is an allow list, calls that are on none are forbidden.
 
 use ctrlmesh_plugin_rules::HostPattern;
@@ -16,17 +17,17 @@ pub(crate) struct Intercept {
 #[derive(Clone, Debug)]
 struct CallList {
     name: String,
-    /// `None`: every host.
+    /// `None` matches every host.
     hosts: Option<Vec<HostPattern>>,
-    /// Upper case. `None`: every method.
+    /// In upper case. `None` matches every method.
     methods: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied<'a> {
-    /// By this deny list.
+    /// A deny list of this name.
     By(&'a str),
-    /// By the absence from all allow lists.
+    /// Absence from all allow lists.
     NotAllowed,
 }
 

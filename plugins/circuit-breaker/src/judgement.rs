@@ -1,4 +1,4 @@
-//! Judges by the end of a request whether the server is healthy.
+//! Judges whether the server is healthy by the end of a request.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{Failure, Outcome};
@@ -9,13 +9,13 @@ use crate::settings::{Connection, Failures};
 pub(crate) enum Judgement {
     Success,
     Failure,
-    /// The client went away before the answer: only the time it waited counts.
+    /// The client went away before the response: only the time that it waited counts.
     GivenUp,
     /// No judgement: the client went away, or a plugin answered.
     Silent,
 }
 
-/// Validated `failures`: which answers are failures.
+/// Validated `failures`: the criteria for responses that count as failures.
 #[derive(Clone, Debug)]
 pub(crate) struct FailureCriteria {
     /// First and last status of each range.
@@ -58,7 +58,7 @@ impl FailureCriteria {
             Some(Failure::Unreachable) => Connection::Unreachable,
             Some(Failure::UpstreamReset) => Connection::Reset,
             Some(Failure::Timeout) => Connection::Timeout,
-            // Also for an answer that another plugin changed: the upstream's counts.
+            // The upstream's status counts even if another plugin changed the response.
             Some(Failure::Refused | Failure::PluginReset | Failure::PluginFailed) | None => {
                 return match outcome.upstream_status {
                     0 => Judgement::Silent,

@@ -1,4 +1,4 @@
-//! What a request carries from start to end in the one number that the host keeps with it: the epoch and the settings under which it was
+//! The note of a request, from start to end, in the one number that the host keeps with it: the epoch and the settings under which it was
 //! admitted, and the rules for which it is a probe.
 
 /// Maximum of rules in an entry: each needs a bit.

@@ -16,7 +16,7 @@ use crate::note::{MAX_RULES, Note, fnv1a};
 use crate::settings::Settings;
 use crate::{recovery, snapshot};
 
-/// Longest `Retry-After`: a person may close a breaker at any time, which sleeping clients don't notice.
+/// Maximum `Retry-After`: a person may close a breaker at any time, which sleeping clients do not notice.
 const MAX_RETRY_SECONDS: u64 = 30;
 /// Random addition to `Retry-After`, so that refused clients do not return together: a fifth, at least a second.
 const JITTER_PARTS: u64 = 5;
@@ -292,7 +292,7 @@ fn build_subscription(breakers: &[Breaker], intercept: &Intercept) -> Result<Vec
     ))
 }
 
-/// Only the phases that are needed, because each is a call of the plugin.
+/// The phases that are needed and no others, because each is a call of the plugin.
 fn required_phases(breakers: &[Breaker], rules: &[MatchRule]) -> Phases {
     let has_state = breakers.iter().any(|breaker| breaker.policy == Policy::Normal);
     let may_last = |rule: &MatchRule| {

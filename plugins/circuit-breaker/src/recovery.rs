@@ -28,7 +28,7 @@ pub(crate) fn current_epoch(host: &dyn Host) -> u32 {
     add_to_epoch(host, 0).unwrap_or_default()
 }
 
-/// Numbers a change of state. `None`: the host has no room.
+/// Numbers a change of state. Returns `None` if the host has no room.
 pub(crate) fn next_epoch(host: &dyn Host) -> Option<u32> {
     add_to_epoch(host, 1)
 }

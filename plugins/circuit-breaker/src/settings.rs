@@ -70,13 +70,13 @@ pub(crate) struct Trip {
     pub(crate) error_percent: Option<u32>,
     /// Percentage of requests slower than `slowerThan`.
     pub(crate) slow_percent: Option<u32>,
-    /// Time to the head of the answer.
+    /// Time until the head of the response.
     pub(crate) slower_than: Option<GoDuration>,
     /// Number of failures in a row.
     pub(crate) consecutive_failures: Option<u32>,
 }
 
-/// Which results are failures. 404 and 409 are none unless listed here.
+/// Criteria for failures. 404 and 409 are no failures unless listed here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Failures {

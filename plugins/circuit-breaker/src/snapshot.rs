@@ -12,7 +12,7 @@ use crate::recovery;
 
 /// Longest key of a report (`wit/host.wit`).
 const MAX_KEY_BYTES: usize = 64;
-/// Bytes kept of a longer one, before a hash of 16 digits.
+/// Number of bytes kept of a longer key, before a hash of 16 digits.
 const CUT_KEY_BYTES: usize = 47;
 /// Longest value in the host's state (`wit/host.wit`).
 const MAX_LIST_BYTES: usize = 4096;

@@ -30,7 +30,7 @@ pub(crate) struct Entry {
     build: fn(&Params, &Context) -> Result<BuiltFault, Invalid>,
 }
 
-/// What builders need besides the parameters.
+/// Values that builders need besides the parameters.
 pub(crate) struct Context {
     /// The user in a 403, unless the rule names one.
     pub(crate) user: String,
@@ -40,7 +40,7 @@ pub(crate) struct Context {
 pub(crate) struct BuiltFault {
     pub(crate) steps: Steps,
     pub(crate) class: Class,
-    /// What it matches unless the rule says so.
+    /// The requests that the fault matches if the rule has no match.
     pub(crate) own: Option<Rules>,
 }
 

@@ -115,7 +115,7 @@ impl<'a> RuleCounters<'a> {
         self.host.name_rule(&self.rule.name, part);
     }
 
-    /// `None`: it would exceed `max`, or the host does not count.
+    /// Returns `None` if the counter would exceed `max`, or the host does not count.
     fn add_to_counter(&self, kind: &str, delta: i64, max: Option<i64>) -> Option<u64> {
         let sum = self.host.add(&self.state_key(kind), delta, max).ok().flatten()?;
         u64::try_from(sum).ok()
@@ -153,7 +153,7 @@ impl<'a> RuleCounters<'a> {
         Draw::new(seed, name, &together, occurrence.ok().flatten().unwrap_or_default())
     }
 
-    /// Counts this key; `None` if there are too many keys.
+    /// Counts an occurrence of this key; returns `None` if there are too many keys.
     fn count_occurrence(&self, key: &str) -> Option<i64> {
         let occurrence = self.host.add(key, 1, None).ok().flatten()?;
         if occurrence > 1 || matches!(self.host.add(OBJECTS, 1, Some(MAX_OBJECTS)), Ok(Some(_))) {

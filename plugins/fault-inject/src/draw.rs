@@ -10,7 +10,7 @@ const SUFFIX: usize = 5;
 /// Length of a pod template's hash: an FNV-32 in that alphabet (k8s.io/kubernetes `pkg/controller/controller_utils.go`).
 const TEMPLATE_HASH: std::ops::RangeInclusive<usize> = 8..=10;
 
-/// What a choice is about, without the number of the occurrence.
+/// The subject of a choice, without the number of the occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// The object: group, resource, namespace and name; host and path for external calls.
@@ -39,7 +39,7 @@ impl Subject {
         }
     }
 
-    /// The key of the occurrence counter. Short, because names may be long and the host's keys may not.
+    /// The key of the occurrence counter. It is short, because names may be long and the host's keys may not.
     pub(crate) fn counter_key(&self, rule: &str) -> String {
         let mut hash = Hash::new();
         hash.text(rule).text(&self.object).text(&self.verb);
@@ -62,7 +62,7 @@ pub(crate) fn verb_name(verb: Verb) -> &'static str {
     }
 }
 
-/// `web-7d4b9c5f6d-x2b4c` becomes `web`: the same in every run.
+/// Removes a generated suffix: `web-7d4b9c5f6d-x2b4c` becomes `web`, which is the same in every run.
 fn without_generated_suffix(name: &str) -> &str {
     let Some(base) = strip_suffix_of_length(name, |length| length == SUFFIX) else {
         return name;
@@ -81,7 +81,7 @@ fn strip_suffix_of_length(name: &str, is_length: impl Fn(usize) -> bool) -> Opti
 pub(crate) struct Draw(u64);
 
 impl Draw {
-    /// `occurrence`: the number of the request among those of this subject.
+    /// `occurrence` is the number of the request among those of this subject.
     pub(crate) fn new(seed: u64, rule: &str, subject: &Subject, occurrence: i64) -> Self {
         let mut hash = Hash::new();
         hash.number(seed).text(rule).text(&subject.object).text(&subject.verb);
@@ -89,7 +89,7 @@ impl Draw {
         Self(hash.finish())
     }
 
-    /// A number in [0, 1). Different for each purpose.
+    /// A number in [0, 1), different for each purpose.
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit the fraction of an f64 exactly")]
     pub(crate) fn unit_number(self, purpose: &str) -> f64 {
         let mut hash = Hash::new();

@@ -56,7 +56,8 @@ pub(crate) enum Act {
     CloseConnection,
 }
 
-/// Which requests a fault makes sense for. Others count as not matched: a conflict on a list would fool nobody.
+/// The requests that a fault makes sense for. Others count as not matched, because no controller would believe a conflict on a list, for
+/// instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Applicability {
     Every,
@@ -139,7 +140,7 @@ fn is_next_page(req: &dyn Request) -> bool {
     req.facts().verb == Verb::List && req.query("continue").is_some_and(|token| !token.is_empty())
 }
 
-/// Whether the version names a moment; `0` in any spelling means any version, and none means the latest.
+/// Whether the version is that of a certain state; `0` in any spelling means any version, and none means the latest.
 fn has_version(req: &dyn Request) -> bool {
     req.query("resourceVersion")
         .is_some_and(|version| version.bytes().any(|digit| digit != b'0'))
@@ -221,7 +222,7 @@ impl Act {
         }
     }
 
-    /// Whether it needs a random number.
+    /// Whether the act needs a random number.
     pub(crate) fn is_random(&self) -> bool {
         matches!(self, Self::Delay(wait) | Self::Hold(wait) if wait.is_random())
     }

@@ -21,7 +21,7 @@ impl Note {
             | (u64::from(self.drawn_ms) << 32)
     }
 
-    /// `None`: no decision.
+    /// Returns `None` if there was no decision.
     pub(crate) fn decode(note: u64) -> Option<Self> {
         let [place, mark_low, mark_high, act, ms @ ..] = note.to_le_bytes();
         Some(Self {

@@ -148,7 +148,7 @@ impl Wait {
         }
     }
 
-    /// Milliseconds; `unit` is a drawn number in [0, 1).
+    /// The wait in milliseconds; `unit` is a drawn number in [0, 1).
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

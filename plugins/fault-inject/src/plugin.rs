@@ -50,7 +50,7 @@ impl Plugin for FaultInject {
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        // Faults apply to requests. A watch that a reload ended would be a fault that is not counted.
+        // Faults apply to requests. If a reload ended a watch, that would be a fault that is not counted.
         if req.is_recheck() {
             return RequestVerdict::proceed();
         }
@@ -79,7 +79,7 @@ impl Plugin for FaultInject {
 }
 
 impl FaultInject {
-    /// What was decided with the request, if it applies to the response.
+    /// The decision made with the request, if it applies to the response.
     fn decide_response(&self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> Option<ResponseVerdict> {
         let note = Note::decode(req.note())?;
         let rule = self.model.rules.get(usize::from(note.rule))?;
@@ -96,8 +96,8 @@ impl FaultInject {
     }
 }
 
-/// What a rule wants to do, after it has been counted and its selection and times are kept. A rule that has done enough counts nothing: no request
-/// that comes later can be hit.
+/// The acts that a rule chooses for a request, after it has counted the request and checked its selection and times. A rule that is
+/// exhausted counts nothing, because it cannot hit later requests.
 fn choose_acts<'a>(rule: &'a Rule, counters: &RuleCounters<'_>, req: &dyn Request, seed: u64) -> Vec<Chosen<'a>> {
     if counters.is_exhausted() {
         return Vec::new();
@@ -173,7 +173,7 @@ impl Decision {
         }
     }
 
-    /// Whether no other rule has decided what this act would.
+    /// Whether no other rule has decided the part that this act would.
     fn has_room(&self, act: &Act) -> bool {
         let is_delay = matches!(act, Act::Delay(_));
         is_delay || self.stop.is_none() && !(act.is_later() && self.note.is_some())

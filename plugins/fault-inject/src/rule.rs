@@ -11,9 +11,9 @@ use crate::window::Window;
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) name: String,
-    /// Its path in the settings: `httpFault[0]`.
+    /// Path of the rule in the settings, such as `httpFault[0]`.
     pub(crate) place: String,
-    /// Distinguishes it from the rule at the same index after a change.
+    /// Distinguishes the rule from another one at the same index after a change.
     pub(crate) mark: u16,
     pub(crate) matches: Rules,
     pub(crate) window: Option<Window>,
@@ -22,7 +22,7 @@ pub(crate) struct Rule {
     pub(crate) plan: RulePlan,
 }
 
-/// Which of the matching requests, by their number from 1.
+/// Selects some of the matching requests, by their number from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Select {
     All,
@@ -62,7 +62,7 @@ pub(crate) struct Chosen<'a> {
     /// Number of the act in the rule, for [`Rule::act_at`].
     pub(crate) number: u8,
     pub(crate) act: &'a Act,
-    /// Drawn for it, in [0, 1).
+    /// Number drawn for the act, in [0, 1).
     pub(crate) unit: f64,
     /// Milliseconds until its stage ends.
     pub(crate) left_ms: u32,
@@ -82,8 +82,8 @@ impl Select {
 }
 
 impl Rule {
-    /// Whether the rule applies to a request at this moment (milliseconds since 1970), and one of its acts is still possible.
-    /// `has_room`: no other rule has decided what this act would.
+    /// Whether the rule applies to a request at this moment (milliseconds since 1970), and one of its acts is still possible. `has_room`
+    /// checks that no other rule has decided the part that the act would.
     pub(crate) fn applies_to(&self, req: &dyn Request, unix_ms: u64, has_room: impl Fn(&Act) -> bool) -> bool {
         let can_hit = match &self.plan {
             RulePlan::Together(choices) => {
@@ -128,7 +128,7 @@ impl Rule {
         self.limits.max_duration_ms.is_some() || matches!(self.plan, RulePlan::Stages { .. })
     }
 
-    /// Whether nothing can happen any more, so many milliseconds after the first match.
+    /// Whether the rule can have no effect any more at this time after its first match.
     pub(crate) fn is_over(&self, elapsed_ms: u64) -> bool {
         let is_past = |end: u64| elapsed_ms >= end;
         let last_stage = match &self.plan {
@@ -138,7 +138,7 @@ impl Rule {
         self.limits.max_duration_ms.is_some_and(is_past) || last_stage.is_some_and(is_past)
     }
 
-    /// What happens to a request, so many milliseconds after the first match. `draw` is asked at most once.
+    /// The acts on a request at this time after the first match. `draw` is called at most once.
     pub(crate) fn choose_acts(
         &self,
         req: &dyn Request,
@@ -197,7 +197,7 @@ impl Rule {
     }
 }
 
-/// Draws made on demand: never for 0 or 100 percent of a fixed act.
+/// Draws on demand: none for a fixed act with 0 or 100 percent.
 enum Draws<F> {
     Not(Option<F>),
     Made(Draw),

@@ -52,7 +52,7 @@ pub(crate) struct FaultRule {
     pub(crate) max_active: Option<u32>,
 }
 
-/// Which requests. One matching element of one list is enough.
+/// Selects requests. One matching element of one list is enough.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Match {

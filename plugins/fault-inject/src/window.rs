@@ -44,7 +44,7 @@ enum Span {
 }
 
 impl Window {
-    /// Checks what is written.
+    /// Validates the settings.
     ///
     /// # Errors
     ///

@@ -18,12 +18,12 @@ pub(crate) struct Limiter {
     queue_ms: u32,
 }
 
-/// Where a request is counted.
+/// The counter in which a request is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// By the rule's key.
+    /// The counter of the rule's key.
     Own,
-    /// In the counter that all keys share for which the host has no room.
+    /// The counter that all keys share for which the host has no room.
     Overflow,
 }
 
@@ -85,8 +85,8 @@ impl Limiter {
         self.max_in_flight.unwrap_or_default()
     }
 
-    /// Uses the rule's name instead of its index, so that an edit of another rule changes nothing. A name has no line break, so that no two
-    /// rules share a key.
+    /// Builds a state key from the rule's name instead of its index, so that an edit of another rule changes nothing. A name has no line
+    /// break, so that no two rules share a key.
     fn state_key(&self, kind: &str, req: &dyn Request, share: Share) -> String {
         match share {
             Share::Own => format!("{kind}\n{}\n{:?}\n{}", self.name, self.key, self.key.value(req)),

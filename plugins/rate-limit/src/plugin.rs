@@ -12,7 +12,7 @@ use crate::settings::Settings;
 
 /// The host's maximum of claims in one call (`wit/host.wit`); all rules can match one request.
 const MAX_RULES: usize = 64;
-/// Seconds to wait for a place: nobody knows when a request ends.
+/// Seconds to wait for a place, because the end of a request cannot be predicted.
 const PLACE_RETRY_SECONDS: u64 = 1;
 /// Random addition to a wait, so that refused clients do not return together: a fifth of it, at least a second.
 const JITTER_PARTS: u64 = 5;

@@ -10,11 +10,11 @@ use crate::GoDuration;
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BucketRule {
-    /// Tokens that come back every interval.
+    /// Tokens that are refilled every interval.
     pub limit: u32,
     /// Refill interval, in whole milliseconds.
     pub interval: GoDuration,
-    /// Most tokens that are kept.
+    /// Maximum number of tokens.
     pub burst: u32,
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn compile_regex(text: &str) -> Result<Regex, Invalid> {
 /// The target of a call to an external service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// Lower case, without brackets.
+    /// In lower case, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
@@ -44,7 +44,7 @@ impl Endpoint {
     }
 }
 
-/// Lower case, and an address without brackets.
+/// The host in lower case, and an address without brackets.
 pub(crate) fn normal_host(host: &str) -> String {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     bare.unwrap_or(host).to_ascii_lowercase()
@@ -71,7 +71,7 @@ enum Shape {
 }
 
 impl HostPattern {
-    /// `b.com` at any port, `b.com:8443` at that one.
+    /// `b.com` matches any port, `b.com:8443` only that one.
     ///
     /// # Errors
     ///
@@ -89,8 +89,7 @@ impl HostPattern {
     /// the whole text.
     ///
     /// # Errors
-    /// If the text is no valid regular expression.
-    /// What is no regular expression.
+    /// If the text is not a valid regular expression.
     pub fn regex(text: &str) -> Result<Self, Invalid> {
         compile_regex(text).map(|regex| Self(Shape::Regex(regex)))
     }

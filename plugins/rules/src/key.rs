@@ -3,13 +3,13 @@
 use ctrlmesh_sdk::{Request, Traffic};
 use serde::Deserialize;
 
-/// Longest value. Longer ones are cut, and those with the same beginning share. The host's keys have at most 640 bytes.
+/// Maximum length of a value. Longer ones are cut, and those with the same beginning share a key. The host's keys have at most 640 bytes.
 const MAX_BYTES: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Key {
-    /// No key: one for the whole sidecar.
+    /// No key: one limit or breaker for the whole sidecar.
     #[default]
     Sidecar,
     /// By namespace. Cluster scope and lists over all namespaces share one value; calls to external services share another.

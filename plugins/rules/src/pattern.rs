@@ -25,7 +25,7 @@ pub(crate) struct TextPattern {
 }
 
 impl TextPattern {
-    /// `None` for `*` alone, which matches everything.
+    /// Returns `None` for `*` alone, which matches everything.
     pub(crate) fn parse(written: &str) -> Result<Option<Self>, Invalid> {
         let shape = match (written.strip_prefix('*'), written.strip_suffix('*')) {
             (Some(""), _) => return Ok(None),

@@ -1,11 +1,11 @@
 use serde::Deserialize;
 
-/// `triggerPolicy` of a CircuitBreaker's rule: what opens it, and thus which plugin it is for.
+/// `triggerPolicy` of a `CircuitBreaker`'s rule: the condition that opens it, and thus the plugin that handles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum TriggerPolicy {
-    /// Its bucket and the results of requests. For circuit-breaker, like the two below.
+    /// The bucket and the results of requests open the breaker. For circuit-breaker, like the two below.
     Normal,
-    /// Nothing: it only limits. For rate-limit.
+    /// The rule only limits, and opens nothing. For rate-limit.
     LimiterOnly,
     ForceOpened,
     ForceClosed,

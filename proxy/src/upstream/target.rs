@@ -161,7 +161,7 @@ impl Target {
     /// Ignores `$KUBECONFIG` and `~/.kube/config`: a sidecar must not find a cluster by accident.
     ///
     /// # Errors
-    /// Says what is missing of either; see also [`Target::from_kube`].
+    /// The error says what is missing of either; see also [`Target::from_kube`].
     pub async fn infer(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Arc<Self>, Error> {
         let config = match (kubeconfig, context) {
             (Some(path), context) => read_kubeconfig(path, context).await?,

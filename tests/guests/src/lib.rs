@@ -32,7 +32,7 @@ pub enum Phase {
     OnComplete,
 }
 
-/// What a guest does. Its own settings are beside `in`.
+/// The act of a guest. The guest's own settings are beside `in`.
 pub trait Act: DeserializeOwned + 'static {
     /// May never return.
     fn act(&self, host: &dyn Host);

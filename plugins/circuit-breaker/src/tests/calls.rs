@@ -1,4 +1,4 @@
-//! Calls to other services: breakers by host, and lists of what may be called.
+//! Calls to other services: breakers by host, and lists of allowed and denied calls.
 
 use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
 use ctrlmesh_sdk::{Failure, RequestVerdict, Verb};

@@ -1,4 +1,4 @@
-//! Which results count as failures.
+//! Results that count as failures.
 
 use ctrlmesh_sdk::testing::{TestRequest, TestResponse};
 use ctrlmesh_sdk::{Failure, Outcome, Verb};
@@ -48,7 +48,7 @@ fn abandoned_call_counts_as_slow_when_it_was() {
     };
     assert!(opens_after_two(&json!({ "trip": trip }), &after(1_500_000)));
     assert!(!opens_after_two(&json!({ "trip": trip }), &after(500_000)));
-    // It does not interrupt a row of failures.
+    // The abandoned call does not interrupt a row of failures.
     let few = json!({"slowPercent": 50, "slowerThan": "1s", "minimumRequests": 9, "consecutiveFailures": 2});
     let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({ "trip": few }))]);
     for outcome in [

@@ -1,4 +1,4 @@
-//! What `/status` shows, and what the host's state contains.
+//! The reports in `/status`, and the content of the host's state.
 
 use ctrlmesh_sdk::Host;
 use ctrlmesh_sdk::testing::FakeHost;

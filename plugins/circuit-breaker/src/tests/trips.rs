@@ -1,4 +1,4 @@
-//! What opens a closed breaker.
+//! Conditions that open a closed breaker.
 
 use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{Outcome, Verb};
@@ -98,7 +98,7 @@ fn cb_08_each_resource_or_host_has_its_own_circuit() {
     }
 }
 
-/// An answer to a request from before the breaker opened says nothing about the time after.
+/// A response to a request from before the breaker opened is no evidence about the time after.
 #[test]
 fn late_answers_do_not_count() {
     let mut bench = new_bench(&[rule_named("a")]);

@@ -1,4 +1,4 @@
-//! A refusal with a custom code. What is missing is filled in as the API server, or client-go reading it, does for that code
+//! A refusal with a custom code. Missing parts are filled in as the API server, or client-go when it reads the response, does for that code
 //! (k8s.io/apimachinery `pkg/api/errors/errors.go`).
 
 use ctrlmesh_sdk::{Details, Refusal, Request, Verb};

@@ -1,4 +1,4 @@
-//! Catalogue and README say the same.
+//! Compares the catalogue with the README.
 
 use crate::catalogue::CATALOGUE;
 

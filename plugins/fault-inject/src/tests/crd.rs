@@ -281,7 +281,7 @@ fn fi_07_exponential_and_evenly_spread_delays() {
     assert!((85..115).contains(&mean), "{mean}");
     let cut = delays(r#""mean": "100ms", "max": "150ms""#);
     assert!(cut.iter().all(|ms| *ms <= 150) && cut.contains(&150));
-    // Of an exponential distribution, 63 percent lie below the mean.
+    // In an exponential distribution, 63 percent lie below the mean.
     let below = exponential.iter().filter(|ms| **ms < 100).count();
     assert!((1_180..1_340).contains(&below), "{below}");
 }

@@ -49,12 +49,12 @@ fn max_count_is_exact_across_instances_and_reloads() {
     let edited = settings.replace(r#""maxCount""#, r#""effectiveTime": {}, "maxCount""#);
     let mut second = Bench::<FaultInject>::on(host, &edited, &about()).unwrap();
     assert_eq!(hit_numbers(&mut second, 5), [1]);
-    // The four that came after the third can't be hit, so they do not match.
+    // The four requests after the third cannot be hit, so they do not match.
     assert_eq!(
         second.host.report("x"),
         Some(serde_json::json!({"matched": 3, "fired": 3}))
     );
-    // Once more may be hit, the count goes on.
+    // One more may be hit, and the count continues.
     let host = std::mem::take(&mut second.host);
     let more = settings.replace(r#""maxCount": 3"#, r#""maxCount": 4"#);
     let mut third = Bench::<FaultInject>::on(host, &more, &about()).unwrap();
@@ -77,7 +77,7 @@ fn counts(bench: &Bench<FaultInject>) -> (u64, u64) {
 
 #[test]
 fn requests_after_the_last_hit_are_not_matched() {
-    // Over after 30 s.
+    // These faults are over after 30 s.
     for fault in [
         r#""do": "refuse", "maxDuration": "30s""#,
         r#""do": {"overload": {"rise": "10s", "peak": "10s", "fall": "10s"}}"#,
@@ -90,14 +90,14 @@ fn requests_after_the_last_hit_are_not_matched() {
         assert_eq!(hit_numbers(&mut bench, 5), [] as [usize; 0], "{fault}");
         assert_eq!(counts(&bench), (2, fired), "{fault}");
     }
-    // What begins anew is never over.
+    // A sequence that repeats is never over.
     let mut bench =
         bench_with_rule(r#""do": {"overload": {"rise": "10s", "peak": "10s", "fall": "10s", "again": "1m"}}"#);
     hit_numbers(&mut bench, 2);
     bench.host.advance_ms(30_000);
     hit_numbers(&mut bench, 5);
     assert_eq!(counts(&bench).0, 7);
-    // Of a fault on the response, too.
+    // The same holds for a fault on the response.
     let mut bench = bench_with_rule(r#""do": {"hold": {"for": "10s"}}, "maxCount": 1"#);
     for _ in 0..3 {
         let req = api_request(Verb::Get);
@@ -136,7 +136,7 @@ fn report_is_never_older_than_the_counts() {
         bench.host.report("x"),
         Some(serde_json::json!({"matched": 2, "fired": 42}))
     );
-    // The last to publish.
+    // This thread publishes last.
     bench.host.interrupt_next_report(|host| {
         host.interrupt_next_report(|host| {
             host.add("m/x", 1, None).unwrap();

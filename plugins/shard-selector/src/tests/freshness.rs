@@ -1,4 +1,4 @@
-//! Which reads are made consistent, and how.
+//! The reads that are made consistent, and how.
 
 use ctrlmesh_sdk::testing::{Bench, TestRequest};
 use ctrlmesh_sdk::{RequestAction, RequestEdit, Verb};

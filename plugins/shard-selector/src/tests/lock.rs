@@ -1,4 +1,4 @@
-//! Which requests are about the lock.
+//! The requests that are about the lock.
 
 use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{Request, Verb};

@@ -58,7 +58,7 @@ fn collections_get_the_selector_of_the_shard() {
             selector_edits(),
             "{verb:?}"
         );
-        // With a field selector it is still a list.
+        // A collection with a field selector is still a list.
         assert_eq!(
             edits_for(&mut bench, &TestRequest::api(verb, "", "pods").name("p")),
             selector_edits(),

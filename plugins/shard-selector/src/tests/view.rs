@@ -1,4 +1,4 @@
-//! Which selector applies to which resource.
+//! The selector that applies to each resource.
 
 use ctrlmesh_sdk::settings::parse;
 
