@@ -7,8 +7,8 @@
 //! |---|---|
 //! | `app` | makes every part, binds ports, starts threads, drains |
 //! | `config` | flags and environment variables |
-//! | `commands` | what kubelet runs besides the sidecar: `wait-ready`, `init` |
-//! | `listen` | client connections: accepted, dealt to worker threads, served |
+//! | `commands` | commands that kubelet runs besides the sidecar: `wait-ready`, `init` |
+//! | `listen` | client connections: accepted, distributed to worker threads, served |
 //! | `external` | calls to other services: three ways in, where they may go, tunnels |
 //! | `error` | errors that keep the sidecar from starting, or stop it |
 //! | `request` | **start here**: one request to the API server, top to bottom, in `request::handler` |

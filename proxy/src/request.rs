@@ -1,10 +1,10 @@
-//! One request to the API server, from its head to its answer.
+//! One request to the API server, from its head to its response.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `handler` | **start here**: parse, match, and pass a request that no plugin wants |
 //! | `selection` | selects the requests that plugins see |
-//! | `filtered` | a request that plugins want: from their first question to the answer's body |
+//! | `filtered` | a request that plugins want: from the first call of a plugin to the response body |
 //! | `exchange` | operations of every request: add credentials, send, record the response |
 //! | `edit` | edits of the request head: query, selectors, headers, object name |
 //! | `edit_body` | edits in bodies: options of a DELETE, object names |

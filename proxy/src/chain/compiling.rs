@@ -1,5 +1,5 @@
-//! Which plugins of a new chain are being compiled, for `/readyz` and `/status`: until that is done there is no chain, and a
-//! pod whose CPU is short waits for seconds.
+//! Progress of compiling a new chain's plugins, for `/readyz` and `/status`. Until it is done there is no chain, and a pod with little
+//! CPU waits for seconds.
 //!
 //! Leaves compiling to `build.rs` and the text to `ctrlmesh-contract`.
 

@@ -25,7 +25,7 @@ const TIME_LOST_WINDOW: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(1);
 /// … up to this maximum: after the cause outside the plugin is fixed, users should not wait longer.
 const LONGEST: Duration = Duration::from_secs(5 * 60);
-/// After this time without a fault since the last quarantine, the next one starts short again.
+/// A quarantine that begins this long after the end of the last one is short again.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10 * 60);
 /// A probe that never reports back (its request was dropped) is replaced after this time.
 const PROBE_LEASE: Duration = Duration::from_secs(5);

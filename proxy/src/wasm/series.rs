@@ -7,8 +7,8 @@ use std::sync::Mutex;
 
 use super::state::lock;
 
-/// Maximum number of series of an entry: one for each of 64 buckets that it can claim for a request, with three decisions about each, and
-/// some more. At the maximum length of names and labels they take 100 KiB.
+/// Maximum number of series of an entry: three decisions about each of the 64 buckets that it can claim for one request, and some more.
+/// At the maximum length of names and labels they take 100 KiB.
 pub const MAX_SERIES: usize = 256;
 /// Maximum length of a name. Prometheus has no limit; this keeps names readable.
 const MAX_NAME_BYTES: usize = 64;
