@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_and_those_behind_them_fit_beside_all_others() {
+    fn connections_to_clients_and_servers_fit_into_descriptors() {
         for (limit, ports, connections) in [(1024, 1, 412), (1024, 2, 206), (65_536, 2, 4096), (256, 1, 28)] {
             let (others, wanted) = (200, 4096);
             let share = Descriptors(limit).over(ports, others, wanted);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_that_network_lacks_are_left_out_but_for_first() {
+    async fn missing_addresses_are_skipped_except_first() {
         let addresses = bound(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
         let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
         assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_narrow_what_matched() {
+    fn phases_select_among_matched_entries() {
         let any = Subscription {
             rules: vec![MatchRule::default()],
             ..Subscription::default()

@@ -64,13 +64,13 @@ mod tests {
 
     /// RFC 8878 §3.1.1.1: magic, a descriptor for "no single segment, no size", and a window of 2 TiB.
     #[test]
-    fn claim_for_huge_window_is_refused_before_memory_is_taken() {
+    fn zstd_stream_with_huge_window_is_refused_before_allocation() {
         let error = unpack(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff, 1, 0, 0], Path::new("p")).unwrap_err();
         assert!(matches!(error, Error::PluginPacked { .. }), "{error}");
     }
 
     #[test]
-    fn packed_plugin_is_refused_when_no_stream_or_cut_off() {
+    fn packed_plugin_is_refused_when_invalid_or_truncated() {
         let packed = pack(b"some bytes that are long enough to be cut");
         for bytes in [&b""[..], b"\0asm", &packed[..packed.len() / 2]] {
             let error = unpack(bytes, Path::new("x.wasm.zst")).unwrap_err();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_count_as_long_as_their_tickets_live_on_any_number_of_workers() {
+    fn requests_count_while_their_tickets_live_on_any_number_of_workers() {
         let tally = Tally::new();
         let tickets: Vec<Ticket> = (0..3 * LANES)
             .flat_map(|worker| {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_requests_count_under_it_alone() {
+    fn requests_count_only_under_their_own_chain() {
         let (first, second) = (Tally::new(), Tally::new());
         let counter = Counter::new(0);
         let early = counter.count(&first, Kind::Write);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn query_is_edited_and_rest_keeps_its_bytes() {
+    fn query_edit_keeps_bytes_of_other_parameters() {
         let set = |name: &str| RequestEdit::SetQuery(name.to_owned(), "1 2".to_owned());
         let remove = |name: &str| RequestEdit::RemoveQuery(name.to_owned());
         let target = |uri, edits| edited(uri, edits).unwrap().map(|target| target.to_string());

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_without_certificates_is_error_that_names_it() {
+    fn file_without_certificates_is_refused_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("ca.crt");
         std::fs::write(&file, "nothing").unwrap();

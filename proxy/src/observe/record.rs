@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn length_of_answer_is_known_from_its_head() {
+    fn response_length_is_derived_from_head() {
         let length = |method: Method, status: u16, length: Option<&str>| {
             let metrics = Metrics::new(Metrics::registry());
             let record = Record::new(&metrics, Class::Api(Verb::Get), method, Uri::from_static("/"));

@@ -55,7 +55,7 @@ fn client_that_prefers_protobuf_gets_protobuf() {
 }
 
 #[test]
-fn encoding_is_one_that_api_server_would_choose() {
+fn encoding_is_chosen_like_api_server() {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     for (field, is_protobuf) in [
         (format!("{PROTOBUF},application/json"), true),
@@ -107,7 +107,7 @@ fn name_is_filled_in_only_where_message_has_placeholder() {
 }
 
 #[test]
-fn unknown_reason_is_none() {
+fn unknown_reason_is_left_out() {
     let reason = |text| {
         json(&about("", text).into_response(&Accept::default()))
             .get("reason")

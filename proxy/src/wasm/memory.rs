@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn sidecar_keeps_part_of_limit_for_itself() {
+    fn sidecar_reserves_part_of_limit() {
         for (limit, budget) in [(64, 40), (128, 80), (256, 160), (512, 416), (4096, 4000)] {
             let bounds = GuestMemory::within(limit * MIB).bounds().unwrap();
             assert_eq!((bounds.budget_bytes, bounds.limit_bytes), (budget * MIB, limit * MIB));

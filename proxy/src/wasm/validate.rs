@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_errors_of_http() {
+    fn refusal_has_http_error_status() {
         let with = |code: u16, reason: &str| {
             let refused = Refusal {
                 code,

@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn matching_rule_may_match(subscription in subscription(), words in words()) {
+    fn may_match_is_true_for_every_match(subscription in subscription(), words in words()) {
         let (matcher, query) = (Matcher::new(&subscription), words.query());
         let may = matcher.may_match(traffic_index(query.traffic), verb_index(query.verb));
         prop_assert!(may || !matcher.matches(&query));

@@ -96,7 +96,7 @@ fn ready() -> Prepare {
 }
 
 #[tokio::test]
-async fn entries_come_into_force_in_their_order() {
+async fn entries_are_in_force_in_chain_order() {
     let mut fixture = Fixture::new();
     assert!(!fixture.updater.handle.is_ready());
     let entries = [
@@ -183,7 +183,7 @@ async fn unchanged_entry_keeps_instances_state_and_health() {
 }
 
 #[tokio::test]
-async fn kept_entry_needs_its_bytes_no_longer() {
+async fn kept_entry_is_reused_without_plugin_file() {
     let mut fixture = Fixture::new();
     fixture
         .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))
@@ -270,7 +270,7 @@ async fn workers_prepare_before_chain_is_in_force_and_may_refuse_it() {
 }
 
 #[tokio::test]
-async fn workers_that_hang_refuse_chain() {
+async fn chain_is_refused_when_workers_hang() {
     let mut fixture = Fixture::new();
     fixture.updater.prepare = Arc::new(|_| std::future::pending().boxed());
     fixture.updater.timing.prepare = Duration::from_millis(1);
@@ -327,7 +327,7 @@ async fn status_reports_quarantine() {
 }
 
 #[tokio::test]
-async fn chain_is_first_if_sidecar_before_had_no_other() {
+async fn chain_is_first_when_earlier_sidecar_had_no_other() {
     let state = tempfile::tempdir().unwrap();
     let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
     for (generation, name, is_first) in [(1, "a", true), (2, "a", true), (3, "b", false), (4, "b", false)] {
@@ -338,7 +338,7 @@ async fn chain_is_first_if_sidecar_before_had_no_other() {
 }
 
 #[tokio::test]
-async fn second_chain_is_known_to_sidecar_after_that() {
+async fn later_sidecar_knows_of_second_chain() {
     let state = tempfile::tempdir().unwrap();
     let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
     let mut fixture = Fixture::after(Past::open(state.path()).unwrap());

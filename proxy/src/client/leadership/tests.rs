@@ -52,7 +52,7 @@ fn some(holder: &str, leads: bool) -> Option<(String, bool)> {
 }
 
 #[test]
-fn write_counts_when_api_server_has_taken_it() {
+fn write_counts_once_api_server_accepts_it() {
     for (method, target, code) in [
         ("POST", LEASES, StatusCode::CREATED),
         ("PUT", LEASE, StatusCode::OK),

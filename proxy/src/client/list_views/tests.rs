@@ -86,7 +86,7 @@ fn list_by_other_reader_does_not_hide_watch_from_another_view() {
 }
 
 #[test]
-fn first_rule_counts_too() {
+fn watch_from_before_first_rule_is_stale() {
     let list_views = Arc::new(ListViews::default());
     assert_eq!(resumed_as(&list_views, &READER, &[]), Known::Nothing);
     drop(opened(&list_views, &[]));
@@ -154,7 +154,7 @@ fn lists_leave_no_note_while_no_plugin_shapes_them() {
 }
 
 #[test]
-fn oldest_notes_go_first() {
+fn oldest_notes_are_dropped_first() {
     let list_views = Arc::new(ListViews::default());
     let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
     let reader = |namespace| Reader { namespace, ..READER };
@@ -218,7 +218,7 @@ fn position_outlives_its_note() {
 }
 
 #[test]
-fn watch_is_open_if_it_was_let_through() {
+fn watch_counts_as_open_only_when_accepted() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     let watch = list_views.resume(&READER, shard("a").iter(), |known| known == Known::Same);
@@ -276,7 +276,7 @@ fn versions_from_earlier_process_match_under_the_same_chain() {
 }
 
 #[test]
-fn client_that_was_sent_to_list_again_counts_until_it_watches() {
+fn client_that_must_list_again_counts_until_it_watches() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     let watch = open(&list_views, "a");
@@ -296,7 +296,7 @@ fn client_that_was_sent_to_list_again_counts_until_it_watches() {
 }
 
 #[test]
-fn clients_of_process_before_count_when_they_are_sent_to_list_again() {
+fn clients_of_earlier_process_count_once_they_must_list_again() {
     let list_views = Arc::new(ListViews::default());
     list_views.inherit();
     assert_eq!(

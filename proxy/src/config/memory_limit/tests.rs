@@ -53,7 +53,7 @@ fn smallest_limit_of_nested_groups_counts() {
 }
 
 #[test]
-fn container_on_machines_hierarchy_finds_its_own_group() {
+fn container_that_sees_hierarchy_of_machine_finds_its_group() {
     let line = "35 31 0:32 /kubepods/pod1/sidecar /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
     let file = [("memory/memory.limit_in_bytes", "268435456\n")];
     assert_eq!(limit("4:memory:/kubepods/pod1/sidecar\n", line, &file), Some(256 << 20));
@@ -70,7 +70,7 @@ fn container_on_machines_hierarchy_finds_its_own_group() {
 }
 
 #[test]
-fn limit_of_group_above_that_can_not_be_seen_is_in_statistics() {
+fn limit_of_hidden_parent_group_is_read_from_statistics() {
     let files = [
         ("memory/memory.limit_in_bytes", NO_LIMIT_OF_V1),
         (

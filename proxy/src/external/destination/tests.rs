@@ -205,7 +205,7 @@ fn odd_spellings_of_address_are_refused() {
 
 proptest! {
     #[test]
-    fn hosts_have_one_reading(host in "[0-9a-fxX.:\\[\\]%@-]{0,20}") {
+    fn hosts_have_one_canonical_spelling(host in "[0-9a-fxX.:\\[\\]%@-]{0,20}") {
         // A canonical spelling keeps its meaning when it is parsed again, and is either an address or no number for any parser.
         if let Ok(name) = server_name(&host) {
             let text = name.to_str().into_owned();

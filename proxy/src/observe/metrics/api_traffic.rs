@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_request_is_kept_to_second() {
+    fn last_request_is_recorded_to_second() {
         let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 900);
         let text = |second: &str| Some(format!("1970-01-01T00:00:{second}Z"));
         let traffic = ApiTraffic::default();

@@ -66,7 +66,7 @@ async fn body_is_sent_at_configured_pace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cut_sends_so_many_bytes_and_then_reason() {
+async fn cut_sends_limited_bytes_and_then_reset() {
     for (reset, reason) in [
         (Reset::Cancel, h2::Reason::CANCEL),
         (Reset::InternalError, h2::Reason::INTERNAL_ERROR),

@@ -40,7 +40,7 @@ fn cached_artifact_is_read_back_after_restart() {
 }
 
 #[test]
-fn directory_key_and_artifacts_are_ours_alone() {
+fn directory_key_and_artifacts_are_private() {
     let (_parent, path) = directory();
     Cache::open(&path)
         .expect("a cache")
@@ -110,7 +110,7 @@ fn directory_that_others_may_write_to_is_refused() {
 }
 
 #[test]
-fn key_that_others_may_read_is_refused_and_so_is_broken_one() {
+fn key_is_refused_when_readable_by_others_or_broken() {
     let (_parent, path) = directory();
     Cache::open(&path).expect("a cache");
     let key = path.join(KEY_FILE);
@@ -170,7 +170,7 @@ fn caches_opened_at_once_agree_on_key() {
 }
 
 #[test]
-fn longest_unused_artifacts_go_first() {
+fn longest_unused_artifacts_are_removed_first() {
     let (_parent, path) = directory();
     let cache = Cache::open(&path).expect("a cache");
     let aged = |name: &str, seconds: u64| {

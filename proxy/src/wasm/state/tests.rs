@@ -31,7 +31,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn new_bucket_is_full_and_then_waits_exactly_as_long_as_it_says() {
+fn bucket_starts_full_and_grants_after_exact_wait() {
     let (state, clock) = entry();
     let one = [claim("b", 3, 1000, 2, 1)];
     assert_eq!(state.take(one.clone()), Ok(Grant::Granted));
@@ -289,7 +289,7 @@ proptest! {
     /// From the start to any time, a bucket grants at most its burst and the tokens refilled since; and after the wait that it returns, it
     /// grants.
     #[test]
-    fn bucket_grants_what_its_rule_allows_and_not_less(
+    fn bucket_grants_exactly_what_its_rule_allows(
         limit in 1_u32..50,
         interval_ms in 1_u32..3000,
         burst in 20_u32..60,
