@@ -56,7 +56,8 @@ dev: build ## API server in memory, manager, two sidecars and a controller; rebu
 check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files, types of the fuzz crate
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --lib --bins --examples
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --locked --workspace --no-deps \
+		--lib --bins --examples --document-private-items
 	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
 	$(MAKE) crate
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check bans licenses sources; \

@@ -175,7 +175,7 @@ fn format_timestamp(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Seconds since 1970 of a time that [`now`] printed; `None` for any other form.
+/// Seconds since 1970 of a time that `now` printed; `None` for any other form.
 pub(crate) fn seconds_since_epoch(time: &str) -> Option<u64> {
     let number = |range: std::ops::Range<usize>| time.get(range)?.parse::<u64>().ok();
     let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);

@@ -147,7 +147,7 @@ pub struct RateLimiting {
 /// Calls to other services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RestRule {
-    /// With * for any characters: https://api.cloud.example/*
+    /// With * for any characters: `https://api.cloud.example/*`
     pub url: String,
     /// HTTP method; * is every one.
     pub method: String,

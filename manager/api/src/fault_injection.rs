@@ -79,7 +79,7 @@ pub enum Class {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fault {
-    /// Unique; counts and limits go by it. Absent: its place, httpFault[0].
+    /// Unique; counts and limits go by it. Absent: its place, `httpFault[0]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub name: Option<String>,

@@ -7,7 +7,7 @@
 //! - No shard sees more than it shall in the end, nor more than it sees already, as long as somebody else may see it.
 //! - What is not given away is never withheld: shards that keep their objects are left alone.
 //! - Who can't be reached is waited for, unless the policy of its shard says that it was waited for long enough.
-//! - Of a shard with `reshard: Restart`, no pod sees a change while it runs ([`restart`]).
+//! - Of a shard with `reshard: Restart`, no pod sees a change while it runs ([`restart_policy`]).
 //!
 //! - It does not matter which pods a shard has: what a pod may show follows it into another shard, or out of all.
 //!

@@ -2,16 +2,16 @@
 //!
 //! | module | answers |
 //! |---|---|
-//! | [`validate`] | is this document an object, and what is wrong with it; what `lint --fix` can mend |
-//! | [`auto_shard`] | which shards does a root make |
-//! | [`overlap`] | which objects do two shards see, or none |
-//! | [`compile`] | which chain do the objects of a namespace make |
-//! | [`hand_over`] | what is the next chain on the way to the desired one |
+//! | [`mod@validate`] | is this document an object, and what is wrong with it; what `lint --fix` can mend |
+//! | [`mod@auto_shard`] | which shards does a root make |
+//! | [`mod@overlap`] | which objects do two shards see, or none |
+//! | [`mod@compile`] | which chain do the objects of a namespace make |
+//! | [`mod@hand_over`] | what is the next chain on the way to the desired one |
 //! | [`labels`] | which labels do namespaces and objects carry |
 //! | [`switches`] | which objects does a switch of KusionStack hold |
 //! | [`built_in`], `settings` | what are the built-in plugins, and what do they think of settings |
 //! | [`label_set`], [`view`] | what do selectors select, and limits show, as sets |
-//! | [`shard_hash`] | in which bucket is a namespace |
+//! | [`mod@shard_hash`] | in which bucket is a namespace |
 
 pub mod auto_shard;
 pub mod built_in;

@@ -1,6 +1,6 @@
 //! Validates custom resources: one set of rules for the webhook, for `ctrlmesh lint` and for [`crate::compile()`].
 //!
-//! Flow: [`read`] takes a document as an API server would (schema first, every mistake), then [`check`] applies the rules of its
+//! Flow: [`mod@read`] takes a document as an API server would (schema first, every mistake), then [`check`] applies the rules of its
 //! kind. The built-in plugins check the settings that they will get, so that nothing is admitted which a sidecar refuses.
 //!
 //! Other objects and the cluster are not considered; see [`crate::overlap()`].

@@ -1,12 +1,12 @@
 //! The labels that selectors of shards use, on namespaces and on the objects in them.
 //!
-//! Flow: [`rules`] say which labels; [`kinds`] which kinds, from a ConfigMap that is watched. While this manager leads, all objects
+//! Flow: [`rules`](ctrlmesh_manager_planner::labels) say which labels; `kinds` which kinds, from a ConfigMap that is watched. While this manager leads, all objects
 //! of these kinds are looked at once, and then as they change; only what differs is written. What fails is tried again.
 //!
 //! Guarantees: objects are read page by page, as metadata only, and none is kept. Nothing is remembered over a restart: another
 //! pass writes what is still missing. All requests take tokens of the one bucket ([`crate::cluster::rate`]), behind everybody else.
 //!
-//! Leaves new objects to admission ([`crate`]'s webhooks ask [`rules`], too); one that was missed there is labelled here.
+//! Leaves new objects to admission ([`crate::webhook`] asks the rules, too); one that was missed there is labelled here.
 
 mod contest;
 mod controller;
