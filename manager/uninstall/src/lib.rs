@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn uninstall_waits_until_every_shard_is_released_and_says_for_what() {
+    async fn uninstall_waits_for_release_of_each_shard_and_says_why() {
         let server = api_server().await;
         let mut held = samples::shard("held", &[]);
         held["metadata"]["finalizers"] = json!([HAND_OVER]);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn check_names_what_needs_a_manager_and_what_to_do() {
+    async fn check_names_objects_that_need_manager_and_what_to_do() {
         let server = api_server().await;
         let cluster = Cluster {
             client: client(&server).await,

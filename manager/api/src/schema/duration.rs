@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_those_of_which_definitions_say_so() {
+    fn duration_fields_are_those_of_definitions() {
         let mut found = BTreeSet::new();
         for crd in crds::all() {
             texts(crds::schema_of(&crd).unwrap(), &mut found);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_fields_are_told_with_the_field_that_was_meant() {
+    fn misspelt_fields_are_reported_with_suggestion() {
         let metadata = json!({"lables": {"a": "b"}, "namspace": "b", "name": "a", "colour": "red"});
         let told = told(check_metadata_fields, &metadata);
         let begins = ["metadata.colour: ", "metadata.lables: ", "metadata.namspace: "];
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn known_fields_of_another_type_are_told() {
+    fn known_fields_of_another_type_are_reported() {
         for (metadata, expected) in [
             (json!([]), "metadata: is a list; write a mapping"),
             (json!({"labels": {"a": 1}}), "metadata.labels.a: is 1; write a text"),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_not_allowed_are_left_out_and_the_rest_stays() {
+    fn disallowed_fields_are_left_out_and_rest_stays() {
         let wrong = json!({
             "unknown": {}, "number": "text", "free": {"any": 1}, "texts": {"a": "b", "c": 1},
             "list": [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": "text"}],
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn word_that_is_nearly_known_is_taken_for_it_and_any_other_is_a_guess() {
+    fn near_word_is_replaced_and_any_other_is_guess() {
         assert_eq!(copy(&json!({"word": "secnd"})), (json!({"word": "second"}), Vec::new()));
         let guessed = vec!["spec.word".to_owned()];
         assert_eq!(copy(&json!({"word": "other"})), (json!({"word": "first"}), guessed));
     }
 
     #[test]
-    fn required_fields_and_elements_that_are_wrong_are_guessed() {
+    fn invalid_required_fields_and_elements_are_guessed() {
         let wrong = json!({
             "name": 7, "image": "a", "number": 9, "list": [{"x": 1}, "text", {"name": "1s"}, {"name": "d"}],
         });

@@ -112,7 +112,7 @@ fn lists_and_mappings() {
 }
 
 #[test]
-fn near_words_are_suggested_and_far_ones_are_not() {
+fn near_words_are_suggested_and_far_words_are_not() {
     let schema = json!({"type": "object", "properties": {
         "limits": {"type": "array"},
         "root": {"type": "object", "properties": {"resourceSelector": {"type": "array"}}},
