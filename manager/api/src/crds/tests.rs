@@ -1,4 +1,4 @@
-//! What is committed is what the types say, and what an API server wants of a schema holds.
+//! The committed definitions match the types, and their schemas meet the requirements of API servers.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn yaml_is_deterministic_and_complete() {
     }
 }
 
-/// Every schema below one, with its path.
+/// Visits a schema and every schema in it, with its path.
 fn walk<'s>(schema: &'s JSONSchemaProps, path: &str, visit: &mut dyn FnMut(&str, &'s JSONSchemaProps)) {
     visit(path, schema);
     for (name, property) in schema.properties.iter().flatten() {
@@ -115,7 +115,7 @@ fn kinds_have_names_of_kusionstack() {
     }
 }
 
-/// `theirs.txt`: the fields that KusionStack's schemas have (its `config/crd/bases`, and the FaultInjection of its chart).
+/// `theirs.txt`: the fields of KusionStack's schemas (its `config/crd/bases`, and the FaultInjection of its chart).
 #[test]
 fn fields_are_spelt_as_in_kusionstack() {
     let mut ours = Vec::new();
