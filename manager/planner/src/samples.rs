@@ -1,5 +1,5 @@
-//! Samples for tests: small valid objects as JSON that affect everything in namespace `demo`, chain entries, and the status of sidecars that
-//! run them.
+//! Samples for tests: small valid objects as JSON that affect everything in namespace `demo`, chain entries, and the status of
+//! sidecars that run them.
 
 use std::collections::BTreeMap;
 
