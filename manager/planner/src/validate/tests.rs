@@ -61,7 +61,7 @@ fn each(document: &Value, group: &str) {
 }
 
 #[test]
-fn documents() {
+fn document_fields_are_validated() {
     each(&shard(), "documents");
     let changes = json!({"/metadata/name": null, "/metadata/generateName": "s-", "/spec/controller": null});
     assert_eq!(told(&with(&shard(), &changes)), Vec::<String>::new());
@@ -86,12 +86,12 @@ fn ignore_label_skips_rules_but_not_schema() {
 }
 
 #[test]
-fn shards() {
+fn shard_rules_refuse_invalid_fields() {
     each(&shard(), "shards");
 }
 
 #[test]
-fn roots() {
+fn root_rules_refuse_invalid_fields() {
     each(&root(), "roots");
     let disabled = with(&root(), &json!({"/spec/root/disable": true, "/spec/root/auto": null}));
     assert_eq!(told(&disabled), Vec::<String>::new());
@@ -110,7 +110,7 @@ fn roots() {
 }
 
 #[test]
-fn plugins() {
+fn plugin_rules_refuse_invalid_fields() {
     let key = "-----BEGIN PUBLIC KEY-----\n\
         MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAENDQdKzgkTQxd4hufxO8iQGhF7sSV\n\
         8fB8WzJ8DAddqTVs3k2dv0Xze2BkG9LArOQnX7J+l7emTIaDy65hw3JzeA==\n\
@@ -127,7 +127,7 @@ fn plugins() {
 }
 
 #[test]
-fn circuit_breakers() {
+fn circuit_breaker_rules_refuse_invalid_fields() {
     each(&breaker(), "circuit_breakers");
 }
 
@@ -146,7 +146,7 @@ fn too_many_rules_for_one_plugin_are_reported() {
 }
 
 #[test]
-fn fault_injections() {
+fn fault_injection_rules_refuse_invalid_fields() {
     each(&faults(), "fault_injections");
     let conflict = with(
         &faults(),
