@@ -1,10 +1,10 @@
-//! Certificates that the manager makes: a CA in a Secret, what it signed, and who trusts it.
+//! Certificates that the manager issues: a CA in a Secret, the certificates that it signed, and the bundles with it.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `ca` | a CA and its certificate in a Secret, replaced before they end so that nobody is cut off |
-//! | `webhook_ca` | the one that API servers trust: webhooks |
-//! | `mesh_ca` | those that containers trust, one for each namespace: sidecars |
+//! | `ca` | a CA and its certificate in a Secret, replaced before they expire so that no client is refused |
+//! | `webhook_ca` | the CA that API servers trust, for webhooks |
+//! | `mesh_ca` | the CAs that containers trust, one for each namespace, for sidecars |
 
 pub mod ca;
 pub mod mesh_ca;

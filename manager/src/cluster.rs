@@ -1,13 +1,13 @@
-//! The way to the cluster, and what every part of the manager works with.
+//! Access to the cluster, and what every part of the manager uses.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `context` | clients, flags and metrics that each part gets; whether the manager is ready |
-//! | `rate` | how fast requests go to the API server, and which go first |
-//! | `debounce` | changes that follow each other fast lead to one pass |
+//! | `rate` | the rate of requests to the API server, and their priorities |
+//! | `debounce` | merges changes that follow each other fast into one pass |
 //! | `events` | Events of Kubernetes |
-//! | `rule` | what a part may do at the API server |
-//! | `error`, `error_text` | errors, and how they are told to people |
+//! | `rule` | permissions of a part at the API server |
+//! | `error`, `error_text` | errors, and their texts for people |
 //! | `timestamp` | the time, as an API server writes it |
 
 mod context;

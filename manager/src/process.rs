@@ -1,4 +1,4 @@
-//! The process: what runs when, and what all parts have together.
+//! The process: order of start and stop, and what all parts share.
 //!
 //! | file | holds |
 //! |---|---|

@@ -9,9 +9,9 @@
 //! | `server`, `connections`, `bodies` | the TLS server and its limits |
 //! | `served`, `client_ca` | certificates of this replica and of its clients |
 //!
-//! Served by every replica, over TLS with a certificate that the leader keeps ([`crate::certificates::webhook_ca`]) or that lies in files.
-//! Validation fails closed and labels fail open (`deploy/webhook`): what was not labelled here is found by the back-fill. Pods
-//! that ask for a sidecar are not made without; others need no manager.
+//! Every replica serves them over TLS, with a certificate that the leader keeps ([`crate::certificates::webhook_ca`]) or that lies
+//! in files. Validation fails closed and labels fail open (`deploy/webhook`): the back-fill labels objects that were missed here.
+//! Pods that request a sidecar are not created without one; other pods do not need the manager.
 
 mod bodies;
 mod client_ca;
@@ -50,12 +50,12 @@ use served::Served;
 use server::{Bounds, End};
 use version::Version;
 
-/// Bodies of all reviews at the same time, in bytes. A review of the largest takes a ninth of it.
+/// Maximum bytes of the bodies of all reviews at a time. The largest review takes a ninth of it.
 const MAX_BODIES: usize = 64 << 20;
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
-/// What it does at the API server. The leader makes the Secret and writes bundles, every replica reads.
+/// Permissions at the API server. The leader creates the Secret and writes bundles; every replica reads.
 pub const RULES: &[Rule] = &[
     rule(Scope::Namespace, "", &["secrets"], &["create"], &[]),
     rule(
@@ -112,27 +112,27 @@ const fn rule(
     }
 }
 
-/// What decides about reviews.
+/// State that the decisions on reviews need.
 pub(crate) struct Reviewer {
     context: Context,
     keys: LabelKeys,
     namespaces: Namespaces,
     bodies: Bodies,
-    /// Searches for shards that overlap.
+    /// Permits for searches for overlapping shards.
     searches: Arc<Semaphore>,
     version: Version,
     bounds: Bounds,
 }
 
 impl Reviewer {
-    /// Whether whoever asks has shown a certificate of the authorities that are given.
+    /// Whether clients must show a certificate.
     fn knows_clients(&self) -> bool {
         self.context.args.webhook_client_ca_file.is_some()
     }
 }
 
-/// Serves until it shall stop, from when there is a certificate; then it is ready. When the manager `goes`, API servers are sent
-/// to others as far as they are still connected.
+/// Serves until `stop`. Starts when there is a certificate, and is ready then. When the manager `goes`, connected API servers are
+/// sent to other replicas.
 ///
 /// # Errors
 /// One of its tasks failed.

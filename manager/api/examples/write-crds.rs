@@ -1,4 +1,4 @@
-//! Writes the CustomResourceDefinitions into the folder that is named: `make crd`.
+//! Writes the CustomResourceDefinitions into the given folder: `make crd`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `CircuitBreaker`: limits and breakers for what a controller calls, and lists of what it may call at all.
+//! `CircuitBreaker`: rate limits and breakers for a controller's requests, and lists of external services that it may call.
 
 use std::collections::BTreeMap;
 

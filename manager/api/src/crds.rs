@@ -1,11 +1,11 @@
-//! The CustomResourceDefinitions, made from the types, as an API server takes them.
+//! The CustomResourceDefinitions, made from the types.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use kube_core::CustomResourceExt;
 
 use crate::{CircuitBreaker, FaultInjection, ManagerState, ShardingConfig, schema};
 
-/// All of them, in the order of their names.
+/// All definitions, in the order of their names.
 #[must_use]
 pub fn all() -> Vec<CustomResourceDefinition> {
     [
@@ -19,15 +19,15 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     .collect()
 }
 
-/// One of them as YAML. The same bytes each time: its fields have an order, and its maps are sorted.
+/// A definition as YAML. The bytes are the same each time, because its fields have an order, and its maps are sorted.
 ///
 /// # Errors
-/// Never for [`all`]: what can't be YAML is no schema.
+/// Never for [`all`]: every valid schema can be written as YAML.
 pub fn yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(crd)
 }
 
-/// Name of its file in `deploy/crd`.
+/// Name of the definition's file in `deploy/crd`.
 #[must_use]
 pub fn file_name(crd: &CustomResourceDefinition) -> String {
     format!("{}.yaml", crd.spec.names.plural)

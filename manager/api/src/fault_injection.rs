@@ -1,5 +1,5 @@
-//! `FaultInjection`: faults for what a controller calls. Two shapes of it are in the wild, which differ in `httpMatch`: host,
-//! path and method, or lists of `url` and `method`. Both fit.
+//! `FaultInjection`: injected faults in a controller's requests. KusionStack has two forms of it, which differ in `httpMatch`:
+//! host, path and method, or lists of `url` and `method`. Both are accepted.
 
 use ctrlmesh_contract::LabelSelector;
 use kube_derive::CustomResource;

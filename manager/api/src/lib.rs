@@ -1,16 +1,17 @@
-//! The custom resources, group `ctrlmesh.kusionstack.io/v1alpha1`. Fields are spelt as KusionStack's controller-mesh spells
-//! them (`relateResources` and all), so that objects that people have apply unchanged; what is new stands beside them.
+//! The custom resources, group `ctrlmesh.kusionstack.io/v1alpha1`. Fields are spelt as KusionStack's controller-mesh spells them
+//! (such as `relateResources`), so that existing objects apply unchanged; new fields are added beside them.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `sharding_config`, `circuit_breaker`, `fault_injection`, `manager_state` | one kind each: types, schema, CEL rules |
 //! | `plugin`, `rules`, `status` | parts that kinds share |
-//! | `schemas` | pieces of schema that no derive can say |
+//! | `schemas` | pieces of schema that no derive can express |
 //! | [`crds`] | the CustomResourceDefinitions; `make crd` writes them to `deploy/crd` |
-//! | [`schema`] | what is wrong with a document by its schema, as an API server finds it |
+//! | [`schema`] | checks a document against its schema, as an API server does |
 //! | `verification_key` | keys that sign plugins |
 //!
-//! Rules that need more than one field's schema or CEL are `ctrlmesh-manager-planner`'s. Nothing here reads a file, a clock or a network.
+//! Rules that need more than one field's schema or CEL are in `ctrlmesh-manager-planner`. Nothing here reads a file, a clock or a
+//! network.
 
 #![allow(
     clippy::duplicated_attributes,
@@ -46,5 +47,5 @@ pub const CHAIN_KINDS: [&str; 3] = ["ShardingConfig", "CircuitBreaker", "FaultIn
 /// Field manager of everything that the manager applies.
 pub const FIELD_MANAGER: &str = "ctrlmesh-manager";
 
-/// Label of what the manager makes for itself and for sidecars; its value is [`FIELD_MANAGER`].
+/// Label of objects that the manager creates for itself and for sidecars; its value is [`FIELD_MANAGER`].
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";

@@ -1,4 +1,4 @@
-//! `ManagerState`: where the managers are. One object, written by the leader.
+//! `ManagerState`: addresses of the managers. One object, written by the leader.
 
 use kube_derive::CustomResource;
 use schemars::JsonSchema;

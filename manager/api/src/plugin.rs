@@ -1,4 +1,4 @@
-//! `spec.plugins[]` of a ShardingConfig: plugins of the user's own.
+//! `spec.plugins[]` of a ShardingConfig: the user's own plugins.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Which requests a rule of a CircuitBreaker or a FaultInjection is for.
+//! The requests that a rule of a CircuitBreaker or a FaultInjection applies to.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Schemas of CustomResourceDefinitions: made fit for an API server, and asked what is wrong with an object.
+//! Schemas of CustomResourceDefinitions: makes them acceptable to an API server, and checks objects against them.
 
 mod check;
 mod duration;

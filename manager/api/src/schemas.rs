@@ -1,5 +1,5 @@
-//! Pieces of schema that no derive can say. Kubernetes wants a structural schema, in which a field has one type: a field with
-//! two has none there, and is checked by this crate's rules alone.
+//! Pieces of schema that no derive can express. Kubernetes requires a structural schema, in which a field has one type. A field
+//! with two types has none there, and is checked only by this crate's rules.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
@@ -16,7 +16,7 @@ pub(super) fn text_or_list(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The name of a fault, or its name with what it takes.
+/// The name of a fault, or its name with its parameters.
 pub(super) fn fault(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-preserve-unknown-fields": true,

@@ -1,4 +1,4 @@
-//! `ShardingConfig`: the pods of one shard and what they see, or how to make such objects.
+//! `ShardingConfig`: the pods of one shard and the objects that they see, or how to make such shards.
 
 use ctrlmesh_contract::LabelSelector;
 use kube_derive::CustomResource;
@@ -136,7 +136,7 @@ pub struct UnreachablePods {
 }
 
 impl UnreachablePods {
-    /// How long others wait; `None`: until they answer, or are gone.
+    /// How long other shards wait; `None`: until the pods answer, or are gone.
     #[must_use]
     pub fn patience(&self) -> Option<std::time::Duration> {
         let seconds = u64::try_from(self.after_seconds.unwrap_or(60)).unwrap_or_default();

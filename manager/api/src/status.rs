@@ -1,4 +1,4 @@
-//! What the status of several kinds has: conditions, and one element for each sidecar.
+//! Parts of the status that several kinds share: conditions, and one element for each sidecar.
 
 use k8s_openapi::jiff::Timestamp;
 use kube_core::Status;
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 /// Types of [`Condition`]s, in the order in which they become true.
 pub mod condition {
-    /// The object makes sense. `False`: the message names every field that is wrong.
+    /// The object is valid. `False`: the message names every invalid field.
     pub const ACCEPTED: &str = "Accepted";
-    /// Every plugin that it names was fetched and fits.
+    /// Every plugin of the object was fetched and is supported.
     pub const PLUGINS_RESOLVED: &str = "PluginsResolved";
-    /// It is in the chain that sidecars mount.
+    /// The object is in the chain that sidecars mount.
     pub const DISTRIBUTED: &str = "Distributed";
-    /// Every sidecar concerned runs it. The message has the count: `12/12`.
+    /// Every sidecar concerned runs the object's entries. The message has the count: `12/12`.
     pub const ENFORCED: &str = "Enforced";
-    /// Of a root: its shards are as it says.
+    /// For a root: its shards are as it specifies.
     pub const SHARDED: &str = "Sharded";
     /// Objects are in two shards of its controller, or in none. `False`: every object is in one.
     pub const OVERLAPPING: &str = "Overlapping";
@@ -151,13 +151,14 @@ pub enum BreakerState {
     Closed,
 }
 
-/// A time as an API server writes it: RFC 3339 in seconds, as `metav1.Time` marshals (`staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/time.go`).
+/// A time in the form of API servers: RFC 3339 in seconds, as `metav1.Time` marshals
+/// (`staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/time.go`).
 #[must_use]
 pub fn timestamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// What an API server answered instead of an object, for people.
+/// The API server's error response, for people.
 #[must_use]
 pub fn response_text(status: &Status) -> String {
     format!("{} (HTTP {})", status.message.trim_end(), status.code)

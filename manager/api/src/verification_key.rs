@@ -7,7 +7,7 @@ use aws_lc_rs::signature::{
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use rustls_pki_types::pem::PemObject as _;
 
-/// Algorithms, by the keys that cosign makes or takes: P-256 by default; the others by `cosign import-key-pair` and from key
+/// Algorithms, by the keys that cosign makes or accepts: P-256 by default; the others by `cosign import-key-pair` and from key
 /// management services. With P-384, older versions of cosign hash with SHA-256, newer ones with SHA-384.
 const ALGORITHMS: [&dyn VerificationAlgorithm; 5] = [
     &ECDSA_P256_SHA256_ASN1,
@@ -17,14 +17,14 @@ const ALGORITHMS: [&dyn VerificationAlgorithm; 5] = [
     &RSA_PKCS1_2048_8192_SHA256,
 ];
 
-/// A public key of somebody who signs images.
+/// A public key that images are signed with.
 pub struct VerificationKey(Vec<ParsedPublicKey>);
 
 impl VerificationKey {
-    /// Reads a PEM text, as cosign writes it into `cosign.pub`.
+    /// Parses a PEM text, as cosign writes it into `cosign.pub`.
     ///
     /// # Errors
-    /// What is wrong with it, and what to write instead.
+    /// The mistake, and what to write instead.
     pub fn parse(pem: &str) -> Result<Self, String> {
         let wrong = |what: &str| {
             Err(format!(
@@ -42,7 +42,7 @@ impl VerificationKey {
         Ok(Self(keys))
     }
 
-    /// Whether this key made the signature over these bytes.
+    /// Whether the signature over these bytes was made with this key.
     #[must_use]
     pub fn has_signed(&self, bytes: &[u8], signature: &[u8]) -> bool {
         self.0.iter().any(|key| key.verify_sig(bytes, signature).is_ok())

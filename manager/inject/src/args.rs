@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_checked_before_every_pod_is_refused() {
+    fn quantity_flags_are_checked_at_start() {
         for text in ["", "1", "0.5", "500m", "512Mi", "1Gi", "2G"] {
             assert_eq!(parse(&format!("--proxy-cpu={text}")).unwrap().proxy_cpu, text);
         }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn environments_are_pairs() {
+    fn environment_flag_is_list_of_pairs() {
         let args = parse("--proxy-extra-envs=A=1; B=x=y ;C=").unwrap();
         let pairs: Vec<(&str, &str)> = args.proxy_extra_envs.0.iter().map(|(a, b)| (&**a, &**b)).collect();
         assert_eq!(pairs, [("A", "1"), ("B", "x=y"), ("C", "")]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_kubernetes() {
+    fn flag_values_are_those_of_kubernetes() {
         for word in ["Always", "IfNotPresent", "Never"] {
             let args = parse(&format!("--proxy-image-pull-policy={word}")).unwrap();
             assert_eq!(args.proxy_image_pull_policy.name(), word);

@@ -1,22 +1,22 @@
-//! `--kubeconfig` among a container's arguments: one dash or two, with `=` or as two words, in `command` or `args`. And KUBECONFIG
-//! that is set there, by a shell or by `env`.
+//! Finds and replaces `--kubeconfig` among a container's arguments: one dash or two, with `=` or as two words, in `command` or
+//! `args`. Also finds KUBECONFIG when it is set there by a shell or by `env`.
 
 use serde_json::json;
 
 use super::pod::Container;
 use super::refusal::Refusal;
 
-/// As Go's `flag` takes them; `pflag` takes the second alone.
+/// The spellings that Go's `flag` accepts; `pflag` accepts only the second.
 const FLAGS: [&str; 2] = ["-kubeconfig", "--kubeconfig"];
-/// What may stand there for a shell: it is led to the sidecar already.
+/// Values in a line for a shell that already lead to the sidecar.
 const VARIABLES: [&str; 3] = ["$KUBECONFIG", "${KUBECONFIG}", "$(KUBECONFIG)"];
-/// How a word begins that sets the variable.
+/// Prefix of a word that sets the variable.
 const SETS: &str = "KUBECONFIG=";
 const QUOTES: [char; 2] = ['"', '\''];
-/// What ends a word for a shell, besides white space.
+/// Characters that end a word for a shell, besides white space.
 const ENDS: &str = ";&|<>()`";
 
-/// Leads the flag to the file, wherever the container has it; adds it if that `is_asked_for` and it has none.
+/// Sets the flag to the file wherever the container has it. If it has none and `is_asked_for`, adds it.
 pub(super) fn lead(
     container: &mut Container,
     path: &str,
@@ -50,7 +50,7 @@ pub(super) fn lead(
     Ok(())
 }
 
-/// Whether there was one.
+/// Replaces the flag's values. Returns whether the flag was there.
 fn rewrite(words: &mut [String], path: &str) -> bool {
     let (mut is_there, mut is_value) = (false, false);
     for word in words {
@@ -67,12 +67,12 @@ fn rewrite(words: &mut [String], path: &str) -> bool {
     is_there
 }
 
-/// That no argument sets the variable to something else than what leads to the sidecar.
+/// Fails if an argument sets the variable to another file than the sidecar's.
 pub(super) fn check_variable(container: &Container, path: &str) -> Result<(), Refusal> {
     let mut words = container.strings("command");
     words.extend(container.strings("args"));
     let by_env = words.iter().any(|word| word.rsplit('/').next() == Some("env"));
-    // Elsewhere such an argument means what its program takes it for.
+    // In other commands, such an argument is not a variable.
     words.retain(|word| by_env || word.contains(|c: char| c.is_whitespace() || ENDS.contains(c)));
     match words.into_iter().find(|word| sets_variable(word, path)) {
         Some(argument) => Err(Refusal::HiddenVariable {
@@ -90,7 +90,7 @@ fn sets_variable(word: &str, path: &str) -> bool {
     })
 }
 
-/// Whether a word is a line for a shell that has the flag, with a value that leads elsewhere.
+/// Whether a word is a line for a shell with the flag and a value that leads elsewhere.
 fn hides_flag(word: &str, path: &str, has_variable: bool) -> bool {
     let leads_elsewhere = |rest: &str| {
         let rest = rest.trim_start_matches(QUOTES);
@@ -105,18 +105,18 @@ fn hides_flag(word: &str, path: &str, has_variable: bool) -> bool {
     })
 }
 
-/// Whether a word of a line begins here, but for the line's first.
+/// Whether a word of a line begins here. The line's first word does not count.
 fn begins_word(line: &str, at: usize) -> bool {
     let before = line.get(..at).unwrap_or_default();
     before.ends_with(|c: char| c.is_whitespace() || QUOTES.contains(&c) || ENDS.contains(c))
 }
 
-/// Whether a value in a line leads to the sidecar: `$KUBECONFIG_PATH` and `"$KUBECONFIG".old` begin so and lead elsewhere.
+/// Whether a value in a line leads to the sidecar. `$KUBECONFIG_PATH` and `"$KUBECONFIG".old` only begin like one that does.
 fn is_ours(value: &str, path: &str, has_variable: bool) -> bool {
     let value = value.trim_start_matches(QUOTES);
     let variables = VARIABLES.into_iter().filter(|_| has_variable);
     let rests = variables.chain([path]).filter_map(|ours| value.strip_prefix(ours));
-    // `${KUBECONFIG:-…}`: what else it would be, if it were not set.
+    // `${KUBECONFIG:-…}` has a default, which is not used because the variable is set.
     let or_else = value.strip_prefix("${KUBECONFIG").filter(|_| has_variable);
     let or_else = or_else.and_then(|rest| rest.strip_prefix(':').unwrap_or(rest).strip_prefix(['-', '?', '=']));
     rests
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_is_led_to_the_sidecar() {
+    fn kubeconfig_flag_is_replaced_in_every_spelling() {
         let none = json!([]);
         for (args, expected) in [
             (
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_begin_the_arguments() {
+    fn kubeconfig_value_may_begin_arguments() {
         let (command, args) = led(&json!(["/manager", "--kubeconfig"]), &json!(["/x", "--v=2"]), false);
         assert_eq!(
             (command, args),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_in_a_line_for_a_shell_is_refused_unless_it_leads_to_the_sidecar() {
+    fn kubeconfig_flag_in_shell_line_is_refused_unless_it_leads_to_sidecar() {
         let ask = |line: &str, has_variable: bool| {
             let mut container = container(&json!(["sh", "-c", line]), &json!([]));
             lead(&mut container, PATH, false, has_variable).is_err()
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_set_for_the_program_is_refused_unless_it_leads_to_the_sidecar() {
+    fn kubeconfig_variable_in_arguments_is_refused_unless_it_leads_to_sidecar() {
         let ask = |command: Value, args: Value| check_variable(&container(&command, &args), PATH);
         for line in [
             "KUBECONFIG=/x /manager",

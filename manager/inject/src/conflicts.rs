@@ -20,8 +20,8 @@ pub(super) fn check(draft: &Draft) -> Result<(), Refusal> {
     names(draft)
 }
 
-/// Of the classic shape: its rules are set after the other init containers, and connections that are there stay where they are. With a
-/// kubeconfig, init containers are not led at all.
+/// Refuses init containers that would go past a classic sidecar: its iptables rules are set after the other init containers, and
+/// existing connections are not redirected. With a kubeconfig, init containers are not led to it at all.
 pub(super) fn starts_before(draft: &Draft, request: &InjectionRequest) -> Result<(), Refusal> {
     let leads = request.mode == Mode::Iptables || request.rewrites_args || request.rewrites_env;
     if request.is_native || !leads {
@@ -58,7 +58,8 @@ fn names(draft: &Draft) -> Result<(), Refusal> {
     }
 }
 
-/// Ports that a container tells of. It need not; then it can't listen, and says so itself.
+/// Refuses ports that containers declare and the sidecar needs. A container need not declare its ports; then it fails to listen and
+/// says so itself.
 pub(super) fn ports(draft: &Draft, request: &InjectionRequest, settings: &Settings) -> Result<(), Refusal> {
     for container in draft.all_containers() {
         let tcp = container.items("ports").iter().filter(|port| {

@@ -1,4 +1,4 @@
-//! Environment: what the sidecar gets besides its settings, and what containers get by annotation.
+//! Environment variables of the sidecar, and of containers that get some by annotation.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use super::pod::{Container, Draft, name_of, variable};
 use super::refusal::Refusal;
 use super::settings::Known;
 
-/// Where a container finds the API server when it is told nothing else.
+/// The variable by which containers find the API server by default.
 pub(super) const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const SERVER: [&str; 2] = [HOST, "KUBERNETES_SERVICE_PORT"];
-/// API servers make their Service with no other.
+/// API servers always create their Service with this port.
 const SERVICE_PORT: &str = "443";
 
-/// Variables that the pod asks for, in the order in which they are set.
+/// Variables that the pod requests for the sidecar, in the order in which they are set.
 pub(super) fn asked_for(draft: &Draft, request: &InjectionRequest, server: &[Value]) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for sync in &request.env_sync {
@@ -35,7 +35,7 @@ pub(super) fn asked_for(draft: &Draft, request: &InjectionRequest, server: &[Val
     Ok(variables)
 }
 
-/// Who the sidecar is. It is told so before anything else.
+/// Identity of the sidecar. These variables come first, because later ones may refer to them.
 pub(super) fn own() -> [Value; 2] {
     let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     [
@@ -44,7 +44,7 @@ pub(super) fn own() -> [Value; 2] {
     ]
 }
 
-/// As the first container has it that has one. `given`: what the sidecar gets before it.
+/// A copy of the variable from the first container that has it. `given`: the variables that precede it in the sidecar.
 fn first(containers: &[Container], name: &str, given: &[Value]) -> Result<Option<Value>, Refusal> {
     let Some(container) = containers.iter().find(|it| it.variable(name).is_some()) else {
         return Ok(None);
@@ -53,8 +53,8 @@ fn first(containers: &[Container], name: &str, given: &[Value]) -> Result<Option
     Ok(container.variable(name).cloned())
 }
 
-/// That a container's variable says the same in the sidecar: kubelet puts in for `$(OTHER)` what stands before it in its own container,
-/// which the sidecar may be `given`, too.
+/// Fails if a container's variable would have another value in the sidecar: kubelet replaces `$(OTHER)` by a variable that precedes
+/// it in the same container, and the sidecar may be `given` another one.
 fn check_copy(container: &Container, name: &str, given: &[Value]) -> Result<(), Refusal> {
     let mut before = container.items("env").iter().rev().skip_while(|it| name_of(it) != name);
     let value = before.next().and_then(|it| it.get("value")?.as_str());
@@ -74,7 +74,7 @@ fn check_copy(container: &Container, name: &str, given: &[Value]) -> Result<(), 
     }
 }
 
-/// Whether two variables are the same, but for what API servers write into references to fields.
+/// Whether two variables are the same, apart from the defaults that API servers add to references to fields.
 fn is_same(variable: &Value, other: &Value) -> bool {
     let field = |variable: &Value| variable.pointer("/valueFrom/fieldRef/fieldPath").cloned();
     match (field(variable), field(other)) {
@@ -96,7 +96,7 @@ fn references(value: &str) -> Vec<&str> {
     names
 }
 
-/// Where the pod's own containers are told that the API server is.
+/// The address of the API server that the pod's own containers use.
 pub(super) fn server(draft: &Draft, request: &InjectionRequest, known: &Known) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for name in SERVER {
@@ -107,8 +107,8 @@ pub(super) fn server(draft: &Draft, request: &InjectionRequest, known: &Known) -
     Ok(variables)
 }
 
-/// That all containers go to the same. Of one whose traffic is redirected, what it does not say counts, too: it goes to the Service then,
-/// past rules for another address.
+/// Fails unless all containers use the same API server. If traffic is redirected, a container without the variable counts too: it
+/// connects to the Service, past the rules for another address.
 fn one_server(draft: &Draft, request: &InjectionRequest, known: &Known, name: &'static str) -> Result<(), Refusal> {
     let is_redirected = request.mode == Mode::Iptables;
     let mut told = led(draft, request)
@@ -129,15 +129,15 @@ fn one_server(draft: &Draft, request: &InjectionRequest, known: &Known, name: &'
     }
 }
 
-/// Containers whose word counts. With a kubeconfig, what init containers are told else does not matter; in the classic shape they end
-/// before traffic is redirected.
+/// Containers whose variables count. With a kubeconfig, those of init containers do not matter; in the classic shape, init
+/// containers end before traffic is redirected.
 fn led<'a>(draft: &'a Draft, request: &InjectionRequest) -> impl Iterator<Item = &'a Container> {
     let has_init = request.mode == Mode::Iptables && request.is_native;
     let init = draft.init_containers.iter().filter(move |_| has_init);
     init.chain(&draft.containers)
 }
 
-/// Whether a variable says what is so where it is not set: an address of the Service `kubernetes`, or its port.
+/// Whether a variable has its default value: an address of the Service `kubernetes`, or its port.
 pub(super) fn is_service(variable: &Value, known: &Known) -> bool {
     let value = variable.get("value").and_then(Value::as_str).unwrap_or_default();
     if name_of(variable) != HOST {
@@ -148,7 +148,7 @@ pub(super) fn is_service(variable: &Value, known: &Known) -> bool {
         .is_ok_and(|address| known.service_addresses.contains(&address))
 }
 
-/// Sets what the annotation says in the pod's containers.
+/// Sets the annotation's variables in the pod's containers.
 pub(super) fn inject(draft: &mut Draft, request: &InjectionRequest) -> Result<(), Refusal> {
     let mut wanted: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for inject in request.env_inject.iter().filter(|inject| inject.name != pod::SIDECAR) {
@@ -172,7 +172,7 @@ fn listed(inject: &Inject) -> impl Iterator<Item = Value> {
     inject.env.iter().map(|it| variable(&it.key, &it.value))
 }
 
-/// Later ones of a name replace earlier ones, where those stand.
+/// Merges variables. A later one replaces an earlier one of the same name, at the place of the earlier one.
 pub(super) fn merged(variables: impl IntoIterator<Item = Value>) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::new();
     for variable in variables {

@@ -12,34 +12,34 @@ use super::settings::{Known, Settings};
 use super::upstream::{self, Upstream};
 use super::volumes;
 
-/// How the traffic of a controller comes to its sidecar.
+/// How the traffic of a controller reaches its sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// It is given a kubeconfig that leads there.
+    /// By a kubeconfig that leads to the sidecar.
     Kubeconfig,
     Iptables,
 }
 
-/// What a pod asks for.
+/// What a pod requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InjectionRequest {
     pub(super) mode: Mode,
     pub(super) is_native: bool,
-    /// Whether the controller speaks TLS with the sidecar.
+    /// Whether the controller uses TLS to the sidecar.
     pub(super) has_tls: bool,
     pub(super) rewrites_args: bool,
     pub(super) rewrites_env: bool,
-    /// Containers that get `--kubeconfig` although they have none.
+    /// Containers that get `--kubeconfig` although they do not have the flag.
     pub(super) arg_containers: Vec<String>,
     pub(super) upstream: Option<Upstream>,
-    /// In place of the manager's.
+    /// They replace the manager's.
     pub(super) resources: Option<Value>,
-    /// What the pod as a whole may have is said, and ours must not go beyond that (KEP-2837).
+    /// The pod has resources of its own at pod level, and our containers must not exceed these (KEP-2837).
     pub(super) has_budget: bool,
     pub(super) env_sync: Vec<Synced>,
     pub(super) env_inject: Vec<Inject>,
     pub(super) log_path: Option<String>,
-    /// Where the sidecar takes calls to other services.
+    /// Port on which the sidecar serves calls to external services.
     pub(super) external_port: Option<u16>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct InjectionRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Synced {
     Value(String, String),
-    /// As the first container has it that has one.
+    /// A copy from the first container that has it.
     Copy(String),
 }
 
@@ -99,7 +99,8 @@ impl InjectionRequest {
         })
     }
 
-    /// The resources of each container of ours. The same for all: then one that runs before the sidecar reserves nothing more.
+    /// The resources of each injected container. They are equal, so that a container that runs before the sidecar reserves nothing
+    /// more.
     pub(super) fn resources(&self, settings: &Settings) -> Value {
         match &self.resources {
             Some(wanted) => wanted.clone(),
@@ -109,7 +110,7 @@ impl InjectionRequest {
     }
 }
 
-/// That none are needed, where nobody makes them.
+/// Fails if the pod needs certificates and the manager does not issue any.
 fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
     let key = match mode {
         Mode::Iptables => labels::ENABLE_IPTABLES,
@@ -121,7 +122,8 @@ fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
     Err(Refusal::key(key, problem))
 }
 
-/// Off unless the pod or a rule for it asks: whoever reaches that port sends requests from this pod's place in the network.
+/// The external port is off unless the pod or a rule for it asks for it: whoever reaches that port sends requests from the pod's
+/// place in the network.
 fn external_port(pod: &Draft, known: &Known, settings: &Settings) -> Result<Option<u16>, Refusal> {
     let key = annotations::EXTERNAL_TRAFFIC;
     let is_asked_for = switch(pod, key)?;
@@ -137,7 +139,8 @@ fn external_port(pod: &Draft, known: &Known, settings: &Settings) -> Result<Opti
     }
 }
 
-/// With redirected traffic containers send their own token, which the sidecar hands on: another cluster must not get it.
+/// Fails if traffic is redirected and the pod has a kubeconfig of its own: containers then send their own token, which the sidecar
+/// passes on, and another cluster must not get it.
 fn upstream(pod: &Draft, mode: Mode) -> Result<Option<Upstream>, Refusal> {
     let upstream = upstream::of(pod)?;
     if upstream.is_some() && mode == Mode::Iptables {
@@ -228,7 +231,7 @@ fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
             format!("{word:?} has no name; write NAME=value or NAME"),
         )),
         Some((name, value)) => Ok(Synced::Value(name.to_owned(), value.to_owned())),
-        // The containers' own leads to the sidecar.
+        // The containers' own KUBECONFIG leads to the sidecar.
         None if word == "KUBECONFIG" => Err(Refusal::key(
             key,
             format!(

@@ -12,7 +12,7 @@ use super::refusal::Refusal;
 use super::settings::{Known, Settings};
 use super::volumes::CLUSTER_CA;
 
-/// The init container. `server` tells it where the API server is, if the pod says so.
+/// The init container. `server`: the address of the API server, if the pod sets it.
 pub(super) fn container(
     request: &InjectionRequest,
     settings: &Settings,
@@ -33,8 +33,8 @@ pub(super) fn container(
     Container(fields)
 }
 
-/// All addresses of the Service: kubelet tells containers of one, and a name of it may lead to one of the other family. A pod that says
-/// itself that the API server is elsewhere goes there alone.
+/// Redirects all addresses of the Service: kubelet gives containers one of them, and its name may resolve to one of the other
+/// family. If the pod sets another API server, only its address is redirected.
 fn arguments(known: &Known, server: &[Value]) -> Vec<String> {
     let mut arguments = vec!["init".to_owned()];
     let service = &known.service_addresses;
@@ -46,7 +46,8 @@ fn arguments(known: &Known, server: &[Value]) -> Vec<String> {
     arguments
 }
 
-/// Rules of the pod's own network, and nothing else. Only root can have a capability without the image's help.
+/// Rights to set rules in the pod's own network. The container runs as root, because without support by the image only root can
+/// have a capability.
 fn rights() -> Value {
     json!({
         "runAsUser": 0,
@@ -59,13 +60,13 @@ fn rights() -> Value {
     })
 }
 
-/// Before everything else if the sidecar serves init containers, too; else after them, for they would find nobody there.
+/// The first place if the sidecar serves init containers too. Otherwise the last: redirected init containers would find no sidecar.
 pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Container>) {
     let at = if is_native { 0 } else { init.len() };
     init.insert(at, container);
 }
 
-/// Wherever containers are given the cluster's authorities, they get the mesh's beside them, under the same key.
+/// Replaces the cluster's CA by a bundle with the mesh's CA, under the same key, wherever containers mount it.
 pub(super) fn trust_the_mesh(draft: &mut Draft) {
     for volume in &mut draft.volumes {
         rename(volume.pointer_mut("/configMap/name"));
@@ -88,7 +89,7 @@ fn rename(name: Option<&mut Value>) {
     }
 }
 
-/// Traffic of the sidecar's user is not redirected, so nobody else may be that user.
+/// Fails if another container runs as the sidecar's user, because that user's traffic is not redirected.
 pub(super) fn check_users(draft: &Draft) -> Result<(), Refusal> {
     let user = |context: Option<&Value>| context.and_then(|it| it.get("runAsUser")?.as_u64());
     let of_pod = user(draft.spec("securityContext"));

@@ -1,6 +1,6 @@
-//! A kubeconfig that leads to the sidecar, and containers that use it.
+//! Adds a kubeconfig that leads to the sidecar, and makes containers use it.
 //!
-//! Kubelet makes the file from an annotation of the pod, so that no ConfigMap has to be there first (docs/adr/0020).
+//! Kubelet makes the file from an annotation of the pod, so that no ConfigMap has to exist first (docs/adr/0020).
 
 use ctrlmesh_contract::names::{self, annotations, pod, ports};
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ use super::refusal::Refusal;
 const VARIABLE: &str = "KUBECONFIG";
 const CA_FILE: &str = "ca.crt";
 
-/// Where containers find it.
+/// Path of the kubeconfig in containers.
 pub(super) fn path() -> String {
     format!("{}/{}", pod::KUBECONFIG_DIR, pod::KUBECONFIG_FILE)
 }
 
-/// Its text. Without an identity: the sidecar adds the pod's own where a request has none.
+/// The kubeconfig. It has no credentials: the sidecar adds the pod's own to requests without any.
 pub(super) fn document(namespace: &str, has_tls: bool) -> String {
     let (scheme, ca) = if has_tls {
         let ca = format!("    certificate-authority: {}/{CA_FILE}\n", pod::KUBECONFIG_DIR);
@@ -45,7 +45,7 @@ pub(super) fn document(namespace: &str, has_tls: bool) -> String {
     )
 }
 
-/// The volume with it, and with whom to trust.
+/// The volume with the kubeconfig, and with the CA if the controller uses TLS.
 pub(super) fn volume(request: &InjectionRequest) -> Value {
     let field = format!("metadata.annotations['{}']", annotations::KUBECONFIG);
     let file = json!({"path": pod::KUBECONFIG_FILE, "fieldRef": {"fieldPath": field}});
@@ -57,7 +57,7 @@ pub(super) fn volume(request: &InjectionRequest) -> Value {
     json!({"name": pod::KUBECONFIG_VOLUME, "projected": {"sources": sources}})
 }
 
-/// Leads the pod's containers to the sidecar; init containers only if it is there before them.
+/// Makes the pod's containers use the sidecar. Init containers are included only if it starts before them.
 pub(super) fn lead(draft: &mut Draft, request: &InjectionRequest, namespace: &str) -> Result<(), Refusal> {
     let document = document(namespace, request.has_tls);
     draft.annotations.insert(annotations::KUBECONFIG.to_owned(), document);
@@ -72,7 +72,7 @@ fn lead_container(container: &mut Container, request: &InjectionRequest) -> Resu
     if request.rewrites_args
         && let Some(upstream) = &request.upstream
     {
-        // What is the sidecar's is no way around it.
+        // Containers do not get the sidecar's credentials, which would be a way around it.
         container.unmount(&upstream.volume);
     }
     match taken(container) {
@@ -93,7 +93,7 @@ fn lead_container(container: &mut Container, request: &InjectionRequest) -> Resu
     Ok(())
 }
 
-/// Whether something is mounted where the volume goes, above it or below: a mount inside a volume changes that volume.
+/// Fails if a container has a mount at, above or below the path of our volume: a mount inside a volume changes it.
 fn taken(container: &Container) -> Option<Refusal> {
     let ours = pod::KUBECONFIG_DIR;
     let is_within = |inner: &str, outer: &str| {

@@ -7,16 +7,16 @@
 //! | [`args`], `settings` | flags about sidecars, and what injection gets besides the pod |
 //! | `injection_request` | what the pod requests by labels and annotations |
 //! | `select` | which custom resources select the pod |
-//! | `conflicts`, `refusal` | what stands against a sidecar, and how that is told |
+//! | `conflicts`, `refusal` | reasons to reject the pod, and their messages |
 //! | `sidecar`, `iptables`, `volumes`, `environment` | containers, volumes and variables of the sidecar |
-//! | `kubeconfig`, `arguments`, `upstream`, `logs` | what changes in the pod's own containers |
+//! | `kubeconfig`, `arguments`, `upstream`, `logs` | changes in the pod's own containers |
 //! | `pod`, `patch`, `reinvocation` | the pod as JSON, its patch, and containers that an earlier call injected |
 //!
 //! Guarantees:
-//! - Injected once more, a pod stays as it is, also after other webhooks changed it or the sidecar.
-//! - Of what the pod had, nothing is changed but what leads its containers to the sidecar.
-//! - What runs in containers of ours follows from the manager's settings alone, also if the pod brings such containers itself.
-//! - A pod that can't be served is refused, and never made without its sidecar.
+//! - A second injection changes nothing, also after other webhooks have changed the pod or the sidecar.
+//! - The rest of the pod is unchanged, apart from what leads its containers to the sidecar.
+//! - The injected containers follow from the manager's settings alone, also if the pod brings such containers itself.
+//! - A pod that can't be served is rejected, and never created without its sidecar.
 
 pub mod args;
 mod arguments;
@@ -48,25 +48,25 @@ use reinvocation::PreviousContainers;
 pub use select::Rule;
 pub use settings::{Known, Settings};
 
-/// Characters of a label's value.
+/// Maximum length of a label's value.
 const MAX_LABEL: usize = 63;
 
-/// Whether a pod asks for a sidecar.
+/// Whether a pod requests a sidecar.
 #[must_use]
 pub fn is_asked_for(pod: &Value) -> bool {
     Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_PROXY))
 }
 
-/// Whether it asks for what it sends to the API server to be redirected, so that the addresses of that must be known.
+/// Whether a pod requests redirected traffic, which needs the addresses of the API server.
 #[must_use]
 pub fn is_redirected(pod: &Value) -> bool {
     Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_IPTABLES))
 }
 
-/// The JSON patch that gives a pod its sidecar; empty if it has it.
+/// The JSON patch that adds the sidecar to a pod; empty if the pod has it.
 ///
 /// # Errors
-/// Why it can't have one.
+/// The pod can't have a sidecar.
 pub fn inject(pod: &Value, known: &Known, settings: &Settings) -> Result<Vec<Value>, Refusal> {
     let injected = injected(pod, known, settings)?;
     Ok(patch::patch(pod, &injected))
@@ -89,7 +89,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     environment::inject(&mut draft, &request)?;
     if mode == Mode::Iptables {
         iptables::check_users(&draft)?;
-        // Before the sidecar gets copies of variables, which would be others the next time.
+        // This comes before the sidecar gets copies of variables. They would be others on the next injection.
         iptables::trust_the_mesh(&mut draft);
     }
     let server = environment::server(&draft, &request, known)?;
@@ -113,7 +113,8 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     Ok(draft.finish())
 }
 
-/// Takes out what was put in before, so that it is put in as it is now: another webhook may have added containers since.
+/// Removes containers and volumes of an earlier injection, so that they are rebuilt: another webhook may have added containers
+/// since.
 fn take_out(draft: &mut Draft) -> PreviousContainers {
     let mut previous = PreviousContainers::default();
     if draft.annotations.remove(annotations::INJECTED).is_none() {
@@ -132,12 +133,12 @@ fn take_out(draft: &mut Draft) -> PreviousContainers {
     previous
 }
 
-/// Labels that say what the pod is, for the manager and for people. Returns its shard.
+/// Sets the labels by which the manager and people find the pod. Returns its shard.
 fn label_pod(draft: &mut Draft, known: &Known) -> Result<Option<String>, Refusal> {
     draft.labels.remove(labels::SHARDING_CONFIG_INJECTED);
     draft.labels.insert(labels::WATCHING.to_owned(), "true".to_owned());
     let shard = select::shard(&draft.labels, &known.namespace, &known.rules)?.map(str::to_owned);
-    // It says for people what the chain decides; a name may be too long for that.
+    // The label is for people; the chain decides. It is left out if the name is too long for a label.
     if let Some(shard) = shard.as_ref().filter(|shard| shard.len() <= MAX_LABEL) {
         let label = labels::SHARDING_CONFIG_INJECTED.to_owned();
         draft.labels.insert(label, shard.clone());

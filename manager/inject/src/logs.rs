@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::pod::{Draft, name_of};
 
-/// Mounts it in all containers, and tells the sidecar's mount.
+/// Mounts the directory in all containers. Returns the sidecar's mount.
 pub(super) fn share(draft: &mut Draft, path: &str) -> Value {
     let mounts = draft
         .containers

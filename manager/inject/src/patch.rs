@@ -1,11 +1,11 @@
-//! From two pods to a JSON patch (RFC 6902).
+//! Makes a JSON patch (RFC 6902) from two pods.
 //!
-//! Whole fields of `metadata` and `spec` are written: a patch that goes into lists would have to hit the right items, and a person
-//! who reads it in an audit log wants to see what there is afterwards.
+//! Whole fields of `metadata` and `spec` are replaced: a patch of list items would have to match the right ones, and a person who
+//! reads it in an audit log wants to see the result.
 
 use serde_json::{Value, json};
 
-/// The operations that make `before` to `after`; empty if they are the same. They differ in metadata and spec alone.
+/// The operations that turn `before` into `after`; empty if they are equal. Both may differ in metadata and spec only.
 pub(super) fn patch(before: &Value, after: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
     for part in ["metadata", "spec"] {
@@ -13,7 +13,7 @@ pub(super) fn patch(before: &Value, after: &Value) -> Vec<Value> {
         let (before, after) = (fields(before), fields(after));
         for (field, value) in &after {
             if before.get(field) != Some(value) {
-                // `add` replaces what there is.
+                // `add` replaces an existing field.
                 operations.push(json!({"op": "add", "path": path(part, field), "value": value}));
             }
         }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_leads_from_one_to_the_other() {
+    fn patch_turns_first_pod_into_second() {
         let before =
             json!({"kind": "Pod", "metadata": {"name": "a", "labels": {}}, "spec": {"a": 1, "b": [1, 2], "c~/": 0}});
         let after =

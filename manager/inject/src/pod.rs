@@ -1,5 +1,5 @@
-//! A pod that is being changed, taken apart into what is changed. JSON, not types of a certain release of Kubernetes: fields
-//! that this program does not know must stay where they are.
+//! A pod that is being changed, split into the parts that change. It is JSON instead of types of a certain release of Kubernetes,
+//! because fields that this program does not know must stay.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 /// The fields of an object.
 pub(super) type Fields = Map<String, Value>;
 
-/// A pod in the making.
+/// A pod that is being changed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Draft {
-    /// What is not below.
+    /// The remaining fields.
     pod: Fields,
     metadata: Fields,
     spec: Fields,
@@ -23,12 +23,12 @@ pub(super) struct Draft {
     pub(super) pull_secrets: Vec<Value>,
 }
 
-/// One of its containers.
+/// A container of the pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Container(pub(super) Fields);
 
 impl Draft {
-    /// `None`: this is no pod.
+    /// `None`: this is not a pod.
     pub(super) fn of(pod: &Value) -> Option<Self> {
         let mut pod = pod.as_object()?.clone();
         let mut metadata = fields(pod.remove("metadata"))?;
@@ -46,7 +46,7 @@ impl Draft {
         })
     }
 
-    /// The pod, put together.
+    /// Puts the pod together again.
     pub(super) fn finish(self) -> Value {
         let Self {
             mut pod,
@@ -66,7 +66,7 @@ impl Draft {
         Value::Object(pod)
     }
 
-    /// A field of its spec.
+    /// A field of the pod's spec.
     pub(super) fn spec(&self, field: &str) -> Option<&Value> {
         self.spec.get(field)
     }
@@ -92,7 +92,7 @@ impl Container {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Items of a list.
+    /// The items of a list; none if the field is not a list.
     pub(super) fn items(&self, field: &str) -> &[Value] {
         self.0.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
@@ -111,12 +111,12 @@ impl Container {
         strings.map(str::to_owned).collect()
     }
 
-    /// The variable, as it counts: the last one of a name.
+    /// The effective variable, which is the last one of a name.
     pub(super) fn variable(&self, name: &str) -> Option<&Value> {
         self.items("env").iter().rfind(|variable| name_of(variable) == name)
     }
 
-    /// Sets a variable in the place where it is, or at the end.
+    /// Replaces a variable in its place, or adds it at the end.
     pub(super) fn set_variable(&mut self, variable: Value) {
         let Some(env) = self.items_mut("env") else { return };
         let name = name_of(&variable).to_owned();
@@ -125,7 +125,7 @@ impl Container {
         env.insert(place.min(env.len()), variable);
     }
 
-    /// Mounts a volume, if it is not mounted so.
+    /// Mounts a volume, unless it is mounted at that path already.
     pub(super) fn mount(&mut self, mount: Value) {
         let Some(mounts) = self.items_mut("volumeMounts") else {
             return;
@@ -135,7 +135,7 @@ impl Container {
         }
     }
 
-    /// Takes the mounts of a volume away.
+    /// Removes the mounts of a volume.
     pub(super) fn unmount(&mut self, volume: &str) {
         if let Some(Value::Array(mounts)) = self.0.get_mut("volumeMounts") {
             mounts.retain(|mount| name_of(mount) != volume);
@@ -143,7 +143,7 @@ impl Container {
     }
 }
 
-/// API servers fill fields in that we leave to them.
+/// Compares two mounts. Other fields are ignored, because API servers fill in defaults.
 fn is_same_mount(one: &Value, other: &Value) -> bool {
     name_of(one) == name_of(other) && one.get("mountPath") == other.get("mountPath")
 }
@@ -158,7 +158,7 @@ pub(super) fn variable(name: &str, value: &str) -> Value {
     json!({"name": name, "value": value})
 }
 
-/// Lists and maps that were not there are not there if they stay empty.
+/// Sets a field. An empty list or map that did not exist before is not added.
 fn put(fields: &mut Fields, field: &str, value: Value) {
     let is_empty = match &value {
         Value::Array(items) => items.is_empty(),

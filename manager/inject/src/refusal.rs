@@ -134,11 +134,11 @@ pub enum Refusal {
     },
 }
 
-/// Where names are that are not told to anybody.
+/// Where to read names that are left out of a response.
 const IN_THE_LOG: &str = "the manager's log names them";
 
 impl Refusal {
-    /// For whoever may ask without being known: without names of objects that the asker has not named.
+    /// The message for clients that have not proved to be API servers: without names of objects that the request does not contain.
     #[must_use]
     pub fn to_anybody(&self) -> String {
         match self {

@@ -1,9 +1,9 @@
 //! Containers that an earlier call of this webhook injected: API servers call again after another webhook has changed the pod
 //! (`reinvocationPolicy: IfNeeded`).
 //!
-//! Nobody can tell a pod that was injected a moment ago from one whose author has written annotation `injected` and containers of
-//! our names. So nothing of them is trusted: image, command, arguments, variables, mounts and rights are built again from the manager's
-//! settings. What stays is how much the containers may use, which a pod may say by annotation anyway.
+//! A pod that was injected a moment ago looks like one whose author has written annotation `injected` and containers of our names.
+//! So nothing of these containers is trusted: image, command, arguments, variables, mounts and rights are rebuilt from the
+//! manager's settings. Only their resources are kept, which a pod may set by annotation anyway.
 
 use std::mem;
 
@@ -11,14 +11,14 @@ use ctrlmesh_contract::names::pod;
 
 use super::pod::Container;
 
-/// The one field that another webhook may change, and keep: it says nothing about what runs, or as whom.
+/// The only field whose changes by other webhooks are kept: it does not decide what runs, or as which user.
 const RESOURCES: &str = "resources";
 
 #[derive(Debug, Default)]
 pub(super) struct PreviousContainers(Vec<Container>);
 
 impl PreviousContainers {
-    /// Takes ours out of a list.
+    /// Removes the injected containers from a list and remembers them.
     pub(super) fn take(&mut self, list: &mut Vec<Container>) {
         let is_ours = |container: &Container| [pod::SIDECAR, pod::INIT].contains(&container.name());
         let (ours, others) = mem::take(list).into_iter().partition(is_ours);
@@ -26,11 +26,11 @@ impl PreviousContainers {
         self.0.extend::<Vec<_>>(ours);
     }
 
-    /// Gives a container that is made anew the resources that others have set in it.
+    /// Copies the resources that others have set in the earlier container.
     pub(super) fn carry_over(&self, container: &mut Container) {
         let before = self.0.iter().find(|it| it.name() == container.name());
         let resources = before.and_then(|before| before.0.get(RESOURCES)?.as_object());
-        // API servers fill `resources: {}` in where nobody has said any.
+        // API servers set `resources: {}` if there are none.
         if let Some(resources) = resources.filter(|it| !it.is_empty()) {
             let fields = resources
                 .iter()

@@ -1,6 +1,6 @@
 //! Which rules select a pod: at most one shard, and any number of breakers and faults.
 //!
-//! Read leniently, by their selectors alone: a rule that is wrong elsewhere still says which pods it is for.
+//! Only their selectors are parsed: a rule that is invalid elsewhere still says which pods it is for.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,27 @@ use serde_json::Value;
 
 use super::refusal::Refusal;
 
-/// A custom resource of ours, as far as it says for which pods it is.
+/// The pods that a custom resource selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     kind: String,
     name: String,
     pods: Pods,
-    /// It has rules for calls to other services.
+    /// The object has rules for external services.
     is_external: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pods {
-    /// Those that are selected.
+    /// Pods that this selector selects.
     Selected(LabelSelector),
-    /// Of this StatefulSet, through the shards that it makes.
+    /// Pods of this StatefulSet, through the shards that the root makes.
     Root {
         stateful_set: String,
         selector: LabelSelector,
     },
     Nobody,
-    /// It can't be read.
+    /// The selector is unreadable.
     Unknown,
 }
 
@@ -51,7 +51,7 @@ struct Root {
 }
 
 impl Rule {
-    /// `None`: it is being deleted.
+    /// `None`: the object is being deleted.
     #[must_use]
     pub fn of(document: &Value) -> Option<Self> {
         let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -80,7 +80,7 @@ impl Rule {
         matches!(&self.pods, Pods::Selected(selector) if selector.matches(pod))
     }
 
-    /// Whether it makes the shards of the pod's StatefulSet.
+    /// Whether the object makes the shards of the pod's StatefulSet.
     fn is_root_of(&self, pod: &BTreeMap<String, String>) -> bool {
         let Pods::Root { stateful_set, selector } = &self.pods else {
             return false;
@@ -91,7 +91,7 @@ impl Rule {
     }
 }
 
-/// Whether a CircuitBreaker or a FaultInjection has rules for calls to other services. One that is disabled counts: it may be enabled
+/// Whether a CircuitBreaker or a FaultInjection has rules for external services. A disabled one counts, because it may be enabled
 /// while its pods run.
 fn is_external(document: &Value) -> bool {
     let has = |object: &Value, pointer: &str| {
@@ -107,7 +107,7 @@ fn is_external(document: &Value) -> bool {
         || any("/spec/httpFault", "/match/httpMatch")
 }
 
-/// Whether a rule for calls to other services selects the pod.
+/// Whether a rule for external services selects the pod.
 pub(super) fn has_external_rules(pod: &BTreeMap<String, String>, rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.is_external && rule.selects(pod))
 }
@@ -120,7 +120,7 @@ fn pods(kind: &str, spec: Spec) -> Pods {
             stateful_set: root.target_stateful_set,
             selector: selector.unwrap_or_default(),
         },
-        // A shard must say which pods it is; to a breaker, an empty selector is every pod.
+        // A shard without a selector selects no pod; a breaker with an empty selector selects every pod.
         (None, Some(selector)) if kind == SHARD && selector == LabelSelector::default() => Pods::Nobody,
         (None, Some(selector)) => Pods::Selected(selector),
         (None, None) => Pods::Nobody,
@@ -130,7 +130,7 @@ fn pods(kind: &str, spec: Spec) -> Pods {
 /// The name of the pod's shard; `None`: only breakers and faults select it.
 ///
 /// # Errors
-/// Two shards select it, or nothing does, or shards should and do not.
+/// Two shards select the pod, or nothing does, or shards should and do not.
 pub(super) fn shard<'r>(
     pod: &BTreeMap<String, String>,
     namespace: &str,
@@ -161,7 +161,7 @@ pub(super) fn shard<'r>(
     }
 }
 
-/// Rules that may select it, for all that is known.
+/// The unreadable rules, which may select the pod.
 fn unread(rules: &[Rule]) -> String {
     let unread = rules.iter().filter(|rule| rule.pods == Pods::Unknown);
     let names: Vec<String> = unread.map(|rule| format!("{} {}", rule.kind, rule.name)).collect();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_in_one_shard() {
+    fn pod_is_in_one_shard_at_most() {
         let mut rules = vec![rule(SHARD, "b", &of("x")), rule(SHARD, "other", &of("y"))];
         assert_eq!(ask(&[("app", "x")], &rules), Ok(Some("b".to_owned())));
         rules.push(rule(
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn breakers_and_faults_are_enough() {
+    fn breaker_or_fault_is_enough_to_select_pod() {
         for kind in ["CircuitBreaker", "FaultInjection"] {
             assert_eq!(ask(&[("app", "x")], &[rule(kind, "a", &of("x"))]), Ok(None));
             assert_eq!(ask(&[], &[rule(kind, "a", &json!({"selector": {}}))]), Ok(None));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_wrong_elsewhere_still_selects() {
+    fn invalid_rule_selects_pods_by_its_valid_selector() {
         let wrong = json!({"selector": {"matchLabels": {"app": "x"}}, "limits": "none", "controller": 7});
         assert_eq!(
             ask(&[("app", "x")], &[rule(SHARD, "a", &wrong)]),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_root_waits_for_its_shard() {
+    fn pod_of_root_is_refused_until_its_shard_exists() {
         let root = |disable: bool| {
             rule(
                 SHARD,

@@ -1,4 +1,4 @@
-//! Input of injection besides the pod: flags of the manager, and facts about the cluster.
+//! Inputs of injection besides the pod: flags of the manager, and facts about the cluster.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,12 +9,12 @@ use serde_json::{Map, Value, json};
 use super::Rule;
 use crate::args::{LogFormat, ProxyArgs};
 
-/// What flags say about sidecars.
+/// The manager's flags about sidecars.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The sidecar's image. Empty: nobody said.
+    /// The sidecar's image. Empty: the flag is not set.
     pub(super) image: String,
-    /// The image of the init container that sets rules.
+    /// The image of the init container that sets iptables rules.
     pub(super) init_image: String,
     pub(super) pull_policy: &'static str,
     pub(super) pull_secrets: Vec<String>,
@@ -22,30 +22,30 @@ pub struct Settings {
     pub(super) env: Vec<(String, String)>,
     pub(super) log: String,
     pub(super) log_format: &'static str,
-    /// Where probes, metrics and status are served.
+    /// Address of probes, metrics and status.
     pub(super) admin: SocketAddr,
-    /// Port for calls to other services, of the sidecars that take them; 0: none does.
+    /// Port for calls to external services, in sidecars that serve them; 0: none does.
     pub(super) external_port: u16,
-    /// Whether sidecars have certificates.
+    /// Whether the manager issues certificates for sidecars.
     pub(super) has_mesh_ca: bool,
 }
 
-/// What is known of the cluster and the pod's namespace.
+/// Facts about the cluster and the pod's namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Known {
-    /// Where the pod is made.
+    /// Namespace of the pod.
     pub namespace: String,
     pub rules: Vec<Rule>,
-    /// Who signs chains, in the text form of [`ctrlmesh_contract::signature::PublicKeys`].
+    /// The key that chains are signed with, in the text form of [`ctrlmesh_contract::signature::PublicKeys`].
     pub public_key: String,
-    /// Whether every kubelet restarts init containers that ask for it.
+    /// Whether every kubelet supports restartable init containers.
     pub has_native_sidecars: bool,
-    /// Addresses of the API server's Service, of each of its families. Needed for redirected traffic; empty: not known.
+    /// Addresses of the API server's Service, one of each of its families. Needed for redirected traffic; empty: not known.
     pub service_addresses: Vec<IpAddr>,
 }
 
 impl Settings {
-    /// From flags. `admin_port` is where the manager asks sidecars.
+    /// `admin_port`: port on which the manager polls sidecars.
     #[must_use]
     pub fn new(args: &ProxyArgs, admin_port: u16) -> Self {
         let init_image = args.init_image.as_ref().filter(|image| !image.is_empty());
@@ -72,7 +72,7 @@ impl Settings {
         [self.admin.port(), ports::API]
     }
 
-    /// The admin port as the sidecar's own container reaches it.
+    /// The admin address as the sidecar's own container reaches it.
     pub(super) fn admin_from_inside(&self) -> SocketAddr {
         let ip = match self.admin.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -83,7 +83,7 @@ impl Settings {
     }
 }
 
-/// Requests and limits are the same, as KusionStack has them: a pod that was Guaranteed stays so.
+/// Requests and limits are equal, as with KusionStack, so that a Guaranteed pod stays Guaranteed.
 fn resources(args: &ProxyArgs) -> Value {
     let quantities: BTreeMap<&str, &String> = [
         ("cpu", &args.proxy_cpu),

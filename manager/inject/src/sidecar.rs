@@ -10,13 +10,13 @@ use super::pod::{Container, Draft, name_of, variable};
 use super::settings::{Known, Settings};
 use super::volumes;
 
-/// Seconds for the sidecar to answer at all.
+/// Seconds within which a sidecar must answer after its start.
 const START_SECONDS: u32 = 300;
 
-/// The container that kubectl takes where nobody names one.
+/// The annotation with the container that kubectl uses by default.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// A container that asks for nothing which the strictest Pod Security Standard forbids.
+/// A security context that the strictest Pod Security Standard allows.
 pub(super) fn restricted() -> Value {
     json!({
         "runAsUser": pod::UID,
@@ -29,7 +29,7 @@ pub(super) fn restricted() -> Value {
     })
 }
 
-/// The container of a pod that may be of a shard; `asked_for` are variables that the pod wants it to have.
+/// The sidecar's container. `asked_for` are variables that the pod requests for it.
 pub(super) fn container(
     request: &InjectionRequest,
     settings: &Settings,
@@ -61,7 +61,7 @@ pub(super) fn container(
     Container(fields)
 }
 
-/// Puts it where it stands among the pod's containers. As the first one it would be what `kubectl logs` and `exec` go to.
+/// Puts the container at its place in the pod. It must not become the default container of `kubectl logs` and `exec`.
 pub(super) fn place(container: Container, is_native: bool, draft: &mut Draft) {
     if is_native {
         draft.init_containers.insert(0, container);
@@ -88,13 +88,13 @@ fn arguments(request: &InjectionRequest, settings: &Settings) -> Vec<String> {
         arguments.push(format!("--tls-dir={}", volumes::TLS_DIR));
     }
     if request.mode == Mode::Iptables {
-        // What goes to an address of either family comes to that family's loopback.
+        // Traffic of either address family reaches the loopback of that family.
         arguments.push(format!("--api-address=127.0.0.1:{0},[::1]:{0}", ports::API));
     }
     arguments
 }
 
-/// What the pod asks for stands above what the manager's flags say, and both below what the sidecar can't do without.
+/// Variables of the pod override those of the manager's flags. Neither can override those that the sidecar needs.
 fn environment(
     request: &InjectionRequest,
     settings: &Settings,
@@ -106,8 +106,8 @@ fn environment(
         variable(env::PUBLIC_KEY, &known.public_key),
         variable(env::STATE_DIR, &volumes::state_dir()),
     ];
-    // The chain may be older than the shard: without an entry of one the pod would see everything. Of any: it may be another's by the
-    // time that it starts, or keep what it had.
+    // The chain may be older than the shard, and without a shard's entry the pod would see everything. Any shard's entry will do:
+    // by the time the pod starts it may belong to another shard, or keep an earlier view.
     let awaited = is_shard.then(|| variable(env::AWAIT_ENTRY, &format!("{}/", BuiltIn::ShardSelector.name())));
     let needed: Vec<Value> = own().into_iter().chain(needed).chain(awaited).collect();
     let asked_for = asked_for.into_iter().filter(|it| name_of(it) != env::AWAIT_ENTRY);
@@ -122,7 +122,7 @@ fn environment(
     merged(all.chain(flags).chain(asked_for).chain(needed.iter().cloned()))
 }
 
-/// Kubelet starts the containers after it once this has ended. If it fails the sidecar is started again, and an Event says why.
+/// Kubelet starts the later containers once this command has ended. If it fails, the sidecar is restarted, and an Event says why.
 fn gate(settings: &Settings) -> [String; 4] {
     let address = settings.admin_from_inside();
     let address = format!("--admin-address={address}");

@@ -1,4 +1,4 @@
-//! Pods before and after, and pods that are refused.
+//! Pods before and after injection, and pods that are rejected.
 
 mod brought;
 mod defaults;

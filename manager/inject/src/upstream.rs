@@ -1,7 +1,7 @@
-//! A kubeconfig of the pod's own for the sidecar, in place of the service account: label `kubeconfig-volume`.
+//! Gives the sidecar a kubeconfig of the pod's own instead of the service account: label `kubeconfig-volume`.
 //!
-//! The volume says which file, or what is behind it has one key, which the sidecar finds: the manager reads neither ConfigMaps nor
-//! Secrets for a pod, so that its answer tells nothing of them.
+//! The volume names the file, or its source has one key, which the sidecar finds by itself. The manager reads neither ConfigMaps
+//! nor Secrets for a pod, so that its responses reveal nothing of them.
 
 use ctrlmesh_contract::names::labels;
 use serde_json::{Map, Value, json};
@@ -9,19 +9,19 @@ use serde_json::{Map, Value, json};
 use super::pod::Draft;
 use super::refusal::Refusal;
 
-/// Where the sidecar finds it.
+/// The kubeconfig of the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Upstream {
     pub(super) volume: String,
-    /// Below the volume; `None`: the one that is there.
+    /// Path in the volume; `None`: the only file there.
     pub(super) file: Option<String>,
-    /// The sidecar's own, of the same: the pod's may be for another user alone.
+    /// The sidecar's own volume of the same source: files in the pod's volume may be readable by another user only.
     pub(super) own: Value,
 }
 
-/// The volume of the sidecar.
+/// Name of the sidecar's volume.
 pub(super) const OWN: &str = "ctrlmesh-upstream";
-/// Only the sidecar's container mounts it.
+/// Readable by all users, because only the sidecar's container mounts it.
 const READABLE: u32 = 0o444;
 
 pub(super) fn of(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
@@ -59,7 +59,7 @@ pub(super) fn of(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
     }
 }
 
-/// A copy under our name that everybody in the container may read.
+/// A copy of the volume under our name that every user in the container may read.
 fn own(volume: &Value) -> Value {
     let mut own = Map::from_iter([("name".to_owned(), json!(OWN))]);
     for kind in ["configMap", "secret"] {

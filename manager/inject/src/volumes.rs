@@ -1,4 +1,4 @@
-//! The volumes of the sidecar, and where it mounts them.
+//! The volumes of the sidecar, and its mounts.
 
 use ctrlmesh_contract::names::{self, files, pod};
 use serde_json::{Value, json};
@@ -13,26 +13,26 @@ const DATA: &str = "ctrlmesh-data";
 const TOKEN: &str = "ctrlmesh-token";
 const TLS: &str = "ctrlmesh-tls";
 
-/// All that a pod may get.
+/// Names of all volumes that a pod may get.
 pub(super) const NAMES: [&str; 7] = [CHAIN, POD_INFO, DATA, TOKEN, TLS, upstream::OWN, pod::KUBECONFIG_VOLUME];
 
 pub(super) const CHAIN_DIR: &str = "/etc/ctrlmesh/chain";
 const POD_INFO_DIR: &str = "/etc/ctrlmesh/podinfo";
 const DATA_DIR: &str = "/var/lib/ctrlmesh";
 pub(super) const TLS_DIR: &str = "/etc/ctrlmesh/tls";
-/// Where every client looks for it.
+/// The path at which clients look for the token.
 const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const UPSTREAM_DIR: &str = "/etc/ctrlmesh/upstream";
 
-/// Compiled plugins: a few MiB each, of a few versions.
+/// Enough for compiled plugins: a few MiB each, in a few versions.
 const DATA_SIZE: &str = "256Mi";
-/// As kubelet's own: a little over an hour, renewed after four fifths of it.
+/// Lifetime of kubelet's own tokens: a little over an hour. They are renewed after four fifths of it.
 const TOKEN_SECONDS: i64 = 3607;
-/// The ConfigMap in every namespace with the authorities of the API server.
+/// The ConfigMap in every namespace with the CA of the API server.
 pub(super) const CLUSTER_CA: &str = "kube-root-ca.crt";
 
-/// What the sidecar must find as it is: its program, its volumes, and what the kernel shows. A mount above or below any of them
-/// could put something else there.
+/// Paths whose content the sidecar relies on: its program, its volumes, and the kernel's file systems. A mount above or below any
+/// of them could replace it.
 const OWN_PATHS: [&str; 7] = [
     pod::PROGRAM,
     "/etc/ctrlmesh",
@@ -43,7 +43,7 @@ const OWN_PATHS: [&str; 7] = [
     "/sys",
 ];
 
-/// Whether a mount at a path of the sidecar would change what it finds.
+/// Whether a mount at this path would change what the sidecar finds.
 pub(super) fn is_of_sidecar(path: &str) -> bool {
     let parts = |path: &str| -> Vec<String> {
         let mut parts = Vec::new();
@@ -68,12 +68,13 @@ pub(super) fn labels_file() -> String {
     format!("{POD_INFO_DIR}/{}", files::LABELS)
 }
 
-/// Compiled plugins. Folders of the sidecar's own: the volume belongs to root and is open to everybody.
+/// Directory for compiled plugins. The sidecar creates its own directories, because the volume belongs to root and is writable for
+/// all.
 pub(super) fn cache_dir() -> String {
     format!("{DATA_DIR}/cache")
 }
 
-/// What a sidecar notes for the one that is started after it in the pod.
+/// Directory for state that a sidecar leaves for its successor in the pod.
 pub(super) fn state_dir() -> String {
     format!("{DATA_DIR}/state")
 }
@@ -107,7 +108,7 @@ pub(super) fn volumes(request: &InjectionRequest) -> Vec<Value> {
     volumes
 }
 
-/// Where the sidecar has them.
+/// The sidecar's mounts.
 pub(super) fn mounts(request: &InjectionRequest) -> Vec<Value> {
     let read_only = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
     let mut mounts = vec![
@@ -125,7 +126,7 @@ pub(super) fn mounts(request: &InjectionRequest) -> Vec<Value> {
     mounts
 }
 
-/// Document, signature and plugins side by side. They may come after the pod.
+/// Document, signature and plugins side by side. They may be created after the pod.
 fn chain() -> Value {
     let slots = (0..names::PLUGIN_CONFIG_MAPS).filter_map(names::plugin_config_map);
     let maps = std::iter::once(names::CHAIN_CONFIG_MAP.to_owned()).chain(slots);
@@ -140,7 +141,7 @@ fn pod_info() -> Value {
     json!({"name": POD_INFO, "downwardAPI": {"items": [labels]}})
 }
 
-/// The sidecar's own: a pod may have none for its containers, and in the other mode they trust other authorities.
+/// The sidecar's own token: a pod may have none for its containers, and with redirected traffic they trust other CAs.
 fn token() -> Value {
     let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}});
     let ca = json!({"configMap": {"name": CLUSTER_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}});

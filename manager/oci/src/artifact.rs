@@ -5,20 +5,20 @@ use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::world::Interface;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
-/// A plugin's bytes, as the manager distributes them.
+/// A verified plugin as the manager distributes it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// Where it came from: `oci://host/repository@sha256:...`.
+    /// Reference with digest: `oci://host/repository@sha256:...`.
     pub reference: String,
-    /// Digest of its manifest, `sha256:...`.
+    /// Digest of the manifest, `sha256:...`.
     pub manifest: String,
-    /// Digest of the component: what sidecars run.
+    /// Digest of the component, by which chains refer to it.
     pub digest: Digest,
     /// The component, packed as [`pack`] does.
     pub packed: Bytes,
-    /// Bytes of the component, unpacked.
+    /// Size of the unpacked component in bytes.
     pub size: usize,
-    /// The version of the plugin interface that it needs.
+    /// The version of the plugin interface that the component needs.
     pub interface: Interface,
 }
 
@@ -33,7 +33,8 @@ impl std::fmt::Debug for Artifact {
     }
 }
 
-/// One zstd frame, as a file `<sha256>.wasm.zst` has. The same bytes are packed the same way, so that nothing is written anew.
+/// Packs bytes into one zstd frame, the format of files `<sha256>.wasm.zst`. Equal bytes give an equal result, so that an unchanged
+/// plugin is not written again.
 #[must_use]
 pub fn pack(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packed_is_smaller_and_comes_out_as_it_was() {
+    fn packed_plugin_is_smaller_and_unpacks_to_same_bytes() {
         let packed = pack(SHARD_SELECTOR);
         assert!(
             packed.len() < SHARD_SELECTOR.len() * 3 / 4,

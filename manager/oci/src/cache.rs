@@ -1,8 +1,8 @@
-//! What was asked for, what became of it, and when to look again. Pure: time and randomness come in, jobs and names of namespaces
-//! come out.
+//! The cache of references: which are known, what pulling them led to, and when each is due again. Pure: time and randomness come
+//! in, jobs and names of namespaces come out.
 //!
-//! Guarantees: a reference is fetched once at a time, however many objects name it; what was resolved stays until it is
-//! replaced by something that was checked; the number of references and the bytes held are bounded.
+//! Guarantees: a reference is fetched once at a time, however many objects name it; a resolved component stays until a checked one
+//! replaces it; the number of references and the bytes held are bounded.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::settings::Settings;
 use super::tries::spread;
 use super::{Ask, Resolution};
 
-/// References that are kept; more than a cluster has plugins.
+/// Maximum number of references. No cluster is expected to have so many plugins.
 const MAX_REFERENCES: usize = 1024;
-/// A `Retry-After` that is longer is not believed.
+/// Longest `Retry-After` that is honoured.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// What makes two asks the same: one fetch answers both.
+/// Identifies a reference. Asks with equal keys are answered by one fetch.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) image: Image,
@@ -34,7 +34,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Which manifest an ask is for: the pinned one, unless the image was changed or is always looked up.
+    /// The key of an ask. Its image is the pinned manifest, unless the image was changed or is always looked up.
     pub(super) fn new(ask: &Ask) -> Result<Self, Failure> {
         let image = Image::parse(&ask.image)?;
         let pinned = ask.pinned.as_ref().filter(|pinned| {
@@ -53,21 +53,21 @@ impl Key {
         })
     }
 
-    /// Whether what was fetched for one was fetched with the same rights and checks as for the other.
+    /// Whether both keys have the same repository, credentials and signature check, so that an artifact of one may serve the other.
     fn is_alike(&self, other: &Self) -> bool {
         let place = |key: &Self| (key.image.registry.clone(), key.image.repository.clone());
         place(self) == place(other) && self.secret == other.secret && self.verification_key == other.verification_key
     }
 }
 
-/// A reference that is to be fetched or looked up now.
+/// A reference that is to be fetched or rechecked now.
 pub(super) struct Job {
     pub(super) key: Key,
-    /// What is there already, by manifest.
+    /// Artifacts that may serve this reference, by digest of their manifest.
     pub(super) known: HashMap<String, Arc<Artifact>>,
 }
 
-/// What became of a reference.
+/// The state of one reference.
 #[derive(Default)]
 struct Entry {
     artifact: Option<Arc<Artifact>>,
@@ -75,11 +75,11 @@ struct Entry {
     /// Failures in a row.
     failures: u32,
     is_running: bool,
-    /// When to look again; `None`: never.
+    /// When the reference is pulled or rechecked again; `None`: never.
     due: Option<Instant>,
-    /// Who asked, and when last.
+    /// Namespaces that asked, and when each did last.
     asked: BTreeMap<String, Instant>,
-    /// Those who asked were told to ask again, to see whether they still want it.
+    /// The namespaces were named once more, to see whether they still ask for the reference.
     is_doubted: bool,
 }
 
@@ -101,7 +101,6 @@ impl Entry {
     }
 }
 
-/// Everything that was asked for.
 pub(super) struct Cache {
     entries: HashMap<Key, Entry>,
     settings: Settings,
@@ -115,7 +114,7 @@ impl Cache {
         }
     }
 
-    /// Answers, and says whether there is something new to do.
+    /// Returns what is known of a reference, and whether there is a new one to fetch.
     pub(super) fn ask(&mut self, key: Key, namespace: &str, now: Instant) -> (Resolution, bool) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.asked.insert(namespace.to_owned(), now);
@@ -142,7 +141,7 @@ impl Cache {
         (resolution, is_new)
     }
 
-    /// What is due, at most so many. They run until they are [`Cache::done`].
+    /// Takes jobs that are due, `at_most` so many. Each counts as running until [`Cache::done`].
     pub(super) fn take(&mut self, now: Instant, at_most: usize) -> Vec<Job> {
         let is_due = |entry: &Entry| !entry.is_running && entry.due.is_some_and(|due| due <= now);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
@@ -167,7 +166,7 @@ impl Cache {
             .collect()
     }
 
-    /// A job has ended. Answers with the namespaces that see something new.
+    /// Records the outcome of a job. Returns the namespaces whose resolution has changed.
     pub(super) fn done(
         &mut self,
         key: &Key,
@@ -209,7 +208,7 @@ impl Cache {
         entry.asked.keys().cloned().collect()
     }
 
-    /// Whether there is room for one more component, in place of the one that this reference had.
+    /// Fails if the cache has no room for this component in place of the one that the reference had.
     fn room_for(&self, key: &Key, artifact: &Arc<Artifact>) -> Result<(), Failure> {
         let others = self.entries.iter().filter(|(other, _)| *other != key);
         let held: HashMap<*const Artifact, usize> = others
@@ -228,8 +227,8 @@ impl Cache {
         Err(Failure::new(Reason::TooLarge, message))
     }
 
-    /// Forgets what nobody wants. Answers with the namespaces that shall ask again for what would otherwise not be looked at any
-    /// more: a failure, and a tag that is watched.
+    /// Forgets references that nobody has asked for lately. Failures and watched tags get a second chance: their namespaces are
+    /// returned and should ask again.
     pub(super) fn sweep(&mut self, now: Instant) -> BTreeSet<String> {
         let idle = self.settings.times.idle;
         let mut doubted = BTreeSet::new();
@@ -250,7 +249,7 @@ impl Cache {
         doubted
     }
 
-    /// When there is something to do again, if nobody asks before. What runs reports by itself.
+    /// When the next reference is due or expires. Running jobs report by themselves.
     pub(super) fn next(&self) -> Option<Instant> {
         let idle = self.settings.times.idle;
         let entries = self.entries.values().filter(|entry| !entry.is_running);
@@ -261,7 +260,7 @@ impl Cache {
         times.flatten().min()
     }
 
-    /// Bytes of packed components, and references.
+    /// Bytes of packed components, and number of references.
     pub(super) fn size(&self) -> (usize, usize) {
         let artifacts = self.entries.values().filter_map(|entry| entry.artifact.as_ref());
         let held: HashMap<*const Artifact, usize> = artifacts
@@ -271,7 +270,7 @@ impl Cache {
     }
 }
 
-/// Who was told to ask again has half the time more to do so.
+/// Time after the last ask at which a reference expires. Namespaces that were named again get half as much on top.
 fn deadline(idle: Duration, is_doubted: bool) -> Duration {
     if is_doubted { idle + idle / 2 } else { idle }
 }

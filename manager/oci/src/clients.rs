@@ -1,4 +1,4 @@
-//! HTTP clients with the authorities, proxies and timeouts that were set.
+//! HTTP clients with the configured certificate authorities, proxies and timeouts.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
@@ -11,7 +11,7 @@ use super::failure::{Failure, Reason};
 use super::reach::{Resolver, Zone};
 use super::settings::Settings;
 
-/// HTTP clients, one for each zone.
+/// HTTP clients, one for each [`Zone`].
 #[derive(Clone)]
 pub(super) struct Clients {
     named: reqwest::Client,
@@ -19,7 +19,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// With these authorities beside the system's, PEM.
+    /// `authorities`: PEM; they are trusted in addition to the system's.
     pub(super) fn new(settings: &Settings, authorities: &[u8]) -> Result<Self, Failure> {
         Ok(Self {
             named: client(settings, authorities, Zone::Named)?,
@@ -81,7 +81,7 @@ fn proxy_name(address: &str) -> Option<String> {
     url.ok()?.host_str().map(str::to_owned)
 }
 
-/// An error with its causes, without its URL: that of a blob elsewhere has a signature in it.
+/// An error's text with its causes, without its URL: the URL of a redirected blob contains a signature.
 pub(super) fn chain(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
@@ -93,7 +93,7 @@ pub(super) fn chain(error: reqwest::Error) -> String {
     text
 }
 
-/// An error and what it is about, the deepest last. One of input and output tells of what it holds by a way of its own.
+/// An error and its causes, the deepest last. An `io::Error` is asked for the error in it, because its `source` skips that.
 pub(super) fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
     iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
         Some(error) => error.get_ref().map(|inner| inner as _),

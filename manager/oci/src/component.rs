@@ -10,7 +10,7 @@ use wasmparser::{
 
 use super::failure::{Failure, Reason};
 
-/// The version of the plugin interface that a component needs. Refuses what no sidecar would take.
+/// The version of the plugin interface that a component needs. Fails if no sidecar would accept the component.
 pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
     if Parser::is_core_wasm(wasm) {
         return Err(incompatible(
@@ -35,13 +35,13 @@ pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
     needed.ok_or_else(|| incompatible("it does not say which version of ctrlmesh:plugin it was built against"))
 }
 
-/// The same of a component that this program was built with.
+/// The interface version of a component that this program was built with.
 #[must_use]
 pub fn interface(wasm: &[u8]) -> Option<Interface> {
     check(wasm).ok()
 }
 
-/// What a configuration of CNCF TAG-Runtime says about a component.
+/// The configuration of an artifact (CNCF TAG-Runtime), as far as it describes the component.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -55,7 +55,7 @@ struct World {
     imports: Vec<String>,
 }
 
-/// Refuses what says of itself that no sidecar takes it, before its bytes are fetched. What says nothing passes.
+/// Refuses a component by its configuration, before its bytes are fetched. A configuration without the optional fields passes.
 pub(super) fn check_config(config: &[u8]) -> Result<(), Failure> {
     let config: Config = serde_json::from_slice(config).map_err(|error| {
         let message = format!("its configuration is not what a component has: {error}; push it with `wkg oci push`");
@@ -100,13 +100,13 @@ fn incompatible(problem: &str) -> Failure {
     )
 }
 
-/// What a component imports, with the names of the functions in it if it is an interface.
+/// Name of an import; if it is an interface, also the names of its functions.
 type Import = (String, Vec<String>);
 
-/// Imports and exports of the component itself, not of what is inside.
+/// Imports and exports of the component itself. Nested components are skipped.
 fn imports_and_exports(wasm: &[u8]) -> Result<(Vec<Import>, Vec<String>), BinaryReaderError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
-    // By index, as imports refer to them: the functions of those that are interfaces.
+    // By index, as imports refer to types; each with its functions if it is an interface.
     let mut types: Vec<Vec<String>> = Vec::new();
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(wasm) {
@@ -154,7 +154,7 @@ fn imports_and_exports(wasm: &[u8]) -> Result<(Vec<Import>, Vec<String>), Binary
     Ok((imports, exports))
 }
 
-/// The functions of an interface; of any other type, none.
+/// The functions of an interface; none for other types.
 fn functions(defined: &ComponentType<'_>) -> Vec<String> {
     let ComponentType::Instance(declarations) = defined else {
         return Vec::new();
@@ -189,8 +189,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plugins_of_the_sdk_are_taken() {
-        // Sidecars of the first version can be given what needs nothing that came later.
+    fn plugins_built_with_sdk_are_accepted() {
+        // Plugins that use nothing newer run in sidecars of the first version.
         for (wasm, needed) in [
             (SHARD_SELECTOR, Interface(0, 1, 0)),
             (RATE_LIMIT, Interface(0, 1, 1)),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_can_refuse_but_not_admit() {
+    fn configuration_can_refuse_component_but_not_admit_it() {
         let config = |text: &str| check_config(text.as_bytes()).map_err(|failure| failure.message);
         assert_eq!(
             config(r#"{"architecture":"wasm","os":"wasip2","layerDigests":[]}"#),

@@ -5,38 +5,39 @@ use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
-/// Characters of a message: it may quote what a registry has sent, and goes into the status of every object that asks.
+/// Maximum characters of a message. It may quote the registry, and it is written into the status of every object that names the
+/// image.
 const MAX_MESSAGE: usize = 600;
 
-/// What kind of failure: the reason of a condition, and a label of metrics.
+/// The kind of failure: reason of a condition, and label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The reference can't be read.
+    /// The reference is malformed.
     InvalidReference,
-    /// The registry does not answer, or has trouble of its own.
+    /// The registry does not answer, or answers with an error of its own.
     RegistryUnavailable,
-    /// There is no such repository, tag or manifest.
+    /// The repository, tag or manifest does not exist.
     NotFound,
-    /// The credentials, or their lack, do not allow pulling.
+    /// The registry refuses to let these credentials pull, or requires some.
     AccessDenied,
     /// The Secret with the credentials can't be used.
     PullSecret,
-    /// The registry sends us to where we don't go.
+    /// The registry redirects to an address that is not allowed.
     UnsafeRedirect,
-    /// What is there has another layout than a component has.
+    /// The artifact does not have the layout of a component.
     InvalidArtifact,
-    /// The bytes are others than their digest or size says.
+    /// The bytes do not have the digest or size that was announced.
     DigestMismatch,
-    /// It is larger than a plugin may be, or the manager holds too many.
+    /// The plugin is too large, or the manager holds too many.
     TooLarge,
-    /// No signature by the given key.
+    /// No signature was made by the given key.
     SignatureInvalid,
-    /// A component, but no plugin that sidecars take.
+    /// The component is not a plugin that sidecars accept.
     Incompatible,
 }
 
 impl Reason {
-    /// As written in a condition.
+    /// The word in conditions and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -67,17 +68,17 @@ impl EncodeLabelValue for Reason {
     }
 }
 
-/// When the same request may have another answer.
+/// When a retry makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// Not before somebody has changed something.
+    /// A retry within this pull is pointless: something has to change first.
     Later,
     Soon,
-    /// The registry has named a time.
+    /// After a pause that the registry asked for.
     After(Duration),
 }
 
-/// A step that failed.
+/// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) reason: Reason,
@@ -86,7 +87,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// One that a second try does not mend.
+    /// A failure that is not retried within the pull.
     pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_is_described() {
+    fn every_reason_has_description() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/registries.md");
         let text = std::fs::read_to_string(file).unwrap();
         for reason in [

@@ -1,7 +1,7 @@
-//! Requests to a registry: bounded, retried, and never further than [`super::reach`] lets them.
+//! Requests to a registry: limited in size, retried, and only to addresses that [`super::reach`] allows.
 //!
-//! The client of oci-client is not used: it follows every redirect and every realm, reads manifests and tokens whole, however
-//! large they are, and hides `Retry-After` (docs/adr/0013-oci.md).
+//! The client of oci-client is not used: it follows every redirect and every realm, reads manifests and tokens whole, however large
+//! they are, and hides `Retry-After` (docs/adr/0013-oci.md).
 
 use bytes::{Bytes, BytesMut};
 use k8s_openapi::jiff::Timestamp;
@@ -17,14 +17,14 @@ use super::reference::Image;
 use super::settings::Settings;
 use super::tries::{Tries, random, retry_after};
 
-/// Redirects of one request; S3 needs one.
+/// Maximum redirects of one request; S3 needs one.
 const MAX_REDIRECTS: usize = 5;
 
-/// What is asked for.
+/// A request below a repository.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     pub(super) method: &'a Method,
-    /// Below the repository: `manifests/1.0`.
+    /// Relative to the repository: `manifests/1.0`.
     pub(super) path: &'a str,
     pub(super) accept: &'static str,
     pub(super) limit: usize,
@@ -36,14 +36,14 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// One repository, for the time of a pull.
+/// A repository during one pull.
 pub(super) struct Repository<'a> {
     clients: &'a Clients,
     settings: &'a Settings,
     base: Url,
     name: String,
     credentials: Option<Credentials>,
-    /// What the registry has accepted, or was never sent.
+    /// `None` until the registry has asked for a login.
     authorization: Option<HeaderValue>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Repository<'a> {
         })
     }
 
-    /// Asks until there is an answer, or asking makes no sense.
+    /// Sends a request, with retries while they make sense.
     pub(super) async fn ask(&mut self, ask: Ask<'_>) -> Result<Answer, Failure> {
         let mut tries = Tries::new(&self.settings.times);
         loop {
@@ -104,7 +104,7 @@ impl<'a> Repository<'a> {
         Ok(Answer { headers, body })
     }
 
-    /// Follows redirects. Credentials go to the registry itself and nowhere else.
+    /// Sends a request and follows redirects. Credentials go to the registry itself only.
     async fn send(&self, ask: Ask<'_>) -> Result<Response, Failure> {
         let zone = Zone::behind(&self.base);
         let mut url = self
@@ -148,7 +148,7 @@ impl<'a> Repository<'a> {
         Ok(())
     }
 
-    /// A token for pulling from this repository (distribution, "Token Authentication Specification").
+    /// Gets a token for pulling from this repository (distribution, "Token Authentication Specification").
     async fn token(&self, mut realm: Url, service: &str) -> Result<HeaderValue, Failure> {
         let zone = if realm.host_str() == self.base.host_str() {
             Zone::Named
@@ -176,7 +176,7 @@ impl<'a> Repository<'a> {
         })
     }
 
-    /// The body, if it is not larger than it may be, whatever its headers say.
+    /// Reads a body. Fails if it is larger than `limit`, whatever its headers say.
     async fn read(&self, mut response: Response, limit: usize) -> Result<Bytes, Failure> {
         let too_large = || {
             let message = format!(
@@ -239,7 +239,7 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// No answer, or half of one.
+    /// The failure for a response that did not arrive, or not completely.
     fn trouble(&self, error: reqwest::Error) -> Failure {
         let host = self.host();
         if reach::is_out_of_reach(&error) {
@@ -263,7 +263,7 @@ impl<'a> Repository<'a> {
     }
 }
 
-/// Whether the other side has answered a handshake with something else.
+/// Whether the handshake failed because the server does not speak TLS.
 fn speaks_no_tls(error: &reqwest::Error) -> bool {
     let mut of_tls = causes(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
     of_tls.any(|error| matches!(error, rustls::Error::InvalidMessage(_)))

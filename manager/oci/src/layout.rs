@@ -1,7 +1,7 @@
-//! The layout that a component has in a registry (CNCF TAG-Runtime, "Wasm OCI Artifact"; what `wkg oci push` writes): a manifest
-//! with a configuration and one layer, which is the component as it is.
+//! The layout of a component in a registry (CNCF TAG-Runtime, "Wasm OCI Artifact"; `wkg oci push` writes it): a manifest with a
+//! configuration and one layer, which is the component itself.
 //!
-//! The names are written down here: the crate oci-wasm would bring a second reader of components for them.
+//! The names are repeated here, because the crate oci-wasm would bring a second parser of components for them.
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::error::quote;
@@ -15,23 +15,22 @@ use super::failure::{Failure, Reason};
 const CONFIG: &str = "application/vnd.wasm.config.v0+json";
 /// Media type of the layer.
 const LAYER: &str = "application/wasm";
-/// What we say that we can read. Indexes and Docker's types are asked for, so that the answer can be named.
+/// `Accept` of manifest requests. Indexes and Docker's types are included so that errors can name what was found.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// Largest manifest: what the distribution specification lets registries refuse above; ours have 600 bytes.
+/// Maximum size of a manifest: the size above which the distribution specification lets registries refuse one. Ours have 600 bytes.
 pub(super) const MAX_MANIFEST_BYTES: usize = 4 * 1024 * 1024;
-/// Largest configuration: a list of imports and exports.
+/// Maximum size of a configuration, which is a list of imports and exports.
 pub(super) const MAX_CONFIG_BYTES: usize = 256 * 1024;
 
-/// What a manifest points to.
+/// A descriptor's digest and size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blob {
     pub(super) digest: Digest,
     pub(super) size: usize,
 }
 
-/// A component, as its manifest describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) config: Blob,
@@ -51,7 +50,7 @@ pub(super) fn manifest(bytes: &[u8]) -> Result<OciImageManifest, Failure> {
 }
 
 impl Layout {
-    /// The layout of a component, or what is different.
+    /// Reads the layout of a component. Fails with what is different.
     pub(super) fn of(manifest: &OciImageManifest) -> Result<Self, Failure> {
         if manifest.config.media_type != CONFIG {
             let other = quote(&manifest.config.media_type);
@@ -73,7 +72,7 @@ impl Layout {
     }
 }
 
-/// What a descriptor points to, if that is not too large.
+/// Reads a descriptor. Fails if the size is above `limit`.
 pub(super) fn blob(descriptor: &OciDescriptor, limit: usize, what: &str) -> Result<Blob, Failure> {
     let digest = descriptor.digest.parse().map_err(|_| {
         let digest = quote(&descriptor.digest);
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_of_a_component_is_read() {
+    fn component_layout_is_read() {
         let layout = read(&good()).unwrap();
         let digest = Digest::of(b"a");
         assert_eq!(layout.layer, Blob { digest, size: 1 });
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn another_layout_is_named() {
+    fn foreign_layout_is_named_in_error() {
         let other = |pointer: &str, value: Value| {
             let mut manifest = good();
             *manifest.pointer_mut(pointer).unwrap() = value;

@@ -3,21 +3,21 @@
 //! | module | holds |
 //! |---|---|
 //! | `cache` | which references are held, and when each is due again; pure |
-//! | `pull`, `artifact` | one pull, and what it leaves: a checked and packed component |
+//! | `pull`, `artifact` | one pull, and its result: a checked and packed component |
 //! | `http`, `clients`, `login`, `tries`, `reach` | requests to a registry: clients, tokens, retries, addresses that are allowed |
-//! | `reference`, `layout`, `signature`, `component` | what is read: the image, its manifest, its signatures, its imports |
+//! | `reference`, `layout`, `signature`, `component` | parsers: the image, its manifest, its signatures, its imports |
 //! | `pull_secret` | credentials from Secrets |
 //! | `objects` | the plugins of a namespace's ShardingConfigs |
 //! | `settings`, `failure` | how registries are reached, and why a pull failed |
 //!
-//! Flow: [`Plugins::resolve`] answers at once from the cache and remembers the namespace. [`Worker::run`] pulls what is new, rechecks tags,
-//! and reports namespaces whose plugins resolve differently than before.
+//! Flow: [`Plugins::resolve`] answers at once from the cache and remembers the namespace. [`Worker::run`] pulls new references,
+//! rechecks tags, and reports namespaces whose plugins resolve differently than before.
 //!
-//! Guarantees: what is Ready has the digest that its manifest and the registry's blob agree on, the signature that the object
-//! asks for, and the world of a plugin. A tag is resolved once; what it led to is pinned in the object's status, and a new
-//! manager fetches that. A failure never takes away what was resolved before (`last`). Registries are asked by the manager alone.
+//! Guarantees: a plugin that is Ready has the digest that its manifest and the registry's blob agree on, the signature that the
+//! object asks for, and the world of a plugin. A tag is resolved once; the result is pinned in the object's status, and a new
+//! manager fetches the pinned manifest. A failure never removes an earlier result (`last`). Only the manager talks to registries.
 //!
-//! Assumes that each object's plugins are asked for again when their namespace is named, and that the status is written.
+//! Assumes that callers resolve the plugins of a namespace again when it is reported, and that they write the status.
 
 mod artifact;
 mod cache;
@@ -62,13 +62,13 @@ use cache::{Cache, Key};
 use failure::Failure;
 use pull::Puller;
 
-/// Pulls at a time: each holds a component, and its packed form, in memory.
+/// Maximum number of pulls at a time. Each holds a component and its packed form in memory.
 const MAX_PULLS: usize = 4;
 
-/// A plugin of an object, to be resolved.
+/// A plugin of an object that is to be resolved.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Namespace of the object; the Secret is there too.
+    /// Namespace of the object and of its Secret.
     pub namespace: String,
     /// `spec.plugins[].image`.
     pub image: String,
@@ -78,20 +78,20 @@ pub struct Ask {
     pub pull_secret: Option<String>,
     /// `spec.plugins[].verificationKey`.
     pub verification_key: Option<String>,
-    /// What the object's status says of it.
+    /// The plugin's element in the object's status.
     pub pinned: Option<PluginStatus>,
 }
 
-/// What is known of a plugin.
+/// The result of resolving a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
     Pending,
-    /// It can be distributed.
+    /// The plugin can be distributed.
     Ready(Arc<Artifact>),
     Failed {
         reason: Reason,
         message: String,
-        /// What it was before, for the same reference: goes on being run.
+        /// The last good artifact of the same reference. It is kept in use.
         last: Option<Arc<Artifact>>,
     },
 }
@@ -110,7 +110,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Adds a series to each metric with labels.
+    /// Creates one series in each metric with labels.
     pub fn add_sample(&self) {
         drop(self.pulls.get_or_create(&Outcome { outcome: "Pulled" }));
     }
@@ -142,11 +142,11 @@ impl Shared {
     }
 }
 
-/// The plugins of all objects. Cheap to clone.
+/// Resolves plugins of all objects. Cheap to clone.
 #[derive(Clone)]
 pub struct Plugins(Arc<Shared>);
 
-/// Fetches what [`Plugins`] are asked for.
+/// Fetches the references that [`Plugins`] is asked for.
 pub struct Worker {
     shared: Arc<Shared>,
     puller: Arc<Puller>,
@@ -161,8 +161,8 @@ impl fmt::Debug for Plugins {
 }
 
 impl Plugins {
-    /// Nothing is fetched before the worker runs. It sends the names of namespaces whose plugins have another resolution than
-    /// before to `changed`.
+    /// Nothing is fetched until the worker runs. The worker sends the namespaces whose plugins resolve differently than before to
+    /// `changed`.
     #[must_use]
     pub fn new(client: Client, settings: Settings, changed: mpsc::Sender<String>, metrics: Metrics) -> (Self, Worker) {
         let shared = Arc::new(Shared {
@@ -178,7 +178,7 @@ impl Plugins {
         (Self(shared), worker)
     }
 
-    /// What is known now. Never waits; the namespace is named once there is more to know.
+    /// Returns the current resolution without waiting. If it changes, the worker reports the namespace.
     #[must_use]
     pub fn resolve(&self, ask: &Ask) -> Resolution {
         let key = match Key::new(ask) {
@@ -199,7 +199,7 @@ impl Plugins {
 type Pulled = (Key, Result<Arc<Artifact>, Failure>);
 
 impl Worker {
-    /// Runs until it shall stop, or nobody listens.
+    /// Runs until `stop`, or until the receiver of `changed` is dropped.
     ///
     /// # Errors
     /// A pull has panicked.
@@ -226,7 +226,7 @@ impl Worker {
         ended
     }
 
-    /// Starts what is due, and says when to look again.
+    /// Starts the pulls that are due. Returns when to check again.
     fn start_due(&self, pulls: &mut JoinSet<Pulled>, told: &mut BTreeSet<String>) -> Option<Instant> {
         let now = Instant::now();
         let mut cache = self.shared.cache();
@@ -244,7 +244,7 @@ impl Worker {
         self.metrics
             .references
             .set(i64::try_from(references).unwrap_or(i64::MAX));
-        // While all are busy, the next one starts when one of them ends.
+        // While all permits are in use, the end of a pull triggers the next one.
         if pulls.len() >= MAX_PULLS { None } else { cache.next() }
     }
 

@@ -7,21 +7,21 @@ use serde::Deserialize;
 
 use super::pull_secret::Credentials;
 
-/// Largest answer with a token; those of cloud registries have some KiB.
+/// Maximum size of a token response; those of cloud registries have some KiB.
 pub(super) const MAX_TOKEN_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     Basic,
-    /// A token from there.
+    /// Get a token from `realm`.
     Bearer {
-        /// URL of who gives tokens.
+        /// URL of the token server.
         realm: String,
         service: String,
     },
 }
 
-/// The challenge in an answer. A token is preferred: then the password goes to who gives tokens alone.
+/// The challenge of a response. Tokens are preferred, because then only the token server gets the password.
 pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter();
     let texts = values.filter_map(|value| value.to_str().ok());
@@ -61,7 +61,7 @@ struct Tokens {
     access_token: Option<String>,
 }
 
-/// `Authorization` with the token of an answer.
+/// `Authorization` with the token of a token server's response.
 pub(super) fn bearer(answer: &[u8]) -> Option<HeaderValue> {
     let tokens: Tokens = serde_json::from_slice(answer).ok()?;
     let token = tokens.token.or(tokens.access_token).filter(|token| !token.is_empty())?;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_preferred() {
+    fn token_challenge_is_preferred_to_basic() {
         let bearer = Some(Challenge::Bearer {
             realm: "https://auth.docker.io/token".to_owned(),
             service: "registry.docker.io".to_owned(),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_have_two_names_and_are_never_shown() {
+    fn tokens_are_read_under_both_names_and_never_shown() {
         for answer in [
             r#"{"token":"t"}"#,
             r#"{"access_token":"t"}"#,

@@ -1,4 +1,4 @@
-//! The plugins of a namespace's ShardingConfigs: resolves each, and turns the results into digests and status.
+//! Resolves the plugins of a namespace's ShardingConfigs, and turns the results into digests and status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 
 use super::{Artifact, Ask, Reason, Resolution};
 
-/// What became of the plugins of a namespace's ShardingConfigs.
+/// The resolved plugins of a namespace's ShardingConfigs.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     by_object: BTreeMap<String, Vec<One>>,
@@ -19,19 +19,19 @@ pub struct Found {
 #[derive(Clone, Debug)]
 struct One {
     artifact: Option<Arc<Artifact>>,
-    /// What sidecars run of it: bytes that are not here, but in the cluster.
+    /// The digest that sidecars run. The bytes are in the cluster, not in this manager.
     running: Option<Digest>,
-    /// Why the reference does not lead to bytes now.
+    /// Why the reference has no bytes now.
     problem: Option<&'static str>,
     status: PluginStatus,
 }
 
-/// While a reference was not looked up yet.
+/// Reason while a reference has not been looked up.
 const FETCHING: &str = "Fetching";
 
 impl Found {
-    /// Asks for each. `running` are the plugins of the chain that was distributed last: what is pinned and among them goes on
-    /// while there is no answer, so that a new manager needs no registry for what is there.
+    /// Resolves each plugin. `running` are the plugins of the last distributed chain: a pinned plugin among them stays while there
+    /// is no answer, so that a new manager needs no registry for it.
     pub fn of(
         namespace: &str,
         objects: &[ShardingConfig],
@@ -52,7 +52,7 @@ impl Found {
         }
     }
 
-    /// For `Resolved::own` of `ctrlmesh-manager-planner`: digests of components by object and plugin, or why there is none.
+    /// Digests of components by object and plugin, or why there is none: `Resolved::own` of `ctrlmesh-manager-planner`.
     #[must_use]
     pub fn digests(&self) -> BTreeMap<(String, String), Result<Digest, String>> {
         let all = self.by_object.iter().flat_map(|(object, plugins)| {
@@ -70,14 +70,14 @@ impl Found {
         all.filter_map(|one| one.artifact.as_ref())
     }
 
-    /// Why not all references of an object lead to bytes: the reason of the first that does not.
+    /// Why an object is not completely resolved: the reason of its first unresolved plugin.
     #[must_use]
     pub fn problem(&self, object: &str) -> Option<&'static str> {
         self.by_object.get(object)?.iter().find_map(|one| one.problem)
     }
 
-    /// `status.plugins` of an object; `None`: it names no plugin, or can't be read. Holds the pins: it must be written, and what
-    /// was written before must stay if this is `None` for an object that can't be read.
+    /// `status.plugins` of an object; `None`: it names no plugin, or can't be read. It must be written, because it holds the pins.
+    /// If this is `None` because an object can't be read, its old status must stay.
     #[must_use]
     pub fn status(&self, object: &str) -> Option<Vec<PluginStatus>> {
         let plugins = self.by_object.get(object)?;
@@ -102,19 +102,19 @@ fn found_plugin(
     running: &BTreeSet<Digest>,
     resolution: &Resolution,
 ) -> One {
-    // Without an answer, a pin stays: otherwise the tag would be looked up again.
+    // A pin stays until there is an answer; otherwise the tag would be resolved again.
     let kept = pinned.filter(|pinned| pinned.image == plugin.image);
     let kept_digest = kept.and_then(|kept| kept.digest.parse().ok());
     let running = kept_digest.filter(|digest| running.contains(digest));
     let (artifact, running, problem, message) = match resolution {
         Resolution::Ready(artifact) => (Some(artifact), None, None, String::new()),
-        // What a new manager has not looked at yet is as good as it was.
+        // A new manager trusts the pin until it has looked it up.
         Resolution::Pending if running.is_some() && kept.is_some_and(|kept| kept.message.is_empty()) => {
             (None, running, None, String::new())
         }
         Resolution::Pending => (None, running, Some(FETCHING), "is being fetched".to_owned()),
         Resolution::Failed { reason, message, last } => {
-            // The key may have been changed because of what runs.
+            // The key may have been changed because the running plugin is not trusted any more.
             let running = running.filter(|_| *reason != Reason::SignatureInvalid);
             let goes_on = if last.is_some() || running.is_some() {
                 "; what was fetched before goes on"
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_is_asked_for_and_stays_until_there_is_another_answer_or_another_image() {
+    fn pin_is_kept_until_image_or_answer_changes() {
         let pinned =
             |image: &str| json!([{ "name": "mine", "image": image, "manifest": "sha256:m", "digest": "sha256:d" }]);
         let found_of = |status: &serde_json::Value| {
@@ -264,7 +264,7 @@ mod tests {
             status.message,
             "RegistryUnavailable: why; what was fetched before goes on"
         );
-        // Not what another key has to have signed, nor what no sidecar runs.
+        // A plugin whose signature fails is not kept, nor is a pinned one that no sidecar runs.
         let (digest, _) = found(&pinned(ours(), ""), failed(Reason::SignatureInvalid));
         assert_eq!(digest, Some(Err("SignatureInvalid: why".to_owned())));
         let (digest, _) = found(&pinned(Digest::of(b"other"), ""), Resolution::Pending);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_plugins_has_none() {
+    fn object_without_plugins_has_no_status() {
         let object = samples::shard("a", &[]);
         let objects = [serde_json::from_value(object).unwrap()];
         let found = Found::of("demo", &objects, &BTreeSet::new(), |_| Resolution::Pending);

@@ -1,5 +1,5 @@
-//! One pull: from a reference to a checked and packed component. Cheap checks come first, and nothing is fetched that an earlier
-//! one refuses: manifest, configuration, signature, size, bytes, world.
+//! One pull: from a reference to a checked and packed component. Cheap checks come first, and a failed check ends the pull before
+//! more is fetched. Order: manifest, configuration, signature, size, bytes, world.
 
 use std::sync::Arc;
 
@@ -23,18 +23,18 @@ use super::pull_secret;
 use super::settings::Settings;
 use super::signature;
 
-/// Names the digest of a manifest (distribution specification, "Legacy Docker support HTTP headers").
+/// Header with the digest of a manifest (distribution specification, "Legacy Docker support HTTP headers").
 const DIGEST_HEADER: &str = "docker-content-digest";
 
-/// What all pulls share.
+/// Shared by all pulls.
 pub(super) struct Puller {
     client: Client,
     settings: Settings,
-    /// The clients, and the authorities that they were made with.
+    /// The clients, and the certificate authorities that they trust.
     clients: Mutex<Option<(Vec<u8>, Clients)>>,
 }
 
-/// A manifest that was read and whose digest is right.
+/// A manifest whose digest was checked.
 struct Manifest {
     digest: String,
     content: OciImageManifest,
@@ -49,7 +49,7 @@ impl Puller {
         }
     }
 
-    /// Does a job, in the time that one has.
+    /// Pulls a reference. Fails after `settings.times.pull`.
     pub(super) async fn pull(&self, job: &Job) -> Result<Arc<Artifact>, Failure> {
         let deadline = self.settings.times.pull;
         let pulled = tokio::time::timeout(deadline, Box::pin(self.try_pull(job))).await;
@@ -100,7 +100,8 @@ impl Puller {
         Ok(Arc::new(artifact))
     }
 
-    /// Whether a tag that was resolved before still leads there: by `HEAD`, which registries do not count as a pull.
+    /// The manifest that a reference leads to now. A tag that was resolved before is checked with `HEAD`, which registries do not
+    /// count as a pull.
     async fn moved_to(repository: &mut Repository<'_>, job: &Job) -> Result<Moved, Failure> {
         let target = &job.key.image.target;
         if job.known.is_empty() || job.key.image.is_pinned() {
@@ -121,7 +122,7 @@ impl Puller {
         })
     }
 
-    /// Made anew when the file with authorities has changed.
+    /// The HTTP clients; new ones if the file with authorities has changed.
     async fn clients(&self) -> Result<Clients, Failure> {
         let authorities = match &self.settings.ca_file {
             None => Vec::new(),
@@ -211,7 +212,7 @@ fn mismatch(what: &str, found: &str) -> Failure {
     Failure::new(Reason::DigestMismatch, message)
 }
 
-/// Looks for a signature of a manifest by a key.
+/// Fails unless the manifest has a signature by the key.
 async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
     let key = VerificationKey::parse(key)
         .map_err(|problem| Failure::new(Reason::SignatureInvalid, format!("verificationKey {problem}")))?;
@@ -229,7 +230,7 @@ async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> R
     Err(signature::missing(manifest, signatures.len()))
 }
 
-/// Away from the threads that serve: 16 MiB take a good part of a second.
+/// Runs on a blocking thread: 16 MiB take a good part of a second.
 async fn checked_and_packed(wasm: Bytes) -> Result<(Interface, Bytes), Failure> {
     let packing = tokio::task::spawn_blocking(move || {
         let interface = component::check(&wasm)?;

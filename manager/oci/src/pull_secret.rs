@@ -13,10 +13,10 @@ use serde::Deserialize;
 use super::failure::{Failure, Reason};
 use super::reference::Image;
 
-/// Largest number of registries of a Secret that a message names.
+/// Maximum number of a Secret's registries that a message names.
 const MAX_NAMED: usize = 5;
 
-/// Who we are for a registry. `Debug` shows the user alone.
+/// User and password for a registry. `Debug` shows the user only.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub(super) user: String,
@@ -31,7 +31,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Reads the Secret, and what it has for an image.
+/// Reads a Secret, and selects its credentials for an image.
 pub(super) async fn read(client: &Client, namespace: &str, name: &str, image: &Image) -> Result<Credentials, Failure> {
     let wrong = |problem: String| Failure::new(Reason::PullSecret, format!("Secret {namespace}/{name} {problem}"));
     let found = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(name).await;
@@ -76,11 +76,11 @@ struct Auth {
     identitytoken: String,
 }
 
-/// What a Secret has for an image.
+/// Selects a Secret's credentials for an image.
 fn credentials(secret: &Secret, image: &Image) -> Result<Credentials, String> {
     let auths = auths(secret)?;
     let mut fitting: Vec<(&String, &Auth)> = auths.iter().filter(|(key, _)| fits(key, image)).collect();
-    // The most exact one: the longest path, then the one with the fewest wildcards.
+    // The most specific one: the longest path, then the fewest wildcards.
     fitting.sort_by_key(|(key, _)| {
         let (host, path) = split(key);
         (std::cmp::Reverse(path.len()), host.matches('*').count(), (*key).clone())
@@ -100,7 +100,7 @@ fn credentials(secret: &Secret, image: &Image) -> Result<Credentials, String> {
     auth.read().map_err(|problem| format!("has {problem} for {key}"))
 }
 
-/// Both types that Kubernetes knows.
+/// The registries of a Secret of either type that Kubernetes defines.
 fn auths(secret: &Secret) -> Result<BTreeMap<String, Auth>, String> {
     let data = |key: &str| {
         secret
@@ -109,7 +109,7 @@ fn auths(secret: &Secret) -> Result<BTreeMap<String, Auth>, String> {
             .and_then(|data| data.get(key))
             .map(|bytes| bytes.0.as_slice())
     };
-    // The parser's words could quote what it read.
+    // The parser's message could quote credentials.
     let unreadable =
         |key: &str| format!("has no JSON of Docker in {key}; make it with `kubectl create secret docker-registry`");
     if let Some(bytes) = data(".dockerconfigjson") {
@@ -152,18 +152,18 @@ impl Auth {
     }
 }
 
-/// Whether a key of `auths` is for an image: every label of the host fits, the port is the same, the path begins so.
+/// Whether a key of `auths` is for an image: all labels of the host match, the port is the same, and the path is a prefix.
 fn fits(key: &str, image: &Image) -> bool {
     let (host, path) = split(key);
     let is_hub = image.registry == "index.docker.io";
     if is_hub && ["docker.io", "index.docker.io", "registry-1.docker.io"].contains(&host) {
-        // Docker writes https://index.docker.io/v1/ for it.
+        // Docker writes https://index.docker.io/v1/ for Docker Hub.
         return path.is_empty() || image.repository.starts_with(path.trim_start_matches('/'));
     }
     host_fits(host, &image.host) && format!("/{}", image.repository).starts_with(path)
 }
 
-/// `https://host:port/v2/path/` as `host:port` and `/path`.
+/// Splits `https://host:port/v2/path/` into `host:port` and `/path`.
 fn split(key: &str) -> (&str, &str) {
     let key = key
         .strip_prefix("https://")
@@ -189,7 +189,7 @@ fn host_fits(pattern: &str, host: &str) -> bool {
             .all(|(pattern, label)| label_fits(pattern, label))
 }
 
-/// `*` stands for any part of a label.
+/// Whether a label matches; `*` stands for any part of it.
 fn label_fits(pattern: &str, label: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern.eq_ignore_ascii_case(label),

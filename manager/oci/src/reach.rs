@@ -1,11 +1,11 @@
 //! Addresses to which a registry may refer the manager: redirects of blobs, and the realm that issues tokens.
 //!
-//! A person with the right to write a ShardingConfig names the registry; what the registry says afterwards must not make the
-//! manager ask for things inside its own pod or machine.
+//! Everybody who may write a ShardingConfig can name a registry. The registry's answers must not make the manager send requests
+//! into its own pod or machine.
 //!
-//! Guarantees: nobody is sent from https to http; the manager's own loopback is asked only if the registry in the object is
-//! itself there; link-local addresses and those where clouds tell a machine its credentials are never asked.
-//! Caveat: behind a proxy, names are looked up by the proxy, so names are judged by how they are written alone.
+//! Guarantees: redirects never go from https to http; the manager's own loopback is used only if the object names a registry there;
+//! link-local addresses and the metadata addresses of clouds are never used.
+//! Caveat: behind a proxy, the proxy resolves names, so names are judged by their spelling only.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,17 +19,17 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use super::clients::causes;
 use super::failure::{Failure, Reason};
 
-/// Which addresses may be asked.
+/// Which addresses are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Zone {
-    /// What a person wrote into an object: all but the metadata of clouds.
+    /// For URLs from an object: all but link-local and metadata addresses.
     Named,
-    /// Where a registry sends us: not the manager's own pod either.
+    /// For URLs from a registry: as `Named`, without loopback.
     Sent,
 }
 
 impl Zone {
-    /// Where a registry that is at `host` may send us.
+    /// The zone for URLs that this registry sends.
     pub(super) fn behind(registry: &Url) -> Self {
         let is_local = match address(registry) {
             Some(ip) => ip.is_loopback(),
@@ -46,7 +46,7 @@ impl Zone {
         }
     }
 
-    /// Refuses a URL whose host is written as an address that is not in this zone. Names are judged when they are looked up.
+    /// Fails if the URL's host is an IP address outside this zone. Names are checked when they are resolved.
     pub(super) fn check(self, url: &Url) -> Result<(), Failure> {
         let is_in = match (address(url), url.host_str()) {
             (Some(ip), _) => self.has(ip),
@@ -63,7 +63,7 @@ impl Zone {
     }
 }
 
-/// The host, if it is written as an address. (A URL of http has one spelling for each: 2130706433 is 127.0.0.1 by now.)
+/// The host, if it is an IP address. `Url` has normalised its spelling: 2130706433 is 127.0.0.1 here.
 fn address(url: &Url) -> Option<IpAddr> {
     let host = url.host_str()?;
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
@@ -74,7 +74,7 @@ fn is_localhost(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Where a redirect leads.
+/// The target of a redirect, if it is allowed.
 pub(super) fn redirect(from: &Url, location: &str, zone: Zone) -> Result<Url, Failure> {
     let Ok(to) = from.join(location) else {
         return Err(unsafe_redirect("it sends us to something that is no URL"));
@@ -98,7 +98,7 @@ pub(super) fn redirect(from: &Url, location: &str, zone: Zone) -> Result<Url, Fa
     Ok(to)
 }
 
-/// Where a registry's tokens come from.
+/// The URL of a registry's token server, if it is allowed.
 pub(super) fn realm(registry: &Url, realm: &str, allowed: impl Fn(&str) -> bool) -> Result<Url, Failure> {
     let Ok(to) = Url::parse(realm) else {
         return Err(unsafe_redirect("the realm that it names for tokens is no URL"));
@@ -127,8 +127,8 @@ pub(super) fn realm(registry: &Url, realm: &str, allowed: impl Fn(&str) -> bool)
     Ok(to)
 }
 
-/// Whether two names are of one owner, judged without a list of public suffixes: the last two labels are the same, or three
-/// where the last two look like `co.uk`. Addresses and single labels are nobody's family.
+/// Whether two host names belong to one owner, judged without the list of public suffixes: the last two labels are equal, or the
+/// last three if the last two look like `co.uk`. IP addresses and single labels never do.
 fn is_same_site(a: &str, b: &str) -> bool {
     let is_name = |host: &str| host.parse::<IpAddr>().is_err() && !host.starts_with('[');
     let (mut ours, mut theirs) = (a.rsplit('.'), b.rsplit('.'));
@@ -155,13 +155,13 @@ fn unsafe_redirect(problem: &str) -> Failure {
     )
 }
 
-/// Looks names up, and leaves out addresses that are not in its zone.
+/// A DNS resolver that leaves out addresses outside its zone.
 #[derive(Clone)]
 pub(super) struct Resolver {
     pub(super) zone: Zone,
-    /// Names that are not looked up.
+    /// Static names, which are not resolved by DNS.
     pub(super) hosts: Arc<BTreeMap<String, IpAddr>>,
-    /// Names of proxies: who runs the manager chose them.
+    /// Names of proxies. They may have any address, because the administrator chose them.
     pub(super) proxies: Arc<Vec<String>>,
 }
 
@@ -187,12 +187,12 @@ impl Resolve for Resolver {
     }
 }
 
-/// A name leads to addresses that are not asked.
+/// The name has only addresses that are not allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is at an address that plugins are not fetched from")]
 struct OutOfReach(String);
 
-/// Whether an error comes from a name that leads where we don't go.
+/// Whether the cause of an error is a name without allowed addresses.
 pub(super) fn is_out_of_reach(error: &(dyn std::error::Error + 'static)) -> bool {
     causes(error).any(|cause| cause.is::<OutOfReach>())
 }

@@ -4,21 +4,21 @@ use oci_client::Reference;
 
 use super::failure::{Failure, Reason};
 
-/// A repository in a registry, and which of its manifests.
+/// A manifest of a repository in a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Image {
-    /// As written in the reference: `docker.io`.
+    /// The host as written: `docker.io`.
     pub(super) host: String,
-    /// Where requests go: `index.docker.io`.
+    /// The host that requests go to: `index.docker.io`.
     pub(super) registry: String,
-    /// `you/plugin`.
+    /// Such as `you/plugin`.
     pub(super) repository: String,
-    /// A tag, or `sha256:` and a digest.
+    /// A tag, or a digest with `sha256:`.
     pub(super) target: String,
 }
 
 impl Image {
-    /// Reads `oci://host/repository:tag` or `oci://host/repository@sha256:...`. With both, the digest counts.
+    /// Reads `oci://host/repository:tag` or `oci://host/repository@sha256:...`. If both are given, the tag is ignored.
     pub(super) fn parse(image: &str) -> Result<Self, Failure> {
         let wrong = |problem: String| {
             let message = format!("{problem}; write it like oci://ghcr.io/you/plugin:1.0");
@@ -39,7 +39,7 @@ impl Image {
         })
     }
 
-    /// The same repository, and this manifest.
+    /// The manifest with this digest in the same repository.
     pub(super) fn pinned(self, manifest: &str) -> Self {
         Self {
             target: manifest.to_owned(),
@@ -47,7 +47,7 @@ impl Image {
         }
     }
 
-    /// Whether it names a manifest by digest: what it leads to never changes.
+    /// Whether the image names a digest, so that its content never changes.
     pub(super) fn is_pinned(&self) -> bool {
         self.target.contains(':')
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_counts_more_than_a_tag() {
+    fn digest_wins_over_tag() {
         let digest = format!("sha256:{}", "0a".repeat(32));
         let image = Image::parse(&format!("oci://ghcr.io:443/you/plugin:1.0@{digest}")).unwrap();
         assert_eq!(
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_hub_has_its_two_names() {
+    fn docker_hub_has_separate_name_for_requests() {
         let image = Image::parse("oci://docker.io/you/plugin:1.0").unwrap();
         assert_eq!(
             (image.host.as_str(), image.registry.as_str()),

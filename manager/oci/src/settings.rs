@@ -1,61 +1,58 @@
-//! How registries are reached, and the limits.
+//! Settings of registries and limits of pulls.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How registries are reached.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// PEM file with certificate authorities that are trusted beside the system's. Read again for each pull, as it is a mounted
-    /// volume.
+    /// PEM file with certificate authorities that are trusted in addition to the system's. It is read for each pull, because it is
+    /// a mounted volume.
     pub ca_file: Option<PathBuf>,
-    /// `host` or `host:port` of registries that speak plain HTTP.
+    /// Registries that speak plain HTTP: `host` or `host:port`.
     pub insecure: BTreeSet<String>,
-    /// Hosts that any registry may send us to for tokens.
+    /// Hosts that any registry may name as its token server.
     pub auth_hosts: BTreeSet<String>,
-    /// Proxies between us and registries.
     pub proxies: Proxies,
-    /// How long things take.
     pub times: Times,
-    /// Packed components that are held at most, bytes.
+    /// Maximum bytes of packed components in the cache.
     pub cache_bytes: usize,
-    /// Names that are not looked up, as in /etc/hosts.
+    /// Static names, as in /etc/hosts.
     pub hosts: Vec<(String, IpAddr)>,
 }
 
-/// Proxies, as the environment names them.
+/// Proxies as the environment defines them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxies {
-    /// For `https://`.
+    /// For `https://` URLs.
     pub https: Option<String>,
-    /// For `http://`.
+    /// For `http://` URLs.
     pub http: Option<String>,
-    /// Who is reached directly: names, domains and networks with commas between them.
+    /// Hosts that are reached directly: names, domains and networks, separated by commas.
     pub except: Option<String>,
 }
 
-/// How long things take.
+/// Timeouts and pauses.
 #[derive(Clone, Debug)]
 pub struct Times {
-    /// Until a connection is open.
+    /// Timeout of a connection attempt.
     pub connect: Duration,
-    /// Between two reads of an answer.
+    /// Longest pause between two reads of a response.
     pub read: Duration,
-    /// A whole pull with all its tries.
+    /// Timeout of a pull with all its retries.
     pub pull: Duration,
-    /// Pause before the second try of a request; it doubles.
+    /// Pause before the first retry of a request; it doubles.
     pub pause: Duration,
-    /// Longest `Retry-After` that a pull waits for. After a longer one the pull fails, and comes back then.
+    /// Longest `Retry-After` that is waited for within a pull. With a longer one the pull fails and is retried then.
     pub patience: Duration,
-    /// Pause before a failed pull is tried again; it doubles.
+    /// Pause before a failed pull is retried; it doubles.
     pub again: Duration,
-    /// Longest such pause.
+    /// Longest pause before a failed pull is retried.
     pub again_at_most: Duration,
     /// How often the tag of a plugin with `pullPolicy: Always` is looked up.
     pub recheck: Duration,
-    /// What nobody has asked for so long is forgotten.
+    /// A reference that nobody has asked for in this time is forgotten.
     pub idle: Duration,
 }
 
@@ -64,14 +61,14 @@ impl Default for Times {
         Self {
             connect: Duration::from_secs(5),
             read: Duration::from_secs(15),
-            // 16 MiB at 1 Mbit/s; and less than the pause at most.
+            // Enough for 16 MiB at 1 Mbit/s, and less than the longest pause.
             pull: Duration::from_secs(150),
             pause: Duration::from_millis(250),
             patience: Duration::from_secs(20),
             again: Duration::from_secs(5),
-            // An image that was pushed again, or a Secret that was mended, is seen after this without another event.
+            // The time after which an image that was pushed again, or a corrected Secret, is noticed without another event.
             again_at_most: Duration::from_secs(300),
-            // Docker Hub counts lookups of anonymous clients: 100 in 6 hours. Lookups by HEAD are free there.
+            // Docker Hub limits pulls by anonymous clients to 100 in 6 hours. It does not count HEAD requests.
             recheck: Duration::from_secs(180),
             idle: Duration::from_secs(900),
         }
@@ -79,7 +76,7 @@ impl Default for Times {
 }
 
 impl Proxies {
-    /// `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, and the same in lower case.
+    /// Reads `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, or the same names in lower case.
     #[must_use]
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Self {
         let value = |name: &str| {
@@ -99,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxies_come_from_both_spellings_and_empty_is_none() {
+    fn proxies_are_read_in_both_spellings_and_empty_means_none() {
         let set = [
             ("HTTPS_PROXY", "http://a:3128"),
             ("http_proxy", "http://b:3128"),

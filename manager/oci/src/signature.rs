@@ -1,7 +1,7 @@
-//! Signatures as `cosign sign --key` makes them: beside the image lies another, under the tag `sha256-<digest>.sig`; each of its
-//! layers is a signed text that names the digest of the signed manifest.
+//! Signatures as `cosign sign --key` makes them: they are layers of another image with the tag `sha256-<digest>.sig`. Each layer is
+//! a signed text that names the digest of the signed manifest.
 //!
-//! Leaves keyless signing (certificates, transparency log) alone: who names a key in an object trusts that key and nobody else.
+//! Keyless signing (certificates, transparency log) is not supported: an object that names a key trusts that key only.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,29 +14,29 @@ use super::layout::{Blob, blob};
 
 /// Media type of a signed text (cosign, `pkg/types/media.go`).
 const TEXT: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Annotation of a layer: the signature over it, base64 (cosign, `pkg/oci/static/options.go`).
+/// Annotation of a layer with its signature in base64 (cosign, `pkg/oci/static/options.go`).
 const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 /// `critical.type` of a signed text.
 const KIND: &str = "cosign container image signature";
 
-/// Largest signed text; cosign's have 250 bytes.
+/// Maximum size of a signed text; cosign's have 250 bytes.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
-/// Signatures of one image that are looked at: each is a request.
+/// Maximum number of signatures of an image that are checked; each needs a request.
 const MAX_SIGNATURES: usize = 16;
 
-/// Where the signatures of a manifest are.
+/// The tag with the signatures of a manifest.
 pub(super) fn tag(manifest: &str) -> String {
     format!("{}.sig", manifest.replace(':', "-"))
 }
 
-/// A signed text that is to be fetched, and its signature.
+/// A reference to a signed text, and its signature.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Signed {
     pub(super) text: Blob,
     signature: Vec<u8>,
 }
 
-/// The first signatures of an image.
+/// The first signatures of an image, `MAX_SIGNATURES` at most.
 pub(super) fn signed(signatures: &OciImageManifest) -> Vec<Signed> {
     let layers = signatures.layers.iter().filter(|layer| layer.media_type == TEXT);
     let read = layers.filter_map(|layer| {
@@ -50,9 +50,9 @@ pub(super) fn signed(signatures: &OciImageManifest) -> Vec<Signed> {
 }
 
 impl Signed {
-    /// Whether this is a signature of that manifest by that key.
+    /// Whether the key has signed this text, and the text names this manifest.
     pub(super) fn is_of(&self, manifest: &str, text: &[u8], key: &VerificationKey) -> bool {
-        // Nothing is parsed before it is known who wrote it.
+        // Texts are not parsed until the signature is verified.
         if !key.has_signed(text, &self.signature) {
             return false;
         }
@@ -80,7 +80,7 @@ struct SignedImage {
     digest: String,
 }
 
-/// There is no signature that counts.
+/// The failure of an image without a valid signature.
 pub(super) fn missing(manifest: &str, looked_at: usize) -> Failure {
     let message = match looked_at {
         0 => format!(

@@ -1,4 +1,4 @@
-//! Against a registry over real sockets.
+//! Pulls from a registry over real sockets.
 
 mod lies;
 mod login;

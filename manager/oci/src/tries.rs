@@ -9,10 +9,10 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use super::failure::{Again, Failure};
 use super::settings::Times;
 
-/// Tries of one request.
+/// Maximum attempts of one request.
 const MAX_TRIES: u32 = 4;
 
-/// `Retry-After` in seconds or as a date (RFC 9110 §10.2.3).
+/// The value of `Retry-After`, in seconds or as a date (RFC 9110 §10.2.3).
 pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
@@ -22,7 +22,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duratio
     Some(Duration::try_from(then.duration_since(now)).unwrap_or_default())
 }
 
-/// The tries of one request.
+/// Counts the attempts of one request.
 pub(super) struct Tries<'a> {
     times: &'a Times,
     made: u32,
@@ -33,8 +33,8 @@ impl<'a> Tries<'a> {
         Self { times, made: 0 }
     }
 
-    /// How long to wait before the next one, or the failure, if there is none: `random` is spread over the second half of the
-    /// pause, so that many pulls do not come back together.
+    /// The pause before the next attempt, or the failure if there is none. `random` spreads it over the second half of the pause,
+    /// so that many pulls do not retry together.
     pub(super) fn next(&mut self, failure: Failure, random: u16) -> Result<Duration, Failure> {
         self.made += 1;
         let pause = spread(self.times.pause.saturating_mul(1 << self.made.min(16)) / 2, random);
@@ -47,13 +47,13 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// Between half of a pause and all of it.
+/// Spreads a pause between half of its length and all of it.
 pub(super) fn spread(pause: Duration, random: u16) -> Duration {
     let half = pause / 2;
     half + half * u32::from(random) / u32::from(u16::MAX)
 }
 
-/// Without random numbers, everybody waits the same time: no harm.
+/// If no random number can be had, all pulls wait the same time, which is harmless.
 pub(super) fn random() -> u16 {
     let mut bytes = [0; 2];
     let _ = aws_lc_rs::rand::fill(&mut bytes);

@@ -1,8 +1,8 @@
 //! Makes the shards of a root: an optional canary and a number of equal shards.
 //!
 //! Guarantees:
-//! - Every object whose namespace is labelled is in one shard at most; and in one exactly, if no bucket and namespace list are
-//!   combined, or if all namespaces are known.
+//! - Every object in a labelled namespace is in one shard at most. It is in exactly one if the canary does not combine buckets with
+//!   a namespace list, or if all namespaces are known.
 //! - Buckets are divided evenly: sizes differ by one at most. They do not move when the canary's part changes.
 //! - Equal roots make equal shards, with the names that KusionStack gives them (`<prefix>-0-canary`, `<prefix>-1-normal`).
 
@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::settings;
 use crate::shard_hash::{BUCKETS, is_bucket, shard_hash};
 
-/// Keys of the labels that objects carry. The manager's flags can change them.
+/// Keys of the labels on objects. The manager's flags can change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelKeys {
     /// The bucket of the object's namespace.
@@ -40,18 +40,18 @@ impl Default for LabelKeys {
     }
 }
 
-/// Annotation of every shard of a root: how many there are, and a hash over all of them. Shards that don't have the same are not
-/// parts of one set.
+/// Annotation of every shard of a root: the number of shards, and a hash over all of them. Shards with different values are not
+/// parts of the same set.
 pub const SET: &str = "ctrlmesh.kusionstack.io/auto-sharding-set";
 
-/// Makes the shards of a root; none if it is disabled or no root.
+/// Makes the shards of a root; none if the object is disabled or not a root.
 ///
-/// `namespaces` are those of the cluster that are labelled. They matter only if the canary has both namespaces and buckets: a
-/// label selector can't say "in one of these namespaces or in one of these buckets", so the namespaces in those buckets are
-/// named. One that is new and not known yet is in no shard until the next call.
+/// `namespaces` are the labelled namespaces of the cluster. They matter only if the canary has both namespaces and buckets: a label
+/// selector can't say "in one of these namespaces or in one of these buckets", so the namespaces in those buckets are listed by
+/// name. A new namespace is in no shard until the next call.
 ///
 /// # Errors
-/// What of the root makes no shards, with the paths of its fields.
+/// The fields for which no shards can be made.
 pub fn auto_shard(
     root: &ShardingConfig,
     namespaces: &[String],
@@ -86,7 +86,7 @@ pub fn auto_shard(
     Ok(children)
 }
 
-/// Says of each which set it is a part of.
+/// Annotates each shard with its set ([`SET`]).
 fn annotate_set(children: &mut [ShardingConfig]) {
     let all: Vec<String> = children
         .iter()
@@ -106,10 +106,10 @@ fn hash_of(child: &ShardingConfig) -> Option<String> {
     annotations.get(annotations::AUTO_SHARDING_HASH).cloned()
 }
 
-/// Pods of one shard: their names are the values of one requirement (`LabelSelector::validate` of the contract).
+/// Maximum pods of a shard: their names are the values of one requirement (`LabelSelector::validate` of the contract).
 const MAX_PODS: i32 = 256;
 
-/// The bounds of the schema, for roots that have met no API server.
+/// Checks the schema's bounds again, for roots that no API server has validated.
 fn checked_auto(root: &Root) -> Result<&Auto, Mistakes> {
     let mut mistakes = Mistakes::default();
     let buckets = i32::try_from(BUCKETS).unwrap_or(i32::MAX);
@@ -160,7 +160,7 @@ fn check_canary(canary: &Canary, mistakes: &mut Mistakes) {
     }
 }
 
-/// The buckets of one of so many shards.
+/// The buckets of shard `id` of `shards`.
 fn buckets_of(id: i32, shards: i32) -> Vec<String> {
     let buckets = i32::try_from(BUCKETS).unwrap_or(i32::MAX);
     let bound = |id: i32| buckets * id / shards;
@@ -232,7 +232,7 @@ fn shard_object(
     child
 }
 
-/// In the root's namespace and owned by it: two roots of one name in two namespaces have nothing in common.
+/// Shards are in the root's namespace and owned by it. Roots of the same name in two namespaces are unrelated.
 fn metadata(root: &ShardingConfig, name: &str, hash: String) -> ObjectMeta {
     let root_name = root.metadata.name.clone().unwrap_or_default();
     let owner = root.metadata.uid.as_ref().map(|uid| OwnerReference {

@@ -4,19 +4,19 @@ use ctrlmesh_contract::{FailurePolicy, Mistake};
 use ctrlmesh_sdk::InstanceInfo;
 use serde_json::Value;
 
-/// A built-in plugin, in the order in which requests meet them.
+/// The built-in plugins, in the order in which they are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BuiltIn {
-    /// Faults, for the requests that the others let through as for those that they refuse.
+    /// First, so that faults apply also to requests that a later plugin refuses.
     FaultInject,
     RateLimit,
-    /// Breakers, and lists of what may be called.
+    /// Circuit breakers, and allow and block lists of external services.
     CircuitBreaker,
-    /// A shard's view. Last: nothing that runs before it can widen what it narrows.
+    /// Limits lists and watches to the shard. Last, so that no other plugin can widen them again.
     ShardSelector,
 }
 
-/// Order of the first of the user's plugins; a thousand are between it and shard-selector.
+/// Order of the user's first plugin. A thousand fit between it and shard-selector.
 pub(crate) const FIRST_OWN_ORDER: i32 = 1000;
 
 impl BuiltIn {
@@ -27,7 +27,7 @@ impl BuiltIn {
         Self::ShardSelector,
     ];
 
-    /// Its name, in entries and in `spec.plugins`.
+    /// The plugin's name in entries and in `spec.plugins`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,8 @@ impl BuiltIn {
         }
     }
 
-    /// Without its shard's rule a controller would see the whole cluster; without a limit it works as it did before.
+    /// Without its shard's rule a controller would see the whole cluster, so shard-selector fails closed. Without a limit or
+    /// breaker, a controller works as it did before.
     pub(crate) const fn on_failure(self) -> FailurePolicy {
         match self {
             Self::ShardSelector => FailurePolicy::Closed,
@@ -61,7 +62,7 @@ impl BuiltIn {
         }
     }
 
-    /// Fields of its settings that are made from custom resources.
+    /// Fields of its settings that are computed from custom resources.
     pub(crate) const fn fields(self) -> &'static [&'static str] {
         match self {
             Self::FaultInject => &["httpFault", "faults", "seed", "class", "disabled"],
@@ -71,10 +72,10 @@ impl BuiltIn {
         }
     }
 
-    /// Asks the plugin itself. Answers with its warnings.
+    /// Validates settings by the plugin's own code. Returns the plugin's warnings.
     ///
     /// # Errors
-    /// The field of the settings and what to write instead, as the sidecar would say it when it refuses the chain.
+    /// The invalid field and how to correct it, in the words in which a sidecar would refuse the chain.
     pub fn check(self, settings: &Value, namespace: &str) -> Result<Vec<String>, Mistake> {
         let about = InstanceInfo {
             entry: self.name().to_owned(),
@@ -93,7 +94,7 @@ impl BuiltIn {
     }
 }
 
-/// `limits[2].selector: is wrong`. A message alone has no path before its first colon, but words.
+/// Splits `limits[2].selector: is wrong`. A message without a path may have a colon too, but words before it.
 fn mistake(text: &str) -> Mistake {
     let is_path = |path: &str| !path.is_empty() && !path.contains(|c: char| c.is_whitespace() || c == '"');
     let (path, problem) = match text.split_once(": ") {
@@ -112,7 +113,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn requests_meet_them_in_the_order_of_the_list() {
+    fn built_in_plugins_are_ordered_as_listed() {
         let orders: Vec<i32> = BuiltIn::ALL.into_iter().map(BuiltIn::order).collect();
         assert!(orders.is_sorted());
         let [.., before, last] = orders[..] else { panic!("four") };
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_those_of_the_plugins_settings() {
+    fn fields_are_those_of_plugin_settings() {
         for built_in in BuiltIn::ALL {
             for field in built_in.fields() {
                 let settings = json!({ *field: {"no": "such"} });

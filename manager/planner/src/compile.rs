@@ -1,17 +1,16 @@
 //! Compiles the custom resources of a namespace into the chain that its sidecars run.
 //!
-//! Order: fault-inject, rate-limit, circuit-breaker, the user's plugins, shard-selector. Names of entries follow from those of
-//! objects and are stable, because a sidecar keeps state by them.
+//! Order: fault-inject, rate-limit, circuit-breaker, the user's plugins, shard-selector. Entries are named after their objects. The
+//! names are stable, because a sidecar keeps state by them.
 //!
 //! Guarantees:
-//! - Pure and deterministic: equal objects, in whatever order, make equal bytes.
-//! - An object that makes no sense is refused with reasons, keeps the entries that it had in the last chain, and does not keep
-//!   others from being compiled.
-//! - So does an object whose plugins are not there yet; where one of them was in the place of a built-in one before, what was
-//!   there goes on.
+//! - Pure and deterministic: equal objects in any order make equal bytes.
+//! - An invalid object is refused with reasons. It keeps its entries of the last chain, and does not block other objects.
+//! - An object whose plugins are not resolved yet keeps its entries too. If one of these plugins replaced a built-in plugin before,
+//!   it goes on doing so.
 //! - The generation is the last one if nothing changed, else one more.
 //!
-//! Caveats: a plugin in the place of a built-in one is no longer in force while its ShardingConfig makes no sense.
+//! Caveats: a plugin no longer replaces a built-in one while its ShardingConfig is invalid.
 
 mod entries;
 mod in_place;
@@ -36,17 +35,16 @@ use crate::validate::{
 use entries::Context;
 pub use resolved::Resolved;
 
-/// All that the chain of a namespace follows from.
+/// The inputs of a namespace's chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Objects<'a> {
     pub namespace: &'a str,
-    /// Its shards. Roots have no entries; their children do.
+    /// ShardingConfigs. Roots have no entries; the shards that are made from them do.
     pub sharding_configs: &'a [ShardingConfig],
-    /// Its limits and breakers.
     pub circuit_breakers: &'a [CircuitBreaker],
     pub fault_injections: &'a [FaultInjection],
     pub resolved: &'a Resolved,
-    /// ShardingConfigs (by uid) that are parts of something that is not whole yet: they keep the entries that they had.
+    /// ShardingConfigs (by UID) that belong to an incomplete set. They keep their entries.
     pub held: &'a BTreeSet<String>,
     /// The chain that was distributed last.
     pub last: Option<&'a Chain>,
@@ -54,18 +52,17 @@ pub struct Objects<'a> {
     pub keys: &'a LabelKeys,
 }
 
-/// A chain, and what is not in it as it was meant.
+/// A compiled chain, and the objects that are not in it as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compiled {
-    /// The chain. Valid, and small enough for a ConfigMap.
+    /// Valid, and small enough for a ConfigMap.
     pub chain: Chain,
-    /// Objects that were refused.
     pub refused: Vec<Refused>,
-    /// Objects that are legal, and probably do not do what was meant.
+    /// Valid objects that probably do not do what their author wants.
     pub warned: Vec<Warned>,
 }
 
-/// What a person should know of an object that was not refused.
+/// An accepted object with warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warned {
     pub origin: Origin,
@@ -77,16 +74,16 @@ pub struct Warned {
 pub struct Refused {
     pub origin: Origin,
     pub reasons: Mistakes,
-    /// It makes sense, and waits for bytes of plugins.
+    /// The object is valid, but its plugins are not resolved yet.
     pub is_unresolved: bool,
-    /// Whether the entries that it had in the last chain go on.
+    /// Whether the object's entries of the last chain are kept.
     pub is_kept: bool,
 }
 
 /// Compiles a namespace.
 ///
 /// # Errors
-/// Everything together is too much for one document. No single object is to blame: the last chain should go on.
+/// The chain as a whole is too large for one document. No single object is the cause, so the last chain should be kept.
 pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
     let mut draft = Draft {
         namespace: objects.namespace,
@@ -135,7 +132,7 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
     draft.finish()
 }
 
-/// The object that an entry is made from.
+/// The reference in an entry to the object that it is made from.
 pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
     let ObjectMeta {
         name, uid, generation, ..
@@ -150,8 +147,8 @@ pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
     }
 }
 
-/// Refuses a shard whose lock is not the one that its pods elect a leader by: the pod that leads by the old lock takes itself for the
-/// leader until it fails to renew it, and another pod of the shard gets the new one at once.
+/// Refuses a shard whose lock differs from the one that its pods use now. Otherwise the pod that leads by the old lock acts until
+/// it fails to renew it, while another pod of the shard gets the new lock at once.
 fn with_same_lock(last: Option<&Chain>, entries: Vec<Entry>) -> Result<Vec<Entry>, Mistakes> {
     let lock_before = |entry: &Entry| {
         let mut before = last.into_iter().flat_map(|chain| &chain.entries);
@@ -175,7 +172,7 @@ fn with_same_lock(last: Option<&Chain>, entries: Vec<Entry>) -> Result<Vec<Entry
     Ok(entries)
 }
 
-/// Whether sidecars would take a chain, and a ConfigMap it and so many bytes beside it.
+/// Fails if sidecars would refuse the chain, or if it does not fit into a ConfigMap together with `beside` more bytes.
 pub fn check(chain: &Chain, beside: usize) -> Result<(), Error> {
     chain.validate()?;
     let (bytes, limit) = (chain.to_json().len(), MAX_DOCUMENT_BYTES.saturating_sub(beside));
@@ -185,7 +182,7 @@ pub fn check(chain: &Chain, beside: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// A chain in the making.
+/// A chain that is being compiled.
 struct Draft<'a> {
     namespace: &'a str,
     last: Option<&'a Chain>,
@@ -195,7 +192,7 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// The objects that make sense, by name. Objects that are being deleted have no effect any more.
+    /// The valid objects, by name. Objects that are being deleted have no effect any more.
     fn accepted<'o, K>(&mut self, objects: &'o [K], check: impl Fn(&K) -> Findings) -> Vec<&'o K>
     where
         K: Resource<DynamicType = ()>,
@@ -226,7 +223,7 @@ impl Draft<'_> {
         accepted
     }
 
-    /// Warns of shards without a lock beside others: whoever deletes or edits one should know.
+    /// Warns of shards without a lock beside others, so that whoever deletes or edits one knows the danger.
     fn warn_of_missing_locks(&mut self, configs: &[&ShardingConfig]) {
         for config in configs {
             let beside = unlocked_beside(config, configs.iter().copied());
@@ -245,7 +242,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Those whose plugins are there, and the others.
+    /// Splits ShardingConfigs into those whose plugins are resolved, and the others.
     fn resolved<'o>(
         &mut self,
         configs: Vec<&'o ShardingConfig>,
@@ -262,7 +259,7 @@ impl Draft<'_> {
         })
     }
 
-    /// Adds an object's entries, if the sidecar would take them.
+    /// Adds an object's entries if a sidecar would accept them.
     fn take<K: Resource<DynamicType = ()>>(&mut self, object: &K, entries: Result<Vec<Entry>, Mistakes>) {
         let entries = entries.and_then(|entries| {
             let chain = Chain {
@@ -300,7 +297,7 @@ impl Draft<'_> {
 
     fn finish(mut self) -> Result<Compiled, Error> {
         self.entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
-        // Nobody gets there one by one.
+        // No cluster gets to the last number by counting.
         let generation = kept::generation(self.last, 0, &self.entries).unwrap_or(u64::MAX);
         let chain = Chain {
             namespace: self.namespace.to_owned(),

@@ -1,18 +1,17 @@
-//! How objects change shards: who loses them narrows first, and only when its sidecars have acknowledged that does who gains
-//! them widen. An object has one owner at most at any time.
+//! Moves objects between shards. The losing shard narrows first; the gaining shard widens only when the sidecars of the losing one
+//! have acknowledged. So an object never has more than one owner.
 //!
 //! Guarantees:
-//! - Pure. The next chain follows from the last one, from what sidecars may still run of the ones before it ([`Claims`]), and
-//!   from who is quiet. A manager that takes over needs nothing else.
-//! - No shard sees more than it shall in the end, nor more than it sees already, as long as somebody else may see it.
-//! - What is not given away is never withheld: shards that keep their objects are left alone.
-//! - Who can't be reached is waited for, unless the policy of its shard says that it was waited for long enough.
-//! - Of a shard with `reshard: Restart`, no pod sees a change while it runs ([`restart_policy`]).
+//! - Pure. The next chain follows from the last one, from the views that sidecars may still have from earlier chains ([`Claims`]),
+//!   and from which pods are quiet. A manager that takes over needs nothing else.
+//! - While another shard may still show an object, no shard sees more than it does already or is meant to see.
+//! - Objects that do not move are never hidden: shards that keep their objects are not changed.
+//! - Unreachable pods are waited for, unless the policy of their shard says that they have been waited for long enough.
+//! - In a shard with `reshard: Restart`, no pod sees a change while it runs ([`restart_policy`]).
+//! - Pods may change shards: what a pod may still show is remembered wherever it goes, also when it leaves all shards.
 //!
-//! - It does not matter which pods a shard has: what a pod may show follows it into another shard, or out of all.
-//!
-//! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] says so; what they begin to
-//! share is shown a little later ([`newly_shared`]).
+//! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] reports it; objects that
+//! they begin to share are shown a little later ([`newly_shared`]).
 
 mod claims;
 mod moves;
@@ -37,29 +36,29 @@ use shard::{Shard, with};
 pub use sharing::{Shown, newly_shared, unshared};
 pub use teardown::{Teardown, all_pods, is_released};
 
-/// A pod, as far as it matters who shows what.
+/// A pod, as far as a hand-over needs to know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Pod<'a> {
     pub uid: &'a str,
     pub labels: &'a BTreeMap<String, String>,
-    /// Names of the entries that its sidecar said last to run.
+    /// Names of the entries that its sidecar reported last.
     pub running: &'a BTreeSet<String>,
-    /// It shows nothing, and what it will show first is what the last chain says or a later one.
+    /// The pod shows nothing yet. It will start with the last chain or a later one.
     pub is_blank: bool,
-    /// It runs what the last chain says, and nothing goes on there that began before it.
+    /// The sidecar has acknowledged the last chain, and no request of an earlier chain is left.
     pub is_quiet: bool,
-    /// It does not answer, and was waited for long enough.
+    /// The pod is unreachable, and has been waited for long enough.
     pub is_given_up: bool,
-    /// Its controller may take itself for the leader by a lock that it asks for no more.
+    /// The controller may consider itself the leader by a lock that it does not ask for any more.
     pub may_lead: bool,
 }
 
 /// What is known of the pods of a namespace.
 pub trait Fleet {
-    /// All pods that have a sidecar.
+    /// All pods with a sidecar.
     fn pods(&self) -> impl Iterator<Item = Pod<'_>>;
 
-    /// Whether pods run a later chain than the last one that is known: any of them may show anything.
+    /// Whether pods run a later chain than the last one that is known. Then any of them may show anything.
     fn is_rolled_back(&self) -> bool {
         false
     }
@@ -69,44 +68,44 @@ pub trait Fleet {
         false
     }
 
-    /// Whether there is a pod that these labels select.
+    /// Whether the selector selects any pod.
     fn has_pods(&self, selector: &LabelSelector) -> bool {
         self.pods().any(|pod| selector.matches(pod.labels))
     }
 
-    /// Whether every pod that these labels select is quiet, or shows nothing, or is waited for no longer.
+    /// Whether every selected pod is quiet, shows nothing, or is given up.
     fn is_settled(&self, selector: &LabelSelector) -> bool {
         let mut selected = self.pods().filter(|pod| selector.matches(pod.labels));
         selected.all(|pod| pod.is_quiet || pod.is_blank || pod.is_given_up)
     }
 
-    /// Whether every pod that these labels select is quiet, or shows nothing.
+    /// Whether every selected pod is quiet or shows nothing.
     fn is_quiet(&self, selector: &LabelSelector) -> bool {
         let mut selected = self.pods().filter(|pod| selector.matches(pod.labels));
         selected.all(|pod| pod.is_quiet || pod.is_blank)
     }
 }
 
-/// Whether an entry of this name is a shard's.
+/// Whether an entry of this name belongs to a shard.
 #[must_use]
 pub fn is_of_shard(name: &str) -> bool {
     let rest = name.strip_prefix(BuiltIn::ShardSelector.name());
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The entry of a ShardingConfig's shard.
+/// The name of a shard's entry.
 #[must_use]
 pub fn entry_of_shard(config: &str) -> String {
     format!("{}/{config}", BuiltIn::ShardSelector.name())
 }
 
-/// The lock of a shard's controller. `None`: it says none, or is no shard's.
+/// The lock of a shard's controller. `None`: the shard has none, or the entry is not a shard's.
 #[must_use]
 pub fn lock_of(entry: &Entry) -> Option<&str> {
     is_of_shard(&entry.name).then(|| shard::lock(entry))?
 }
 
-/// The ShardingConfig that the entry of a shard is of.
+/// The name of the ShardingConfig that a shard's entry is made from.
 #[must_use]
 pub fn shard_of(name: &str) -> &str {
     name.split('/').nth(1).unwrap_or(name)
@@ -115,28 +114,28 @@ pub fn shard_of(name: &str) -> &str {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     pub entries: Vec<Entry>,
-    /// What is to be remembered with it.
+    /// Must be stored with the entries.
     pub claims: Claims,
-    /// Entries that see less than they shall, each with those of the shards that it waits for.
+    /// Entries that see less than they are meant to, each with the entries that they wait for.
     pub waiting: BTreeMap<String, BTreeSet<String>>,
-    /// Entries that get what shards may still show whose pods were waited for long enough: each with those shards.
+    /// Entries that get objects of shards whose pods have been given up, each with the entries of those shards.
     pub overtaking: BTreeMap<String, BTreeSet<String>>,
-    /// UIDs of pods that are waited for, by the shard's entry.
+    /// UIDs of pods that are waited for, by their shard's entry.
     pub awaited: BTreeMap<String, BTreeSet<String>>,
-    /// UIDs of pods that are waited for no longer, by the shard's entry.
+    /// UIDs of pods that have been given up, by their shard's entry.
     pub overtaken: BTreeMap<String, BTreeSet<String>>,
-    /// Shards whose pods do not keep what they see yet, and will have to.
+    /// Shards whose running pods must get an entry of their own before the shard changes.
     pub preparing: BTreeSet<String>,
-    /// Pods that are to keep what they see.
+    /// Pods that get a label to keep their view.
     pub hold: Vec<Hold>,
-    /// Pods that have kept it for long enough.
+    /// Pods that are to be recreated.
     pub evict: Vec<Evict>,
 }
 
-/// What a plan leads to.
+/// The chain that a hand-over leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal<'a> {
-    /// The entries that are to be in the chain in the end.
+    /// The entries of that chain.
     pub wanted: &'a [Entry],
     /// Entries of shards whose pods see no change while they run.
     pub restarts: &'a BTreeSet<String>,
@@ -192,7 +191,8 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
     plan
 }
 
-/// A shard's next entry: what it shall show, or, while others may still show some of that, what it may show meanwhile.
+/// A shard's next entry. It has the shard's new limits, or, while others may still show some of its new objects, only what the
+/// shard may show already.
 fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet: &impl Fleet) -> Entry {
     let base = moves.base(&entry.name, shard);
     let limits = if is_held_up(plan, moves, &entry.name, shard, fleet) {
@@ -209,7 +209,7 @@ fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet:
     with(entry, &limits, is_consistent)
 }
 
-/// Whether a shard has to wait for others; the plan says for whom, or whom it overtakes.
+/// Whether a shard has to wait for others. Adds to the plan for whom it waits, or whom it overtakes.
 fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fleet: &impl Fleet) -> bool {
     for held in moves.holders(name, shard, fleet) {
         let pods = held.pods(fleet);
@@ -226,8 +226,8 @@ fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fle
     plan.waiting.contains_key(name)
 }
 
-/// With a change that is made anyway, lists that need not be consistent any more are let be answered from caches: their shard has
-/// seen what it gained. Pods that see no change see none of this either.
+/// Lets lists of a shard be answered from caches again once its pods have seen the gained objects. Done only together with another
+/// change, and not for pods that see no change while they run.
 fn relax(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
     if plan.entries == last {
         return;

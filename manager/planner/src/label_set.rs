@@ -1,7 +1,7 @@
-//! Sets of label maps, exactly: what a selector selects, what two selectors share, what one selects and another does not.
+//! Exact sets of label maps: what a selector selects, the intersection of two selectors, and their difference.
 //!
-//! A set is a condition for each key, all of which hold; a condition is a finite set of values or all but a finite set, where
-//! "the label is not there" is one of the values. So intersection is closed, and a difference is a few disjoint sets.
+//! A set is a condition for each key, all of which hold. A condition is a finite set of values or its complement, where "the label
+//! is not there" counts as a value. So the intersection of sets is a set, and a difference is a few disjoint sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use ctrlmesh_contract::{LabelSelector, Operator, Requirement};
 /// A label's value, or `None`: the label is not there.
 type Value = Option<String>;
 
-/// Label maps that some pods or objects may have. Never empty as a set: an operation that leaves nothing says so.
+/// Label maps that some pods or objects may have. A set is never empty: operations whose result is empty return `None` or no set.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LabelSet {
     keys: BTreeMap<String, Values>,
@@ -24,7 +24,7 @@ enum Values {
 }
 
 impl LabelSet {
-    /// What a selector selects. `None`: nothing, as `In [a]` and `In [b]` of one key do.
+    /// The label maps that a selector selects. `None`: nothing, as `In [a]` and `In [b]` of one key do.
     pub fn of(selector: &LabelSelector) -> Option<Self> {
         let mut set = Self::default();
         for (key, value) in &selector.match_labels {
@@ -43,18 +43,18 @@ impl LabelSet {
         Some(set)
     }
 
-    /// Whether maps in which a key has this value are among these.
+    /// Whether the set has maps in which the key has this value.
     pub fn allows(&self, key: &str, value: &str) -> bool {
         self.keys.get(key).is_none_or(|values| values.has(value))
     }
 
-    /// These and all that differ from them in one key alone.
+    /// The set without its condition for this key.
     pub fn without(mut self, key: &str) -> Self {
         self.keys.remove(key);
         self
     }
 
-    /// What both have. `None`: nothing.
+    /// The intersection. `None`: it is empty.
     pub fn and(&self, other: &Self) -> Option<Self> {
         let mut set = self.clone();
         for (key, values) in &other.keys {
@@ -63,7 +63,7 @@ impl LabelSet {
         Some(set)
     }
 
-    /// What this has and the other has not: disjoint sets, none if the other has it all.
+    /// The difference as disjoint sets; none if it is empty.
     pub fn minus(&self, other: &Self) -> Vec<Self> {
         let mut rest = Vec::new();
         let mut shared = self.clone();
@@ -77,7 +77,7 @@ impl LabelSet {
         rest
     }
 
-    /// Selectors that select this, each of them a disjoint part: "one of these values, or not there" is two.
+    /// Selectors for this set, one for each disjoint part: "one of these values, or not there" needs two.
     pub fn selectors(&self) -> Vec<LabelSelector> {
         let mut selectors = vec![LabelSelector::default()];
         for (key, values) in &self.keys {
@@ -138,7 +138,7 @@ impl Values {
         }
     }
 
-    /// Alternatives, each of which is a list of requirements that hold together.
+    /// Alternatives, each a list of requirements that hold together.
     fn requirements(&self, key: &str) -> Vec<Vec<Requirement>> {
         let requirement = |operator, values: &BTreeSet<Value>| Requirement {
             key: key.to_owned(),
@@ -205,7 +205,7 @@ mod tests {
             .collect()
     }
 
-    /// How many of the selectors select the map.
+    /// The number of selectors that select the map.
     fn count(sets: &[LabelSet], labels: &BTreeMap<String, String>) -> usize {
         let selectors = sets.iter().flat_map(LabelSet::selectors);
         selectors.filter(|selector| selector.matches(labels)).count()

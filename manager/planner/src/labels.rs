@@ -1,4 +1,5 @@
-//! The labels that selectors of shards use: [`rules`] say which labels namespaces and objects carry, [`kinds`] which kinds of objects do.
+//! The labels that selectors of shards use. [`rules`] says which labels namespaces and objects carry, [`kinds`] which kinds of
+//! objects carry them.
 
 pub mod kinds;
 pub mod rules;

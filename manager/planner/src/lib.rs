@@ -1,15 +1,15 @@
-//! What the manager decides, without a cluster, a file or a clock: each function gets all that it needs and returns a value.
+//! The decisions of the manager, without a cluster, a file or a clock: each function gets all that it needs and returns a value.
 //!
 //! | module | answers |
 //! |---|---|
-//! | [`mod@validate`] | is this document an object, and what is wrong with it; what `lint --fix` can mend |
+//! | [`mod@validate`] | is this document an object, and what is wrong with it; what can `lint --fix` correct |
 //! | [`mod@auto_shard`] | which shards does a root make |
 //! | [`mod@overlap`] | which objects do two shards see, or none |
 //! | [`mod@compile`] | which chain do the objects of a namespace make |
 //! | [`mod@hand_over`] | what is the next chain on the way to the desired one |
 //! | [`labels`] | which labels do namespaces and objects carry |
-//! | [`switches`] | which objects does a switch of KusionStack hold |
-//! | [`built_in`], `settings` | what are the built-in plugins, and what do they think of settings |
+//! | [`switches`] | which objects does a switch of KusionStack keep inert |
+//! | [`built_in`], `settings` | what are the built-in plugins, and are their settings valid |
 //! | [`label_set`], [`view`] | what do selectors select, and limits show, as sets |
 //! | [`mod@shard_hash`] | in which bucket is a namespace |
 

@@ -1,9 +1,9 @@
-//! Objects that two shards of one controller see, and objects that none of them sees.
+//! Finds objects that two shards of one controller see, and objects that none of them sees.
 //!
-//! Computed from selectors and the names of namespaces, without looking at objects: the labels that the manager sets follow from
-//! the namespace, and every other label may have any value. What is found is exact for such objects.
+//! Computed from selectors and the names of namespaces, without reading objects: the labels that the manager sets follow from the
+//! namespace, and every other label may have any value. The findings are exact for such objects.
 //!
-//! Leaves to auto sharding that its shards never overlap; these are for shards that people write.
+//! Shards of a root never overlap by construction ([`crate::auto_shard()`]); this is for shards that people write.
 
 mod in_files;
 #[cfg(test)]
@@ -22,38 +22,38 @@ use crate::view::{self, ResourceClass};
 
 pub use in_files::shared_in_files;
 
-/// Namespaces that are named one by one in a finding; the others are counted.
+/// Maximum number of namespaces that a finding names. Further ones are counted.
 const MAX_EXAMPLES: usize = 5;
-/// Parts that a namespace's objects may fall into by labels of their own. Selectors that need more are taken to cover the rest:
-/// no false alarm is raised.
+/// Maximum parts that a namespace's objects may be divided into by labels of their own. Selectors that need more count as covering
+/// the rest, so that there is no false alarm.
 const MAX_PARTS: usize = 256;
 
 /// Objects of one resource that are in the wrong number of shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
-    /// The shards: two or more that share objects, or all of a controller if nobody has them.
+    /// The shards that share the objects; if no shard sees them, all shards of the controller.
     pub shards: Vec<String>,
-    /// Whether the objects are in two shards, or in none.
+    /// Whether the objects are in several shards, or in none.
     pub kind: OverlapKind,
     /// The resource, as `apps/deployments`.
     pub resource: String,
     /// Some of the namespaces.
     pub examples: Vec<String>,
-    /// How many namespaces there are.
+    /// The number of namespaces.
     pub namespaces: usize,
 }
 
-/// In which wrong number of shards objects are.
+/// The wrong number of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OverlapKind {
-    /// Two at least: both may act on them.
+    /// Two or more, which may all act on the objects.
     Shared,
-    /// None: nobody acts on them.
+    /// None, so no shard acts on the objects.
     Orphaned,
 }
 
-/// Finds them among all ShardingConfigs of a namespace. `namespaces` are the labelled ones of the cluster. Roots, and shards
-/// without a controller (there is nothing to tell that two of them are one), are left out.
+/// Finds overlaps among all ShardingConfigs of a namespace. `namespaces` are the labelled namespaces of the cluster. Roots are left
+/// out, and so are shards without a lock, because nothing says which of them belong together.
 #[must_use]
 pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKeys) -> Vec<Overlap> {
     let mut controllers: BTreeMap<_, Vec<&ShardingConfig>> = BTreeMap::new();
@@ -66,8 +66,8 @@ pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKe
     found.flatten().collect()
 }
 
-/// The same of one shard: what it shares with others, and what it and others leave to nobody. `is_over` ends the search early,
-/// with what was found by then.
+/// The overlaps of one shard: what it shares with others, and what it and others leave to nobody. When `is_over` returns true, the
+/// search ends with the findings so far.
 #[must_use]
 pub fn overlap_of(
     shard: &str,
@@ -88,7 +88,7 @@ pub fn overlap_of(
     found
 }
 
-/// What tells that two shards are of one controller: their namespace and its lock. `None`: it is no shard, or nothing does.
+/// Identifies a shard's controller: namespace and lock. `None`: the object is not a shard, or has no lock.
 fn controller(config: &ShardingConfig) -> Option<(&str, &str)> {
     let controller = config.spec.controller.as_ref().filter(|_| config.spec.root.is_none())?;
     let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
@@ -115,12 +115,12 @@ fn name(config: &ShardingConfig) -> String {
     config.metadata.name.clone().unwrap_or_default()
 }
 
-/// One shard's part of a resource.
+/// The part of a resource that one shard sees.
 struct Part {
     shard: String,
-    /// `None`: it sees nothing of it.
+    /// `None`: the shard sees nothing of it.
     set: Option<LabelSet>,
-    /// The same without a word about the labels that the manager sets.
+    /// The same without conditions on the labels that the manager sets.
     own: LabelSet,
 }
 
@@ -164,8 +164,8 @@ impl Tally {
     }
 }
 
-/// The labels that the manager sets are known of each namespace, so all that matters of it is which shards see anything there.
-/// Namespaces that are alike in this are looked at once.
+/// Finds the overlaps of one resource. The manager's labels of each namespace are known, so a namespace matters only by the shards
+/// that see anything in it. Namespaces with equal shards are checked once.
 fn of_resource(
     shards: &[&ShardingConfig],
     class: &ResourceClass,
@@ -235,7 +235,7 @@ fn alike<'a>(parts: &[Part], namespaces: &[&'a String], keys: &LabelKeys) -> BTr
     alike
 }
 
-/// Those that share objects, of which no more is known than what the sets say.
+/// Pairs of sets that intersect. `known` caches the comparisons.
 fn pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, (index, set)) in here.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Samples for tests: small valid objects as JSON that affect everything in namespace `demo`, chain entries, and the status of sidecars that
-//! run them.
+//! Samples for tests: small valid objects as JSON that affect everything in namespace `demo`, chain entries, and the status of
+//! sidecars that run them.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ pub fn entry(name: &str) -> Entry {
     }
 }
 
-/// What a sidecar of this release says that runs these.
+/// The status of a sidecar of this release that runs these entries.
 pub fn running<'a>(generation: u64, entries: impl IntoIterator<Item = &'a Entry>) -> Status {
     let active = |entry: &Entry| EntryStatus {
         name: entry.name.clone(),

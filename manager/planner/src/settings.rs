@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use crate::built_in::BuiltIn;
 
-/// Fields of a rule that say nothing to a limiter. The last four are refused there by validation.
+/// Fields of a rule that have no effect in a rate limit. Validation refuses the last four there.
 const NOT_FOR_LIMITS: [&str; 6] = ["recoverPolicy", "properties", "trip", "failures", "probes", "recover"];
-/// Fields of a rule that validation refuses for a breaker.
+/// Fields of a rule that validation refuses in a breaker.
 const NOT_FOR_BREAKERS: [&str; 2] = ["maxInFlight", "queue"];
 
-/// Which plugin has a rule.
+/// The plugin that handles a rule.
 pub(crate) const fn plugin_of(rule: &RateLimiting) -> BuiltIn {
     match rule.trigger_policy {
         TriggerPolicy::LimiterOnly => BuiltIn::RateLimit,
@@ -20,14 +20,14 @@ pub(crate) const fn plugin_of(rule: &RateLimiting) -> BuiltIn {
     }
 }
 
-/// `None`: there is nothing for this plugin.
+/// `None`: the object has no rate limits.
 pub(crate) fn rate_limit(breaker: &CircuitBreaker) -> Option<Value> {
     let rules = rules(breaker, BuiltIn::RateLimit);
     (!rules.is_empty()).then(|| json!({"rateLimitings": rules}))
 }
 
-/// With these lists of other services: its own, and allow lists of other objects for the same pods, for what one of them allows is
-/// allowed. `None`: there is nothing for this plugin.
+/// `lists`: the object's own lists of external services, and allow lists of other objects for the same pods, because what one of
+/// them allows is allowed. `None`: the object has no breakers and lists.
 pub(crate) fn circuit_breaker(breaker: &CircuitBreaker, lists: &[&TrafficInterceptRule]) -> Option<Value> {
     let rules = rules(breaker, BuiltIn::CircuitBreaker);
     let lists: Vec<Value> = lists.iter().map(json_of).collect();
@@ -40,7 +40,7 @@ pub(crate) fn circuit_breaker(breaker: &CircuitBreaker, lists: &[&TrafficInterce
     (!settings.is_empty()).then_some(Value::Object(settings))
 }
 
-/// `None`: it has no rule.
+/// `None`: the object has no rules.
 pub(crate) fn fault_inject(faults: &FaultInjection) -> Option<Value> {
     if faults.spec.http_fault.is_empty() {
         return None;
@@ -52,7 +52,7 @@ pub(crate) fn fault_inject(faults: &FaultInjection) -> Option<Value> {
     Some(settings)
 }
 
-/// One shard's view, and its lock.
+/// The limits and the lock of one shard.
 pub(crate) fn shard_selector(config: &ShardingConfig) -> Value {
     let limits: Value = config.spec.limits.iter().flatten().map(json_of).collect();
     match &config.spec.controller {
@@ -65,7 +65,7 @@ pub(crate) fn shard_selector(config: &ShardingConfig) -> Value {
     }
 }
 
-/// One rule, as its plugin takes it.
+/// A rule in the form that its plugin accepts.
 pub(crate) fn rule(rule: &RateLimiting) -> Value {
     let mut value = json_of(rule);
     let others: &[&str] = match plugin_of(rule) {
@@ -75,7 +75,7 @@ pub(crate) fn rule(rule: &RateLimiting) -> Value {
     if let Value::Object(fields) = &mut value {
         fields.retain(|field, _| !others.contains(&field.as_str()));
         if is_forced(rule) {
-            // It is never looked at, and in kill switches of KusionStack it is zeros, which no plugin takes.
+            // The bucket is not used, and in kill switches of KusionStack it contains zeros, which no plugin accepts.
             fields.remove("bucket");
         }
     }

@@ -1,12 +1,12 @@
-//! The bucket of a namespace and its objects.
+//! Computes the bucket of a namespace and its objects.
 
-/// How many buckets there are.
+/// Number of buckets.
 pub const BUCKETS: u32 = 32;
 
 /// The bucket of a namespace, the value of label `ctrlmesh.kusionstack.io/shard-hash`.
 ///
-/// The same as KusionStack's (`pkg/utils/rand/hash.go`: `h*33 + c` modulo 32, which is the sum of the code points), because
-/// objects in clusters carry it. Numbered names spread badly.
+/// The function is KusionStack's (`pkg/utils/rand/hash.go`: `h*33 + c` modulo 32, which is the sum of the code points), because
+/// objects in clusters carry its results. It spreads numbered names badly.
 #[must_use]
 pub fn shard_hash(namespace: &str) -> u32 {
     namespace
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_those_that_objects_carry() {
+    fn buckets_are_those_of_kusionstack() {
         let known = [
             ("", 0),
             ("default", 5),

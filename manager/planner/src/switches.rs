@@ -1,6 +1,6 @@
-//! Switches of KusionStack's sidecar: variables in a pod's containers without which it ignored faults and lists of other services. They are
-//! not read here (docs/adr/0038). So that nothing begins to act by migration alone, objects that KusionStack's manager had stay as inert as
-//! they were, until a person says otherwise or they act here already. Pure.
+//! Switches of KusionStack's sidecar: without these variables in a pod's containers, it ignored faults and lists of external
+//! services. ctrlmesh does not read them (docs/adr/0038). So that nothing begins to act by migration alone, objects of
+//! KusionStack's manager stay inert until a person activates them or they act here already. Pure.
 
 use ctrlmesh_contract::names::annotations;
 use ctrlmesh_contract::names::finalizers::PROTECTED;
@@ -16,25 +16,25 @@ use serde_json::Value;
 use crate::compile::origin;
 use crate::validate::Object;
 
-/// Why faults do nothing.
+/// Why faults are inert.
 pub(crate) const FAULTS: &str = "did nothing under KusionStack but in pods with ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION set \
      to \"true\"; these switches are not read here, and it does nothing until annotation ctrlmesh.kusionstack.io/activate: \"true\" says \
      that it shall";
-/// Why lists do nothing.
+/// Why lists are inert.
 pub(crate) const LISTS: &str = "did nothing under KusionStack but in pods with ENABLE_REST_BREAKER set to \"true\"; that switch is not \
      read here, and the lists do nothing until annotation ctrlmesh.kusionstack.io/activate: \"true\" says that they shall (rateLimitings \
      act)";
 
-/// Of faults in a file, which KusionStack's manager may have had in another cluster, or never.
+/// For faults in a file: KusionStack's manager may have had them in another cluster, or never.
 const FAULTS_OF_FILE: &str = "acts in every pod that spec.selector selects as soon as this is applied; under KusionStack it did nothing but in pods \
      with ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION set to \"true\". If it was kept off that way, write spec.disabled: true; if it is to \
      act, annotation ctrlmesh.kusionstack.io/activate: \"true\" ends this warning";
-/// Of lists in a file.
+/// For lists in a file.
 const LISTS_OF_FILE: &str = "act in every pod that spec.selector selects as soon as this is applied; under KusionStack they did nothing but in pods \
      with ENABLE_REST_BREAKER set to \"true\". If they were kept off that way, remove them; if they are to act, annotation \
      ctrlmesh.kusionstack.io/activate: \"true\" ends this warning";
 
-/// Switches, and what holds here instead.
+/// Switches, and how to get the same effect here.
 const OF_PODS: [(&str, &str); 4] = [
     (
         "DISABLE_CIRCUIT_BREAKER",
@@ -54,7 +54,7 @@ const OF_PODS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Whether KusionStack's manager had an object, and nobody has said since that it shall act.
+/// Whether KusionStack's manager had an object, and nobody has activated it since.
 fn is_theirs(metadata: &ObjectMeta) -> bool {
     had_by_them(metadata) && !is_activated(metadata)
 }
@@ -74,8 +74,8 @@ fn has_faults(faults: &FaultInjection) -> bool {
     !faults.spec.disabled && !faults.spec.http_fault.is_empty()
 }
 
-/// What a person who applies an object from a file should know, with the path of the field: under KusionStack the same file may have done nothing.
-/// `None`: it does nothing here either, or somebody has said that it shall act.
+/// The warning for an object that is applied from a file, with the path of the field: under KusionStack the same file may have done
+/// nothing. `None`: the object does nothing here either, or somebody has activated it.
 fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
     let metadata = object.metadata();
     if had_by_them(metadata) || is_activated(metadata) {
@@ -94,7 +94,7 @@ fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The same, if KusionStack could have had the object: fields that only ctrlmesh has were written for it.
+/// As [`of_file`], but `None` for objects with fields that only ctrlmesh has: these were written for it.
 pub(crate) fn of_new(object: &Object) -> Option<(&'static str, &'static str)> {
     let is_written_for_us = match object {
         Object::FaultInjection(faults) => {
@@ -134,12 +134,12 @@ fn is_disabled(metadata: &ObjectMeta, label: &str) -> bool {
         .is_some_and(|labels| labels.contains_key(label))
 }
 
-/// Whether a FaultInjection is as inert as it was. `last`: the chain that was distributed last, where it may act already.
+/// Whether the faults of a FaultInjection stay inert. `last`: the chain that was distributed last, in which they may act already.
 pub(crate) fn holds_faults(faults: &FaultInjection, last: Option<&Chain>) -> bool {
     has_faults(faults) && is_theirs(&faults.metadata) && !acts(&origin(faults), last, |_| true)
 }
 
-/// Whether the lists of a CircuitBreaker are as inert as they were.
+/// Whether the lists of a CircuitBreaker stay inert.
 pub(crate) fn holds_lists(breaker: &CircuitBreaker, last: Option<&Chain>) -> bool {
     let has_lists = |entry: &Entry| {
         let lists = entry.settings.value().get("trafficInterceptRules");
@@ -159,7 +159,7 @@ fn acts(origin: &Origin, chain: Option<&Chain>, is_it: impl Fn(&Entry) -> bool) 
     entries.filter(of_object).any(is_it)
 }
 
-/// Why an object that is stored does not act, or not as a whole; `None`: it is not for these switches.
+/// Why a stored object does not act, or not completely; `None`: no switch applies to it.
 pub fn why_inert(document: &Value, chain: &Chain) -> Option<&'static str> {
     match document.get("kind").and_then(Value::as_str)? {
         "FaultInjection" => {
@@ -250,7 +250,7 @@ mod tests {
         read(&document).unwrap_or_else(|mistakes| panic!("{mistakes}"))
     }
 
-    /// The paths of what a person should know of an object in a file.
+    /// The paths of warnings for an object in a file.
     fn paths(kind: &str, spec: &Value, metadata: &Value) -> Vec<&'static str> {
         of_file(&object(kind, spec, metadata))
             .into_iter()

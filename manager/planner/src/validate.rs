@@ -1,7 +1,7 @@
 //! Validates custom resources: one set of rules for the webhook, for `ctrlmesh lint` and for [`crate::compile()`].
 //!
-//! Flow: [`mod@read`] takes a document as an API server would (schema first, every mistake), then [`check`] applies the rules of its
-//! kind. The built-in plugins check the settings that they will get, so that nothing is admitted which a sidecar refuses.
+//! Flow: [`mod@read`] parses a document as an API server would (schema first, with every mistake), then [`check`] applies the rules of
+//! its kind. The built-in plugins check the settings that they will get, so that no object is admitted which a sidecar refuses.
 //!
 //! Other objects and the cluster are not considered; see [`crate::overlap()`].
 
@@ -32,15 +32,15 @@ use serde_json::Value;
 
 use crate::{LabelKeys, switches};
 
-/// What is wrong with a document that someone wants to apply, where labels have their usual keys.
+/// Validates a document that someone wants to apply, with the default keys of labels.
 #[must_use]
 pub fn validate(document: &Value) -> Findings {
     validate_with(document, &LabelKeys::default())
 }
 
-/// What is wrong with a document that someone wants to apply to a cluster whose manager has these keys.
+/// Validates a document that someone wants to apply to a cluster whose manager has these keys.
 ///
-/// A ShardingConfig with the label `ctrlmesh.kusionstack.io/ignore-validate` is let through if it can be read at all.
+/// A ShardingConfig with the label `ctrlmesh.kusionstack.io/ignore-validate` is accepted if it can be parsed at all.
 #[must_use]
 pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     match read(document) {
@@ -50,22 +50,22 @@ pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     }
 }
 
-/// Adds fields of `metadata` that no object has. For files alone: an API server lets nothing of them through, and what a later one stores has
-/// to be readable.
+/// Adds mistakes for unknown fields of `metadata`. Only for files: an API server does not let such fields through, and fields that
+/// a later one adds and stores must stay readable.
 pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
     schema::check_metadata_fields(document, &mut findings.mistakes);
 }
 
-/// What a person who creates an object should know besides, in a file or at admission: under KusionStack the same object may have done
-/// nothing. Says nothing of an object that is written for ctrlmesh, which KusionStack could not have had. Not for updates at admission: each
-/// apply would say it again.
+/// Warns of a new object, in a file or at admission, that may have done nothing under KusionStack. There is no warning for an
+/// object with fields of ctrlmesh, which KusionStack could not have had. Not for updates at admission: each apply would repeat the
+/// warning.
 pub fn warn_of_new(object: &Object, findings: &mut Findings) {
     if let Some((path, problem)) = switches::of_new(object) {
         findings.warn(path, problem);
     }
 }
 
-/// What is wrong with an object that was read.
+/// Applies the rules to a parsed object.
 #[must_use]
 pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
     match object {
@@ -88,7 +88,8 @@ pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
     }
 }
 
-// For chains: whether a switch of KusionStack holds an object follows from the chain, and stands in another condition.
+// For chains. These do not warn of switches of KusionStack: whether one applies follows from the chain, and is reported in another
+// condition.
 pub(crate) use circuit_breaker::check as check_circuit_breaker;
 pub(crate) use fault_injection::check as check_fault_injection;
 pub use sharding_config::check as check_sharding_config;

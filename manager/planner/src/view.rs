@@ -1,4 +1,5 @@
-//! The view of a shard as sets of labels: one for each resource that its limits name, and one for all others where a limit has a wildcard.
+//! The view of a shard as sets of labels: one for each resource that its limits name, and one for all others if a limit has a
+//! wildcard.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,7 +8,7 @@ use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup};
 
 use crate::label_set::LabelSet;
 
-/// A resource, or all that have no name in any limit.
+/// A resource, or all resources that no limit names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ResourceClass {
     /// `None`: a group that no limit names.
@@ -16,8 +17,8 @@ pub struct ResourceClass {
     resource: Option<String>,
 }
 
-/// All resources that some limits tell apart: every group that is named, and any other, with every resource that is named, and any
-/// other. (`apps/*` and `*/deployments` meet in a pair that neither names.)
+/// All resources that some limits distinguish: every named group and any other, each with every named resource and any other.
+/// (`apps/*` and `*/deployments` meet in a pair that neither names.)
 pub fn classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<ResourceClass> {
     let rules = || limits.clone().flat_map(|limit| &limit.relate_resources);
     let named = |names: &[String]| -> Vec<Option<String>> {
@@ -34,7 +35,7 @@ pub fn classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<
         };
         resources.iter().map(with).collect::<Vec<_>>()
     });
-    // Pairs that all the same limits are for are one, but for those that people have written.
+    // Pairs to which the same limits apply are merged, but not those that people have written.
     let mut known: BTreeSet<Vec<bool>> = BTreeSet::new();
     let is_told_apart = |class: &ResourceClass| {
         let limits: Vec<bool> = limits.clone().map(|limit| class.is_in(limit)).collect();
@@ -43,7 +44,8 @@ pub fn classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<
     pairs.filter(is_told_apart).collect()
 }
 
-/// What of a resource is seen: all limits that match hold together, as in the shard-selector plugin. `None`: nothing.
+/// The objects of a resource that a shard sees: the intersection of the limits that match it, as in the shard-selector plugin.
+/// `None`: nothing.
 pub fn seen<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) -> Option<LabelSet> {
     let mut set = LabelSet::default();
     for selector in limits
@@ -56,7 +58,7 @@ pub fn seen<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) 
 }
 
 impl ResourceClass {
-    /// All resources, where no limit tells any apart.
+    /// All resources, when no limit distinguishes any.
     pub(crate) const fn every() -> Self {
         Self {
             group: None,
@@ -64,7 +66,7 @@ impl ResourceClass {
         }
     }
 
-    /// Whether a limit is for these.
+    /// Whether a limit applies to these resources.
     fn is_in(&self, limit: &Limit) -> bool {
         let groups = &limit.relate_resources;
         groups.is_empty() || groups.iter().any(|group| self.is_of(group))

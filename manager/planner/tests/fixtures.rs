@@ -1,4 +1,4 @@
-//! Samples that people have: taken unchanged, or refused with the reason that the file states.
+//! Samples that users have: accepted unchanged, or refused with the reason that the file states.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -34,7 +34,7 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Lines that begin so, without their beginning.
+/// The rest of each line that begins with `what`.
 fn noted<'t>(text: &'t str, what: &str) -> Vec<&'t str> {
     text.lines().filter_map(|line| line.strip_prefix(what)).collect()
 }
@@ -77,7 +77,7 @@ fn shipped_samples_are_not_warned_of() {
 }
 
 #[test]
-fn samples_that_make_no_sense_are_refused_with_the_reason() {
+fn invalid_samples_are_refused_with_reason() {
     for file in files("refused").into_iter().chain(files("refused-by-rules")) {
         let text = fs::read_to_string(&file).unwrap();
         let documents = documents(&text);
@@ -92,7 +92,7 @@ fn samples_that_make_no_sense_are_refused_with_the_reason() {
 }
 
 #[test]
-fn every_refused_sample_is_mended_without_a_person() {
+fn each_refused_sample_is_corrected_automatically() {
     for file in files("refused").into_iter().chain(files("refused-by-rules")) {
         for mut document in documents(&fs::read_to_string(&file).unwrap()) {
             while let Some(mend) = mend(&document) {
@@ -104,7 +104,8 @@ fn every_refused_sample_is_mended_without_a_person() {
     }
 }
 
-/// `rules.json`: what an API server refuses by schema and CEL, these rules refuse at the same field. `TestCRDs` asks the API server.
+/// `rules.json`: mistakes that an API server refuses by schema and CEL, these rules refuse at the same field. `TestCRDs` asks the
+/// API server.
 #[test]
 fn schema_check_refuses_same_fields_as_api_server() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -129,7 +130,7 @@ fn schema_check_refuses_same_fields_as_api_server() {
             "{case}: {}",
             mistake.path
         );
-        // Where ours has other words than a pattern, they are compared.
+        // `ours` is given where our message differs from the API server's.
         let says = case["ours"].as_str().or(case["says"].as_str()).unwrap();
         assert!(mistake.problem.contains(says), "{case}: {}", mistake.problem);
     }

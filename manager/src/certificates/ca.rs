@@ -1,8 +1,8 @@
-//! Certificates that the manager makes for servers of its own: a CA and what it signed, in a Secret, replaced before they end so
-//! that nobody is cut off.
+//! Issues certificates for the manager's own servers: a CA and the certificates that it signed, in a Secret, replaced before they
+//! expire so that no client is refused.
 //!
-//! Leaves to whoever uses it who trusts the CA and who serves: [`TrustDomain`]. There are two: the webhook server, which API servers
-//! trust, and sidecars, which the containers beside them trust.
+//! A [`TrustDomain`] decides who trusts the CA and who serves its certificates. There are two: the webhook server, which API
+//! servers trust, and sidecars, which the containers beside them trust.
 
 mod credential;
 mod plan;
@@ -31,7 +31,7 @@ pub use plan::{Leaf, Schedule};
 pub(crate) use stored::{Stored, blocks};
 pub(crate) use validity::{not_after, subject_common_name};
 
-/// Waits after something failed or was undone: from this long, doubled each time, up to [`MAX_PAUSE`].
+/// Pause after a failure or an undone change; doubled each time, up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
@@ -80,39 +80,39 @@ impl From<Error> for crate::cluster::Error {
     }
 }
 
-/// Who trusts a CA, and who serves what it signed.
+/// The clients that trust a CA, and the servers with its certificates.
 pub(crate) trait TrustDomain: Send {
-    /// What a watch says.
+    /// Events of the domain's watches.
     type Seen: Send + 'static;
 
-    /// Takes note; says whether there may be something to do.
+    /// Records an event. Returns whether there may be something to do.
     fn observe(&mut self, seen: Self::Seen) -> bool;
 
-    /// Names that servers are called by; `None`: not known yet.
+    /// Names that clients use for the servers; `None`: not known yet.
     fn names(&self) -> Option<Vec<String>>;
 
-    /// Every bundle that somebody trusts, PEM; `None`: not known yet.
+    /// Every bundle that clients trust, PEM; `None`: not known yet.
     fn bundles_in_force(&self) -> Option<Vec<String>>;
 
-    /// Makes this every bundle.
+    /// Replaces every bundle by this one.
     fn set_bundles(&mut self, bundle: &str) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Gives what there is to whoever needs it and has it not.
+    /// Gives bundles and certificates to those who need and lack them.
     fn distribute(&mut self, stored: &Stored) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Where it is kept, and how long things last.
+/// The Secret of a CA, and the lifetimes of its certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct CaSecret {
-    /// What it is for, in logs.
+    /// Its purpose, for logs.
     pub(crate) what: String,
-    /// The Secret's name, and what it has when it is made. It lies in the manager's namespace.
+    /// The Secret's metadata when it is created. It is in the manager's namespace.
     pub(crate) secret: ObjectMeta,
     pub(crate) schedule: Schedule,
 }
 
-/// Keeps the certificate, until it shall stop. What fails is logged and done again. `secrets` says what the Secret is, `others`
-/// everything else that must be known.
+/// Keeps the certificate until the manager stops. Failures are logged and retried. `secrets` are states of the Secret, `others` are
+/// events of the domain.
 pub(crate) async fn maintain<T: TrustDomain>(
     context: Context,
     ca_secret: CaSecret,
@@ -134,7 +134,7 @@ pub(crate) async fn maintain<T: TrustDomain>(
                 if last.replace(step) != Some(step) {
                     continue;
                 }
-                // Somebody undoes it each time.
+                // Somebody undoes the change each time.
                 (pause, true)
             }
             Err(error) => {
@@ -151,20 +151,20 @@ pub(crate) async fn maintain<T: TrustDomain>(
     }
 }
 
-/// How a wait ended.
+/// Why a wait ended.
 enum Waited {
     All,
     Changed,
     Stopped,
 }
 
-/// What a watch says.
+/// An event of a watch.
 enum Seen<S> {
     Secret(Box<Option<Secret>>),
     Other(S),
 }
 
-/// Errors of a watch are logged; it goes on by itself.
+/// Logs errors of a watch, which retries by itself.
 pub(crate) fn log_watch_errors<T: Send + 'static>(
     stream: impl Stream<Item = watcher::Result<T>> + Send + 'static,
 ) -> BoxStream<'static, T> {
@@ -195,7 +195,7 @@ impl<T: TrustDomain> Keeper<T> {
         }
     }
 
-    /// Whether there may be something to do.
+    /// Records an event. Returns whether there may be something to do.
     fn observe(&mut self, seen: Seen<T::Seen>) -> bool {
         match seen {
             Seen::Secret(secret) => {
@@ -206,7 +206,7 @@ impl<T: TrustDomain> Keeper<T> {
         }
     }
 
-    /// Waits for a time or, unless it is firm, until something has changed.
+    /// Waits for `time` or, unless the wait is firm, until something changes.
     async fn wait(
         &mut self,
         seen: &mut SelectAll<BoxStream<'static, Seen<T::Seen>>>,
@@ -227,7 +227,7 @@ impl<T: TrustDomain> Keeper<T> {
         }
     }
 
-    /// Does the next thing, and says which.
+    /// Does the next step and returns it.
     async fn step(&mut self, now: SystemTime) -> Result<Step, Error> {
         let schedule = self.ca_secret.schedule;
         let known = (&self.secret, self.domain.names(), self.domain.bundles_in_force());
@@ -251,7 +251,7 @@ impl<T: TrustDomain> Keeper<T> {
                 self.domain.set_bundles(&stored.bundle()).await?;
             }
             Step::Issue | Step::Sign | Step::Prepare | Step::Promote | Step::Forget => {
-                // A certificate of the same CA changes nothing about whom to trust.
+                // A new certificate of the same CA does not change the bundle.
                 if step != Step::Sign {
                     self.trusted_since = None;
                 }
@@ -265,7 +265,7 @@ impl<T: TrustDomain> Keeper<T> {
         Ok(step)
     }
 
-    /// With the version that was read: two leaders don't undo each other's work.
+    /// Writes the version that was read, so that two leaders do not undo each other's work.
     async fn write(&self, stored: &Stored) -> Result<Secret, Error> {
         let name = self.ca_secret.secret.name.as_deref().unwrap_or_default();
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.context.args.namespace);

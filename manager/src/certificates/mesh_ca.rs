@@ -1,9 +1,9 @@
-//! The authority that sidecars of a namespace serve under, and what it signed, in each namespace with pods that need it (docs/adr/0022):
-//! ConfigMap `ctrlmesh-ca` has the cluster's authority and the namespace's, Secret `ctrlmesh-serving-cert` a certificate for the names of
-//! the API server. No namespace trusts another's.
+//! The CA that signs the certificates of a namespace's sidecars, in each namespace with pods that need it (docs/adr/0022):
+//! ConfigMap `ctrlmesh-ca` has the CAs of the cluster and of the namespace, Secret `ctrlmesh-serving-cert` a certificate for the
+//! names of the API server. No namespace trusts another's CA.
 //!
-//! Nothing is made before a pod asks for it, and what was made is kept up to date. Objects of these names that somebody else
-//! made are left alone. Leaves when what is made to [`crate::certificates::ca`].
+//! Nothing is created before a pod needs it. After that, both objects are kept up to date. Objects with these names that somebody
+//! else created are not changed. [`crate::certificates::ca`] decides when to issue certificates.
 
 mod namespace;
 mod namespaces;
@@ -22,20 +22,20 @@ use crate::certificates::ca::{Leaf, Schedule};
 use crate::cluster::{Context, Error, Rule, Scope};
 use namespaces::Namespaces;
 
-/// What the names of Secrets with authorities begin with: `ctrlmesh-mesh-ca-demo` has that of namespace demo, in the manager's.
+/// Prefix of the names of Secrets with CAs. `ctrlmesh-mesh-ca-demo` in the manager's namespace has the CA of namespace demo.
 const SECRET: &str = "ctrlmesh-mesh-ca";
-/// Label of these Secrets, with the namespace that they are for.
+/// Label of these Secrets with the namespace that they are for.
 const OF_NAMESPACE: &str = "ctrlmesh.kusionstack.io/mesh-ca";
-/// The cluster's authority. It is the same in every namespace.
+/// The ConfigMap with the cluster's CA, which every namespace has.
 const CLUSTER_CA: &str = "kube-root-ca.crt";
 const CA_FILE: &str = "ca.crt";
-/// The Service of the API server, and its namespace.
+/// Namespace and name of the API server's Service.
 pub(crate) const SERVICE: (&str, &str) = ("default", "kubernetes");
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Programs read whom to trust once, when they start: an authority lies in their bundle four years before it counts.
+/// Programs read their bundle once, when they start. So a CA is in the bundle for four years before it is used.
 pub(crate) const SCHEDULE: Schedule = Schedule {
     life: Duration::from_secs(10 * YEAR.as_secs()),
     renew_before: Duration::from_secs(5 * YEAR.as_secs()),
@@ -48,8 +48,8 @@ pub(crate) const SCHEDULE: Schedule = Schedule {
     rest: Duration::from_secs(3600),
 };
 
-/// What it does at the API server, in roles of its own: `--mesh-ca=false` needs none of it. Webhooks list the Service, too. `create`
-/// can't be limited to names, and names with a namespace's in them can't be listed.
+/// Permissions at the API server, in roles of their own, because `--mesh-ca=false` needs none of them. Webhooks list the Service,
+/// too. `create` can't be limited to names, and names that contain a namespace can't be listed.
 pub const RULES: &[Rule] = &[
     rule(
         Scope::Namespace,
@@ -91,10 +91,10 @@ const fn rule(
     }
 }
 
-/// Keeps authorities, bundles and certificates until it shall stop.
+/// Keeps CAs, bundles and certificates until the manager stops.
 ///
 /// # Errors
-/// A task is gone. What fails is logged and done again.
+/// A task panicked. Other failures are logged and retried.
 pub async fn run(context: Context) -> Result<(), Error> {
     if !context.args.proxy.mesh_ca {
         context.stop.cancelled().await;

@@ -1,7 +1,7 @@
-//! The webhook server's certificate: the leader makes it, replaces it before it ends, and tells API servers whom to trust.
+//! The webhook server's certificate: the leader issues it, replaces it before it expires, and writes the bundles of API servers.
 //!
-//! Leaves keeping it to [`crate::certificates::ca`], and serving it to the webhooks (`webhook::served`), which every replica does. With
-//! `--webhook-cert-dir` somebody else makes it, and nothing is done here.
+//! [`crate::certificates::ca`] keeps it, and every replica serves it (`webhook::served`). With `--webhook-cert-dir` somebody else
+//! issues the certificate, and nothing is done here.
 
 pub(crate) mod bundles;
 
@@ -17,10 +17,10 @@ use crate::certificates::ca::{self, CaSecret, Error, Schedule, Stored, TrustDoma
 use crate::cluster::Context;
 use bundles::Bundles;
 
-/// Keeps the certificate and the bundles, until it shall stop.
+/// Keeps the certificate and the bundles until the manager stops.
 ///
 /// # Errors
-/// None: what fails is logged and done again.
+/// None: failures are logged and retried.
 pub async fn run(context: Context) -> Result<(), crate::cluster::Error> {
     maintain(context, Schedule::default()).await;
     Ok(())
@@ -50,7 +50,7 @@ pub(crate) async fn maintain(context: Context, schedule: Schedule) {
     ca::maintain(context, ca_secret, secrets, configurations, api_servers).await;
 }
 
-/// The configurations, each with its place among them.
+/// The webhook configurations, each with its index.
 fn watched(client: &Client) -> SelectAll<BoxStream<'static, (usize, Option<DynamicObject>)>> {
     let mut all = SelectAll::new();
     for (index, (api, name)) in bundles::apis(client).into_iter().enumerate() {
@@ -62,7 +62,7 @@ fn watched(client: &Client) -> SelectAll<BoxStream<'static, (usize, Option<Dynam
     all
 }
 
-/// They trust what the two configurations say. Replicas serve what the Secret says.
+/// API servers trust the bundles in the two configurations. Replicas serve the certificate in the Secret.
 struct ApiServers {
     names: Vec<String>,
     bundles: Bundles,

@@ -1,4 +1,4 @@
-//! What every part of the manager works with.
+//! What every part of the manager uses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::args::Args;
 use crate::cluster::rate::{self, Bucket, Priority};
 use crate::metrics::Metrics;
 
-/// A patch in the manager's name, but no server-side apply.
+/// Parameters of a patch by the manager, other than server-side apply.
 pub(crate) fn patch_params() -> PatchParams {
     PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -22,7 +22,7 @@ pub(crate) fn patch_params() -> PatchParams {
     }
 }
 
-/// A write of a whole object in the manager's name.
+/// Parameters of a write of a whole object by the manager.
 pub(crate) fn post_params() -> PostParams {
     PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -30,26 +30,26 @@ pub(crate) fn post_params() -> PostParams {
     }
 }
 
-/// For the answer to a request; API servers themselves give up after a minute.
+/// Timeout of a request. API servers themselves give up after a minute.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Shared by all parts; cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The way to the API server. The allowed rate holds for all parts together ([`rate`]).
+    /// Client of the API server. All parts share its rate ([`rate`]).
     pub client: Client,
-    /// The same for work that may take minutes: its requests come after all others.
+    /// Client for work that may take minutes: its requests come after all others.
     pub background: Client,
-    /// The same for the lock of the leader, and for evictions: its requests wait for nothing, and are never repeated.
+    /// Client for the leader's lease and for evictions: its requests do not wait for the rate and are not retried.
     pub urgent: Client,
     pub args: Arc<Args>,
     pub metrics: Arc<Metrics>,
-    /// Ends the part: the process stops, or another manager leads.
+    /// Stops the part: the process stops, or another manager leads.
     pub stop: CancellationToken,
 }
 
 impl Context {
-    /// Puts the parts together. `client` should have no retries of its own (see [`rate::limited`]).
+    /// `client` should have no retries of its own (see [`rate::limited`]).
     #[must_use]
     pub fn new(client: &Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
         let bucket = Arc::new(Bucket::new(args.qps, args.burst));
@@ -77,14 +77,14 @@ impl Context {
         }
     }
 
-    /// The same for a part that may end before the process does.
+    /// The same context for a part that may stop before the process does.
     #[must_use]
     pub fn until(&self, stop: CancellationToken) -> Self {
         Self { stop, ..self.clone() }
     }
 }
 
-/// Whether the manager can do its work. Shared by who finds out and who is asked.
+/// Whether the manager is ready. Cheap to clone; all clones share the value.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 
@@ -93,7 +93,6 @@ impl Readiness {
         self.0.store(is_ready, Ordering::Relaxed);
     }
 
-    /// Whether it can, for all that is known.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Gathers what begins passes: changes that follow each other fast lead to one pass, and none waits longer than that.
+//! Merges triggers of passes: changes that follow each other fast lead to one pass, and no pass is delayed longer than that.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
-/// Hands on what comes, each thing once for all the times that it came within `time` of the first. (The debounce of a controller
-/// begins anew with each change: where something changes all the time, its pass would never begin.)
+/// Emits each key once, `time` after the first trigger of its batch. (The debounce of a controller starts anew with each change, so
+/// a namespace that changes all the time would never get its pass.)
 ///
-/// Ends when `triggers` do, after what came before.
+/// Ends when `triggers` do, after the remaining keys.
 pub(crate) fn debounce<T: Eq + Hash>(triggers: impl Stream<Item = T>, time: Duration) -> impl Stream<Item = T> {
     let batches = stream::unfold(Box::pin(triggers.fuse()), move |mut triggers| async move {
         let mut batch = HashSet::from([triggers.next().await?]);
@@ -34,7 +34,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for what is ready, however slow the machine is.
+    /// Long enough for triggers that are ready, however slow the machine is.
     const TIME: Duration = Duration::from_millis(300);
 
     fn channel() -> (mpsc::Sender<u8>, impl Stream<Item = u8>) {

@@ -1,10 +1,10 @@
-//! Errors of the Kubernetes client, without the second account of themselves that they give in `Debug`.
+//! Texts of errors of the Kubernetes client, without the repetition in their `Debug` form.
 
 use std::error::Error;
 
 use kube::runtime::watcher;
 
-/// What an error says, for a person.
+/// The text of an error for people.
 pub(crate) fn error_text(error: &(dyn Error + 'static)) -> String {
     if let Some(kube::Error::Api(status)) = error.downcast_ref() {
         return format!("{} (HTTP {})", status.message.trim_end(), status.code);

@@ -1,11 +1,11 @@
-//! Events of Kubernetes: what `kubectl describe` shows of what the manager did.
+//! Events of Kubernetes, which `kubectl describe` shows.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
 
 use crate::cluster::{Context, Rule, Scope, error_text};
 
-/// What it does at the API server. Events lie in the namespace of the object that they are about.
+/// Permissions at the API server. An Event is in the namespace of its object.
 pub const RULES: &[Rule] = &[Rule {
     scope: Scope::Cluster,
     group: "events.k8s.io",
@@ -14,12 +14,12 @@ pub const RULES: &[Rule] = &[Rule {
     names: &[],
 }];
 
-/// The most that an API server takes as a note (`validation.NoteLengthLimit`), in bytes.
+/// Maximum length of a note in bytes (`validation.NoteLengthLimit`).
 const MAX_NOTE: usize = 1024;
 
-/// Says something about an object, as an Event of its own. That it can't be said stops nothing; it is logged.
+/// Publishes an Event about an object. Failures are logged and stop nothing.
 ///
-/// For what is rare and differs each time. (A `Recorder` that lives on counts the second Event of a reason on the first, whose note
+/// For rare Events whose notes differ. (A `Recorder` that lives on counts the second Event of a reason on the first, whose note
 /// stays; that is a patch, which [`RULES`] do not allow.)
 pub async fn publish(context: &Context, about: &ObjectReference, type_: EventType, reason: &str, note: &str) {
     let event = Event {

@@ -1,11 +1,11 @@
-//! How many requests the manager sends to the API server, and how long they may take: one token bucket for all its parts.
+//! Limits the rate and duration of the manager's requests to the API server: one token bucket for all its parts.
 //!
 //! Guarantees: in any time `t`, at most `burst + qps * t` requests of [`Priority::Normal`] and [`Priority::Background`] are sent,
-//! retries included. Background work leaves half of the burst to the others, so that labelling a whole cluster delays no
-//! change of a chain. No request is waited for longer than its deadline, body included; a watch ends a deadline after the time
-//! that it asked for, so that one on a dead connection is begun again.
+//! retries included. Background work leaves half of the burst to the others, so that labelling a whole cluster delays no change of
+//! a chain. No request is waited for longer than its deadline, body included. The deadline of a watch begins after the duration
+//! that it asked for, so that a watch on a dead connection is restarted.
 //!
-//! Caveats: a watch is one request, however long it lasts. Background work waits for as long as the others use up the rate.
+//! Caveats: a watch counts as one request, however long it lasts. Background work waits while others use up the rate.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -23,22 +23,22 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::retry::Retry;
 use tower::{BoxError, Service};
 
-/// A watch that names no end lasts so long; `kube` names one.
+/// Duration of a watch that names none; `kube` names one.
 const WATCH: Duration = Duration::from_secs(290);
 
-/// There was no answer in time. Whether the request was executed is not known.
+/// There was no answer in time. It is not known whether the request was executed.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {0:?}; is the network, or the API server, overloaded?")]
 struct Late(Duration);
 
-/// Whose requests go first.
+/// Order of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Never waits, but is counted: the lock of the leader, which is lost if it is renewed late.
+    /// Never waits, but is counted: the leader's lease, which is lost if it is renewed late, and evictions.
     Urgent,
-    /// In the order in which they are asked for.
+    /// In the order in which they are sent.
     Normal,
-    /// What may take minutes.
+    /// Work that may take minutes.
     Background,
 }
 
@@ -46,14 +46,14 @@ pub enum Priority {
 pub struct Bucket {
     per_second: f64,
     burst: f64,
-    /// What background work leaves.
+    /// Tokens that background work leaves to others.
     reserve: f64,
     level: Mutex<Level>,
     /// Background requests wait one behind the other.
     background: Semaphore,
 }
 
-/// How many tokens there were, when. Less than none: so many are promised.
+/// The number of tokens at a time. A negative number of tokens is promised.
 #[derive(Debug)]
 struct Level {
     tokens: f64,
@@ -61,7 +61,7 @@ struct Level {
 }
 
 impl Bucket {
-    /// A full one. Requests per second, and how many may follow each other at once.
+    /// A full bucket: requests per second, and how many may follow each other at once.
     #[must_use]
     pub fn new(qps: u32, burst: u32) -> Self {
         let burst = f64::from(burst.max(1));
@@ -92,7 +92,7 @@ impl Bucket {
         }
     }
 
-    /// Takes a token, also one that is still to come; says when it does.
+    /// Takes a token, even one that is still to come. Returns the wait for it.
     fn promise(&self, now: Instant) -> Duration {
         self.with_level(now, |tokens| {
             *tokens -= 1.0;
@@ -100,7 +100,7 @@ impl Bucket {
         })
     }
 
-    /// Takes a token that nobody else needs, or says when there may be one.
+    /// Takes a token that no other request needs. Otherwise returns the wait until there may be one.
     fn spare(&self, now: Instant) -> Result<(), Duration> {
         self.with_level(now, |tokens| {
             let missing = self.reserve + 1.0 - *tokens;
@@ -113,7 +113,7 @@ impl Bucket {
     }
 
     fn until(&self, missing: f64) -> Duration {
-        // A nanosecond more: it must not be woken just before.
+        // A nanosecond more, so that it is not woken just before.
         let wait = Duration::try_from_secs_f64(missing / self.per_second).unwrap_or_default();
         if wait.is_zero() {
             wait
@@ -131,9 +131,9 @@ impl Bucket {
     }
 }
 
-/// A client whose requests take tokens and are given up at their deadline, counted from when they are sent. Unless they are
-/// urgent, those that the API server answers with 429, 503 or 504 are sent again when it says so (`Retry-After`), each time with
-/// a new token; therefore `client` itself should have no retries (`Config::default_retry`).
+/// A client whose requests take tokens and are given up at their deadline, counted from when they are sent. Requests that the API
+/// server answers with 429, 503 or 504 are retried after its `Retry-After`, each time with a new token, unless they are urgent.
+/// Therefore `client` itself should have no retries (`Config::default_retry`).
 #[must_use]
 pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadline: Duration) -> Client {
     let namespace = client.default_namespace().to_owned();
@@ -150,7 +150,7 @@ pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadli
     }
 }
 
-/// A few, within some seconds: whoever asks has pauses of its own, and something to tell meanwhile.
+/// A few retries within some seconds. Callers have longer pauses of their own, and report the failure meanwhile.
 fn retries() -> RetryPolicy {
     let (first, longest, most) = (Duration::from_millis(100), Duration::from_secs(1), 4);
     RetryPolicy::new(first, longest, most, true).unwrap_or_else(|_| RetryPolicy::server_retry())
@@ -184,7 +184,7 @@ impl Limited {
     }
 }
 
-/// How long a watch asks to last. `None`: the request is none.
+/// The duration that a watch asks for. `None`: the request is not a watch.
 fn watch(query: &str) -> Option<Duration> {
     let mut lasts = WATCH;
     let mut is_watch = false;
@@ -223,11 +223,11 @@ mod tests {
     use super::*;
 
     const DEADLINE: Duration = Duration::from_millis(300);
-    /// Of a test that passes nothing.
+    /// Timeout of a failing test.
     const PATIENCE: Duration = Duration::from_secs(20);
     const FOR_EVER: Duration = Duration::from_mins(1);
 
-    /// ConfigMaps of a server that does this to requests.
+    /// ConfigMaps of a server that applies this rule to requests.
     async fn configmaps(rule: Rule) -> (ApiServer, Api<ConfigMap>) {
         let server = ApiServer::builder().start().await.unwrap();
         server.faults().add(rule);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_has_a_deadline_up_to_the_end_of_its_body() {
+    async fn request_times_out_until_end_of_its_body() {
         let slow = Fault::SlowBody {
             chunk: 1,
             every: FOR_EVER,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_outlives_the_deadline_and_ends_when_it_should_have() {
+    async fn watch_outlives_deadline_and_ends_after_its_duration() {
         let slow = Fault::SlowBody {
             chunk: 1,
             every: FOR_EVER,
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_are_told_by_their_query() {
+    fn watch_is_recognised_by_its_query() {
         for (query, lasts) in [
             ("", None),
             ("limit=500&watch=false", None),
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// When each of so many requests that are all there at `start` is sent.
+    /// When each request is sent, if all are ready at `start`.
     fn sent(bucket: &Bucket, priority: Priority, start: Instant, requests: usize) -> Vec<Duration> {
         let mut now = start;
         let one = |_| match priority {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_the_burst_and_the_rate_are_let_through() {
+    fn requests_are_limited_to_burst_and_rate() {
         for priority in [Priority::Normal, Priority::Background] {
             let bucket = Bucket::new(10, 5);
             let times = sent(&bucket, priority, Instant::now(), 65);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_time_fills_the_bucket_and_no_more() {
+    fn idle_time_fills_bucket_up_to_burst() {
         let (bucket, start) = (Bucket::new(10, 5), Instant::now());
         sent(&bucket, Priority::Normal, start, 5);
         let later = sent(&bucket, Priority::Normal, start + Duration::from_mins(1), 6);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn background_work_leaves_tokens_to_the_others() {
+    fn background_work_leaves_tokens_to_others() {
         let (bucket, start) = (Bucket::new(10, 20), Instant::now());
         let now = start + *sent(&bucket, Priority::Background, start, 300).last().unwrap();
         let waits = sent(&bucket, Priority::Normal, now, 20);
@@ -331,7 +331,7 @@ mod tests {
             waits.iter().take(10).all(Duration::is_zero),
             "none of them waits: {waits:?}"
         );
-        // What is promised comes before background work: 10 tokens, then its reserve of 10, then its own.
+        // Promised tokens come before background work: 10 tokens, then its reserve of 10, then its own.
         let wait = bucket.spare(now).unwrap_err();
         assert!((2.0..2.2).contains(&wait.as_secs_f64()), "{wait:?}");
     }
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_one_lets_background_work_through() {
+    fn background_work_is_sent_with_burst_of_one() {
         let bucket = Bucket::new(1, 1);
         assert_eq!(sent(&bucket, Priority::Background, Instant::now(), 3).len(), 3);
     }

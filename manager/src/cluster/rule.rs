@@ -1,14 +1,15 @@
-//! What a part of the manager may do in a cluster. It stands beside the part's code as `RULES`; `process::rbac` makes roles of it.
+//! Permissions of a part of the manager in a cluster. They stand beside the part's code as `RULES`; `process::rbac` makes roles of
+//! them.
 
-/// Where a rule holds.
+/// Where a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     Cluster,
-    /// In the manager's own.
+    /// The manager's namespace.
     Namespace,
 }
 
-/// Calls that a part of the manager makes.
+/// Requests that a part of the manager sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     pub scope: Scope,
@@ -16,7 +17,7 @@ pub struct Rule {
     pub group: &'static str,
     pub resources: &'static [&'static str],
     pub verbs: &'static [&'static str],
-    /// Names of objects; empty: any. `create` can't be limited so; `list` and `watch` only of one object, by a field selector
-    /// for its name.
+    /// Names of objects; empty: any. Names can't restrict `create`. They restrict `list` and `watch` only for one object, selected
+    /// by its name.
     pub names: &'static [&'static str],
 }

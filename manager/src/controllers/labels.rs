@@ -1,12 +1,12 @@
-//! The labels that selectors of shards use, on namespaces and on the objects in them.
+//! Sets the labels that selectors of shards use, on namespaces and on the objects in them.
 //!
-//! Flow: [`rules`](ctrlmesh_manager_planner::labels) say which labels; `kinds` which kinds, from a ConfigMap that is watched. While this manager leads, all objects
-//! of these kinds are looked at once, and then as they change; only what differs is written. What fails is tried again.
+//! Flow: [`rules`](ctrlmesh_manager_planner::labels) decide the labels; `kinds` reads the kinds from a ConfigMap that is watched. While this manager leads, all
+//! objects of these kinds are checked once, and then as they change. Only differences are written. Failed writes are retried.
 //!
 //! Guarantees: objects are read page by page, as metadata only, and none is kept. Nothing is remembered over a restart: another
-//! pass writes what is still missing. All requests take tokens of the one bucket ([`crate::cluster::rate`]), behind everybody else.
+//! pass writes what is still missing. All requests take tokens of the one bucket ([`crate::cluster::rate`]), behind all others.
 //!
-//! Leaves new objects to admission ([`crate::webhook`] asks the rules, too); one that was missed there is labelled here.
+//! Admission labels new objects ([`crate::webhook`] uses the rules, too); objects that were missed there are labelled here.
 
 mod contest;
 mod controller;
@@ -27,7 +27,7 @@ use crate::cluster::{Context, Error, Rule, Scope};
 use namespaces::Namespaces;
 use progress::Report;
 
-/// What it does at the API server. Kinds beyond the default list need a role of their own (`docs/labels.md`).
+/// Permissions at the API server. Kinds beyond the default list need a role of their own (`docs/labels.md`).
 pub const RULES: &[Rule] = &[
     Rule {
         scope: Scope::Cluster,
@@ -53,7 +53,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         scope: Scope::Cluster,
         group: "apps.kusionstack.io",
-        // The kinds of KusionStack's operating (Kuperator) by name: `*` would be their subresources, too.
+        // The kinds of KusionStack's operating (Kuperator) by name, because `*` would include their subresources.
         resources: &[
             "collasets",
             "operationjobs",
@@ -66,22 +66,22 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// Writes that are under way at once, over all kinds: enough to use up the rate, and few enough that others wait for none.
+/// Maximum concurrent writes, over all kinds: enough to use up the rate, and few enough that other work does not wait for them.
 const MAX_WRITES: usize = 8;
-/// Reports that were not read yet.
+/// Maximum reports that are not read yet.
 const MAX_REPORTS: usize = 16;
 
-/// How much of one kind is kept, and how long things are waited for.
+/// Limits of queues, and pauses, for one kind.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Objects that wait to be written. Some three hundred bytes each.
+    /// Maximum objects that wait to be written, about 300 bytes each.
     todo: usize,
-    /// Objects that failed, and wait to be tried again.
+    /// Maximum objects whose write failed and is to be retried.
     failed: usize,
-    /// Until what failed is tried again; doubled each time.
+    /// Pause before failed writes are retried; it doubles.
     repeat: Duration,
     longest_repeat: Duration,
-    /// Between two looks at what kinds the cluster has: a CRD may be installed at any time.
+    /// Time between two discoveries of the cluster's kinds, because a CRD may be installed at any time.
     discover: Duration,
 }
 
@@ -93,7 +93,7 @@ const LIMITS: Limits = Limits {
     discover: Duration::from_secs(30),
 };
 
-/// What all followers work with.
+/// Shared by the followers of all kinds.
 #[derive(Clone)]
 struct Shared {
     context: Context,
@@ -104,10 +104,10 @@ struct Shared {
     limits: Limits,
 }
 
-/// Labels namespaces and objects until it shall stop.
+/// Labels namespaces and objects until the manager stops.
 ///
 /// # Errors
-/// One of its tasks is gone.
+/// One of its tasks panicked.
 pub async fn run(context: Context) -> Result<(), Error> {
     run_within(context, LIMITS).await
 }

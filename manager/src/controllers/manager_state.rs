@@ -1,7 +1,7 @@
-//! The ManagerState object: where the managers are, and who leads. Written by the leader.
+//! The ManagerState object: addresses of the managers, and which of them leads. The leader writes it.
 //!
-//! Managers are the pods that the webhooks' Service selects, in the manager's namespace, as KusionStack has it; without a Service only
-//! this pod is known. A pod that is over, or has no address yet, is none. Nothing is written while nothing has changed.
+//! As with KusionStack, managers are the pods in the manager's namespace that the webhooks' Service selects; without a Service only
+//! this pod is known. Pods that have ended, or have no address yet, are left out. Nothing is written while nothing has changed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,10 +24,10 @@ use crate::cluster::{Context, Error, Rule, Scope, error_text, patch_params, post
 
 /// Name of the only object.
 const NAME: &str = "ctrlmesh-manager";
-/// Until a write that failed is tried again.
+/// Pause before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// What it does at the API server. Another name of the Service needs a Role of its own.
+/// Permissions at the API server. Another name of the Service needs a Role of its own.
 pub const RULES: &[Rule] = &[
     Rule {
         scope: Scope::Cluster,
@@ -66,10 +66,10 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// Keeps the object true until it shall stop.
+/// Keeps the object up to date until the manager stops.
 ///
 /// # Errors
-/// None: what fails is logged and done again.
+/// None: failures are logged and retried.
 pub async fn run(context: Context) -> Result<(), Error> {
     let stop = context.stop.clone();
     let (mut seen, pods) = watched(&context);
@@ -115,12 +115,12 @@ pub async fn run(context: Context) -> Result<(), Error> {
 /// Labels that a pod must have.
 type Selector = BTreeMap<String, String>;
 
-/// What a watch says.
+/// An event of a watch.
 enum Seen {
-    /// What the Service selects; `None`: there is none, or it selects nothing.
+    /// The Service's selector; `None`: there is no Service, or it has none.
     Service(Option<Selector>),
     State(Box<Option<DynamicObject>>),
-    /// Pods are in their store; whether all of them are.
+    /// Pods are in their store; whether all of them were seen.
     Pods(bool),
 }
 
@@ -143,7 +143,7 @@ fn watched(context: &Context) -> (BoxStream<'static, Seen>, Store<Pod>) {
     (futures_util::stream::select_all(all).boxed(), reader)
 }
 
-/// Errors of a watch are logged; it goes on by itself.
+/// Logs errors of a watch, which retries by itself.
 fn log_watch_errors(stream: impl Stream<Item = watcher::Result<Seen>> + Send + 'static) -> BoxStream<'static, Seen> {
     let stream = stream.filter_map(|seen| async move {
         seen.inspect_err(|error| {
@@ -186,14 +186,14 @@ impl Keeper {
     fn observe(&mut self, seen: Seen) {
         match seen {
             Seen::Service(selector) => self.selector = Some(selector),
-            // What was written just now is seen later.
+            // The watch may still show a version from before the last write.
             Seen::State(state) if is_older((*state).as_ref(), self.state.as_ref().and_then(Option::as_ref)) => {}
             Seen::State(state) => self.state = Some(*state),
             Seen::Pods(is_listed) => self.is_listed |= is_listed,
         }
     }
 
-    /// Writes what has changed, once everything was seen. Whether anything was written.
+    /// Writes changes once everything was seen. Returns whether anything was written.
     async fn write(&mut self) -> Result<bool, kube::Error> {
         let (Some(selector), Some(state), true) = (&self.selector, &self.state, self.is_listed) else {
             return Ok(false);
@@ -213,7 +213,7 @@ impl Keeper {
             create(&self.context).await?;
         }
         let now = timestamp::now();
-        // Lists are replaced as a whole: KusionStack's manager may have left endpoints that are gone.
+        // Lists are replaced as a whole, because KusionStack's manager may have left endpoints that are gone.
         let patch = json!({ "status": {
             "namespace": wanted.namespace,
             "endpoints": wanted.endpoints,
@@ -246,13 +246,13 @@ async fn create(context: &Context) -> Result<(), kube::Error> {
     let states: Api<ManagerState> = Api::all(context.client.clone());
     match states.create(&params, &state).await {
         Ok(_) => Ok(()),
-        // It is there already.
+        // It exists already.
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Whether nothing but the time would be changed by a write.
+/// Whether a write would change nothing but the time.
 fn is_as_wanted(state: &DynamicObject, wanted: &ManagerStateStatus) -> bool {
     let status = state.data.get("status").cloned().unwrap_or_default();
     serde_json::from_value::<ManagerStateStatus>(status).is_ok_and(|status| {

@@ -1,23 +1,25 @@
-//! Shards that are made from roots: `spec.root` in, one ShardingConfig for each shard out ([`ctrlmesh_manager_planner::auto_shard()`] says which).
+//! Makes shards of roots: `spec.root` in, one ShardingConfig for each shard out ([`ctrlmesh_manager_planner::auto_shard()`] decides
+//! which).
 //!
 //! Flow: `caches` watches ShardingConfigs and namespaces; a change leads to a pass over its namespace (`reconcile`), which compares
-//! what each root wants with what there is (`plan`, pure), writes the difference and tells the root about it (`status`).
+//! the desired shards of each root with the existing ones (`plan`, pure), writes the difference and reports it in the root's status
+//! (`status`).
 //!
 //! Guarantees:
-//! - Shards are edited in place, never deleted and made again. A pass writes nothing if nothing has changed.
-//! - Only what was made from the root is touched: same namespace, its label, owned by its uid. (Shards that KusionStack's manager
-//!   made have no owner at all; they are taken over as they are.) As long as an object of somebody else has the name of a shard, the
+//! - Shards are edited in place, never deleted and recreated. A pass writes nothing if nothing has changed.
+//! - Only shards that were made from the root are changed: same namespace, its label, owned by its UID. (Shards that KusionStack's
+//!   manager made have no owner at all; they are taken over as they are.) While a foreign object has the name of a shard, the
 //!   shards stay as they are.
-//! - A root that can't be read or makes no sense keeps its shards.
-//! - The finalizer goes onto a root before its first shard is made, and off after its last is gone. Nobody else touches it on a root.
+//! - An unreadable or invalid root keeps its shards.
+//! - The finalizer is added to a root before its first shard is created, and removed after its last is gone. No other part changes
+//!   it on a root.
 //!
-//! Safety. Shards are written one by one, and every order of that has moments that must not be enforced: a shard that is wider
-//! already beside one that is not narrower yet (two owners of an object), or pods that are in a shard no more and in none yet.
-//! Therefore each shard carries a mark of the whole set that it is a part of ([`SET`]), and distribution takes a set only when
-//! it is whole ([`held_back`]): until then each shard keeps the entries that it had, and a new one has none. All of a set
-//! reaches the chain at once, where [`ctrlmesh_manager_planner::hand_over`] takes care of the objects that move: a new shard
-//! begins without objects, and gets them when those that lose them have acknowledged. A manager that dies half-way leaves
-//! sidecars with what they had.
+//! Safety. Shards are written one by one, and any order has moments that must not be enforced: one shard is wider already while
+//! another is not narrower yet (two owners of an object), or pods have left one shard and are in no other yet. Therefore each shard
+//! carries an annotation with its whole set ([`SET`]), and distribution uses a set only when it is complete ([`held_back`]). Until
+//! then each shard keeps its entries, and a new one has none. The whole set reaches the chain at once, where
+//! [`ctrlmesh_manager_planner::hand_over`] takes care of the objects that move: a new shard begins without objects, and gets them
+//! when the losing shards have acknowledged. If a manager dies half-way, sidecars keep what they had.
 
 mod caches;
 mod overlapping;
@@ -41,7 +43,7 @@ pub(crate) use sets::held_back;
 
 pub use ctrlmesh_manager_planner::auto_shard::SET;
 
-/// What it does at the API server.
+/// Permissions at the API server.
 pub const RULES: &[Rule] = &[
     Rule {
         scope: Scope::Cluster,
@@ -57,7 +59,7 @@ pub const RULES: &[Rule] = &[
         verbs: &["patch"],
         names: &[],
     },
-    // Where OwnerReferencesPermissionEnforcement is on, who sets blockOwnerDeletion needs it.
+    // If OwnerReferencesPermissionEnforcement is enabled, setting blockOwnerDeletion needs this permission.
     Rule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
@@ -74,17 +76,17 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// Namespaces that are looked at at a time.
+/// Maximum concurrent passes.
 const CONCURRENCY: u16 = 8;
-/// Until a pass that failed is begun again.
+/// Pause before a failed pass is retried.
 const RETRY: Duration = Duration::from_secs(2);
-/// Until a namespace is looked at again though nothing has changed.
+/// Time after which a namespace is checked again although nothing has changed.
 const RESYNC: Duration = Duration::from_mins(5);
 
-/// Runs until it shall stop; passes that have begun are finished.
+/// Runs until the manager stops; passes that have begun are finished.
 ///
 /// # Errors
-/// A part of it panicked; other failures are logged, and what failed is done again.
+/// A part panicked. Other failures are logged and retried.
 pub async fn run(context: Context) -> Result<(), Error> {
     let (caches, triggers) = Caches::watch(&context.client, context.args.label_keys());
     let roots = follow_roots(context.clone(), caches.clone(), triggers);

@@ -1,4 +1,5 @@
-//! `/healthz`, `/readyz` and `/metrics`. Probes come from the network, and so may anybody: the newest connection is always served.
+//! `/healthz`, `/readyz` and `/metrics`. Probes come from the network, where any client may connect, so the newest connection is
+//! always served.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,20 +22,20 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{Error, Readiness};
 use crate::metrics::Metrics;
 
-/// Kubelet and a few scrapers. The oldest connection ends when there are more.
+/// Enough for kubelet and a few scrapers. If there are more, the oldest connection is closed.
 const MAX_CONNECTIONS: usize = 64;
 
-/// For an idle connection, and for a request's head. Longer than Go's clients keep connections (90 s), so that they close first
-/// and never send into a closed one.
+/// Timeout of an idle connection, and of a request's head. It is longer than that of Go's clients (90 s), so that they close first
+/// and never send into a closed connection.
 const IDLE: Duration = Duration::from_secs(100);
 
-/// After a failed accept: the system is short of something.
+/// Pause after a failed accept, which shows that the system lacks some resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a probe is told, which `kubectl describe` shows: who reads it has not read the log yet.
+/// Response to a readiness probe, which `kubectl describe` shows to people who have not read the log yet.
 const NOT_READY: &str = "not ready: the webhooks have no certificate yet; the log says why";
 
-/// Listens, so that a taken port stops the start.
+/// Binds the port early, so that a taken port fails the start.
 ///
 /// # Errors
 /// [`Error::Bind`].
@@ -46,13 +47,13 @@ pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListe
     })
 }
 
-/// Serves `/metrics` until it shall stop.
+/// Serves `/metrics` until `stop`.
 pub async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) {
     let router = Router::new().route("/metrics", get(render)).with_state(metrics);
     serve(listener, router, stop).await;
 }
 
-/// Serves `/healthz` and `/readyz` until it shall stop.
+/// Serves `/healthz` and `/readyz` until `stop`.
 pub async fn serve_health(listener: TcpListener, readiness: Readiness, stop: CancellationToken) {
     let router = Router::new()
         .route("/healthz", get(async || "ok"))
@@ -90,7 +91,7 @@ async fn connection(stream: TcpStream, router: Router) {
     }
 }
 
-/// Ends the oldest connections if there are as many as may be.
+/// Closes the oldest connections if the limit is reached.
 fn make_room(oldest_first: &mut VecDeque<AbortHandle>) {
     oldest_first.retain(|connection| !connection.is_finished());
     while oldest_first.len() >= MAX_CONNECTIONS {

@@ -1,10 +1,10 @@
-//! Who leads runs the controllers. Several managers may run; one leads.
+//! Runs the controllers while this manager is the leader. Several managers may run; one leads.
 //!
-//! Whoever can't reach the lock stops before it runs out: leading ends two thirds of its time after the last renewal began, on
-//! this machine's own clock, and controllers have the rest to end.
+//! A leader that can't reach the lease stops before the lease expires: it steps down after two thirds of the lease's duration,
+//! counted from the start of the last renewal on its own clock. The controllers have the rest to stop.
 //!
-//! Caveat: the lock says who should lead, not who does: for a moment an old leader may still write. What must not be written by
-//! two (the chain) is written with the version that it was read at.
+//! Caveat: the lease says who should lead, not who does: for a moment an old leader may still write. Objects that must not be
+//! written by two (the chain) are written with the version that was read.
 
 mod held;
 
@@ -24,13 +24,13 @@ use held::Held;
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
 
-/// How long controllers may take to end, at most.
+/// Maximum time for controllers to stop.
 const STOP: Duration = Duration::from_secs(5);
 
-/// Until the lock is asked for again, if there was no answer.
+/// Pause before the lease is requested again, if there was no answer.
 const UNREACHED: Duration = Duration::from_secs(1);
 
-/// What the lock needs.
+/// Permissions for the lease.
 pub const RULES: &[Rule] = &[
     Rule {
         scope: Scope::Namespace,
@@ -48,10 +48,10 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// Waits for the lock, leads while it is held, and waits again, until the process stops. Gives the lock back at the end.
+/// Waits for the lease, leads while it is held, and waits again, until the process stops. Releases the lease at the end.
 ///
 /// # Errors
-/// The lock can't be used, or a controller failed.
+/// The lease can't be used, or a controller failed.
 pub async fn run(context: Context) -> Result<(), Error> {
     let time = Duration::from_secs(context.args.lease_seconds);
     let (renewed, seen) = watch::channel(None);
@@ -79,8 +79,8 @@ pub async fn run(context: Context) -> Result<(), Error> {
     outcome.and(released.map(drop).map_err(Error::from))
 }
 
-/// The lock, once the API server has told of it. Who would end because there is no answer would be started again to no avail, later
-/// and later. `None`: the process stops.
+/// The lease, once the API server has answered. An unreachable API server is waited for: if the process exited, it would only be
+/// restarted with growing pauses. `None`: the process stops.
 async fn reach_lease(
     context: &Context,
     renewed: watch::Sender<Option<Instant>>,
@@ -90,7 +90,7 @@ async fn reach_lease(
             Ok(lock) => return Ok(Some(lock)),
             Err(error) => error,
         };
-        // What the API server says itself, of permissions for instance, does not pass.
+        // An answer of the API server, for example about permissions, is permanent.
         if matches!(&error, Error::Lease(LeaseManagerError::KubeError(kube::Error::Api(_)))) {
             return Err(error);
         }
@@ -107,7 +107,7 @@ async fn build_lease_manager(
     renewed: watch::Sender<Option<Instant>>,
 ) -> Result<LeaseManager, Error> {
     let args = &context.args;
-    // Renewed this long before its end: a renewal that fails is tried again in time.
+    // The lease is renewed this long before its end, so that a failed renewal is retried in time.
     let grace = args.lease_seconds - (args.lease_seconds / 5).max(1);
     let client = held::witnessed(&context.urgent, &args.pod_name, renewed);
     let builder = LeaseManagerBuilder::new(client, LOCK)
@@ -119,7 +119,7 @@ async fn build_lease_manager(
     Ok(builder.build().await?)
 }
 
-/// Runs every controller until one fails, the lock is lost, or the process stops.
+/// Runs every controller until one fails, the lease is lost, or the process stops.
 async fn run_controllers(context: &Context, lock: &mut Held, to_end: Duration) -> Result<(), Error> {
     let stop = context.stop.child_token();
     let context = context.until(stop.clone());
@@ -144,7 +144,7 @@ async fn run_controllers(context: &Context, lock: &mut Held, to_end: Duration) -
     });
     match ended.await {
         Ok(ended) => first.and(ended),
-        // Whoever waits for the lock should not wait for them.
+        // The next leader should not have to wait for them.
         Err(_) => {
             tracing::warn!(
                 controllers = controllers.len(),

@@ -1,5 +1,5 @@
-//! What the manager may do in a cluster. Each part says beside its code what it needs ([`Rule`]); `make rbac` writes them to
-//! `deploy/rbac`, a test compares. What an installation may do without has roles of its own ([`Part`]).
+//! The manager's permissions in a cluster. Each part lists its own beside its code ([`Rule`]); `make rbac` writes them to
+//! `deploy/rbac`, and a test compares. Permissions that an installation may omit have roles of their own ([`Part`]).
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Rule, Scope};
 
-/// Roles of one name, and the file that has them.
+/// Roles of one name, and the file with them.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Of the file in `deploy/rbac`.
+    /// Name of the file in `deploy/rbac`.
     pub file: &'static str,
-    /// Of roles and bindings.
+    /// Name of the roles and bindings.
     pub name: &'static str,
     pub rules: &'static [&'static [&'static [Rule]]],
 }
 
-/// All of them. The first has the account, too.
+/// All parts. The first includes the service account.
 pub const PARTS: &[Part] = &[
     Part {
         file: "manager.yaml",
@@ -47,9 +47,9 @@ fn flat(rules: &'static [&'static [&'static [Rule]]]) -> impl Iterator<Item = &'
     rules.iter().flat_map(|part| part.iter()).flat_map(|rules| rules.iter())
 }
 
-/// The Role or ClusterRole's rules, merged and sorted.
+/// The rules of the part's Role or ClusterRole, merged and sorted.
 fn policy(part: &Part, scope: Scope) -> Vec<Value> {
-    // By group, resource and names: the verbs.
+    // The verbs by group, resource and names.
     let mut merged: BTreeMap<(&str, &str, &[&str]), std::collections::BTreeSet<&str>> = BTreeMap::new();
     for rule in flat(part.rules).filter(|rule| rule.scope == scope) {
         for resource in rule.resources {
@@ -73,10 +73,10 @@ const ACCOUNT: &str = "ctrlmesh-manager";
 /// The namespace that the manager is installed in.
 const NAMESPACE: &str = "ctrlmesh";
 
-/// Roles, that they are the manager's, and with the first of them its account.
+/// The part's roles and bindings; for the first part also the account.
 ///
 /// # Errors
-/// They can't be printed; none of ours does that.
+/// They can't be serialized, which happens to none of ours.
 pub fn yaml(part: &Part) -> Result<String, serde_saphyr::ser::Error> {
     let group = "rbac.authorization.k8s.io";
     let subjects = json!([{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE }]);
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deploy_rbac_is_what_the_code_says() {
+    fn deploy_rbac_matches_rules_of_code() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac");
         for part in PARTS {
             let committed = std::fs::read_to_string(format!("{folder}/{}", part.file)).unwrap();
@@ -143,11 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn no_role_has_a_wildcard() {
+    fn roles_have_no_wildcard() {
         for rule in PARTS.iter().flat_map(|part| flat(part.rules)) {
             let words = rule.verbs.iter().chain(rule.resources).chain([&rule.group]);
             assert!(!words.into_iter().any(|word| word.contains('*')), "{rule:?}");
-            // RBAC does not look at names of what is created.
+            // RBAC ignores names in rules for `create`.
             assert!(rule.names.is_empty() || !rule.verbs.contains(&"create"), "{rule:?}");
         }
     }

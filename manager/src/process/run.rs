@@ -1,7 +1,8 @@
-//! The order in which the manager starts and stops, and who owns its tasks.
+//! The order in which the manager starts and stops, and the owner of its tasks.
 //!
-//! Flow of the end: it is no longer ready, and its controllers end at once; webhooks are answered for a while more, because API
-//! servers call whom they knew a moment ago. On new connections: those that are there would keep API servers away from its successor.
+//! Flow of shutdown: the manager is no longer ready, and its controllers stop at once. Webhooks are served a while longer, because
+//! API servers call replicas that they knew a moment ago. Only new connections are served then: existing ones are closed, because
+//! they would keep API servers away from another replica.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::process::{admin, leader};
 use crate::webhook;
 
-/// Logs go to standard error, as the flags say.
+/// Logs to standard error, by the flags.
 ///
 /// # Errors
 /// [`Error::Log`].
@@ -40,12 +41,12 @@ pub fn log_to_stderr(args: &Args) -> Result<(), Error> {
 /// Runs the manager until it is asked to stop, or one of its parts fails.
 ///
 /// # Errors
-/// Why it can't start, or which part failed.
+/// The manager can't start, or a part failed.
 pub async fn run(args: Args) -> Result<(), Error> {
-    // Only fails if there is a provider already; then that one is used.
+    // Fails only if there is a provider already; then that one is used.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut config = Config::infer().await.map_err(Error::Config)?;
-    // Retries are requests, too: they are counted where the rate is.
+    // Retries are requests, too, so they are made where the rate is limited.
     config.default_retry = false;
     let client = Client::try_from(config)?;
     let context = Context::new(&client, args, Arc::new(Metrics::default()), CancellationToken::new());
@@ -60,7 +61,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     run_until(&context, asked).await
 }
 
-/// `asked` ends each time that somebody wants the manager to stop.
+/// `asked` resolves each time that somebody asks the manager to stop.
 async fn run_until(context: &Context, mut asked: impl AsyncFnMut()) -> Result<(), Error> {
     let (args, readiness) = (&context.args, Readiness::default());
     let health = admin::bind("--health-probe-bind-address", args.health_probe_bind_address).await?;
@@ -68,7 +69,7 @@ async fn run_until(context: &Context, mut asked: impl AsyncFnMut()) -> Result<()
     let webhooks = (args.webhook_bind_address, args.webhook_port).into();
     let webhooks = admin::bind("--webhook-port (WEBHOOK_PORT)", webhooks).await?;
 
-    // What others ask for ends after what the manager does by itself.
+    // Servers stop after the manager's own work.
     let serving = context.until(CancellationToken::new());
     let mut parts: JoinSet<Result<(), Error>> = JoinSet::new();
     let (until, told) = (serving.stop.clone(), readiness.clone());
@@ -140,7 +141,7 @@ mod tests {
         server
     }
 
-    /// Status of a probe.
+    /// The HTTP status of the readiness probe.
     async fn ready(health: SocketAddr) -> u16 {
         let answer = reqwest::get(format!("http://{health}/readyz")).await;
         answer.map_or(0, |answer| answer.status().as_u16())

@@ -1,10 +1,11 @@
-//! Memory for bodies of reviews: what has arrived is counted, not what is announced.
+//! Limits the memory for bodies of reviews. Bytes that have arrived count, not those that are announced.
 //!
-//! Guarantees: all bodies together stay below a bound, those of one source below half of it. At the bound a new body takes the place of one
-//! that is not being decided yet, of the source that has the most of these: first one that has not arrived, then the newest that waits for its
-//! turn. So a source that holds places with announced bodies, or sends reviews faster than they are decided, loses them, and an API server
-//! does not. A body that is being decided keeps its place until it is answered. While others wait, a body that has taken longer than [`SLOW`] to
-//! arrive is given up, so that nobody holds the bound by sending slowly.
+//! Guarantees: all bodies together stay below a limit, those of one source below half of it. At the limit, a new body replaces one
+//! that is not being decided yet, from the source with the most of these: first one that has not arrived, then the one that has
+//! waited for its decision for the shortest time. So a source that holds places with announced bodies, or sends reviews faster than
+//! they are decided, loses them, and an API server does not. A body that is being decided keeps its place until it is answered.
+//! While others wait, a body that has taken longer than [`SLOW`] to arrive is given up, so that slow senders cannot hold the
+//! memory.
 //!
 //! Caveat: a body that is given up is no longer counted, and its memory is freed when its task runs next.
 
@@ -23,13 +24,14 @@ use tokio_util::sync::CancellationToken;
 use super::connections::Source;
 use shares::Shares;
 
-/// API servers send a body in one go.
+/// Time within which a body should arrive. API servers send a body in one go.
 const SLOW: Duration = Duration::from_millis(500);
-/// What a request costs before its body arrives.
+/// Bytes that a request counts before its body arrives.
 const HEAD: usize = 16 << 10;
-/// Reviews that are decided at the same time. An object that was read takes several times the size of its body, so these are bounded apart.
+/// Maximum reviews that are decided at a time. A parsed object takes several times the size of its body, so these are limited
+/// separately.
 const DECISIONS: usize = 128;
-/// The same of one source, so that the reviews of two can't keep a third waiting.
+/// Maximum for one source, so that the reviews of two sources can't block a third.
 const DECISIONS_OF_SOURCE: usize = 32;
 
 #[derive(Debug)]
@@ -44,7 +46,7 @@ pub(super) struct Bodies {
 struct State {
     next: u64,
     used: usize,
-    /// Identities rise with time.
+    /// Ids increase with time.
     by_id: BTreeMap<u64, Body>,
     shares: Shares,
 }
@@ -81,7 +83,7 @@ impl State {
         }
     }
 
-    /// The oldest body that is slow to arrive, apart from one's own.
+    /// The oldest body, other than `id`, that is slow to arrive.
     fn slow(&self, id: u64, may_go: impl Fn(&Body) -> bool) -> Option<u64> {
         let others = self.by_id.iter().filter(|(other, _)| **other != id);
         let mut arriving = others.filter(|(_, body)| !body.is_complete);
@@ -108,8 +110,8 @@ impl Bodies {
         state.shares.bytes_of(source) + bytes > self.most / 2
     }
 
-    /// For a request whose head has arrived. `None`: all places are taken by bodies that are being decided, or by as many of this source
-    /// as of any other.
+    /// Reserves a place for a request whose head has arrived. `None`: all places are taken by bodies that are being decided, or by
+    /// as many of this source as of any other.
     pub(super) fn begin(&self, source: Source) -> Option<Place<'_>> {
         let mut state = self.state();
         loop {
@@ -142,7 +144,7 @@ impl Bodies {
     }
 }
 
-/// What one body takes.
+/// The memory that one body takes.
 #[derive(Debug)]
 pub(super) struct Place<'b> {
     bodies: &'b Bodies,
@@ -152,7 +154,7 @@ pub(super) struct Place<'b> {
     decisions: Arc<Semaphore>,
 }
 
-/// A review may be decided.
+/// A permit to decide a review.
 #[derive(Debug)]
 pub(super) struct DecisionPermit {
     _of_source: OwnedSemaphorePermit,
@@ -160,22 +162,22 @@ pub(super) struct DecisionPermit {
 }
 
 impl Place<'_> {
-    /// Waits until this body must make room for others.
+    /// Waits until this body must give its place to others.
     pub(super) async fn given_up(&self) {
         self.given_up.cancelled().await;
     }
 
-    /// So many bytes more have arrived. Waits until there is room for them.
+    /// Counts bytes that have arrived. Waits until there is room for them.
     pub(super) async fn take(&self, bytes: usize) {
         loop {
             let freed = self.bodies.freed.notified();
             let mut freed = std::pin::pin!(freed);
-            // From here on it is told, also of what happens before it waits.
+            // From here on notifications are not missed, even before the first poll.
             freed.as_mut().enable();
             if self.try_take(bytes) {
                 return;
             }
-            // Others become slow while nothing is freed.
+            // Other bodies may become slow although nothing is freed.
             let _ = tokio::time::timeout(SLOW, freed).await;
         }
     }
@@ -191,7 +193,7 @@ impl Place<'_> {
                 break;
             }
             let slow = state.slow(self.id, |body| !is_over_half || body.source == self.source);
-            // Without an attack there is room soon: bodies of an API server wait for each other.
+            // Without an attack there is room soon: bodies of one API server wait for each other.
             let crowd = || state.shares.first_to_go_of_larger(self.source);
             let Some(given_up) = slow.or_else(|| if is_over_half { None } else { crowd() }) else {
                 return false;
@@ -206,7 +208,7 @@ impl Place<'_> {
         true
     }
 
-    /// The body is all there, and waits for its turn.
+    /// Marks the body as complete. It waits for its decision then.
     pub(super) fn complete(&self) {
         let mut state = self.bodies.state();
         let Some(body) = state.by_id.get_mut(&self.id) else {
@@ -216,8 +218,8 @@ impl Place<'_> {
         state.shares.of_mut(self.source).complete(self.id);
     }
 
-    /// Waits for its turn: in the order of arrival, first within its source. From then on it keeps its place. `None`: it must make room for
-    /// others, or the server ends.
+    /// Waits for a permit to decide: in the order of arrival, first within its source. The body keeps its place then. `None`: it
+    /// must give its place to others, or the server stops.
     pub(super) async fn decide(&self) -> Option<DecisionPermit> {
         tokio::select! {
             permit = self.turn() => permit.filter(|_| self.is_settled()),
@@ -225,7 +227,7 @@ impl Place<'_> {
         }
     }
 
-    /// Keeps its place, unless it is given up already.
+    /// Makes the body keep its place. Returns false if it was given up before.
     fn is_settled(&self) -> bool {
         let mut state = self.bodies.state();
         let is_there = state.by_id.contains_key(&self.id);

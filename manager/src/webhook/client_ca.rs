@@ -1,5 +1,6 @@
 //! Client authentication of the webhooks: a client certificate by a CA in `--webhook-client-ca-file`, with a common name in
-//! `--webhook-client-name` if any is given. Without that file, any client is answered, and refusals leave out names of other objects.
+//! `--webhook-client-name` if any is given. Without that file, any client is answered, and refusals leave out names of other
+//! objects.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,12 +20,12 @@ use crate::certificates::ca::subject_common_name;
 use crate::cluster::{Context, Error};
 
 const FLAG: &str = "--webhook-client-ca-file (CTRLMESH_WEBHOOK_CLIENT_CA_FILE)";
-/// How often the file is read again: authorities are replaced while the manager runs.
+/// How often the file is read again. CAs are replaced while the manager runs.
 const EVERY: Duration = Duration::from_secs(10);
-/// A bundle is a few kilobytes.
+/// Maximum size of the file; a bundle has a few kilobytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What handshakes are made with, and which certificates of clients are good.
+/// The TLS configuration of new handshakes, and the names that clients must have.
 pub(super) struct Tls {
     config: ArcSwap<ServerConfig>,
     names: Vec<String>,
@@ -32,7 +33,7 @@ pub(super) struct Tls {
 
 impl Tls {
     /// # Errors
-    /// The file is given and can't be used: nobody would be asked for a certificate.
+    /// The file is given and can't be used, so no client could be authenticated.
     pub(super) async fn new(args: &Args, served: &Arc<Served>) -> Result<Arc<Self>, Error> {
         let clients = match &args.webhook_client_ca_file {
             Some(path) => Some(verifier(&read(path).await?)?),
@@ -48,13 +49,13 @@ impl Tls {
         self.config.load_full()
     }
 
-    /// Whether a client that has made a handshake may ask.
+    /// Whether a client may send requests after its handshake.
     pub(super) fn admits(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
         let name = || subject_common_name(chain?.first()?);
         self.names.is_empty() || name().is_some_and(|name| self.names.contains(&name))
     }
 
-    /// Reads the file again and again, until the manager stops. The last good authorities stay in force.
+    /// Reads the file periodically until the manager stops. If it becomes invalid, the last good CAs stay in force.
     pub(super) async fn follow(self: Arc<Self>, served: Arc<Served>, context: Context) {
         let Some(path) = &context.args.webhook_client_ca_file else {
             return;
@@ -72,7 +73,8 @@ impl Tls {
         }
     }
 
-    /// `last` is what was read last. Sessions of clients with other authorities are not resumed: a configuration has sessions of its own.
+    /// `last`: the content that was read last. Sessions of clients with other CAs are not resumed, because each configuration has
+    /// sessions of its own.
     pub(super) async fn read_again(
         &self,
         path: &Path,

@@ -1,15 +1,15 @@
-//! Connections of the webhook server, and which of them gives its place to a new one.
+//! Connections of the webhook server, and which of them is closed for a new one.
 //!
-//! Guarantees: whoever opens connections and keeps them idle takes no place from an API server. At the bound, the one that goes is idle, in
-//! this order:
+//! Guarantees: a client that opens connections and keeps them idle takes no place from an API server. At the limit, an idle
+//! connection is closed, in this order:
 //!
 //! 1. connections that are older than a handshake may take, and had no review answered;
 //! 2. connections that had one answered;
 //! 3. young connections, which an API server may be about to use.
 //!
-//! Young connections go before used ones when they crowd: many of one source, or of all. So new connections neither drive out those
-//! of API servers nor become the only ones that stay. Within a group, the source that has the most of it loses its oldest, or the one
-//! that it used least recently. A source has a bound of its own, within which it takes places from itself alone.
+//! Young connections are closed before used ones when there are many of one source, or in all. So new connections neither displace
+//! those of API servers nor become the only ones that stay. Within a group, the source with the most connections loses its oldest
+//! or least recently used one. A source has a limit of its own; at this limit only its own connections are closed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,16 +21,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// An API server opens one for each webhook; the rest is reserve.
+/// Maximum connections. An API server opens one for each webhook; the rest is reserve.
 pub(super) const MAX_CONNECTIONS: usize = 512;
-/// Of one source. Several API servers may have one address, behind a proxy (konnectivity) or a NAT.
+/// Maximum connections of one source. Several API servers may have one address, behind a proxy (konnectivity) or a NAT.
 pub(super) const MAX_OF_SOURCE: usize = 128;
 
-/// Young connections of one source that are no crowd: an API server opens one for each webhook at its start, and several may have one
-/// address.
+/// Number of young connections that one source may have before they count as a crowd. An API server opens one for each webhook at
+/// its start, and several may have one address.
 const YOUNG_OF_SOURCE: usize = 16;
 
-/// Whom a connection comes from: an IPv4 address, or a network of IPv6, in which one host has as many addresses as it likes.
+/// The source of a connection: an IPv4 address, or an IPv6 network, because one host can use any address of its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Source(IpAddr);
 
@@ -44,7 +44,7 @@ impl Source {
     }
 }
 
-/// The connections that are open, of all sources.
+/// The open connections of all sources.
 #[derive(Debug)]
 pub(super) struct Connections {
     most: usize,
@@ -67,7 +67,7 @@ struct Entry {
     reviews: usize,
     /// A review was answered.
     is_used: bool,
-    /// When it came, or was used last.
+    /// Time of its accept or last use.
     since: Instant,
     gives_way: CancellationToken,
 }
@@ -86,7 +86,7 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection. `None`: there is none, and nobody who could give way.
+    /// A place for a new connection. `None`: there is none, and no idle connection can be closed.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Arc<Peer>> {
         let source = Source::of(address);
         let mut open = self.open();
@@ -117,7 +117,7 @@ impl Connections {
     }
 }
 
-/// In the order in which they give way, unless young ones crowd.
+/// In the order in which they are closed, unless young ones are a crowd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     Stale,
@@ -145,7 +145,7 @@ struct Idle {
 }
 
 impl Open {
-    /// Takes the place of an idle one. `None`: there is none.
+    /// Closes an idle connection for a new one. `None`: there is none.
     fn evict(&mut self, young: Duration, may_go: impl Fn(&Entry) -> bool) -> Option<()> {
         let may_go: Vec<(&u64, &Entry)> = self.by_id.iter().filter(|(_, entry)| may_go(entry)).collect();
         let mut idle: BTreeMap<Group, BTreeMap<Source, Idle>> = BTreeMap::new();
@@ -178,7 +178,7 @@ impl Open {
     }
 }
 
-/// One connection, as its requests know it.
+/// A connection, as its requests see it.
 #[derive(Debug)]
 pub(super) struct Peer {
     id: u64,
@@ -207,7 +207,7 @@ impl Peer {
         self.has_asked.load(Ordering::Relaxed)
     }
 
-    /// A review was read. The connection keeps its place until the answer is made.
+    /// A review was read. The connection keeps its place until the response is ready.
     pub(super) fn reviewing(self: Arc<Self>) -> Reviewing {
         if let Some(entry) = self.connections.open().by_id.get_mut(&self.id) {
             entry.reviews += 1;
@@ -270,7 +270,7 @@ mod tests {
             peers.push(all.admit(address(last)).unwrap());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        // The first was used, the second is busy: the third goes, though it is the youngest.
+        // The first was used and the second is busy, so the third goes, although it is the youngest.
         answers_a_review(&peers[0]);
         let busy = Arc::clone(&peers[1]).reviewing();
         tokio::time::advance(YOUNG).await;
@@ -282,7 +282,7 @@ mod tests {
         drop(busy);
     }
 
-    /// Whoever sends reviews of its own makes its connections used.
+    /// A client that sends reviews of its own makes its connections used.
     #[tokio::test(start_paused = true)]
     async fn young_connection_stays_while_there_are_older_idle_ones() {
         let all = connections(8, 8);
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(evicted(&crowd).into_iter().filter(|it| *it).count(), 1000 - 62);
     }
 
-    /// One each, so that none is a crowd of its own.
+    /// One connection for each source, so that none is a crowd of its own.
     #[tokio::test(start_paused = true)]
     async fn young_connections_of_many_sources_leave_half_to_used_ones() {
         let all = connections(64, 64);

@@ -1,6 +1,6 @@
-//! Pods that ask for a sidecar. What becomes of them, [`ctrlmesh_manager_inject`] says; here it is read what must be known for that.
+//! Handles pods that request a sidecar: reads the facts that [`ctrlmesh_manager_inject`] needs for its decision.
 //!
-//! Fails closed: a pod that asks for a sidecar and can't have one is not made. Whoever makes pods tries again.
+//! Fails closed: a pod that requests a sidecar and can't have one is not created. Controllers retry creating pods.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -25,15 +25,15 @@ use crate::controllers::distribution;
 
 type Request = AdmissionRequest<DynamicObject>;
 
-/// For everything. API servers wait for ten seconds (`deploy/webhook/mutating.yaml`).
+/// Time for all reads of a review. API servers wait for ten seconds (`deploy/webhook/mutating.yaml`).
 const DEADLINE: Duration = Duration::from_secs(8);
-/// Rules of a kind in a namespace that are read. A list without a bound could take all memory.
+/// Maximum rules of a kind that are read from a namespace. A list without a limit could take all memory.
 const MAX_RULES: u32 = 5000;
-/// From this release on, every kubelet that may be there restarts init containers that ask for it: those of 1.29 were the first that
-/// do so unasked, and kubelets may be three releases behind.
+/// From this release on, every kubelet of a supported cluster restarts init containers with `restartPolicy: Always`: those of 1.29
+/// were the first that do so by default, and kubelets may be three releases behind.
 const NATIVE_SINCE: (u32, u32) = (1, 32);
 
-/// Said of a pod with redirected traffic where nobody knows the API server's addresses.
+/// Warning for a pod with redirected traffic when the API server's addresses are not known.
 const ONE_ADDRESS: &str = "the Service kubernetes of namespace default does not exist, or ctrlmesh-manager may not list it: of what this pod \
      sends to the API server, only that to KUBERNETES_SERVICE_HOST is redirected. Where the Service has an IPv4 and an IPv6 address, the other \
      one leads past the sidecar";
@@ -79,7 +79,7 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     }
 }
 
-/// The pod that is made, if it asks for a sidecar.
+/// The pod, if the request creates one that requests a sidecar.
 fn pod_to_inject(request: &Request) -> Option<Value> {
     let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
     let object = request.object.as_ref()?;
@@ -90,7 +90,7 @@ fn pod_to_inject(request: &Request) -> Option<Value> {
     is_asked_for(&pod).then_some(pod)
 }
 
-/// Whoever is not known to be an API server is not told what lies in a namespace: that is in the log.
+/// Clients that have not proved to be API servers do not learn what is in a namespace. The log has it.
 fn refusal_text(reviewer: &Reviewer, namespace: &str, refusal: &Refusal) -> String {
     if reviewer.knows_clients() {
         return refusal.to_string();
@@ -119,7 +119,7 @@ fn deny_with(response: AdmissionResponse, code: u16, reason: &str, message: Stri
     response
 }
 
-/// All that decides about the pod. The pod waits for the answers, so nothing here waits for its turn.
+/// Reads everything that the decision on the pod depends on. The pod waits for this, so it uses the client for urgent requests.
 async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Known, Problem> {
     let context = &reviewer.context;
     let (client, own) = (&context.urgent, &context.args.namespace);
@@ -171,7 +171,7 @@ async fn has_native_sidecars(reviewer: &Reviewer) -> Result<bool, Problem> {
     }
 }
 
-/// Of the API server's Service; empty: they are not asked for, or nobody may know them, which is said to the pod.
+/// Addresses of the API server's Service. Empty: they are not needed, or the manager may not read them, of which the pod is warned.
 async fn service_addresses(client: &Client, is_asked_for: bool) -> Result<Vec<IpAddr>, Problem> {
     if !is_asked_for {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Labels at admission. Which, [`ctrlmesh_manager_planner::labels::rules`] says; objects that were not seen here are found by the back-fill.
+//! Sets labels at admission, by [`ctrlmesh_manager_planner::labels::rules`]. The back-fill labels objects that were missed here.
 
 use ctrlmesh_manager_planner::labels::rules::OWN_GROUP;
 use ctrlmesh_manager_planner::labels::{Changes, patch_for_namespace, patch_for_object};
@@ -11,7 +11,7 @@ use super::Reviewer;
 
 type Request = AdmissionRequest<PartialObjectMeta>;
 
-/// Those of a namespace.
+/// Labels of a namespace.
 pub(super) fn namespace(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let Some(object) = written(request) else {
         return request.into();
@@ -19,7 +19,7 @@ pub(super) fn namespace(reviewer: &Reviewer, request: &Request) -> AdmissionResp
     patched(request, object, patch_for_namespace(object, &reviewer.keys))
 }
 
-/// Those of an object in a namespace. If nothing is known of the namespace, the object is let through as it is.
+/// Labels of an object in a namespace. If the namespace is not known, the object is admitted unchanged.
 pub(super) async fn resource(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let name = request.namespace.as_deref().unwrap_or_default();
     let Some(object) = written(request).filter(|_| !name.is_empty() && request.kind.group != OWN_GROUP) else {
@@ -30,7 +30,7 @@ pub(super) async fn resource(reviewer: &Reviewer, request: &Request) -> Admissio
     patched(request, object, changes)
 }
 
-/// What is created or updated. What is being deleted is left alone.
+/// The object that is created or updated. Objects that are being deleted are not labelled.
 fn written(request: &Request) -> Option<&ObjectMeta> {
     let is_written = matches!(request.operation, Operation::Create | Operation::Update);
     let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();

@@ -1,4 +1,4 @@
-//! What every replica knows of namespaces: names and labels, by a watch; one that is not known yet is asked for.
+//! A cache of namespaces in every replica: names and labels, by a watch. Namespaces that the watch has not seen yet are requested.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use kube::{Api, Client, ResourceExt as _};
 use super::warning_rate::WarningRate;
 use crate::cluster::{Context, error_text};
 
-/// For an answer about one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and objects without labels are found later.
+/// Timeout for one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and the back-fill finds objects
+/// without labels later.
 const ASK: Duration = Duration::from_secs(1);
 
 type Known = PartialObjectMeta<Namespace>;
@@ -26,12 +27,12 @@ type Known = PartialObjectMeta<Namespace>;
 pub(crate) struct Namespaces {
     client: Client,
     known: Store<Known>,
-    /// Whoever reaches the port can ask about namespaces that are not there.
+    /// Limits warnings, because any client can ask about namespaces that do not exist.
     unread: WarningRate,
 }
 
 impl Namespaces {
-    /// Empty, and what [`follow`] fills it with.
+    /// An empty cache, and the writer with which [`follow`] fills it.
     pub(crate) fn new(client: Client) -> (Self, Writer<Known>) {
         let (known, writer) = store();
         let namespaces = Self {
@@ -42,13 +43,13 @@ impl Namespaces {
         (namespaces, writer)
     }
 
-    /// `None`: there is none, or nobody says so in time.
+    /// `None`: the namespace does not exist, or there was no answer in time.
     pub(crate) async fn get(&self, name: &str) -> Option<ObjectMeta> {
         if let Some(known) = self.known.get(&ObjectRef::new(name)) {
             return Some(known.metadata.clone());
         }
         let api: Api<Namespace> = Api::all(self.client.clone());
-        // A list, which the watch needs anyway: one permission less.
+        // Uses a list, for which the watch needs the permission anyway.
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
         match tokio::time::timeout(ASK, api.list_metadata(&named)).await {
             Ok(Ok(found)) => found.items.into_iter().next().map(|found| found.metadata),
@@ -76,7 +77,7 @@ impl Namespaces {
         }
     }
 
-    /// Names of those whose objects are divided among shards; at most so many.
+    /// Names of managed namespaces, `most` at most.
     pub(crate) fn managed(&self, keys: &LabelKeys, most: usize) -> Vec<String> {
         let known = self.known.state();
         let managed = known.iter().filter(|namespace| is_managed(&namespace.metadata, keys));
@@ -87,7 +88,7 @@ impl Namespaces {
     }
 }
 
-/// Keeps the store true until it shall stop.
+/// Keeps the cache up to date until the manager stops.
 pub(crate) async fn follow(writer: Writer<Known>, context: Context) {
     let api: Api<Known> = Api::all(context.client.clone());
     let events = watcher(api, watcher::Config::default())

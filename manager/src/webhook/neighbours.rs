@@ -1,5 +1,5 @@
-//! Warnings about a shard that shares objects with another one, leaves some to nobody, or names no lock beside others. Never a reason to
-//! refuse: shards are applied one after the other.
+//! Warns of a shard that shares objects with another one, leaves some to nobody, or names no lock beside others. These are never a
+//! reason to refuse, because shards are applied one after the other.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use kube::core::DynamicObject;
 use super::Reviewer;
 use crate::cluster::error_text;
 
-/// For everything. A warning is worth no more waiting.
+/// Time for everything. A warning is not worth a longer wait.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// ShardingConfigs of a namespace that are looked at.
+/// Maximum ShardingConfigs of a namespace that are compared.
 const MAX_CONFIGS: u32 = 500;
-/// Namespaces that are looked at, so that the answer is there in time. The object's conditions know all.
+/// Maximum namespaces that are compared, so that the response is in time. The object's conditions cover all.
 const MAX_NAMESPACES: usize = 200;
-/// API servers cut what is longer than 4 KiB in all.
+/// Maximum warnings. API servers truncate more than 4 KiB in all.
 const MAX_WARNINGS: usize = 8;
 
-/// For whoever may ask without being known: the names of other shards and of namespaces are in the object's condition.
+/// For clients that have not proved to be API servers: names of other shards and of namespaces are only in the object's condition.
 const OVERLAPS: &str = "some objects are in several shards of this controller, or in none; the condition Overlapping says which, once this is \
      stored";
 
-/// Why no other shards are known.
+/// Why the other shards are not known.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-/// Empty if there is nothing to warn of, or nobody knows in time.
+/// Empty if there is nothing to warn of, or the answer took too long.
 pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec<String> {
     let end = Instant::now() + DEADLINE;
     let found = timeout_at(end, find(reviewer, config, end)).await;
@@ -73,7 +73,7 @@ async fn find(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Resu
     overlaps(reviewer, config, neighbours, end).await
 }
 
-/// About a shard that names no lock.
+/// Warnings about a shard without a lock.
 fn without_lock(config: &ShardingConfig, neighbours: &[ShardingConfig], names_shards: bool) -> Vec<String> {
     let beside = unlocked_beside(config, neighbours);
     if beside.is_empty() {
@@ -83,7 +83,7 @@ fn without_lock(config: &ShardingConfig, neighbours: &[ShardingConfig], names_sh
     vec![format!("{}: {}", warning.path, warning.problem)]
 }
 
-/// About objects that are in several shards of the controller, or in none.
+/// Warnings about objects that are in several shards of the controller, or in none.
 async fn overlaps(
     reviewer: &Reviewer,
     config: ShardingConfig,
@@ -94,13 +94,13 @@ async fn overlaps(
     let mut configs = neighbours;
     configs.retain(|stored| lock(stored) == lock(&config));
     if configs.is_empty() {
-        // The first shard of a controller leaves most to nobody.
+        // The first shard of a controller necessarily leaves objects to nobody.
         return Ok(Vec::new());
     }
     configs.push(config);
     let namespaces = reviewer.namespaces.managed(&reviewer.keys, MAX_NAMESPACES + 1);
     let keys = reviewer.keys.clone();
-    // One at a time: it takes a whole processor. Kept by the search, which may outlast this review.
+    // One search at a time, because each takes a whole processor. The search keeps the permit, because it may outlast this review.
     let turn = reviewer.searches.clone().acquire_owned().await?;
     let names_shards = reviewer.knows_clients();
     let search = move || {
@@ -141,7 +141,7 @@ mod tests {
     use ctrlmesh_manager_planner::overlap::OverlapKind;
 
     #[test]
-    fn a_search_that_did_not_see_everything_says_so() {
+    fn incomplete_search_says_so() {
         let found = [Overlap {
             shards: vec!["one".to_owned(), "two".to_owned()],
             kind: OverlapKind::Shared,

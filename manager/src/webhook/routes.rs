@@ -1,5 +1,5 @@
-//! Paths, bodies and the envelope of a review. What is decided is left to [`super::validating`],
-//! [`super::labelling`] and [`super::injection`].
+//! Paths, bodies and the envelope of a review. Decisions are made in [`super::validating`], [`super::labelling`] and
+//! [`super::injection`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::connections::Peer;
 use super::{Reviewer, injection, labelling, validating};
 use crate::metrics::webhook::{Outcome, Webhook};
 
-/// An API server takes objects of up to 3 MiB; an update's review has two of them.
+/// An API server accepts objects of up to 3 MiB; an update's review has two of them.
 const MAX_BODY: usize = 7 << 20;
 /// KusionStack's path, and ours for the other kinds.
 pub const VALIDATE: [&str; 3] = [
@@ -34,10 +34,10 @@ pub const VALIDATE: [&str; 3] = [
     "/validate-ctrlmesh-faultinjection",
 ];
 pub const MUTATE_NAMESPACE: &str = "/mutate-namespace";
-/// Labels of everything else.
+/// Path for labels of all other objects.
 pub const MUTATE_RESOURCE: &str = "/mutate-resource";
 
-/// Sidecars of pods; KusionStack's path.
+/// Path for sidecars of pods; KusionStack's.
 pub const MUTATE_POD: &str = "/mutate-pod";
 
 /// The connection that a request came on.
@@ -75,7 +75,8 @@ async fn pod(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, reque
     review(&reviewer, Webhook::Pod, peer, request, decide).await
 }
 
-/// Opens the envelope, has it decided, and closes it. What is no review gets a status that is no 200, and so the failure policy.
+/// Parses a review, has it decided, and returns the response. Other bodies get an error status, so that the API server applies the
+/// failure policy.
 async fn review<K: Resource + DeserializeOwned>(
     reviewer: &Reviewer,
     webhook: Webhook,
@@ -104,7 +105,7 @@ async fn review<K: Resource + DeserializeOwned>(
         Err(problem) => return none(problem),
     };
     drop(bytes);
-    // Only a review keeps the connection's place: other bodies cost their sender nothing.
+    // Only a review protects the connection: other bodies cost their sender nothing.
     let _reviewing = peer.reviewing();
     let response = decide(&request).await;
     count(match (response.allowed, &response.patch) {
@@ -115,13 +116,13 @@ async fn review<K: Resource + DeserializeOwned>(
     let patch = response.patch.as_ref().map(|patch| STANDARD.encode(patch));
     let mut review = serde_json::to_value(response.into_review()).unwrap_or_default();
     if let (Some(patch), Some(written)) = (patch, review.pointer_mut("/response/patch")) {
-        // kube writes a list of numbers; the API says base64.
+        // kube writes a list of numbers; the API requires base64.
         *written = patch.into();
     }
     Json(review).into_response()
 }
 
-/// What a request that is no review is answered.
+/// The response to a request that is not a review.
 type NoReview = (StatusCode, String);
 
 fn too_many() -> NoReview {
@@ -129,7 +130,7 @@ fn too_many() -> NoReview {
     (StatusCode::SERVICE_UNAVAILABLE, problem)
 }
 
-/// A whole body, counted as it arrives.
+/// Reads a body, and counts it as it arrives.
 pub(super) async fn read(body: Body, place: &Place<'_>, deadline: Duration) -> Result<Vec<u8>, NoReview> {
     let reading = async {
         let mut bytes = Vec::new();

@@ -22,10 +22,10 @@ use crate::cluster::{Context, error_text};
 
 /// How often files are read again. cert-manager renews weeks before the end.
 const FILES_EVERY: Duration = Duration::from_secs(10);
-/// A certificate and its key are a few kilobytes.
+/// Maximum size of a file; a certificate and its key have a few kilobytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What handshakes are answered with.
+/// The certificate and key for handshakes.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(super) key: ArcSwapOption<CertifiedKey>,
@@ -48,7 +48,7 @@ impl ResolvesServerCert for Served {
 }
 
 impl Served {
-    /// From now on. What can't be served is refused, and the last good one stays.
+    /// Serves this certificate from now on. Fails if it is invalid; then the last good one stays.
     pub(crate) fn set(&self, credential: &Credential) -> Result<Option<SystemTime>, Error> {
         let key = credential.certified_key()?;
         let end = key.cert.first().and_then(|der| not_after(der));
@@ -57,13 +57,13 @@ impl Served {
         Ok(end)
     }
 
-    /// Waits for the first one.
+    /// Waits for the first certificate.
     pub(crate) async fn wait(&self) {
         // The sender lives as long as `self`.
         let _ = self.is_there.subscribe().wait_for(|is_there| *is_there).await;
     }
 
-    /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, aws-lc-rs. `clients` says which certificates clients must show; `None`: they need none.
+    /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, aws-lc-rs. `clients` verifies certificates of clients; `None`: they need none.
     pub(crate) fn tls(
         self: &Arc<Self>,
         clients: Option<Arc<dyn ClientCertVerifier>>,
@@ -80,7 +80,7 @@ impl Served {
         Ok(Arc::new(config))
     }
 
-    /// Follows the Secret or the files until it shall stop.
+    /// Follows the Secret or the files until the manager stops.
     pub(crate) async fn follow(self: Arc<Self>, context: Context) {
         match &context.args.webhook_cert_dir {
             Some(directory) => self.follow_files(&context, directory, FILES_EVERY).await,
@@ -96,7 +96,7 @@ impl Served {
         while let Some(seen) = secret.next().await {
             match seen {
                 Ok(Some(secret)) => self.swap(context, &mut served, Stored::of(&secret).current),
-                // It will be made again; what is served is still good.
+                // The leader will create it again; the served certificate is still good.
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(
@@ -119,7 +119,7 @@ impl Served {
         }
     }
 
-    /// `served` is what was read last.
+    /// `served`: the certificate that was read last.
     pub(super) async fn read_files(&self, context: &Context, directory: &Path, served: &mut Option<Credential>) {
         match files(directory).await {
             Ok(credential) => self.swap(context, served, Some(credential)),

@@ -1,5 +1,5 @@
-//! The TLS server of the webhooks. Everything has a bound: connections ([`super::connections`]), handshakes, the first request, streams,
-//! idle time, what is buffered, the way out.
+//! The TLS server of the webhooks. Everything is limited: connections ([`super::connections`]), handshakes, the first request,
+//! streams, idle time, buffers, shutdown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,38 +23,39 @@ use super::client_ca::Tls;
 use super::connections::{Connections, MAX_CONNECTIONS, MAX_OF_SOURCE, Peer};
 use super::warning_rate::WarningRate;
 
-/// Reviews at the same time on one connection. RFC 9113 advises against fewer (6.5.2); beyond it Go's clients open another connection.
+/// Maximum reviews at a time on one connection. RFC 9113 advises against fewer (6.5.2); beyond it Go's clients open another
+/// connection.
 const MAX_STREAMS: u32 = 100;
-/// For an idle connection of HTTP/1.1 that was used. Longer than Go's clients keep theirs (90 s), so that they close first and never
-/// send into a closed one.
+/// Idle timeout of used HTTP/1.1 connections. It is longer than that of Go's clients (90 s), so that they close first and never
+/// send into a closed connection.
 const IDLE: Duration = Duration::from_secs(100);
-/// Bytes of one stream, and of one connection, that may lie here unread.
+/// Maximum unread bytes of one stream, and of one connection.
 const WINDOW: u32 = 128 << 10;
-/// The same of HTTP/1.1, with a request's head.
+/// Maximum unread bytes of HTTP/1.1, including a request's head.
 const MAX_BUFFER: usize = 64 << 10;
-/// HTTP/2: how often, and for how long, the other side is asked whether it is there.
+/// HTTP/2: interval of keep-alive pings, and timeout of their answers.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(10);
-/// For a connection that gives its place to another, to tell its client so.
+/// Time for a connection that is closed for another one to tell its client so.
 const GIVES_WAY: Duration = Duration::from_secs(1);
-/// After a failed accept: the system is short of something.
+/// Pause after a failed accept, which shows that the system lacks some resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long others may take.
+/// Timeouts and limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) connections: usize,
-    /// From connect to the end of the handshake.
+    /// From accept to the end of the handshake.
     pub(crate) handshake: Duration,
-    /// From the handshake to the first request's head: API servers connect when they have one.
+    /// From the handshake to the first request's head. API servers connect when they have a request.
     pub(crate) first_head: Duration,
-    /// For a request's body to arrive. API servers wait 10 seconds for a whole review unless told otherwise.
+    /// Time for a request's body to arrive. API servers wait 10 seconds for a whole review by default.
     pub(crate) body: Duration,
-    /// For reviews in flight when the manager stops.
+    /// Time for reviews in flight when the manager stops.
     pub(crate) drain: Duration,
-    /// From a connection's handshake until it takes no new reviews. Of HTTP/2; those of HTTP/1.1 end when they are idle.
+    /// Age from which an HTTP/2 connection takes no new reviews. HTTP/1.1 connections end when they are idle.
     pub(crate) age: Duration,
-    /// The same for one that is made while the manager goes.
+    /// The same for a connection that is made while the manager shuts down.
     pub(crate) late: Duration,
 }
 
@@ -72,17 +73,17 @@ impl Default for Bounds {
     }
 }
 
-/// The end, in two steps.
+/// Shutdown, in two steps.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
-    /// The manager goes: connections take no new reviews, for who comes after it may answer otherwise, with another sidecar's image.
-    /// New connections are served all the same: API servers call whom they knew a moment ago.
+    /// The manager shuts down: connections take no new reviews, because a later manager may answer differently, for example with
+    /// another sidecar image. New connections are still served, because API servers may call a replica that they knew a moment ago.
     pub(crate) goes: CancellationToken,
     /// Nobody is served any more.
     pub(crate) stop: CancellationToken,
 }
 
-/// Serves until it shall stop; then ends what is in flight.
+/// Serves until `stop`, then finishes the reviews in flight.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Arc<Tls>,
@@ -112,7 +113,7 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// `None`: it shall stop.
+/// `None`: the server stops.
 async fn accept(
     listener: &TcpListener,
     connections: &mut JoinSet<()>,
@@ -141,7 +142,7 @@ struct Connection {
     bounds: Bounds,
     end: End,
     peer: Arc<Peer>,
-    /// Clients with certificates of other names.
+    /// Limits warnings about clients with certificates of other names.
     other_names: Arc<WarningRate>,
 }
 
@@ -195,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the connection takes no more reviews, and says how long those in flight may take.
+    /// Waits until the connection takes no more reviews. Returns how long those in flight may take.
     async fn over(&self, is_h2: bool) -> Duration {
         let late = if self.end.goes.is_cancelled() {
             self.bounds.late
@@ -216,14 +217,14 @@ impl Connection {
             () = self.end.stop.cancelled() => self.bounds.drain,
             () = left => self.bounds.drain,
             () = tokio::time::sleep(self.bounds.age), if is_h2 => self.bounds.drain,
-            // No review is under way.
+            // No review is in flight.
             () = self.peer.gives_way() => GIVES_WAY,
             () = silent => Duration::ZERO,
         }
     }
 }
 
-/// By the protocol that was agreed on: otherwise it would wait for the first bytes, for ever.
+/// Uses the protocol that was negotiated. Detecting it would wait for the first bytes without a limit.
 fn builder(is_h2: bool) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
@@ -251,7 +252,7 @@ fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     }
 }
 
-/// Notes that a connection has asked, and tells requests which connection they came on.
+/// Records that a connection has sent a request, and gives requests their connection.
 #[derive(Clone)]
 struct Asked {
     router: Router,

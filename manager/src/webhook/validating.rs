@@ -1,4 +1,4 @@
-//! Whether an object of ours is let in: the rules of `ctrlmesh lint`, with the path of every field that is wrong.
+//! Decides whether a custom resource is admitted: by the rules of `ctrlmesh lint`, with the path of every invalid field.
 
 use ctrlmesh_manager_planner::Findings;
 use ctrlmesh_manager_planner::validate::{Object, read, validate_with, warn_of_new};
@@ -11,7 +11,7 @@ use super::{Reviewer, neighbours};
 
 type Request = AdmissionRequest<DynamicObject>;
 
-/// What the API server says to an object that breaks its schema.
+/// The status with which the API server refuses an object that breaks its schema.
 const UNPROCESSABLE: u16 = 422;
 
 pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
@@ -40,8 +40,9 @@ fn warning_texts(findings: &Findings) -> Vec<String> {
     warnings.map(|it| format!("{}: {}", it.path, it.problem)).collect()
 }
 
-/// What there is to judge. Objects from before a rule must not lock anyone in: an update that leaves the spec as it is
-/// (labels, finalizers), and one of an object that is being deleted, are let through unread.
+/// The object to validate; `None`: the request is admitted without validation. Objects that are older than a rule must stay
+/// editable, so this includes updates that leave the spec as it is (labels, finalizers), and updates of objects that are being
+/// deleted.
 fn document_to_validate(request: &Request) -> Option<Value> {
     let object = request.object.as_ref()?;
     let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
@@ -61,7 +62,7 @@ fn document_to_validate(request: &Request) -> Option<Value> {
     serde_json::to_value(object).ok()
 }
 
-/// Without metadata, which is no part of `data`, and status.
+/// The fields that people write, without status. Metadata is not part of `data`.
 fn meant(object: &DynamicObject) -> Map<String, Value> {
     let mut fields = object.data.as_object().cloned().unwrap_or_default();
     fields.remove("status");

@@ -3,24 +3,24 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an answer counts. A cluster of several API servers has both releases for as long as its upgrade takes.
+/// How long an answer is valid. During an upgrade, a cluster with several API servers has both releases.
 const FRESH: Duration = Duration::from_mins(1);
-/// How long an answer is waited for where an earlier one does: a pod waits with us.
+/// How long an answer is waited for if an earlier one is known, because a pod waits for it.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Major and minor; `None`: what it says is no release.
+/// Major and minor; `None`: the answer is not a release.
 type Release = Option<(u32, u32)>;
 
-/// What it said last, and when.
+/// The last answer, and its time.
 #[derive(Debug, Default)]
 pub(super) struct Version(Mutex<Option<(Instant, Release)>>);
 
 impl Version {
-    /// The release: as it was said a moment ago, else as `ask` says major and minor. If that fails or takes long, what was known goes on
-    /// for as long again.
+    /// The release. A recent answer is reused; otherwise `ask` returns major and minor. If it fails or takes long, the last answer
+    /// stays valid for another period.
     ///
     /// # Errors
-    /// Of `ask`, if nothing is known.
+    /// `ask` fails, and no earlier answer is known.
     pub(super) async fn release<E>(
         &self,
         now: Instant,
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendors_add_to_numbers() {
+    fn release_is_parsed_with_vendor_suffix() {
         for (major, minor, release) in [
             ("1", "31", Some((1, 31))),
             ("1", "36+", Some((1, 36))),
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_upgrade_is_noticed_and_a_failure_changes_nothing() {
+    async fn upgrade_is_noticed_and_failure_keeps_last_release() {
         let (version, start) = (Version::default(), Instant::now());
         let says = |minor: &'static str| async move || Ok::<_, &str>(("1".to_owned(), minor.to_owned()));
         let fails = async || Err("no answer");

@@ -1,4 +1,5 @@
-//! Warnings about what anybody can cause many times a second: one is written every ten seconds, and says how many were not.
+//! Limits warnings that clients can cause many times a second: one is written every ten seconds, with the number of suppressed
+//! ones.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +20,7 @@ struct State {
 }
 
 impl WarningRate {
-    /// Whether to write this one: if so, how many were suppressed since the last.
+    /// Whether to write this warning; if so, the number of suppressed ones since the last.
     pub(super) fn admit(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_warning_in_ten_seconds_is_written_and_counts_the_others() {
+    async fn one_warning_in_ten_seconds_is_written_and_counts_the_rest() {
         let rate = WarningRate::default();
         assert_eq!(rate.admit(), Some(0));
         for _ in 0..1000 {

@@ -1,5 +1,5 @@
-//! Deletes every ShardingConfig while a manager still runs, and waits until all are gone. The manager can be removed afterwards. Or deletes
-//! nothing, and fails if something is left that only a running manager releases.
+//! Deletes every ShardingConfig while a manager still runs, and waits until all are gone, so that the manager can be removed. A
+//! check deletes nothing, and fails if an object is left that only a running manager releases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,13 +14,13 @@ use kube::core::ApiResource;
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::Value;
 
-/// Between two looks at what is left.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Objects of a kind that an error names.
+/// Maximum objects of a kind that an error names.
 const MAX_NAMES: usize = 20;
 
-/// What comes after it, for a person.
+/// The next commands, for a person.
 pub const NEXT: &str = "next: kubectl delete circuitbreakers,faultinjections --all -A, then managers, webhooks, rights and definitions: \
                         kubectl delete -k deploy/, or helm uninstall";
 
@@ -56,21 +56,21 @@ pub enum Error {
     },
 }
 
-/// The cluster in use, by the names that a person knows it by.
+/// The cluster in use, and the names by which people know it.
 pub struct Cluster {
     client: Client,
-    /// `None`: a pod's account.
+    /// `None`: the credentials are a pod's service account.
     context: Option<String>,
     server: String,
 }
 
 impl Cluster {
-    /// The cluster that the environment names: KUBECONFIG, or a pod's account.
+    /// The cluster of the environment: KUBECONFIG, or a pod's service account.
     ///
     /// # Errors
-    /// There is no way to a cluster.
+    /// There is no configuration of a cluster.
     pub async fn infer() -> Result<Self, Error> {
-        // Only fails if there is a provider already; then that one is used.
+        // Fails only if there is a provider already; then that one is used.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let config = Config::infer().await.map_err(Error::Config)?;
         Ok(Self {
@@ -80,20 +80,21 @@ impl Cluster {
         })
     }
 
-    /// Counts what [`run`] deletes. `None`: nothing is installed, because the cluster has no definition of ShardingConfigs.
+    /// Counts the objects that [`run`] would delete. `None`: nothing is installed, because the cluster has no definition of
+    /// ShardingConfigs.
     ///
     /// # Errors
-    /// The API server refuses it.
+    /// The API server refuses the request.
     pub async fn plan(&self) -> Result<Option<Plan>, Error> {
         if let Some(configs) = list_defined(&self.client, &kind()).await? {
             return Ok(Some(Plan::of(&configs)));
         }
-        // Any web server answers 404, and only an API server tells its version.
+        // Any web server may answer 404, but only an API server has this endpoint.
         self.client.apiserver_version().await?;
         Ok(None)
     }
 
-    /// What to say of a cluster without a definition.
+    /// The message for a cluster without a definition.
     #[must_use]
     pub fn nothing_installed(&self) -> String {
         format!(
@@ -120,7 +121,7 @@ async fn context_of(config: &Config) -> Option<String> {
     (own.cluster_url == config.cluster_url).then_some(context)
 }
 
-/// How many ShardingConfigs there are.
+/// The number of ShardingConfigs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     roots: usize,
@@ -158,11 +159,11 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-/// Deletes them in this cluster. The first line that it tells names the cluster and counts the objects, the last says how many are gone.
-/// Where nothing is installed it says so, in one line.
+/// Deletes all ShardingConfigs of this cluster. The first reported line names the cluster and counts the objects, the last says how
+/// many are gone. If nothing is installed, there is one line that says so.
 ///
 /// # Errors
-/// The API server refuses it, or some wait for longer than `patience`.
+/// The API server refuses a request, or some are not gone after `patience`.
 pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
     let Some(plan) = cluster.plan().await? else {
         tell(&cluster.nothing_installed());
@@ -175,7 +176,7 @@ pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&st
     Ok(())
 }
 
-/// What becomes of our definitions when managers are gone.
+/// What happens to our definitions when managers are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Definitions {
     /// They stay, and their objects can stay for a manager that is installed later.
@@ -193,10 +194,11 @@ impl Definitions {
     }
 }
 
-/// Fails if something is left that only a running manager releases: whoever deletes it after the managers waits for good.
+/// Fails if an object is left that only a running manager releases. If it were deleted after the managers, its deletion would never
+/// end.
 ///
 /// # Errors
-/// The API server refuses it, or something is left.
+/// The API server refuses a request, or something is left.
 pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
     let held = held(&cluster.client).await?;
     if held.is_empty() {
@@ -215,7 +217,7 @@ pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Er
     })
 }
 
-/// Objects that a manager has to release, by kind: every ShardingConfig, and others that KusionStack's manager had.
+/// Objects that a manager has to release, by kind: every ShardingConfig, and other kinds' objects from KusionStack's manager.
 async fn held(client: &Client) -> Result<Vec<(ApiResource, Vec<String>)>, Error> {
     let mut held = vec![(kind(), left(client).await?)];
     for kind in [
@@ -231,7 +233,7 @@ async fn held(client: &Client) -> Result<Vec<(ApiResource, Vec<String>)>, Error>
     Ok(held.into_iter().map(|(kind, objects)| (kind, names(objects))).collect())
 }
 
-/// How many there are of a kind, and the names of the first.
+/// The number of objects of a kind, and the names of the first.
 fn of_kind(kind: &ApiResource, names: &[String]) -> String {
     let some = names.iter().take(MAX_NAMES).map(String::as_str);
     let more = match names.len().saturating_sub(MAX_NAMES) {
@@ -242,10 +244,10 @@ fn of_kind(kind: &ApiResource, names: &[String]) -> String {
     format!("{}: {}{more}", counted(names.len(), &kind.kind), some.join(", "))
 }
 
-/// Deletes all ShardingConfigs, and tells why they are not gone yet whenever that changes. Returns how many are gone.
+/// Deletes all ShardingConfigs. Reports why they are not gone yet, whenever that changes. Returns how many are gone.
 ///
 /// # Errors
-/// The API server refuses it, or some wait for longer than `patience`.
+/// The API server refuses a request, or some are not gone after `patience`.
 pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut(&str)) -> Result<usize, Error> {
     let begun = Instant::now();
     let mut told: BTreeMap<String, String> = BTreeMap::new();
@@ -256,7 +258,7 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
             return Ok(seen.len());
         }
         seen.extend(left.iter().filter_map(|config| config.uid()));
-        // Also those that a manager has made again for a root that was there still.
+        // Includes shards that a manager has recreated for a root that still existed.
         for config in left
             .iter()
             .filter(|config| config.metadata.deletion_timestamp.is_none())
@@ -275,19 +277,19 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
     }
 }
 
-/// Roots first: as long as one is there, its shards are made again.
+/// Roots come first: while one exists, its shards are recreated.
 async fn left(client: &Client) -> Result<Vec<DynamicObject>, Error> {
     let mut left = list(client, &kind()).await?;
     left.sort_by_key(|config| (is_shard(config), name(config)));
     Ok(left)
 }
 
-/// Objects of a kind. None if there is no definition of them any more.
+/// Objects of a kind; none if its definition is gone.
 async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>, Error> {
     Ok(list_defined(client, kind).await?.unwrap_or_default())
 }
 
-/// Objects of a kind. `None`: there is no definition of them.
+/// Objects of a kind. `None`: there is no definition of it.
 async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<DynamicObject>>, Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
     match api.list(&ListParams::default()).await {
@@ -318,7 +320,7 @@ fn name(config: &DynamicObject) -> String {
     format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any())
 }
 
-/// What its status says of the wait.
+/// The reason for the wait in the object's status.
 fn why(config: &DynamicObject) -> String {
     let conditions = config.data.pointer("/status/conditions").and_then(Value::as_array);
     let mut bad = conditions.into_iter().flatten().filter(|condition| {
@@ -339,7 +341,7 @@ mod tests {
     use super::*;
 
     const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
-    /// Generous, and never used up by a test that passes.
+    /// Timeout that a passing test never reaches.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     async fn client(server: &ApiServer) -> Client {
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn uninstall_waits_until_every_shard_is_released_and_says_for_what() {
+    async fn uninstall_waits_for_release_of_each_shard_and_says_why() {
         let server = api_server().await;
         let mut held = samples::shard("held", &[]);
         held["metadata"]["finalizers"] = json!([HAND_OVER]);
@@ -395,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn check_names_what_needs_a_manager_and_what_to_do() {
+    async fn check_names_objects_that_need_manager_and_what_to_do() {
         let server = api_server().await;
         let cluster = Cluster {
             client: client(&server).await,

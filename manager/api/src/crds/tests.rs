@@ -1,4 +1,4 @@
-//! What is committed is what the types say, and what an API server wants of a schema holds.
+//! The committed definitions match the types, and their schemas meet the requirements of API servers.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn folder() -> std::path::PathBuf {
 }
 
 #[test]
-fn deploy_crd_is_what_the_types_say() {
+fn deploy_crd_matches_types() {
     let mut files = Vec::new();
     for crd in all() {
         let file = folder().join(file_name(&crd));
@@ -27,7 +27,7 @@ fn deploy_crd_is_what_the_types_say() {
 }
 
 #[test]
-fn printing_twice_gives_the_same_bytes_and_loses_nothing() {
+fn yaml_is_deterministic_and_complete() {
     for crd in all() {
         let text = yaml(&crd).unwrap();
         assert_eq!(text, yaml(&crd).unwrap());
@@ -36,7 +36,7 @@ fn printing_twice_gives_the_same_bytes_and_loses_nothing() {
     }
 }
 
-/// Every schema below one, with its path.
+/// Visits a schema and every schema in it, with its path.
 fn walk<'s>(schema: &'s JSONSchemaProps, path: &str, visit: &mut dyn FnMut(&str, &'s JSONSchemaProps)) {
     visit(path, schema);
     for (name, property) in schema.properties.iter().flatten() {
@@ -78,7 +78,7 @@ fn schemas_are_structural_and_described() {
 }
 
 #[test]
-fn kinds_have_the_names_that_people_use() {
+fn kinds_have_names_of_kusionstack() {
     let names: Vec<_> = all()
         .iter()
         .map(|crd| {
@@ -115,9 +115,9 @@ fn kinds_have_the_names_that_people_use() {
     }
 }
 
-/// `theirs.txt`: the fields that KusionStack's schemas have (its `config/crd/bases`, and the FaultInjection of its chart).
+/// `theirs.txt`: the fields of KusionStack's schemas (its `config/crd/bases`, and the FaultInjection of its chart).
 #[test]
-fn fields_are_spelt_as_people_have_them() {
+fn fields_are_spelt_as_in_kusionstack() {
     let mut ours = Vec::new();
     for crd in all() {
         walk(schema_of(&crd).unwrap(), &crd.spec.names.kind, &mut |path, _| {

@@ -1,6 +1,6 @@
-//! What an API server would say about an object by its schema alone, with all mistakes at once, and without an API server.
+//! Checks an object against its schema as an API server would, without one, and reports all mistakes at once.
 //!
-//! Knows the keywords that our schemas use. Rules (CEL) are left to `ctrlmesh-manager-planner`, which has each of them in Rust.
+//! Knows the keywords that our schemas use. CEL rules are in `ctrlmesh-manager-planner`, which has each of them in Rust.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::is_duration;
 
-/// Adds what is wrong with a value. Recursion is bounded by the schema's depth.
+/// Adds the mistakes of a value. Recursion is bounded by the schema's depth.
 pub fn check(value: &Value, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
     if schema.x_kubernetes_int_or_string == Some(true) {
         if !value.is_i64() && !value.is_string() {
@@ -66,13 +66,13 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mis
                 let meant = meant(name, known);
                 mistakes.add(path, format!("is not a field here; known are {names}{meant}"));
             }
-            // `metadata`: the API server knows it better.
+            // `metadata` has no schema here: the API server knows its type.
             (None, _) => {}
         }
     }
 }
 
-/// A known field of nearly this name, or one of this name in a mapping below.
+/// Suggests a known field with a similar name, or a field of this name in a mapping below.
 fn meant(name: &str, known: &BTreeMap<String, JSONSchemaProps>) -> String {
     let near = did_you_mean(name, known.keys().map(String::as_str));
     let has_it = |schema: &JSONSchemaProps| {
@@ -105,7 +105,7 @@ fn array(items: &[Value], schema: &JSONSchemaProps, path: &str, mistakes: &mut M
     }
 }
 
-/// `x-kubernetes-list-type: map`.
+/// Checks `x-kubernetes-list-type: map`.
 fn unique(items: &[Value], keys: &[String], path: &str, mistakes: &mut Mistakes) {
     let key = |item: &Value| keys.iter().map(|key| item.get(key).cloned()).collect::<Vec<_>>();
     let mut seen: Vec<Vec<Option<Value>>> = Vec::new();
@@ -131,7 +131,7 @@ fn string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mista
         let meant = did_you_mean(text, allowed.iter().copied());
         mistakes.add(path, format!("is {}; write {}{meant}", quote(text), or_list(&allowed)));
     }
-    // As the API server counts: characters, not bytes.
+    // Counts characters, not bytes, as the API server does.
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     if schema.min_length.is_some_and(|min| length < min) {
         mistakes.add(path, "is empty; write it, or leave the field out");
@@ -146,7 +146,7 @@ fn string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mista
     }
 }
 
-/// How to write what a pattern of ours wants.
+/// How to write a value that matches one of our patterns.
 fn advice(pattern: &str) -> String {
     match pattern {
         "^oci://.+" => "write it like oci://ghcr.io/you/plugin:1.0".to_owned(),
@@ -182,7 +182,7 @@ fn told(value: &Value) -> String {
     }
 }
 
-/// What belongs into a field.
+/// What a field must contain.
 fn wanted(schema: &JSONSchemaProps, path: &str) -> String {
     let words: Vec<&str> = words(schema).collect();
     match schema.type_.as_deref() {
@@ -196,7 +196,7 @@ fn wanted(schema: &JSONSchemaProps, path: &str) -> String {
     }
 }
 
-/// The words that a text may be; none if it may be any.
+/// The allowed values of a text; none if any text is allowed.
 pub(super) fn words(schema: &JSONSchemaProps) -> impl Iterator<Item = &str> {
     let allowed = schema.enum_.iter().flatten();
     allowed.filter_map(|JSON(value)| value.as_str())
@@ -210,7 +210,7 @@ fn or_list(words: &[&str]) -> String {
     }
 }
 
-/// Path of a field.
+/// The path of a field in a mapping.
 pub(super) fn join(path: &str, name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     match (path.is_empty(), is_plain) {

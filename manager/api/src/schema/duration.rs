@@ -1,6 +1,6 @@
-//! Fields that hold a duration. Schemas of Kubernetes have no type for Go's notation: to them it is a text.
+//! Fields with a duration. Schemas of Kubernetes have no type for Go's notation, so they treat it as a text.
 
-/// Their names, wherever they stand.
+/// Names of these fields, in any mapping.
 const FIELDS: [&str; 11] = [
     "fixedDelay",
     "interval",
@@ -15,7 +15,7 @@ const FIELDS: [&str; 11] = [
     "window",
 ];
 
-/// Whether the field at the end of a path, such as `spec.httpFault[0].delay.fixedDelay`, holds a duration.
+/// Whether the last field of a path, such as `spec.httpFault[0].delay.fixedDelay`, is a duration.
 pub fn is_duration(path: &str) -> bool {
     let field = path.rsplit_once('.').map_or(path, |(_, field)| field);
     FIELDS.contains(&field)
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
     use crate::crds;
 
-    /// Every text in a schema: field, and what the definition says of it.
+    /// Every text in a schema: field, and its description.
     fn texts(schema: &JSONSchemaProps, found: &mut BTreeSet<(String, String)>) {
         for (name, schema) in schema.properties.iter().flatten() {
             if schema.type_.as_deref() == Some("string") {
@@ -44,12 +44,12 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_those_of_which_definitions_say_so() {
+    fn duration_fields_are_those_of_definitions() {
         let mut found = BTreeSet::new();
         for crd in crds::all() {
             texts(crds::schema_of(&crd).unwrap(), &mut found);
         }
-        // Beside fixedDelay, in the same notation.
+        // Fields beside fixedDelay, in the same notation.
         let of_delay = ["max", "mean", "min"];
         let told: BTreeSet<&str> = found
             .iter()

@@ -1,4 +1,4 @@
-//! `metadata` of an object. Definitions of custom resources say nothing of it: API servers know its type.
+//! Checks `metadata` of an object. Definitions of custom resources do not describe it, because API servers know its type.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::check;
 
-/// Of `ObjectMeta` in apimachinery. Lists of mappings, which nobody writes into a file, are not looked into.
+/// The fields of `ObjectMeta` in apimachinery. Lists of mappings are not checked, because nobody writes them into a file.
 static METADATA: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
     let text = json!({"type": "string"});
     let texts = json!({"type": "object", "additionalProperties": text});
@@ -28,15 +28,15 @@ pub fn metadata() -> &'static JSONSchemaProps {
     &METADATA
 }
 
-/// Adds known fields of `metadata` that have another type. Unknown ones are left alone: a later Kubernetes may have them, and what it stores
-/// has to be readable.
+/// Adds known fields of `metadata` that have another type. Unknown fields are accepted: a later Kubernetes may define them, and
+/// objects that it stores must stay readable.
 pub fn check_metadata(document: &Value, mistakes: &mut Mistakes) {
     if let Some(metadata) = document.get("metadata") {
         check(&known(metadata), &METADATA, "metadata", mistakes);
     }
 }
 
-/// Adds fields of `metadata` that no object has. An API server refuses them, or drops them without a word.
+/// Adds unknown fields of `metadata`. An API server refuses them, or drops them silently.
 pub fn check_metadata_fields(document: &Value, mistakes: &mut Mistakes) {
     let mut metadata = document.get("metadata").cloned().unwrap_or_default();
     if let Value::Object(fields) = &mut metadata {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn fields_are_those_of_kubernetes() {
-        // Fails to compile when Kubernetes has another one.
+        // Fails to compile when Kubernetes has another field.
         let ObjectMeta {
             annotations: _,
             creation_timestamp: _,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_fields_are_told_with_the_field_that_was_meant() {
+    fn misspelt_fields_are_reported_with_suggestion() {
         let metadata = json!({"lables": {"a": "b"}, "namspace": "b", "name": "a", "colour": "red"});
         let told = told(check_metadata_fields, &metadata);
         let begins = ["metadata.colour: ", "metadata.lables: ", "metadata.namspace: "];
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn known_fields_of_another_type_are_told() {
+    fn known_fields_of_another_type_are_reported() {
         for (metadata, expected) in [
             (json!([]), "metadata: is a list; write a mapping"),
             (json!({"labels": {"a": 1}}), "metadata.labels.a: is 1; write a text"),

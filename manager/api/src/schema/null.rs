@@ -1,4 +1,4 @@
-//! `matchLabels:` with nothing behind it, as people write it.
+//! Handles fields without a value, such as `matchLabels:` with nothing after it.
 
 use serde_json::Value;
 

@@ -1,12 +1,12 @@
-//! From what the derives make of Rust types to what Kubernetes knows.
+//! Converts schemas that the derives make of Rust types into schemas that Kubernetes knows.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use serde_json::Value;
 
-/// Formats of unsigned numbers are unknown to Kubernetes, which would warn. An absent field is not `null` there: nothing is
-/// nullable, so that rules (`has(self.x)`) need not ask twice.
+/// Removes formats of unsigned numbers, because Kubernetes does not know them and would warn. Makes nothing nullable: an absent
+/// field is not `null` there, so rules need only ask `has(self.x)`.
 pub(crate) fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     if matches!(&schema.default, Some(JSON(Value::Null))) {

@@ -1,4 +1,4 @@
-//! A copy of an object without what its schema does not allow, for rules that are to be asked about the rest.
+//! Copies an object without the parts that its schema does not allow, so that rules can check the rest.
 
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::suggest::closest;
@@ -10,19 +10,19 @@ use serde_json::{Map, Value, json};
 use super::check;
 use super::check::{join, words};
 
-/// Texts of which at least one fits into any text field of our schemas.
+/// At least one of these texts is valid in any text field of our schemas.
 const TEXTS: [&str; 3] = ["1s", "0", "oci://a.example/a:1"];
 
 /// A copy that the schema allows.
 #[derive(Debug, Default, PartialEq)]
 pub struct Tolerated {
     pub value: Value,
-    /// Paths of values that nobody wrote: what the author meant can't be known.
+    /// Paths of values that nobody wrote, because the author's intention can't be known.
     pub guessed: Vec<String>,
 }
 
-/// Makes the copy. Unknown fields and optional ones of another type are left out. A word that is nearly one of those that are known becomes
-/// that one. Anything else that is wrong or missing becomes some value that is allowed. Recursion is bounded by the schema's depth.
+/// Makes the copy. Unknown fields, and optional fields of another type, are left out. A word that almost matches an allowed one is
+/// replaced by it. Any other invalid or missing value is replaced by an allowed one. Recursion is bounded by the schema's depth.
 pub fn tolerated(value: &Value, schema: &JSONSchemaProps, path: &str) -> Tolerated {
     let mut copy = Copy::default();
     let value = copy.value(value, schema, path);
@@ -32,7 +32,7 @@ pub fn tolerated(value: &Value, schema: &JSONSchemaProps, path: &str) -> Tolerat
     }
 }
 
-/// Whether a value is of a schema's type.
+/// Whether a value has the schema's type.
 pub fn has_type(value: &Value, schema: &JSONSchemaProps) -> bool {
     match schema.type_.as_deref() {
         Some("object") => value.is_object(),
@@ -127,7 +127,7 @@ impl Copy {
     }
 }
 
-/// Some value that a schema allows. Recursion is bounded by the schema's depth.
+/// Any value that a schema allows. Recursion is bounded by the schema's depth.
 fn some_value(schema: &JSONSchemaProps) -> Value {
     match schema.type_.as_deref() {
         Some("object") => {
@@ -160,7 +160,7 @@ fn some_value(schema: &JSONSchemaProps) -> Value {
     }
 }
 
-/// Parts elements that are the same by their key, which is a text.
+/// Makes elements with equal keys distinct. The key is a text.
 fn part(items: &mut [Value], key: &str) {
     let mut seen: Vec<String> = Vec::new();
     for (index, item) in items.iter_mut().enumerate() {
@@ -200,7 +200,7 @@ mod tests {
         serde_json::from_value(schema).unwrap()
     }
 
-    /// The copy of an object with these fields, and what was guessed.
+    /// The copy of an object with these fields, and the guessed paths.
     fn copy(fields: &Value) -> (Value, Vec<String>) {
         let mut value = json!({"name": "a", "image": "oci://a"});
         value
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_not_allowed_are_left_out_and_the_rest_stays() {
+    fn disallowed_fields_are_left_out_and_rest_stays() {
         let wrong = json!({
             "unknown": {}, "number": "text", "free": {"any": 1}, "texts": {"a": "b", "c": 1},
             "list": [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": "text"}],
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn word_that_is_nearly_known_is_taken_for_it_and_any_other_is_a_guess() {
+    fn near_word_is_replaced_and_any_other_is_guess() {
         assert_eq!(copy(&json!({"word": "secnd"})), (json!({"word": "second"}), Vec::new()));
         let guessed = vec!["spec.word".to_owned()];
         assert_eq!(copy(&json!({"word": "other"})), (json!({"word": "first"}), guessed));
     }
 
     #[test]
-    fn required_fields_and_elements_that_are_wrong_are_guessed() {
+    fn invalid_required_fields_and_elements_are_guessed() {
         let wrong = json!({
             "name": 7, "image": "a", "number": 9, "list": [{"x": 1}, "text", {"name": "1s"}, {"name": "d"}],
         });

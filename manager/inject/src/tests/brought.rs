@@ -1,4 +1,5 @@
-//! Pods that bring annotation `injected` and containers of our names themselves. An API server that asks again shows the same.
+//! Pods that bring annotation `injected` and containers of our names themselves. They look like pods for which the webhook is
+//! called again.
 
 use serde_json::{Value, json};
 
@@ -7,7 +8,7 @@ use crate::injected;
 
 const OURS: [&str; 2] = ["ctrlmesh-proxy", "ctrlmesh-init"];
 
-/// A container that would run something else, with more rights.
+/// A container that would run another image, with more rights.
 fn foreign(name: &str) -> Value {
     json!({
         "name": name,
@@ -38,7 +39,7 @@ fn containers<'p>(pod: &'p mut Value, list: &str) -> &'p mut Vec<Value> {
 }
 
 #[test]
-fn containers_that_a_pod_brings_are_rebuilt_from_settings() {
+fn containers_in_pod_are_rebuilt_from_settings() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let once = injected(&case.pod, &known, &settings).unwrap();
@@ -51,14 +52,14 @@ fn containers_that_a_pod_brings_are_rebuilt_from_settings() {
                     *container = foreign(&name);
                 }
             }
-            // In the place where the other shape has them, too.
+            // Also at the place of the other shape.
             containers(&mut brought, list).extend(OURS.map(foreign));
         }
         for pod in [reinjected, brought] {
             let mut again = injected(&pod, &known, &settings).unwrap();
             let mut once = once.clone();
             for pod in [&mut again, &mut once] {
-                // What other webhooks say that containers may use stays.
+                // Resources that other webhooks set are kept.
                 for list in ["initContainers", "containers"] {
                     containers(pod, list)
                         .iter_mut()
@@ -71,7 +72,7 @@ fn containers_that_a_pod_brings_are_rebuilt_from_settings() {
 }
 
 #[test]
-fn volumes_that_a_pod_brings_under_our_names_are_replaced() {
+fn volumes_in_pod_under_our_names_are_replaced() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let once = injected(&case.pod, &known, &settings).unwrap();
@@ -91,7 +92,7 @@ fn volumes_that_a_pod_brings_under_our_names_are_replaced() {
 }
 
 #[test]
-fn resources_that_another_webhook_sets_stay() {
+fn resources_set_by_another_webhook_are_kept() {
     let (_, case) = cases().swap_remove(0);
     let (known, settings) = (case.known(), case.settings());
     let mut pod = injected(&case.pod, &known, &settings).unwrap();

@@ -1,12 +1,12 @@
-//! Pods as API servers hand them to a webhook that is asked again: with all defaults filled in (`SetDefaults_*` of Kubernetes'
-//! `pkg/apis/core/v1/defaults.go`), in what was added for the sidecar, too.
+//! Pods as API servers send them when they call a webhook again: with all defaults filled in (`SetDefaults_*` of Kubernetes'
+//! `pkg/apis/core/v1/defaults.go`), also in the injected parts.
 
 use serde_json::{Value, json};
 
 use super::golden::cases;
 use crate::injected;
 
-/// Sets the fields that are not there.
+/// Sets the missing fields.
 fn fill(value: &mut Value, defaults: &Value) {
     let Value::Object(fields) = value else { return };
     for (field, default) in defaults.as_object().unwrap() {
@@ -79,7 +79,7 @@ fn with_defaults(mut pod: Value) -> Value {
 }
 
 #[test]
-fn a_pod_with_its_defaults_is_injected_again_as_it_was() {
+fn reinjection_changes_nothing_in_pod_with_defaults() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let once = with_defaults(injected(&case.pod, &known, &settings).unwrap());
@@ -89,7 +89,7 @@ fn a_pod_with_its_defaults_is_injected_again_as_it_was() {
 }
 
 #[test]
-fn defaults_before_the_sidecar_change_nothing_of_it() {
+fn sidecar_is_same_in_pod_with_defaults() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let late = with_defaults(injected(&case.pod, &known, &settings).unwrap());

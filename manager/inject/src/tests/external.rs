@@ -1,4 +1,4 @@
-//! Which sidecars take calls to other services.
+//! Which sidecars serve calls to external services.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::golden::cases;
 use super::refused::stand;
 use crate::Rule;
 
-/// What the sidecar of a pod is told of its port for external calls.
+/// The variable with the sidecar's address for external calls.
 fn address(annotation: Option<&str>, rules: &[Value], flags: &str) -> Option<String> {
     let mut stand = stand(flags);
     if let Some(annotation) = annotation {

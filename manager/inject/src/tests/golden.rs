@@ -1,6 +1,6 @@
-//! `testdata`: each file has a pod and what is known, the file `.after.yaml` beside it the pod as it is made.
+//! `testdata`: each file has a pod and facts about its namespace; the file `.after.yaml` beside it has the pod after injection.
 //!
-//! `CTRLMESH_WRITE_GOLDEN=1` writes the latter; then read the difference.
+//! `CTRLMESH_WRITE_GOLDEN=1` writes the latter; then review the difference.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,12 +16,12 @@ use crate::{Known, Rule, Settings, inject, injected};
 
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// The manager's flags, as far as they say something of sidecars.
+/// The manager's flags about sidecars.
 #[derive(clap::Parser)]
 struct Flags {
     #[command(flatten)]
     proxy: ProxyArgs,
-    /// As the manager has it.
+    /// The manager's flag of the same name.
     #[arg(long, default_value_t = ports::ADMIN)]
     sidecar_port: u16,
 }
@@ -37,7 +37,7 @@ pub(super) struct Case {
     rules: Option<Vec<Value>>,
     /// Absent: yes.
     native: Option<bool>,
-    /// Absent: one, which it has in the clusters of the end-to-end tests, too.
+    /// Absent: one, which the clusters of the end-to-end tests use, too.
     service_addresses: Option<Vec<IpAddr>>,
     pub(super) pod: Value,
 }
@@ -93,7 +93,7 @@ pub(super) fn cases() -> Vec<(PathBuf, Case)> {
 }
 
 #[test]
-fn pods_become_what_their_files_say() {
+fn injected_pods_equal_golden_files() {
     let is_writing = std::env::var_os("CTRLMESH_WRITE_GOLDEN").is_some();
     for (path, case) in cases() {
         let after = injected(&case.pod, &case.known(), &case.settings()).unwrap();
@@ -124,7 +124,7 @@ fn patch_produces_injected_pod() {
     }
 }
 
-/// It has the types that an API server expects.
+/// Fails if a field does not have the type that an API server expects.
 fn k8s_openapi_reads(pod: &Value) {
     serde_json::from_value::<k8s_openapi::api::core::v1::Pod>(pod.clone()).unwrap();
 }
@@ -155,7 +155,7 @@ fn containers_added_by_later_webhooks_use_sidecar() {
             .insert(0, late.clone());
         let mut before = case.pod.clone();
         before["spec"]["containers"].as_array_mut().unwrap().insert(0, late);
-        // kubectl goes on to the one that was first.
+        // kubectl still goes to the container that was first.
         if let Some(default) = pod["metadata"]["annotations"].get(DEFAULT_CONTAINER) {
             before["metadata"]["annotations"][DEFAULT_CONTAINER] = default.clone();
         }
@@ -170,7 +170,7 @@ fn containers_added_by_later_webhooks_use_sidecar() {
 }
 
 #[test]
-fn kubectl_goes_to_the_pods_own_container_and_to_the_one_that_it_says() {
+fn kubectl_default_container_is_pods_own() {
     for (path, case) in cases() {
         let after = |pod: &Value| injected(pod, &case.known(), &case.settings()).unwrap();
         let once = after(&case.pod);
@@ -188,7 +188,7 @@ fn kubectl_goes_to_the_pods_own_container_and_to_the_one_that_it_says() {
     }
 }
 
-/// What the pod's first container says of the API server: with redirected traffic all must say the same.
+/// The address of the API server in the pod's first container. With redirected traffic all containers must have the same.
 fn server(pod: &Value) -> Vec<&Value> {
     let variables = pod["spec"]["containers"][0]["env"].as_array().into_iter().flatten();
     variables
@@ -196,7 +196,7 @@ fn server(pod: &Value) -> Vec<&Value> {
         .collect()
 }
 
-/// Whatever else there is in a pod, also fields of later releases of Kubernetes.
+/// All other fields of a pod stay, also those of later releases of Kubernetes.
 #[test]
 fn rest_of_pod_is_unchanged() {
     for (path, case) in cases() {

@@ -1,10 +1,10 @@
-//! Pods whose traffic would go past the sidecar, or to another cluster, without a word.
+//! Pods whose traffic would silently go past the sidecar, or to another cluster.
 
 use serde_json::{Value, json};
 
 use super::refused::stand;
 
-/// What a pod with these containers says that is redirected, or is not.
+/// The API server's address that the containers of a pod get, or the refusal.
 fn servers(is_redirected: bool, is_native: &str, spec: &[(&str, Value)]) -> Result<Vec<Value>, String> {
     let mut stand = stand("")
         .with("labels", "enable-iptables", &is_redirected.to_string())
@@ -16,7 +16,7 @@ fn servers(is_redirected: bool, is_native: &str, spec: &[(&str, Value)]) -> Resu
 }
 
 #[test]
-fn redirected_containers_go_to_one_api_server_also_where_they_do_not_say_so() {
+fn redirected_containers_must_use_same_api_server() {
     let says =
         |name: &str, variable: &str, value: &str| json!({"name": name, "env": [{"name": variable, "value": value}]});
     let silent = |name: &str| json!({"name": name});
@@ -42,7 +42,7 @@ fn redirected_containers_go_to_one_api_server_also_where_they_do_not_say_so() {
         assert!(problem.starts_with(&expected), "{problem}");
         assert!(servers(true, "false", &init).is_ok(), "it ends before");
     }
-    // What is so anyway is no difference.
+    // A variable with the default value is no difference.
     for (variable, value) in [(host, "10.96.0.1"), (port, "443")] {
         let same = json!([silent("manager"), says("helper", variable, value)]);
         assert!(servers(true, "true", &[("containers", same)]).is_ok(), "{value}");
@@ -50,7 +50,7 @@ fn redirected_containers_go_to_one_api_server_also_where_they_do_not_say_so() {
 }
 
 #[test]
-fn tokens_of_this_cluster_do_not_go_to_another() {
+fn redirected_pod_with_own_kubeconfig_is_refused() {
     let mut stand = stand("").with("labels", "kubeconfig-volume", "up");
     let items = json!([{"key": "a", "path": "config"}]);
     stand.pod["spec"]["volumes"] = json!([{"name": "up", "secret": {"secretName": "x", "items": items}}]);
@@ -92,7 +92,7 @@ fn copied_variable_has_same_value_in_sidecar() {
             let expected = format!("container manager has $({other}) in {name}, of which the sidecar ctrlmesh-proxy");
             assert!(problem.starts_with(&expected), "{problem}");
         }
-        // In the container, too, these stay as they are, or mean what kubelet tells everybody.
+        // In the container, too, these are not replaced, or kubelet defines them for every container.
         for value in ["$$(NODE)", "$(LATER)", "$(ELSEWHERE)", "$(NODE", "$NODE", "10.0.0.1"] {
             assert!(ask(name, value, &none).is_ok(), "{name}: {value}");
         }
@@ -125,7 +125,7 @@ fn copied_variable_may_refer_to_variable_of_sidecar() {
 }
 
 #[test]
-fn arguments_that_are_asked_for_and_would_not_be_added() {
+fn requested_argument_that_cannot_be_added_is_refused() {
     let with = |label: &str, native: &str, containers: &str| {
         let mut stand = stand("")
             .with("labels", label, "true")

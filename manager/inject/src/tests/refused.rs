@@ -1,4 +1,4 @@
-//! Each reason to refuse a pod, and what it says.
+//! Each reason to reject a pod, and its message.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ pub(super) struct Stand {
     settings: Settings,
 }
 
-/// What a pod that is fine has.
+/// A pod that is accepted.
 pub(super) fn stand(flags: &str) -> Stand {
     let case = Case::read(&format!(
         "about: a pod\nflags: [{flags}]\npod:\n  metadata: {{labels: {{app: operator, ctrlmesh.kusionstack.io/enable-proxy: 'true'}}}}\n  \
@@ -29,14 +29,14 @@ impl Stand {
         inject(&self.pod, &self.known, &self.settings)
     }
 
-    /// With one more label or annotation.
+    /// Adds a label or annotation.
     pub(super) fn with(mut self, part: &str, key: &str, value: &str) -> Self {
         self.pod["metadata"][part][format!("ctrlmesh.kusionstack.io/{key}")] = json!(value);
         self
     }
 }
 
-/// What is said to a pod that has this in its spec, and these labels.
+/// The message for a pod with these labels and this change of its spec.
 fn said(labels: &[(&str, &str)], change: impl FnOnce(&mut Value)) -> String {
     let mut stand = stand("");
     for (key, value) in labels {
@@ -80,7 +80,7 @@ fn conflicting_pod_is_refused() {
 }
 
 #[test]
-fn names_are_told_with_what_has_them() {
+fn name_conflict_is_reported_with_kind() {
     for name in ["ctrlmesh-proxy", "ctrlmesh-init"] {
         let problem = said(&[], |spec| container(spec)["name"] = json!(name));
         assert!(
@@ -104,7 +104,7 @@ fn names_are_told_with_what_has_them() {
 }
 
 #[test]
-fn ports_are_told_with_the_container() {
+fn port_conflict_is_reported_with_container() {
     for port in [5441, 5443] {
         let problem = said(&[], |spec| {
             container(spec)["ports"] = json!([{"containerPort": 80}, {"containerPort": port}])
@@ -127,7 +127,7 @@ fn ports_are_told_with_the_container() {
 }
 
 #[test]
-fn mounts_are_told_with_both_volumes() {
+fn mount_conflict_is_reported_with_both_volumes() {
     for path in [
         "/etc/kubernetes/kubeconfig",
         "/etc/kubernetes/",
@@ -170,7 +170,7 @@ fn container_with_uid_of_sidecar_is_refused() {
 }
 
 #[test]
-fn one_sidecar_goes_to_one_api_server() {
+fn containers_with_different_api_servers_are_refused() {
     let host = |value: &str| json!([{"name": "KUBERNETES_SERVICE_HOST", "value": value}]);
     let two = |one: &str, other: &str| json!([{"name": "a", "env": host(one)}, {"name": "b"}, {"name": "c", "env": host(other)}]);
     let problem = said(&[], |spec| spec["containers"] = two("10.0.0.1", "10.0.0.2"));
@@ -184,7 +184,7 @@ fn one_sidecar_goes_to_one_api_server() {
 }
 
 #[test]
-fn a_flag_that_cant_be_rewritten() {
+fn kubeconfig_flag_that_cannot_be_rewritten_is_refused() {
     let problem = said(&[], |spec| {
         container(spec)["args"] = json!(["-c", "/m --kubeconfig=/x"])
     });
@@ -195,9 +195,9 @@ fn a_flag_that_cant_be_rewritten() {
 }
 
 #[test]
-fn a_variable_that_is_set_past_ours() {
+fn kubeconfig_variable_in_arguments_is_refused() {
     let change = |spec: &mut Value| container(spec)["command"] = json!(["env", "KUBECONFIG=/x", "/m"]);
-    // Also where flags are left alone.
+    // Also where flags are not rewritten.
     for labels in [&[][..], &[("disable-fake-kubeconfig-arg", "true")]] {
         let problem = said(labels, change);
         assert!(
@@ -211,7 +211,7 @@ fn a_variable_that_is_set_past_ours() {
 }
 
 #[test]
-fn annotations_that_make_no_sense() {
+fn invalid_annotations_are_refused() {
     for (key, value, says) in [
         ("native-sidecar", "yes", "is \"yes\"; write \"true\" or \"false\""),
         ("loopback-tls", "1", "write \"true\" or \"false\""),
@@ -252,7 +252,7 @@ fn annotations_that_make_no_sense() {
 }
 
 #[test]
-fn a_kubeconfig_of_its_own_must_be_one_file() {
+fn kubeconfig_volume_must_have_one_file() {
     let said = |volume: Value| {
         let mut stand = stand("").with("labels", "kubeconfig-volume", "up");
         stand.pod["spec"]["volumes"] = json!([volume]);
@@ -318,7 +318,7 @@ fn init_container_that_outlives_start_of_sidecar_is_refused() {
 }
 
 #[test]
-fn certificates_that_nobody_makes() {
+fn pod_that_needs_certificates_is_refused_without_mesh_ca() {
     for (part, key) in [("labels", "enable-iptables"), ("annotations", "loopback-tls")] {
         let problem = stand("--mesh-ca=false")
             .with(part, key, "true")
@@ -336,7 +336,7 @@ fn certificates_that_nobody_makes() {
 }
 
 #[test]
-fn no_rule_and_no_image() {
+fn pod_is_refused_without_rule_or_image() {
     let mut nobody = stand("");
     nobody.known.rules.clear();
     assert!(matches!(nobody.ask(), Err(Refusal::NotSelected { .. })));

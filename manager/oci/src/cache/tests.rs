@@ -60,7 +60,7 @@ fn trouble() -> Result<Arc<Artifact>, Failure> {
 const ONE: &str = "oci://a.dev/b:1";
 
 #[test]
-fn pins_count_for_their_own_image_and_policy_alone() {
+fn pin_is_used_only_for_its_image_and_policy() {
     let manifest = Digest::of(b"m").to_string();
     let status = |image: &str, manifest: &str| {
         Some(PluginStatus {
@@ -90,7 +90,7 @@ fn pins_count_for_their_own_image_and_policy_alone() {
 }
 
 #[test]
-fn a_reference_runs_once_at_a_time() {
+fn reference_is_pulled_once_at_a_time() {
     let (mut cache, now) = (cache(), Instant::now());
     assert_eq!(cache.ask(key(ONE), "a", now), (Resolution::Pending, true));
     assert_eq!(cache.ask(key(ONE), "b", now), (Resolution::Pending, false));
@@ -105,7 +105,7 @@ fn a_reference_runs_once_at_a_time() {
 }
 
 #[test]
-fn no_more_run_than_are_taken() {
+fn pulls_are_limited_to_free_permits() {
     let (mut cache, now) = (cache(), Instant::now());
     for index in 0..5 {
         cache.ask(key(&format!("oci://a.dev/b:{index}")), "a", now);
@@ -116,7 +116,7 @@ fn no_more_run_than_are_taken() {
 }
 
 #[test]
-fn failures_are_tried_again_later_and_later() {
+fn failed_pull_is_retried_with_growing_pauses() {
     let (mut cache, mut now) = (cache(), Instant::now());
     cache.ask(key(ONE), "a", now);
     let mut pauses = Vec::new();
@@ -134,7 +134,7 @@ fn failures_are_tried_again_later_and_later() {
 }
 
 #[test]
-fn a_registry_can_ask_for_a_longer_pause_within_reason() {
+fn retry_after_of_registry_lengthens_pause_up_to_limit() {
     for (asked, expected) in [(1, 5), (600, 600), (1_000_000, 3600)] {
         let (mut cache, now) = (cache(), Instant::now());
         cache.ask(key(ONE), "a", now);
@@ -155,7 +155,7 @@ fn a_registry_can_ask_for_a_longer_pause_within_reason() {
 }
 
 #[test]
-fn namespaces_are_named_when_they_see_something_new_and_not_else() {
+fn namespaces_are_reported_only_when_resolution_changes() {
     let (mut cache, now) = (cache(), Instant::now());
     let key = watched(ONE);
     cache.ask(key.clone(), "a", now);
@@ -171,7 +171,7 @@ fn namespaces_are_named_when_they_see_something_new_and_not_else() {
 }
 
 #[test]
-fn a_watched_tag_is_due_again() {
+fn watched_tag_is_rechecked() {
     let (mut cache, now) = (cache(), Instant::now());
     let key = watched(ONE);
     cache.ask(key.clone(), "a", now);
@@ -233,7 +233,7 @@ fn unused_references_are_forgotten_and_due_ones_are_taken_first() {
 }
 
 #[test]
-fn the_next_time_is_the_first_of_what_waits() {
+fn next_wakeup_is_earliest_due_or_expiring_reference() {
     let (mut cache, now) = (cache(), Instant::now());
     assert_eq!(cache.next(), None);
     cache.ask(key(ONE), "a", now);
@@ -245,7 +245,7 @@ fn the_next_time_is_the_first_of_what_waits() {
 }
 
 #[test]
-fn bytes_and_references_are_bounded() {
+fn cache_limits_bytes_and_references() {
     let (mut cache, now) = (cache(), Instant::now());
     cache.ask(key(ONE), "a", now);
     cache.done(&key(ONE), Ok(artifact(&[1; 60])), now, RANDOM);
@@ -253,7 +253,7 @@ fn bytes_and_references_are_bounded() {
     cache.ask(two.clone(), "a", now);
     cache.done(&two, Ok(artifact(&[2; 40])), now, RANDOM);
     assert_eq!(cache.size(), (100, 2));
-    // In the place of its own predecessor it would fit, but not beside the other.
+    // It would fit in place of its own predecessor, but not beside the other reference.
     cache.done(&two, Ok(artifact(&[3; 41])), now, RANDOM);
     assert!(matches!(
         cache.ask(two, "a", now).0,

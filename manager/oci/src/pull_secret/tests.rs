@@ -21,7 +21,7 @@ fn user(name: &str) -> Value {
 }
 
 #[test]
-fn the_most_exact_entry_is_taken_as_kubelet_does() {
+fn most_specific_entry_is_taken_as_kubelet_does() {
     let auths = json!({
         "ghcr.io": user("host"),
         "https://ghcr.io/you": user("path"),
@@ -49,7 +49,7 @@ fn the_most_exact_entry_is_taken_as_kubelet_does() {
 }
 
 #[test]
-fn wildcards_are_parts_of_labels() {
+fn wildcard_matches_part_of_label() {
     for (pattern, label, expected) in [
         ("*", "", true),
         ("a*", "abc", true),
@@ -64,7 +64,7 @@ fn wildcards_are_parts_of_labels() {
 }
 
 #[test]
-fn both_forms_of_an_entry_and_both_types_of_secrets_are_read() {
+fn pull_secret_is_read_in_both_types_and_entry_forms() {
     let image = Image::parse("oci://ghcr.io/you/plugin:1").unwrap();
     let auth = json!({ "ghcr.io": { "auth": STANDARD.encode("me:a:b") } });
     let expected = Credentials {

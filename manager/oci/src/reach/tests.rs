@@ -9,7 +9,7 @@ fn message(result: Result<Url, Failure>) -> String {
 }
 
 #[test]
-fn blobs_may_be_elsewhere_but_not_in_this_pod_or_machine() {
+fn redirect_may_leave_registry_but_not_reach_managers_pod_or_machine() {
     let registry = url("https://ghcr.io/v2/a/blobs/sha256:0");
     let zone = Zone::behind(&registry);
     let to = |location: &str| redirect(&registry, location, zone);
@@ -50,7 +50,7 @@ fn blobs_may_be_elsewhere_but_not_in_this_pod_or_machine() {
 }
 
 #[test]
-fn a_registry_on_this_machine_may_stay_there() {
+fn local_registry_may_redirect_to_loopback() {
     for local in [
         "http://127.0.0.1:5000/v2/",
         "http://localhost:5000/v2/",
@@ -69,7 +69,7 @@ fn a_registry_on_this_machine_may_stay_there() {
 }
 
 #[test]
-fn tokens_come_from_the_registrys_own_site() {
+fn token_realm_must_be_on_registrys_site() {
     let at = |registry: &str, to: &str| message(realm(&url(registry), to, |host| host == "login.example.com"));
     for (registry, to) in [
         ("https://ghcr.io/v2/", "https://ghcr.io/token"),
@@ -117,7 +117,7 @@ fn tokens_come_from_the_registrys_own_site() {
 }
 
 #[tokio::test]
-async fn names_that_lead_into_this_pod_are_not_found() {
+async fn names_that_resolve_to_loopback_are_not_found() {
     let hosts = [
         ("inside.example.com", "127.0.0.1"),
         ("metadata.example.com", "169.254.169.254"),

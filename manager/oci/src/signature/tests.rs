@@ -45,7 +45,7 @@ fn one(text: &[u8], signature: &[u8]) -> Vec<Signed> {
 }
 
 #[test]
-fn keys_of_every_kind_that_cosign_makes_verify() {
+fn signatures_by_every_key_type_of_cosign_verify() {
     let text = payload("example.com/you/plugin", &manifest());
     let random = SystemRandom::new();
     let p256 = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
@@ -81,7 +81,7 @@ fn keys_of_every_kind_that_cosign_makes_verify() {
 }
 
 #[test]
-fn a_signature_of_another_manifest_or_another_thing_does_not_count() {
+fn signature_of_other_manifest_or_type_is_rejected() {
     let key = Ed25519KeyPair::generate().unwrap();
     let public = VerificationKey::parse(&spki(key.public_key())).unwrap();
     let counts = |text: &[u8]| one(text, key.sign(text).as_ref())[0].is_of(&manifest(), text, &public);
@@ -95,7 +95,7 @@ fn a_signature_of_another_manifest_or_another_thing_does_not_count() {
 }
 
 #[test]
-fn invalid_key_error_tells_what_to_write() {
+fn invalid_key_error_shows_valid_form() {
     let private = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAA=\n-----END PRIVATE KEY-----\n";
     for (text, expected) in [
         ("", "no PEM block"),
@@ -112,6 +112,6 @@ fn invalid_key_error_tells_what_to_write() {
 }
 
 #[test]
-fn signatures_are_where_cosign_puts_them() {
+fn signature_tag_is_that_of_cosign() {
     assert_eq!(tag("sha256:0a"), "sha256-0a.sig");
 }

@@ -1,4 +1,4 @@
-//! Registries that send something else than they say.
+//! Registries whose content does not match what they announce.
 
 use bytes::Bytes;
 use ctrlmesh_contract::Digest;
@@ -17,7 +17,7 @@ async fn mismatch(env: &mut TestEnv, ask: &Ask, words: &str) {
 }
 
 #[tokio::test]
-async fn a_manifest_that_is_not_the_one_of_its_digest_is_refused() {
+async fn manifest_with_wrong_digest_is_refused() {
     let mut env = test_env().await;
     let manifest = env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     env.registry
@@ -27,7 +27,7 @@ async fn a_manifest_that_is_not_the_one_of_its_digest_is_refused() {
 }
 
 #[tokio::test]
-async fn a_header_with_another_digest_than_the_manifest_has_is_refused() {
+async fn digest_header_that_differs_from_manifest_is_refused() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let other = Digest::of(b"other").to_string();
@@ -37,8 +37,8 @@ async fn a_header_with_another_digest_than_the_manifest_has_is_refused() {
 }
 
 #[tokio::test]
-async fn a_blob_with_other_bytes_is_refused() {
-    // As many bytes, and fewer; the first blob that is asked for is the configuration.
+async fn blob_with_wrong_bytes_is_refused() {
+    // The same number of bytes, and fewer. The configuration is the first blob that is fetched.
     for bytes in [vec![b' '; 149], b"{}".to_vec()] {
         let mut env = test_env().await;
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
@@ -48,7 +48,7 @@ async fn a_blob_with_other_bytes_is_refused() {
     }
 }
 
-/// A component whose manifest says another size.
+/// Pushes a component whose manifest has this size.
 fn put_with_size(env: &TestEnv, size: usize) {
     let config = env.registry.put_blob("you/plugin", b"{}");
     let layer = env.registry.put_blob("you/plugin", RATE_LIMIT);
@@ -61,7 +61,7 @@ fn put_with_size(env: &TestEnv, size: usize) {
 }
 
 #[tokio::test]
-async fn a_blob_of_another_size_is_refused() {
+async fn blob_of_wrong_size_is_refused() {
     for (size, words) in [
         (RATE_LIMIT.len() - 1, "sends more than"),
         (RATE_LIMIT.len() + 1, "its manifest says"),
@@ -74,7 +74,7 @@ async fn a_blob_of_another_size_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_without_end_is_cut_off() {
+async fn endless_body_is_cut_off() {
     for on in [On::Manifest, On::Blob] {
         let mut env = test_env().await;
         put_with_size(&env, MAX_PLUGIN_BYTES);

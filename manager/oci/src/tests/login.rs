@@ -1,4 +1,4 @@
-//! Registries that let only some pull.
+//! Registries that require a login.
 
 use ctrlmesh_plugins_builtin::SHARD_SELECTOR;
 use ctrlmesh_testkit::registry::{Login, Mishap, On};
@@ -45,11 +45,11 @@ async fn pull_secret_grants_access_and_its_lack_is_explained() {
             message.contains("user \"me\"") && message.contains("pullSecret"),
             "{message}"
         );
-        // What one may have is not given to another.
+        // An ask without the Secret does not get what it grants.
         let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
         assert_eq!(reason, Reason::AccessDenied);
         assert!(message.contains("name a Secret"), "{message}");
-        // The same name in another namespace is another Secret.
+        // A Secret of the same name in another namespace is another Secret.
         let other = Ask {
             namespace: "other".to_owned(),
             ..right.clone()
@@ -60,7 +60,7 @@ async fn pull_secret_grants_access_and_its_lack_is_explained() {
 }
 
 #[tokio::test]
-async fn everybody_gets_a_token_where_everybody_may_pull() {
+async fn anonymous_token_is_used_when_registry_allows_it() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     env.registry.require(Login::Bearer {
@@ -78,7 +78,7 @@ async fn everybody_gets_a_token_where_everybody_may_pull() {
         )
         .times(1);
     env.manager.ready(&env.ask("1.0")).await;
-    // One for the whole pull; the first try failed.
+    // One token for the whole pull; the first request for one failed.
     assert_eq!(env.registry.count("/token"), 2);
 }
 
@@ -97,7 +97,7 @@ async fn foreign_token_realm_is_refused() {
 }
 
 #[tokio::test]
-async fn a_secret_that_can_not_be_used_is_told() {
+async fn unusable_secret_is_reported() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let (reason, message) = env.manager.failed(&with_secret(&env, "none")).await;
@@ -120,10 +120,10 @@ async fn a_secret_that_can_not_be_used_is_told() {
     let (reason, message) = env.manager.failed(&ask).await;
     assert_eq!(reason, Reason::PullSecret);
     assert!(message.contains("allow `get` of secrets"), "{message}");
-    // Once it may be read, it is.
+    // It is retried, and succeeds once the Secret can be read.
     env.manager
         .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
-    // Nothing was asked of the registry without the credentials that the object names.
+    // Nothing was requested without the credentials that the object names.
     assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 1);
 }

@@ -1,4 +1,4 @@
-//! What is fetched, how often, and what is refused before.
+//! Fetches of plugins: how often, and what is refused before its bytes are fetched.
 
 use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rand::SystemRandom;
@@ -13,7 +13,7 @@ use super::test_env::{ask, base64, test_env, test_env_with};
 use crate::*;
 
 #[tokio::test]
-async fn a_component_is_fetched_once_for_all_who_ask() {
+async fn component_is_fetched_once_for_all_namespaces() {
     let mut env = test_env().await;
     let manifest = env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let ours = env.ask("1.0");
@@ -40,7 +40,7 @@ async fn a_component_is_fetched_once_for_all_who_ask() {
 }
 
 #[tokio::test]
-async fn pulls_are_counted_by_how_they_ended() {
+async fn pulls_are_counted_by_outcome() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let artifact = env.manager.ready(&env.ask("1.0")).await;
@@ -122,7 +122,7 @@ fn pem(key: &EcdsaKeyPair) -> String {
 }
 
 #[tokio::test]
-async fn a_key_must_have_signed_the_manifest_that_is_run() {
+async fn manifest_must_be_signed_by_given_key() {
     let mut env = test_env().await;
     let ours = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
     let theirs = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
@@ -131,7 +131,7 @@ async fn a_key_must_have_signed_the_manifest_that_is_run() {
     let text = payload("you/plugin", &signed);
     let signature = base64(ours.sign(&SystemRandom::new(), &text).unwrap().as_ref());
     env.registry.put_signature("you/plugin", &signed, &text, &signature);
-    // A signature that is right, but of another manifest, in the place of this one's.
+    // A valid signature of another manifest, stored under this one's tag.
     env.registry.put_signature("you/plugin", &other, &text, &signature);
     env.registry
         .put_component("you/plugin", "unsigned", b"\0asm\x0d\0\x01\0");
@@ -153,20 +153,20 @@ async fn a_key_must_have_signed_the_manifest_that_is_run() {
         assert_eq!(reason, Reason::SignatureInvalid);
         assert!(message.contains(words), "{message}");
     }
-    // Nothing that is not signed was fetched.
+    // Nothing unsigned was fetched.
     assert_eq!(
         env.registry
             .count(&format!("/v2/you/plugin/blobs/{}", Digest::of(RATE_LIMIT))),
         0
     );
-    // Who asks for no signature gets none checked, and does not get what others may not have.
+    // Without a key, no signature is checked. An unchecked artifact is not used for an ask with a key.
     assert_eq!(env.manager.ready(&on_other).await.manifest, other);
     let (reason, _) = env.manager.failed(&with(&on_other, pem(&ours))).await;
     assert_eq!(reason, Reason::SignatureInvalid);
 }
 
 #[tokio::test]
-async fn more_than_the_manager_may_hold_is_refused_and_the_rest_stays() {
+async fn plugin_beyond_cache_limit_is_refused_and_others_stay() {
     let mut env = test_env_with(|settings, _| settings.cache_bytes = pack(SHARD_SELECTOR).len() + 10).await;
     env.registry.put_component("you/plugin", "1", SHARD_SELECTOR);
     env.registry.put_component("you/plugin", "2", RATE_LIMIT);

@@ -29,7 +29,7 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
     let artifact = env.manager.ready(&ask).await;
     env.registry.put_component("you/plugin", "1.0", RATE_LIMIT);
     let pinned = pinned(&ask, &artifact);
-    // The pinned manifest is what was just fetched: nothing is asked for it.
+    // The pinned manifest was just fetched, so there is no request.
     let before = env.registry.requests().len();
     assert_eq!(
         env.manager.plugins.resolve(&pinned),
@@ -45,7 +45,7 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
             .count(&format!("/v2/you/plugin/manifests/{}", artifact.manifest)),
         1
     );
-    // Another image in the object is another matter.
+    // A changed image is resolved anew.
     let changed = Ask {
         image: env.ask("2.0").image,
         ..pinned
@@ -54,7 +54,7 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
 }
 
 #[tokio::test]
-async fn a_watched_tag_is_followed_and_a_bad_successor_leaves_the_good_one() {
+async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
     let ask = Ask {
@@ -68,7 +68,7 @@ async fn a_watched_tag_is_followed_and_a_bad_successor_leaves_the_good_one() {
     let Resolution::Ready(second) = env.manager.until(&ask, is_second).await else {
         panic!("not ready");
     };
-    // Looking is not pulling.
+    // Rechecks use `HEAD`, which does not count as a pull.
     let heads = env
         .registry
         .requests()
@@ -93,7 +93,7 @@ async fn a_watched_tag_is_followed_and_a_bad_successor_leaves_the_good_one() {
 }
 
 #[tokio::test]
-async fn a_registry_that_does_not_name_digests_is_followed_too() {
+async fn watched_tag_is_followed_without_digest_header() {
     let mut env = test_env().await;
     env.registry.misbehave(On::Manifest, Mishap::NoDigest);
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
@@ -108,7 +108,7 @@ async fn a_registry_that_does_not_name_digests_is_followed_too() {
 }
 
 #[tokio::test]
-async fn a_registry_that_goes_down_while_a_tag_is_watched_leaves_what_there_is() {
+async fn watched_tag_keeps_artifact_when_registry_goes_down() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
     let ask = Ask {

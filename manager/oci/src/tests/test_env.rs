@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 
 use crate::*;
 
-/// Every wait of a test: generous, and never used up by a test that passes.
+/// Timeout of every wait in a test. A passing test never reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Settings under which nothing takes long.
+/// Settings with short times.
 pub(crate) fn settings(registry: &Registry) -> Settings {
     Settings {
         insecure: [registry.host(), "registry.test".to_owned()].into(),
@@ -54,13 +54,13 @@ pub(crate) async fn test_env_with(change: impl FnOnce(&mut Settings, &Registry))
 }
 
 impl TestEnv {
-    /// An ask of namespace demo for a tag or digest of `you/plugin`.
+    /// An ask by namespace demo for a tag or digest of `you/plugin`.
     pub(crate) fn ask(&self, target: &str) -> Ask {
         let separator = if target.contains(':') { '@' } else { ':' };
         ask(&format!("oci://{}/you/plugin{separator}{target}", self.registry.host()))
     }
 
-    /// Stores a Secret of Docker's kind.
+    /// Stores a Secret of type `kubernetes.io/dockerconfigjson`.
     pub(crate) fn put_secret(&self, name: &str, user: &str, password: &str) {
         let auths = json!({ "auths": { self.registry.host(): { "username": user, "password": password } } });
         let secret = json!({
@@ -78,7 +78,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// An ask of namespace demo.
+/// An ask by namespace demo.
 pub(crate) fn ask(image: &str) -> Ask {
     Ask {
         namespace: "demo".to_owned(),
@@ -90,7 +90,7 @@ pub(crate) fn ask(image: &str) -> Ask {
     }
 }
 
-/// What a manager does with plugins.
+/// The plugins of a manager, and the namespaces that it reports.
 pub(crate) struct Manager {
     pub(crate) plugins: Plugins,
     pub(crate) metrics: Metrics,
@@ -121,7 +121,7 @@ impl Manager {
         }
     }
 
-    /// Asks until the answer meets a condition, each time that the namespace is named.
+    /// Resolves until a condition holds, again after each report of the namespace.
     pub(crate) async fn until(&mut self, ask: &Ask, condition: impl Fn(&Resolution) -> bool) -> Resolution {
         let waiting = async {
             loop {
@@ -138,7 +138,7 @@ impl Manager {
         }
     }
 
-    /// The namespace that is named next.
+    /// The next namespace that is reported.
     pub(crate) async fn told(&mut self) -> String {
         tokio::time::timeout(PATIENCE, self.changed.recv())
             .await

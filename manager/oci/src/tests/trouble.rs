@@ -9,7 +9,7 @@ use super::test_env::{test_env, test_env_with};
 use crate::*;
 
 #[tokio::test]
-async fn a_registry_that_is_down_is_told_and_asked_again() {
+async fn unreachable_registry_is_reported_and_retried() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     env.registry.stop().await;
@@ -27,7 +27,7 @@ async fn a_registry_that_is_down_is_told_and_asked_again() {
 }
 
 #[tokio::test]
-async fn passing_trouble_is_not_even_told() {
+async fn short_outage_of_registry_is_not_reported() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let status = |code| Mishap::Status {
@@ -49,7 +49,7 @@ async fn passing_trouble_is_not_even_told() {
 }
 
 #[tokio::test]
-async fn lasting_trouble_is_told_after_four_tries() {
+async fn lasting_outage_of_registry_is_reported_after_four_attempts() {
     let mut env = test_env_with(|settings, _| settings.times.again = Duration::from_secs(3600)).await;
     env.registry.misbehave(
         On::Manifest,
@@ -65,7 +65,7 @@ async fn lasting_trouble_is_told_after_four_tries() {
 }
 
 #[tokio::test]
-async fn the_pause_that_a_registry_asks_for_is_kept() {
+async fn retry_after_is_waited_for() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let busy = Mishap::Status {
@@ -79,7 +79,7 @@ async fn the_pause_that_a_registry_asks_for_is_kept() {
 }
 
 #[tokio::test]
-async fn a_long_pause_is_told_and_not_waited_for() {
+async fn long_retry_after_is_reported_instead_of_waited_for() {
     let mut env = test_env().await;
     let busy = Mishap::Status {
         code: 429,
@@ -93,7 +93,7 @@ async fn a_long_pause_is_told_and_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_registry_that_says_nothing_or_stops_in_the_middle_is_given_up() {
+async fn silent_or_stalled_registry_times_out() {
     for mishap in [Mishap::Silence, Mishap::Stall, Mishap::Cut] {
         let mut env = test_env().await;
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
@@ -105,7 +105,7 @@ async fn a_registry_that_says_nothing_or_stops_in_the_middle_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_pull_that_goes_on_and_on_is_given_up() {
+async fn endless_pull_times_out() {
     let mut env = test_env_with(|settings, _| {
         settings.times.pull = Duration::from_millis(200);
         settings.times.read = Duration::from_secs(60);
@@ -118,7 +118,7 @@ async fn a_pull_that_goes_on_and_on_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_worker_stops_in_the_middle_of_a_pull() {
+async fn worker_stops_during_pull() {
     let env = test_env().await;
     env.registry.misbehave(On::Any, Mishap::Silence);
     assert_eq!(env.manager.plugins.resolve(&env.ask("1.0")), Resolution::Pending);

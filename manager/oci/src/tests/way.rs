@@ -1,4 +1,4 @@
-//! The way to registries: redirects, TLS, proxies.
+//! Connections to registries: redirects, TLS, proxies.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::*;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 #[tokio::test]
-async fn blobs_may_lie_elsewhere_and_no_password_goes_there() {
+async fn redirected_blob_is_fetched_without_credentials() {
     let mut env = test_env().await;
     let bucket = Registry::start().await.unwrap();
     for registry in [&bucket, &env.registry] {
@@ -38,7 +38,7 @@ async fn blobs_may_lie_elsewhere_and_no_password_goes_there() {
         requests.iter().all(|request| request.authorization.is_empty()),
         "{requests:?}"
     );
-    // What stands in such a URL lets anybody read: it is not told.
+    // The URL of a redirect grants access, so messages do not contain it.
     bucket.stop().await;
     env.registry.put_component("you/plugin", "2.0", RATE_LIMIT);
     let other = Ask {
@@ -81,7 +81,7 @@ async fn redirect_into_managers_pod_is_refused() {
 }
 
 #[tokio::test]
-async fn redirects_end() {
+async fn redirects_are_limited() {
     let mut env = test_env().await;
     env.registry.misbehave(
         On::Manifest,
@@ -94,7 +94,7 @@ async fn redirects_end() {
 }
 
 #[tokio::test]
-async fn a_private_authority_is_trusted_once_it_is_named() {
+async fn private_authority_is_trusted_once_configured() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ca.pem");
     std::fs::write(&path, "").unwrap();
@@ -104,12 +104,12 @@ async fn a_private_authority_is_trusted_once_it_is_named() {
     let (reason, message) = env.manager.failed(&ask).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(message.contains("certificate"), "{message}");
-    // As when a mounted volume is filled or renewed: no restart.
+    // A mounted volume that is filled or renewed needs no restart.
     std::fs::write(&path, env.registry.ca_pem()).unwrap();
     env.manager
         .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
-    // A registry that is not named as insecure is never asked without TLS.
+    // A registry that is not configured as insecure is never contacted without TLS.
     let plain = super::test_env::ask(&format!(
         "oci://localhost:{}/you/plugin:1.0",
         env.registry.host().split_once(':').unwrap().1
@@ -119,7 +119,7 @@ async fn a_private_authority_is_trusted_once_it_is_named() {
     assert!(message.ends_with("name it with --insecure-registry"), "{message}");
 }
 
-/// A proxy that opens tunnels (RFC 9110 §9.3.6) to one place, whatever it is asked for. Tells what it was asked first.
+/// A proxy that opens tunnels (RFC 9110 §9.3.6) to one address, whatever the request names. Sends the first request line.
 async fn proxy(to: SocketAddr) -> (SocketAddr, oneshot::Receiver<String>) {
     let listener = TcpListener::bind((HERE, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -144,7 +144,7 @@ async fn proxy(to: SocketAddr) -> (SocketAddr, oneshot::Receiver<String>) {
 }
 
 #[tokio::test]
-async fn a_proxy_is_used_for_what_is_not_excepted() {
+async fn proxy_is_used_for_hosts_without_exception() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ca.pem");
     let registry = Registry::start().await.unwrap();
@@ -155,7 +155,7 @@ async fn a_proxy_is_used_for_what_is_not_excepted() {
         settings.ca_file = Some(path.clone());
         settings.proxies = Proxies {
             https: Some(format!("http://{tunnel}")),
-            // A registry answers requests that are meant for another host: good enough as a proxy for plain HTTP.
+            // A registry answers requests for another host, so it can act as a proxy for plain HTTP.
             http: Some(format!("http://{}", registry.host())),
             except: Some("127.0.0.1,.svc".to_owned()),
         };

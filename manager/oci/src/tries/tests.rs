@@ -16,7 +16,7 @@ fn retry_after_is_seconds_or_a_date() {
 }
 
 #[test]
-fn pauses_double_are_spread_and_end() {
+fn retries_double_pause_spread_it_and_end() {
     let times = Times {
         pause: Duration::from_secs(1),
         ..Times::default()

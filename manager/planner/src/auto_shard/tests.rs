@@ -1,4 +1,4 @@
-//! Shards of a root: names and pods as people know them, every object in one shard.
+//! Shards of a root: their names and pods, and that every object is in one shard.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ fn pods(shard: &ShardingConfig) -> Vec<String> {
 }
 
 #[test]
-fn names_and_pods_are_as_people_know_them() {
+fn shards_have_names_and_pods_of_kusionstack() {
     let shards = shards(&spec(&json!({"replicas": 1, "inNamespaces": ["ns-canary"]}), 2, 2), &[]);
     let told: Vec<_> = shards
         .iter()
@@ -96,7 +96,7 @@ fn names_and_pods_are_as_people_know_them() {
 }
 
 #[test]
-fn a_root_needs_no_canary() {
+fn root_needs_no_canary() {
     for canary in [json!(null), json!({"replicas": 0, "inNamespaces": ["ns-canary"]})] {
         let shards = shards(&spec(&canary, 2, 2), &[]);
         assert_eq!(
@@ -108,7 +108,7 @@ fn a_root_needs_no_canary() {
 }
 
 #[test]
-fn both_lists_of_a_canary_are_its_part() {
+fn canary_gets_both_its_namespaces_and_buckets() {
     let canary =
         json!({"replicas": 1, "inNamespaces": ["ns-canary"], "inShardHash": [shard_hash("default").to_string()]});
     let namespaces = ["default", "ns-canary", "kube-system"].map(str::to_owned);
@@ -116,7 +116,7 @@ fn both_lists_of_a_canary_are_its_part() {
     assert_eq!(owners(&shards, "default"), ["demo-0-canary"]);
     assert_eq!(owners(&shards, "ns-canary"), ["demo-0-canary"]);
     assert_eq!(owners(&shards, "kube-system"), ["demo-2-normal"]);
-    // 32 letters further: the same bucket, and not known yet.
+    // Adding 32 letters leads to the same bucket; this namespace is not known.
     let unknown = "default-ABC";
     let same_bucket = (0..32)
         .map(|n| format!("{unknown}{}", char::from(b'a' + n % 26)))
@@ -136,7 +136,7 @@ fn buckets_are_divided_evenly_for_every_number_of_shards() {
         let all: Vec<String> = (0..32).map(|bucket| bucket.to_string()).collect();
         assert_eq!(batches.concat(), all);
     }
-    // Where KusionStack's batches were even, these are the same.
+    // Where KusionStack divided evenly, the buckets are the same.
     assert_eq!(buckets_of(1, 4), ["8", "9", "10", "11", "12", "13", "14", "15"]);
 }
 
@@ -169,14 +169,14 @@ fn invalid_root_error_names_field() {
 }
 
 #[test]
-fn a_disabled_root_has_no_shards() {
+fn disabled_root_has_no_shards() {
     let mut disabled = spec(&json!(null), 2, 2);
     disabled["disable"] = true.into();
     assert_eq!(shards(&disabled, &[]), []);
 }
 
 #[test]
-fn the_hash_follows_whatever_a_shard_is_made_of() {
+fn shard_hash_changes_with_any_field_of_root() {
     let hashes = |root: &ShardingConfig| -> Vec<String> {
         let shards = auto_shard(root, &[], &LabelKeys::default()).unwrap();
         let annotations = shards.into_iter().map(|shard| shard.metadata.annotations.unwrap());
@@ -212,7 +212,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn every_object_is_in_one_shard_and_every_pod_too(
+    fn each_object_and_each_pod_is_in_one_shard(
         canary in canary(),
         shards_wanted in 1..=32_i32,
         replicas in 1..4_i32,
@@ -224,7 +224,7 @@ proptest! {
         for namespace in &namespaces {
             prop_assert_eq!(owners(&made, namespace).len(), 1, "{}", namespace);
         }
-        // With no namespace known, nobody owns twice.
+        // While no namespace is known, no object has two owners.
         let unknown = shards(&spec, &[]);
         for namespace in &namespaces {
             prop_assert!(owners(&unknown, namespace).len() <= 1);

@@ -1,4 +1,4 @@
-//! The entries of one object.
+//! Makes the entries of one object.
 
 use ctrlmesh_contract::chain::{DEFAULT_MEMORY_MIB, DEFAULT_TIMEOUT_MS};
 use ctrlmesh_contract::names::labels;
@@ -16,10 +16,10 @@ use crate::hand_over::entry_of_shard;
 use crate::label_set::LabelSet;
 use crate::{settings, switches};
 
-/// What an object's entries follow from besides itself.
+/// Everything but the object that its entries depend on.
 pub(super) struct Context<'a> {
     pub(super) configs: &'a [&'a ShardingConfig],
-    /// Those whose plugins are not there.
+    /// ShardingConfigs whose plugins are not resolved.
     pub(super) unresolved: &'a [&'a ShardingConfig],
     /// The chain that was distributed last.
     pub(super) last: Option<&'a Chain>,
@@ -90,7 +90,7 @@ impl<'a> Context<'a> {
         Ok(entries)
     }
 
-    /// A built-in plugin's entry, or several, if other plugins are in its place for some of the pods.
+    /// A built-in plugin's entry. There are several if other plugins replace it for some of the pods.
     fn built_in(
         &self,
         plugin: BuiltIn,
@@ -112,7 +112,7 @@ impl<'a> Context<'a> {
         divide(pods, instead)?.into_iter().map(entry).collect()
     }
 
-    /// What ran in the place of a built-in plugin before.
+    /// The plugin that replaced a built-in one for this ShardingConfig in the last chain.
     fn before(&self, plugin: BuiltIn, origin: &Origin, config: &ShardingConfig) -> Option<Digest> {
         let name = format!("{}/{}{}", plugin.name(), origin.name, in_place::suffix(config));
         let mut entries = self.last?.entries.iter();
@@ -146,7 +146,7 @@ impl<'a> Context<'a> {
         Ok(entry)
     }
 
-    /// An object's own lists of other services, and those of others that count for it.
+    /// An object's lists of external services, and those of other objects that apply too.
     fn lists(&self, breaker: &'a CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
         if switches::holds_lists(breaker, self.last) {
             return Vec::new();
@@ -155,9 +155,10 @@ impl<'a> Context<'a> {
         own.chain(self.allowed_by_others(breaker)).collect()
     }
 
-    /// Each entry is asked on its own, so a call that only another object's list allows would be refused by this one's. The
-    /// allow lists of every object that selects all of these pods are therefore this one's, too. Of an object that selects
-    /// some of them they are not: that would allow too much to the others.
+    /// Allow lists of other objects that apply to this object's pods too. Each entry is called on its own, so this object's list
+    /// would refuse a call that only another object's list allows. Therefore it includes the allow lists of every object that
+    /// selects all of these pods. Objects that select only some of them are left out, because they would allow too much to the
+    /// others.
     fn allowed_by_others(&self, breaker: &CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
         let is_allow = |list: &&TrafficInterceptRule| list.intercept_type == InterceptType::Whitelist;
         if !breaker.spec.traffic_intercept_rules.iter().any(|list| is_allow(&list)) {
@@ -191,7 +192,7 @@ fn instead_of(built_in: BuiltIn, config: &ShardingConfig) -> Option<&PluginRef> 
     config.spec.plugins.iter().find(|plugin| plugin.name == built_in.name())
 }
 
-/// The settings of the built-in plugin and what its replacement has besides. Validation keeps the two apart.
+/// The settings of the built-in plugin, and additional ones of its replacement. Validation keeps them disjoint.
 fn with_more(settings: &Value, plugin: &PluginRef) -> Value {
     let mut all = plugin.settings.clone();
     if let Value::Object(fields) = settings {

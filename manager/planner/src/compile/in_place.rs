@@ -1,24 +1,24 @@
-//! A user's plugin in the place of a built-in one, for the pods of its shard only. Limits, breakers and faults are of other
-//! objects, with pods of their own: their entries are divided into the pods that have another plugin, and the rest.
+//! Replaces a built-in plugin by a user's plugin, for the pods of one shard. Rate limits, breakers and faults come from other
+//! objects with pod selectors of their own: their entries are split into the pods whose shard replaces the plugin, and the rest.
 
 use ctrlmesh_contract::{LabelSelector, Mistakes};
 use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
 
 use crate::label_set::LabelSet;
 
-/// Entries that one object may be divided into.
+/// Maximum entries that one object may be split into.
 const MAX_PIECES: usize = 256;
 
-/// Some of an object's pods, and the plugin that they have instead of the built-in one.
+/// Some of an object's pods, and the plugin that they run instead of the built-in one.
 pub(super) struct Piece<'a> {
-    /// Added to the entry's name. Empty for the first that has the built-in plugin: its name does not change when a
-    /// plugin is put into its place for other pods.
+    /// Suffix of the entry's name. It is empty for the first entry with the built-in plugin, so that its name does not change when
+    /// the plugin is replaced for other pods.
     pub(super) suffix: String,
     pub(super) pods: LabelSelector,
     pub(super) instead: Option<(&'a ShardingConfig, &'a PluginRef)>,
 }
 
-/// Divides the pods of an object.
+/// Splits the pods of an object by the plugin that they run.
 pub(super) fn divide<'a>(
     pods: &LabelSelector,
     instead: impl Iterator<Item = (&'a ShardingConfig, &'a PluginRef)>,
@@ -80,7 +80,7 @@ fn of_shard<'a>(
     shared.enumerate().map(piece).collect()
 }
 
-/// What the name of the first piece of a shard ends with.
+/// Suffix of the first entry for a shard's pods.
 pub(super) fn suffix(config: &ShardingConfig) -> String {
     format!("/{}", config.metadata.name.as_deref().unwrap_or_default())
 }

@@ -1,8 +1,8 @@
-//! Entries of the last chain that are kept, and the generation of the next one.
+//! Finds entries of the last chain that are kept, and the generation of the next chain.
 
 use ctrlmesh_contract::{Chain, Entry, Origin};
 
-/// The entries that an object had. Another object of the same name is another object.
+/// The entries that an object has in the last chain. An object that was recreated under the same name has none.
 pub fn entries<'a>(last: Option<&'a Chain>, origin: &'a Origin) -> impl Iterator<Item = &'a Entry> {
     let is_its = move |entry: &&Entry| {
         let made_from = entry.origin.as_ref();
@@ -11,7 +11,7 @@ pub fn entries<'a>(last: Option<&'a Chain>, origin: &'a Origin) -> impl Iterator
     last.into_iter().flat_map(|chain| &chain.entries).filter(is_its)
 }
 
-/// Whether sidecars would do the same. The order in the document says nothing.
+/// Whether sidecars would behave the same. The order of entries in the document does not matter.
 pub fn is_same(before: &[Entry], after: &[Entry]) -> bool {
     let (mut before, mut after): (Vec<&Entry>, Vec<&Entry>) = (before.iter().collect(), after.iter().collect());
     for entries in [&mut before, &mut after] {
@@ -20,9 +20,9 @@ pub fn is_same(before: &[Entry], after: &[Entry]) -> bool {
     before == after
 }
 
-/// The generation of a chain with these entries: the last one's if nothing changed and nobody spoke of a later one, else one above all
-/// that were spoken of.
-/// `None`: there is no such number.
+/// The generation of a chain with these entries. It is the last one's if nothing changed and no later generation is known
+/// (`highest`), else one above all known generations.
+/// `None`: there is no higher number.
 pub fn generation(last: Option<&Chain>, highest: u64, entries: &[Entry]) -> Option<u64> {
     match last {
         Some(last) if highest <= last.generation && is_same(&last.entries, entries) => Some(last.generation),
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_end_without_a_panic() {
+    fn generations_end_without_panic() {
         let chain = |generation| Chain {
             namespace: "demo".to_owned(),
             generation,

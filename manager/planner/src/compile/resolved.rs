@@ -7,17 +7,17 @@ use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
 
 use crate::built_in::BuiltIn;
 
-/// Digests of components' bytes.
+/// Digests of components.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// Of the built-in plugins.
+    /// Digests of the built-in plugins.
     pub built_in: BTreeMap<BuiltIn, Digest>,
-    /// Of the user's plugins, by ShardingConfig and by name in `spec.plugins`; or why there is none.
+    /// Digests of the user's plugins, by ShardingConfig and by name in `spec.plugins`; or why there is none.
     pub own: BTreeMap<(String, String), Result<Digest, String>>,
 }
 
 impl Resolved {
-    /// Adds what is not resolved of an object's plugins.
+    /// Adds a mistake for each plugin of an object that is not resolved.
     pub(super) fn check(&self, config: &ShardingConfig, mistakes: &mut Mistakes) {
         for (index, plugin) in config.spec.plugins.iter().enumerate() {
             if let Err(problem) = self.own(config, plugin) {

@@ -1,4 +1,4 @@
-//! Chains of a namespace: order, names, what overrides what, what is refused and what goes on.
+//! Chains of a namespace: order and names of entries, precedence, refused objects, and entries that are kept.
 
 mod migrated;
 mod properties;
@@ -12,7 +12,7 @@ use crate::built_in::BuiltIn;
 pub(super) use crate::samples::{breaker, faults, limit, list, object, plugin, shard};
 use crate::validate::{Object, read};
 
-/// Objects of a namespace, read as the manager reads them.
+/// Objects of a namespace, parsed as the manager parses them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct World {
     pub(super) configs: Vec<ShardingConfig>,

@@ -1,4 +1,4 @@
-//! Claims: what pods may still show in addition to what the last chain says.
+//! Claims: what pods may still show in addition to the last chain's view.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,46 +12,46 @@ use super::shard::{Shard, limits_of};
 use super::teardown::{Teardown, Teardowns};
 use super::{Fleet, Pod, pods};
 
-/// Earlier limits that are remembered one by one. Beyond, the shard is taken to see everything.
+/// Maximum claims of a shard. Beyond, the shard is assumed to see everything.
 const MAX_CLAIMS: usize = 8;
-/// All claims together, as JSON: they lie beside a chain.
+/// Maximum size of all claims as JSON, because they are stored beside a chain.
 const MAX_BYTES: usize = 128 * 1024;
-/// Pods that a claim names. Of more only the selector is remembered.
+/// Maximum pods that a claim names. If there are more, only the selector is remembered.
 const MAX_PODS: usize = 256;
 
-/// What is remembered with a chain: without it a manager that takes over would give away what pods may still show.
+/// Stored with a chain. Without it, a manager that takes over would give away objects that pods may still show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Claims {
-    /// What pods may show besides what their entry says, by the entry's name.
+    /// What pods may show in addition to their entry, by the entry's name.
     shown: BTreeMap<String, Vec<Claim>>,
-    /// What entries shall show that show less for now, by name.
+    /// The limits that an entry is meant to have, by name, where it shows less for now.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     wanted: BTreeMap<String, Vec<Limit>>,
-    /// Controllers whose shards are torn down, by their locks.
+    /// Teardowns of controllers, by lock.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) teardowns: Teardowns,
 }
 
-/// What the entry of a shard said before, and which pods may still run it.
+/// An earlier view of a shard's entry, and the pods that may still have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Claim {
-    /// The pods, as a label selector in text. `None`: those that are named, no others.
+    /// The pods as a label selector in JSON. `None`: only the pods in `named`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pods: Option<Value>,
-    /// UIDs of pods that ran it, whatever their labels say since.
+    /// UIDs of pods that ran it, even if their labels have changed.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) named: BTreeSet<String>,
-    /// The controller's lock: shards of one controller have the same.
+    /// The controller's lock. Shards of one controller have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lock: Option<String>,
-    /// The shard; `None`: pods that are in none yet.
+    /// The shard; `None`: pods that are in no shard yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shard: Option<String>,
-    /// What they see. Empty: everything.
+    /// What the pods see. Empty: everything.
     pub(super) limits: Vec<Limit>,
-    /// They have been told to ask for another lock since. Who led by this one may not know yet that it leads no more.
+    /// The pods have been told to use another lock since. A pod that led by this one may not have noticed yet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) leads: bool,
 }
@@ -66,7 +66,7 @@ const fn is_false(value: &bool) -> bool {
 pub(super) struct Held {
     pub(super) name: String,
     pub(super) claim: Claim,
-    /// It is what the last chain says: also of pods that are quiet.
+    /// The claim is the last chain's own view, so quiet pods have it too.
     pub(super) is_said: bool,
 }
 
@@ -82,18 +82,18 @@ impl Claim {
         }
     }
 
-    /// Whether two are of the same pods and the same view, but for the pods that are named.
+    /// Whether two claims differ in the named pods at most.
     fn is_like(&self, other: &Self) -> bool {
         let key = |claim: &Self| (claim.pods.clone(), claim.lock.clone(), claim.shard.clone());
         key(self) == key(other) && self.limits == other.limits && self.leads == other.leads
     }
 
-    /// Whether a pod that is not known to show something else has it.
+    /// Whether the pod has the claim, and may still show its view.
     fn may_be_shown(&self, pod: &Pod<'_>) -> bool {
         !pod.is_blank && !pod.is_quiet && self.has(pod)
     }
 
-    /// Whether a pod that has it may show it, or lead by its lock.
+    /// Whether the pod has the claim, and may still show its view or lead by its lock.
     fn is_alive(&self, pod: &Pod<'_>) -> bool {
         let may_lead = self.leads && pod.may_lead && !pod.is_blank && self.has(pod);
         may_lead || self.may_be_shown(pod)
@@ -104,13 +104,13 @@ impl Claim {
     }
 
     fn selector(&self) -> Option<LabelSelector> {
-        // What can't be read may be anybody.
+        // An unreadable selector is taken to select every pod.
         self.pods.as_ref().map(|pods| pods::read(pods).unwrap_or_default())
     }
 }
 
 impl Held {
-    /// The pods that may show it, or lead by its lock.
+    /// The pods that may show the claim's view, or lead by its lock.
     pub(super) fn pods<'f>(&self, fleet: &'f impl Fleet) -> Vec<Pod<'f>> {
         let shows = |pod: &Pod<'f>| {
             let is_said = self.is_said && !pod.is_blank && self.claim.has(pod);
@@ -119,8 +119,8 @@ impl Held {
         fleet.pods().filter(shows).collect()
     }
 
-    /// Whether a pod that has the claim is told by these shards to ask for another lock. One of the new lock's pods may get it before
-    /// who led by the old one knows.
+    /// Whether these shards give a pod with this claim another lock. Another pod may then get the new lock before the one that led
+    /// by the old lock notices.
     pub(super) fn is_renamed<'a>(&self, pod: &Pod<'_>, shards: impl Iterator<Item = &'a Shard>) -> bool {
         let claim = &self.claim;
         let own = shards.filter(|shard| shard.lock == claim.lock && shard.all_pods().matches(pod.labels));
@@ -130,26 +130,25 @@ impl Held {
 }
 
 impl Claims {
-    /// Whether there is nothing to remember.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shown.is_empty() && self.wanted.is_empty() && self.teardowns.is_empty()
     }
 
-    /// The teardown of the shards of this entry's controller, if it is the one that gets everything.
+    /// The teardown in which this entry is the successor.
     #[must_use]
     pub fn teardown_of(&self, successor: &str) -> Option<&Teardown> {
         self.teardowns.values().find(|teardown| teardown.is_of(successor))
     }
 
-    /// Notes what these entries shall show in the end, whatever they show until then.
+    /// Remembers the limits that these entries are meant to have, whatever they show until then.
     pub fn aim(&mut self, entries: &[Entry]) {
         let aims = entries.iter().filter(|entry| !super::is_waiting(entry));
         self.wanted
             .extend(aims.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
     }
 
-    /// Whether all that others say that pods may show is remembered here, too, and that entries shall show what others say.
+    /// Whether these claims include all claims of `others`, and have the same targets and teardowns.
     #[must_use]
     pub fn cover(&self, others: &Self) -> bool {
         let is_known = |name: &String, claim: &Claim| {
@@ -161,7 +160,7 @@ impl Claims {
         is_said && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
     }
 
-    /// Whether no pod shows anything that is remembered.
+    /// Whether no pod shows anything that is remembered, and nothing else is to be remembered.
     #[must_use]
     pub fn are_over(&self, fleet: &impl Fleet) -> bool {
         let mut claims = self.shown.values().flatten();
@@ -170,7 +169,7 @@ impl Claims {
             && claims.all(|claim| !fleet.pods().any(|pod| claim.is_alive(&pod)))
     }
 
-    /// Whether a pod may still show what is remembered of entries with such a name.
+    /// Whether a pod that is not given up may still show an earlier view of such an entry.
     pub(super) fn are_held(&self, is_such: impl Fn(&str) -> bool, fleet: &impl Fleet) -> bool {
         let mut such = self
             .shown
@@ -180,9 +179,9 @@ impl Claims {
         such.any(|claim| fleet.pods().any(|pod| !pod.is_given_up && claim.may_be_shown(&pod)))
     }
 
-    /// Locks of shards that had begun, and of which pods may still show what the last chain does not say any more.
+    /// Locks of shards that had begun, if pods may still show earlier views of them.
     pub fn locks<'a>(&'a self, fleet: &impl Fleet) -> impl Iterator<Item = &'a str> {
-        // Of claims that were too many it is not known.
+        // Merged claims do not say whether a shard had begun.
         let is_known = |claim: &&Claim| claim.shard.is_some() && !claim.limits.is_empty();
         let known = self.shown.values().flatten().filter(is_known);
         let begun = known.filter(|claim| !is_nothing_yet(&claim.limits));
@@ -190,7 +189,7 @@ impl Claims {
         shown.filter_map(|claim| claim.lock.as_deref())
     }
 
-    /// The entries, with what they shall show in the end: what an object keeps that is refused meanwhile.
+    /// The entries with the limits that they are meant to have. An object that is refused meanwhile keeps these.
     #[must_use]
     pub fn meant(&self, entries: &[Entry]) -> Vec<Entry> {
         let meant = |entry: &Entry| {
@@ -202,8 +201,8 @@ impl Claims {
         entries.iter().map(meant).collect()
     }
 
-    /// All that pods may show now: what the last chain says, what it says not to pods that no entry selects, and earlier claims of
-    /// pods that are not quiet.
+    /// All views that pods may have now: those of the last chain, those of pods that no entry selects, and earlier claims of pods
+    /// that are not quiet.
     pub(super) fn possible(&self, before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl Fleet) -> Vec<Held> {
         let mut possible = Vec::new();
         for (name, claim) in self
@@ -216,7 +215,7 @@ impl Claims {
                 claim: claim.clone(),
                 is_said: false,
             };
-            // No more than is still true: it would only grow.
+            // Only what is still true, because claims would grow without end.
             let alive = held.pods(fleet);
             if alive.is_empty() {
                 continue;
@@ -243,7 +242,7 @@ impl Claims {
         possible
     }
 
-    /// What is to be remembered with the new entries: of what is possible, that which they do not say themselves.
+    /// The claims to store with the new entries: the possible views that the entries do not have themselves.
     pub(super) fn remembered(entries: &[Entry], wanted: &[Entry], possible: Vec<Held>, fleet: &impl Fleet) -> Self {
         let now: BTreeMap<&str, Shard> = entries.iter().filter_map(Shard::of).collect();
         let mut shown: BTreeMap<String, Vec<Claim>> = BTreeMap::new();
@@ -281,7 +280,7 @@ impl Claims {
     }
 }
 
-/// Pods that are in no shard, and shall be: they see everything. So may all, if the last chain is not the last one.
+/// Pods that are in no shard yet, but will be: they see everything. After a rollback of the chain, all pods may.
 fn without_shard(before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl Fleet) -> impl Iterator<Item = Held> {
     wanted.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
         let own = before.values().filter(|before| before.lock == shard.lock);
@@ -319,7 +318,7 @@ fn push(claims: &mut Vec<Claim>, claim: Claim) {
     }
 }
 
-/// Too much is remembered as one claim for each shard, without names.
+/// Shortens too large claims: one claim for each shard, without names of pods.
 fn shorten(claims: &mut Vec<Claim>) {
     merge(claims);
     for claim in claims {
@@ -328,7 +327,7 @@ fn shorten(claims: &mut Vec<Claim>) {
     }
 }
 
-/// Too many are remembered as one for each shard: everything, by anybody who had any of them.
+/// Merges too many claims into one for each shard, which says that all pods of them may see everything.
 fn merge(claims: &mut Vec<Claim>) {
     let mut merged: Vec<Claim> = Vec::new();
     for claim in claims.drain(..) {

@@ -13,26 +13,26 @@ use super::{Fleet, Pod};
 use crate::label_set::LabelSet;
 use crate::view::{self, ResourceClass};
 
-/// A key that selectors for nothing speak of. No object can both have it and not have it.
+/// A key used in selectors that select nothing: no object can both have it and not have it.
 const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing";
-/// The same of shards that have not begun yet: [`super::waiting`].
+/// The same for shards that have not begun yet: [`super::waiting`].
 const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
-/// Limits that sidecars take for certain: together they are half of what the shard-selector plugin allows. Bytes of JSON.
+/// Maximum bytes of limits as JSON: half of what the shard-selector plugin allows, so that sidecars accept them for certain.
 const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
-/// What is shown, and what is to be.
+/// What is shown now, and what is desired.
 pub(super) struct Moves<'a> {
     pub(super) before: &'a BTreeMap<&'a str, Shard>,
     pub(super) after: &'a BTreeMap<&'a str, Shard>,
     pub(super) possible: &'a [Held],
-    /// Entries that no pod runs yet as the last chain has them.
+    /// Entries of the last chain that no pod runs yet.
     pub(super) unseen: BTreeSet<&'a str>,
-    /// What is shown is not known.
+    /// An earlier chain was put back, so it is unknown what pods show.
     pub(super) is_rolled_back: bool,
 }
 
 impl<'a> Moves<'a> {
-    /// What pods may still show that this shard gains and that they lose.
+    /// The claims of pods that lose objects which this shard gains, while they may still show them.
     pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl Fleet) -> Vec<&'a Held> {
         let old = self.base(name, shard);
         let holds = |held: &&Held| {
@@ -48,7 +48,7 @@ impl<'a> Moves<'a> {
             if pods.iter().any(is_renamed) && gains(&shard.limits, old) {
                 return true;
             }
-            // Who leads by an earlier lock shows nothing of it any more.
+            // A pod that leads by an earlier lock, but is quiet, does not show this claim any more.
             if !held.is_said && pods.iter().all(|pod| pod.is_quiet) {
                 return false;
             }
@@ -66,15 +66,15 @@ impl<'a> Moves<'a> {
         self.possible.iter().filter(holds).collect()
     }
 
-    /// What the shard's pods had anyway. `None`: nothing, it is new; or no lease keeps its pods apart, as they are others or asked for
-    /// another one.
+    /// The limits that the shard's pods had before. `None`: they saw nothing, because the shard is new; or the shard counts as new,
+    /// because it has other pods or another lease, so that no lease keeps its pods apart.
     pub(super) fn base(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
         let old = self.before.get(name).filter(|_| !self.is_rolled_back)?;
         let is_one_lease = shard.lock.is_some() && shard.name == old.name;
         if shard.lock.is_some() && shard.lock == old.lock && !is_one_lease {
             return None;
         }
-        // Also of pods that are not there yet.
+        // Pods that do not exist yet count too.
         let has_others = || {
             let (now, before) = (LabelSet::of(&shard.all_pods()), LabelSet::of(&old.all_pods()));
             !less(&now, &before).is_empty()
@@ -88,19 +88,20 @@ impl<'a> Moves<'a> {
         Some(old.limits.as_slice())
     }
 
-    /// What a shard's pods show while none of them runs its entry. (What it was to begin to share may be another's loss by now.) `None`:
-    /// not all the same.
+    /// The limits that a shard's pods show while none of them runs its entry. (An object that it was to begin to share may be
+    /// another shard's loss by now.) `None`: the pods show different things.
     fn seen_before(&self, name: &str, old: &'a Shard) -> Option<&'a [Limit]> {
         let is_its = |held: &&Held| !held.is_said && held.name == name && held.claim.shard == old.name;
         let mut earlier = self.possible.iter().filter(is_its);
         match earlier.next().map(|held| held.claim.limits.as_slice()) {
             Some(first) if !gains(first, Some(&old.limits)) => earlier.next().is_none().then_some(first),
-            // The entry says the same in other words, or less than they show.
+            // The entry has equal limits in other words, or fewer than its pods show.
             _ => Some(&old.limits),
         }
     }
 
-    /// Whether pods that have a claim can't act beside the shard's: one lease is theirs, or without leases they are its own.
+    /// Whether pods that have a claim can't act beside the shard's pods: they share one lease, or without leases they are the same
+    /// pods.
     fn excludes_itself(&self, name: &str, shard: &Shard, held: &Held, pods: &[Pod<'_>]) -> bool {
         if shard.lock.is_some() {
             return held.claim.shard.is_some() && held.claim.shard == shard.name;
@@ -109,7 +110,7 @@ impl<'a> Moves<'a> {
         base(name) == base(&held.name) && pods.iter().all(|pod| shard.all_pods().matches(pod.labels))
     }
 
-    /// What pods that have a claim are to go on showing under the same lease. `None`: nothing.
+    /// The limits that pods with a claim go on showing under the same lease. `None`: nothing.
     fn keeps(&self, held: &Held, pods: &[Pod<'_>]) -> Option<&'a [Limit]> {
         let after = self.after.get(held.name.as_str())?;
         let is_own = |pod: &Pod<'_>| after.all_pods().matches(pod.labels);
@@ -117,7 +118,7 @@ impl<'a> Moves<'a> {
     }
 }
 
-/// Whether the limits show anything that the old ones hide. No old ones: the shard is new, and saw nothing.
+/// Whether the limits show anything that the old ones hide. `None`: the shard is new and saw nothing.
 pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
     let classes = classes(&[Some(limits), old]);
     classes
@@ -125,7 +126,7 @@ pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
         .any(|class| !less(&seen(Some(limits), class), &seen(old, class)).is_empty())
 }
 
-/// What is seen before and after: nobody can object to that.
+/// What is seen both before and after, which is always safe to show.
 pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
     let Some(old) = old else {
         return nothing_of(&shard.limits);
@@ -136,19 +137,19 @@ pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
     })
 }
 
-/// The same of a shard that was there. `None`: limits that say it would be too long.
+/// As [`narrowed`], for a shard that existed. `None`: the limits would be too long.
 pub(super) fn narrowed_in_part(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit>> {
-    // It is narrowed already, perhaps on the way to something else.
+    // The shard is narrowed already, perhaps on the way to another goal.
     if !gains(old, Some(&shard.limits)) {
         return Some(old.to_vec());
     }
     let both = both(old, &shard.limits);
-    // A sidecar that refused it would keep all that it has.
+    // A sidecar that refused the limits would keep all that it shows.
     let bytes = serde_json::to_vec(&both).map_or(usize::MAX, |json| json.len());
     (bytes <= MAX_LIMITS_BYTES).then_some(both)
 }
 
-/// Limits that hold together, as few as possible.
+/// Limits that apply together, as few as possible.
 fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
     let mut both: Vec<Limit> = Vec::new();
     for limit in limits.iter().chain(others) {
@@ -166,7 +167,7 @@ fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
     both
 }
 
-/// One selector for what two select; `None`: one can't say it.
+/// One selector for the intersection of two; `None`: it takes several.
 fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
     let set = |limit: &Limit| LabelSet::of(&limit.selector.clone().unwrap_or_default());
     let set = set(limit).zip(set(other)).and_then(|(set, other)| set.and(&other));
@@ -179,28 +180,28 @@ fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
     }
 }
 
-/// Resources of every kind, of which nothing is seen.
+/// Limits that hide every object of every resource.
 pub(super) fn nothing() -> Vec<Limit> {
     of_all_kinds(NOTHING)
 }
 
-/// Of the resources of these limits, nothing is seen.
+/// Limits that hide every object of these resources.
 fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
     hidden(limits, NOTHING)
 }
 
-/// Of the resources of these limits, nothing is seen yet. No limits: of all.
+/// Limits of a shard that has not begun, which hide every object of these resources; without limits, of all resources.
 pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
     hidden(limits, NOTHING_YET)
 }
 
-/// Whether that is what limits say.
+/// Whether these are limits of a shard that has not begun.
 pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
     let nothing = Some(no_object(NOTHING_YET));
     !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
 }
 
-/// Whether limits show no object of any kind that they name.
+/// Whether limits show no object of any resource that they name.
 pub(super) fn is_nothing(limits: &[Limit]) -> bool {
     let nothing = [NOTHING, NOTHING_YET].map(|key| Some(no_object(key)));
     !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
@@ -228,7 +229,7 @@ fn hidden(limits: &[Limit], key: &str) -> Vec<Limit> {
         .collect()
 }
 
-/// What selects no object.
+/// A selector that selects nothing.
 fn no_object(key: &str) -> LabelSelector {
     let requirement = |operator| Requirement {
         key: key.to_owned(),
@@ -241,17 +242,17 @@ fn no_object(key: &str) -> LabelSelector {
     }
 }
 
-/// The resources that any of the limits tells apart. Where none does, they are one.
+/// The resources that any of the limits distinguishes. If none does, all resources are one class.
 pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
     let mut classes = view::classes(limits.iter().flatten().flat_map(|limits| limits.iter()));
-    // Who sees everything has no limits at all, and gains it from who saw nothing.
+    // A shard that sees everything has no limits, and gains everything if it saw nothing before.
     if classes.is_empty() {
         classes.insert(ResourceClass::every());
     }
     classes
 }
 
-/// `None` as limits: nothing.
+/// `None` as limits: nothing is seen.
 pub(super) fn seen(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
     view::seen(limits?.iter(), class)
 }
@@ -264,11 +265,11 @@ pub(super) fn less(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<Labe
     }
 }
 
-// A shard that has not begun yet shows nothing: others do all the work of its controller until they are gone. A shard shows nothing for a
-// moment, too, while its objects are handed over. The two are told apart by the key of which its selectors speak, so that a manager that
-// takes over knows which it is.
+// A shard that has not begun yet shows nothing: pods without a sidecar do all the work of its controller until they are gone. A
+// shard also shows nothing for a moment while its objects are handed over. The two cases have different keys in their selectors, so
+// that a manager that takes over can distinguish them.
 
-/// The entry of a shard as it is until the shard begins.
+/// The entry of a shard until the shard begins.
 #[must_use]
 pub fn waiting(entry: &Entry) -> Entry {
     Shard::of(entry).map_or_else(
@@ -277,7 +278,7 @@ pub fn waiting(entry: &Entry) -> Entry {
     )
 }
 
-/// Whether it is the entry of a shard that has not begun.
+/// Whether the entry belongs to a shard that has not begun.
 #[must_use]
 pub fn is_waiting(entry: &Entry) -> bool {
     Shard::of(entry).is_some_and(|(_, shard)| is_nothing_yet(&shard.limits))

@@ -1,5 +1,5 @@
-//! Pods that leave a shard: one whose ShardingConfig is gone, or does not select them any more. As long as the controller has
-//! other shards they see nothing, for without an entry they would see everything. So would those that take their places: the
+//! Pods that leave a shard, because its ShardingConfig is gone or does not select them any more. As long as the controller has
+//! other shards, they see nothing; without an entry they would see everything. The same holds for pods that replace them, so the
 //! entry stays as long as the controller has shards.
 
 use ctrlmesh_contract::{Entry, LabelSelector};
@@ -9,9 +9,9 @@ use super::Fleet;
 use super::shard::{Shard, left};
 use crate::label_set::LabelSet;
 
-/// Between an entry's name and a number.
+/// Separates an entry's name from a number.
 const LEFT: &str = "/left/";
-/// Entries for pods that are not there (any more, or for now), in one namespace. Beyond, they go.
+/// Maximum entries in a namespace for pods that do not exist (any more, or for now). Further ones are removed.
 const MAX_ABSENT: usize = 32;
 
 /// The wanted entries, and one for the pods that leave each shard.
@@ -19,7 +19,7 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
     let mut entries = wanted.to_vec();
     let after: Vec<(&str, Shard)> = wanted.iter().filter_map(Shard::of).collect();
     let (mut absent, mut covered) = (0, Vec::new());
-    // Entries that are of leavers already keep their names.
+    // Entries of pods that left earlier keep their names.
     let is_gone = |name: &str| !after.iter().any(|(other, _)| *other == name);
     let shards = last.iter().filter_map(|entry| Some((entry, Shard::of(entry)?)));
     let (gone, living): (Vec<_>, Vec<_>) = shards.partition(|(_, (name, _))| is_gone(name));
@@ -27,7 +27,7 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
         let has_siblings = after
             .iter()
             .any(|(other, sibling)| *other != name && sibling.lock.is_some() && sibling.lock == shard.lock);
-        // A shard that lives on is a sibling of those who leave it.
+        // A shard that lives on counts as a sibling of the pods that leave it.
         let base = name.split(LEFT).next().unwrap_or(name);
         let lives_on = after.iter().any(|(other, _)| *other == base);
         if !has_siblings && !lives_on {
@@ -59,11 +59,11 @@ fn free_name(name: &str, entries: &[Entry]) -> String {
     let base = name.split(LEFT).next().unwrap_or(name);
     let names = (0..=entries.len()).map(|number| format!("{base}{LEFT}{number}"));
     let is_free = |name: &String| !entries.iter().any(|entry| entry.name == *name);
-    // There is one more name than entries.
+    // There is always a free name: one more is tried than there are entries.
     names.into_iter().find(is_free).unwrap_or_else(|| name.to_owned())
 }
 
-/// The pods of a shard that are in no other any more.
+/// The pods of a shard that are in no other shard.
 fn leaving<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelector>) -> Vec<LabelSelector> {
     let mut rest: Vec<LabelSet> = LabelSet::of(pods).into_iter().collect();
     for other in others.filter_map(LabelSet::of) {
@@ -72,7 +72,7 @@ fn leaving<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelec
     rest.iter().flat_map(LabelSet::selectors).collect()
 }
 
-/// A selector that was written as JSON.
+/// Parses a selector that is stored as JSON.
 pub(super) fn read(pods: &Value) -> Option<LabelSelector> {
     serde_json::from_value(pods.clone()).ok()
 }

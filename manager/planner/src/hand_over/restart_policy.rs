@@ -1,12 +1,13 @@
 //! Shards with `reshard: Restart`: running pods keep the view that they started with, and get the new one when they are recreated.
 //!
-//! A pod selector cannot tell a running pod from one that is yet to be created; a label can. So before the entry of such a shard changes:
-//! 1. its pods get a label that stands for what they see, and an entry of their own that says just that;
-//! 2. when each of them runs that entry, the shard's own one changes, which only new pods have;
-//! 3. the others are evicted one by one. As long as one is there, it counts as who shows what it shows.
+//! A pod selector cannot tell a running pod from one that is yet to be created; a label can. So the entry of such a shard changes
+//! in three steps:
+//! 1. The running pods get a label with a hash of their view, and an entry of their own with that view.
+//! 2. When each of them runs that entry, the shard's own entry changes. Only new pods have it then.
+//! 3. The running pods are evicted one by one. Until the last one is gone, the shard counts as still showing the old view.
 //!
-//! Until step 2 both entries say the same, so it does not matter in which order labels and chain reach a sidecar. A sidecar that
-//! is restarted has its pod's label still.
+//! Until step 2 both entries say the same, so labels and chain may reach a sidecar in any order. A sidecar that restarts still has
+//! its pod's label.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +19,16 @@ use serde_json::json;
 use super::shard::{Shard, with};
 use super::{Fleet, Plan};
 
-/// Between the name of a shard's entry and what pods of it keep.
+/// Separates the name of a shard's entry from the hash of the view that its pods keep.
 const KEEPS: &str = "/keeps/";
-/// Digits of a hash that tell limits apart.
+/// Digits of the hash of limits.
 const DIGITS: usize = 16;
 
-/// Pods that get a label.
+/// Pods that get a label to keep their view.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
     pub pods: LabelSelector,
-    /// The value of [`KEEPS_LIMITS`].
+    /// The value of label [`KEEPS_LIMITS`].
     pub value: String,
 }
 
@@ -37,21 +38,20 @@ pub struct Evict {
     pub entry: String,
     /// All pods of the shard.
     pub pods: LabelSelector,
-    /// Those of them that are to be made again.
+    /// The pods to evict.
     pub stale: Stale,
 }
 
-/// Which pods are to be made again.
+/// Which pods are to be recreated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stale {
-    /// Those that keep what they began with, by their labels.
+    /// Pods that keep an earlier view, by label.
     Keeping(LabelSelector),
-    /// Those with these UIDs.
+    /// Pods with these UIDs.
     Named(BTreeSet<String>),
 }
 
 impl Stale {
-    /// Whether it is one of them.
     #[must_use]
     pub fn has(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
         match self {
@@ -61,14 +61,14 @@ impl Stale {
     }
 }
 
-/// The name of the shard's entry, if this one is of pods that keep what they see.
+/// The name of the shard's entry, if this is the entry of pods that keep their view.
 #[must_use]
 pub fn base(name: &str) -> Option<&str> {
     let (base, value) = name.split_once(KEEPS)?;
     (!value.contains('/')).then_some(base)
 }
 
-/// The pods of a shard, whatever they keep.
+/// The pods of a shard, with those that keep an earlier view.
 pub(super) fn all(pods: &LabelSelector) -> LabelSelector {
     let mut pods = pods.clone();
     pods.match_expressions
@@ -76,7 +76,8 @@ pub(super) fn all(pods: &LabelSelector) -> LabelSelector {
     pods
 }
 
-/// The wanted entries, one for each shard, and the shards whose pods see no change: of what can't be read, that which was so.
+/// The wanted entries, one for each shard, and the shards with `reshard: Restart`. A refused object has its last entries here; if
+/// some of them are of pods that keep their view, its shard counts as one with `reshard: Restart`.
 pub(super) fn normal(wanted: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entry>, BTreeSet<String>) {
     let bases = wanted.iter().filter_map(|entry| base(&entry.name)).map(str::to_owned);
     let restarts: BTreeSet<String> = restarts.iter().cloned().chain(bases).collect();
@@ -90,7 +91,7 @@ pub(super) fn normal(wanted: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entr
     (own.collect(), restarts)
 }
 
-/// What stands for limits.
+/// The label's value for these limits.
 fn value(limits: &[Limit]) -> String {
     let mut hash = Digest::of(json!(limits).to_string().as_bytes()).hex();
     hash.truncate(DIGITS);
@@ -109,14 +110,14 @@ fn requirement(operator: Operator, values: &BTreeSet<String>) -> Requirement {
     }
 }
 
-/// Those of the pods that keep one of these.
+/// The pods that keep one of these views.
 fn keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
     let mut pods = pods.clone();
     pods.match_expressions.push(requirement(Operator::In, values));
     pods
 }
 
-/// Those that keep none of them.
+/// The pods that keep none of these views.
 fn others(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
     let mut pods = pods.clone();
     if !values.is_empty() {
@@ -125,7 +126,7 @@ fn others(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
     pods
 }
 
-/// The wanted entries, and those of pods that keep what they see: with what the shard is to see in the end.
+/// The wanted entries, and those of pods that keep their view; these get the shard's final limits here.
 pub(super) fn with_kept(
     last: &[Entry],
     wanted: &[Entry],
@@ -154,7 +155,7 @@ pub(super) fn with_kept(
     entries
 }
 
-/// What pods of a shard keep.
+/// The label values of views that pods of a shard keep.
 fn values(entry: &Entry, last: &[Entry], fleet: &impl Fleet) -> BTreeSet<String> {
     let prefix = name(entry, "");
     let own = last.iter().filter(|old| base(&old.name).is_some());
@@ -163,7 +164,7 @@ fn values(entry: &Entry, last: &[Entry], fleet: &impl Fleet) -> BTreeSet<String>
     values.filter(has_pods).map(str::to_owned).collect()
 }
 
-/// Replaces what the plan says of shards with `reshard: Restart` by what can be said without that a pod sees it change.
+/// Replaces the planned entries of shards with `reshard: Restart` by entries under which no running pod sees a change.
 pub(super) fn hold(plan: &mut Plan, last: &[Entry], wanted: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
     for entry in wanted.iter().filter(|entry| restarts.contains(&entry.name)) {
         let planned = plan.entries.iter().find(|planned| planned.name == entry.name);
@@ -188,7 +189,7 @@ fn hold_one(plan: &mut Plan, last: &[Entry], entry: &Entry, mut shown: (Vec<Limi
             shown = (old.limits.clone(), old.is_consistent);
         }
     }
-    // Who keeps what all see keeps nothing.
+    // A view that equals the shard's is not kept any longer.
     let limits = |value: &String| before.get(name(entry, value).as_str()).map(|kept| &kept.limits);
     values.retain(|value| prepared.as_ref() != Some(value) && limits(value).is_some_and(|kept| *kept != shown.0));
     if !values.is_empty() {
@@ -221,7 +222,7 @@ fn hold_one(plan: &mut Plan, last: &[Entry], entry: &Entry, mut shown: (Vec<Limi
     });
 }
 
-/// What pods of a shard have to keep before its entry changes; `None`: all do, or there are none.
+/// The view that the pods of a shard must keep before its entry changes; `None`: all pods keep theirs, or there are none.
 fn prepare(
     plan: &mut Plan,
     last: &[Entry],
@@ -248,7 +249,7 @@ fn prepare(
     Some(value)
 }
 
-/// Whether every pod of a shard runs an entry that keeps what it sees.
+/// Whether every pod of a shard runs an entry that keeps its view.
 fn is_held(entry: &Entry, value: &str, values: &BTreeSet<String>, last: &[Entry], fleet: &impl Fleet) -> bool {
     let holding = keeping(&entry.pod_selector, &[value.to_owned()].into());
     let has_entry = last.iter().any(|old| old.name == name(entry, value));

@@ -6,30 +6,30 @@ use serde_json::{Value, json};
 
 use super::{moves, restart_policy};
 
-/// The shard-selector setting that makes lists no older than the moment they begin: the first list of what is gained has to
-/// show the last writes of who had it.
+/// The shard-selector setting that makes lists at least as new as their request: the first list of gained objects has to show the
+/// last writes of the losing shard.
 pub(super) const CONSISTENT_READS: &str = "consistentReads";
-/// The shard-selector setting with the shard's name: with the lock's it makes the name of the lease.
+/// The shard-selector setting with the shard's name. The lease is named after the lock and the shard.
 pub(super) const SHARD: &str = "shard";
 /// The shard-selector setting with the name of the controller's lock.
 pub(super) const LOCK: &str = "leaderElectionName";
 
-/// What an entry shows, and to whom.
+/// What an entry shows, and to which pods.
 #[derive(Clone, Debug)]
 pub(super) struct Shard {
-    /// Its pods, whatever they keep.
+    /// The entry's pod selector.
     pub(super) pods: LabelSelector,
-    /// The controller's lock: shards of one controller have the same.
+    /// The controller's lock. Shards of one controller have the same.
     pub(super) lock: Option<String>,
-    /// Who leads in a shard has the lease of its lock and this name.
+    /// The shard's name in its lease.
     pub(super) name: Option<String>,
-    /// What is seen. Limits that can't be read hide nothing that we could count on.
+    /// What is seen. Unreadable limits count as if they hid nothing.
     pub(super) limits: Vec<Limit>,
     pub(super) is_consistent: bool,
 }
 
 impl Shard {
-    /// `None`: an entry that shows nothing and hides nothing.
+    /// `None`: the entry is not a shard's.
     pub(super) fn of(entry: &Entry) -> Option<(&str, Self)> {
         if !super::is_of_shard(&entry.name) {
             return None;
@@ -45,7 +45,7 @@ impl Shard {
         Some((entry.name.as_str(), shard))
     }
 
-    /// All pods of the shard, also those that keep what they see.
+    /// All pods of the shard, also those that keep an earlier view.
     pub(super) fn all_pods(&self) -> LabelSelector {
         restart_policy::all(&self.pods)
     }
@@ -78,7 +78,8 @@ pub(super) fn with(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entr
     }
 }
 
-/// The entry of pods that leave the shard: they see nothing, and lead in no shard. Of a shard that has not begun it says so still.
+/// The entry of pods that leave the shard: they see nothing, and use a lease of no shard. If the shard has not begun, its limits
+/// still say so.
 pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
     let limits = if super::is_waiting(entry) {
         moves::nothing_yet_of(&[])
@@ -98,11 +99,11 @@ pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
     }
 }
 
-/// The shard's name of pods that have left it.
+/// The shard's name in the lease of pods that have left it.
 pub(super) fn left_name(shard: &str) -> String {
     let shard = shard.strip_suffix(LEFT).unwrap_or(shard);
     format!("{shard}{LEFT}")
 }
 
-/// Ends the shard's name of pods that have left it: whoever follows them waits for the lease that they give up by it.
+/// Suffix of the shard's name for pods that have left it. A shard that takes over waits for the lease that they give up this way.
 const LEFT: &str = "-left";

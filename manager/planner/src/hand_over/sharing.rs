@@ -1,8 +1,8 @@
-//! Shards that would start to see objects which another shard sees and keeps.
+//! Finds shards that would start to see objects which another shard sees and keeps.
 //!
-//! Two objects of one `kubectl apply` come one after the other. Where the shard that gains comes first, the edit of the one that
-//! loses is not there yet, and nobody has anything to give up. So what would be shared is shown a little later: if the other edit
-//! comes meanwhile, it is a hand-over like any other; if not, both are meant to see it, as [`crate::overlap()`] says.
+//! Two objects of one `kubectl apply` arrive one after the other. If the gaining shard comes first, the edit of the losing one is
+//! not there yet, and nobody has anything to give up. So objects that would be shared are shown a little later. If the other edit
+//! arrives meanwhile, it is a hand-over like any other; if not, both are meant to see them, as [`crate::overlap()`] reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +12,20 @@ use super::Fleet;
 use super::moves::{classes, less, narrowed, narrowed_in_part, seen};
 use super::shard::{Shard, with};
 
-/// What shards show, and what is to be known of them.
+/// What shards show now, and what is known of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
     pub last: &'a [Entry],
-    /// The same with what they were to show in the end: who is about to get something keeps it, too.
+    /// `last` with the limits that the entries are meant to have: a shard that is about to get an object keeps it, too.
     pub meant: &'a [Entry],
     /// Entries of shards whose pods see no change while they run.
     pub restarts: &'a BTreeSet<String>,
-    /// Entries of shards that are made by a root: whole sets, which never share.
+    /// Entries of shards that a root makes. They come as whole sets and never share.
     pub of_roots: &'a BTreeSet<String>,
 }
 
-/// Entries of shards that would begin to share, each with those that see the same and keep it. Shards without a pod that shows
-/// anything do not count, nor do shards without a controller: nothing tells that two of them are of one.
+/// Entries of shards that would begin to share objects, each with the shards that see these and keep them. Shards do not count if
+/// none of their pods shows anything, or if they have no lock: nothing says that two of them belong to one controller.
 #[must_use]
 pub fn newly_shared(shown: Shown<'_>, wanted: &[Entry], fleet: &impl Fleet) -> BTreeMap<String, BTreeSet<String>> {
     let last: BTreeMap<&str, Shard> = shown.last.iter().filter_map(Shard::of).collect();
@@ -55,7 +55,7 @@ pub fn newly_shared(shown: Shown<'_>, wanted: &[Entry], fleet: &impl Fleet) -> B
     shared
 }
 
-/// Whether a shard can be shown less than it shall without that its pods lose more than they have to, or are made again for it.
+/// Whether a shard can be shown less for a while. It can't if its pods would lose more than necessary, or be recreated for it.
 fn can_wait(name: &str, shard: &Shard, last: Option<&Shard>, restarts: &BTreeSet<String>) -> bool {
     last.is_none_or(|last| match narrowed_in_part(shard, &last.limits) {
         None => false,
@@ -63,7 +63,7 @@ fn can_wait(name: &str, shard: &Shard, last: Option<&Shard>, restarts: &BTreeSet
     })
 }
 
-/// Whether a shard gains anything that another was to have and keeps.
+/// Whether a shard gains anything that the keeper was meant to have and keeps.
 fn shares(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shard) -> bool {
     let old = old.map(|old| old.limits.as_slice());
     let (now, keeps, had) = (Some(&*shard.limits), Some(&*keeper.limits), Some(&*had.limits));
@@ -76,7 +76,7 @@ fn shares(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shard) -> bo
     })
 }
 
-/// The wanted entries; of those that are named, only what they see already.
+/// The wanted entries. The named ones get only what they see already.
 #[must_use]
 pub fn unshared<'n>(last: &[Entry], wanted: &[Entry], names: impl IntoIterator<Item = &'n String>) -> Vec<Entry> {
     let names: BTreeSet<&String> = names.into_iter().collect();

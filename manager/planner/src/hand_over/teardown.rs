@@ -1,12 +1,12 @@
-//! Controllers whose last ShardingConfig was deleted: their objects go to one shard, and in the end the rules go.
+//! Tears down controllers whose last ShardingConfig was deleted: their objects go to one shard, and in the end the entries go.
 //!
 //! 1. All shards but one, the *successor*, show nothing. When their pods have acknowledged that, the successor shows everything
-//!    ([`super::plan`] sees to the order, as for any other move).
-//! 2. The other shards' pods had leaders of their own, and a controller takes itself for the leader until it has failed to renew its
-//!    lock. So these pods show nothing until they are gone or made again.
-//! 3. Then all pods show nothing and ask for the controller's own lock. When none can hold a shard's lock any more, the rules go.
+//!    ([`super::plan`] keeps the order, as for any other move).
+//! 2. The other shards' pods had leaders of their own, and a controller considers itself the leader until it fails to renew its
+//!    lock. So these pods show nothing until they are gone or recreated.
+//! 3. Then all pods show nothing and ask for the controller's own lock. When none can hold a shard's lock any more, the entries go.
 //!
-//! Pods that show nothing are no harm, however long a stage takes. Where it stands lies beside the chain ([`super::Claims`]).
+//! Pods that show nothing do no harm, however long a stage takes. The stage is stored beside the chain ([`super::Claims`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,49 +19,50 @@ use super::restart_policy::{Evict, Stale};
 use super::shard::{LOCK, SHARD, Shard, left, left_name, with};
 use super::{Fleet, Pod, is_of_shard, is_waiting, lock_of, restart_policy, shard_of};
 
-/// Pods that are remembered by their UIDs. Of more shards no pod may be left at all.
+/// Maximum pods that are remembered by UID. If a controller has more, its other shards must have no pods left at all.
 const MAX_PODS: usize = 1024;
 
-/// How far the teardown of a controller's shards has come.
+/// The stage of a controller's teardown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Teardown {
     /// Entry of the shard that gets everything.
     pub(super) successor: String,
-    /// UIDs of the other shards' pods: they show nothing until they are gone. `None`: too many to name.
+    /// UIDs of the other shards' pods, which show nothing until they are gone. `None`: too many to name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) others: Option<BTreeSet<String>>,
-    /// The successor's ShardingConfig waits for the end. If it vanishes before, somebody has released it by force.
+    /// The successor's ShardingConfig waits for the end of the teardown. If it vanishes before, somebody has removed its finalizer
+    /// by force.
     #[serde(default)]
     pub(super) has_object: bool,
-    /// Entries whose pods are told to ask for the controller's own lock.
+    /// Entries whose pods are told to use the controller's own lock.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unlocked: BTreeSet<String>,
 }
 
-/// Teardowns by the controllers' locks.
+/// Teardowns by the controller's lock.
 pub(super) type Teardowns = BTreeMap<String, Teardown>;
 
 impl Teardown {
-    /// Whether an entry is the successor's.
+    /// Whether the entry is the successor's.
     #[must_use]
     pub fn is_of(&self, entry: &str) -> bool {
         self.successor == entry
     }
 
-    /// Whether nothing is shown any more, and locks of shards run out.
+    /// Whether nothing is shown any more, and locks of shards expire.
     #[must_use]
     pub fn is_last_stage(&self) -> bool {
         !self.unlocked.is_empty()
     }
 
-    /// Whether an entry is one whose pods ask for the controller's own lock.
+    /// Whether pods of this entry use the controller's own lock.
     #[must_use]
     pub fn is_last_stage_of(&self, entry: &str) -> bool {
         self.unlocked.contains(entry)
     }
 
-    /// UIDs of the pods that have to go or to be made again.
+    /// UIDs of the pods that must be deleted or recreated.
     pub fn remaining<'f>(&'f self, entries: &'f [Entry], fleet: &'f impl Fleet) -> impl Iterator<Item = &'f str> {
         let pods = fleet.pods().filter(|pod| self.holds_up(pod, entries));
         pods.map(|pod| pod.uid)
@@ -75,19 +76,20 @@ impl Teardown {
     }
 }
 
-/// Whether a pod is of any of these entries but the successor's.
+/// Whether a pod belongs to one of these entries other than the successor's.
 fn is_other(pod: &Pod<'_>, successor: &str, entries: &[Entry]) -> bool {
     let mut others = entries.iter().filter(|entry| entry.name != successor);
     others.any(|entry| all_pods(entry).matches(pod.labels))
 }
 
-/// The pods of a shard's entry, whatever they keep.
+/// The pods of a shard's entry, also those that keep an earlier view.
 #[must_use]
 pub fn all_pods(entry: &Entry) -> LabelSelector {
     restart_policy::all(&entry.pod_selector)
 }
 
-/// The last entries, each with its lock: pods that were told to give up their shard's lock have an entry that does not name it.
+/// The last entries with their locks. Entries whose pods were told to give up their shard's lock do not name it, so it is put back
+/// here.
 pub(super) fn with_locks(last: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
     let named = |entry: &Entry| {
         let mut all = teardowns.iter();
@@ -109,7 +111,7 @@ fn with_lock(entry: &Entry, lock: &str) -> Entry {
     }
 }
 
-/// An entry whose pods ask for the controller's own lock.
+/// The entry without a lock, so that its pods use the controller's own.
 fn without_lock(entry: &Entry) -> Entry {
     let mut settings = entry.settings.value().clone();
     if let Value::Object(fields) = &mut settings {
@@ -122,8 +124,8 @@ fn without_lock(entry: &Entry) -> Entry {
     }
 }
 
-/// The wanted entries but those whose shard is there under another lock. That shard goes first, as if its ShardingConfig were
-/// deleted: a pod may still lead by the old lock.
+/// The wanted entries without those whose shard exists under another lock. Such a shard is removed first, as if its ShardingConfig
+/// were deleted, because a pod may still lead by the old lock.
 pub(super) fn without_renamed(last: &[Entry], mut wanted: Vec<Entry>) -> Vec<Entry> {
     let is_renamed = |entry: &Entry| {
         let mut before = last.iter().filter(|before| before.name == entry.name);
@@ -133,7 +135,7 @@ pub(super) fn without_renamed(last: &[Entry], mut wanted: Vec<Entry>) -> Vec<Ent
     wanted
 }
 
-/// Where the teardowns stand now. `last` has all locks; `deleted`: entries whose ShardingConfigs wait for their deletion.
+/// The next stage of all teardowns. `last` has all locks; `deleted`: entries whose ShardingConfigs wait for their deletion.
 pub(super) fn next(
     last: &[Entry],
     before: &Teardowns,
@@ -156,7 +158,7 @@ pub(super) fn next(
     next.collect()
 }
 
-/// The next stage. `None`: the rules go.
+/// The next stage. `None`: the entries go.
 fn step(
     entries: &[Entry],
     before: Option<&Teardown>,
@@ -190,7 +192,7 @@ fn begin(entries: &[Entry], pods: &[Pod<'_>], deleted: &BTreeSet<String>) -> Opt
         pods.iter().any(|pod| !pod.is_blank && selector.matches(pod.labels))
     };
     let rank = |entry: &&Entry| (has_pods(entry), deleted.contains(&entry.name), !is_left(entry));
-    // The first of those that rank highest.
+    // Of equal ranks, the first entry wins.
     let successor = entries.iter().rev().max_by_key(rank)?.name.clone();
     let others = pods
         .iter()
@@ -240,7 +242,7 @@ pub(super) fn with_torn_down(last: &[Entry], wanted: Vec<Entry>, teardowns: &Tea
     entries
 }
 
-/// Pods that have to be made again, of shards that have it done (`reshard: Restart`).
+/// Pods that must be recreated and belong to shards with `reshard: Restart`.
 pub(super) fn evictions(
     last: &[Entry],
     teardowns: &Teardowns,
@@ -265,7 +267,7 @@ pub(super) fn evictions(
     own.filter_map(of_entry).collect()
 }
 
-/// Has the pods of the last stage ask for the controller's own lock.
+/// Removes the lock from entries in the last stage, so that their pods use the controller's own.
 pub(super) fn unlock(entries: &mut [Entry], teardowns: &Teardowns) {
     for entry in entries {
         if teardowns
@@ -277,8 +279,8 @@ pub(super) fn unlock(entries: &mut [Entry], teardowns: &Teardowns) {
     }
 }
 
-/// Whether nothing has to wait any more for a shard that was deleted: its pods show nothing and have said so, or are gone. `entries`
-/// are the last chain's.
+/// Whether a deleted shard may be released: its pods have acknowledged that they show nothing, or are gone. `entries` are the last
+/// chain's.
 #[must_use]
 pub fn is_released(entry: &str, entries: &[Entry], claims: &super::Claims, fleet: &impl Fleet) -> bool {
     let is_its = |name: &str| shard_of(name) == shard_of(entry);

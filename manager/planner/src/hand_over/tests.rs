@@ -1,4 +1,4 @@
-//! Chains followed by sidecars that lag as they like.
+//! Hand-overs with sidecars that load chains arbitrarily late.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ mod teardown;
 
 static NONE: BTreeSet<String> = BTreeSet::new();
 
-/// Nothing is being deleted.
+/// A goal without deleted objects.
 fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
     Goal {
         wanted,
@@ -31,7 +31,7 @@ fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
 const SHARDS: usize = 4;
 const BUCKETS: usize = 6;
 
-/// A shard that sees these buckets of deployments. One pod, `x` of shard `x`.
+/// Shard `id` with these buckets of deployments. Pod `x` belongs to shard `x`.
 fn shard(id: usize, buckets: &[usize]) -> Entry {
     let buckets: Vec<String> = buckets.iter().map(ToString::to_string).collect();
     let settings = json!({
@@ -61,7 +61,7 @@ fn labels_of(pod: usize) -> BTreeMap<String, String> {
     [("shard".to_owned(), pod.to_string())].into()
 }
 
-/// Which shard has which bucket; a shard without one is not there.
+/// Entries for the owner of each bucket. A shard without buckets has no entry.
 fn wanted(owners: &[Option<usize>]) -> Vec<Entry> {
     let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == Some(id)).collect() };
     let shards = (0..SHARDS).map(|id| (id, of(id)));
@@ -71,7 +71,7 @@ fn wanted(owners: &[Option<usize>]) -> Vec<Entry> {
         .collect()
 }
 
-/// Whether the sidecar of a pod with these entries shows a bucket's deployments. Without any it shows everything.
+/// Whether the sidecar of a pod with these entries shows a bucket's deployments. Without an entry it shows everything.
 fn sees(entries: &[Entry], pod: usize, bucket: usize) -> bool {
     let class = |limits: &[Limit]| crate::view::classes(limits.iter());
     let own = entries
@@ -91,11 +91,11 @@ struct Cluster {
     last: Vec<Entry>,
     claims: Claims,
     running: BTreeMap<usize, Vec<Entry>>,
-    /// Pods that can't be reached, and have been waited for long enough.
+    /// Unreachable pods that have been waited for long enough.
     given_up: BTreeSet<usize>,
 }
 
-/// What a manager knows of a pod.
+/// A pod as the manager knows it.
 #[derive(Debug)]
 struct Known {
     uid: String,
@@ -154,7 +154,7 @@ impl Cluster {
 
     fn step(&mut self, wanted: &[Entry]) -> BTreeMap<String, BTreeSet<String>> {
         let plan = plan(&self.last, &self.claims, goal(wanted, &NONE), &self.fleet());
-        // A manager that takes over reads them back.
+        // A manager that takes over reads the claims back.
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         self.last = plan.entries;
         plan.waiting
@@ -202,7 +202,7 @@ fn losing_shard_narrows_before_gaining_shard_widens() {
     assert_eq!(cluster.last[0], target[0]);
     assert!(!sees(&cluster.last, 1, 1) && sees(&cluster.last, 1, 2));
     let narrowed = cluster.last.clone();
-    // Nobody has acknowledged: nothing moves on, and nothing is written anew.
+    // The losing shard's pod has not acknowledged: the chain stays as it is.
     cluster.sync(1);
     cluster.step(&target);
     assert_eq!(cluster.last, narrowed);
@@ -217,7 +217,7 @@ fn losing_shard_narrows_before_gaining_shard_widens() {
     assert_eq!((cluster.last, cluster.claims), (settled, Claims::default()));
 }
 
-/// The second of two edits comes when the first is in the chain already, and no pod has loaded it.
+/// The second of two edits arrives when the first is in the chain already, but no pod has loaded it.
 #[test]
 fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
@@ -237,7 +237,7 @@ fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
     cluster.step(&target);
     all_on(&mut cluster);
     assert_eq!(cluster.owners(1), [1]);
-    // Who has begun to show it is not made to stop.
+    // A shard that has begun to show the bucket keeps it.
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
     cluster.step(&shared);
     cluster.sync(1);
@@ -246,18 +246,18 @@ fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
 }
 
 #[test]
-fn a_change_that_moves_nothing_is_not_held_up() {
+fn change_that_moves_nothing_is_not_held_up() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), None, Some(1)]));
-    // Both have not acknowledged anything.
+    // Neither pod has acknowledged anything.
     cluster.running.insert(0, Vec::new());
     cluster.running.insert(1, Vec::new());
     assert!(cluster.step(&wanted(&[Some(0), Some(0), Some(1)])).is_empty());
     assert!(sees(&cluster.last, 0, 1));
 }
 
-/// The first shard narrowed and is forgotten, as its sidecar is not: what it gave up is still its own.
+/// The first shard has given up a bucket in the chain, but its sidecar may still show it.
 #[test]
-fn what_a_sidecar_may_still_run_is_remembered() {
+fn view_that_sidecar_may_still_run_is_remembered() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
     assert!(cluster.step(&wanted(&[Some(0), None, Some(1)])).is_empty());
     let target = wanted(&[Some(0), Some(1), Some(1)]);
@@ -269,7 +269,7 @@ fn what_a_sidecar_may_still_run_is_remembered() {
 }
 
 #[test]
-fn a_new_shard_sees_nothing_until_its_objects_are_given_up() {
+fn new_shard_sees_nothing_until_its_objects_are_given_up() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0)]));
     cluster.running.remove(&1);
     let target = wanted(&[Some(0), Some(1)]);
@@ -284,7 +284,7 @@ fn a_new_shard_sees_nothing_until_its_objects_are_given_up() {
 }
 
 #[test]
-fn pods_of_a_shard_that_is_gone_see_nothing_while_there_are_others() {
+fn pods_of_removed_shard_see_nothing_while_controller_has_others() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1)]));
     let target = wanted(&[Some(0), Some(0)]);
     cluster.step(&target);
@@ -292,21 +292,21 @@ fn pods_of_a_shard_that_is_gone_see_nothing_while_there_are_others() {
     cluster.step(&target);
     all_on(&mut cluster);
     assert_eq!((cluster.owners(0), cluster.owners(1)), (vec![0], vec![0]));
-    // Its pod is gone, and another takes its place.
+    // The pod is deleted, and another replaces it.
     cluster.running.remove(&1);
     cluster.step(&target);
     cluster.running.insert(1, cluster.last.clone());
     assert_eq!((cluster.owners(0), cluster.owners(1)), (vec![0], vec![0]));
 }
 
-/// Who is given up holds up nobody: neither when it was asked to narrow, nor before that.
+/// A pod that is given up blocks nobody, whether it was asked to narrow before or not.
 #[test]
-fn who_can_not_be_reached_is_overtaken_and_nobody_else() {
+fn hand_over_overtakes_only_unreachable_pods() {
     let first = wanted(&[Some(0), Some(0), Some(1)]);
     let target = wanted(&[Some(0), Some(1), Some(1)]);
     let mut cluster = with_pods(0..2, &first);
     assert_eq!(cluster.step(&target).len(), 1);
-    // The winner's own silence changes nothing.
+    // An unreachable pod of the gaining shard changes nothing.
     cluster.given_up = [1].into();
     assert_eq!(cluster.step(&target).len(), 1);
     cluster.given_up = [0].into();
@@ -319,7 +319,7 @@ fn who_can_not_be_reached_is_overtaken_and_nobody_else() {
     let silent = BTreeMap::from([("shard-selector/s0".to_owned(), BTreeSet::from(["uid-0".to_owned()]))]);
     assert_eq!(plan.overtaken, silent, "no others that are given up");
     assert!(plan.waiting.is_empty() && sees(&plan.entries, 1, 1));
-    // It is remembered what the silent one may show.
+    // The claims remember what the unreachable pod may show.
     assert!(!plan.claims.is_empty());
 
     let mut cluster = with_pods(0..2, &first);
@@ -345,12 +345,12 @@ fn shards_of_different_controllers_do_not_wait_for_each_other() {
 
 #[derive(Clone, Debug)]
 enum Happens {
-    /// Somebody edits the ShardingConfigs.
+    /// Someone edits the ShardingConfigs.
     Edit(Vec<Option<usize>>),
     /// A sidecar loads the last chain.
     Sync(usize),
     Look,
-    /// A sidecar can't be reached, and was waited for long enough; or it is back, and loads the last chain.
+    /// A sidecar becomes unreachable and is given up; or it comes back and loads the last chain.
     Lose(usize),
     Find(usize),
 }
@@ -369,17 +369,17 @@ fn happens() -> impl Strategy<Value = Happens> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is edited, whoever lags: no bucket is shown by two pods that can be reached, and in the end it is shown by whom
-    /// it was given to.
+    /// Whatever is edited and however late sidecars are, a bucket is never shown by two reachable pods, and in the end its own pod
+    /// shows it.
     #[test]
-    fn no_object_ever_has_two_owners(
+    fn object_never_has_two_owners(
         first in prop::collection::vec(prop::option::of(0..SHARDS), BUCKETS),
         story in prop::collection::vec(happens(), 1..60),
     ) {
         let everywhere: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &[])).collect();
         let mut cluster = with_pods(0..SHARDS, &everywhere);
         let mut owners = first;
-        // Somebody has to be left, or the controller is not sharded any more.
+        // One shard must be left, because otherwise the controller is not sharded any more.
         if owners.iter().all(Option::is_none) {
             owners[0] = Some(0);
         }

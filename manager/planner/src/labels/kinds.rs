@@ -8,8 +8,8 @@
 //!   apps/v1: ["*"]                 # every kind that discovery finds
 //! ```
 //!
-//! Only kinds whose objects lie in namespaces count. Our own ([`OWN_GROUP`]) are left alone, and so are Events under `*`: nobody
-//! divides them, and each would cost a write.
+//! Only namespaced kinds count. Our own kinds ([`OWN_GROUP`]) are skipped, and so are Events under `*`: nobody shards them, and
+//! each would cost a write.
 
 use std::collections::BTreeMap;
 
@@ -26,26 +26,26 @@ pub const CONFIG_KEY: &str = "resource-config";
 const ALL: &str = "*";
 const EVENT: &str = "Event";
 
-/// Why a ConfigMap says nothing.
+/// Why a ConfigMap can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error("has no key {CONFIG_KEY}; write there groupVersionKinds, or delete the ConfigMap to have the default list")]
     NoKey,
     #[error("{CONFIG_KEY}: {0}; write groupVersionKinds: {{<group/version>: [<Kind>, ...]}}")]
     Unreadable(String),
-    /// A key of `groupVersionKinds`.
+    /// An invalid key of `groupVersionKinds`.
     #[error("{CONFIG_KEY}: {0:?} is no group and version; write v1 for the core group, or group/version")]
     GroupVersion(String),
-    /// A value of `groupVersionKinds`.
+    /// An invalid value of `groupVersionKinds`.
     #[error("{CONFIG_KEY}: {group_version}: {kind:?} is no kind; write its name as in `kind:`, or \"*\"")]
     Kind { group_version: String, kind: String },
 }
 
-/// The kinds that are wanted, whether the cluster has them or not.
+/// The kinds that are to be labelled, whether the cluster has them or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     kinds: BTreeMap<String, Vec<String>>,
-    /// Nobody wrote it: what the cluster does not have is not missed.
+    /// The default list: kinds that the cluster does not have are not reported.
     is_default: bool,
 }
 
@@ -56,7 +56,7 @@ struct Document {
 }
 
 impl Default for Wanted {
-    /// What KusionStack labels where its chart is installed.
+    /// The kinds that KusionStack's chart labels.
     fn default() -> Self {
         let kinds: [(&str, &[&str]); 3] = [
             (
@@ -81,7 +81,7 @@ impl Wanted {
     /// Reads a ConfigMap's data.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The ConfigMap is invalid.
     pub fn read(data: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let text = data.get(CONFIG_KEY).ok_or(ConfigError::NoKey)?;
         let document: Document =
@@ -113,7 +113,8 @@ impl Wanted {
         self.kinds.keys().map(String::as_str)
     }
 
-    /// Of what discovery found of a group and version: the kinds to label, and what is left alone, with the reason.
+    /// Selects from the discovered resources of a group and version. Returns the kinds to label, and those that are skipped, with
+    /// the reason.
     #[must_use]
     pub fn select(&self, group_version: &str, found: &[APIResource]) -> (Vec<ApiResource>, Vec<String>) {
         let (mut selected, mut left): (Vec<ApiResource>, Vec<String>) = Default::default();
@@ -121,7 +122,7 @@ impl Wanted {
             return (selected, left);
         };
         let kinds = self.kinds.get(group_version).map(Vec::as_slice).unwrap_or_default();
-        // `pods/status` is no kind of its own.
+        // Subresources such as `pods/status` are not kinds.
         let found = || found.iter().filter(|found| !found.name.contains('/'));
         if kinds.iter().any(|kind| kind == ALL) {
             let fits = |found: &&APIResource| found.kind != EVENT && misfit(found).is_none();

@@ -1,12 +1,12 @@
 //! Which labels a namespace and its objects carry. Webhooks and the back-fill use the same rules.
 //!
-//! A namespace is managed if its control label says `true`, or says nothing and it is none of Kubernetes' own
+//! A namespace is managed if its control label is `true`. Without the label it is managed unless it is one of Kubernetes' own
 //! ([`EXCEPTED`]). A managed namespace and every object in it carry the bucket, the name and the control label. In any other
 //! namespace no object carries one of the three, and the namespace keeps only the control label that a person wrote.
 //!
-//! Different from KusionStack: labels are removed when a namespace opts out (there they stayed, and the objects with their
-//! shards); Kubernetes' own namespaces are excepted at admission, too, and `kube-node-lease` is one of them; an object gets
-//! what its namespace should carry, so that it need not wait for a namespace that is not labelled yet.
+//! Different from KusionStack: labels are removed when a namespace opts out (there they stayed, and objects stayed in their
+//! shards); Kubernetes' own namespaces are excepted at admission, too, and `kube-node-lease` is one of them; an object gets the
+//! labels that its namespace should carry, so that it does not have to wait until the namespace is labelled.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use crate::auto_shard::LabelKeys;
 use crate::shard_hash::shard_hash;
 
-/// Namespaces that are managed only if somebody writes `true` on them: what is in them keeps a cluster running.
+/// Namespaces that are managed only if somebody labels them `true`, because the objects in them keep a cluster running.
 pub const EXCEPTED: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
-/// Our own API group. Its objects steer the mesh and are no part of what it divides; they carry no labels.
+/// Our own API group. Its objects configure the mesh and are not sharded, so they carry no labels.
 pub const OWN_GROUP: &str = "ctrlmesh.kusionstack.io";
 
-/// Value of the control label of what is managed.
+/// Value of the control label in managed namespaces.
 const MANAGED: &str = "true";
 
 /// Labels to set (a value) and to remove (`None`). Never empty.
@@ -31,20 +31,20 @@ const MANAGED: &str = "true";
 pub struct Changes(BTreeMap<String, Option<String>>);
 
 impl Changes {
-    /// The differences between the labels that an object has and those wanted; `None`: there are none.
+    /// The difference between an object's labels and the wanted ones; `None`: there is none.
     fn new(object: &ObjectMeta, wanted: impl IntoIterator<Item = (String, Option<String>)>) -> Option<Self> {
         let differs = |(key, value): &(String, Option<String>)| label(object, key) != value.as_deref();
         let changes: BTreeMap<_, _> = wanted.into_iter().filter(differs).collect();
         (!changes.is_empty()).then_some(Self(changes))
     }
 
-    /// What makes every object of a namespace right, whatever labels it has.
+    /// Changes that give any object of a namespace the right labels, whatever labels it has.
     #[must_use]
     pub fn all(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> Self {
         Self(wanted_in(namespace, is_managed, is_ours, keys).into())
     }
 
-    /// By key, in order.
+    /// Changes by key, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_deref()))
     }
@@ -55,13 +55,13 @@ impl Changes {
         json!({ "metadata": { "labels": self.0 } })
     }
 
-    /// The same, refused with a conflict if the object is not at this version any more.
+    /// As [`Self::merge_patch`], but the API server answers with a conflict if the object has another version.
     #[must_use]
     pub fn merge_patch_at(&self, version: Option<&str>) -> Value {
         json!({ "metadata": { "labels": self.0, "resourceVersion": version } })
     }
 
-    /// As operations of a JSON patch (RFC 6902) of an object with these labels: what an admission review is answered with.
+    /// As operations of a JSON patch (RFC 6902) for an object with these labels, which admission responses need.
     #[must_use]
     pub fn json_patch(&self, object: &ObjectMeta) -> Vec<Value> {
         let Some(labels) = &object.labels else {
@@ -83,7 +83,7 @@ impl Changes {
     }
 }
 
-/// Whether the objects in a namespace are divided among shards.
+/// Whether the objects in a namespace are sharded.
 #[must_use]
 pub fn is_managed(namespace: &ObjectMeta, keys: &LabelKeys) -> bool {
     match label(namespace, &keys.control) {
@@ -92,8 +92,8 @@ pub fn is_managed(namespace: &ObjectMeta, keys: &LabelKeys) -> bool {
     }
 }
 
-/// What a namespace lacks, and has too much. One whose name the API server is still to make up has no bucket: it gets its
-/// labels by back-fill.
+/// Changes for a namespace. A namespace whose name the API server is still to generate has no bucket; it is labelled by the
+/// back-fill.
 #[must_use]
 pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<Changes> {
     if name(namespace).is_empty() {
@@ -106,13 +106,13 @@ pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<C
     Changes::new(namespace, gone)
 }
 
-/// What an object lacks, and has too much, if it lies in this namespace.
+/// Changes for an object in this namespace.
 #[must_use]
 pub fn patch_for_object(object: &ObjectMeta, namespace: &ObjectMeta, keys: &LabelKeys) -> Option<Changes> {
     patch_in(object, name(namespace), is_managed(namespace, keys), keys)
 }
 
-/// As [`patch_for_object`], of all that matters of a namespace.
+/// As [`patch_for_object`], for a namespace of which only the name is known and whether it is managed.
 #[must_use]
 pub fn patch_in(object: &ObjectMeta, namespace: &str, is_managed: bool, keys: &LabelKeys) -> Option<Changes> {
     Changes::new(object, wanted_in(namespace, is_managed, is_ours(object), keys))
@@ -123,7 +123,7 @@ pub fn is_ours(object: &ObjectMeta) -> bool {
     label(object, MANAGED_BY) == Some(FIELD_MANAGER)
 }
 
-/// What an object in a namespace should have. What is ours belongs to no shard.
+/// The labels that an object in a namespace should have. The manager's own objects belong to no shard.
 fn wanted_in(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
     wanted(namespace, is_managed && !is_ours, keys)
 }

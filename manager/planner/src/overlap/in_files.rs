@@ -1,5 +1,5 @@
-//! What shards of one controller share, by files alone: nobody knows which namespaces the cluster has, so one of each bucket stands for
-//! all that no limit names.
+//! Finds what shards of one controller share, from files alone. The namespaces of the cluster are not known, so one name of each
+//! bucket stands for all namespaces that no limit names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::auto_shard::LabelKeys;
 use crate::label_set::LabelSet;
 use crate::shard_hash::{BUCKETS, shard_hash};
 
-/// Warnings of a shard.
+/// Maximum warnings for a shard.
 const MAX_WARNINGS: usize = 8;
 
-/// Warns of objects and of pods that a shard shares with other shards of its controller. `configs`: of all files; of several with one name,
-/// the first counts. Objects that no shard sees are not told, because the files need not have all shards.
+/// Warns of objects and pods that a shard shares with other shards of its controller. `configs` come from all files; of several
+/// with one name, the first counts. Objects that no shard sees are not reported, because the files may not contain all shards.
 #[must_use]
 pub fn shared_in_files(shard: &ShardingConfig, configs: &[ShardingConfig], keys: &LabelKeys) -> Vec<Mistake> {
     let is_ignored = |config: &ShardingConfig| {
@@ -35,8 +35,8 @@ pub fn shared_in_files(shard: &ShardingConfig, configs: &[ShardingConfig], keys:
     pods.chain(objects).take(MAX_WARNINGS).collect()
 }
 
-/// Pods of the first selector that the second one selects too, or the other way round: all of them, because labels of some pods may never
-/// meet.
+/// A mistake if one of the two selectors selects all pods of the other. Selectors that only intersect are not reported, because no
+/// pod may ever have both sets of labels.
 fn shared_pods(shard: &ShardingConfig, other: &ShardingConfig) -> Option<Mistake> {
     let pods = |config: &ShardingConfig| config.spec.selector.as_ref().and_then(LabelSet::of);
     let (own, others) = (pods(shard)?, pods(other)?);
@@ -92,7 +92,7 @@ fn place_text(overlap: &Overlap, all: usize, of_buckets: &BTreeMap<String, u32>)
     }
 }
 
-/// A name in this bucket that no namespace has: it has an upper-case letter. Names are in the order of their buckets.
+/// A name in this bucket that no namespace has, because it contains an upper-case letter. Names sort in the order of their buckets.
 fn any_of_bucket(bucket: u32) -> String {
     let names = ('@'..='_').map(|last| format!("{bucket:02}{last}"));
     let mut of_bucket = names.filter(|name| shard_hash(name) == bucket);
@@ -142,14 +142,14 @@ mod tests {
         json!({"matchExpressions": [{"key": LabelKeys::default().namespace, "operator": "In", "values": names}]})
     }
 
-    /// What the first of some shards shares with the others.
+    /// What the first shard shares with the others.
     fn told(configs: &[ShardingConfig]) -> Vec<String> {
         let found = shared_in_files(&configs[0], configs, &LabelKeys::default());
         found.iter().map(|it| format!("{}: {}", it.path, it.problem)).collect()
     }
 
     #[test]
-    fn one_name_stands_for_each_bucket_and_no_namespace_has_it() {
+    fn each_bucket_has_name_that_no_namespace_can_have() {
         let names: Vec<String> = (0..BUCKETS).map(any_of_bucket).collect();
         assert!(names.is_sorted(), "{names:?}");
         for (bucket, name) in (0..BUCKETS).zip(&names) {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_common_buckets_and_namespaces_are_told() {
+    fn objects_in_common_buckets_and_namespaces_are_reported() {
         let left = shard("left", &json!({"shard": "left"}), &in_buckets(&["0", "5", "9"]));
         let right = |objects: &Value| shard("right", &json!({"shard": "right"}), objects);
         let told_beside = |objects: &Value| told(&[left.clone(), right(objects)]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_two_shards_are_told_to_both() {
+    fn pods_of_two_shards_are_reported_to_both() {
         let objects = |bucket: &str| in_buckets(&[bucket]);
         let [one, other] =
             [("left", "1"), ("right", "2")].map(|(name, bucket)| shard(name, &json!({"app": "a"}), &objects(bucket)));
@@ -201,7 +201,7 @@ mod tests {
         let canary = shard("canary", &json!({"app": "a", "shard": "canary"}), &objects("2"));
         assert!(told(&[canary.clone(), one.clone()])[0].contains("every pod of this shard"));
         assert!(told(&[one.clone(), canary])[0].contains("every pod of that shard"));
-        // A pod may have both labels, and usually has not.
+        // A pod could have both labels, but usually has not.
         let apart = shard("apart", &json!({"shard": "apart"}), &objects("2"));
         assert_eq!(told(&[one, apart]), Vec::<String>::new());
     }

@@ -1,4 +1,4 @@
-//! Shards that people wrote, and what is wrong between them.
+//! Overlaps of shards that people wrote.
 
 use ctrlmesh_contract::names::labels;
 use proptest::prelude::*;
@@ -37,7 +37,7 @@ fn found(shards: &[ShardingConfig], namespaces: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn an_object_in_two_shards_or_in_none_is_found() {
+fn object_in_two_shards_or_in_none_is_found() {
     let shards = [
         shard("a", &pods(), &in_namespaces(&["x", "y"])),
         shard("b", &pods(), &in_namespaces(&["y", "z"])),
@@ -57,7 +57,7 @@ fn an_object_in_two_shards_or_in_none_is_found() {
 }
 
 #[test]
-fn labels_of_the_objects_own_may_have_any_value() {
+fn objects_own_labels_may_have_any_value() {
     let app = |operator: &str| json!({"matchExpressions": [{"key": "app", "operator": operator, "values": ["web"]}]});
     let shards = [shard("a", &pods(), &app("In")), shard("b", &pods(), &app("NotIn"))];
     assert_eq!(found(&shards, &["x"]), Vec::<String>::new());
@@ -73,7 +73,7 @@ fn labels_of_the_objects_own_may_have_any_value() {
 }
 
 #[test]
-fn resources_are_told_apart_by_group_and_wildcard() {
+fn resources_are_distinguished_by_group_and_wildcard() {
     let everything = json!([{"apiGroups": ["*"], "resources": ["*"]}]);
     let deployments = json!([{"apiGroups": ["apps"], "resources": ["deployments"]}]);
     let shards = [
@@ -89,7 +89,7 @@ fn resources_are_told_apart_by_group_and_wildcard() {
 }
 
 #[test]
-fn buckets_count_as_the_label_of_the_namespace() {
+fn bucket_label_follows_namespace() {
     let buckets = |operator: &str| json!({"matchExpressions": [{"key": labels::SHARD_HASH, "operator": operator, "values": ["5"]}]});
     let shards = [
         shard("a", &pods(), &buckets("In")),
@@ -104,7 +104,7 @@ fn buckets_count_as_the_label_of_the_namespace() {
 }
 
 #[test]
-fn many_namespaces_are_counted_and_a_few_are_named() {
+fn finding_names_few_namespaces_and_counts_the_rest() {
     let shards = [shard("a", &pods(), &json!({})), shard("b", &pods(), &json!({}))];
     let names: Vec<String> = (0..300).map(|n| format!("tenant-{n:04}")).collect();
     let found = overlap(&shards, &names, &LabelKeys::default());
@@ -121,7 +121,7 @@ fn many_namespaces_are_counted_and_a_few_are_named() {
 
 /// 500 shards of one controller and 1,000 namespaces: divided by namespace, by a label of the objects' own, and not at all.
 #[test]
-fn a_full_cluster_is_looked_at_in_time() {
+fn full_cluster_is_checked_in_time() {
     let names: Vec<String> = (0..1000).map(|n| format!("tenant-{n:04}")).collect();
     let all = |part: &dyn Fn(usize) -> Value| {
         let shards: Vec<ShardingConfig> = (0..500)
@@ -159,9 +159,9 @@ fn other_controllers_and_roots_are_left_out() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What is found is what objects show: every namespace, with every value of the only label of their own.
+    /// The findings are what objects show: every namespace, with every value of the only label of their own.
     #[test]
-    fn findings_are_exact(
+    fn overlap_findings_are_exact(
         first in parts(), second in parts(), third in parts(),
     ) {
         let shards = [shard("a", &pods(), &first), shard("b", &pods(), &second), shard("c", &pods(), &third)];
@@ -201,9 +201,9 @@ fn parts() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The same findings as among all, of the one; and none once it is over.
+/// For one shard, the findings are those among all; there are none once the search is over.
 #[test]
-fn one_shard_is_compared_with_the_others_alone() {
+fn overlap_of_one_shard_compares_it_with_others() {
     let shard = |name: &str, names: &[&str]| shard(name, &pods(), &in_namespaces(names));
     let shards = [shard("a", &["x", "y"]), shard("b", &["x"]), shard("c", &["x"])];
     let (namespaces, keys) = (["x".to_owned(), "y".to_owned()], LabelKeys::default());

@@ -1,5 +1,5 @@
-//! Validates selectors of limits that use the manager's labels: buckets must exist, and keys must not be near misses. A wrong one hides what
-//! its author meant to show, or shows what another shard has.
+//! Validates selectors of limits that use the manager's labels: buckets must exist, and keys must not be misspelt. A wrong bucket
+//! or key hides objects that the shard should show, or shows those of another shard.
 
 use ctrlmesh_contract::error::quote;
 use ctrlmesh_contract::suggest::closest;
@@ -10,10 +10,10 @@ use super::Findings;
 use crate::LabelKeys;
 use crate::shard_hash::is_bucket;
 
-/// Where the manager's labels are by default.
+/// Default prefix of the manager's labels.
 const PREFIX: &str = "ctrlmesh.kusionstack.io/";
 
-/// Refuses both.
+/// Refuses buckets that do not exist, and misspelt keys.
 pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
     let root = config.spec.root.as_ref();
     let lists: [(&str, &[Limit]); 2] = [
@@ -67,7 +67,7 @@ fn of_value(key: &str, value: &str, path: &str, keys: &LabelKeys, findings: &mut
     }
 }
 
-/// The label of the manager that a key is nearly: `ctrlmesh.kusionstack.io/sharding-hash`, as KusionStack's documentation has it, is
+/// The manager's label that a key almost matches. KusionStack's documentation has `ctrlmesh.kusionstack.io/sharding-hash` for
 /// `ctrlmesh.kusionstack.io/shard-hash`.
 pub(super) fn meant<'k>(key: &str, keys: &'k LabelKeys) -> Option<&'k str> {
     let all = [&keys.shard_hash, &keys.namespace, &keys.control].map(String::as_str);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_numbers_from_0_to_31() {
+    fn bucket_values_are_numbers_from_0_to_31() {
         let keys = LabelKeys::default();
         for good in ["0", "7", "31"] {
             assert_eq!(refused(&one_of(HASH, &[good]), &keys), Vec::<String>::new());
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_nearly_those_of_the_manager_are_told() {
+    fn misspelt_keys_of_manager_labels_are_reported() {
         let keys = LabelKeys::default();
         for (key, meant) in [
             ("sharding-hash", "shard-hash"),

@@ -11,7 +11,6 @@ use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
 
-/// What is wrong with it.
 pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
     let mut findings = Findings::default();
     let namespace = breaker.metadata.namespace.as_deref().unwrap_or_default();
@@ -41,7 +40,8 @@ pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
     findings
 }
 
-/// The API server holds to this by `x-kubernetes-list-map-keys`; objects that were made in memory have met none.
+/// Names must be unique. The API server enforces this by `x-kubernetes-list-map-keys`; objects that were made in memory have met no
+/// API server.
 fn unique(breaker: &CircuitBreaker, findings: &mut Findings) {
     let rules = breaker.spec.rate_limitings.iter().map(|rule| rule.name.as_str());
     let lists = breaker
@@ -63,7 +63,7 @@ fn unique(breaker: &CircuitBreaker, findings: &mut Findings) {
     }
 }
 
-/// What only all rules together show: too many of them.
+/// Checks all rules together for limits on their number.
 fn together(breaker: &CircuitBreaker, namespace: &str, findings: &mut Findings) {
     let lists: Vec<_> = breaker.spec.traffic_intercept_rules.iter().collect();
     for (plugin, settings) in [
@@ -76,7 +76,7 @@ fn together(breaker: &CircuitBreaker, namespace: &str, findings: &mut Findings) 
     }
 }
 
-/// Fields for limits on breakers, and the reverse.
+/// Refuses fields of rate limits in breakers, and the reverse.
 fn misplaced(rule: &RateLimiting, path: &str, findings: &mut Findings) {
     let for_limits = [
         ("maxInFlight", rule.max_in_flight.is_some()),

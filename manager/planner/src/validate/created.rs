@@ -1,8 +1,8 @@
-//! Warns of limits that hide from a controller what it creates: it would get 409 AlreadyExists and retry forever.
+//! Warns of limits that hide objects from the controller that creates them: it would get 409 AlreadyExists and retry forever.
 //!
-//! What a controller creates can't be known here. A warning comes where objects are divided by a label that only people and the
-//! controller itself set, and more than one kind is divided by it: of several kinds, one is usually given to a controller and the others
-//! are made by it. `*` is several kinds. The manager's own labels are set by the manager, on children too.
+//! Which objects a controller creates is not known here. There is a warning if several kinds are divided by a label that only
+//! people and the controller itself set: of several kinds, users usually create one and the controller makes the others. `*` counts
+//! as several kinds. The manager's own labels are safe, because the manager sets them on children too.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::Findings;
 use super::resource_names::{has_usual_children, is_usual_child};
 use crate::LabelKeys;
 
-/// Stands for all resources, or all API groups.
+/// All resources, or all API groups.
 const EVERY: &str = "*";
 
 /// Warns of a shard whose children need a label that nobody may set. Shards of a root are divided by labels of the manager.
@@ -43,7 +43,7 @@ pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Fi
     }
 }
 
-/// A label that an object must have to be seen, if none of those that it must have is the manager's.
+/// A label that an object must have to be seen, unless one of the required labels is the manager's.
 fn own_label<'s>(selector: &'s LabelSelector, keys: &LabelKeys) -> Option<&'s str> {
     let expressions = selector.match_expressions.iter();
     let required = expressions.filter(|it| matches!(it.operator, Operator::In | Operator::Exists));
@@ -68,7 +68,7 @@ fn listed(groups: &[String]) -> String {
     groups.join(", ")
 }
 
-/// What of a limit operators usually create.
+/// The resources of a limit that controllers usually create.
 fn children(limit: &Limit) -> BTreeSet<String> {
     let of_group = |group: &ResourceGroup| -> Vec<String> {
         let groups = &group.api_groups;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn several_kinds_under_a_label_that_the_manager_does_not_set_are_warned_of() {
+    fn kinds_divided_by_label_that_manager_does_not_set_are_warned_of() {
         let left = json!({"matchLabels": {"shard": "left"}});
         for limits in [
             json!([limit(&["widgets", "configmaps"], &left)]),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn star_is_several_kinds_and_hides_children_of_groups_that_have_some() {
+    fn star_counts_as_several_kinds_in_groups_with_usual_children() {
         let left = json!({"matchLabels": {"shard": "left"}});
         let every = |groups: &[&str]| json!([{"relateResources": [{"apiGroups": groups, "resources": ["*"]}], "selector": left}]);
         for (groups, hides) in [
@@ -141,7 +141,7 @@ mod tests {
             let told = warned(&every(groups));
             assert!(told.len() == 1 && told[0].contains(hides), "{groups:?}: {told:?}");
         }
-        // Resources of these groups are what controllers are given.
+        // Users create the resources of these groups.
         assert_eq!(warned(&every(&["example.com"])), Vec::<String>::new());
         let hash = json!({"matchExpressions": [{"key": "ctrlmesh.kusionstack.io/shard-hash", "operator": "In", "values": ["1"]}]});
         assert_eq!(warned(&json!([limit(&["*"], &hash)])), Vec::<String>::new());
@@ -152,7 +152,7 @@ mod tests {
         let left = json!({"matchLabels": {"shard": "left"}});
         let hash = json!({"key": "ctrlmesh.kusionstack.io/shard-hash", "operator": "In", "values": ["1"]});
         for limits in [
-            // What a controller is given.
+            // Users create these.
             json!([limit(&["configmaps"], &left)]),
             json!([limit(&["widgets", "gadgets"], &left)]),
             // The manager labels children, too.

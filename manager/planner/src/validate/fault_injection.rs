@@ -8,7 +8,6 @@ use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
 
-/// What is wrong with it.
 pub(crate) fn check(faults: &FaultInjection) -> Findings {
     let mut findings = Findings::default();
     let namespace = faults.metadata.namespace.as_deref().unwrap_or_default();
@@ -35,7 +34,7 @@ pub(crate) fn check(faults: &FaultInjection) -> Findings {
     resource_names::of_faults(faults, &mut findings);
     if findings.is_accepted() {
         findings.ask_whole(BuiltIn::FaultInject, &Value::Object(settings), namespace, &|path| {
-            // The plugin knows rules in two lists and speaks of the first.
+            // The plugin has two lists of rules and names the first.
             format!("spec.{}", if path == "faults" { "httpFault" } else { path })
         });
     }

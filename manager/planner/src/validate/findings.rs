@@ -5,17 +5,17 @@ use serde_json::Value;
 
 use crate::built_in::BuiltIn;
 
-/// What was found in an object. Paths are those of its fields: `spec.limits[0].selector`.
+/// Findings of an object. Paths are those of its fields: `spec.limits[0].selector`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Reasons to refuse it.
+    /// Reasons to refuse the object.
     pub mistakes: Mistakes,
-    /// Legal, and probably not meant.
+    /// Valid, but probably not intended.
     pub warnings: Mistakes,
 }
 
 impl Findings {
-    /// Whether nothing speaks against it.
+    /// Whether there are no mistakes.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.mistakes.list().is_empty()
@@ -29,15 +29,16 @@ impl Findings {
         self.warnings.add(path, problem);
     }
 
-    /// Asks a plugin about a part of an object, so that the mistakes of all parts are told. `path_of` turns a path in the
-    /// settings into one of the object; the settings themselves are "".
+    /// Lets a plugin check a part of an object, so that the mistakes of all parts are reported. `path_of` converts a path in the
+    /// settings into a path of the object; the settings themselves have path "".
     pub(super) fn ask(&mut self, plugin: BuiltIn, settings: &Value, namespace: &str, path_of: &dyn Fn(&str) -> String) {
         if let Err(Mistake { path, problem }) = plugin.check(settings, namespace) {
             self.mistakes.add(path_of(&path), problem);
         }
     }
 
-    /// Asks about the whole, if no part has a mistake: only then warnings make sense, and are told.
+    /// Lets a plugin check the whole object if no part has a mistake. Only then are warnings reported, because otherwise they may
+    /// be wrong.
     pub(super) fn ask_whole(
         &mut self,
         plugin: BuiltIn,
@@ -56,7 +57,7 @@ impl Findings {
     }
 }
 
-/// `rateLimitings[0].bucket` as the bucket of another element: what is asked about one by one has its index again.
+/// Replaces the index in a path like `rateLimitings[0].bucket`: elements that were checked one by one get their own index back.
 pub(super) fn at_index(path: &str, list: &str, index: usize) -> String {
     let rest = path.strip_prefix(&format!("{list}[0]")).unwrap_or_default();
     format!("{list}[{index}]{rest}")

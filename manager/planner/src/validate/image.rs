@@ -2,8 +2,8 @@
 
 use ctrlmesh_contract::error::quote;
 
-/// What is wrong with a reference, if anything: `oci://host[:port]/repository[:tag][@sha256:digest]`. Names as in the OCI
-/// distribution specification, "Pulling manifests".
+/// The mistake in a reference: `oci://host[:port]/repository[:tag][@sha256:digest]`. Names follow the OCI distribution
+/// specification, "Pulling manifests".
 pub(super) fn problem(image: &str) -> Option<String> {
     let wrong = |what: &str| {
         Some(format!(
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_those_of_the_distribution_specification() {
+    fn references_follow_distribution_specification() {
         let digest = format!("sha256:{}", "0a".repeat(32));
         for image in [
             "oci://ghcr.io/you/plugin:1.0",

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Findings, check, read};
 use crate::LabelKeys;
 
-/// Adds to the schema's mistakes what the rules say of the rest.
+/// Adds the findings of the rules for the valid rest of the document to the schema's mistakes.
 pub(super) fn judge(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) -> Findings {
     let rest = read::rest(document);
     let Some(rest) = rest.filter(|rest| !rest.object.has_label(IGNORE_VALIDATE)) else {
@@ -35,16 +35,16 @@ pub(super) fn judge(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) 
     Findings { mistakes, warnings }
 }
 
-/// A mistake that the schema finds.
+/// A mistake that the schema found.
 struct Wrong {
     path: String,
-    /// Rules were asked about a value that nobody wrote.
+    /// Rules have checked a substitute for a missing value.
     is_guessed: bool,
 }
 
 impl Wrong {
-    /// Whether what a rule says of a path may follow from this. Fields of one mapping are judged together; what is deeper in one of them is judged
-    /// by itself, unless another one was guessed, which may decide how.
+    /// Whether a rule's finding at a path may follow from this mistake. Fields of one mapping are judged together. Deeper fields
+    /// are judged by themselves, unless the mistake's value was a substitute, which may decide how they are checked.
     fn leads_to(&self, path: &str) -> bool {
         let around = around(&self.path);
         let is_deeper = || {
@@ -57,7 +57,8 @@ impl Wrong {
     }
 }
 
-/// The mapping or element around a field; of fields of an object's parts, which are judged one by one, the field itself.
+/// The mapping or element around a field. Direct fields of `spec` and `metadata` are judged one by one, so for them it is the field
+/// itself.
 fn around(path: &str) -> &str {
     match path.rsplit_once('.') {
         Some((around, _)) if around != "spec" && around != "metadata" => around,
@@ -65,7 +66,7 @@ fn around(path: &str) -> &str {
     }
 }
 
-/// Whether a path leads to a part of what another leads to, or to the same.
+/// Whether a path is the same as another, or leads to a part of it.
 fn is_within(path: &str, around: &str) -> bool {
     let rest = path.strip_prefix(around);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_is_told_unless_it_may_follow_from_the_mistake() {
+    fn rule_is_reported_unless_it_may_follow_from_schema_mistake() {
         for (path, is_guessed, found, follows) in [
             ("spec.rules[0].typo", false, "spec.rules[0].bucket", true),
             ("spec.rules[0].typo", false, "spec.rules[0].bucket.interval", false),

@@ -1,9 +1,9 @@
-//! What of a document can be mended mechanically, so that it says what its author wrote: the table in docs/migration.md, misspelt fields,
-//! numbers where texts belong, and names of resources. Which pods are meant, how long a breaker stays open or what a shard limits is up
-//! to people.
+//! Finds mistakes in a document that can be corrected mechanically without a change of meaning: the table in docs/migration.md,
+//! misspelt fields, numbers in place of texts, and names of resources. Which pods are selected, how long a breaker stays open or
+//! what a shard limits is up to people.
 //!
-//! Guarantees: pure; one change at a time ([`mend`]), each of which leaves fewer to make, so that calling it until there is none ends.
-//! Leaves files, and where in them a field stands, to `ctrlmesh lint`.
+//! Guarantees: pure; one change at a time ([`mend`]), each of which leaves fewer to make, so that calling it repeatedly ends.
+//! `ctrlmesh lint` reads and writes files and finds the positions of fields in them.
 
 mod kusion;
 mod labels;
@@ -24,27 +24,27 @@ use crate::LabelKeys;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Key(String),
-    /// By its place, from 0.
+    /// Position, from 0.
     Index(usize),
 }
 
-/// From a document to a part of it. Shown as `spec.limits[0].selector`.
+/// The path from a document to a part of it. Displayed as `spec.limits[0].selector`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(pub Vec<Step>);
 
-/// What is done to the field or element that a path leads to.
+/// A change of the field or element at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Remove,
-    /// The field gets another name.
+    /// Renames the field.
     Rename(String),
-    /// Its value, a scalar, becomes this text.
+    /// Replaces the value, a scalar, by this text.
     Text(String),
-    /// Its value becomes that of the only field of a mapping.
+    /// Replaces the value by a mapping with this field, which has the old value.
     Wrap(String),
-    /// The fields of its value take its place.
+    /// Replaces the field by the fields of its value.
     Unwrap,
-    /// It goes into the mapping beside it that has this name.
+    /// Moves the field into its sibling of this name, a mapping.
     MoveInto(String),
 }
 
@@ -54,13 +54,13 @@ pub struct Mend {
     pub change: Change,
 }
 
-/// The next change of an object of ours, where labels have their usual keys; `None`: nothing can be mended.
+/// The next change of one of our objects, with the default keys of labels; `None`: nothing can be corrected.
 #[must_use]
 pub fn mend(document: &Value) -> Option<Mend> {
     mend_with(document, &LabelKeys::default())
 }
 
-/// The next change of an object of ours that is for a cluster whose manager has these keys.
+/// The next change of one of our objects, for a cluster whose manager has these keys.
 #[must_use]
 pub fn mend_with(document: &Value, keys: &LabelKeys) -> Option<Mend> {
     let text = |field: &str| document.get(field).and_then(Value::as_str);
@@ -76,7 +76,7 @@ impl Mend {
         Self { path, change }
     }
 
-    /// The document after the change; `None`: there is no such part of it.
+    /// The document after the change; `None`: it has no such part.
     #[must_use]
     pub fn apply(&self, document: &Value) -> Option<Value> {
         let mut document = document.clone();
@@ -121,7 +121,7 @@ impl Mend {
     }
 }
 
-/// `None`: there is one already.
+/// `None`: the field exists already.
 fn put(fields: &mut Map<String, Value>, name: &str, value: Value) -> Option<()> {
     fields.insert(name.to_owned(), value).is_none().then_some(())
 }
@@ -138,7 +138,7 @@ fn step_mut<'v>(value: &'v mut Value, step: &Step) -> Option<&'v mut Value> {
 }
 
 impl Path {
-    /// From names of fields with dots between.
+    /// Parses names of fields with dots between them.
     fn of(fields: &str) -> Self {
         Self(fields.split('.').map(|field| Step::Key(field.to_owned())).collect())
     }
@@ -157,7 +157,7 @@ impl Path {
         path
     }
 
-    /// What it leads to.
+    /// The value at this path.
     #[must_use]
     pub fn find<'v>(&self, document: &'v Value) -> Option<&'v Value> {
         self.0.iter().try_fold(document, |value, step| match step {
@@ -197,7 +197,7 @@ impl fmt::Display for Mend {
     }
 }
 
-/// A list that a path leads to, with the paths of its elements.
+/// The elements of the list at a path, with their paths.
 fn elements<'v>(document: &'v Value, path: &Path) -> Vec<(Path, &'v Value)> {
     let list = path.find(document).and_then(Value::as_array).into_iter().flatten();
     list.enumerate()

@@ -1,4 +1,4 @@
-//! `spec.plugins[]` of a ShardingConfig.
+//! Validates `spec.plugins[]` of a ShardingConfig.
 
 use ctrlmesh_contract::chain::MAX_SETTINGS_BYTES;
 use ctrlmesh_contract::error::quote;
@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{Findings, image};
 use crate::built_in::BuiltIn;
 
-/// Adds what is wrong with the list.
 pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
     for (index, plugin) in plugins.iter().enumerate() {
         let path = format!("spec.plugins[{index}]");
@@ -31,7 +30,8 @@ pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
     }
 }
 
-/// The settings of a built-in plugin are made from custom resources; a plugin in its place may have more, not others.
+/// The settings of a built-in plugin are made from custom resources. A plugin that replaces it may have more settings, but not the
+/// same.
 fn in_place_of(built_in: BuiltIn, plugin: &PluginRef, path: &str, findings: &mut Findings) {
     for field in built_in.fields() {
         if plugin.settings.contains_key(*field) {

@@ -1,4 +1,4 @@
-//! Reads a document as one of the custom resources, as an API server would.
+//! Parses a document as one of the custom resources, as an API server would.
 
 use std::sync::LazyLock;
 
@@ -40,11 +40,11 @@ impl Object {
     }
 }
 
-/// Made once: a schema is some hundred allocations.
+/// Made once, because a schema takes some hundred allocations.
 static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(crds::all);
 
-/// Reads a document of one of our kinds. Whoever watches objects should read them so, one by one: an object from before its
-/// schema must not keep the others from being seen.
+/// Parses a document of one of our kinds. Watches should use this for one object at a time, so that an object that is older than
+/// its schema does not hide the others.
 ///
 /// # Errors
 /// Every field that its schema does not allow.
@@ -88,7 +88,7 @@ fn api_version(document: &Value, mistakes: &mut Mistakes) {
     }
 }
 
-/// Why a document is of no kind of ours.
+/// Why a document is not one of our kinds.
 fn no_kind(document: &Value) -> String {
     let kinds: Vec<&str> = CRDS.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
     let known = kinds.join(", ");
@@ -102,14 +102,14 @@ fn no_kind(document: &Value) -> String {
     }
 }
 
-/// What [`read`] would make of a document without its mistakes.
+/// The object that [`read`] would return without the mistakes of the document.
 pub(super) struct Rest {
     pub(super) object: Object,
     /// Paths of values that nobody wrote.
     pub(super) guessed: Vec<String>,
 }
 
-/// As much of a document as makes an object where [`read`] finds mistakes: for the rules, which would have more to say. `None`: nothing does.
+/// The valid part of a document with mistakes, completed to an object, so that the rules can check it too. `None`: there is none.
 pub(super) fn rest(document: &Value) -> Option<Rest> {
     let mut document = document.clone();
     schema::prune_nulls(&mut document);
@@ -151,10 +151,10 @@ pub fn is_kind(name: &str) -> bool {
     crd(name).is_some()
 }
 
-/// What every object has, which an API server knows without a schema.
+/// Fields that every object has, which an API server knows without a schema.
 const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Without what every object has, and without unknown fields, which are told.
+/// The document without common fields, and without unknown ones, which are reported.
 fn own_fields(document: &Value, schema: &JSONSchemaProps, mistakes: &mut Mistakes) -> Value {
     let own = schema.properties.iter().flatten().map(|(name, _)| name.as_str());
     let known: Vec<&str> = COMMON.into_iter().chain(own).collect();
@@ -173,11 +173,11 @@ fn own_fields(document: &Value, schema: &JSONSchemaProps, mistakes: &mut Mistake
     fields
 }
 
-/// Entries of chains have the name in theirs. One that the API server is to make up is not there yet.
+/// Checks the name, because names of entries contain it. A name that the API server is to generate is not known yet.
 fn name(document: &Value, mistakes: &mut Mistakes) {
     let text = |field: &str| document.pointer(&format!("/metadata/{field}")).and_then(Value::as_str);
     match (text("name"), text("generateName")) {
-        // One of another type is told as that.
+        // A name of another type is reported as such.
         (None, None) if document.pointer("/metadata/name").is_none() => {
             mistakes.add("metadata.name", "is missing; write what this object is to be called");
         }
@@ -192,7 +192,8 @@ fn name(document: &Value, mistakes: &mut Mistakes) {
     }
 }
 
-/// What the schema let through can still have a field that has no type there ([`ctrlmesh_manager_api`], `schemas`).
+/// A document that matches the schema may still have an invalid field, if the field has no type there ([`ctrlmesh_manager_api`],
+/// `schemas`).
 fn decode<T: DeserializeOwned>(document: Value) -> Result<Box<T>, Mistakes> {
     serde_path_to_error::deserialize(document)
         .map(Box::new)

@@ -1,5 +1,5 @@
-//! Warns of names of resources that no API server has: singular names, kinds and kubectl's short names. A rule with such a name never
-//! matches.
+//! Warns of names of resources that no API server has: singular names, kinds and kubectl's short names. A rule with such a name
+//! never matches.
 
 use ctrlmesh_manager_api::rules::{OpenResourceRule, ResourceRule};
 use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup};
@@ -9,7 +9,7 @@ use super::Findings;
 
 const CORE: &str = "";
 
-/// API group, plural name, and what people write instead: the kind in lower case, and what kubectl takes for short.
+/// API group, plural name, and what people write instead: the kind in lower case, and kubectl's short name.
 const KNOWN: &[(&str, &str, &[&str])] = &[
     (CORE, "configmaps", &["configmap", "cm"]),
     (CORE, "endpoints", &["endpoint", "ep"]),
@@ -81,8 +81,8 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("storage.k8s.io", "storageclasses", &["storageclass", "sc"]),
 ];
 
-/// The name that was meant, subresource and all; `None`: nothing says that it is none. A custom resource may have any name, so a word
-/// counts only where its group is named, or all groups are.
+/// The plural of a misspelt name, with its subresource; `None`: the name may be right. Custom resources may have any name, so a
+/// name counts only if its group is listed, or all groups are.
 pub(super) fn plural(written: &str, groups: &[String]) -> Option<String> {
     let (name, rest) = match written.split_once('/') {
         Some((name, rest)) => (name, format!("/{rest}")),
@@ -96,7 +96,7 @@ pub(super) fn plural(written: &str, groups: &[String]) -> Option<String> {
     Some(format!("{plural}{rest}"))
 }
 
-/// Whether it is a resource in namespaces that operators usually create for the objects that they are given.
+/// Whether this is a namespaced resource that operators usually create for the objects that they handle.
 pub(super) fn is_usual_child(name: &str) -> bool {
     const CHILDREN: [&str; 15] = [
         "configmaps",
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn singular_short_and_capital_names_have_a_plural_and_others_are_left_alone() {
+    fn singular_short_and_capital_names_have_plural_and_others_none() {
         let of = |name: &str, groups: &[&str]| {
             let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
             plural(name, &groups)

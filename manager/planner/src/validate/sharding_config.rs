@@ -15,7 +15,7 @@ use crate::settings;
 /// `validation.LabelValueMaxLength` of apimachinery.
 const MAX_LABEL_VALUE: usize = 63;
 
-/// What is wrong with it. `keys`: of the labels that shards of a root are made with.
+/// `keys`: of the labels that shards of a root are made with.
 pub fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
     let mut findings = Findings::default();
     if let Some(selector) = &config.spec.selector {
@@ -82,12 +82,12 @@ fn check_shard(config: &ShardingConfig, findings: &mut Findings) {
     }
 }
 
-/// At admission of an object in the default namespace the field may still be empty; the plugin wants to know one.
+/// Namespace for the plugin's check. At admission of an object in the default namespace the field may still be empty.
 fn lock_namespace(namespace: &str) -> &str {
     if namespace.is_empty() { "default" } else { namespace }
 }
 
-/// Each on its own, so that all mistakes are told.
+/// Checks each limit on its own, so that all mistakes are reported.
 fn check_limits(limits: &[Limit], path: &str, namespace: &str, findings: &mut Findings) {
     for (index, limit) in limits.iter().enumerate() {
         let settings = json!({"limits": [settings::json_of(limit)]});
@@ -101,7 +101,7 @@ fn check_limits(limits: &[Limit], path: &str, namespace: &str, findings: &mut Fi
     twice(limits, path, findings);
 }
 
-/// A resource that two limits name holds both together, which nobody means who writes it.
+/// Warns of a resource that two limits name. Both would apply, which is hardly ever intended.
 fn twice(limits: &[Limit], path: &str, findings: &mut Findings) {
     for (at, limit) in limits.iter().enumerate() {
         for (rule, group) in limit.relate_resources.iter().enumerate() {
@@ -119,7 +119,7 @@ fn twice(limits: &[Limit], path: &str, findings: &mut Findings) {
     }
 }
 
-/// A group and resource that a limit has, too.
+/// A group and resource that both have.
 pub(super) fn shared(limit: &Limit, group: &ResourceGroup) -> Option<String> {
     let both = |a: &[String], b: &[String]| {
         let is_in = |name: &&String| b.contains(name) || *name == "*" || b.iter().any(|other| other == "*");
@@ -179,7 +179,7 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
     }
 }
 
-/// What happens to the shards' objects when a root is disabled.
+/// The effect of disabling a root on its shards' objects.
 fn price_of_disabling(config: &ShardingConfig) -> &'static str {
     if config.spec.controller.is_some() {
         "removes the shards: one of them gets everything, and pods of the others show nothing until they are deleted or made again \
@@ -190,7 +190,7 @@ fn price_of_disabling(config: &ShardingConfig) -> &'static str {
     }
 }
 
-/// A selector that names pods leaves no pod, or one, to all shards.
+/// Warns of a selector that names pods: it would leave at most one pod to all shards.
 fn names_pods(config: &ShardingConfig, findings: &mut Findings) {
     let Some(selector) = &config.spec.selector else { return };
     let problem =
@@ -215,11 +215,11 @@ fn canary_namespaces(root: &Root, findings: &mut Findings) {
     }
 }
 
-/// Whatever else is wrong shows in what would be made of it.
+/// All other mistakes show in the shards that the root would make.
 fn children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
     match auto_shard(config, &[], keys) {
         Err(mistakes) => findings.mistakes = mistakes,
-        // What is wrong with one is wrong with all.
+        // All shards have the same mistakes, so one is enough.
         Ok(children) => {
             let wrong = |child: &ShardingConfig| Some((child.metadata.name.clone()?, check(child, keys).mistakes));
             let mut wrong = children

@@ -1,4 +1,4 @@
-//! Each rule, by an object that breaks it and no other (`cases.json`).
+//! Each rule, by an object that breaks only this one (`cases.json`).
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn told(document: &Value) -> Vec<String> {
     mistakes.map(|it| format!("{}: {}", it.path, it.problem)).collect()
 }
 
-/// A valid object with fields put elsewhere by JSON pointers; `null` removes.
+/// A valid object with fields replaced at JSON pointers; `null` removes one.
 fn with(document: &Value, changes: &Value) -> Value {
     let mut document = document.clone();
     for (pointer, value) in changes.as_object().unwrap() {
@@ -49,7 +49,7 @@ fn faults() -> Value {
     objects::faults("f")
 }
 
-/// Each change makes one mistake, which starts with the path and has the words.
+/// Each change makes one mistake, whose text starts with the path and contains the words.
 fn each(document: &Value, group: &str) {
     assert_eq!(told(document), Vec::<String>::new());
     let cases: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
@@ -61,7 +61,7 @@ fn each(document: &Value, group: &str) {
 }
 
 #[test]
-fn documents() {
+fn document_fields_are_validated() {
     each(&shard(), "documents");
     let changes = json!({"/metadata/name": null, "/metadata/generateName": "s-", "/spec/controller": null});
     assert_eq!(told(&with(&shard(), &changes)), Vec::<String>::new());
@@ -69,7 +69,7 @@ fn documents() {
 }
 
 #[test]
-fn a_label_skips_the_rules_and_not_the_schema() {
+fn ignore_label_skips_rules_but_not_schema() {
     let ignored = json!({"/metadata/labels": {"ctrlmesh.kusionstack.io/ignore-validate": ""}});
     let shard = with(&shard(), &ignored);
     let without_limits = with(&shard, &json!({"/spec/limits": null}));
@@ -86,12 +86,12 @@ fn a_label_skips_the_rules_and_not_the_schema() {
 }
 
 #[test]
-fn shards() {
+fn shard_rules_refuse_invalid_fields() {
     each(&shard(), "shards");
 }
 
 #[test]
-fn roots() {
+fn root_rules_refuse_invalid_fields() {
     each(&root(), "roots");
     let disabled = with(&root(), &json!({"/spec/root/disable": true, "/spec/root/auto": null}));
     assert_eq!(told(&disabled), Vec::<String>::new());
@@ -110,7 +110,7 @@ fn roots() {
 }
 
 #[test]
-fn plugins() {
+fn plugin_rules_refuse_invalid_fields() {
     let key = "-----BEGIN PUBLIC KEY-----\n\
         MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAENDQdKzgkTQxd4hufxO8iQGhF7sSV\n\
         8fB8WzJ8DAddqTVs3k2dv0Xze2BkG9LArOQnX7J+l7emTIaDy65hw3JzeA==\n\
@@ -127,12 +127,12 @@ fn plugins() {
 }
 
 #[test]
-fn circuit_breakers() {
+fn circuit_breaker_rules_refuse_invalid_fields() {
     each(&breaker(), "circuit_breakers");
 }
 
 #[test]
-fn too_many_rules_for_one_plugin_are_told() {
+fn too_many_rules_for_one_plugin_are_reported() {
     let many = |policy: &str, count: usize| -> Vec<Value> {
         (0..count).map(|n| objects::limit(policy, &format!("r{n}"))).collect()
     };
@@ -146,7 +146,7 @@ fn too_many_rules_for_one_plugin_are_told() {
 }
 
 #[test]
-fn fault_injections() {
+fn fault_injection_rules_refuse_invalid_fields() {
     each(&faults(), "fault_injections");
     let conflict = with(
         &faults(),
@@ -163,7 +163,7 @@ fn fault_injections() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let told = told(&with(
         &breaker(),
         &json!({
@@ -176,7 +176,7 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn rules_are_asked_about_what_the_schema_leaves() {
+fn rules_check_fields_that_schema_accepts() {
     let wrong = with(
         &breaker(),
         &json!({
@@ -203,7 +203,7 @@ fn rules_are_asked_about_what_the_schema_leaves() {
 }
 
 #[test]
-fn rules_are_asked_where_required_fields_are_missing_or_of_another_type() {
+fn rules_check_rest_when_required_fields_are_missing_or_mistyped() {
     let wrong = with(
         &breaker(),
         &json!({
@@ -229,7 +229,7 @@ fn rules_are_asked_where_required_fields_are_missing_or_of_another_type() {
 }
 
 #[test]
-fn documents_that_do_not_say_what_they_are_are_told_what_to_write() {
+fn document_without_kind_or_version_is_refused_with_advice() {
     let kinds = "CircuitBreaker, FaultInjection, ManagerState, ShardingConfig";
     for (document, expected) in [
         (

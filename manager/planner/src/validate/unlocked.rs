@@ -1,5 +1,5 @@
-//! Warns of shards without a lock. Shards with the same lock belong to one controller; without one, nothing says whether they do, so the
-//! manager cannot hand objects over safely (docs/adr/0043).
+//! Warns of shards without a lock. Shards with the same lock belong to one controller; without one, nothing says whether they do,
+//! so the manager cannot hand objects over safely (docs/adr/0043).
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use super::Findings;
 use super::sharding_config::shared;
 
-/// Where the lock is written.
+/// Path of the lock.
 const PATH: &str = "spec.controller";
-/// Shards that a warning names.
+/// Maximum shards that a warning names.
 const MAX_NAMED: usize = 5;
-/// What can happen, and what to do.
+/// The danger, and how to avoid it.
 const DANGER: &str = "the pods of a shard that is deleted see everything at once and act beside the others, edits can give an object two owners for a \
      while, and where the controller elects a leader, one pod leads for all shards and nobody handles what the others see. Write \
      controller.leaderElectionName: the name of the controller's lock, or, if it elects no leader, any name that is the same in all its shards, and \
@@ -28,8 +28,8 @@ pub(super) fn check_root(config: &ShardingConfig, findings: &mut Findings) {
     }
 }
 
-/// The ShardingConfigs beside which a shard without a lock is in danger: those of its namespace that limit the same resources. Empty: it names
-/// a lock, or nothing is divided between it and another. Of a shard that a root has made, the root says it.
+/// The ShardingConfigs that endanger a shard without a lock: those of its namespace that limit the same resources. Empty: the shard
+/// has a lock, or nothing is divided between it and another. For a shard of a root, the root has the warning.
 #[must_use]
 pub fn unlocked_beside<'a>(
     config: &ShardingConfig,
@@ -56,7 +56,7 @@ pub fn unlocked_beside<'a>(
     beside.filter_map(|other| other.metadata.name.as_deref()).collect()
 }
 
-/// What to say of such a shard. `beside`: as [`unlocked_beside`] says; `None`: whoever is told may not know them.
+/// The warning for such a shard. `beside`: the result of [`unlocked_beside`]; `None`: the reader may not see the others.
 #[must_use]
 pub fn unlocked_warning(beside: Option<&BTreeSet<&str>>) -> Mistake {
     let others = beside.map_or_else(
@@ -83,7 +83,7 @@ fn limits(config: &ShardingConfig) -> impl Iterator<Item = &Limit> {
     config.spec.limits.iter().flatten().chain(of_root)
 }
 
-/// Whether two limits are of a common resource. One that names none is of all.
+/// Whether two limits have a resource in common. A limit without resources applies to all.
 fn names_same(limit: &Limit, other: &Limit) -> bool {
     let (own, others) = (&limit.relate_resources, &other.relate_resources);
     own.is_empty() || others.is_empty() || own.iter().any(|group| shared(other, group).is_some())

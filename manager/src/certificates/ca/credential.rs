@@ -19,10 +19,10 @@ use super::Error;
 use super::plan::{Leaf, Schedule};
 use super::validity::{common_name, not_after};
 
-/// What certificates are for. Nobody looks at it but people.
+/// Common name of server certificates. Only people read it.
 const SERVER: &str = "ctrlmesh server";
 
-/// A certificate holds from this long before it was made: clocks differ.
+/// Certificates are valid from this long before they were issued, because clocks differ.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// All in PEM. `Debug` prints no keys.
@@ -30,7 +30,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 pub(crate) struct Credential {
     /// Certificate of the CA.
     pub(crate) ca: String,
-    /// Its key. The webhooks' is never used again, and kept because KusionStack's manager looks for it.
+    /// Key of the CA. The webhooks' is never used again, but kept because KusionStack's manager looks for it.
     pub(crate) ca_key: String,
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -43,17 +43,17 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// A new CA and its first certificate, ECDSA P-256.
+    /// Issues a new CA and its first certificate, ECDSA P-256.
     ///
     /// # Errors
-    /// Nobody could call by a name, or there are no random numbers.
+    /// A name is invalid, or there are no random numbers.
     pub(crate) fn issue(names: &[String], now: SystemTime, schedule: &Schedule) -> Result<Self, Error> {
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut ca = CertificateParams::default();
         dates(&mut ca, now, now + schedule.life);
         ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // Two CAs lie in one bundle: the name tells clients which of them to try.
+        // Two CAs are in one bundle. By the name, clients know which of them to try.
         ca.distinguished_name
             .push(DnType::CommonName, format!("ctrlmesh-ca {seconds}"));
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate()?)?;
@@ -68,10 +68,10 @@ impl Credential {
         issued.checked(names, now)
     }
 
-    /// The same CA, and another certificate of it.
+    /// Issues another certificate of the same CA.
     ///
     /// # Errors
-    /// As [`Self::issue`], or the CA's key is not that of its certificate.
+    /// As [`Self::issue`], or the CA's key does not match its certificate.
     pub(super) fn signed_again(&self, names: &[String], now: SystemTime, leaf: &Leaf) -> Result<Self, Error> {
         let authority = certificates(&self.ca);
         let (Some(name), Some(end)) = (
@@ -92,7 +92,7 @@ impl Credential {
         signed.checked(names, now)
     }
 
-    /// Otherwise it would be made again and again.
+    /// Fails if the certificate would be rejected; otherwise it would be issued again and again.
     fn checked(self, names: &[String], now: SystemTime) -> Result<Self, Error> {
         if self.is_accepted(names, now) {
             Ok(self)
@@ -101,17 +101,17 @@ impl Credential {
         }
     }
 
-    /// Whether the CA should, and can, sign another certificate.
+    /// Whether the CA should sign another certificate, and can.
     pub(super) fn is_due(&self, leaf: &Leaf, names: &[String], now: SystemTime) -> bool {
         let (Some(ca), end) = (expiry(&self.ca), expiry(&self.certificate)) else {
             return false;
         };
-        // One that ends with its CA is its last.
+        // A certificate that expires with its CA is its last.
         let ends_soon = end.is_none_or(|end| end < ca && end <= now + leaf.renew_before);
         now < ca && self.can_sign() && (ends_soon || !self.is_accepted(names, now))
     }
 
-    /// Whether it has its CA's key.
+    /// Whether the CA's key is there.
     fn can_sign(&self) -> bool {
         let authority = certificates(&self.ca);
         let (Some(authority), Ok(key)) = (authority.first(), KeyPair::from_pem(&self.ca_key)) else {
@@ -121,7 +121,7 @@ impl Credential {
         authority.windows(key.len()).any(|part| part == key)
     }
 
-    /// When something must have come in its place.
+    /// When a replacement must be in place.
     pub(super) fn lives_until(&self, schedule: &Schedule) -> Option<SystemTime> {
         if schedule.leaf.is_some() && self.can_sign() {
             expiry(&self.ca)
@@ -130,15 +130,15 @@ impl Credential {
         }
     }
 
-    /// When the first of its certificates ends.
+    /// When the first of its certificates expires.
     pub(crate) fn expires(&self) -> Option<SystemTime> {
         [&self.ca, &self.certificate].into_iter().map(|pem| expiry(pem)).min()?
     }
 
-    /// For rustls to serve.
+    /// The certificate and key in rustls's form.
     ///
     /// # Errors
-    /// Something is no PEM, or the key is another certificate's.
+    /// Something is not PEM, or the key does not match the certificate.
     pub(crate) fn certified_key(&self) -> Result<CertifiedKey, Error> {
         let chain = certificates(&self.certificate);
         if chain.is_empty() {
@@ -148,9 +148,9 @@ impl Credential {
         CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(Error::Pair)
     }
 
-    /// Whether someone who trusts its CA accepts it at a time, by each of the names; by none: by some name.
+    /// Whether a client that trusts the CA accepts the certificate for each of the names. Without names, any name will do.
     pub(crate) fn is_accepted(&self, names: &[String], now: SystemTime) -> bool {
-        // rustls takes the word of a CA that has ended; API servers don't.
+        // rustls accepts a CA that has expired; API servers do not.
         self.expires().is_some_and(|end| now < end)
             && self.certified_key().is_ok()
             && verify(&self.certificate, &certificates(&self.ca), names, now)
@@ -166,7 +166,7 @@ fn dates(params: &mut CertificateParams, now: SystemTime, end: SystemTime) {
     params.not_after = end.into();
 }
 
-/// A server's certificate, PEM.
+/// Signs a server certificate, PEM.
 fn sign(
     names: &[String],
     now: SystemTime,
@@ -183,7 +183,7 @@ fn sign(
     Ok(leaf.signed_by(key, ca)?.pem())
 }
 
-/// Whether someone who trusts some CAs accepts a certificate, by each of the names.
+/// Whether a client that trusts these CAs accepts a certificate for each of the names.
 pub(crate) fn verify(certificate: &str, authorities: &[CertificateDer<'_>], names: &[String], now: SystemTime) -> bool {
     let mut roots = RootCertStore::empty();
     for authority in authorities
@@ -209,7 +209,7 @@ pub(crate) fn verify(certificate: &str, authorities: &[CertificateDer<'_>], name
             .all(|name| ServerName::try_from(name.as_str()).is_ok_and(|name| verify_server_name(&leaf, &name).is_ok()))
 }
 
-/// The certificates of a PEM text; what is none is left out.
+/// The certificates in a PEM text. Invalid ones are left out.
 pub(crate) fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .filter_map(Result::ok)

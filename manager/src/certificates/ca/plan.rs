@@ -1,13 +1,12 @@
-//! Plans the next step of a rotation, so that clients which trust the bundle in force accept what any replica serves.
+//! Plans the next step of a rotation, so that clients which trust the bundle in force accept the certificate of any replica.
 //!
-//! Flow of a rotation: [`Step::Prepare`] puts a new CA and certificate into the Secret, where replicas leave them alone;
-//! [`Step::Trust`] adds the CA to every bundle; after [`Schedule::settle`], when every API server has read it,
-//! [`Step::Promote`] makes it the one that is served. The CA of the old one stays in the bundle until it ends: a replica that
-//! has not seen the change goes on to be accepted. A change of the server's names is a rotation, too: callers by the old ones
-//! are not cut off.
+//! Flow of a rotation: [`Step::Prepare`] puts a new CA and certificate into the Secret, where replicas do not use them yet;
+//! [`Step::Trust`] adds the CA to every bundle; after [`Schedule::settle`], when every API server has read it, [`Step::Promote`]
+//! makes replicas serve it. The old CA stays in the bundle until it expires, so that a replica that has not seen the change is
+//! still accepted. A change of the server's names is a rotation, too, so that clients with the old names are still served.
 //!
-//! Where those who trust read their bundle once, when they start, a CA must lie in it for years before it counts: there the CA
-//! lives long and signs one certificate after the other ([`Leaf`]).
+//! Some clients read their bundle only once, when they start. For them a CA must be in the bundle for years before it is used. Such
+//! a CA lives long and signs one certificate after the other ([`Leaf`]).
 
 use std::time::{Duration, SystemTime};
 
@@ -15,28 +14,28 @@ use super::Error;
 use super::credential::{Credential, certificates};
 use super::stored::Stored;
 
-/// How long things last.
+/// Lifetimes and pauses.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// Of a CA, and of its certificate unless `leaf` says otherwise.
+    /// Lifetime of a CA, and of its certificate unless `leaf` is set.
     pub life: Duration,
-    /// Before their end new ones are made. So long that a manager may be switched off for weeks.
+    /// Time before the end of a CA at which a new one is prepared: long enough that a manager may be switched off for weeks.
     pub renew_before: Duration,
-    /// Certificates that end before their CA does; `None`: a CA has one, and its life.
+    /// Certificates that expire before their CA; `None`: a CA has one certificate, with its own lifetime.
     pub leaf: Option<Leaf>,
-    /// From a bundle in etcd until every API server uses it.
+    /// Time from a bundle in etcd until every API server uses it.
     pub settle: Duration,
-    /// At most so long nothing is looked at.
+    /// Longest time until the next check.
     pub rest: Duration,
 }
 
-/// Certificates of a CA that signs several.
+/// Lifetimes of certificates if a CA signs several.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf {
     pub life: Duration,
-    /// Before its end the next is signed.
+    /// Time before its end at which the next certificate is signed.
     pub renew_before: Duration,
-    /// A CA that was prepared counts when the one before has so long to go, and not before.
+    /// A prepared CA is used when the current CA has this much time left, and not before.
     pub serve_before: Duration,
 }
 
@@ -57,36 +56,36 @@ impl Default for Schedule {
 pub(crate) struct Facts<'a> {
     pub(crate) now: SystemTime,
     pub(crate) stored: &'a Stored,
-    /// Names that the server is called by.
+    /// Names that clients use for the server.
     pub(crate) names: &'a [String],
-    /// The bundle of each webhook that is configured, PEM.
+    /// The bundle of each configured webhook, PEM.
     pub(crate) bundles: &'a [String],
-    /// Since when every bundle is seen to be complete.
+    /// Since when every bundle has been complete.
     pub(crate) trusted_since: Option<SystemTime>,
 }
 
-/// One thing to do. Then look again.
+/// One step. Then the state is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is nothing that anyone would accept: make a certificate and serve it.
+    /// Issue a certificate and serve it, because there is none that clients would accept.
     Issue,
-    /// Have the CA that counts, and the one that was prepared, sign new certificates.
+    /// Sign new certificates by the current CA and by the prepared one.
     Sign,
     /// Write [`Stored::bundle`] to every webhook.
     Trust,
-    /// Make what will be served next.
+    /// Issue the certificate that will be served next.
     Prepare,
-    /// Every bundle is complete from now on.
+    /// Record that every bundle is complete from now on.
     Settle,
-    /// Serve what was prepared.
+    /// Serve the prepared certificate.
     Promote,
-    /// Forget CAs that have ended.
+    /// Remove expired CAs.
     Forget,
-    /// Nothing, for so long.
+    /// Do nothing for this long.
     Rest(Duration),
 }
 
-/// What to do next.
+/// The next step.
 pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     let Facts { now, stored, names, .. } = *facts;
     if let Some(leaf) = &schedule.leaf
@@ -95,7 +94,7 @@ pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
         return Step::Sign;
     }
     let next = stored.next.as_ref().filter(|it| it.is_accepted(names, now));
-    // One with other names is good for whoever calls by them, until there is another.
+    // A certificate with other names is still valid for clients with these names, until there is a new one.
     let Some(current) = stored.current.as_ref().filter(|it| it.is_accepted(&[], now)) else {
         return if next.is_some() { Step::Promote } else { Step::Issue };
     };
@@ -136,10 +135,10 @@ fn is_same(bundle: &str, other: &str) -> bool {
 }
 
 impl Stored {
-    /// What the Secret says after a step. Steps that are not about the Secret leave it.
+    /// The Secret's content after a step. Steps that do not concern the Secret leave it as it is.
     ///
     /// # Errors
-    /// No certificate can be made.
+    /// No certificate can be issued.
     pub(crate) fn after(
         &self,
         step: Step,

@@ -1,5 +1,5 @@
-//! The Secret with what is served now, what will be served next, and whose certificates may still be served somewhere.
-//! Its first keys are those of KusionStack's manager.
+//! The content of the Secret: the served credential, the next one, and CAs whose certificates may still be served somewhere. Its
+//! first keys are those of KusionStack's manager.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -14,24 +14,24 @@ const CA: &str = "ca-cert.pem";
 const CA_KEY: &str = "ca-key.pem";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
-/// The same two, where KusionStack's manager looks for them after a way back to it.
+/// Copies of both under the names that KusionStack's manager reads, so that a cluster can go back to it.
 const COPIES: [(&str, &str); 2] = [(CERTIFICATE, "cert.pem"), (KEY, "key.pem")];
-/// Before the keys of what will be served.
+/// Prefix of the keys of the next credential.
 const NEXT: &str = "next-";
 const RETIRED: &str = "retired-ca-certs.pem";
 
-/// What the Secret says.
+/// The content of the Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) current: Option<Credential>,
-    /// What will be, once every client trusts its CA.
+    /// The next credential, which is served once every client trusts its CA.
     pub(crate) next: Option<Credential>,
-    /// CAs of what was served, PEM. A replica that has not seen the Secret's last change still serves it.
+    /// CAs of earlier credentials, PEM. A replica that has not seen the Secret's last change still serves one.
     pub(crate) retired: Vec<String>,
 }
 
 impl Stored {
-    /// Reads it. What is not there or no text is as if it had never been made.
+    /// Reads the Secret. Missing or invalid keys count as not created yet.
     pub(crate) fn of(secret: &Secret) -> Self {
         let text = |key: &str| {
             let bytes = &secret.data.as_ref()?.get(key)?.0;
@@ -53,7 +53,7 @@ impl Stored {
         }
     }
 
-    /// Writes it into the data of a Secret, which may have keys of other people.
+    /// Writes the content into a Secret's data, which may have other keys.
     pub(crate) fn write(&self, data: &mut BTreeMap<String, ByteString>) {
         let mut set = |key: String, value: Option<&str>| match value {
             Some(value) => drop(data.insert(key, ByteString(value.as_bytes().to_vec()))),
@@ -95,18 +95,18 @@ impl Stored {
             .collect()
     }
 
-    /// Puts a CA among the retired, unless it has ended or is none.
+    /// Adds a CA to the retired ones, unless it has expired or is invalid.
     pub(super) fn retire(&mut self, credential: Option<Credential>, now: SystemTime) {
         self.retired.extend(credential.iter().flat_map(|it| blocks(&it.ca)));
         self.forget_ended(now);
     }
 
-    /// Drops retired CAs that have ended.
+    /// Removes retired CAs that have expired.
     pub(super) fn forget_ended(&mut self, now: SystemTime) {
         self.retired.retain(|pem| expiry(pem).is_some_and(|end| now < end));
     }
 
-    /// When the next of the retired CAs ends.
+    /// When the next of the retired CAs expires.
     pub(super) fn retired_until(&self) -> Option<SystemTime> {
         self.retired.iter().filter_map(|pem| expiry(pem)).min()
     }
@@ -116,7 +116,7 @@ fn expiry(pem: &str) -> Option<SystemTime> {
     not_after(certificates(pem).first()?)
 }
 
-/// A PEM text for each of its certificates.
+/// Splits a PEM text into its certificates.
 pub(crate) fn blocks(pem: &str) -> Vec<String> {
     const END: &str = "-----END CERTIFICATE-----";
     pem.split_inclusive(END)

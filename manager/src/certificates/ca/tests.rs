@@ -1,4 +1,4 @@
-//! The certificate's life on a moved clock.
+//! Rotations of certificates on a simulated clock.
 
 mod leaf;
 mod life;

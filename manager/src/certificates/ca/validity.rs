@@ -1,5 +1,5 @@
-//! When a certificate ends, and what its authority is called, read from its DER. Nothing else of it is needed here: whether it is
-//! good, rustls says.
+//! Reads the end of a certificate and the name of its subject from its DER. Nothing else is needed here, because rustls decides
+//! whether a certificate is valid.
 
 use std::time::SystemTime;
 
@@ -18,18 +18,18 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The second after which it is no longer valid (RFC 5280, 4.1.2.5). `None` if this is no certificate.
+/// The second after which the certificate is no longer valid (RFC 5280, 4.1.2.5). `None`: not a certificate.
 pub(crate) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
-    // Behind serial number, signature algorithm and issuer.
+    // After serial number, signature algorithm and issuer.
     let (validity, _) = sequence(fields_after(certificate, 3)?)?;
     let (_, _not_before, rest) = element(validity)?;
     let (tag, text, _) = element(rest)?;
     time(tag, std::str::from_utf8(text).ok()?)
 }
 
-/// The last part of its subject's name: all of it, in certificates of ours.
+/// The last part of the subject's name. In our certificates it is the whole name.
 pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
-    // Behind the validity, too.
+    // After the validity, too.
     let (mut parts, _) = sequence(fields_after(certificate, 4)?)?;
     let mut last = None;
     while !parts.is_empty() {
@@ -43,7 +43,7 @@ pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     (tag == UTF8).then(|| String::from_utf8(name.to_vec()).ok())?
 }
 
-/// The common name of its subject, wherever it stands. `None` if it has none, or more than one.
+/// The common name of the subject, at any position. `None`: it has none, or more than one.
 pub(crate) fn subject_common_name(certificate: &[u8]) -> Option<String> {
     let (mut parts, _) = sequence(fields_after(certificate, 4)?)?;
     let mut names = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn subject_common_name(certificate: &[u8]) -> Option<String> {
     <[String; 1]>::try_from(names).ok().map(|[name]| name)
 }
 
-/// What follows so many fields of a certificate.
+/// The bytes after the first `count` fields of a certificate.
 fn fields_after(certificate: &[u8], count: usize) -> Option<&[u8]> {
     let (certificate, _) = sequence(certificate)?;
     let (mut fields, _) = sequence(certificate)?;
@@ -83,7 +83,7 @@ fn fields_after(certificate: &[u8], count: usize) -> Option<&[u8]> {
 fn time(tag: u8, text: &str) -> Option<SystemTime> {
     let text = match tag {
         GENERALIZED_TIME => text.to_owned(),
-        // Two digits of the year: 50 is 1950.
+        // Years have two digits: 50 is 1950.
         UTC_TIME if text.get(..2)?.parse::<u8>().ok()? >= 50 => format!("19{text}"),
         UTC_TIME => format!("20{text}"),
         _ => return None,
@@ -97,7 +97,7 @@ fn sequence(der: &[u8]) -> Option<(&[u8], &[u8])> {
     (tag == SEQUENCE).then_some((content, rest))
 }
 
-/// Tag, content, and what follows.
+/// Tag, content, and the remaining bytes.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
     let (length, rest) = match first {
@@ -110,7 +110,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
             let (length, rest) = rest.split_first_chunk::<2>()?;
             (usize::from(u16::from_be_bytes(*length)), rest)
         }
-        // 64 KiB is more than a certificate has.
+        // No certificate has more than 64 KiB.
         _ => return None,
     };
     let (content, rest) = rest.split_at_checked(length)?;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_read_in_both_of_its_forms() {
+    fn end_of_certificate_is_read_in_both_forms() {
         // 1999, 2026, 2049 (UTCTime) and 2050, 2100 (GeneralizedTime).
         for seconds in [946_684_799, 1_795_000_000, 2_524_607_999, 2_524_608_000, 4_102_444_800] {
             let (der, end) = ending(seconds);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn part_of_a_certificate_is_none() {
+    fn part_of_certificate_is_rejected() {
         let (der, end) = ending(1_795_000_000);
         for length in 0..der.len() {
             assert_eq!(not_after(&der[..length]), None, "{length}");
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn common_name_is_found_wherever_it_stands() {
+    fn common_name_is_found_at_any_position() {
         use rcgen::DnType::{CommonName, OrganizationName};
         use rcgen::DnValue;
         let printable = || DnValue::PrintableString("api server".try_into().unwrap());
         let organization = || DnValue::from("system:masters");
         for (subject, expected) in [
             (vec![(CommonName, DnValue::from("api server"))], Some("api server")),
-            // As Go writes those of Kubernetes.
+            // The form that Go writes for Kubernetes' certificates.
             (
                 vec![(OrganizationName, organization()), (CommonName, printable())],
                 Some("api server"),
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), tag in 0_u8..4) {
+        fn random_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), tag in 0_u8..4) {
             let mut nested = vec![SEQUENCE, 64, SEQUENCE, 60, tag, 2];
             nested.extend(&bytes);
             not_after(&nested);

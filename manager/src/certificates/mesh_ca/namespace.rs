@@ -1,4 +1,4 @@
-//! One namespace: the bundle that its containers trust, and the certificate that its sidecars serve.
+//! Keeps one namespace's bundle, which its containers trust, and the certificate that its sidecars serve.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::object::{Files, Object};
 use crate::certificates::ca::{Error, Stored, TrustDomain, blocks, certificates};
 use crate::cluster::Context;
 
-/// What the API server is called inside of a cluster, and what sidecars listen on.
+/// Names of the API server inside a cluster, and addresses that sidecars listen on.
 const NAMES: [&str; 7] = [
     "kubernetes",
     "kubernetes.default",
@@ -23,24 +23,24 @@ const NAMES: [&str; 7] = [
     "::1",
 ];
 
-/// What is the same for all namespaces.
+/// State that all namespaces share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cluster {
-    /// The cluster's authority, PEM. `None`: there was none yet.
+    /// The cluster's CA, PEM. `None`: there was none yet.
     pub(super) ca: Option<String>,
     pub(super) is_ca_looked_for: bool,
-    /// Of the API server's Service. `None`: not looked for yet.
+    /// Addresses of the API server's Service. `None`: not read yet.
     pub(super) addresses: Option<Vec<String>>,
 }
 
-/// What a watch says.
+/// An event of a watch.
 pub(super) enum Seen {
     Bundle(Option<ConfigMap>),
     Certificate(Option<Secret>),
     Cluster,
 }
 
-/// Changes of what is the same everywhere.
+/// Events for changes of the shared state.
 pub(super) fn changes(cluster: watch::Receiver<Cluster>) -> BoxStream<'static, Seen> {
     let next = |mut cluster: watch::Receiver<Cluster>| async move {
         cluster.changed().await.ok()?;
@@ -49,7 +49,7 @@ pub(super) fn changes(cluster: watch::Receiver<Cluster>) -> BoxStream<'static, S
     stream::unfold(cluster, next).boxed()
 }
 
-/// Containers trust the ConfigMap; sidecars serve what the Secret holds.
+/// Containers trust the ConfigMap; sidecars serve the Secret's certificate.
 pub(super) struct Namespace {
     context: Context,
     cluster: watch::Receiver<Cluster>,
@@ -67,7 +67,7 @@ impl Namespace {
         }
     }
 
-    /// Without the cluster's authority there is no bundle yet.
+    /// Writes the bundle. There is none until the cluster's CA is known.
     async fn write_bundle(&mut self, bundle: &str) -> Result<(), Error> {
         let cluster = self.cluster.borrow().ca.clone();
         let Some(cluster) = cluster else { return Ok(()) };
@@ -104,7 +104,7 @@ impl TrustDomain for Namespace {
         if !self.bundle.is_looked_for() || !self.certificate.is_looked_for() || !cluster.is_ca_looked_for {
             return None;
         }
-        // Without the cluster's none can be written.
+        // Without the cluster's CA no bundle can be written.
         let Some(cluster) = &cluster.ca else {
             return Some(Vec::new());
         };
@@ -125,7 +125,7 @@ impl TrustDomain for Namespace {
     }
 
     async fn distribute(&mut self, stored: &Stored) -> Result<(), Error> {
-        // Whom to trust first.
+        // The bundle comes first: clients must trust the CA before its certificate is served.
         self.write_bundle(&stored.bundle()).await?;
         let Some(current) = &stored.current else {
             return Ok(());

@@ -1,5 +1,6 @@
-//! Which namespaces need bundle and certificate. Each has an authority of its own, whose key stays in the manager's namespace, and a task
-//! that keeps it: who reads the Secrets of one can't pose as the API server in another, and what goes wrong in one holds up no other.
+//! Finds the namespaces that need bundle and certificate. Each has a CA of its own, whose key stays in the manager's namespace, and
+//! a task that keeps it. So a reader of one namespace's Secrets can't impersonate the API server in another, and a failure in one
+//! namespace does not block others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +24,7 @@ use super::{CA_FILE, CLUSTER_CA, OF_NAMESPACE, SECRET, SERVICE, addresses};
 use crate::certificates::ca::{self, CaSecret, Schedule, certificates, log_watch_errors};
 use crate::cluster::{Context, Error};
 
-/// What a watch says.
+/// An event of a watch.
 enum Told {
     Namespace(Event<PartialObjectMeta<Core>>),
     Pod(Event<PartialObjectMeta<Pod>>),
@@ -34,12 +35,13 @@ enum Told {
     Service(Option<Box<Service>>),
 }
 
-/// Those that are kept.
+/// The namespaces that are kept.
 pub(super) struct Namespaces {
     context: Context,
     schedule: Schedule,
     there: Seen<PartialObjectMeta<Core>>,
-    /// Where a pod asked, or a bundle of ours lies. One that is made again may be told of after a pod in it, so none is forgotten.
+    /// Namespaces with a pod that needs the CA, or with a bundle of ours. A recreated namespace may be seen after a pod in it, so
+    /// none is removed.
     needing: BTreeSet<String>,
     authorities: Seen<Secret>,
     bundles: Seen<ConfigMap>,
@@ -49,9 +51,9 @@ pub(super) struct Namespaces {
     tasks: JoinSet<()>,
 }
 
-/// A task that keeps a namespace.
+/// The task of a namespace.
 struct Keeping {
-    /// UID of the namespace: another one of its name is not the same.
+    /// UID of the namespace. A recreated namespace has another one.
     uid: Option<String>,
     stop: CancellationToken,
 }
@@ -72,10 +74,10 @@ impl Namespaces {
         }
     }
 
-    /// Keeps them until it shall stop.
+    /// Keeps the namespaces until the manager stops.
     ///
     /// # Errors
-    /// A task is gone.
+    /// A task panicked.
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let mut told = self.watched();
         loop {
@@ -131,7 +133,7 @@ impl Namespaces {
             Told::Pod(_) => {}
             Told::Authority(event) => self.authorities.observe(event),
             Told::Bundle(event) => {
-                // What was made is kept up to date, also while no pod is there.
+                // Existing objects are kept up to date, also while the namespace has no pods.
                 if let Event::InitApply(map) | Event::Apply(map) = &event
                     && is_ours(map)
                 {
@@ -160,12 +162,12 @@ impl Namespaces {
         }
         self.cluster.send_modify(|cluster| {
             cluster.is_ca_looked_for = true;
-            // Who trusts the API server goes on to.
+            // Containers keep trusting the API server if the ConfigMap is gone.
             cluster.ca = text.or(cluster.ca.take());
         });
     }
 
-    /// Has each namespace that needs it kept, and no other.
+    /// Starts tasks for namespaces that need one, and stops the others.
     fn attend(&mut self) {
         let uid = |name: &String| Some(self.there.get(name)?.uid());
         let gone = self
@@ -215,19 +217,19 @@ impl Namespaces {
     }
 }
 
-/// Of a Secret with an authority. Another with this label is no authority, whatever it says.
+/// The namespace of a Secret with a CA. `None`: the label is right, but the name is not.
 fn namespace_of(secret: &Secret) -> Option<String> {
     let namespace = secret.labels().get(OF_NAMESPACE)?;
     (secret.name_any() == format!("{SECRET}-{namespace}")).then(|| namespace.clone())
 }
 
-/// Whether it goes with a namespace that had this name before: pods must not trust what is about to be collected.
+/// Whether the Secret belongs to an earlier namespace of this name. Pods must not trust it, because it is about to be deleted.
 fn is_of_another(secret: &Secret, uid: Option<&str>) -> bool {
     let mut owners = secret.owner_references().iter();
     owners.any(|owner| owner.kind == "Namespace" && Some(owner.uid.as_str()) != uid)
 }
 
-/// What the Secret with a namespace's authority begins with. It goes with the namespace.
+/// Metadata of the Secret with a namespace's CA. It is deleted with the namespace.
 fn authority(namespace: &str, uid: Option<&str>) -> ObjectMeta {
     let owner = uid.map(|uid| OwnerReference {
         api_version: "v1".to_owned(),
@@ -244,7 +246,7 @@ fn authority(namespace: &str, uid: Option<&str>) -> ObjectMeta {
     }
 }
 
-/// Whether a pod's containers speak TLS with its sidecar.
+/// Whether a pod's containers use TLS to its sidecar.
 fn asks(pod: &PartialObjectMeta<Pod>) -> bool {
     let is_true = |value: Option<&String>| value.is_some_and(|value| value == "true");
     is_true(pod.labels().get(labels::ENABLE_IPTABLES)) || is_true(pod.annotations().get(annotations::LOOPBACK_TLS))
@@ -256,7 +258,7 @@ fn named<K: Kept>(context: &Context) -> BoxStream<'static, Event<K>> {
     log_watch_errors(watcher::watcher(api, Config::default().fields(&name)))
 }
 
-/// As names of a certificate.
+/// The Service's addresses as names of a certificate.
 fn told_addresses(service: Option<&Service>) -> Vec<String> {
     if service.is_none() {
         tracing::warn!("Service kubernetes not found; certificates of sidecars will lack its addresses");

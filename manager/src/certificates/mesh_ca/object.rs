@@ -16,10 +16,10 @@ use serde::de::DeserializeOwned;
 use crate::certificates::ca::Error;
 use crate::cluster::{Context, events, post_params};
 
-/// Files that an object holds.
+/// Files in an object.
 pub(super) type Files = BTreeMap<&'static str, String>;
 
-/// A kind of which each namespace has one.
+/// A kind of which each namespace has one object.
 pub(super) trait Kept:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()>
     + Clone
@@ -65,7 +65,7 @@ impl Kept for Secret {
     }
 
     fn put(&mut self, files: &Files) {
-        // It can't be changed later.
+        // The type can't be changed later.
         self.type_.get_or_insert_with(|| "kubernetes.io/tls".to_owned());
         let files = files
             .iter()
@@ -74,15 +74,15 @@ impl Kept for Secret {
     }
 }
 
-/// The one of a namespace.
+/// The object of a namespace.
 #[derive(Debug)]
 pub(super) struct Object<K> {
     namespace: String,
-    /// `None`: nobody has looked yet.
+    /// `None`: not read yet.
     seen: Option<Option<K>>,
-    /// Of somebody else's that was told of.
+    /// UID of a foreign object that was reported.
     told: Option<String>,
-    /// What was said when it could not be written.
+    /// The last reported write error.
     failed: Option<String>,
 }
 
@@ -104,15 +104,15 @@ impl<K: Kept> Object<K> {
         self.seen = Some(object);
     }
 
-    /// It, if it is ours.
+    /// The object, if the manager created it.
     pub(super) fn ours(&self) -> Option<&K> {
         self.seen.iter().flatten().find(|object| is_ours(*object))
     }
 
-    /// Makes it hold these files, unless it is somebody else's.
+    /// Writes these files into the object, unless somebody else created it.
     ///
     /// # Errors
-    /// The API server does not take it. It is told once.
+    /// The API server refuses the write. This is reported once.
     pub(super) async fn write(&mut self, context: &Context, files: &Files) -> Result<(), Error> {
         let api: Api<K> = Api::namespaced(context.client.clone(), &self.namespace);
         let written = match self.seen.iter().flatten().next() {
@@ -141,7 +141,7 @@ impl<K: Kept> Object<K> {
         }
     }
 
-    /// Once: it may be on purpose.
+    /// Warns of a foreign object. Once, because it may be there on purpose.
     async fn warn_not_ours(&mut self, context: &Context, found: &K) {
         if self.told.is_some() && self.told == found.uid() {
             return;
@@ -161,7 +161,7 @@ impl<K: Kept> Object<K> {
         events::publish(context, &found.object_ref(&()), EventType::Warning, "NotOurs", &note).await;
     }
 
-    /// For whoever looks why pods of the namespace wait: once for each reason.
+    /// Reports a failed write to those who look why pods of the namespace wait; once for each reason.
     async fn write_error(&mut self, context: &Context, source: kube::Error) -> Error {
         let error = Error::Refused {
             kind: K::kind(&()).into_owned(),
@@ -202,12 +202,12 @@ fn new<K: Kept>(files: &Files) -> K {
     object
 }
 
-/// Somebody else wrote it, and a watch will soon say so; or there is no such namespace any more.
+/// Whether the error passes: somebody else wrote the object, which a watch will soon show, or the namespace is gone.
 fn passes(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409) || is_terminating(status))
 }
 
-/// `NamespaceTerminatingCause`: nothing can be made there any more.
+/// `NamespaceTerminatingCause`: nothing can be created in the namespace any more.
 fn is_terminating(status: &kube::core::Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")

@@ -1,5 +1,5 @@
-//! Objects of one kind, at most one for each namespace: as they were last seen, and told to whoever keeps that namespace. One watch
-//! is enough for all of them.
+//! The last seen objects of one kind, at most one for each namespace, from a single watch. The tasks that keep namespaces get their
+//! changes.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use futures_util::stream::{self, BoxStream};
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-/// `None`: nobody has looked yet.
+/// `None`: not read yet.
 type Known<K> = Option<Option<K>>;
 
 pub(super) struct Seen<K> {
-    /// For which namespace an object is.
+    /// The namespace that an object is for.
     namespace_of: fn(&K) -> Option<String>,
     all: BTreeMap<String, K>,
-    /// Those of a list that is not complete.
+    /// Objects of a list that is not complete.
     listed: BTreeMap<String, K>,
     is_complete: bool,
     followed: BTreeMap<String, watch::Sender<Known<K>>>,
@@ -65,7 +65,7 @@ impl<K: Clone + Send + Sync + 'static> Seen<K> {
         self.all.get(namespace)
     }
 
-    /// Each one of a namespace, from the one that there is now; `None`: there is none.
+    /// The states of a namespace's object, beginning with the current one; `None`: there is none.
     pub(super) fn follow(&mut self, namespace: &str) -> BoxStream<'static, Option<K>> {
         let (sender, mut receiver) = watch::channel(self.known(namespace));
         self.followed.insert(namespace.to_owned(), sender);

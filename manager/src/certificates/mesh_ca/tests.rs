@@ -1,4 +1,4 @@
-//! Bundle and certificate of namespaces, at an API server.
+//! Bundles and certificates of namespaces, at an API server.
 
 use std::time::SystemTime;
 
@@ -32,12 +32,12 @@ async fn cluster() -> ApiServer {
     server
 }
 
-/// Says whom to trust.
+/// Publishes the cluster's CA.
 fn publish(server: &ApiServer, ca: &str) {
     put(server, config_map("ctrlmesh", "kube-root-ca.crt", ca));
 }
 
-/// A cluster that has said whom to trust, and that authority.
+/// A cluster with a published CA, and that CA.
 async fn trusted() -> (ApiServer, String) {
     let (server, ca) = (cluster().await, cluster_ca());
     publish(&server, &ca);
@@ -56,7 +56,7 @@ fn config_map(namespace: &str, name: &str, ca: &str) -> Value {
     })
 }
 
-/// A pod as it is after injection.
+/// A pod after injection.
 fn pod(namespace: &str, name: &str, key: &str) -> Value {
     let mut metadata = json!({
         "name": name, "namespace": namespace,
@@ -72,7 +72,7 @@ fn bundle(state: &Snapshot<'_>, namespace: &str) -> Option<String> {
     Some(test_env::text(map, "/data/ca.crt").to_owned())
 }
 
-/// Certificate and key that sidecars serve there.
+/// Certificate and key that sidecars of a namespace serve.
 fn served(state: &Snapshot<'_>, namespace: &str) -> Option<[String; 2]> {
     let secret = state.get("secrets", namespace, "ctrlmesh-serving-cert")?;
     let text = |key: &str| {
@@ -86,7 +86,7 @@ fn names(all: &[&str]) -> Vec<String> {
     all.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Whether who trusts the bundle there accepts what is served there, by every name of the API server.
+/// Whether a client with the namespace's bundle accepts its certificate for every name of the API server.
 fn is_whole(state: &Snapshot<'_>, namespace: &str, cluster: &str) -> bool {
     let (Some(bundle), Some([certificate, _])) = (bundle(state, namespace), served(state, namespace)) else {
         return false;
@@ -101,7 +101,7 @@ fn is_whole(state: &Snapshot<'_>, namespace: &str, cluster: &str) -> bool {
 }
 
 #[tokio::test]
-async fn namespaces_of_pods_that_ask_get_bundle_and_certificate() {
+async fn namespace_gets_bundle_and_certificate_when_pod_needs_them() {
     let (server, ca) = trusted().await;
     put(&server, pod("quiet", "a", "disable-fake-kubeconfig-arg"));
     let context = test_env::context(&server, &["--proxy-serving-names=api.example.org"]).await;
@@ -119,7 +119,7 @@ async fn namespaces_of_pods_that_ask_get_bundle_and_certificate() {
         let more = names(&["api.example.org", "kubernetes", "localhost", "::1"]);
         assert!(verify(&certificate, &certificates(&bundle), &more, SystemTime::now()));
         assert!(!verify(&certificate, &certificates(&ca), &[], SystemTime::now()));
-        // The key of the authority stays where it is, and goes with the namespace.
+        // The CA's key stays in the manager's namespace, and its Secret is deleted with the namespace.
         let secret = state.get("secrets", "ctrlmesh", "ctrlmesh-mesh-ca-demo").unwrap();
         let stored = Stored::of(&serde_json::from_value(secret.clone()).unwrap());
         assert_eq!(stored.current.unwrap().key, key);
@@ -156,7 +156,7 @@ async fn certificate_of_one_namespace_is_not_trusted_in_another() {
 }
 
 #[tokio::test]
-async fn no_authority_is_made_before_a_pod_asks() {
+async fn ca_is_not_created_before_pod_needs_it() {
     let (server, _) = trusted().await;
     let theirs = config_map("other", "ctrlmesh-ca", "theirs");
     put(&server, theirs);
@@ -174,7 +174,7 @@ async fn no_authority_is_made_before_a_pod_asks() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_made_again_gets_another_authority() {
+async fn recreated_namespace_gets_new_ca() {
     let (server, ca) = trusted().await;
     put(&server, pod("demo", "a", "enable-iptables"));
     let running = start(&server).await;
@@ -193,7 +193,7 @@ async fn a_namespace_that_is_made_again_gets_another_authority() {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}});
     put(&server, namespace);
     put(&server, pod("demo", "b", "enable-iptables"));
-    // The garbage collector takes its time, and what it will take is no authority any more.
+    // The garbage collector is slow, and a Secret that it will delete must not be used any more.
     let requests = server.requests();
     let is_tried = |verb: &str, target: &str| verb == "create" && target.contains("/namespaces/ctrlmesh/secrets");
     requests
@@ -235,7 +235,7 @@ async fn changed_or_deleted_object_is_restored() {
         server.store().delete(resource, "demo", name).unwrap();
         until(&server, "it was deleted", |state| is_whole(state, "demo", &ca)).await;
     }
-    // Another authority of the cluster.
+    // The cluster gets another CA.
     let next = cluster_ca();
     publish(&server, &next);
     until(&server, "another cluster's", |state| {
@@ -264,7 +264,7 @@ async fn foreign_object_is_left_unchanged_and_reported() {
 }
 
 #[tokio::test]
-async fn without_the_clusters_authority_the_bundle_waits() {
+async fn bundle_waits_for_ca_of_cluster() {
     let (server, ca) = (cluster().await, cluster_ca());
     put(&server, pod("demo", "a", "enable-iptables"));
     let running = start(&server).await;
@@ -276,7 +276,7 @@ async fn without_the_clusters_authority_the_bundle_waits() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_takes_nothing_holds_up_no_other() {
+async fn namespace_that_refuses_writes_blocks_no_other() {
     let (server, ca) = trusted().await;
     let rule = server.faults().add(refusing("create"));
     for namespace in ["demo", "other"] {
@@ -301,7 +301,7 @@ async fn a_namespace_that_takes_nothing_holds_up_no_other() {
     running.stop().await;
 }
 
-/// Bundles of namespace demo are not written.
+/// Writes of the bundle in namespace demo fail.
 fn refusing(verb: &str) -> FaultRule {
     let refusal = Fault::Status {
         code: 500,
@@ -313,14 +313,14 @@ fn refusing(verb: &str) -> FaultRule {
         .namespace("demo")
 }
 
-/// All at once: a CA that ends soon, and nobody who needs time.
+/// A schedule for a CA that expires soon, without waits.
 const HASTY: Schedule = Schedule {
     settle: Duration::from_millis(1),
     rest: Duration::from_millis(10),
     ..SCHEDULE
 };
 
-/// A namespace whose authority ends soon, and that authority.
+/// A namespace whose CA expires soon, and that CA.
 fn ending(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
     let old = Schedule {
         life: Duration::from_secs(200 * DAY.as_secs()),
@@ -354,7 +354,7 @@ fn ending(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
     old
 }
 
-/// Whether its next authority serves, beside the one before.
+/// Whether the next CA is in use, and the bundle still has the one before.
 fn has_rotated(state: &Snapshot<'_>, namespace: &str, old: &Credential, cluster: &str) -> bool {
     assert!(is_accepted(state, namespace), "{namespace} is cut off");
     let bundle = bundle(state, namespace).unwrap();
@@ -364,11 +364,11 @@ fn has_rotated(state: &Snapshot<'_>, namespace: &str, old: &Credential, cluster:
 }
 
 #[tokio::test]
-async fn another_authority_is_trusted_before_anything_of_it_is_served() {
+async fn new_ca_is_trusted_before_its_certificate_is_served() {
     let (server, ca) = trusted().await;
     let demo = ending(&server, "demo", &ca);
     let other = ending(&server, "other", &ca);
-    // One whose bundle can't be written goes on with what it has, and holds up nobody.
+    // A namespace whose bundle can't be written keeps what it has and blocks no other.
     let rule = server.faults().add(refusing("update"));
     let context = test_env::context(&server, &[]).await;
     let running = Running::start(&context, Namespaces::new(context.clone(), HASTY).run());

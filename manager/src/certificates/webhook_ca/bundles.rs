@@ -14,7 +14,7 @@ use crate::cluster::patch_params;
 pub(crate) const MUTATING: &str = "ctrlmesh-mutating";
 pub(crate) const VALIDATING: &str = "ctrlmesh-validating";
 
-/// How to reach the two configurations.
+/// APIs and names of the two configurations.
 pub(super) fn apis(client: &Client) -> [(Api<DynamicObject>, &'static str); 2] {
     let api = |resource: &ApiResource| Api::all_with(client.clone(), resource);
     [
@@ -34,7 +34,7 @@ pub(super) struct Bundles {
 struct Configuration {
     api: Api<DynamicObject>,
     name: &'static str,
-    /// `None`: not looked for yet. `Some(None)`: there is none.
+    /// `None`: not read yet. `Some(None)`: it does not exist.
     object: Option<Option<DynamicObject>>,
 }
 
@@ -60,7 +60,7 @@ impl Bundles {
         }
     }
 
-    /// The bundle of each webhook, PEM; `None` until both configurations were looked for.
+    /// The bundle of each webhook, PEM; `None` until both configurations were read.
     pub(super) fn bundles_in_force(&self) -> Option<Vec<String>> {
         let mut bundles = Vec::new();
         for configuration in &self.seen {
@@ -71,7 +71,7 @@ impl Bundles {
         Some(bundles)
     }
 
-    /// Writes one to every webhook.
+    /// Writes a bundle to every webhook.
     pub(super) async fn write(&mut self, bundle: &str) -> Result<(), Error> {
         for configuration in &mut self.seen {
             if let Some(Some(object)) = &configuration.object
@@ -93,7 +93,7 @@ fn bundle_of(webhook: &Value) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// A merge patch replaces lists as a whole: the version makes sure that it is the list that was read.
+/// A merge patch replaces whole lists, so it carries the version that was read.
 fn patch(object: &DynamicObject, bundle: &str) -> Option<Value> {
     let mut webhooks = object.data.get("webhooks")?.as_array()?.clone();
     let encoded = STANDARD.encode(bundle);

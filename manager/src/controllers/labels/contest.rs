@@ -1,17 +1,17 @@
-//! Objects whose labels somebody else keeps undoing: neither side would ever stop.
+//! Objects whose labels somebody else keeps undoing. Without a limit neither side would ever stop.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So often in a minute the labels of one object are written. Who needs more is at odds with somebody.
+/// Maximum writes of an object's labels in a minute. If it needs more, somebody undoes them.
 const MAX_WRITES: u32 = 5;
 const WINDOW: Duration = Duration::from_mins(1);
-/// Objects whose writes are counted; more are not kept in mind. Some hundred kilobytes.
+/// Maximum objects whose writes are counted. They take some hundred kilobytes.
 const MAX_COUNTED: usize = 4096;
 
-/// How often objects were written lately. An object that was only looked at does not count.
+/// Counts recent writes of each object. Objects that were only checked do not count.
 pub(super) struct Contest {
     since: Instant,
     writes: HashMap<String, u32>,
@@ -25,7 +25,7 @@ impl Contest {
         }
     }
 
-    /// Counts a write that begins, unless there were too many.
+    /// Counts a write. Returns false if there were too many.
     pub(super) fn admits(&mut self, uid: &str, now: Instant) -> bool {
         if now.duration_since(self.since) >= WINDOW {
             *self = Self::new(now);
@@ -41,7 +41,7 @@ impl Contest {
         true
     }
 
-    /// The write that began wrote nothing.
+    /// The write changed nothing, so it does not count.
     pub(super) fn take_back(&mut self, uid: &str) {
         if let Some(writes) = self.writes.get_mut(uid) {
             *writes = writes.saturating_sub(1);
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_not_written_for_ever() {
+    fn writes_of_object_are_limited() {
         let now = Instant::now();
         let mut contest = Contest::new(now);
         let admitted = (0..10).filter(|_| contest.admits("one", now)).count();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_written_counts() {
+    fn unneeded_write_does_not_count() {
         let now = Instant::now();
         let mut contest = Contest::new(now);
         for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Follows the kinds that the ConfigMap names: starts and stops one task for each, and tells people how far they are.
+//! Follows the kinds that the ConfigMap names: starts and stops one task for each, and reports their progress.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::cluster::{Error, error_text, events};
 use crate::metrics::labels::Kind;
 use ctrlmesh_manager_planner::labels::kinds::Wanted;
 
-/// Runs until it shall stop.
+/// Runs until the manager stops.
 pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> Result<(), Error> {
     let stop = shared.context.stop.clone();
     let config: Api<ConfigMap> = Api::namespaced(shared.context.client.clone(), &shared.context.args.namespace);
@@ -63,7 +63,7 @@ struct Controller {
     followed: BTreeMap<String, Followed>,
     tasks: JoinSet<()>,
     progress: Progress,
-    /// What was said last of kinds that can't be labelled.
+    /// The last reported kinds that can't be labelled.
     left: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Controller {
         self.tasks.spawn(namespaces::follow(self.shared.clone()));
     }
 
-    /// A list that can't be read changes nothing.
+    /// Applies the ConfigMap. An unreadable one changes nothing.
     async fn configure(&mut self, config: Option<ConfigMap>) {
         let is_good = &self.shared.context.metrics.labels.is_config_good;
         match config.map(|config| Wanted::read(&config.data.unwrap_or_default())) {
@@ -115,7 +115,7 @@ impl Controller {
         }
     }
 
-    /// Follows what is wanted and there, and nothing else.
+    /// Follows exactly the kinds that are configured and that the cluster has.
     async fn discover(&mut self) {
         let Some(wanted) = self.wanted.clone() else {
             return;
@@ -163,14 +163,14 @@ impl Controller {
         };
         match found {
             Ok(found) => Ok(found.resources),
-            // Of a group that is not there, API servers say so in plain text.
+            // For a missing group, API servers answer in plain text.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
     async fn follow(&mut self, kinds: BTreeMap<String, ApiResource>) {
-        // Otherwise each object would ask for its namespace.
+        // Otherwise each object would request its namespace.
         self.shared.namespaces.known().await;
         let is_wanted = |name: &String, followed: &Followed| kinds.get(name) == Some(&followed.kind);
         let gone: Vec<_> = self
@@ -225,7 +225,7 @@ impl Controller {
         }
     }
 
-    /// On the ConfigMap that says what is labelled, whether it is there or not.
+    /// Publishes an Event on the ConfigMap with the kinds, even if that does not exist.
     async fn publish_event(&self, type_: EventType, reason: &str, note: &str) {
         let context = &self.shared.context;
         let about = ObjectReference {
@@ -239,7 +239,7 @@ impl Controller {
         events::publish(context, &about, type_, reason, note).await;
     }
 
-    /// Waits for the tasks; the stop signal is theirs, too.
+    /// Waits for the tasks, which stop by the same signal.
     async fn end(mut self) -> Result<(), Error> {
         while let Some(ended) = self.tasks.join_next().await {
             ended?;

@@ -1,12 +1,12 @@
-//! Has the labels of one kind written, and keeps the books of a pass over its objects.
+//! Labels the objects of one kind, and keeps account of a pass over them.
 //!
 //! Reading does not wait for writing: a list that is read as slowly as a cluster may be written would expire, and its watch with
-//! it. What is to be written is queued, without the object; if that is too much, the rest is left to another pass.
+//! it. Pending writes are queued, without the objects. If the queue is full, the rest is left to another pass.
 //!
-//! What fails is kept for a while and tried again; only if that is too much, all objects are looked at again. A kind of which
-//! nothing may be written is told once and left for as long.
+//! Failed writes are kept for a while and retried. Only if there are too many, all objects are checked again. A kind that may not
+//! be written is reported once, and retried after as long a pause.
 //!
-//! An object has one write under way at most. However often it changes meanwhile, one more follows.
+//! An object has one write in flight at most. However often it changes meanwhile, one more follows.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,10 +29,10 @@ use crate::cluster::error_text;
 use crate::metrics::labels::Kind;
 use ctrlmesh_manager_planner::labels::rules::Changes;
 
-/// So many writes that are forbidden, and none between that is not, are a kind that may not be written.
+/// So many consecutive forbidden writes mean that the kind may not be written.
 const MAX_FORBIDDEN: u32 = 16;
 
-/// The books of one kind.
+/// The state of one kind.
 pub(super) struct Labeller {
     shared: Shared,
     kind: ApiResource,
@@ -41,30 +41,30 @@ pub(super) struct Labeller {
     writes: JoinSet<(Work, Outcome)>,
     under_way: HashMap<Id, String>,
     failed: Queue,
-    /// Writes that were forbidden since one was not.
+    /// Forbidden writes since the last one that was not.
     forbidden: u32,
     contest: Contest,
     counters: Counters,
     tally: Tally,
     stage: Stage,
-    /// Not all that the list had found a place in `todo`.
+    /// `todo` had no room for everything in the list.
     is_short: bool,
-    /// Something was done since all were listed.
+    /// Something was written since all objects were listed.
     is_moving: bool,
-    /// More failed than is kept: all objects are to be looked at again.
+    /// There were more failures than are kept, so all objects have to be checked again.
     is_lost: bool,
-    /// When to try again what failed.
+    /// When failed writes are retried.
     again: Option<Instant>,
     delay: Duration,
-    /// It was said that they can't be read.
+    /// It was reported that the objects can't be read.
     is_unreadable: bool,
 }
 
-/// How far a pass is.
+/// The stage of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Listing,
-    /// All was seen; not all is written.
+    /// All objects were seen, but not all are written.
     Writing,
     Done,
 }
@@ -120,15 +120,15 @@ impl Labeller {
         Api::all_with(self.shared.context.background.clone(), &self.kind)
     }
 
-    /// Those of one namespace.
+    /// Objects of the kind in one namespace.
     pub(super) fn objects_in(&self, namespace: &str) -> Api<Object> {
         Api::namespaced_with(self.shared.context.background.clone(), namespace, &self.kind)
     }
 
-    /// A list begins. It has all that was still to be done, too.
+    /// A list begins. It includes everything that was still to be done.
     pub(super) fn begin(&mut self) {
         self.counters.is_done.set(0);
-        // What failed is in the list again.
+        // Failed objects are in the list again.
         self.tally = Tally {
             written: if self.is_short { self.tally.written } else { 0 },
             ..Tally::default()
@@ -136,7 +136,7 @@ impl Labeller {
         self.stage = Stage::Listing;
         self.todo.clear();
         self.failed.clear();
-        // Another one that is forbidden will do.
+        // One more forbidden write will be enough.
         self.forbidden = self.forbidden.min(MAX_FORBIDDEN - 1);
         self.is_short = false;
         self.is_moving = false;
@@ -164,7 +164,7 @@ impl Labeller {
         }
     }
 
-    /// An object was looked at.
+    /// An object was checked.
     pub(super) fn label(&mut self, object: &ObjectMeta, changes: Option<&Changes>) {
         self.counters.seen.inc();
         self.tally.seen += 1;
@@ -183,7 +183,7 @@ impl Labeller {
         }
     }
 
-    /// An object could not be looked at.
+    /// An object could not be checked.
     pub(super) fn unknown(&mut self, object: &ObjectMeta) {
         match Work::new(object) {
             Some(work) => self.fail(&uid(object), work),
@@ -191,7 +191,7 @@ impl Labeller {
         }
     }
 
-    /// Objects could not be looked at, and it is not known which.
+    /// Objects could not be checked, and it is not known which.
     pub(super) fn lose(&mut self) {
         self.is_lost = true;
         self.count_failed();
@@ -201,13 +201,13 @@ impl Labeller {
         self.forbidden < MAX_FORBIDDEN
     }
 
-    /// What to write next: of an object that is being written, nothing yet.
+    /// The next object to write. Objects with a write in flight are skipped.
     fn next(&mut self) -> Option<(String, Work)> {
         let is_free = |uid: &str| self.under_way.values().all(|other| other != uid);
         self.todo.pop_if(is_free)
     }
 
-    /// Has as much written at once as may be.
+    /// Starts as many writes as are allowed.
     fn fill(&mut self) {
         while self.writes.len() < MAX_WRITES
             && let Some((uid, work)) = self.next()
@@ -237,7 +237,7 @@ impl Labeller {
         }
     }
 
-    /// Writes until all objects are to be looked at again. Loses nothing if it is dropped.
+    /// Writes until all objects have to be checked again. Cancel-safe.
     pub(super) async fn work(&mut self) {
         loop {
             if self.todo.is_empty() && self.writes.is_empty() && self.stage != Stage::Listing {
@@ -246,7 +246,7 @@ impl Labeller {
                     return;
                 }
                 if std::mem::take(&mut self.is_short) {
-                    // Listed at once, the same objects would fail again, and so on without a pause.
+                    // If listed at once, the same objects would fail again, and so on without a pause.
                     self.lose();
                 }
                 self.end().await;
@@ -299,11 +299,11 @@ impl Labeller {
     }
 
     async fn report(&self, report: Report) {
-        // The receiver is gone when all stops.
+        // The receiver is dropped when the manager stops.
         let _ = self.shared.reports.send(report).await;
     }
 
-    /// What became of a write.
+    /// Records the outcome of a write.
     fn book(&mut self, ended: Result<(Id, (Work, Outcome)), JoinError>) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let uid = self.under_way.remove(&id).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Labels namespaces, and knows which of them are managed: all that is kept of them.
+//! Labels namespaces, and keeps in memory which of them are managed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
@@ -20,16 +20,16 @@ use super::labeller::Labeller;
 use super::write::Object;
 use ctrlmesh_manager_planner::labels::rules::{is_managed, patch_for_namespace};
 
-/// Namespaces that changed sides and that a kind has not looked at yet. More: it looks at all of its objects.
+/// Maximum changed namespaces that a kind has not checked yet. If there are more, it checks all of its objects.
 const MAX_FLIPS: usize = 64;
 
 /// Which namespaces are managed.
 pub(super) struct Namespaces {
     keys: LabelKeys,
     managed: RwLock<HashMap<String, bool>>,
-    /// Those that began or ceased to be managed.
+    /// Namespaces that began or ceased to be managed.
     flips: broadcast::Sender<String>,
-    /// All were seen once.
+    /// Whether all namespaces were seen once.
     known: watch::Sender<bool>,
 }
 
@@ -43,21 +43,21 @@ impl Namespaces {
         }
     }
 
-    /// Tells of namespaces that change sides from now on.
+    /// Receives namespaces that begin or cease to be managed from now on.
     pub(super) fn flips(&self) -> broadcast::Receiver<String> {
         self.flips.subscribe()
     }
 
-    /// Waits until all were seen once.
+    /// Waits until all namespaces were seen once.
     pub(super) async fn known(&self) {
         // The sender is in `self`.
         let _ = self.known.subscribe().wait_for(|known| *known).await;
     }
 
-    /// Whether a namespace is managed. One that its watch has not brought yet is asked for; `None`: there is no such.
+    /// Whether a namespace is managed. If the watch has not seen it yet, it is requested. `None`: it does not exist.
     ///
     /// # Errors
-    /// The API server does not say.
+    /// The request fails.
     pub(super) async fn is_managed(&self, client: Client, name: &str) -> Result<Option<bool>, kube::Error> {
         if let Some(is_managed) = self.get(name) {
             return Ok(Some(is_managed));
@@ -72,7 +72,7 @@ impl Namespaces {
         managed.get(name).copied()
     }
 
-    /// Keeps what is new. `is_late`: objects in it may have been looked at before it was known here.
+    /// Records a namespace. `is_late`: objects in it may have been checked before it was known.
     fn put(&self, namespace: &ObjectMeta, is_late: bool) {
         let name = namespace.name.clone().unwrap_or_default();
         let is_managed = is_managed(namespace, &self.keys);
@@ -81,7 +81,7 @@ impl Namespaces {
             managed.insert(name.clone(), is_managed)
         };
         if before.map_or(is_late, |before| before != is_managed) {
-            // Nobody listens: no kind is followed yet.
+            // Without a receiver no kind is followed yet.
             let _ = self.flips.send(name);
         }
     }
@@ -97,7 +97,7 @@ impl Namespaces {
     }
 }
 
-/// Follows the namespaces until it shall stop.
+/// Follows the namespaces until the manager stops.
 pub(super) async fn follow(shared: Shared) {
     let mut follower = Follower {
         labeller: Labeller::new(shared.clone(), ApiResource::erase::<Namespace>(&())),
@@ -116,7 +116,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// From a list on, until all is to be listed again.
+    /// Follows one list and its watch, until everything has to be listed again.
     async fn pass(&mut self) {
         let stream = watcher(self.labeller.objects(), Config::default());
         let mut stream = std::pin::pin!(StreamBackoff::new(stream, DefaultBackoff::default()));

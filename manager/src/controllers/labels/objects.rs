@@ -1,4 +1,4 @@
-//! Labels the objects of one kind: lists them page by page, then watches them. None is kept; a page is what is in memory.
+//! Labels the objects of one kind: lists them page by page, then watches them. Only one page is in memory at a time.
 
 use futures_util::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,10 +16,10 @@ use super::write::Object;
 use crate::cluster::error_text;
 use ctrlmesh_manager_planner::labels::rules::patch_in;
 
-/// Objects in one page of a list, as client-go has them.
+/// Objects in one page of a list, as with client-go.
 const PAGE: u32 = 500;
 
-/// Follows the objects of one kind until it shall stop.
+/// Follows the objects of one kind until it is stopped.
 pub(super) async fn follow(shared: Shared, kind: ApiResource, stop: CancellationToken) {
     let mut follower = Follower {
         labeller: Labeller::new(shared.clone(), kind),
@@ -32,15 +32,15 @@ pub(super) async fn follow(shared: Shared, kind: ApiResource, stop: Cancellation
 struct Follower {
     shared: Shared,
     labeller: Labeller,
-    /// Namespaces whose objects are to be looked at again.
+    /// Namespaces whose objects have to be checked again.
     flips: Receiver<String>,
 }
 
 impl Follower {
-    /// From a list on, until all is to be listed again.
+    /// Follows one list and its watch, until everything has to be listed again.
     ///
-    /// Correct whatever was seen before: each object is compared with what its namespace says now, and what changes
-    /// meanwhile comes by the watch, which begins where the list was read.
+    /// The result does not depend on what was seen before: each object is compared with the current state of its namespace, and
+    /// later changes come by the watch, which begins where the list was read.
     async fn pass(&mut self) {
         let config = Config::default().page_size(PAGE);
         let stream = watcher(self.labeller.objects(), config);
@@ -50,7 +50,7 @@ impl Follower {
                 () = self.labeller.work() => return,
                 flip = self.flips.recv() => match flip {
                     Ok(namespace) => self.look_into(&namespace).await,
-                    // Too many to look at one by one.
+                    // There are too many to check one by one.
                     Err(_) => return,
                 },
                 event = stream.next() => match event {
@@ -81,7 +81,7 @@ impl Follower {
                 let changes = patch_in(object, namespace, is_managed, &self.shared.keys);
                 self.labeller.label(object, changes.as_ref());
             }
-            // It is going away, and the object with it.
+            // The namespace is being deleted, and the object with it.
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(
@@ -94,7 +94,7 @@ impl Follower {
         }
     }
 
-    /// Its objects have labels now that they should not have, or the other way round.
+    /// Checks the objects of a namespace that began or ceased to be managed.
     async fn look_into(&mut self, namespace: &str) {
         let objects = self.labeller.objects_in(namespace);
         let mut params = ListParams::default().limit(PAGE);

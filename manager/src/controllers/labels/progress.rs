@@ -1,15 +1,15 @@
-//! How far the first look at the objects of all kinds has come: what is said when it begins and ends. Pure.
+//! Progress of the first pass over the objects of all kinds: the texts that are reported at its beginning and end. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What became of the objects of a pass.
+/// Counts of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) seen: u64,
     /// Objects whose labels were written.
     pub(super) written: u64,
-    /// Objects whose failed to write labels.
+    /// Objects whose labels could not be written.
     pub(super) failed: u64,
 }
 
@@ -23,22 +23,22 @@ impl fmt::Display for Tally {
     }
 }
 
-/// What the follower of a kind says.
+/// A report of a kind's follower.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// Every object was looked at.
+    /// Every object was checked.
     Done(String, Tally),
     /// The objects can't be read, and why.
     Unreadable(String, String),
-    /// Every object was looked at, and none may be written.
+    /// Every object was checked, but none may be written.
     Unwritable(String),
 }
 
-/// The kinds whose objects were not all looked at yet.
+/// The kinds whose objects were not all checked yet.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     open: BTreeSet<String>,
-    /// It is not known yet which kinds there are.
+    /// The kinds of the cluster are not known yet.
     is_undecided: bool,
     unreadable: Vec<String>,
     unwritable: Vec<String>,
@@ -47,7 +47,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// This kind is followed already, others will be.
+    /// This kind is followed already, and others will be.
     pub(super) fn new(kind: &str) -> Self {
         Self {
             open: [kind.to_owned()].into(),
@@ -57,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// These kinds are followed from now on. What to tell people.
+    /// These kinds are followed from now on. Returns the text to report.
     pub(super) fn begin(&mut self, kinds: &[String]) -> String {
         if !self.is_undecided && self.open.is_empty() {
             *self = Self::default();
@@ -68,12 +68,12 @@ impl Progress {
         format!("checking every object of {}", kinds.join(", "))
     }
 
-    /// A kind is not followed any more. What to tell people, if that was the last one.
+    /// A kind is not followed any more. Returns the text to report if it was the last one.
     pub(super) fn leave(&mut self, kind: &str) -> Option<String> {
         self.close(kind)
     }
 
-    /// What to tell people, if this was the last kind.
+    /// Records a report. Returns the text to report if this was the last kind.
     pub(super) fn report(&mut self, report: Report) -> Option<String> {
         match report {
             Report::Done(kind, tally) => {
@@ -99,7 +99,7 @@ impl Progress {
         }
     }
 
-    /// Whether something is left to be tried again.
+    /// Whether nothing is left to be retried.
     pub(super) fn is_clean(&self) -> bool {
         self.unreadable.is_empty() && self.unwritable.is_empty() && self.total.failed == 0
     }

@@ -1,10 +1,10 @@
-//! Objects that wait, each once, in the order in which they came.
+//! A queue of objects, each once, in the order in which they came.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::write::Work;
 
-/// Keyed by UID. What is put again keeps its place, with what was seen last.
+/// Keyed by UID. An object that is put again keeps its place, with its latest state.
 #[derive(Debug)]
 pub(super) struct Queue {
     most: usize,
@@ -13,7 +13,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// An empty one for at most so many.
+    /// An empty queue for `most` objects.
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -36,12 +36,12 @@ impl Queue {
         true
     }
 
-    /// Who waits longest.
+    /// The object that has waited longest.
     pub(super) fn pop(&mut self) -> Option<(String, Work)> {
         self.pop_if(|_| true)
     }
 
-    /// Who waits longest of these. The others keep their places.
+    /// The object that has waited longest of those that `is_free` allows. The others keep their places.
     pub(super) fn pop_if(&mut self, is_free: impl Fn(&str) -> bool) -> Option<(String, Work)> {
         let at = self.order.iter().position(|uid| is_free(uid))?;
         let uid = self.order.remove(at)?;

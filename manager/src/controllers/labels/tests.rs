@@ -1,4 +1,4 @@
-//! Against an API server in memory, over real connections.
+//! Labelling at an API server in memory, over real connections.
 
 use ctrlmesh_testkit::{ApiServer, Resource, Snapshot};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ const HASH: &str = "ctrlmesh.kusionstack.io/shard-hash";
 const IN: &str = "ctrlmesh.kusionstack.io/namespace";
 const CONTROL: &str = "ctrlmesh.kusionstack.io/control";
 
-/// Nothing waits for minutes.
+/// Limits with short pauses.
 const QUICK: Limits = Limits {
     repeat: Duration::from_millis(50),
     longest_repeat: Duration::from_millis(50),
@@ -65,7 +65,7 @@ async fn labelling_within(server: &ApiServer, limits: Limits) -> (Context, Runni
     (context, running)
 }
 
-/// Labels of ours: bucket, namespace, control.
+/// The manager's labels: bucket, namespace, control.
 fn ours(object: &Value) -> [Option<&str>; 3] {
     [HASH, IN, CONTROL].map(|key| object["metadata"]["labels"][key].as_str())
 }
@@ -92,7 +92,7 @@ fn objects<'a>(state: &Snapshot<'a>) -> Vec<&'a Value> {
         .collect()
 }
 
-/// Waits until something is so that no write tells of.
+/// Waits for a condition that no write signals.
 async fn until_so(what: &str, mut is_so: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !is_so() {
@@ -118,7 +118,7 @@ async fn until_finished(server: &ApiServer) {
 }
 
 #[tokio::test]
-async fn every_object_of_a_cluster_is_labelled_page_by_page() {
+async fn all_objects_of_cluster_are_labelled_page_by_page() {
     let server = cluster(3).await;
     for number in 0..1200 {
         put(&server, object("ConfigMap", "test-1", &format!("c{number}")));
@@ -166,7 +166,7 @@ async fn every_object_of_a_cluster_is_labelled_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_restart_writes_only_what_is_missing() {
+async fn restart_writes_only_missing_labels() {
     let server = cluster(3).await;
     let (_, running) = labelling(&server).await;
     until_finished(&server).await;
@@ -208,7 +208,7 @@ async fn a_restart_writes_only_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_namespace_opts_out_and_in_again() {
+async fn namespace_can_opt_out_and_in_again() {
     let server = cluster(2).await;
     let (_, running) = labelling(&server).await;
     until_finished(&server).await;
@@ -237,7 +237,7 @@ async fn a_namespace_opts_out_and_in_again() {
     running.stop().await;
 }
 
-/// More than are looked into one by one.
+/// More namespaces than are checked one by one.
 #[tokio::test]
 async fn many_namespaces_opt_out_at_once() {
     let server = cluster(100).await;
@@ -268,7 +268,7 @@ async fn new_and_edited_objects_are_labelled() {
         is_labelled(namespace) && objects(state).into_iter().all(is_labelled)
     };
     until(&server, "new ones and edited ones", all).await;
-    // The watches break, and what they missed is forgotten.
+    // The watches break, and the changes that they missed are compacted.
     server.stop().await;
     put(&server, object("Service", "test-new", "missed"));
     server.store().compact();
@@ -290,7 +290,7 @@ async fn kinds_follow_the_config_map() {
         .store()
         .read(|state| assert!(objects(state).into_iter().all(is_bare), "no other kind"));
 
-    // A kind that is added is looked at as a whole, also if the cluster gets it later.
+    // A kind that is added is checked completely, also if the cluster gets it later.
     put(&server, config("{v1: [Service, Nothing], apps/v1: ['*']}"));
     until(&server, "services and deployments", |state| {
         let is = |object: &&Value| is_labelled(object) == (text(object, "/kind") != "ConfigMap");
@@ -302,10 +302,10 @@ async fn kinds_follow_the_config_map() {
     .await;
     let left = notes(&server, "KindsLeftAlone").concat();
     assert_eq!(left, "not labelled: v1 Nothing: the cluster has no such kind");
-    // It is no longer configured, so it is left as it is.
+    // The kind is no longer configured, so the object is left as it is.
     put(&server, object("Endpoints", "test-0", "b"));
 
-    // What can't be read changes nothing, and is told.
+    // An unreadable list changes nothing and is reported.
     put(&server, config("{v1: services}"));
     until(&server, "the refusal", |state| {
         state
@@ -338,7 +338,7 @@ async fn kinds_follow_the_config_map() {
 }
 
 #[tokio::test]
-async fn a_group_that_is_not_there_has_no_kinds() {
+async fn missing_group_has_no_kinds() {
     let server = cluster(1).await;
     put(&server, config("{example.org/v1: [Other]}"));
     let (_, running) = labelling(&server).await;
@@ -353,7 +353,7 @@ async fn a_group_that_is_not_there_has_no_kinds() {
 }
 
 #[tokio::test]
-async fn kinds_without_a_namespace_and_our_own_are_left_alone() {
+async fn cluster_scoped_and_own_kinds_are_not_labelled() {
     let server = cluster(1).await;
     let shard = json!({
         "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",

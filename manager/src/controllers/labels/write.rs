@@ -1,9 +1,9 @@
-//! One write of labels.
+//! Writes the labels of one object.
 //!
-//! Why a merge patch of `metadata.labels` and not server-side apply: labels that a webhook set, or KusionStack, belong to other
-//! field managers and could not be removed by applying without them; and applying to an object that was deleted meanwhile
-//! makes it again. A merge patch names our keys only, removes by `null`, conflicts with nothing that others write, and ends
-//! with 404 if the object is gone.
+//! A merge patch of `metadata.labels` is used instead of server-side apply: labels that a webhook or KusionStack set belong to
+//! other field managers and could not be removed by applying without them, and applying to an object that was deleted meanwhile
+//! would recreate it. A merge patch names our keys only, removes by `null`, conflicts with no other writer, and fails with 404 if
+//! the object is gone.
 
 use std::time::Duration;
 
@@ -18,24 +18,24 @@ use super::namespaces::Namespaces;
 use crate::cluster::error_text;
 use ctrlmesh_manager_planner::labels::rules::{Changes, is_ours, patch_for_namespace};
 
-/// What is read of an object.
+/// The part of an object that is read.
 pub(super) type Object = PartialObjectMeta<DynamicObject>;
 
-/// Who writes labels, in `managedFields`.
+/// Field manager of labels, in `managedFields`.
 const FIELD_MANAGER: &str = "ctrlmesh-labels";
-/// A write is tried so often before it counts as failed.
+/// Attempts of a write before it counts as failed.
 const TRIES: u32 = 5;
-/// Wait before the second try; doubled for each further one.
+/// Pause before the second attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// An object whose labels are not right.
+/// An object whose labels have to be changed.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    /// In a namespace. Its labels follow from what that says when they are written.
+    /// An object in a namespace. Its labels follow from the state of the namespace at the time of the write.
     Object {
         namespace: String,
         name: String,
-        /// Whether the manager made it for itself.
+        /// Whether the manager created it for itself.
         is_ours: bool,
     },
     /// A namespace, as it was seen.
@@ -43,7 +43,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Without what only takes up memory.
+    /// Keeps only the metadata that is needed, to save memory.
     pub(super) fn new(object: &ObjectMeta) -> Option<Self> {
         let name = object.name.clone()?;
         Some(match object.namespace.clone() {
@@ -62,20 +62,20 @@ impl Work {
     }
 }
 
-/// What became of it.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is right now.
+    /// The labels are right now.
     Written,
-    /// There was nothing left to do, or nothing to do it to.
+    /// Nothing was left to do, or the object is gone.
     Gone,
-    /// It is as it was.
+    /// The object is unchanged.
     Failed,
     /// The API server forbids it.
     Forbidden,
 }
 
-/// Writes it. `objects` are those of the kind, in its namespace if it lies in one.
+/// Writes the labels. `objects` are those of the kind; of its namespace, if the object has one.
 pub(super) async fn write(
     objects: &Api<Object>,
     namespaces: &Namespaces,
@@ -88,7 +88,7 @@ pub(super) async fn write(
             Ok(outcome) => return outcome,
             Err(Error::Api(status)) if status.is_not_found() => return Outcome::Gone,
             Err(Error::Api(status)) if status.is_forbidden() => {
-                // Whoever may write none of a kind would fill the log.
+                // A higher level would fill the log if a kind may not be written at all.
                 tracing::debug!(%status, ?work, url = objects.resource_url(), "not permitted to write labels");
                 return Outcome::Forbidden;
             }
@@ -131,7 +131,7 @@ async fn attempt(
                 return Ok(Outcome::Gone);
             };
             let name = namespace.name.clone().unwrap_or_default();
-            // What is set as our default must not undo what a person has just written.
+            // Our default must not undo what a person has just written.
             let changes = changes.merge_patch_at(namespace.resource_version.as_deref());
             let written = patch(objects, &name, &changes).await;
             if matches!(&written, Err(Error::Api(status)) if status.is_conflict()) {
@@ -151,8 +151,8 @@ async fn patch(objects: &Api<Object>, name: &str, patch: &Value) -> Result<Objec
     objects.patch(name, &params, &Patch::Merge(patch)).await
 }
 
-/// Whether the same request may succeed soon: somebody else wrote at the same time, or the API server did not answer. (The client
-/// itself waits when it says that it is busy.)
+/// Whether a retry may succeed soon: somebody else wrote at the same time, or the API server did not answer. (The client itself
+/// waits when the API server is busy.)
 fn is_passing(error: &Error) -> bool {
     match error {
         Error::Api(status) => status.is_conflict() || status.code >= 500,

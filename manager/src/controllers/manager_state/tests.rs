@@ -1,4 +1,4 @@
-//! Against an API server in memory, over real connections.
+//! ManagerState at an API server in memory, over real connections.
 
 use ctrlmesh_testkit::Snapshot;
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn told(state: &Snapshot<'_>) -> Option<String> {
 }
 
 #[test]
-fn managers_are_what_the_service_selects_and_oneself() {
+fn managers_are_pods_of_service_and_this_pod() {
     let pods = [
         pod("b", "10.0.0.2", &json!({ "app": "manager" })),
         pod("a", "10.0.0.1", &json!({ "app": "manager", "x": "y" })),
@@ -71,7 +71,7 @@ fn managers_are_what_the_service_selects_and_oneself() {
 }
 
 #[tokio::test]
-async fn the_state_follows_pods_and_the_leader() {
+async fn manager_state_follows_pods_and_leader() {
     let server = test_env::builder().start().await.unwrap();
     let old = json!({
         "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ManagerState", "metadata": { "name": NAME }, "spec": {},
@@ -108,7 +108,7 @@ async fn the_state_follows_pods_and_the_leader() {
 }
 
 #[tokio::test]
-async fn pods_that_come_and_go_are_told_and_nothing_else_is_written() {
+async fn manager_state_is_written_only_when_managers_change() {
     let server = test_env::builder().start().await.unwrap();
     put(&server, service(&json!({ "app": "manager" })));
     for (name, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
@@ -121,7 +121,7 @@ async fn pods_that_come_and_go_are_told_and_nothing_else_is_written() {
     })
     .await;
     server.requests().clear();
-    // What is no concern of it; one write too many would be before the next.
+    // A pod that the Service does not select. An unnecessary write would come before the next one.
     put(&server, pod("other", "10.0.0.4", &json!({ "x": "y" })));
     server.store().delete("pods", NAMESPACE, "b").unwrap();
     until(&server, "b is gone", |state| {

@@ -1,4 +1,4 @@
-//! What is watched: ShardingConfigs, and the names of namespaces. One watch each for the cluster.
+//! Watch caches of ShardingConfigs and of the names of namespaces, with one watch each for the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use tokio::sync::watch;
 
 use crate::cluster::error_text;
 
-/// A namespace, as far as it is watched.
+/// The watched part of a namespace.
 pub(super) type NamespaceMeta = PartialObjectMeta<Namespace>;
 
 /// A ShardingConfig, as it was stored.
 pub(super) type Config = Arc<DynamicObject>;
 
-/// Namespaces to look at.
+/// Namespaces that need a pass.
 pub(super) type Triggers = stream::BoxStream<'static, ObjectRef<NamespaceMeta>>;
 
-/// How far the watches have come.
+/// Progress of the watches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     configs: bool,
     namespaces: bool,
-    /// One more with each change.
+    /// Incremented with each change.
     changes: u64,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    /// Starts watching when the triggers are polled.
+    /// The watches start when the triggers are polled.
     pub(super) fn watch(client: &Client, keys: LabelKeys) -> (Self, Triggers) {
         let kind = ApiResource::erase::<ShardingConfig>(&());
         let configs = Writer::new(kind.clone());
@@ -79,7 +79,7 @@ impl Caches {
         (caches, triggers.flat_map(stream::iter).boxed())
     }
 
-    /// Waits until everything that exists was seen once. Before that, what is not there is only not seen yet.
+    /// Waits until everything that exists was seen once. Before that, a missing object may only not be seen yet.
     pub(super) async fn ready(&self) {
         // The sender is in `self`.
         let _ = self
@@ -107,7 +107,7 @@ impl Caches {
         self.namespaces.clone()
     }
 
-    /// Names of the namespaces whose objects are divided among shards.
+    /// Names of managed namespaces.
     pub(super) fn managed(&self) -> Vec<String> {
         let known = self.namespaces.state();
         let managed = known.iter().filter(|known| is_managed(&known.metadata, &self.keys));
@@ -130,7 +130,7 @@ impl Caches {
         documents
     }
 
-    /// Where to look after ShardingConfigs have changed.
+    /// Namespaces that need a pass after an event of ShardingConfigs.
     fn config(&self, event: Option<Event<DynamicObject>>) -> Vec<ObjectRef<NamespaceMeta>> {
         self.note(event.as_ref());
         match event {
@@ -145,7 +145,7 @@ impl Caches {
         }
     }
 
-    /// Where to look after namespaces have changed.
+    /// Namespaces that need a pass after an event of namespaces.
     fn namespace(&self, event: Option<Event<NamespaceMeta>>) -> Vec<ObjectRef<NamespaceMeta>> {
         self.note(event.as_ref());
         match event {
@@ -164,7 +164,7 @@ impl Caches {
         }
     }
 
-    /// Namespaces that have such a ShardingConfig.
+    /// Namespaces with such a ShardingConfig.
     fn with_configs(&self, is_such: fn(&DynamicObject) -> bool) -> Vec<ObjectRef<NamespaceMeta>> {
         let configs = self.configs.state();
         let such = configs.iter().filter(|object| is_such(object));
@@ -173,7 +173,7 @@ impl Caches {
     }
 }
 
-/// Whether shards follow from the names of namespaces: only if a canary has both lists.
+/// Whether shards depend on the names of namespaces: only if a canary has both lists.
 fn names_namespaces(object: &DynamicObject) -> bool {
     let has = |field: &str| {
         let list = object.data.pointer(&format!("/spec/root/canary/{field}"));

@@ -1,8 +1,8 @@
-//! The condition `Overlapping` of shards: whether objects are in two shards of a controller, or in none. [`ctrlmesh_manager_planner::overlap()`] finds
-//! them; this tells the objects.
+//! Writes the condition `Overlapping` of shards: whether objects are in two shards of a controller, or in none.
+//! [`ctrlmesh_manager_planner::overlap()`] finds them.
 //!
-//! A namespace is looked at again when its ShardingConfigs or the cluster's namespaces have changed, and no more often
-//! than once a second, one after the other. All requests come after everybody else's.
+//! A namespace is checked again when its ShardingConfigs or the cluster's namespaces have changed, at most once a second, one
+//! namespace after the other. All requests come after those of other parts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -25,14 +25,14 @@ use crate::cluster::{Context, Error, error_text, timestamp};
 
 /// Field manager of this condition.
 const FIELD_MANAGER: &str = "ctrlmesh-manager-overlap";
-/// Changes that follow each other are gathered: the next look begins no earlier.
+/// Pause between two checks, which merges changes that follow each other.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Statuses that are written at a time.
+/// Maximum concurrent writes of a status.
 const CONCURRENCY: usize = 4;
-/// Findings that a condition tells.
+/// Maximum findings in a condition.
 const MAX_TOLD: usize = 3;
 
-/// Tells until it shall stop.
+/// Keeps the condition up to date until the manager stops.
 ///
 /// # Errors
 /// A computation panicked.
@@ -63,7 +63,7 @@ pub(super) async fn run(context: Context, caches: Caches) -> Result<(), Error> {
     }
 }
 
-/// Looks at every namespace that has changed. Whether all that is to be told was told.
+/// Checks every namespace that has changed. Returns whether all conditions were written.
 async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap<String, u64>) -> Result<bool, Error> {
     let mut namespaces = caches.managed();
     namespaces.sort_unstable();
@@ -95,7 +95,7 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
     Ok(is_whole)
 }
 
-/// Of all that findings follow from.
+/// Hash of everything that findings depend on.
 fn fingerprint(configs: &[Config], namespaces: &[String]) -> u64 {
     let mut parts: BTreeSet<(String, Option<String>, Option<i64>, bool)> = BTreeSet::new();
     for config in configs {
@@ -108,8 +108,8 @@ fn fingerprint(configs: &[Config], namespaces: &[String]) -> u64 {
     hasher.finish()
 }
 
-/// What is to be told to each ShardingConfig, by name. Nothing to roots and to shards without a controller: there is nothing to
-/// tell that two of them are one. Pure.
+/// The condition of each ShardingConfig, by name. Roots have none, nor do shards without a lock, because nothing says which of them
+/// belong together. Pure.
 fn find_overlaps(
     documents: &[Value],
     namespaces: &[String],
@@ -153,7 +153,7 @@ fn said(found: &[&Overlap]) -> Said {
     (ConditionStatus::True, reason, message)
 }
 
-/// Whether all were told.
+/// Returns whether all conditions were written.
 async fn tell_all(client: &Client, documents: &[Value], said: &BTreeMap<String, Said>) -> bool {
     let now = timestamp::now();
     let mut tells = Vec::new();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shard_is_told_its_own_findings() {
+    fn each_shard_gets_its_own_findings() {
         let (a, b, c) = (shard("a", &["x"]), shard("b", &["x", "y"]), shard("c", &["z"]));
         assert_eq!(
             judged(&[a.clone(), b.clone(), c]),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shards_are_told_when_something_changes_and_only_then() {
+    async fn overlapping_is_written_only_when_something_changes() {
         let server = test_env::builder().namespace("a").start().await.unwrap();
         let put = |object: Value| server.store().put(object).unwrap();
         put(shard("one", &["x"]));
@@ -291,7 +291,7 @@ mod tests {
         rest["spec"]["limits"][0]["selector"]["matchExpressions"][0]["operator"] = json!("NotIn");
         put(rest);
         told("None", "None").await;
-        // One write too many would be before the next change.
+        // An unnecessary write would come before the next change.
         server.requests().clear();
         let mut noted = server
             .store()

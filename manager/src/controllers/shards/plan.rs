@@ -1,4 +1,4 @@
-//! What a root wants, against what there is. Pure.
+//! Compares the desired shards of a root with the existing ones. Pure.
 
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::names::finalizers::PROTECTED;
@@ -13,42 +13,42 @@ use serde_json::Value;
 use super::sets::owner;
 use super::status::{Said, is_told};
 
-/// Names that a condition tells.
+/// Maximum names in a condition.
 const MAX_NAMED: usize = 5;
 
-/// What is to be done for a root, in this order.
+/// The changes for a root, in this order.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// The finalizer is put onto the root.
+    /// Add the finalizer to the root.
     pub(super) protect: bool,
-    /// Shards to be made or edited.
+    /// Shards to create or edit.
     pub(super) writes: Vec<Write>,
-    /// Shards to be deleted: name and uid.
+    /// Shards to delete: name and UID.
     pub(super) deletes: Vec<(String, String)>,
-    /// Names of all shards, in the order of their numbers; `None`: as they were.
+    /// Names of all shards, in the order of their numbers; `None`: unchanged.
     pub(super) made: Option<Vec<String>>,
-    /// What is told; `None`: nothing, for it is no root (any more).
+    /// The condition; `None`: the object is not a root (any more), so it has none.
     pub(super) said: Option<Said>,
-    /// The finalizer is taken off the root.
+    /// Remove the finalizer from the root.
     pub(super) release: bool,
 }
 
-/// A shard to be written.
+/// A shard to write.
 #[derive(Debug, PartialEq)]
 pub(super) struct Write {
-    /// As it should be.
+    /// The desired shard.
     pub(super) child: ShardingConfig,
-    /// The version that was seen; `None`: there is no object of its name.
+    /// The version that was seen; `None`: no object has its name.
     pub(super) version: Option<String>,
 }
 
-/// Whether something may have to be done for this ShardingConfig.
+/// Whether this ShardingConfig may need changes.
 pub(super) fn concerns(document: &Value, documents: &[Value]) -> bool {
     let has_trace = has_finalizer(document) && !is_deleted(document) || is_told(document);
     is_root(document) || has_trace || children(document, documents).next().is_some()
 }
 
-/// Compares. `documents` are all ShardingConfigs of the namespace.
+/// `documents` are all ShardingConfigs of the namespace.
 pub(super) fn plan(root: &Value, documents: &[Value], namespaces: &[String], keys: &LabelKeys) -> Plan {
     if is_deleted(root) || !is_root(root) {
         return ended(root, documents, None);
@@ -75,14 +75,14 @@ pub(super) fn plan(root: &Value, documents: &[Value], namespaces: &[String], key
     }
 }
 
-/// The shards of a root, each of which makes sense.
+/// The shards of a root. Fails if one of them is invalid.
 fn wanted(config: &ShardingConfig, namespaces: &[String], keys: &LabelKeys) -> Result<Vec<ShardingConfig>, Mistakes> {
     let findings = check_sharding_config(config, keys);
     if !findings.mistakes.list().is_empty() {
         return Err(findings.mistakes);
     }
     let children = auto_shard(config, namespaces, keys)?;
-    // The names of namespaces may make a difference.
+    // The names of namespaces may make a shard invalid.
     for child in &children {
         let mistakes = check_sharding_config(child, keys).mistakes;
         if let Some(mistake) = mistakes.list().first() {
@@ -99,7 +99,7 @@ fn wanted(config: &ShardingConfig, namespaces: &[String], keys: &LabelKeys) -> R
     Ok(children)
 }
 
-/// No shard is wanted.
+/// The plan of an object that should have no shards.
 fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
     let children: Vec<&Value> = children(root, documents).collect();
     let said = match (said, waits_for(&children)) {
@@ -112,7 +112,7 @@ fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
         )),
         (said, _) => said,
     };
-    // Of an object that never was a root, distribution takes it off when it is deleted.
+    // If the object never was a root, distribution removes the finalizer when the object is deleted.
     let is_ours = is_root(root) || !is_deleted(root);
     Plan {
         deletes: children.iter().filter_map(|child| deletion(child)).collect(),
@@ -123,7 +123,7 @@ fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
     }
 }
 
-/// The shards that are still there, and where to read why. `None`: there are none.
+/// The shards that still exist, and where to read why. `None`: there are none.
 fn waits_for(children: &[&Value]) -> Option<String> {
     let names: Vec<&str> = children.iter().map(|child| text(child, "/metadata/name")).collect();
     (!names.is_empty()).then(|| {
@@ -205,13 +205,13 @@ fn joined_names(names: &[&str]) -> String {
     }
 }
 
-/// `None`: it is on its way already.
+/// `None`: it is being deleted already.
 fn deletion(child: &Value) -> Option<(String, String)> {
     let field = |pointer: &str| text(child, pointer).to_owned();
     (!is_deleted(child)).then(|| (field("/metadata/name"), field("/metadata/uid")))
 }
 
-/// Whether nothing would be changed by a write. What somebody added beside is no concern, unless it is in the spec.
+/// Whether a write would change nothing. Additions by others do not matter, unless they are in the spec.
 fn is_as_wanted(stored: &Value, child: &ShardingConfig) -> bool {
     let Ok(Object::ShardingConfig(stored)) = read(stored) else {
         return false;
@@ -234,12 +234,12 @@ fn is_as_wanted(stored: &Value, child: &ShardingConfig) -> bool {
     is_same_spec(&stored, child) && has_labels && has_annotations && has_owner
 }
 
-/// Whether two objects ask for the same.
+/// Whether two objects have the same spec.
 pub(super) fn is_same_spec(stored: &ShardingConfig, wanted: &ShardingConfig) -> bool {
     stored.spec == wanted.spec
 }
 
-/// What was made from this root.
+/// The shards that were made from this root.
 fn children<'a>(root: &'a Value, documents: &'a [Value]) -> impl Iterator<Item = &'a Value> {
     documents.iter().filter(move |document| is_child(document, root))
 }
@@ -257,7 +257,7 @@ fn is_child(document: &Value, root: &Value) -> bool {
     }
 }
 
-/// Its manager gave shards no owner, but a hash.
+/// KusionStack's manager gave shards no owner, but a hash.
 fn was_made_by_kusionstack(document: &Value) -> bool {
     let Some(metadata) = document.get("metadata") else {
         return false;

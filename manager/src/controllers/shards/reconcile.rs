@@ -1,4 +1,4 @@
-//! One namespace, once: does what the plans for its roots say.
+//! One pass over a namespace: carries out the plans of its roots.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use super::plan::{self, Plan, Write, text};
 use super::status::{Said, patch_status};
 use crate::cluster::{Context, Error, patch_params, timestamp};
 
-/// What every pass needs.
+/// Everything that a pass needs.
 pub(super) struct Sharder {
     pub(super) context: Context,
     pub(super) caches: Caches,
 }
 
 impl Sharder {
-    /// Looks at the roots of a namespace. One that fails holds up none of the others.
+    /// Reconciles the roots of a namespace. A failure of one does not block the others.
     pub(super) async fn reconcile(&self, namespace: &Arc<NamespaceMeta>) -> Result<Action, Error> {
         let documents = self.caches.documents(&namespace.name_any());
         let mut managed = None;
@@ -66,7 +66,7 @@ impl Sharder {
                 metrics.deleted.inc();
             }
         }
-        // A root that is released is gone before anybody reads its status.
+        // A released root is gone before anybody reads its status.
         if root.pointer("/metadata/deletionTimestamp").is_none() || plan.said.is_some() {
             self.report(root, plan.said.as_ref(), plan.made.as_deref()).await?;
         }
@@ -76,13 +76,13 @@ impl Sharder {
         Ok(())
     }
 
-    /// Makes it, or edits it if it is still the one that was seen.
+    /// Creates the shard, or edits it if it is still the version that was seen.
     async fn write(&self, shards: &Api<DynamicObject>, write: &Write) -> Result<(), Error> {
         let name = write.child.name_any();
         let mut params = PatchParams::apply(FIELD_MANAGER);
         let mut child = write.child.clone();
         if write.version.is_some() {
-            // Without that, an object that somebody else has made just now is a conflict.
+            // Without that, an object that somebody else has just created is a conflict.
             params = params.force();
             child.metadata.resource_version.clone_from(&write.version);
         }
@@ -92,7 +92,7 @@ impl Sharder {
             .ok()
             .and_then(|stored| read(&stored).ok());
         if !matches!(&stored, Some(Object::ShardingConfig(stored)) if plan::is_same_spec(stored, &write.child)) {
-            // Somebody has added fields, which an apply leaves alone.
+            // Somebody has added fields, which an apply does not remove.
             let patch = json!([
                 { "op": "test", "path": "/metadata/uid", "value": written.uid() },
                 { "op": "replace", "path": "/spec", "value": write.child.spec },
@@ -113,7 +113,7 @@ impl Sharder {
         if is_set {
             finalizers.push(PROTECTED.into());
         }
-        // The list is written as a whole, so it has to be the one that was seen.
+        // The list is replaced as a whole, so it has to be the one that was seen.
         let metadata = json!({
             "resourceVersion": text(root, "/metadata/resourceVersion"),
             "finalizers": finalizers,
@@ -136,7 +136,7 @@ impl Sharder {
         is_gone(told).map(drop)
     }
 
-    /// What the API server refuses, a person should know. (That somebody else was faster, nobody.)
+    /// Writes a refusal by the API server into the root's status. Conflicts with other writers are not reported.
     async fn complain(&self, root: &Value, error: &Error) {
         let Error::Api(kube::Error::Api(status)) = error else {
             return;
@@ -164,7 +164,7 @@ impl Sharder {
     }
 }
 
-/// Whether there is no such object, or another one by now. Other errors remain.
+/// Whether the object is gone or was replaced. Other errors are returned.
 fn is_gone<T>(result: Result<T, kube::Error>) -> Result<bool, Error> {
     match result {
         Ok(_) => Ok(false),

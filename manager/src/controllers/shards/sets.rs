@@ -1,4 +1,4 @@
-//! Which shards of a root are parts of one set. Pure.
+//! Which shards of a root belong to one set. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
 use ctrlmesh_manager_planner::auto_shard::SET;
 use serde_json::Value;
 
-/// The shards (by uid) whose set is not whole: some of its shards are not written yet, or not deleted. They keep what they had.
-/// Of ShardingConfigs of one namespace, as they were stored.
+/// The shards (by UID) whose set is incomplete, because some of its shards are not written or not deleted yet. They keep their
+/// entries. `documents` are the ShardingConfigs of one namespace, as they were stored.
 pub(crate) fn held_back(documents: &[Value]) -> BTreeSet<String> {
     let mut sets: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for document in documents.iter().filter(|document| is_alive(document)) {
@@ -30,7 +30,7 @@ fn is_whole(shards: &[&Value]) -> bool {
     count == Some(shards.len()) && sets.all(|mark| mark == first)
 }
 
-/// The uid of the root that a shard was made from.
+/// The UID of the root that a shard was made from.
 pub(super) fn owner(document: &Value) -> Option<&str> {
     let metadata = document.get("metadata")?;
     metadata.get("labels")?.get(AUTO_SHARDING_ROOT)?;
@@ -39,7 +39,7 @@ pub(super) fn owner(document: &Value) -> Option<&str> {
     roots.next()?.get("uid")?.as_str()
 }
 
-/// The set that a shard is a part of.
+/// The set that a shard belongs to.
 fn set_of(document: &Value) -> Option<&str> {
     document.get("metadata")?.get("annotations")?.get(SET)?.as_str()
 }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_taken_when_all_of_it_is_there_and_nothing_else() {
+    fn set_is_used_only_when_complete() {
         let of = |documents: &[Value]| held_back(documents).into_iter().collect::<Vec<_>>().concat();
         let (a, b) = (shard("a", "r", "2-x"), shard("b", "r", "2-x"));
         assert_eq!(of(&[a.clone(), b.clone()]), "");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_that_people_write_are_never_held() {
+    fn shards_without_root_are_never_held_back() {
         let mut own = shard("a", "r", "2-x");
         own["metadata"]["ownerReferences"] = json!([]);
         assert!(held_back(&[own.clone(), json!({ "kind": "CircuitBreaker" })]).is_empty());

@@ -1,4 +1,4 @@
-//! What a root is told about its shards: `status.root` and the condition `Sharded`. Distribution writes all other fields of the
+//! Writes a root's status about its shards: `status.root` and the condition `Sharded`. Distribution writes all other fields of the
 //! same status, under another field manager.
 
 use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
@@ -10,21 +10,21 @@ use serde_json::{Map, Value, json};
 
 use super::plan::text;
 
-/// Field manager of what this part writes into a status.
+/// Field manager of these fields.
 const FIELD_MANAGER: &str = "ctrlmesh-manager-shards";
 
 /// Status, reason and message of the condition.
 pub(super) type Said = (ConditionStatus, &'static str, String);
 
-/// Whether it was ever told of shards.
+/// Whether the status has ever reported shards.
 pub(super) fn is_told(document: &Value) -> bool {
     stored_condition(document, condition::SHARDED).is_some() || !created_shards(document).is_empty()
 }
 
-/// Tells a root; nothing if it was told already.
+/// Writes the root's status if it differs.
 ///
 /// # Errors
-/// What the API server says.
+/// The API server refuses the write.
 pub(super) async fn patch_status(
     client: &Client,
     document: &Value,
@@ -42,7 +42,7 @@ pub(super) async fn patch_status(
     let kind = ApiResource::erase::<ShardingConfig>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
     if names.is_empty() && !before.is_empty() {
-        // It may be KusionStack's, too: giving up one's own share would not remove it.
+        // The field may also belong to KusionStack's field manager, so giving up our own share would not remove it.
         let nothing = json!({ "status": { "root": null } });
         api.patch_status(name, &PatchParams::default(), &Patch::Merge(&nothing))
             .await?;
@@ -63,7 +63,7 @@ pub(super) async fn patch_status(
     Ok(())
 }
 
-/// A condition; since when it holds follows from the one before.
+/// A condition. If its status is unchanged, so is the time of the last transition.
 pub(super) fn condition(document: &Value, kind: &str, (status, reason, message): &Said, now: &str) -> Condition {
     let before = stored_condition(document, kind).filter(|before| before.status == *status);
     Condition {
@@ -76,7 +76,7 @@ pub(super) fn condition(document: &Value, kind: &str, (status, reason, message):
     }
 }
 
-/// The condition of a type, as it is.
+/// The stored condition of a type.
 pub(super) fn stored_condition(document: &Value, kind: &str) -> Option<Condition> {
     let list = document.pointer("/status/conditions")?.as_array()?.iter();
     list.filter_map(|condition| serde_json::from_value::<Condition>(condition.clone()).ok())

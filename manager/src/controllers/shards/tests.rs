@@ -1,4 +1,4 @@
-//! Against an API server in memory, over real connections.
+//! Shards of roots at an API server in memory, over real connections.
 
 use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
 use ctrlmesh_testkit::{ApiServer, Snapshot};
@@ -31,10 +31,10 @@ fn spec(shards: u32) -> Value {
     })
 }
 
-/// Something that somebody does to an object.
+/// A change of an object.
 type Change = fn(&mut Value);
 
-/// A shard that somebody wrote.
+/// A shard that a person wrote.
 fn foreign(namespace: &str, name: &str) -> Value {
     let limits = json!([{ "selector": { "matchLabels": { "a": "b" } } }]);
     config(
@@ -62,7 +62,7 @@ async fn start(flags: &[&str]) -> (ApiServer, Context, Running) {
     (server, context, running)
 }
 
-/// Names of the ShardingConfigs of a namespace that are no roots.
+/// Names of the ShardingConfigs of a namespace that are not roots.
 fn shards(state: &Snapshot<'_>, namespace: &str) -> Vec<String> {
     let all = state.list(KIND);
     let mut names: Vec<String> = all
@@ -73,7 +73,7 @@ fn shards(state: &Snapshot<'_>, namespace: &str) -> Vec<String> {
     names
 }
 
-/// Reason and message of the condition of a root.
+/// Reason and message of a root's condition.
 fn said(object: &Value) -> (String, String) {
     let list = object["status"]["conditions"].as_array().into_iter().flatten();
     let mut own = list.filter(|condition| condition["type"] == "Sharded");
@@ -89,7 +89,7 @@ fn has_finalizer(object: &Value) -> bool {
     object["metadata"]["finalizers"] == json!([PROTECTED])
 }
 
-/// Whether a root has so many shards: all of one set, told, and protected.
+/// Whether a root has `count` shards: all of one set, reported in its status, and protected.
 fn is_sharded(state: &Snapshot<'_>, namespace: &str, root: &str, count: usize) -> bool {
     let names = shards(state, namespace);
     let all: Vec<Value> = state
@@ -107,7 +107,7 @@ fn is_sharded(state: &Snapshot<'_>, namespace: &str, root: &str, count: usize) -
         && has_finalizer(root)
 }
 
-/// Buckets of a shard.
+/// Number of buckets of a shard.
 fn buckets(object: &Value) -> usize {
     let expressions = object["spec"]["limits"][0]["selector"]["matchExpressions"].as_array();
     let of = expressions.into_iter().flatten().last();
@@ -115,7 +115,7 @@ fn buckets(object: &Value) -> usize {
 }
 
 #[tokio::test]
-async fn a_root_makes_shards_and_edits_them_in_place() {
+async fn root_makes_shards_and_edits_them_in_place() {
     let (server, context, running) = start(&[]).await;
     put(&server, config("a", "root", &spec(2)));
     until(&server, "two shards", |state| is_sharded(state, "a", "root", 2)).await;
@@ -132,7 +132,7 @@ async fn a_root_makes_shards_and_edits_them_in_place() {
             "it is the same object"
         );
     }
-    // What changes nothing makes no write: one too many would be before the next change.
+    // A change without effect leads to no write, which would come before the next change.
     server.requests().clear();
     edit(&server, "a", "root", |root| {
         root["metadata"]["labels"] = json!({ "team": "x" })
@@ -172,7 +172,7 @@ async fn changed_bundle_is_restored() {
     }
     server.store().delete(KIND, "a", "demo-2-normal").unwrap();
     until(&server, "it is made again", is_right).await;
-    // An object that can't be read is written anew.
+    // An unreadable object is written again.
     edit(&server, "a", "demo-2-normal", |shard| {
         shard["spec"]["limits"] = json!("none")
     });
@@ -204,7 +204,7 @@ async fn shards_end_with_their_root() {
     .await;
     edit(&server, "a", "root", |root| root["spec"] = spec(2));
     until(&server, "it is enabled", |state| is_sharded(state, "a", "root", 2)).await;
-    // One that becomes a shard itself has none.
+    // A root that becomes a shard itself has no shards.
     edit(&server, "a", "root", |root| {
         root["spec"] = foreign("a", "root")["spec"].clone()
     });
@@ -264,7 +264,7 @@ async fn root_names_the_shards_that_its_deletion_waits_for() {
 }
 
 #[tokio::test]
-async fn objects_of_others_are_left_alone() {
+async fn foreign_objects_are_left_unchanged() {
     let (server, _, running) = start(&[]).await;
     put(&server, config("a", "root", &spec(2)));
     until(&server, "shards", |state| is_sharded(state, "a", "root", 2)).await;
@@ -337,9 +337,9 @@ async fn invalid_root_keeps_its_shards() {
     running.stop().await;
 }
 
-/// What a label selector can't say needs the names of namespaces.
+/// The canary needs the names of namespaces, because a label selector can't express both of its lists.
 #[tokio::test]
-async fn a_new_namespace_joins_the_canary_that_has_its_bucket() {
+async fn new_namespace_joins_canary_with_its_bucket() {
     let (server, _, running) = start(&[]).await;
     let mut both = spec(1);
     both["root"]["canary"] = json!({

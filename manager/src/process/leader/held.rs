@@ -1,7 +1,7 @@
-//! Whether the lock is held for certain: the one who renews it says that it is the leader, and a renewal was seen lately.
+//! Whether the lease is held for certain: the lease manager reports that this process leads, and a renewal was seen lately.
 //!
-//! Renewals are seen on their way: an answer of the API server that names us as the holder. Whoever renews says "no longer" only
-//! when it has read so, which a dead connection never tells it.
+//! Renewals are observed in the client: a response of the API server that names this process as the holder. The lease manager
+//! reports a loss only when it has read so, which never happens on a dead connection.
 
 use std::sync::Arc;
 use std::task::{self, Poll};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tower::{BoxError, Service};
 
-/// What is known of the lock.
+/// State of the lease.
 pub(super) struct Held {
     is_leader: watch::Receiver<bool>,
     /// When the last renewal began.
@@ -38,13 +38,13 @@ impl Held {
         }
     }
 
-    /// Until when, if it is held now.
+    /// Until when the lease is held, if it is held now.
     fn until(&self) -> Option<Instant> {
         let until = (*self.renewed.borrow()).map(|began| began + self.lasts)?;
         (*self.is_leader.borrow() && Instant::now() < until).then_some(until)
     }
 
-    /// Waits until it is held. `false`: nobody renews it any more.
+    /// Waits until the lease is held. `false`: it is not renewed any more.
     pub(super) async fn held(&mut self) -> bool {
         while self.until().is_none() {
             if !self.changed().await {
@@ -54,7 +54,7 @@ impl Held {
         true
     }
 
-    /// Waits until it is not held.
+    /// Waits until the lease is not held.
     pub(super) async fn lost(&mut self) {
         while let Some(until) = self.until() {
             tokio::select! {
@@ -74,7 +74,7 @@ impl Held {
     }
 }
 
-/// A client that tells when it began to write a Lease that, as the API server answers, is held by this one.
+/// A client that reports when it began to write a Lease that, as the API server answers, this process holds.
 pub(super) fn witnessed(client: &Client, identity: &str, renewed: watch::Sender<Option<Instant>>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let witness = Witness {

@@ -1,4 +1,4 @@
-//! What each source has of the memory for bodies, and which of its bodies gives way first.
+//! The memory that each source has for bodies, and which of its bodies gives its place to another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::webhook::connections::Source;
 #[derive(Debug, Default)]
 pub(super) struct Shares(BTreeMap<Source, Share>);
 
-/// Bodies of one source, by identities that rise with time.
+/// Bodies of one source, by ids that increase with time.
 #[derive(Debug)]
 pub(super) struct Share {
     bytes: usize,
@@ -21,7 +21,7 @@ pub(super) struct Share {
     silent: BTreeSet<u64>,
     /// Bodies that have arrived in part.
     begun: BTreeSet<u64>,
-    /// Bodies that have arrived and wait for their turn.
+    /// Bodies that have arrived and wait for their decision.
     waiting: BTreeSet<u64>,
     decisions: Arc<Semaphore>,
 }
@@ -59,7 +59,7 @@ impl Share {
         self.waiting.insert(id);
     }
 
-    /// It is being decided, or gone: nothing takes its place.
+    /// The body is being decided or gone, so it no longer gives its place to another.
     pub(super) fn settle(&mut self, id: u64) {
         self.silent.remove(&id);
         self.begun.remove(&id);
@@ -70,17 +70,17 @@ impl Share {
         Arc::clone(&self.decisions)
     }
 
-    /// Bodies that may have to give way.
+    /// Bodies that may have to give their place to others.
     fn undecided(&self) -> usize {
         self.silent.len() + self.begun.len() + self.waiting.len()
     }
 
-    /// An API server's body follows its head at once, so that one without bytes goes first.
+    /// An API server's body follows its head at once, so bodies without bytes go first.
     fn oldest_arriving(&self) -> Option<u64> {
         self.silent.first().or_else(|| self.begun.first()).copied()
     }
 
-    /// Of bodies that wait the newest, which would be decided last.
+    /// Of complete bodies, the newest goes first, because it would be decided last.
     fn first_to_go(&self) -> Option<u64> {
         self.oldest_arriving().or_else(|| self.waiting.last().copied())
     }
@@ -116,8 +116,8 @@ impl Shares {
         self.0.get(&source)?.oldest_arriving()
     }
 
-    /// The body that gives way to a new one: of the source that has the most undecided ones. The one that asks has one more; if it is
-    /// that source, its new body does not take the place of one that has arrived.
+    /// The body that gives its place to a new one: from the source with the most undecided bodies. The new body counts for its
+    /// source. If that source has the most, the new body does not replace one that has arrived.
     pub(super) fn first_to_go_for(&self, asks: Source) -> Option<u64> {
         let places = |(source, share): &(&Source, &Share)| share.undecided() + usize::from(**source == asks);
         let undecided = self.0.iter().filter(|(_, share)| share.undecided() > 0);
@@ -128,7 +128,7 @@ impl Shares {
         share.first_to_go()
     }
 
-    /// The same for a body that is arriving: only of a source that has more undecided ones than the one that asks.
+    /// The body that gives its place to one that is arriving: only from a source with more undecided bodies.
     pub(super) fn first_to_go_of_larger(&self, asks: Source) -> Option<u64> {
         let largest = self.0.values().max_by_key(|share| share.undecided())?;
         (largest.undecided() > self.undecided_of(asks)).then(|| largest.first_to_go())?

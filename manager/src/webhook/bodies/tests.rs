@@ -1,4 +1,4 @@
-//! Who gets room, and who gives it up.
+//! Which bodies get room, and which give it up.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn is_given_up(place: &Place<'_>) -> bool {
     place.given_up.is_cancelled()
 }
 
-/// As many heads of this source as half of the bound takes.
+/// As many heads of this source as fit into half of the limit.
 fn half_of_heads(bodies: &Bodies, of: Source) -> Vec<Place<'_>> {
     (0..MOST / 2 / HEAD).map(|_| bodies.begin(of).unwrap()).collect()
 }
@@ -95,7 +95,7 @@ fn source_at_its_half_gives_up_its_own_bodies_alone() {
     assert_eq!(given_up(&places), 1);
 }
 
-/// Two sources that send reviews faster than they are decided fill all the memory otherwise.
+/// Otherwise two sources that send reviews faster than they are decided fill all the memory.
 #[test]
 fn bodies_that_wait_for_their_turn_make_room_for_source_with_fewer() {
     let bodies = Bodies::new(MOST);
@@ -153,7 +153,7 @@ async fn body_that_was_given_up_is_not_decided() {
     assert!(given_up.decide().await.is_none());
 }
 
-/// Attackers renew their heads before any of them is slow.
+/// Attackers replace their heads before any of them is slow.
 #[tokio::test(start_paused = true)]
 async fn arriving_body_gets_room_from_sources_with_more_bodies_at_once() {
     let bodies = Bodies::new(MOST);

@@ -1,4 +1,4 @@
-//! The leader's part at an API server, and a replica's that serves.
+//! The leader keeps certificates at an API server, and a replica serves them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use super::{Client, TestEnv, configuration};
 use crate::certificates::ca::{Credential, Schedule, Stored, certificates};
 use crate::certificates::webhook_ca::maintain;
 
-/// All at once: everything is due, and nobody needs time.
+/// A schedule without waits: everything is due at once.
 const HASTY: Schedule = Schedule {
     life: Duration::from_secs(365 * 24 * 3600),
     renew_before: Duration::from_secs(24 * 3600),
@@ -45,7 +45,7 @@ fn put_configurations(env: &TestEnv) {
     }
 }
 
-/// Waits until every webhook trusts every CA of the Secret, and returns what the Secret says then.
+/// Waits until every webhook trusts every CA of the Secret. Returns the Secret's content.
 async fn wait_for_bundles(env: &TestEnv) -> Stored {
     let mut found = Stored::default();
     let store = env.server.store();
@@ -70,7 +70,7 @@ fn authorities(pem: &str) -> BTreeSet<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn bundles_are_written_and_written_again() {
+async fn bundles_are_written_and_restored() {
     let env = TestEnv::start(&[]).await;
     put_configurations(&env);
     let leader = tokio::spawn(maintain(env.context.clone(), Schedule::default()));
@@ -81,7 +81,7 @@ async fn bundles_are_written_and_written_again() {
         env.server.store().put(reset).unwrap();
         assert_eq!(wait_for_bundles(&env).await, stored);
     }
-    // Everything else of a webhook is as it was.
+    // The rest of a webhook is unchanged.
     let resource = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
     let stored = env
         .server
@@ -120,7 +120,7 @@ async fn refused_certificate_write_is_retried() {
 }
 
 #[tokio::test]
-async fn a_certificate_near_its_end_is_replaced_under_running_clients() {
+async fn expiring_certificate_is_replaced_without_refusing_clients() {
     let env = TestEnv::start(&[]).await;
     put_configurations(&env);
     let old = Stored {
@@ -155,7 +155,8 @@ async fn a_certificate_near_its_end_is_replaced_under_running_clients() {
     env.server.store().wait_until(secret).await.unwrap();
     let bundle = wait_for_bundles(&env).await.bundle();
     let both = Client::trusting(&bundle);
-    // Until the replica has seen it, the old one is served, which the bundle covers; then the old CA alone does not do.
+    // Until the replica has seen the new certificate it serves the old one, which the bundle covers. After that, the old CA alone
+    // does not suffice.
     let changed = async {
         while client.get(address, "/healthz").await.is_ok() {
             assert_eq!(both.get(address, "/healthz").await.unwrap().0, 200);

@@ -1,4 +1,4 @@
-//! A client that trusts what it is told, and nothing else. A new connection for each request.
+//! A client that trusts only the given CAs. It makes a new connection for each request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ impl Client {
         Self::speaking(bundle, &[])
     }
 
-    /// With these protocols to choose from.
+    /// A client with these protocols to choose from.
     pub(crate) fn speaking(bundle: &str, protocols: &[&str]) -> Self {
         Self::showing(bundle, protocols, None)
     }
 
-    /// With this certificate and key, PEM.
+    /// A client with this certificate and key, PEM.
     pub(crate) fn showing(bundle: &str, protocols: &[&str], identity: Option<(&str, &str)>) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
@@ -46,13 +46,13 @@ impl Client {
             }
             None => config.with_no_client_auth(),
         };
-        // A session that is resumed shows no certificate.
+        // A resumed session shows no certificate.
         config.resumption = Resumption::disabled();
         config.alpn_protocols = protocols.iter().map(|it| it.as_bytes().to_vec()).collect();
         Self(TlsConnector::from(Arc::new(config)))
     }
 
-    /// By the Service's name, as API servers call.
+    /// Connects with the Service's name, as API servers do.
     pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
         self.over(TcpStream::connect(address).await?).await
     }
@@ -76,7 +76,7 @@ impl Client {
         self.send(address, &format!("{head}{body}")).await
     }
 
-    /// Status and body of the answer to these bytes.
+    /// Sends these bytes. Returns status and body of the response.
     pub(crate) async fn send(&self, address: SocketAddr, request: &str) -> std::io::Result<(u16, String)> {
         let mut stream = self.connect(address).await?;
         stream.write_all(request.as_bytes()).await?;

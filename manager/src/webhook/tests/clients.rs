@@ -1,4 +1,4 @@
-//! Who is answered, and what is told to whom.
+//! Which clients are answered, and how much each of them learns.
 
 use std::io::Write as _;
 
@@ -11,7 +11,7 @@ use super::reviews::Server;
 use super::{Client, TestEnv};
 use crate::webhook::routes::MUTATE_POD;
 
-/// An authority, and a certificate of it for a client of this name.
+/// A CA that issues client certificates.
 pub(super) struct Authority {
     issuer: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
 }
@@ -32,7 +32,7 @@ impl Authority {
         file
     }
 
-    /// Certificate and key, PEM.
+    /// Certificate and key for a client of this name, PEM.
     pub(super) fn client(&self, name: &str) -> (String, String) {
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -44,7 +44,7 @@ impl Authority {
     }
 }
 
-/// A server that asks for certificates of this authority, asked by a client of it.
+/// A server that requires certificates of this CA, and a client with one.
 pub(super) async fn known(authority: &Authority, flags: &[&str]) -> (Server, NamedTempFile) {
     let file = authority.file();
     let flag = format!("--webhook-client-ca-file={}", file.path().display());
@@ -65,7 +65,7 @@ pub(super) async fn is_answered(server: &Server, identity: Option<(String, Strin
 }
 
 #[tokio::test]
-async fn clients_without_a_certificate_of_the_authority_are_not_answered() {
+async fn clients_without_certificate_of_ca_are_not_answered() {
     let authority = Authority::new();
     let (server, _file) = known(&authority, &[]).await;
     assert!(is_answered(&server, Some(authority.client("anything"))).await);
@@ -74,7 +74,7 @@ async fn clients_without_a_certificate_of_the_authority_are_not_answered() {
 }
 
 #[tokio::test]
-async fn clients_of_another_name_are_not_answered() {
+async fn clients_with_another_name_are_not_answered() {
     let authority = Authority::new();
     let (server, _file) = known(&authority, &["--webhook-client-name=api server,other"]).await;
     assert!(is_answered(&server, Some(authority.client("api server"))).await);
@@ -83,7 +83,7 @@ async fn clients_of_another_name_are_not_answered() {
 }
 
 #[tokio::test]
-async fn authorities_that_cant_be_read_stop_the_start() {
+async fn unreadable_client_ca_file_fails_start() {
     let mut file = NamedTempFile::new().unwrap();
     file.write_all(b"none").unwrap();
     for path in [file.path().to_str().unwrap(), "/nowhere"] {
@@ -119,7 +119,7 @@ fn pod() -> Value {
 }
 
 #[tokio::test]
-async fn refusals_name_objects_to_api_servers_alone() {
+async fn refusals_name_objects_only_to_api_servers() {
     let image = "--proxy-image=ctrlmesh-proxy:1";
     let anybody = Server::start(&[image]).await;
     let (api_server, _file) = known(&Authority::new(), &[image]).await;
@@ -134,7 +134,7 @@ async fn refusals_name_objects_to_api_servers_alone() {
 }
 
 #[tokio::test]
-async fn answer_about_a_pod_tells_nothing_of_a_config_map() {
+async fn response_for_pod_reveals_nothing_of_config_map() {
     let server = Server::start(&["--proxy-image=ctrlmesh-proxy:1"]).await;
     fill(&server).await;
     server
@@ -150,7 +150,7 @@ async fn answer_about_a_pod_tells_nothing_of_a_config_map() {
         code: 500,
         retry_after: None,
     };
-    // It is not even read.
+    // The ConfigMap is not even read.
     server
         .env
         .server

@@ -1,4 +1,4 @@
-//! Whoever can reach the port, and keeps others from being answered: by connections that say nothing, and by bodies that do not come.
+//! Clients that try to keep others from being answered: by connections without requests, and by bodies that do not arrive.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use super::reviews::Server;
 use crate::webhook::routes::MUTATE_NAMESPACE;
 use crate::webhook::server::Bounds;
 
-/// An API server waits two seconds for a label, and objects are made without it then.
+/// An API server waits two seconds for a label, and creates the object without it then.
 pub(super) const IN_TIME: Duration = Duration::from_secs(2);
 
-/// Asks for a namespace's labels, and how long that takes.
+/// Requests a namespace's labels. Returns how long the response took.
 pub(super) async fn review(server: &Server) -> Duration {
     let begun = Instant::now();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
@@ -36,7 +36,7 @@ pub(super) fn namespace_review() -> String {
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
 }
 
-/// Sends this body, keeps the connection, and returns the answer's status.
+/// Sends this body, keeps the connection, and returns the response's status.
 async fn post(stream: &mut TlsStream<TcpStream>, body: &str) -> std::io::Result<u16> {
     let length = body.len();
     let head = format!("POST {MUTATE_NAMESPACE} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
@@ -46,7 +46,7 @@ async fn post(stream: &mut TlsStream<TcpStream>, body: &str) -> std::io::Result<
     Ok(String::from_utf8_lossy(&status[9..]).parse().unwrap())
 }
 
-/// Connections from these addresses of this host, that have made their handshakes and say nothing.
+/// Idle connections from these addresses of this host, after their handshakes.
 async fn idle(server: &Server, sources: &[IpAddr], each: usize) -> Vec<TlsStream<TcpStream>> {
     let mut connecting = JoinSet::new();
     for source in sources.iter().flat_map(|source| std::iter::repeat_n(*source, each)) {
@@ -57,7 +57,7 @@ async fn idle(server: &Server, sources: &[IpAddr], each: usize) -> Vec<TlsStream
             client.over(socket.connect(address).await.unwrap()).await
         });
     }
-    // One that had to give way before its handshake was over is none.
+    // A connection that was closed before the end of its handshake does not count.
     connecting.join_all().await.into_iter().filter_map(Result::ok).collect()
 }
 
@@ -89,7 +89,7 @@ async fn connection_without_a_request_is_closed_in_seconds() {
     assert!(matches!(closed.unwrap(), Ok(0) | Err(_)), "it is closed");
     assert!(Bounds::default().first_head <= Duration::from_secs(10));
 
-    // One that has asked is kept: its client asks again.
+    // A connection that has sent a request is kept, because its client will send another.
     let mut used = server.client.connect(server.address).await.unwrap();
     for _ in 0..2 {
         used.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -97,7 +97,7 @@ async fn connection_without_a_request_is_closed_in_seconds() {
             .unwrap();
         let read = used.read(&mut bytes).await.unwrap();
         assert!(bytes[..read].starts_with(b"HTTP/1.1 200"));
-        // The rest of the answer, and longer than the first request may take.
+        // Reads the rest of the response, and waits longer than the first request may take.
         while tokio::time::timeout(Duration::from_millis(200), used.read(&mut bytes))
             .await
             .is_ok_and(|read| read.unwrap() > 0)
@@ -106,7 +106,7 @@ async fn connection_without_a_request_is_closed_in_seconds() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_announced_and_do_not_come_hold_nobody_up() {
+async fn announced_bodies_that_do_not_arrive_block_no_review() {
     let server = Server::start(&[]).await;
     let mut announced = Vec::new();
     for _ in 0..20 {
@@ -123,9 +123,9 @@ async fn bodies_that_are_announced_and_do_not_come_hold_nobody_up() {
     assert!(took < IN_TIME, "{took:?}");
 }
 
-/// Of sources that an attacker has, without a handshake: the cheapest flood.
+/// New connections from an attacker's sources, without a handshake: the cheapest flood.
 #[tokio::test]
-async fn connection_that_an_api_server_has_just_opened_outlives_flood_of_new_ones() {
+async fn new_connection_of_api_server_outlives_flood_of_new_ones() {
     const MOST: usize = 64;
     let server = Server::start_with(|env| env.bounds.connections = MOST).await;
     let mut opened = server.client.connect(server.address).await.unwrap();
@@ -137,7 +137,7 @@ async fn connection_that_an_api_server_has_just_opened_outlives_flood_of_new_one
         let mut stream = socket.connect(server.address).await.unwrap();
         closed.spawn(async move { stream.read(&mut [0]).await });
     }
-    // All but those that have a place.
+    // All connections but those that have a place.
     for _ in 0..320 - MOST {
         closed.join_next().await.unwrap().unwrap().unwrap();
     }
@@ -145,7 +145,7 @@ async fn connection_that_an_api_server_has_just_opened_outlives_flood_of_new_one
 }
 
 #[tokio::test]
-async fn request_that_is_no_review_does_not_keep_its_connection_open() {
+async fn request_without_review_does_not_keep_its_connection_open() {
     let server = Server::start_with(|env| env.bounds.connections = 3).await;
     let mut reviewed = server.client.connect(server.address).await.unwrap();
     assert_eq!(post(&mut reviewed, &namespace_review()).await.unwrap(), 200);

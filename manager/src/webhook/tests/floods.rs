@@ -1,5 +1,5 @@
-//! Floods of HTTP/2 requests whose bodies do not come, or come faster than they are decided: as soon as one is answered, its sender begins
-//! another.
+//! Floods of HTTP/2 requests whose bodies do not arrive, or arrive faster than they are decided. As soon as one request is
+//! answered, its sender begins another.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE};
 
 const SOURCES: [[u8; 4]; 3] = [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]];
 const API_SERVER: [u8; 4] = [127, 0, 0, 1];
-/// Of one source: more heads together than half of the memory for bodies takes (2,048).
+/// Connections of one source: together they have more heads than half of the memory for bodies takes (2,048).
 const CONNECTIONS: usize = 40;
 const HEADS: usize = 64;
 
-/// What is sent of each request.
+/// How much of each request is sent.
 #[derive(Clone, Copy)]
 enum Sent {
     Head,
     /// The head, and this part of the body.
     Begun(&'static [u8]),
-    /// A review of an object in a namespace that nobody knows.
+    /// A review of an object in an unknown namespace.
     Review,
 }
 
-/// A thread of its own, as whoever sends it has a machine of its own. Ends when it is dropped.
+/// A flood from a thread of its own, as a real sender has a machine of its own. Ends when it is dropped.
 struct Flood {
     answered: Arc<AtomicUsize>,
     stop: CancellationToken,
@@ -42,7 +42,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// Fills all places from so many sources.
+    /// Fills all places from `sources` sources.
     async fn start(server: &Server, sources: usize, sent: Sent) -> Self {
         let answered = Arc::new(AtomicUsize::new(0));
         let stop = CancellationToken::new();
@@ -62,7 +62,7 @@ impl Flood {
         flood
     }
 
-    /// Waits until heads have been answered, for there is no room for all, and others have been sent instead.
+    /// Waits until heads have been answered, because there is no room for all, and others have been sent instead.
     async fn goes_on(&self) {
         let before = self.answered.load(Ordering::Relaxed);
         eventually(|| self.answered.load(Ordering::Relaxed) > before + CONNECTIONS * HEADS).await;
@@ -138,12 +138,12 @@ async fn review_is_answered_in_time_beside_flood_of_heads_without_bodies() {
 #[tokio::test]
 async fn review_is_answered_in_time_beside_flood_of_bodies_that_have_begun() {
     let server = Server::start(&[]).await;
-    // A source of such bodies does not quite fill its half.
+    // One source of such bodies does not quite fill its half.
     let flood = Flood::start(&server, 3, Sent::Begun(b"{")).await;
     reviews_are_answered_in_time(&server, &flood).await;
 }
 
-/// Each takes a second to decide, for nobody answers what is asked about its namespace.
+/// Each takes a second to decide, because the API server does not answer the request for its namespace.
 #[tokio::test]
 async fn review_is_answered_in_time_beside_flood_of_whole_reviews() {
     let server = Server::start(&[]).await;
@@ -153,7 +153,7 @@ async fn review_is_answered_in_time_beside_flood_of_whole_reviews() {
     reviews_are_answered_in_time(&server, &flood).await;
 }
 
-/// So many may be under way at a time: an API server writes all their heads, then their bodies.
+/// This many may be in flight at a time: an API server writes all their heads, then their bodies.
 #[tokio::test]
 async fn two_hundred_reviews_at_once_are_answered_in_time_beside_flood() {
     const REVIEWS: usize = 100;

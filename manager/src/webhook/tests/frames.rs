@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame, for clients that no library would write.
+//! Single HTTP/2 frames, for clients that no library would write.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -34,20 +34,20 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// From this address of this host.
+    /// Connects from this address of this host.
     pub(super) async fn connect(client: &Client, source: IpAddr, address: SocketAddr) -> std::io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(source, 0))?;
         let mut stream = client.over(socket.connect(address).await?).await?;
         let mut opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         opening.extend(frame(SETTINGS, 0, 0, &[]));
-        // Answers of any number.
+        // A window for any number of responses.
         opening.extend(frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
         stream.write_all(&opening).await?;
         Ok(Self { stream, next: 1 })
     }
 
-    /// The heads of so many requests, whose bodies follow or not. Returns their streams.
+    /// Sends the heads of `requests` requests. Returns their streams, on which bodies may follow.
     pub(super) async fn begin(&mut self, path: &str, requests: usize) -> std::io::Result<Vec<u32>> {
         let mut block = POST_BY_HTTPS.to_vec();
         // Without indexing: `:authority` and `:path`.
@@ -72,13 +72,13 @@ impl Frames {
         self.stream.flush().await
     }
 
-    /// Part of a body.
+    /// Sends a part of a body.
     pub(super) async fn send(&mut self, stream: u32, part: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(&frame(DATA, 0, stream, part)).await?;
         self.stream.flush().await
     }
 
-    /// Waits for the next answer's head. Whether it is 200.
+    /// Waits for the next response's head. Returns whether its status is 200.
     pub(super) async fn answer(&mut self) -> std::io::Result<bool> {
         loop {
             let mut head = [0; 9];

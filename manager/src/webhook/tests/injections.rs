@@ -10,10 +10,10 @@ use super::reviews::Server;
 use crate::webhook::routes::MUTATE_POD;
 
 const IMAGE: &str = "--proxy-image=ctrlmesh-proxy:1";
-/// A public key, as it stands in the Secret.
+/// A public key in the form of the Secret.
 const KEY: &str = "ed25519:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-/// With the Secret of a manager that leads, and a shard.
+/// A server with the Secret of a leading manager, and a shard.
 async fn server(flags: &[&str]) -> Server {
     let flags: Vec<&str> = [IMAGE].iter().chain(flags).copied().collect();
     let server = Server::start(&flags).await;
@@ -46,7 +46,7 @@ fn of_shard(shard: &str) -> Value {
     pod(&[ASKS, ("shard", shard)])
 }
 
-/// The pod after the answer.
+/// The pod with the response's patch.
 fn made(pod: &Value, response: &Value) -> Value {
     assert_eq!(
         (&response["allowed"], &response["patchType"]),
@@ -100,7 +100,7 @@ async fn pod_that_requests_sidecar_is_injected() {
 }
 
 #[tokio::test]
-async fn breakers_and_faults_count_as_well() {
+async fn pod_selected_by_breaker_or_fault_is_injected() {
     let server = server(&[]).await;
     let before = of_shard("b");
     refused(
@@ -121,9 +121,9 @@ async fn breakers_and_faults_count_as_well() {
 }
 
 #[tokio::test]
-async fn other_pods_are_none_of_its_business() {
+async fn pod_without_label_is_admitted_unchanged() {
     let server = server(&[]).await;
-    // Nothing that would be asked is answered.
+    // The API server answers nothing that would be requested.
     server
         .env
         .server
@@ -179,7 +179,7 @@ async fn pod_that_cannot_be_injected_is_rejected() {
 }
 
 #[tokio::test]
-async fn an_image_must_be_known() {
+async fn pod_is_rejected_without_sidecar_image() {
     let server = Server::start(&[]).await;
     put_key(&server, KEY);
     server.env.server.store().put(samples::shard("a", &[])).unwrap();
@@ -191,7 +191,7 @@ async fn an_image_must_be_known() {
 }
 
 #[tokio::test]
-async fn the_flag_says_what_kind_of_container_it_is() {
+async fn native_sidecar_flag_decides_kind_of_container() {
     for (flag, list) in [
         ("auto", "initContainers"),
         ("on", "initContainers"),
@@ -204,7 +204,7 @@ async fn the_flag_says_what_kind_of_container_it_is() {
     }
 }
 
-/// What the init container is told.
+/// Arguments of the init container.
 fn redirected(pod: &Value) -> &Value {
     let init = &pod["spec"]["initContainers"][0];
     assert_eq!(init["name"], "ctrlmesh-init");
@@ -212,7 +212,7 @@ fn redirected(pod: &Value) -> &Value {
 }
 
 #[tokio::test]
-async fn both_addresses_of_the_api_server_are_redirected() {
+async fn both_addresses_of_api_server_are_redirected() {
     let server = server(&[]).await;
     let store = server.env.server.store();
     let service = json!({
@@ -232,7 +232,7 @@ async fn both_addresses_of_the_api_server_are_redirected() {
     );
     assert_eq!(response.get("warnings"), None);
 
-    // It is read for pods with redirected traffic alone.
+    // The Service is read only for pods with redirected traffic.
     let lists = |code| {
         let refusal = Fault::Status {
             code,

@@ -1,4 +1,4 @@
-//! What the repository ships for a cluster fits the code.
+//! The manifests in the repository match the code.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn shipped<T: DeserializeOwned>(file: &str) -> T {
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The path, if the rest is our Service.
+/// The path of a webhook that calls our Service.
 fn path(client: &WebhookClientConfig) -> String {
     let args = Args::parse_from(["ctrlmesh-manager"]);
     let service = client.service.clone().unwrap();
@@ -38,7 +38,7 @@ fn path(client: &WebhookClientConfig) -> String {
 }
 
 #[test]
-fn the_service_leads_to_the_port() {
+fn service_targets_port_of_webhooks() {
     let (service, args): (Service, Args) = (shipped("service.yaml"), Args::parse_from(["ctrlmesh-manager"]));
     assert_eq!(service.metadata.name.unwrap(), args.webhook_service_name);
     assert_eq!(service.metadata.namespace.unwrap(), args.namespace);
@@ -48,7 +48,7 @@ fn the_service_leads_to_the_port() {
 }
 
 #[test]
-fn every_kind_of_ours_with_rules_is_validated_and_nothing_else() {
+fn webhook_validates_exactly_kinds_with_rules() {
     let configuration: ValidatingWebhookConfiguration = shipped("validating.yaml");
     assert_eq!(configuration.metadata.name.as_deref(), Some(VALIDATING));
     let mut asked = BTreeSet::new();
@@ -58,7 +58,7 @@ fn every_kind_of_ours_with_rules_is_validated_and_nothing_else() {
             ("None", Some("Fail"))
         );
         assert_eq!(webhook.admission_review_versions, ["v1"]);
-        // What they mean is asked of a real API server: TestWebhooks.
+        // `TestWebhooks` checks their meaning with a real API server.
         let conditions = webhook.match_conditions.unwrap();
         let names: Vec<&str> = conditions.iter().map(|condition| condition.name.as_str()).collect();
         assert_eq!(names, ["is-not-being-deleted", "spec-is-new"]);
@@ -87,7 +87,7 @@ fn every_kind_of_ours_with_rules_is_validated_and_nothing_else() {
 }
 
 #[test]
-fn labels_never_hold_up_the_cluster() {
+fn labelling_webhooks_fail_open_and_skip_system_namespaces() {
     let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
     assert_eq!(configuration.metadata.name.as_deref(), Some(MUTATING));
     let mut webhooks = configuration.webhooks.unwrap();
@@ -105,7 +105,7 @@ fn labels_never_hold_up_the_cluster() {
         assert_eq!(names, ["is-not-being-deleted", "labels-are-new"]);
         let excluded = excluded(&webhook.namespace_selector.unwrap());
         assert_eq!(excluded, ["kube-system", "kube-public", "kube-node-lease", "ctrlmesh"]);
-        // Status is a kubelet's business, and has no labels.
+        // Status has no labels, and kubelets write it often.
         let resources = webhook
             .rules
             .unwrap()

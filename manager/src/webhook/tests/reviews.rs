@@ -1,4 +1,4 @@
-//! What is answered to reviews, over the socket, as API servers ask.
+//! Responses to reviews, over the socket, as API servers send them.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -33,7 +33,7 @@ impl Server {
         Self::of(env, None).await
     }
 
-    /// Asked by a client with this certificate and key.
+    /// A server with a client that shows this certificate and key.
     pub(super) async fn of(env: TestEnv, identity: Option<(&str, &str)>) -> Self {
         let schedule = Schedule::default();
         let names = env.context.args.webhook_names();
@@ -51,7 +51,7 @@ impl Server {
         }
     }
 
-    /// The response of a review that was answered.
+    /// Sends a review. Returns the response.
     pub(super) async fn ask(&self, path: &str, request: &Value) -> Value {
         let mut request = request.clone();
         let kind = request["object"]["kind"]
@@ -92,7 +92,7 @@ impl Server {
     }
 }
 
-/// The labels that an object has after the answer.
+/// The labels that an object has after the response.
 fn labels(object: &Value, response: &Value) -> Value {
     assert_eq!(response["allowed"], true, "{response}");
     let mut object = object.clone();
@@ -111,7 +111,7 @@ fn shard(name: &str) -> Value {
     samples::shard(name, &[])
 }
 
-/// Without pods, and with a limit of two kinds of mistakes.
+/// A shard without pods, and with a limit that has two kinds of mistakes.
 fn broken() -> Value {
     let mut shard = shard("s");
     shard["spec"]["selector"] = json!({});
@@ -120,7 +120,7 @@ fn broken() -> Value {
 }
 
 #[tokio::test]
-async fn every_mistake_is_told_with_its_field() {
+async fn rejection_lists_each_invalid_field() {
     let server = Server::start(&[]).await;
     for path in VALIDATE {
         let response = server.create(path, &broken()).await;
@@ -211,7 +211,7 @@ fn in_namespaces(name: &str, namespaces: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn warnings_name_other_shards_to_api_servers_alone() {
+async fn warnings_name_other_shards_only_to_api_servers() {
     let server = Server::start(&[]).await;
     let store = server.env.server.store();
     let managed = json!({"ctrlmesh.kusionstack.io/control": "true"});
@@ -238,7 +238,7 @@ async fn shards_that_share_objects_are_warned_of() {
     store.put(namespace("lonely-ns", &managed)).unwrap();
     let path = VALIDATE[0];
     let one = in_namespaces("one", &json!(["shared-ns"]));
-    // The first shard of a controller leaves most to nobody, and is not blamed for it.
+    // The first shard of a controller leaves objects to nobody, but there is no warning.
     assert_eq!(server.create(path, &one).await.get("warnings"), None);
     store.put(one).unwrap();
     let two = in_namespaces("two", &json!(["shared-ns", "demo", "ctrlmesh"]));
@@ -247,12 +247,12 @@ async fn shards_that_share_objects_are_warned_of() {
     let warnings = response["warnings"].to_string();
     assert!(warnings.contains("shared-ns can be in both one, two"), "{warnings}");
     assert!(warnings.contains("lonely-ns can be in none"), "{warnings}");
-    // Another controller's shards are none of its business.
+    // Shards of another controller do not count.
     let mut other = two.clone();
     other["spec"]["controller"]["leaderElectionName"] = json!("other");
     assert_eq!(server.create(path, &other).await.get("warnings"), None);
 
-    // Nothing tells whose shard this one is.
+    // Without a lock, nothing says to which controller this shard belongs.
     let mut unlocked = two.clone();
     unlocked["spec"]["controller"] = json!(null);
     let warnings = server.create(path, &unlocked).await["warnings"].clone();
@@ -262,7 +262,7 @@ async fn shards_that_share_objects_are_warned_of() {
         "{warnings}"
     );
 
-    // An API server that does not answer, or refuses, is no reason to wait or to refuse.
+    // If the API server does not answer, or refuses, the review neither waits nor fails.
     let gate = ctrlmesh_testkit::Gate::new();
     let rule = ctrlmesh_testkit::Rule::new(ctrlmesh_testkit::Fault::Hold(gate)).resource("shardingconfigs");
     server.env.server.faults().add(rule);
@@ -291,7 +291,7 @@ async fn faults_that_kusionstack_kept_inert_are_warned_of_when_they_are_created(
 }
 
 #[tokio::test]
-async fn namespaces_and_objects_get_their_labels() {
+async fn namespaces_and_objects_are_labelled() {
     let server = Server::start(&[]).await;
     let carried = |bucket: &str, namespace: &str| {
         json!({
@@ -303,7 +303,7 @@ async fn namespaces_and_objects_get_their_labels() {
     let new = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test-1"}});
     let response = server.create(MUTATE_NAMESPACE, &new).await;
     assert_eq!(labels(&new, &response), carried("30", "test-1"));
-    // What the API server is still to name has no bucket yet.
+    // A namespace whose name the API server is to generate has no bucket yet.
     let unnamed = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "test-"}});
     assert_eq!(server.create(MUTATE_NAMESPACE, &unnamed).await.get("patch"), None);
 
@@ -347,7 +347,7 @@ async fn namespaces_and_objects_get_their_labels() {
 }
 
 #[tokio::test]
-async fn labels_have_the_keys_that_flags_say() {
+async fn labels_have_keys_from_flags() {
     let server = Server::start(&["--label-shard-hash=mine.example/bucket"]).await;
     let new = namespace("test-1", &json!({}));
     let response = server.create(MUTATE_NAMESPACE, &new).await;
@@ -355,7 +355,7 @@ async fn labels_have_the_keys_that_flags_say() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_no_watch_has_told_of_is_asked_for() {
+async fn unknown_namespace_is_requested() {
     let env = TestEnv::start(&[]).await;
     env.server.store().put(namespace("test-0", &json!({"a": "b"}))).unwrap();
     let (namespaces, _unfed) = Namespaces::new(env.context.client.clone());

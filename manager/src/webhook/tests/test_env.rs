@@ -1,4 +1,4 @@
-//! An API server with what the webhooks need, and the webhook server beside it.
+//! An API server with the objects that the webhooks need, and the webhook server beside it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl TestEnv {
     }
 }
 
-/// Waits, for at most ten seconds.
+/// Waits at most ten seconds.
 pub(crate) async fn eventually(condition: impl Fn() -> bool) {
     let waited = async {
         while !condition() {

@@ -1,4 +1,4 @@
-//! TLS, bodies that are none, and the way out.
+//! TLS, invalid bodies, and shutdown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ async fn request_without_review_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_body_has_a_bound() {
+async fn body_above_limit_is_rejected() {
     let bodies = Bodies::new(64 << 20);
     let place = || bodies.begin(Source::of([127, 0, 0, 1].into())).unwrap();
     let most = 7 << 20;
@@ -79,9 +79,9 @@ async fn a_body_has_a_bound() {
     }
 }
 
-/// Otherwise an API server keeps to one replica for ever.
+/// Otherwise an API server would use one replica for ever.
 #[tokio::test]
-async fn an_http2_connection_ends_when_it_is_old() {
+async fn old_http2_connection_ends() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.age = Duration::from_millis(100);
     let stored = stored(&env);
@@ -90,9 +90,9 @@ async fn an_http2_connection_ends_when_it_is_old() {
     goes_away(&mut http2(&stored, address).await).await;
 }
 
-/// Otherwise an API server gets the old sidecar's image from it, for as long as it answers at all.
+/// Otherwise an API server would get the old sidecar's image from it for as long as it answers.
 #[tokio::test]
-async fn connections_end_when_the_manager_goes_and_new_ones_are_served() {
+async fn connections_end_during_shutdown_and_new_ones_are_served() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.late = Duration::from_millis(100);
     let stored = stored(&env);
@@ -107,7 +107,7 @@ async fn connections_end_when_the_manager_goes_and_new_ones_are_served() {
     goes_away(&mut http2(&stored, address).await).await;
 }
 
-/// The preface, and SETTINGS without a setting.
+/// Sends the preface, and SETTINGS without a setting.
 async fn http2(stored: &Stored, address: SocketAddr) -> TlsStream<TcpStream> {
     let client = Client::speaking(&stored.bundle(), &["h2"]);
     let mut stream = client.connect(address).await.unwrap();
@@ -116,7 +116,7 @@ async fn http2(stored: &Stored, address: SocketAddr) -> TlsStream<TcpStream> {
     stream
 }
 
-/// Waits for the frame that says that no more requests are taken.
+/// Waits for the GOAWAY frame, after which no requests are taken.
 async fn goes_away(stream: &mut TlsStream<TcpStream>) {
     const GOAWAY: u8 = 7;
     let frame = async {
@@ -134,7 +134,7 @@ async fn goes_away(stream: &mut TlsStream<TcpStream>) {
 }
 
 #[tokio::test]
-async fn a_handshake_has_a_deadline() {
+async fn slow_handshake_times_out() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.handshake = Duration::from_millis(100);
     let stored = stored(&env);
@@ -162,7 +162,7 @@ async fn a_handshake_has_a_deadline() {
 }
 
 #[tokio::test]
-async fn a_review_in_flight_ends_before_the_server_does() {
+async fn review_in_flight_is_answered_before_server_stops() {
     let env = TestEnv::start(&[]).await;
     let stored = stored(&env);
     env.put_secret(&stored);
@@ -185,7 +185,7 @@ async fn a_review_in_flight_ends_before_the_server_does() {
 }
 
 #[tokio::test]
-async fn files_of_somebody_else_are_served_and_read_again() {
+async fn certificate_files_are_served_and_reloaded() {
     let folder = tempfile::tempdir().unwrap();
     let flag = format!("--webhook-cert-dir={}", folder.path().display());
     let env = TestEnv::start(&[&flag]).await;
@@ -204,7 +204,7 @@ async fn files_of_somebody_else_are_served_and_read_again() {
     read().await;
     let first = Some(first.certified_key().unwrap().cert);
     assert_eq!(chain(), first);
-    // One of the two is written first.
+    // One of the two files is written first.
     std::fs::write(folder.path().join("tls.key"), &second.key).unwrap();
     read().await;
     assert_eq!(chain(), first);
@@ -218,7 +218,7 @@ async fn files_of_somebody_else_are_served_and_read_again() {
     write(&second);
     let second = Some(second.certified_key().unwrap().cert);
     eventually(|| chain() == second).await;
-    // Nobody's configurations and Secrets are touched.
+    // Configurations and Secrets are not changed.
     let leader = tokio::spawn(crate::certificates::webhook_ca::run(env.context.clone()));
     env.context.stop.cancel();
     following.await.unwrap();

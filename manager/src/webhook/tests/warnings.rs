@@ -1,4 +1,4 @@
-//! Warnings about what anybody on the port can cause: one in ten seconds.
+//! Warnings that any client of the port can cause: one in ten seconds.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use super::clients::{Authority, is_answered, known};
 use super::reviews::Server;
 use crate::webhook::routes::MUTATE_RESOURCE;
 
-/// What is logged on this thread as long as it lives.
+/// Records what is logged on this thread during its lifetime.
 struct Log {
     written: Written,
     _guard: DefaultGuard,
@@ -53,7 +53,7 @@ impl Log {
 }
 
 #[tokio::test]
-async fn clients_with_a_certificate_of_another_name_cause_one_warning() {
+async fn clients_with_certificate_of_another_name_cause_one_warning() {
     let log = Log::start();
     let authority = Authority::new();
     let (server, _file) = known(&authority, &["--webhook-client-name=api server"]).await;
@@ -64,7 +64,7 @@ async fn clients_with_a_certificate_of_another_name_cause_one_warning() {
 }
 
 #[tokio::test]
-async fn reviews_of_objects_in_namespaces_that_cant_be_read_cause_one_warning() {
+async fn reviews_in_unreadable_namespaces_cause_one_warning() {
     let server = Server::start(&[]).await;
     let refused = Fault::Status {
         code: 403,

@@ -19,7 +19,7 @@ fn each(cases: &[(Value, &Value, &str)]) {
 }
 
 #[test]
-fn texts_and_numbers() {
+fn invalid_texts_and_numbers_are_refused() {
     let text = json!({"type": "string", "minLength": 1, "maxLength": 2, "pattern": "^a"});
     let number = json!({"type": "integer", "minimum": 1, "maximum": 3});
     let either = json!({"x-kubernetes-int-or-string": true});
@@ -80,7 +80,7 @@ fn durations_need_a_unit() {
 }
 
 #[test]
-fn lists_and_mappings() {
+fn invalid_lists_and_mappings_are_refused() {
     let item = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}});
     let named = json!({"type": "array", "maxItems": 2, "x-kubernetes-list-map-keys": ["name"], "items": item});
     let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
@@ -112,7 +112,7 @@ fn lists_and_mappings() {
 }
 
 #[test]
-fn near_words_are_suggested_and_far_ones_are_not() {
+fn near_words_are_suggested_and_far_words_are_not() {
     let schema = json!({"type": "object", "properties": {
         "limits": {"type": "array"},
         "root": {"type": "object", "properties": {"resourceSelector": {"type": "array"}}},

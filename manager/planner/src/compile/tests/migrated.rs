@@ -1,10 +1,10 @@
-//! Objects that KusionStack's manager had, where its sidecar did nothing with them unless a pod set a switch.
+//! Objects migrated from KusionStack, whose sidecar ignored them unless a pod set a switch.
 
 use super::*;
 use crate::switches;
 use crate::validate::validate;
 
-/// As KusionStack's manager leaves it.
+/// The object with the finalizer of KusionStack's manager.
 fn theirs(mut object: Value) -> Value {
     object["metadata"]["finalizers"] = json!(["finalizer.ctrlmesh.kusionstack.io/protected"]);
     object
@@ -84,7 +84,7 @@ fn inert_allow_list_allows_nothing_to_others() {
 }
 
 #[test]
-fn objects_that_act_already_go_on_to_act() {
+fn migrated_objects_that_act_already_stay_active() {
     for object in [faults("old"), with_lists()] {
         let before = after(&object, None).chain;
         let compiled = after(&theirs(object.clone()), Some(before.clone()));

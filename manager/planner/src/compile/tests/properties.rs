@@ -1,4 +1,4 @@
-//! What holds for every namespace: determinism, and that a sidecar takes what is made.
+//! Properties of every namespace's chain: it is deterministic, and sidecars accept it.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ prop_compose! {
     }
 }
 
-/// Every pod that the generated selectors tell apart.
+/// Every combination of labels that the generated selectors distinguish.
 fn all_pods() -> Vec<BTreeMap<String, String>> {
     let values = [None, Some("x"), Some("y"), Some("z")];
     let pod = |a: &Option<&str>, b: &Option<&str>| {
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sidecar_reads_what_is_made_and_the_plugins_take_their_settings(world in worlds()) {
+    fn compiled_chain_is_read_by_sidecar_and_its_settings_by_plugins(world in worlds()) {
         let compiled = world.compile();
         prop_assert_eq!(&compiled.refused, &vec![]);
         let text = compiled.chain.to_json();
@@ -111,7 +111,7 @@ proptest! {
 
     /// Each pod runs each object's rules once, by the built-in plugin or by the one that its shard has in its place.
     #[test]
-    fn every_pod_meets_every_object_once(world in worlds()) {
+    fn each_pod_runs_rules_of_each_object_once(world in worlds()) {
         let compiled = world.compile();
         let has = |breaker: &CircuitBreaker, limiter: bool| {
             let rules = &breaker.spec.rate_limitings;

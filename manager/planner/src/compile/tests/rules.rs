@@ -1,4 +1,4 @@
-//! Each rule of compiling, by an example.
+//! An example for each rule of the compiler.
 
 use super::*;
 use ctrlmesh_contract::FailurePolicy;
@@ -7,7 +7,7 @@ use ctrlmesh_manager_api::sharding_config::Controller;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 #[test]
-fn entries_have_the_order_that_is_promised() {
+fn entries_have_documented_order() {
     let plugins = [plugin("audit", 5), plugin("zebra", 0), plugin("apple", 0)];
     let both = [limit("LimiterOnly", "slow"), limit("Normal", "break")];
     let world = World::new(&[shard("s", &plugins), breaker("b", &json!({}), &both, &[]), faults("f")]);
@@ -35,7 +35,7 @@ fn entries_have_the_order_that_is_promised() {
 }
 
 #[test]
-fn a_circuit_breaker_is_divided_between_two_plugins() {
+fn circuit_breaker_is_divided_between_two_plugins() {
     let mut limiter = limit("LimiterOnly", "slow");
     limiter["recoverPolicy"] = json!({"type": "Manual"});
     limiter["properties"] = json!({"a": "b"});
@@ -51,7 +51,7 @@ fn a_circuit_breaker_is_divided_between_two_plugins() {
     assert_eq!(limits, &json!({"rateLimitings": [limit("LimiterOnly", "slow")]}));
     let breakers = entry(&compiled, "circuit-breaker/b").settings.value();
     let mut forced = limit("ForceOpened", "stop");
-    // It says nothing there.
+    // The bucket has no effect there.
     forced.as_object_mut().unwrap().remove("bucket");
     assert_eq!(breakers["rateLimitings"], json!([forced]));
     assert_eq!(
@@ -62,7 +62,7 @@ fn a_circuit_breaker_is_divided_between_two_plugins() {
 }
 
 #[test]
-fn a_shard_has_its_view_and_its_lock() {
+fn shard_entry_has_limits_and_lock() {
     let compiled = World::new(&[shard("s", &[])]).compile();
     let settings = entry(&compiled, "shard-selector/s").settings.value();
     assert_eq!(
@@ -101,7 +101,7 @@ fn disabled_deleted_and_root_objects_have_no_entries() {
 }
 
 #[test]
-fn a_plugin_takes_the_place_of_a_built_in_one_with_its_settings() {
+fn plugin_replaces_built_in_one_with_its_settings() {
     let mut selector = plugin("shard-selector", 0);
     selector["onFailure"] = "Open".into();
     selector["memoryMiB"] = 32.into();
@@ -125,7 +125,7 @@ fn a_plugin_takes_the_place_of_a_built_in_one_with_its_settings() {
 }
 
 #[test]
-fn a_plugin_in_the_place_of_a_limiter_is_for_the_pods_of_its_shard() {
+fn plugin_replaces_rate_limit_only_for_pods_of_its_shard() {
     let rules = [limit("LimiterOnly", "slow")];
     let documents = [
         shard("s", &[plugin("rate-limit", 0)]),
@@ -160,7 +160,7 @@ fn a_plugin_in_the_place_of_a_limiter_is_for_the_pods_of_its_shard() {
 }
 
 #[test]
-fn what_one_object_allows_all_of_its_pods_is_allowed() {
+fn host_allowed_by_one_object_is_allowed_for_all_its_pods() {
     let everyone = breaker(
         "all",
         &json!({}),
@@ -229,7 +229,7 @@ fn shard_of_incomplete_set_keeps_its_entries() {
 }
 
 #[test]
-fn a_refused_object_keeps_what_it_had_and_no_other_is_held_up() {
+fn refused_object_keeps_its_entries_and_blocks_no_other() {
     let mut world = World::new(&[faults("f"), faults("g")]);
     world.last = Some(world.compile().chain);
     let before = entry(&world.compile(), "fault-inject/f").clone();
@@ -244,7 +244,7 @@ fn a_refused_object_keeps_what_it_had_and_no_other_is_held_up() {
         told.len() == 1 && told[0].starts_with("f: spec.httpFault[0].abort.httpStatus: "),
         "{told:?}"
     );
-    // A new object of the old name has had nothing.
+    // A new object of the same name has no entries to keep.
     world.faults[0].metadata.uid = Some("another".to_owned());
     let compiled = world.compile();
     assert_eq!(
@@ -273,7 +273,7 @@ fn shard_keeps_its_lock_until_it_is_gone() {
         );
         assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
     }
-    // An object that was made again keeps nothing, and waits until the old shard has gone.
+    // A recreated object keeps nothing, and waits until the old shard is gone.
     world.configs[0].metadata.uid = Some("another".to_owned());
     world.configs[0].spec.controller = lock(Some("other"));
     assert_eq!(names(&world.compile()), Vec::<&str>::new());
@@ -287,7 +287,7 @@ fn shard_keeps_its_lock_until_it_is_gone() {
 }
 
 #[test]
-fn plugins_without_bytes_are_told() {
+fn unresolved_plugins_are_reported() {
     let mut world = World::new(&[shard("s", &[plugin("audit", 0)]), faults("f")]);
     let key = ("s".to_owned(), "audit".to_owned());
     world
@@ -310,7 +310,7 @@ fn plugins_without_bytes_are_told() {
 }
 
 #[test]
-fn what_waits_for_plugins_goes_on_with_what_it_had_and_makes_sense() {
+fn object_keeps_previous_entries_until_plugins_resolve() {
     let documents = [
         shard("s", &[plugin("rate-limit", 0), plugin("audit", 0)]),
         breaker("b", &json!({}), &[limit("LimiterOnly", "slow")], &[]),
@@ -321,7 +321,7 @@ fn what_waits_for_plugins_goes_on_with_what_it_had_and_makes_sense() {
     for resolved in world.resolved.own.values_mut() {
         *resolved = Err("is being fetched".to_owned());
     }
-    // Nothing ran before: the built-in plugin does what it can.
+    // There was no replacement before, so the built-in plugin is used.
     let alone = world.compile();
     assert_eq!(names(&alone), ["rate-limit/b"]);
     assert!(!alone.refused[0].is_kept);
@@ -330,7 +330,7 @@ fn what_waits_for_plugins_goes_on_with_what_it_had_and_makes_sense() {
     assert_eq!(compiled.chain, first.chain);
     let refused = &compiled.refused[0];
     assert!(refused.is_unresolved && refused.is_kept && compiled.refused.len() == 1);
-    // Other objects are not held up: a limit that changes changes for everybody.
+    // Other objects are not blocked: a changed limit changes for all pods.
     world.breakers[0].spec.rate_limitings[0].bucket.as_mut().unwrap().burst = 7;
     let compiled = world.compile();
     let settings = |name: &str| entry(&compiled, name).settings.clone();
@@ -346,7 +346,7 @@ fn what_waits_for_plugins_goes_on_with_what_it_had_and_makes_sense() {
 }
 
 #[test]
-fn an_object_of_another_namespace_is_told() {
+fn object_of_another_namespace_is_refused() {
     let mut world = World::new(&[faults("f")]);
     world.faults[0].metadata.namespace = Some("other".to_owned());
     assert_eq!(
@@ -356,7 +356,7 @@ fn an_object_of_another_namespace_is_told() {
 }
 
 #[test]
-fn a_name_that_is_too_long_for_an_entry_is_told() {
+fn name_too_long_for_entry_is_refused() {
     let mut world = World::new(&[shard("s", &[plugin(&"p".repeat(63), 0)])]);
     let name = vec!["n".repeat(63); 4].join(".").chars().take(240).collect::<String>();
     world.configs[0].metadata.name = Some(name.clone());
@@ -370,7 +370,7 @@ fn a_name_that_is_too_long_for_an_entry_is_told() {
 }
 
 #[test]
-fn more_than_a_document_holds_refuses_the_whole() {
+fn too_many_objects_refuse_whole_chain() {
     let documents: Vec<Value> = (0..1025).map(|n| faults(&format!("f{n}"))).collect();
     let world = World::new(&documents);
     let objects = Objects {

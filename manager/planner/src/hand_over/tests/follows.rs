@@ -1,18 +1,18 @@
-//! What pods show follows them, and what shards are meant to show is kept.
+//! Claims follow pods into other shards, and targets of shards are kept.
 
 use super::*;
 use crate::hand_over::shard::CONSISTENT_READS;
 
-/// What two selectors share is said by one: a sidecar takes only so much.
+/// The intersection of two selectors becomes one selector, because a sidecar accepts only limits of a certain size.
 #[test]
-fn limits_that_hold_together_do_not_grow() {
+fn combined_limits_do_not_grow() {
     let many = |from: usize| -> Vec<usize> { (from..from + 300).collect() };
     let (first, second) = (shard(0, &many(0)), shard(0, &many(200)));
     let limits = |entry: &Entry| limits_of(entry.settings.value());
     let old = Shard::of(&second).unwrap().1;
     let narrowed = moves::narrowed(&old, Some(&limits(&first)));
     assert_eq!(narrowed, limits(&shard(0, &many(200)[..100])));
-    // What one selector can't say, and is too long: nothing is seen for a while.
+    // If one selector can't express it and several are too long, nothing is seen for a while.
     let long = |key: &str| {
         let mut limits = limits(&first);
         let values: Vec<String> = (0..900).map(|number| format!("{key}-{number}")).collect();
@@ -30,9 +30,9 @@ fn limits_that_hold_together_do_not_grow() {
     assert!(json!(narrowed).to_string().len() < 500, "{}", json!(narrowed));
 }
 
-/// Groups of all kinds, and kinds of all groups, are the same kinds.
+/// Limits that name all resources of a group and the same resources of all groups are compared exactly.
 #[test]
-fn shards_that_name_kinds_in_different_ways_wait_for_each_other() {
+fn shards_that_name_same_resources_differently_wait_for_each_other() {
     let of = |id, rule: serde_json::Value, buckets: &[usize]| {
         let mut entry = shard(id, buckets);
         let mut settings = entry.settings.value().clone();
@@ -62,7 +62,7 @@ impl Fleet for RolledBack {
     }
 }
 
-/// Somebody has put back an earlier chain: it does not say what pods show.
+/// Someone has put back an earlier chain, which does not say what pods show.
 #[test]
 fn rolled_back_chain_resets_all_views() {
     let earlier = wanted(&[Some(0), Some(0), Some(1)]);
@@ -90,11 +90,11 @@ fn rolled_back_chain_resets_all_views() {
     assert_eq!(seen(&cluster.last), [(0, 0), (0, 1), (1, 2)]);
 }
 
-/// What a pod showed follows it: into a shard of another name, and when its labels change.
+/// A pod's claim follows it into a shard of another name, and when its labels change.
 #[test]
-fn a_pod_that_is_in_another_shard_is_waited_for() {
+fn pod_that_moved_to_another_shard_is_waited_for() {
     let mut cluster = with_pods(0..3, &wanted(&[Some(0), Some(1), Some(2)]));
-    // The shard's name changes, and its bucket goes elsewhere.
+    // The shard gets another name, and its bucket goes elsewhere.
     let renamed = Entry {
         pod_selector: pods_of(0),
         ..shard(3, &[0])
@@ -118,9 +118,9 @@ fn a_pod_that_is_in_another_shard_is_waited_for() {
     assert_eq!(cluster.owners(0), [2]);
 }
 
-/// Whoever is refused in the middle keeps what was meant for it.
+/// A shard that is refused during a hand-over keeps its target.
 #[test]
-fn what_was_meant_is_remembered() {
+fn target_of_hand_over_is_remembered() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
     let target = wanted(&[Some(0), Some(1), Some(1)]);
     assert_eq!(cluster.step(&target).len(), 1);
@@ -131,7 +131,7 @@ fn what_was_meant_is_remembered() {
     assert!(cluster.step(&meant).is_empty() && sees(&cluster.last, 1, 1));
 }
 
-/// A shard that gained reads afresh until its pods have seen what it gained; the next change takes that away.
+/// A shard that gained objects has consistent lists until its pods have seen them; the next change ends that.
 #[test]
 fn lists_are_consistent_until_the_change_after_the_next() {
     let mut cluster = with_pods(0..3, &wanted(&[Some(0), Some(0), Some(1), Some(2)]));

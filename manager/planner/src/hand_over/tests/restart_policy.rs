@@ -4,21 +4,21 @@ use super::*;
 use crate::hand_over::restart_policy::base;
 use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
 
-/// Pods: `x` is of shard `x % SHARDS`.
+/// Pod `x` belongs to shard `x % SHARDS`.
 const PODS: usize = 2 * SHARDS;
 
-/// What a pod sees: by bucket.
+/// Whether a pod sees each bucket.
 type View = Vec<bool>;
 
 #[derive(Clone, Debug)]
 struct Running {
-    /// As the API server has them.
+    /// Labels at the API server.
     labels: BTreeMap<String, String>,
-    /// As its sidecar knows them.
+    /// Labels that its sidecar knows.
     known: BTreeMap<String, String>,
-    /// `None`: it does not run yet.
+    /// `None`: the pod does not run yet.
     running: Option<Vec<Entry>>,
-    /// What it saw first.
+    /// The view that it started with.
     first: Option<View>,
 }
 
@@ -95,7 +95,7 @@ impl Cluster {
         cluster
     }
 
-    /// As the manager does: what a plan says of pods is done once its chain lies there.
+    /// A pass of the manager: it acts on pods only after it has stored the chain.
     fn look(&mut self, owners: &[usize]) -> bool {
         let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == id).collect() };
         let wanted: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &of(id))).collect();
@@ -173,7 +173,7 @@ impl Cluster {
 }
 
 #[test]
-fn each_pod_is_made_again_once_and_the_winner_after_the_loser() {
+fn pods_are_recreated_once_and_gaining_shard_after_losing_one() {
     let mut cluster = Cluster::start(&[0, 0, 1, 2, 3, 3]);
     let target = [0, 1, 1, 2, 3, 3];
     while cluster.evictions == 0 {
@@ -193,13 +193,13 @@ fn each_pod_is_made_again_once_and_the_winner_after_the_loser() {
         "nobody keeps anything"
     );
     assert_eq!(cluster.owners(1), [1].into());
-    // The label of those that kept something means nothing later.
+    // The label of pods that kept an earlier view has no effect later.
     cluster.settle(&[0, 0, 1, 2, 3, 3]);
     assert_eq!((cluster.evictions, cluster.owners(1)), (8, [0].into()));
 }
 
 #[test]
-fn a_change_that_is_taken_back_in_time_restarts_nobody() {
+fn change_reverted_in_time_restarts_no_pod() {
     let first = [0, 0, 1, 2, 3, 3];
     let mut cluster = Cluster::start(&first);
     for _ in 0..2 {
@@ -216,9 +216,9 @@ fn a_change_that_is_taken_back_in_time_restarts_nobody() {
     assert_eq!(cluster.last.len(), SHARDS);
 }
 
-/// A refused object has the entries of the last chain: also those of pods that keep something.
+/// A refused object keeps its entries of the last chain, also those of pods that keep their view.
 #[test]
-fn what_can_not_be_read_in_between_goes_on_as_it_was() {
+fn object_refused_during_restarts_keeps_its_entries() {
     let mut cluster = Cluster::start(&[0, 0, 1, 2, 3, 3]);
     let target = [0, 1, 1, 2, 3, 3];
     while cluster.evictions == 0 {
@@ -256,9 +256,9 @@ fn happens() -> impl Strategy<Value = Happens> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No pod sees a change while it runs, no bucket is shown by pods of two shards, and in the end it is shown by its own.
+    /// No pod sees a change while it runs, no bucket is shown by pods of two shards, and in the end its own shard shows it.
     #[test]
-    fn no_pod_sees_a_change_while_it_runs(
+    fn running_pod_never_sees_change(
         first in prop::collection::vec(0..SHARDS, BUCKETS),
         story in prop::collection::vec(happens(), 1..160),
     ) {

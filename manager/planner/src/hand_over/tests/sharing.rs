@@ -1,4 +1,4 @@
-//! What would be shared because one edit comes before the other.
+//! Objects that would be shared because one of two edits arrives first.
 
 use super::*;
 
@@ -63,7 +63,7 @@ fn gained_objects_that_another_shard_keeps_are_shared() {
 #[test]
 fn pending_gain_is_kept_by_its_shard() {
     let fleet = with_pods(0..3, &[]).fleet();
-    // On its way from s0 to s1; now s2 is to have it, and s1's edit has yet to come.
+    // The bucket is on its way from s0 to s1. Now s2 is to have it, and the edit of s1 has yet to arrive.
     let last = [shard(0, &[0]), shard(1, &[2]), shard(2, &[3])];
     let meant = [shard(0, &[0]), shard(1, &[1, 2]), shard(2, &[3])];
     let of = |wanted: &[Entry]| shared_of(&last, &meant, wanted, &fleet);
@@ -74,7 +74,7 @@ fn pending_gain_is_kept_by_its_shard() {
 }
 
 #[test]
-fn two_that_wait_for_a_third_do_not_wait_for_each_other() {
+fn shards_that_wait_for_third_do_not_wait_for_each_other() {
     let fleet = with_pods(0..3, &[]).fleet();
     let last = [shard(0, &[0]), shard(1, &[2]), shard(2, &[3])];
     let meant = [shard(0, &[1]), shard(1, &[0, 2]), shard(2, &[0, 3])];
@@ -82,7 +82,7 @@ fn two_that_wait_for_a_third_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn who_would_lose_all_or_be_made_again_is_not_held_back() {
+fn shard_that_would_lose_all_or_restart_is_not_held_back() {
     let fleet = with_pods(0..2, &[]).fleet();
     let name = || BTreeSet::from(["shard-selector/s1".to_owned()]);
     let none = BTreeSet::new();
@@ -99,7 +99,7 @@ fn who_would_lose_all_or_be_made_again_is_not_held_back() {
     assert_eq!(of(&last, &gains, &name(), &none), held, "no pod sees a change");
     assert_eq!(of(&last, &swaps, &name(), &none), [], "pods would be made again twice");
     assert_eq!(of(&last, &gains, &none, &name()), [], "its root takes care");
-    // What both say together would be too long to be shown.
+    // The combined limits would be too long.
     let many = |from: usize, more: usize| {
         let buckets: Vec<usize> = (from..from + 1_200).chain([more]).collect();
         shard(1, &buckets)
@@ -120,7 +120,7 @@ pub(super) fn with_lock(entry: &Entry, name: Option<&str>) -> Entry {
 }
 
 #[test]
-fn nobody_waits_for_shards_that_show_nothing_or_are_of_another_controller() {
+fn shards_that_show_nothing_or_belong_to_another_controller_are_not_waited_for() {
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
     let wanted = [shard(0, &[0, 1]), shard(1, &[1, 2])];
     let mut fleet = with_pods(0..2, &[]).fleet();

@@ -27,7 +27,7 @@ fn labels(pod: usize) -> BTreeMap<String, String> {
     [("pod".to_owned(), pod.to_string())].into()
 }
 
-/// Which shard has each bucket, and each pod.
+/// The shard of each bucket, and of each pod.
 #[derive(Clone, Debug)]
 struct Plan {
     buckets: Vec<usize>,
@@ -42,8 +42,8 @@ impl Plan {
         shards.map(|id| of(id, &buckets(id), &pods(id), has_lock)).collect()
     }
 
-    /// Without leases each shard has one pod: replicas of one would act beside each other, and of a shard that is gone nothing tells
-    /// whose it was.
+    /// Without leases each shard has a single pod: replicas would act beside each other, and nothing says to which controller a
+    /// deleted shard belonged.
     fn with_single_pods(mut self) -> Self {
         let mut free: Vec<usize> = (0..SHARDS).collect();
         for pod in &mut self.pods {
@@ -58,15 +58,15 @@ struct Pods {
     has_lock: bool,
     last: Vec<Entry>,
     claims: Claims,
-    /// UID, and what runs; `None`: it was made and does not run yet.
+    /// UID, and running entries; `None`: the pod does not run yet.
     pods: BTreeMap<usize, (String, Option<Vec<Entry>>)>,
     made: usize,
-    /// Who has which lease, by UID.
+    /// UID of each lease's holder.
     leases: BTreeMap<String, String>,
 }
 
 impl Pods {
-    /// All run, and see everything.
+    /// All pods run, and see everything.
     fn new(has_lock: bool) -> Self {
         let mut pods = Self {
             has_lock,
@@ -110,7 +110,7 @@ impl Pods {
         Some(shard.unwrap_or_default())
     }
 
-    /// Leases of pods that ask for others, or are gone, run out; whoever asks first has them.
+    /// Leases expire when their holder is gone or asks for another. The first pod that asks gets a free one.
     fn lead(&mut self) {
         let asks: Vec<(String, String)> = (0..PODS)
             .filter_map(|pod| Some((self.lease(pod)?, self.pods.get(&pod)?.0.clone())))
@@ -143,13 +143,13 @@ impl Pods {
         if plan.entries == self.last {
             return plan.waiting.is_empty();
         }
-        // What is written is what the next manager knows.
+        // The next manager knows only what is stored.
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         self.last = plan.entries;
         false
     }
 
-    /// Who acts on a bucket: who leads, and sees it.
+    /// The pods that act on a bucket: they see it and hold their lease.
     fn owners(&self, bucket: usize) -> Vec<usize> {
         let acts = |pod: &usize| {
             let Some((uid, Some(running))) = self.pods.get(pod) else {
@@ -203,7 +203,7 @@ enum Happens {
     Edit(Plan),
     Sync(usize),
     Look,
-    /// A pod is made anew: the old one is gone.
+    /// The pod is recreated.
     Make(usize),
     Delete(usize),
 }
@@ -212,7 +212,7 @@ fn edits() -> impl Strategy<Value = Plan> {
     let buckets = prop::collection::vec(0..SHARDS, BUCKETS);
     let pods = prop::collection::vec(prop::option::weighted(0.9, 0..SHARDS), PODS);
     (buckets, pods).prop_map(|(buckets, mut pods)| {
-        // Somebody has to be left, or the controller is not sharded any more.
+        // One pod must be left, because otherwise the controller is not sharded any more.
         pods[0] = pods[0].or(Some(0));
         Plan { buckets, pods }
     })
@@ -235,7 +235,7 @@ fn follow(first: Plan, story: Vec<Happens>, has_lock: bool) -> Result<(), TestCa
         pods: (0..PODS).map(|pod| Some(pod % SHARDS)).collect(),
         ..first
     };
-    // Without leases one pod is one too many.
+    // Without leases there must be no more pods than shards.
     let last = if has_lock { PODS } else { PODS - 1 };
     pods.pods.retain(|pod, _| *pod < last);
     pods.look(&wanted.entries(has_lock));
@@ -254,7 +254,7 @@ fn follow(first: Plan, story: Vec<Happens>, has_lock: bool) -> Result<(), TestCa
         for (bucket, bound) in bounds.iter_mut().enumerate() {
             let now = pods.owners(bucket);
             prop_assert!(now.len() <= *bound, "{bucket} is acted on by {now:?}");
-            // Without leases all act on everything before there are shards, and never again.
+            // Without leases all pods act on everything before there are shards, and never again.
             *bound = now.len().max(1);
         }
     }
@@ -277,12 +277,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_acts_beside_another_whatever_pods_do(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
+    fn pods_never_act_beside_each_other_with_leases(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
         follow(first, story, true)?;
     }
 
     #[test]
-    fn nor_without_leases(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
+    fn pods_never_act_beside_each_other_without_leases(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
         follow(first, story, false)?;
     }
 }

@@ -1,4 +1,4 @@
-//! Shards that are deleted, one by one and all together, while controllers go on taking themselves for leaders.
+//! Shards are deleted, one by one and all together, while controllers still consider themselves leaders.
 
 use super::sharing::with_lock;
 use super::*;
@@ -6,7 +6,7 @@ use crate::hand_over::shard::left;
 
 const PODS: usize = 5;
 
-/// The shard that a pod is of, by its labels.
+/// The shard that a pod belongs to by its labels.
 const fn shard_of_pod(pod: usize) -> usize {
     pod % 3
 }
@@ -18,23 +18,23 @@ fn entry_name(id: usize) -> String {
 /// A pod and the controller in it.
 struct Controller {
     uid: String,
-    /// What its sidecar runs; `None`: it was made and does not run yet.
+    /// Entries that its sidecar runs; `None`: the pod does not run yet.
     running: Option<Vec<Entry>>,
-    /// The lock by which it takes itself for the leader.
+    /// The lock by which it considers itself the leader.
     leads: Option<String>,
 }
 
-/// Several pods for each shard, each of which elects a leader with client-go: it finds out late that it has lost its lock.
+/// Several pods for each shard. Each elects a leader with client-go, which notices late that it has lost its lock.
 struct Mesh {
     last: Vec<Entry>,
     claims: Claims,
     pods: BTreeMap<usize, Controller>,
     made: usize,
-    /// Shards whose ShardingConfigs are there; `false`: deleted, and not released yet.
+    /// Shards with a ShardingConfig; `false`: it is deleted, but not released yet.
     objects: BTreeMap<usize, bool>,
-    /// Which buckets they ask for.
+    /// The shard of each bucket.
     owners: Vec<usize>,
-    /// The locks that they name. Controllers elect by `lock`; sidecars leave any other lock alone.
+    /// The locks that the ShardingConfigs name. Controllers use `lock`; sidecars do not change other locks.
     locks: [&'static str; 3],
 }
 
@@ -82,8 +82,8 @@ impl Mesh {
         self.pods.values().all(|pod| pod.leads.as_deref() != Some(lock))
     }
 
-    /// A sidecar loads the last chain. Its controller gets the lock that it asks for now, if nobody has it; else it does not know yet
-    /// that it leads no more.
+    /// A sidecar loads the last chain. Its controller gets the lock that it asks for now if the lock is free; otherwise it has not
+    /// noticed yet that it does not lead any more.
     fn sync(&mut self, pod: usize) {
         let last = self.last.clone();
         if let Some(controller) = self.pods.get_mut(&pod) {
@@ -101,7 +101,7 @@ impl Mesh {
         }
     }
 
-    /// A controller finds out that it has lost its lock, and ends; it is started again, and the lock of a shard is free.
+    /// A controller notices that it has lost its lock and exits. It is started again, and the shard's lock is free.
     fn expire(&mut self, pod: usize) {
         if self.may_lead(pod)
             && let Some(controller) = self.pods.get_mut(&pod)
@@ -111,7 +111,7 @@ impl Mesh {
         self.elect(pod);
     }
 
-    /// Whether it takes itself for the leader by a lock that it asks for no more.
+    /// Whether it considers itself the leader by a lock that it does not ask for any more.
     fn may_lead(&self, pod: usize) -> bool {
         let leads = self.pods.get(&pod).and_then(|controller| controller.leads.clone());
         leads.is_some() && leads != self.lock(pod)
@@ -141,7 +141,7 @@ impl Mesh {
         self.pods.iter().map(known).collect()
     }
 
-    /// A pass of the manager: whether it has changed nothing.
+    /// A pass of the manager. Returns whether nothing has changed.
     fn look(&mut self) -> bool {
         let living = self.objects.iter().filter(|(_, is_alive)| **is_alive);
         let wanted: Vec<Entry> = living
@@ -164,7 +164,7 @@ impl Mesh {
             self.objects
                 .retain(|id, is_alive| *is_alive || !is_released(&entry_name(*id), &self.last, &self.claims, &fleet));
         }
-        // A manager that takes over reads them back.
+        // A manager that takes over reads the claims back.
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         let names: BTreeSet<&str> = plan.entries.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(
@@ -195,7 +195,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// All that has to happen does, but for pods that a person has to make again.
+    /// Lets everything happen that happens by itself. A person has to recreate some pods.
     fn settle(&mut self) -> Result<(), TestCaseError> {
         for _ in 0..12 {
             self.look();
@@ -209,15 +209,15 @@ impl Mesh {
         Ok(())
     }
 
-    /// Somebody writes a ShardingConfig. The first ones of a controller come together, as those of a root do: pods that none
-    /// selects see everything.
+    /// Someone creates a ShardingConfig. The first ones of a controller arrive together, as those of a root do, because pods that
+    /// none selects see everything.
     fn create(&mut self, id: usize) {
         if !self.last.is_empty() {
-            // An object that is being deleted can't be made again before it is gone.
+            // An object that is being deleted can't be recreated before it is gone.
             self.objects.entry(id).or_insert(true);
         } else if self.objects.is_empty() {
             self.objects = (0..3).map(|id| (id, true)).collect();
-            // One that is deleted before a manager has seen it was never there: nobody selects its pods.
+            // An object that is deleted before a manager has seen it has no effect.
             self.look();
         }
     }
@@ -259,14 +259,15 @@ fn pods_of_deleted_shard_show_nothing_and_siblings_keep_what_they_have() {
     }
     mesh.look();
     assert!(!mesh.objects.contains_key(&0), "its pods show nothing");
-    // Whatever becomes of its pods: one that is made again does not see everything.
+    // A recreated pod does not see everything either.
     mesh.make(0);
     mesh.settle().unwrap();
     let owners: Vec<usize> = (0..BUCKETS).map(|bucket| mesh.owners(bucket).len()).collect();
     assert_eq!(owners, [0, 0, 1, 1, 1, 1]);
 }
 
-/// A controller that elects no leader may name any lock: nobody asks for it, and the manager knows which shards are its own.
+/// A controller that elects no leader may name any lock. Nobody asks for it, but the manager knows by it which shards belong
+/// together.
 #[test]
 fn pods_of_deleted_shard_see_everything_only_without_a_lock() {
     let of = |lock: Option<&str>| {
@@ -283,7 +284,7 @@ fn pods_of_deleted_shard_see_everything_only_without_a_lock() {
     assert_eq!(of(None), (vec![0], vec![0, 1]), "a warning says so (docs/adr/0043)");
 }
 
-/// Its entry selects the pod no more, and the pod shows what the entry said before.
+/// Its entry does not select the pod any more, and the pod still shows the entry's earlier view.
 #[test]
 fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
     let cluster = with_pods(0..2, &wanted(&[Some(0), Some(1)]));
@@ -429,8 +430,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is edited, deleted and made again, whoever lags and goes on taking itself for the leader: two controllers never act on
-    /// one object. In the end of it all each has one, and nothing is left of shards that were deleted.
+    /// Whatever is edited, deleted and recreated, and however long sidecars and leaders lag, two controllers never act on one
+    /// object. In the end each object has one owner, and nothing is left of deleted shards.
     #[test]
     fn deleted_shards_never_give_an_object_two_owners(
         first in prop::collection::vec(0..3_usize, BUCKETS),
@@ -456,8 +457,8 @@ proptest! {
     }
 }
 
-/// A shard gets everything while its controller is torn down, and asks for the lock of a deleted shard. Its ShardingConfig is written
-/// again: one pod may get that lock while another leads by the one before.
+/// A shard gets everything while its controller is torn down, and asks for the lock of a deleted shard. Then its ShardingConfig is
+/// created again: one pod may get that lock while another leads by the lock before.
 #[test]
 fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard() {
     use self::Happens as H;
@@ -487,7 +488,8 @@ fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard
     mesh.settle().unwrap();
 }
 
-/// The last shard gets everything, which no limit says, and one of its pods leads by the lock that it asked for before it left the shard.
+/// The last shard gets everything, which no limit says, and one of its pods leads by the lock that it asked for before it left the
+/// shard.
 #[test]
 fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
     use self::Happens as H;

@@ -48,7 +48,7 @@ fn kinds_are_named_or_all() {
 }
 
 #[test]
-fn endpoint_is_another_word_for_endpoints() {
+fn endpoint_is_accepted_for_endpoints() {
     assert_eq!(
         plurals(&read("groupVersionKinds: {v1: [Endpoint]}").unwrap(), "v1"),
         ["endpoints"]
@@ -72,7 +72,7 @@ fn unlabelable_kinds_are_skipped_with_reason() {
 }
 
 #[test]
-fn a_group_that_is_not_there_is_left_if_somebody_wrote_it() {
+fn missing_group_is_reported_only_if_configured() {
     let wanted = read("groupVersionKinds: {example.com/v1: ['*']}").unwrap();
     let (selected, left) = wanted.select("example.com/v1", &[]);
     assert!(selected.is_empty());
@@ -83,7 +83,7 @@ fn a_group_that_is_not_there_is_left_if_somebody_wrote_it() {
 }
 
 #[test]
-fn resources_are_asked_for_by_group_version_and_plural() {
+fn selected_resources_have_group_version_and_plural() {
     let wanted = read("groupVersionKinds: {apps/v1: [Deployment]}").unwrap();
     let (selected, _) = wanted.select("apps/v1", &[found("Deployment", "deployments", true, USUAL)]);
     let expected = ApiResource {
@@ -103,7 +103,7 @@ fn our_own_kinds_are_left_alone() {
 }
 
 #[test]
-fn mistakes_say_what_to_write() {
+fn configuration_errors_say_what_to_write() {
     let cases = [
         (
             "groupVersionKinds: {Apps/v1: [A]}",

@@ -34,7 +34,7 @@ const ALL: [(&str, Option<&str>); 3] = [(HASH, Some("29")), (NAMESPACE, Some("te
 const LABELLED: [(&str, &str); 3] = [(HASH, "29"), (NAMESPACE, "test-0"), (CONTROL, "true")];
 
 #[test]
-fn a_namespace_gets_its_bucket_its_name_and_control() {
+fn managed_namespace_gets_bucket_name_and_control_label() {
     let cases: &[(&Labels, &Expected)] = &[
         (&[], &ALL),
         (&[("team", "a")], &ALL),
@@ -53,7 +53,7 @@ fn a_namespace_gets_its_bucket_its_name_and_control() {
 }
 
 #[test]
-fn a_namespace_that_opts_out_loses_our_labels_and_keeps_its_word() {
+fn opted_out_namespace_loses_labels_and_keeps_opt_out() {
     for word in ["false", "", "True"] {
         let labels = [(HASH, "29"), (NAMESPACE, "test-0"), (CONTROL, word), ("team", "a")];
         let found = patch_for_namespace(&meta("test-0", &labels), &LabelKeys::default());
@@ -80,12 +80,12 @@ fn namespaces_of_kubernetes_are_managed_only_on_request() {
 }
 
 #[test]
-fn a_namespace_without_a_name_waits_for_it() {
+fn namespace_without_name_is_not_labelled() {
     assert_eq!(patch_for_namespace(&ObjectMeta::default(), &LabelKeys::default()), None);
 }
 
 #[test]
-fn an_object_follows_its_namespace() {
+fn object_labels_follow_namespace() {
     let keys = LabelKeys::default();
     let cases: &[(&Labels, &Labels, &Expected)] = &[
         (&LABELLED, &[("app", "x")], &ALL),
@@ -117,7 +117,7 @@ fn an_object_follows_its_namespace() {
 }
 
 #[test]
-fn keys_are_the_flags() {
+fn label_keys_can_be_changed() {
     let keys = LabelKeys {
         shard_hash: "example.com/bucket".into(),
         namespace: "example.com/in".into(),

@@ -1,4 +1,4 @@
-//! Mends fields that objects for KusionStack's manager spell differently, among them its own samples.
+//! Corrects fields that objects for KusionStack's manager spell differently; its own samples do.
 
 use ctrlmesh_contract::names::labels::STATEFUL_SET_POD_NAME;
 use serde_json::Value;
@@ -18,7 +18,8 @@ pub(super) fn mend(document: &Value, kind: &str) -> Option<Mend> {
     }
 }
 
-/// A root whose selector names pods, which follow from its StatefulSet: the requirement goes, or what has nothing but it.
+/// A root whose selector names pods, although these follow from its StatefulSet. Removes the requirement, and whatever is empty
+/// without it.
 fn pods_of_root(document: &Value) -> Option<Mend> {
     document.pointer("/spec/root")?;
     let path = Path::of("spec.selector");
@@ -65,7 +66,7 @@ fn object_selector(document: &Value) -> Option<Mend> {
     })
 }
 
-/// Fields of `httpMatch` without it.
+/// Fields of `httpMatch` outside of it.
 fn list_of_matches(document: &Value) -> Option<Mend> {
     let faults = elements(document, &Path::of("spec.httpFault")).into_iter();
     let is_match = |item: &Value| {
@@ -78,7 +79,7 @@ fn list_of_matches(document: &Value) -> Option<Mend> {
         .map(|(path, _)| Mend::new(path.key("match"), Change::Wrap("httpMatch".to_owned())))
 }
 
-/// The word of limits in a fault's `match`.
+/// `relatedResources`, a field of limits, in a fault's `match`.
 fn related_resources(document: &Value) -> Option<Mend> {
     let faults = elements(document, &Path::of("spec.httpFault")).into_iter();
     faults

@@ -1,4 +1,4 @@
-//! Mends keys in selectors of limits that are nearly the manager's labels.
+//! Corrects keys in selectors of limits that almost match the manager's labels.
 
 use serde_json::Value;
 

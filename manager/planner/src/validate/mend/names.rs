@@ -1,4 +1,4 @@
-//! Mends names of resources that no API server has, such as singular ones.
+//! Corrects names of resources that no API server has, such as singular ones.
 
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ pub(super) fn mend(document: &Value, kind: &str) -> Option<Mend> {
     })
 }
 
-/// Every mapping that has groups and resources.
+/// Every mapping with groups and resources.
 fn groups<'v>(document: &'v Value, kind: &str) -> Vec<(Path, &'v Value)> {
     let of_each = |path: &str, field: &str| {
         let all = elements(document, &Path::of(path)).into_iter();

@@ -1,4 +1,4 @@
-//! Mends misspelt fields, and numbers where the schema wants text.
+//! Corrects misspelt fields, and numbers where the schema has text.
 
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::suggest::closest;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{Change, Mend, Path, Step};
 use crate::validate::read::schema_of;
 
-/// Fields that every object has, beside those of its schema.
+/// Fields that every object has, in addition to those of its schema.
 const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 pub(super) fn mend(document: &Value, kind: &str) -> Option<Mend> {
@@ -48,7 +48,7 @@ fn part(value: &Value, schema: &JSONSchemaProps, path: &Path) -> Option<Mend> {
         }
         (Some("string"), Value::Number(_) | Value::Bool(_)) => {
             let text = value.to_string();
-            // In quotes it would be as wrong: which unit or word is meant, nobody but the author knows.
+            // In quotes it would still be invalid: only the author knows the unit or word.
             let is_text = !schema::is_duration(&path.to_string()) && is_allowed(&text, schema);
             is_text.then(|| Mend::new(path.clone(), Change::Text(text)))
         }

@@ -1,4 +1,4 @@
-//! Each change by an object that needs it, and what it leaves alone.
+//! Each change by an object that needs it, and objects that must not be changed.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ fn root(selector: &Value) -> Value {
 }
 
 #[test]
-fn pods_go_from_the_selector_of_a_root_with_what_holds_nothing_else() {
+fn pod_names_are_removed_from_selector_of_root() {
     const POD: &str = "statefulset.kubernetes.io/pod-name";
     let pods = json!({"key": POD, "operator": "In", "values": ["t-0"]});
     let other = json!({"key": "a", "operator": "Exists"});
@@ -59,7 +59,7 @@ fn pods_go_from_the_selector_of_a_root_with_what_holds_nothing_else() {
 }
 
 #[test]
-fn limits_are_put_where_they_belong() {
+fn misplaced_limits_are_moved() {
     let selector = json!({"matchLabels": {"a": "b"}});
     let limit = json!({"objectSelector": {
         "relatedResources": [{"apiGroups": ["*"], "resources": ["configmap", "pods", "pod"]}], "selector": selector,
@@ -88,7 +88,7 @@ fn limits_are_put_where_they_belong() {
 }
 
 #[test]
-fn matches_of_faults_get_their_names() {
+fn match_fields_of_faults_are_wrapped_and_renamed() {
     let matches = [
         json!([{"method": "POST", "url": "https://*.com/*/off"}]),
         json!({"relatedResources": [{"apiGroups": [""], "resources": ["Pod"], "verbs": ["delete"]}]}),
@@ -111,7 +111,7 @@ fn matches_of_faults_get_their_names() {
 }
 
 #[test]
-fn words_of_the_schema_are_corrected_where_nothing_else_can_be_meant() {
+fn misspelt_schema_words_are_corrected_when_unambiguous() {
     let rule = json!({
         "name": "a", "triggerPolicy": "limiteronly", "bucket": {"limit": 1, "interval": "1s", "burst": 1},
         "resourceRule": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}],
@@ -131,7 +131,7 @@ fn words_of_the_schema_are_corrected_where_nothing_else_can_be_meant() {
 }
 
 #[test]
-fn misspelt_fields_of_an_object_and_its_metadata_are_renamed_and_their_texts_quoted() {
+fn misspelt_fields_of_object_and_metadata_are_renamed_and_texts_quoted() {
     let document = json!({
         "apiVersion": API_VERSION, "kind": "CircuitBreaker", "spce": {"selector": {}},
         "metadata": {"name": "a", "namspace": "demo", "lables": {"a": 1}, "colour": "red"},
@@ -153,7 +153,7 @@ fn misspelt_fields_of_an_object_and_its_metadata_are_renamed_and_their_texts_quo
 }
 
 #[test]
-fn keys_that_are_nearly_those_of_the_manager_are_corrected() {
+fn misspelt_keys_of_manager_labels_are_corrected() {
     const WRONG: &str = "ctrlmesh.kusionstack.io/sharding-hash";
     const RIGHT: &str = "ctrlmesh.kusionstack.io/shard-hash";
     let resources = json!([{"apiGroups": ["*"], "resources": ["pods"]}]);
@@ -184,7 +184,7 @@ fn keys_that_are_nearly_those_of_the_manager_are_corrected() {
 }
 
 #[test]
-fn number_without_a_unit_and_number_for_a_word_are_left_to_a_person() {
+fn number_without_unit_or_in_place_of_word_is_not_corrected() {
     let matching = json!({"resources": [{"resources": ["pods"]}]});
     for delay in [
         json!({"fixedDelay": 5}),
@@ -211,7 +211,7 @@ fn number_without_a_unit_and_number_for_a_word_are_left_to_a_person() {
 }
 
 #[test]
-fn decisions_are_left_to_a_person() {
+fn ambiguous_mistakes_are_not_corrected() {
     let fault = json!({"match": {"resources": [{"resources": ["pods"]}]}, "abort": {"httpStatus": 500}});
     let mut rule = crate::samples::limit("Limiter", "a");
     rule["recoverPolicy"] = json!({"type": "SleepingWindow"});

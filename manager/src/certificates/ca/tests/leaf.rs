@@ -1,4 +1,4 @@
-//! A CA that signs several certificates, trusted by programs that read whom to trust once, when they start.
+//! A CA that signs several certificates, for programs that read their bundle once, when they start.
 
 use super::super::credential::{certificates, verify};
 use super::*;
@@ -6,10 +6,10 @@ use crate::certificates::mesh_ca::SCHEDULE;
 
 const LEAF: Leaf = SCHEDULE.leaf.unwrap();
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// What a program may live without a restart.
+/// The time that a program may run without a restart.
 const LONGEST: Duration = Duration::from_secs(4 * 365 * 24 * 3600 - 24 * 3600);
 
-/// What is done until there is nothing to do, where everybody trusts what they shall at once.
+/// Does all steps until there is nothing to do. Bundles are trusted at once.
 fn work(stored: &mut Stored, names: &[String], now: SystemTime) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut bundle = stored.bundle();
@@ -19,7 +19,7 @@ fn work(stored: &mut Stored, names: &[String], now: SystemTime) -> Vec<Step> {
             stored,
             names,
             bundles: std::slice::from_ref(&bundle),
-            // It settled long ago.
+            // The bundles settled long ago.
             trusted_since: Some(now - DAY),
         };
         let step = plan(&facts, &SCHEDULE);
@@ -34,7 +34,7 @@ fn work(stored: &mut Stored, names: &[String], now: SystemTime) -> Vec<Step> {
 }
 
 #[test]
-fn programs_that_live_for_years_go_on_through_every_rotation() {
+fn long_running_programs_accept_certificates_through_every_rotation() {
     let mut stored = Stored::default();
     // Bundles that a program may have read, and the last time at which one did.
     let mut read: Vec<(SystemTime, String)> = Vec::new();
@@ -69,7 +69,7 @@ fn certificate_end(credential: &Credential) -> SystemTime {
 }
 
 #[test]
-fn a_certificate_is_signed_again_before_its_end_and_for_other_names() {
+fn certificate_is_renewed_before_its_end_and_for_new_names() {
     let mut stored = Stored::default();
     assert_eq!(work(&mut stored, &names(), start()), [Step::Issue, Step::Trust]);
     let first = stored.current.clone().unwrap();
@@ -93,9 +93,9 @@ fn a_certificate_is_signed_again_before_its_end_and_for_other_names() {
     ));
 }
 
-/// Whoever holds the key of another CA can't be asked again and again.
+/// A CA without its key can't sign certificates, so it is replaced.
 #[test]
-fn a_ca_without_its_key_is_replaced() {
+fn ca_without_its_key_is_replaced() {
     let mut stored = Stored::default();
     work(&mut stored, &names(), start());
     let other = issued(start(), YEAR);

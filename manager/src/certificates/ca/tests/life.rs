@@ -1,4 +1,4 @@
-//! What is done when, and that nobody is cut off meanwhile.
+//! Order and times of rotations, and that clients always accept the served certificate.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn rotation_steps_follow_in_order() {
     assert_eq!(asked(&prepared, &prepared.bundle(), early, Some(due)), rest);
     let settled = due + schedule.settle;
     assert_eq!(asked(&prepared, &prepared.bundle(), settled, Some(due)), Step::Promote);
-    // A bundle that somebody reset comes first, however long it was complete.
+    // A bundle that somebody has reset is restored first, however long it was complete.
     assert_eq!(asked(&prepared, &fresh.bundle(), settled, Some(due)), Step::Trust);
 
     let promoted = after(&prepared, Step::Promote, settled);
@@ -92,9 +92,9 @@ fn unacceptable_certificate_is_replaced_at_once() {
         bundles: &[],
         trusted_since: None,
     };
-    // It is good for those who call by the old name until they know the next one.
+    // The certificate stays valid for clients that use the old name.
     assert_eq!(plan(&renamed, &Schedule::default()), Step::Prepare);
-    // Who calls by the old name still trusts what some replica still serves.
+    // Clients that use the old name still trust the certificate that a replica may serve.
     assert!(after(&stored, Step::Issue, now).bundle().contains(&good.ca));
     assert!(matches!(
         Credential::issue(&["*.".to_owned()], now, &living(DAY)),
@@ -102,9 +102,9 @@ fn unacceptable_certificate_is_replaced_at_once() {
     ));
 }
 
-/// As KusionStack's manager leaves it: ten years, and keys that are copies.
+/// A Secret of KusionStack's manager: ten years, and copied keys.
 #[test]
-fn a_secret_of_kusionstack_is_taken_over() {
+fn secret_of_kusionstack_is_taken_over() {
     let now = start();
     let theirs = issued(now - 365 * DAY, 3650 * DAY);
     let text = |text: &str| k8s_openapi::ByteString(text.as_bytes().to_vec());
@@ -129,7 +129,7 @@ fn a_secret_of_kusionstack_is_taken_over() {
     let mut written = data.clone();
     stored.write(&mut written);
     assert_eq!(written, data);
-    // The way back: what is served is found under their names.
+    // KusionStack's manager finds the served certificate under its names.
     let mut rotated = data.clone();
     let promoted = after(&after(&stored, Step::Prepare, now), Step::Promote, now);
     promoted.write(&mut rotated);
@@ -151,7 +151,7 @@ fn keys_are_not_printed() {
     assert!(!printed.contains("KEY") && !printed.contains("BEGIN"), "{printed}");
 }
 
-/// A cluster with API servers that are slow to read bundles, and replicas that may be cut off from the Secret for ever.
+/// A cluster with API servers that are slow to read bundles, and replicas that may never see the Secret again.
 struct World {
     now: SystemTime,
     names: Vec<String>,
@@ -160,7 +160,7 @@ struct World {
     trusted_since: Option<SystemTime>,
     /// Bundles that were replaced, and when.
     replaced: Vec<(SystemTime, String)>,
-    /// Everything that any replica may still serve.
+    /// All credentials that a replica may still serve.
     served: Vec<Credential>,
 }
 
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// The leader works until it has nothing to do.
+    /// The leader does steps until there is nothing to do.
     fn work(&mut self) {
         for _ in 0..20 {
             let facts = Facts {
@@ -214,11 +214,11 @@ impl World {
         }
     }
 
-    /// Whoever trusts a bundle that an API server may still use accepts what any replica may serve.
+    /// Fails unless clients with any bundle that an API server may still use accept every credential that a replica may serve.
     fn check(&mut self, step: Step) {
         let current = self.stored.current.clone().unwrap();
         if !self.served.contains(&current) {
-            // Before the first there is nobody to be cut off.
+            // Before the first credential there are no clients.
             if self.served.is_empty() {
                 self.replaced.clear();
                 self.bundles = Default::default();
@@ -248,7 +248,7 @@ proptest! {
         let mut world = World::new();
         world.work();
         let mut rotations = 0;
-        // At the end a year of quiet, so that there is a rotation at least.
+        // A year without events at the end, so that there is at least one rotation.
         for (wait, event) in waits.into_iter().chain(vec![(6, u8::MAX); 25]) {
             world.now += Duration::from_secs(WAITS[wait]);
             match event {
@@ -256,7 +256,7 @@ proptest! {
                 0..16 => world.set_bundles(""),
                 // Another leader.
                 16..32 => world.trusted_since = None,
-                // WEBHOOK_HOST.
+                // `WEBHOOK_HOST` changes.
                 32..48 => world.names = vec![format!("webhooks-{event}.example")],
                 _ => {}
             }

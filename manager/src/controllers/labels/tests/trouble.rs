@@ -1,4 +1,4 @@
-//! Refusals, rivals and rates.
+//! Failures of writes, competing writers, and rates.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use super::*;
 async fn failed_label_write_is_retried() {
     let server = cluster(2).await;
     let refused = |code: u16, retry_after| FaultRule::new(Fault::Status { code, retry_after }).verb("patch");
-    // A refusal for good, a server that is busy, one that is broken.
+    // A permanent refusal, a busy server, a conflict.
     let rules = [
         server.faults().add(refused(403, None).resource("configmaps").times(1)),
         server.faults().add(refused(429, Some(0)).resource("services").times(3)),
@@ -37,9 +37,9 @@ async fn failed_label_write_is_retried() {
     running.stop().await;
 }
 
-/// Somebody whose controller sets all labels: neither side gives in.
+/// Another controller sets all labels, and neither side gives in.
 #[tokio::test]
-async fn labels_that_somebody_removes_are_not_written_for_ever() {
+async fn contested_labels_are_not_written_for_ever() {
     let server = cluster(1).await;
     let (context, running) = labelling(&server).await;
     until_finished(&server).await;
@@ -64,7 +64,7 @@ async fn labels_that_somebody_removes_are_not_written_for_ever() {
 }
 
 #[tokio::test]
-async fn no_more_requests_are_sent_than_allowed() {
+async fn labelling_keeps_request_rate() {
     let server = cluster(100).await;
     let flags = ["--rest-config-qps=100", "--rest-config-burst=20"];
     let context = test_env::context(&server, &flags).await;
@@ -80,7 +80,7 @@ async fn no_more_requests_are_sent_than_allowed() {
     running.stop().await;
 }
 
-/// The namespace was read, and not written yet, when a person writes it.
+/// The namespace was read, but not written yet, when a person writes it.
 #[tokio::test]
 async fn concurrent_label_edit_is_not_reverted() {
     let server = cluster(1).await;
@@ -108,7 +108,7 @@ async fn concurrent_label_edit_is_not_reverted() {
 
 /// Objects that change more often than they can be written, as those of a busy controller do.
 #[tokio::test]
-async fn an_object_that_is_only_busy_is_not_contested() {
+async fn busy_object_does_not_count_as_contested() {
     let server = cluster(1).await;
     let gate = Gate::new();
     let held = FaultRule::new(Fault::Hold(gate.clone()))
@@ -148,7 +148,7 @@ fn requests(server: &ApiServer, verb: &str, target: &str) -> usize {
 
 /// The role lacks a kind.
 #[tokio::test]
-async fn a_kind_that_may_not_be_written_is_told_once_and_left() {
+async fn forbidden_kind_is_reported_once_and_skipped() {
     let server = cluster(2).await;
     for number in 0..1200 {
         put(&server, object("ConfigMap", "test-1", &format!("c{number}")));
@@ -187,7 +187,7 @@ async fn a_kind_that_may_not_be_written_is_told_once_and_left() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_refused_for_ever_is_tried_again_alone() {
+async fn permanently_refused_object_is_retried_alone() {
     let server = cluster(2).await;
     let refusal = Fault::Status {
         code: 403,
@@ -207,9 +207,9 @@ async fn an_object_that_is_refused_for_ever_is_tried_again_alone() {
     running.stop().await;
 }
 
-/// What the manager makes for sidecars belongs to no shard, whoever labelled it.
+/// Objects that the manager creates for sidecars belong to no shard, whoever labelled them.
 #[tokio::test]
-async fn labels_on_what_the_manager_made_are_removed() {
+async fn labels_on_managers_own_objects_are_removed() {
     let server = cluster(1).await;
     let mut ours = object("ConfigMap", "test-0", "ctrlmesh-chain");
     ours["metadata"]["labels"] = json!({
@@ -225,7 +225,7 @@ async fn labels_on_what_the_manager_made_are_removed() {
     running.stop().await;
 }
 
-/// A cluster with so many ConfigMaps in `test-0`.
+/// A cluster with `count` ConfigMaps in `test-0`.
 async fn crowd(count: usize) -> ApiServer {
     let server = cluster(1).await;
     for number in 1..count {
@@ -243,7 +243,7 @@ fn unacceptable() -> FaultRule {
 }
 
 #[tokio::test]
-async fn a_crowd_is_read_again_for_what_found_no_room() {
+async fn objects_without_room_in_queue_are_read_again() {
     let server = crowd(40).await;
     let refusal = Fault::Status {
         code: 403,
@@ -262,7 +262,7 @@ async fn a_crowd_is_read_again_for_what_found_no_room() {
 }
 
 #[tokio::test]
-async fn a_crowd_that_is_refused_is_not_read_again_at_once() {
+async fn refused_objects_are_not_read_again_at_once() {
     let server = crowd(40).await;
     let rule = server.faults().add(unacceptable());
     let (_, running) = labelling_within(&server, Limits { todo: 4, ..LIMITS }).await;
@@ -286,7 +286,7 @@ async fn a_crowd_that_is_refused_is_not_read_again_at_once() {
 }
 
 #[tokio::test]
-async fn more_failures_than_there_is_room_for_are_found_again() {
+async fn failures_without_room_are_found_again() {
     for (count, limits) in [(40, Limits { failed: 4, ..QUICK }), (12, Limits { todo: 4, ..QUICK })] {
         let server = crowd(count).await;
         server.faults().add(unacceptable().times(u32::try_from(count).unwrap()));
@@ -303,7 +303,7 @@ async fn more_failures_than_there_is_room_for_are_found_again() {
 
 /// Each time with a few of its objects, however many wait.
 #[tokio::test]
-async fn a_kind_that_may_not_be_written_is_tried_again() {
+async fn forbidden_kind_is_retried() {
     for failed in [4, 1024] {
         let server = crowd(200).await;
         let refusal = Fault::Status {
