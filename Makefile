@@ -99,6 +99,11 @@ test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators 
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
+.PHONY: soak-model
+soak-model: export CTRLMESH_MODEL_CASES ?= 20000
+soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random stories each
+	cargo test --locked --workspace --lib hand_over
+
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required
 e2e-node: build plugins cluster earlier ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux

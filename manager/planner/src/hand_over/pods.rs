@@ -18,7 +18,7 @@ const MAX_ABSENT: usize = 32;
 pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet) -> Vec<Entry> {
     let mut entries = wanted.to_vec();
     let after: Vec<(&str, Shard)> = wanted.iter().filter_map(Shard::of).collect();
-    let (mut absent, mut covered) = (0, Vec::new());
+    let (mut absent, mut covered) = (0, Vec::<(Option<String>, LabelSelector)>::new());
     // Entries of pods that left earlier keep their names.
     let is_gone = |name: &str| !after.iter().any(|(other, _)| *other == name);
     let shards = last.iter().filter_map(|entry| Some((entry, Shard::of(entry)?)));
@@ -33,7 +33,11 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
         if !has_siblings && !lives_on {
             continue;
         }
-        let others = after.iter().map(|(_, shard)| &shard.pods).chain(&covered);
+        // A pod may also be in a shard of another controller, which hides none of this one's objects.
+        let covers = |lock: &Option<String>| shard.lock.is_none() || *lock == shard.lock;
+        let others = after.iter().map(|(_, other)| (&other.lock, &other.pods));
+        let others = others.chain(covered.iter().map(|(lock, pods)| (lock, pods)));
+        let others = others.filter(|(lock, _)| covers(lock)).map(|(_, pods)| pods);
         let leaving = leaving(&shard.pods, others);
         for (number, pods) in leaving.into_iter().enumerate() {
             if !fleet.has_pods(&pods) {
@@ -47,7 +51,7 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
                 (true, 0) => name.to_owned(),
                 _ => free_name(name, &entries),
             };
-            covered.push(pods.clone());
+            covered.push((shard.lock.clone(), pods.clone()));
             entries.push(left(entry, name, pods));
         }
     }

@@ -28,6 +28,16 @@ fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
     }
 }
 
+/// How many random stories a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`); a failure prints its whole story.
+fn model_config(cases: u32) -> ProptestConfig {
+    let more = std::env::var("CTRLMESH_MODEL_CASES").ok();
+    ProptestConfig {
+        cases: more.map_or(cases, |more| more.parse().unwrap()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
 const SHARDS: usize = 4;
 const BUCKETS: usize = 6;
 
@@ -367,7 +377,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(model_config(96))]
 
     /// Whatever is edited and however late sidecars are, a bucket is never shown by two reachable pods, and in the end its own pod
     /// shows it.

@@ -254,7 +254,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(model_config(64))]
 
     /// No pod sees a change while it runs, no bucket is shown by pods of two shards, and in the end its own shard shows it.
     #[test]

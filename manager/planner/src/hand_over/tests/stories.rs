@@ -274,7 +274,7 @@ fn follow(first: Plan, story: Vec<Happens>, has_lock: bool) -> Result<(), TestCa
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(model_config(192))]
 
     #[test]
     fn pods_never_act_beside_each_other_with_leases(first in edits(), story in prop::collection::vec(happens(), 1..80)) {

@@ -15,6 +15,16 @@ fn entry_name(id: usize) -> String {
     format!("shard-selector/s{id}")
 }
 
+/// A shard of another controller in the same pods. It hides nothing.
+fn shard_of_another_controller(lock: Option<&str>) -> Entry {
+    let entry = Entry {
+        pod_selector: LabelSelector::default(),
+        settings: Settings::new(json!({ "leaderElectionName": "another", "shard": "other" })),
+        ..samples::entry("shard-selector/other")
+    };
+    with_lock(&entry, lock)
+}
+
 /// A pod and the controller in it.
 struct Controller {
     uid: String,
@@ -36,6 +46,8 @@ struct Mesh {
     owners: Vec<usize>,
     /// The locks that the ShardingConfigs name. Controllers use `lock`; sidecars do not change other locks.
     locks: [&'static str; 3],
+    /// Whether another controller in the pods has a shard, too.
+    has_another: bool,
 }
 
 impl Mesh {
@@ -48,6 +60,7 @@ impl Mesh {
             objects: (0..3).map(|id| (id, true)).collect(),
             owners: owners.to_vec(),
             locks: ["lock"; 3],
+            has_another: false,
         };
         mesh.look();
         for pod in 0..PODS {
@@ -70,10 +83,10 @@ impl Mesh {
     /// The lock that a pod's controller asks for.
     fn lock(&self, pod: usize) -> Option<String> {
         let running = self.pods.get(&pod)?.running.as_ref()?;
-        let own = running
+        let mut own = running
             .iter()
-            .find(|entry| entry.pod_selector.matches(&labels_of(shard_of_pod(pod))));
-        let named = own.filter(|entry| lock_of(entry) == Some("lock"));
+            .filter(|entry| entry.pod_selector.matches(&labels_of(shard_of_pod(pod))));
+        let named = own.find(|entry| lock_of(entry) == Some("lock"));
         let sharded = named.and_then(|entry| entry.settings.value().get("shard")?.as_str());
         Some(sharded.map_or_else(|| "lock".to_owned(), |shard| format!("lock---{shard}")))
     }
@@ -144,12 +157,15 @@ impl Mesh {
     /// A pass of the manager. Returns whether nothing has changed.
     fn look(&mut self) -> bool {
         let living = self.objects.iter().filter(|(_, is_alive)| **is_alive);
-        let wanted: Vec<Entry> = living
+        let mut wanted: Vec<Entry> = living
             .map(|(id, _)| {
                 let buckets: Vec<usize> = (0..BUCKETS).filter(|bucket| self.owners[*bucket] == *id).collect();
                 with_lock(&shard(*id, &buckets), Some(self.locks[*id]))
             })
             .collect();
+        if self.has_another {
+            wanted.push(shard_of_another_controller(Some("another")));
+        }
         let gone = self.objects.iter().filter(|(_, is_alive)| !**is_alive);
         let deleted: BTreeSet<String> = gone.map(|(id, _)| entry_name(*id)).collect();
         let goal = Goal {
@@ -212,7 +228,8 @@ impl Mesh {
     /// Someone creates a ShardingConfig. The first ones of a controller arrive together, as those of a root do, because pods that
     /// none selects see everything.
     fn create(&mut self, id: usize) {
-        if !self.last.is_empty() {
+        let is_own = |entry: &Entry| entry.name != "shard-selector/other";
+        if self.last.iter().any(is_own) {
             // An object that is being deleted can't be recreated before it is gone.
             self.objects.entry(id).or_insert(true);
         } else if self.objects.is_empty() {
@@ -231,6 +248,7 @@ impl Mesh {
             Happens::Sync(pod) => self.sync(pod),
             Happens::Expire(pod) => self.expire(pod),
             Happens::Look => drop(self.look()),
+            Happens::Another => self.has_another = !self.has_another,
             Happens::Make(pod) => self.make(pod),
             Happens::Remove(pod) => drop(self.pods.remove(&pod)),
         }
@@ -282,6 +300,20 @@ fn pods_of_deleted_shard_see_everything_only_without_a_lock() {
     };
     assert_eq!(of(Some("any")), (vec![], vec![1]));
     assert_eq!(of(None), (vec![0], vec![0, 1]), "a warning says so (docs/adr/0043)");
+}
+
+#[test]
+fn pods_of_deleted_shard_show_nothing_when_another_controller_has_a_shard_there() {
+    for lock in [Some("another"), None] {
+        let another = shard_of_another_controller(lock);
+        let mut cluster = with_pods(0..2, &[shard(0, &[0]), shard(1, &[1]), another.clone()]);
+        for _ in 0..2 {
+            cluster.step(&[shard(1, &[1]), another.clone()]);
+            all_on(&mut cluster);
+        }
+        let owners = (cluster.owners(0), cluster.owners(1));
+        assert_eq!(owners, (vec![], vec![1]), "{lock:?}");
+    }
 }
 
 /// Its entry does not select the pod any more, and the pod still shows the entry's earlier view.
@@ -389,6 +421,7 @@ fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
         made: 0,
         objects: BTreeMap::new(),
         owners: mesh.owners.clone(),
+        has_another: false,
         locks: mesh.locks,
     };
     std::mem::swap(&mut forced.pods, &mut mesh.pods);
@@ -403,6 +436,8 @@ fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
 #[derive(Clone, Debug)]
 enum Happens {
     Edit(Vec<usize>),
+    /// Another controller in the pods gets a shard, or loses it.
+    Another,
     Delete(usize),
     DeleteAll,
     Create(usize),
@@ -416,6 +451,7 @@ enum Happens {
 fn happens() -> impl Strategy<Value = Happens> {
     prop_oneof![
         2 => prop::collection::vec(0..3_usize, BUCKETS).prop_map(Happens::Edit),
+        1 => Just(Happens::Another),
         2 => (0..3_usize).prop_map(Happens::Delete),
         1 => Just(Happens::DeleteAll),
         3 => (0..3_usize).prop_map(Happens::Create),
@@ -428,7 +464,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(model_config(192))]
 
     /// Whatever is edited, deleted and recreated, and however long sidecars and leaders lag, two controllers never act on one
     /// object. In the end each object has one owner, and nothing is left of deleted shards.
@@ -443,6 +479,7 @@ proptest! {
             mesh.check()?;
         }
         mesh.settle()?;
+        mesh.has_another = false;
         (0..3).for_each(|id| mesh.delete(id));
         mesh.settle()?;
         for pod in 0..PODS {
