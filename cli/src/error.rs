@@ -102,6 +102,11 @@ pub(crate) enum Error {
     },
     #[error("cannot write to standard output")]
     StandardOutput(#[source] std::io::Error),
+    #[error(
+        "{} exists, and was not written by `ctrlmesh plugin api-server`; name another file, or remove it",
+        .0.display()
+    )]
+    ForeignKubeconfig(PathBuf),
     #[error("cannot use the kubeconfig {}", path.display())]
     Kubeconfig {
         path: PathBuf,

@@ -198,3 +198,19 @@ fn api_server_listens_on_given_port_and_prints_its_address() -> Result<()> {
     std::net::TcpStream::connect(format!("127.0.0.1:{port}"))?;
     Ok(())
 }
+
+#[test]
+fn api_server_does_not_overwrite_a_kubeconfig_of_somebody_else() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("config");
+    std::fs::write(&file, "apiVersion: v1\nkind: Config\n")?;
+    let output = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"))
+        .args(["plugin", "api-server", "--kubeconfig"])
+        .arg(&file)
+        .output()?;
+    assert_eq!(output.status.code(), Some(1));
+    let problem = String::from_utf8_lossy(&output.stderr);
+    assert!(problem.contains("name another file, or remove it"), "{problem}");
+    assert_eq!(std::fs::read_to_string(&file)?, "apiVersion: v1\nkind: Config\n");
+    Ok(())
+}
