@@ -10,7 +10,7 @@
 //! - `retirement.rs`: notifies when an entry has no holder any more
 //! - `past.rs`: the note of sidecars that ran in this pod before
 //! - `source.rs`, `build.rs`: load a directory into a snapshot; `compiling.rs`: progress of that; `watch.rs`, `directory_watch.rs`: when to
-//! load
+//!   load
 //!
 //! Leaves running plugins to `wasm`, and acting on verdicts to `request` and `external`.
 
