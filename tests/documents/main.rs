@@ -12,6 +12,7 @@ mod interface;
 mod objects;
 mod operating;
 mod parity;
+mod paths;
 mod reasons;
 mod reference;
 mod rooms;

@@ -1,6 +1,6 @@
 //! The input of plugins: a request and its response, owned, parsed once, shared with the guest by handle.
 //!
-//! Created only for requests that some entry wants (`guarded.rs`); leaves the parsing to `ctrlmesh-wire`.
+//! Created only for requests that some entry wants (`request/filtered.rs`); leaves the parsing to `ctrlmesh-wire`.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -27,7 +27,7 @@ pub struct RequestView {
     /// Host name without port.
     pub host: String,
     pub port: u16,
-    /// Whether the request is about the lock of a leader election. For some requests only the body shows it (`leader_lock.rs`).
+    /// Whether the request is about the lock of a leader election. For some requests only the body shows it (`client/leader_locks.rs`).
     pub is_leader_lock: Cell<bool>,
     /// Header fields as sent by the client. Credentials are filtered where a guest reads them.
     pub headers: http::HeaderMap,

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory that the sidecar keeps for itself: 30 MiB when idle, connections, and bytes that requests reserve (`request_memory.rs`).
+/// Memory that the sidecar keeps for itself: 30 MiB when idle, connections, and bytes that requests reserve (`connection::memory`).
 const MAX_RESERVE: usize = 96 << 20;
 
 /// A sidecar with a low limit has fewer clients, so it keeps three eighths of the limit: [`MAX_RESERVE`] at the default of 256 MiB.

@@ -1,6 +1,6 @@
 //! Takes tokens and places for one request: all of them or none, in one atomic step.
 //!
-//! A taken place is a [`Held`], which releases it when dropped; its owner decides how long that is (`exchange.rs`: as long as the request).
+//! A taken place is a [`Held`], which releases it when dropped; its owner decides how long that is (`request/exchange.rs`: as long as the request).
 
 use std::sync::Arc;
 
