@@ -56,6 +56,13 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
          cd {name}\n  cargo test\n  cargo build --release --target wasm32-wasip2\n  \
          ctrlmesh plugin inspect target/wasm32-wasip2/release/{file}.wasm"
     ));
+    if sdk.is_none() {
+        print::line(&format!(
+            "\nIt depends on ctrlmesh-sdk {} of crates.io. If cargo does not find it there, use the SDK of a clone: ctrlmesh plugin new \
+             {name} --sdk CLONE/sdk",
+            SDK_VERSION.trim_matches('"')
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -22,7 +22,7 @@ pub enum Error {
     Empty,
     /// The plugin exceeds the maximum size.
     #[error(
-        "the plugin has {bytes} bytes, at most {MAX_WASM_BYTES} are allowed: build it with `--profile plugin` (optimised and stripped)"
+        "the plugin has {bytes} bytes, at most {MAX_WASM_BYTES} are allowed: build it with `cargo build --release` and strip it"
     )]
     TooLarge { bytes: usize },
     /// The bytes are not WebAssembly.
