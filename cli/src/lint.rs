@@ -287,8 +287,7 @@ fn lint_object(
 /// Parts of an object that need a registry, or that its author has excepted from the rules.
 fn unchecked_parts(object: &rules::Object) -> Mistakes {
     let mut parts = Mistakes::default();
-    let labels = object.metadata().labels.as_ref();
-    if labels.is_some_and(|labels| labels.contains_key(IGNORE_VALIDATE)) {
+    if object.has_label(IGNORE_VALIDATE) {
         let problem = format!(
             "label {IGNORE_VALIDATE} excepts this object from all rules but the schema; remove it to check the object"
         );

@@ -6,7 +6,6 @@ use ctrlmesh_contract::{Chain, Digest, Entry, FailurePolicy, LabelSelector, Mist
 use ctrlmesh_manager_api::circuit_breaker::{InterceptType, TrafficInterceptRule};
 use ctrlmesh_manager_api::plugin::OnFailure;
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, PluginRef, ShardingConfig};
-use kube_core::Resource;
 use serde_json::Value;
 
 use super::in_place::{self, Piece, divide};
@@ -14,6 +13,7 @@ use super::{Resolved, origin};
 use crate::built_in::{BuiltIn, FIRST_OWN_ORDER};
 use crate::hand_over::entry_of_shard;
 use crate::label_set::LabelSet;
+use crate::labels::has_label;
 use crate::{settings, switches};
 
 /// Everything but the object that its entries depend on.
@@ -30,7 +30,7 @@ pub(super) struct Context<'a> {
 impl<'a> Context<'a> {
     pub(super) fn fault_injection(&self, faults: &FaultInjection) -> Result<Vec<Entry>, Mistakes> {
         let is_off = faults.spec.disabled
-            || has_label(faults, labels::FAULT_INJECTION_DISABLE)
+            || has_label(&faults.metadata, labels::FAULT_INJECTION_DISABLE)
             || switches::holds_faults(faults, self.last);
         let pods = faults.spec.selector.clone().unwrap_or_default();
         match settings::fault_inject(faults).filter(|_| !is_off) {
@@ -40,7 +40,7 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn circuit_breaker(&self, breaker: &'a CircuitBreaker) -> Result<Vec<Entry>, Mistakes> {
-        if has_label(breaker, labels::CIRCUIT_BREAKER_DISABLE) {
+        if has_label(&breaker.metadata, labels::CIRCUIT_BREAKER_DISABLE) {
             return Ok(Vec::new());
         }
         let (pods, origin) = (&breaker.spec.selector, origin(breaker));
@@ -168,7 +168,7 @@ impl<'a> Context<'a> {
         let Some(own) = pods(breaker) else { return Vec::new() };
         let covers = |other: &&&CircuitBreaker| {
             let is_other = other.metadata.name != breaker.metadata.name;
-            let is_on = !has_label(**other, labels::CIRCUIT_BREAKER_DISABLE);
+            let is_on = !has_label(&other.metadata, labels::CIRCUIT_BREAKER_DISABLE);
             let is_on = is_on && !switches::holds_lists(other, self.last);
             is_other && is_on && pods(other).is_some_and(|others| own.minus(&others).is_empty())
         };
@@ -178,14 +178,6 @@ impl<'a> Context<'a> {
             .filter(is_allow)
             .collect()
     }
-}
-
-fn has_label<K: Resource>(object: &K, label: &str) -> bool {
-    object
-        .meta()
-        .labels
-        .as_ref()
-        .is_some_and(|labels| labels.contains_key(label))
 }
 
 fn instead_of(built_in: BuiltIn, config: &ShardingConfig) -> Option<&PluginRef> {

@@ -10,6 +10,7 @@ use ctrlmesh_manager_api::ShardingConfig;
 use super::{Overlap, OverlapKind, controller, limits, name, overlap_of};
 use crate::auto_shard::LabelKeys;
 use crate::label_set::LabelSet;
+use crate::labels::has_label;
 use crate::shard_hash::{BUCKETS, shard_hash};
 
 /// Maximum warnings for a shard.
@@ -19,11 +20,7 @@ const MAX_WARNINGS: usize = 8;
 /// with one name, the first counts. Objects that no shard sees are not reported, because the files may not contain all shards.
 #[must_use]
 pub fn shared_in_files(shard: &ShardingConfig, configs: &[ShardingConfig], keys: &LabelKeys) -> Vec<Mistake> {
-    let is_ignored = |config: &ShardingConfig| {
-        let labels = config.metadata.labels.as_ref();
-        labels.is_some_and(|labels| labels.contains_key(IGNORE_VALIDATE))
-    };
-    let Some(own) = controller(shard).filter(|_| !is_ignored(shard)) else {
+    let Some(own) = controller(shard).filter(|_| !has_label(&shard.metadata, IGNORE_VALIDATE)) else {
         return Vec::new();
     };
     let mut names = BTreeSet::from([name(shard)]);

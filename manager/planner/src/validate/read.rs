@@ -13,6 +13,8 @@ use kube_core::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::labels::has_label;
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     ShardingConfig(Box<ShardingConfig>),
@@ -32,11 +34,10 @@ impl Object {
         }
     }
 
-    pub(super) fn has_label(&self, label: &str) -> bool {
-        self.metadata()
-            .labels
-            .as_ref()
-            .is_some_and(|labels| labels.contains_key(label))
+    /// Whether the object carries a label, whatever its value.
+    #[must_use]
+    pub fn has_label(&self, label: &str) -> bool {
+        has_label(self.metadata(), label)
     }
 }
 

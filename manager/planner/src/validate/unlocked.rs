@@ -10,6 +10,7 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 
 use super::Findings;
 use super::sharding_config::shared;
+use crate::labels::has_label;
 
 /// Path of the lock.
 const PATH: &str = "spec.controller";
@@ -35,13 +36,7 @@ pub fn unlocked_beside<'a>(
     config: &ShardingConfig,
     others: impl IntoIterator<Item = &'a ShardingConfig>,
 ) -> BTreeSet<&'a str> {
-    let has_label = |label: &str| {
-        config
-            .metadata
-            .labels
-            .as_ref()
-            .is_some_and(|labels| labels.contains_key(label))
-    };
+    let has_label = |label: &str| has_label(&config.metadata, label);
     let is_named = config.spec.controller.is_some() || config.spec.root.is_some();
     if is_named || has_label(AUTO_SHARDING_ROOT) || has_label(IGNORE_VALIDATE) {
         return BTreeSet::new();
