@@ -14,7 +14,7 @@ pub(crate) async fn run(args: &UninstallArgs) -> Result<ExitCode, Error> {
     let cluster = Cluster::infer().await?;
     if !args.yes {
         let Some(plan) = cluster.plan().await? else {
-            print::line(&cluster.nothing_installed());
+            print::line(&cluster.not_installed_text());
             return Ok(ExitCode::SUCCESS);
         };
         print::line(&format!("{cluster}: would delete {plan}"));

@@ -2,12 +2,13 @@
 
 use std::error::Error;
 
+use ctrlmesh_manager_api::status::response_text;
 use kube::runtime::watcher;
 
 /// The text of an error for people.
 pub(crate) fn error_text(error: &(dyn Error + 'static)) -> String {
     if let Some(kube::Error::Api(status)) = error.downcast_ref() {
-        return format!("{} (HTTP {})", status.message.trim_end(), status.code);
+        return response_text(status);
     }
     match error.downcast_ref() {
         Some(watcher::Error::InitialListFailed(cause)) => format!("the list failed: {}", error_text(cause)),

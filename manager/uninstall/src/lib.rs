@@ -96,7 +96,7 @@ impl Cluster {
 
     /// The message for a cluster without a definition.
     #[must_use]
-    pub fn nothing_installed(&self) -> String {
+    pub fn not_installed_text(&self) -> String {
         format!(
             "{self}: nothing is installed; this cluster has no definition of ShardingConfigs, so there is none to delete"
         )
@@ -166,7 +166,7 @@ fn counted(count: usize, noun: &str) -> String {
 /// The API server refuses a request, or some are not gone after `patience`.
 pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
     let Some(plan) = cluster.plan().await? else {
-        tell(&cluster.nothing_installed());
+        tell(&cluster.not_installed_text());
         return Ok(());
     };
     tell(&format!("{cluster}: deleting {plan}"));
