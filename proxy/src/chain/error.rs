@@ -106,7 +106,6 @@ pub enum Error {
         needed_bytes: usize,
         /// Instances of each entry.
         workers: usize,
-        /// The exceeded budget.
         over: wasm::OverBudget,
     },
     /// The worker threads could not start the chain's instances.

@@ -62,7 +62,6 @@ pub(crate) enum Failure {
     Deadline,
     /// It needed more memory than its limit.
     Memory {
-        /// The limit.
         limit_bytes: usize,
         /// Whether the limit may be higher another time.
         is_contended: bool,

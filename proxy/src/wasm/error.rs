@@ -93,7 +93,6 @@ pub enum Error {
     CompileMemory {
         /// Digest of the bytes.
         digest: String,
-        /// The limit.
         limit_bytes: usize,
         /// Whether the limit may be higher another time, because other plugins used much memory.
         is_contended: bool,
@@ -103,7 +102,6 @@ pub enum Error {
     CodeMemory {
         /// Digest of the bytes.
         digest: String,
-        /// The exceeded budget.
         over: OverBudget,
     },
     /// The cache directory is unusable.
@@ -200,11 +198,7 @@ pub enum Fault {
     Memory { origin: Box<Origin>, limit_bytes: usize },
     /// It trapped after it was denied memory by the limit of all plugins together.
     #[error("{origin} needs {over}")]
-    ProcessMemory {
-        origin: Box<Origin>,
-        /// The exceeded budget.
-        over: OverBudget,
-    },
+    ProcessMemory { origin: Box<Origin>, over: OverBudget },
     /// Its verdict violates a rule of the interface.
     #[error("{origin} gave an invalid answer: {what}")]
     Invalid { origin: Box<Origin>, what: String },
