@@ -46,7 +46,9 @@ fn is_code(text: &str) -> bool {
 fn reasons_of_conditions_are_explained() {
     let root = repository_root();
     let mut codes = BTreeSet::new();
-    reason_codes(&root.join("manager/src/controllers/distribution"), &mut codes);
+    for folder in ["manager/rollout/src", "manager/src/controllers/distribution"] {
+        reason_codes(&root.join(folder), &mut codes);
+    }
     assert!(codes.len() >= 20, "{codes:?}");
     let read = |name: &str| fs::read_to_string(root.join("docs").join(name)).unwrap();
     let documents = [read("manager.md"), read("registries.md")].concat();

@@ -7,7 +7,6 @@
 //! | `http`, `clients`, `login`, `tries`, `reach` | requests to a registry: clients, tokens, retries, addresses that are allowed |
 //! | `reference`, `layout`, `signature`, `component` | parsers: the image, its manifest, its signatures, its imports |
 //! | `pull_secret` | credentials from Secrets |
-//! | `objects` | the plugins of a namespace's ShardingConfigs |
 //! | `settings`, `failure` | how registries are reached, and why a pull failed |
 //!
 //! Flow: [`Plugins::resolve`] answers at once from the cache and remembers the namespace. [`Worker::run`] pulls new references,
@@ -27,7 +26,6 @@ mod failure;
 mod http;
 mod layout;
 mod login;
-mod objects;
 mod pull;
 mod pull_secret;
 mod reach;
@@ -55,7 +53,6 @@ use tokio_util::sync::CancellationToken;
 pub use artifact::{Artifact, pack};
 pub use component::interface;
 pub use failure::Reason;
-pub use objects::Found;
 pub use settings::{Proxies, Settings, Times};
 
 use cache::{Cache, Key};

@@ -6,6 +6,8 @@
 //! - Buckets are divided evenly: sizes differ by one at most. They do not move when the canary's part changes.
 //! - Equal roots make equal shards, with the names that KusionStack gives them (`<prefix>-0-canary`, `<prefix>-1-normal`).
 
+mod sets;
+
 use std::collections::BTreeSet;
 
 use ctrlmesh_contract::names::{annotations, labels};
@@ -19,6 +21,7 @@ use serde_json::json;
 
 use crate::settings;
 use crate::shard_hash::{BUCKETS, is_bucket, shard_hash};
+pub use sets::{held_back, owner};
 
 /// Keys of the labels on objects. The manager's flags can change them.
 #[derive(Clone, Debug, PartialEq, Eq)]

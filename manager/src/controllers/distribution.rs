@@ -3,23 +3,15 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `distribution.rs` | the controller: one pass over a namespace is observe → decide → act → status |
-//! | `observe.rs` | [`Observation`](observe::Observation): everything that a pass decides on, read at one time |
+//! | `observe.rs` | fills an [`Observation`](ctrlmesh_manager_rollout::observation::Observation): everything that a pass decides on |
 //! | `observe/caches.rs` | watches of custom resources, pods and ConfigMaps |
-//! | `observe/config_maps.rs` | the stored chain with its claims, and the stored plugins |
-//! | `observe/fleet.rs` | sidecars and their last reports |
+//! | `observe/named_plugins.rs` | what the plugin references of ShardingConfigs resolve to |
 //! | `observe/sidecar_poller.rs` | background tasks that poll sidecars, and trigger passes |
-//! | `decide.rs` | [`decide`](decide::decide): pure; from an observation and memory to a decision and the next memory |
-//! | `decide/memory.rs` | what is remembered from pass to pass |
-//! | `decide/pods.rs` | which pods are quiet, given up, rolled back |
-//! | `decide/next_chain.rs` | the next chain: compile, hold back, plan the hand-over |
-//! | `decide/start_gate.rs` | shards that wait for pods without a sidecar |
-//! | `decide/plugins.rs` | plugins that sidecars can't run; which ConfigMap holds which plugin |
-//! | `decide/pod_actions.rs` | pods to nudge, label and evict |
-//! | `decide/deletion.rs` | deleted ShardingConfigs that are held by our finalizer |
 //! | `act.rs` | all writes but status: ConfigMaps, nudges, evictions, finalizers |
 //! | `status.rs` | the one writer of objects' status, and of Events about it |
-//! | `status/facts.rs`, `status/conditions.rs` | what is known of an object; the conditions that follow |
 //! | `signing_key.rs` | the key that chains are signed with |
+//!
+//! [`ctrlmesh_manager_rollout::decide`] decides in between. It is pure, and lies in a crate that can't reach a cluster.
 //!
 //! # Walk: somebody edits a ShardingConfig
 //!
@@ -37,7 +29,6 @@
 //! - A damaged chain is written again.
 
 mod act;
-mod decide;
 mod observe;
 mod signing_key;
 mod status;
@@ -49,6 +40,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
+use ctrlmesh_manager_rollout::memory::{MAX_UNASKED, Memory};
+use ctrlmesh_manager_rollout::{decide, known_uninjected};
 use futures_util::{Stream, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::controller::{Action, Config, Controller};
@@ -59,7 +52,6 @@ use tokio::sync::mpsc;
 
 use crate::cluster::{Context, Error, debounce};
 use crate::controllers::plugins;
-use decide::memory::{MAX_UNASKED, Memory};
 use observe::Observer;
 use observe::caches::Caches;
 use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
@@ -196,12 +188,12 @@ impl Distributor {
             return Ok(Action::requeue(UNSEEN));
         }
         let mut observation = self.observer.observe(namespace, cached, memory.remembered()).await?;
-        match decide::known_uninjected(&observation, &memory) {
+        match known_uninjected(&observation, &memory) {
             Some(known) => observation.fleet.uninjected = known,
             None => self.observer.list_uninjected(&mut observation).await,
         }
 
-        let (decision, mut memory) = decide::decide(&observation, memory);
+        let (decision, mut memory) = decide(&observation, memory);
         let Some(decision) = decision else {
             self.remember(namespace, memory);
             return Ok(Action::requeue(MAX_UNASKED));
@@ -219,7 +211,7 @@ impl Distributor {
         if let Some(pods) = &decision.awaited {
             self.observer.poller.prioritize(namespace, pods);
         }
-        let outcome = act::act(&self.context, &self.key, &observation, &decision).await;
+        let (outcome, written) = act::act(&self.context, &self.key, &observation, &decision).await;
         memory.record(&observation, &decision, &outcome, Instant::now());
         let retry = (outcome.nudges_failed > 0).then(|| memory.retry_delay());
         self.remember(namespace, memory);
@@ -229,9 +221,7 @@ impl Distributor {
             let done = act::update_finalizers(&self.context, &observation, &decision).await;
             status::publish_all(&self.context, &observation, &decision, &outcome, &done).await;
         }
-        if let Some(error) = outcome.error {
-            return Err(error);
-        }
+        written?;
         let longest = Duration::from_secs(self.context.args.poll_seconds);
         let pauses = [decision.requeue_after, retry].into_iter().flatten();
         Ok(Action::requeue(pauses.fold(longest, Duration::min)))

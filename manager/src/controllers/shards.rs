@@ -16,7 +16,7 @@
 //!
 //! Safety. Shards are written one by one, and any order has moments that must not be enforced: one shard is wider already while
 //! another is not narrower yet (two owners of an object), or pods have left one shard and are in no other yet. Therefore each shard
-//! carries an annotation with its whole set ([`SET`]), and distribution uses a set only when it is complete ([`held_back`]). Until
+//! carries an annotation with its whole set ([`SET`]), and distribution uses a set only when it is complete ([`ctrlmesh_manager_planner::auto_shard::held_back`]). Until
 //! then each shard keeps its entries, and a new one has none. The whole set reaches the chain at once, where
 //! [`ctrlmesh_manager_planner::hand_over`] takes care of the objects that move: a new shard begins without objects, and gets them
 //! when the losing shards have acknowledged. If a manager dies half-way, sidecars keep what they had.
@@ -25,7 +25,6 @@ mod caches;
 mod overlapping;
 mod plan;
 mod reconcile;
-mod sets;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -39,7 +38,6 @@ use kube::runtime::controller::{Action, Config, Controller};
 use crate::cluster::{Context, Error, Rule, Scope, debounce};
 use caches::{Caches, NamespaceMeta, Triggers};
 use reconcile::Sharder;
-pub(crate) use sets::held_back;
 
 pub use ctrlmesh_manager_planner::auto_shard::SET;
 

@@ -1,9 +1,9 @@
 //! Metrics of distribution: counters, and gauges over all namespaces.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use ctrlmesh_manager_api::CHAIN_KINDS;
+use ctrlmesh_manager_rollout::gauges::NamespaceGauges;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -48,24 +48,6 @@ pub struct Metrics {
     waiting: Gauge,
     oldest: Gauge,
     unseen: Family<Kind, Gauge>,
-}
-
-/// What a namespace contributes to the gauges.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NamespaceGauges {
-    /// Lagging sidecars, by reason.
-    pub(crate) lagging: BTreeMap<&'static str, i64>,
-    /// Entries that wait for objects, and since when.
-    pub(crate) waiting: BTreeMap<String, Instant>,
-}
-
-impl NamespaceGauges {
-    /// Sets which entries wait. An entry that waited before keeps its time.
-    pub(crate) fn set_waiting<'a>(&mut self, entries: impl Iterator<Item = &'a String>, now: Instant) {
-        let before = std::mem::take(&mut self.waiting);
-        let since = |entry: &String| before.get(entry).copied().unwrap_or(now);
-        self.waiting = entries.map(|entry| (entry.clone(), since(entry))).collect();
-    }
 }
 
 impl Metrics {
@@ -131,7 +113,7 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 

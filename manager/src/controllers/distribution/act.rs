@@ -23,14 +23,14 @@ use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
-use super::decide::memory::{EvictionResult, Outcome};
-use super::decide::plugins::ConfigMapWrites;
-use super::decide::pod_actions::{PodNudge, RestartAction, RestartStep, next_to_evict, stale_pods};
-use super::decide::{Decision, Reason, deletion};
-use super::observe::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
-use super::observe::fleet::{Fleet, Sidecar};
-use super::observe::{Observation, is_deleted, is_shard, origin_of};
 use crate::cluster::{Context, Error, Rule, Scope, error_text, events, patch_params, post_params};
+use ctrlmesh_manager_rollout::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
+use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar};
+use ctrlmesh_manager_rollout::observation::{Observation, is_deleted, is_shard, origin_of};
+use ctrlmesh_manager_rollout::outcome::{EvictionResult, Outcome, WriteFailure};
+use ctrlmesh_manager_rollout::plugins::ConfigMapWrites;
+use ctrlmesh_manager_rollout::pod_actions::{PodNudge, RestartAction, RestartStep, next_to_evict, stale_pods};
+use ctrlmesh_manager_rollout::{Decision, Reason, deletion};
 
 /// Pods and objects that are written at a time.
 const CONCURRENCY: usize = 16;
@@ -96,25 +96,34 @@ pub(crate) const RESTART_RULES: &[Rule] = &[
     },
 ];
 
-/// Carries out a decision, but for finalizers and status. ConfigMaps come first: without them nothing else makes sense.
+/// Carries out a decision, but for finalizers and status. Returns the error that ended it, too. ConfigMaps come first: without them nothing else makes sense.
 pub(crate) async fn act(
     context: &Context,
     key: &SigningKey,
     observation: &Observation,
     decision: &Decision,
-) -> Outcome {
+) -> (Outcome, Result<(), Error>) {
     let mut outcome = Outcome::default();
     let written = match &decision.writes {
         Ok(writes) => write_config_maps(context, key, observation, decision, writes, &mut outcome.written).await,
         Err(error) => Err(Error::NoRoom(error.clone().into())),
     };
     if let Err(error) = written {
-        outcome.error = Some(error);
-        return outcome;
+        outcome.failure = Some(write_failure(&error));
+        return (outcome, Err(error));
     }
     nudge_pods(&context.client, &observation.namespace, decision, &mut outcome).await;
     restart_pods(context, observation, decision, &mut outcome).await;
-    outcome
+    (outcome, Ok(()))
+}
+
+fn write_failure(error: &Error) -> WriteFailure {
+    let code = match error {
+        error if error.is_conflict() => return WriteFailure::Conflict,
+        Error::NoRoom(_) => "NoRoom",
+        _ => "WriteFailed",
+    };
+    WriteFailure::Failed(Reason::new(code, error.to_string()))
 }
 
 /// Writes plugins, then the chain. `versions` holds what was written also if a later write fails.

@@ -1,8 +1,6 @@
 //! Writes the status of a namespace's objects, and Events about conditions that have turned. Nothing else in distribution writes
-//! status. [`facts`] collects what a pass knows of an object; [`conditions`] makes a status and a patch of it.
-
-mod conditions;
-mod facts;
+//! status. [`facts`] collects what a pass knows of an object; [`conditions`]
+//! makes a status and a patch of it.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +12,11 @@ use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
 use super::act::{custom_resource_api, has_code, object_reference};
-use super::decide::Decision;
-use super::decide::memory::Outcome;
-use super::observe::{Observation, origin_of};
 use crate::cluster::{Context, Rule, Scope, error_text, events, patch_params, timestamp};
+use ctrlmesh_manager_rollout::Decision;
+use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
+use ctrlmesh_manager_rollout::outcome::Outcome;
+use ctrlmesh_manager_rollout::{conditions, facts};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;

@@ -10,8 +10,8 @@ use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
 use kube::Resource as _;
 use serde_json::Value;
 
-use super::sets::owner;
 use super::status::{Said, is_told};
+use ctrlmesh_manager_planner::auto_shard::owner;
 
 /// Maximum names in a condition.
 const MAX_NAMED: usize = 5;

@@ -101,7 +101,7 @@ fn is_sharded(state: &Snapshot<'_>, namespace: &str, root: &str, count: usize) -
         return false;
     };
     names.len() == count
-        && held_back(&all).is_empty()
+        && ctrlmesh_manager_planner::auto_shard::held_back(&all).is_empty()
         && root["status"]["root"]["childShardingConfigs"] == json!(names)
         && said(root).0 == "Sharded"
         && has_finalizer(root)

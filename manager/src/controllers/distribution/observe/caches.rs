@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ctrlmesh_contract::names::{labels, pod};
+use ctrlmesh_contract::names::labels;
 use ctrlmesh_manager_api::{CHAIN_KINDS, CircuitBreaker, FIELD_MANAGER, FaultInjection, MANAGED_BY, ShardingConfig};
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, ContainerState, ContainerStatus, Namespace, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -17,11 +17,11 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{OnceCell, watch};
 
-use super::fleet::READY;
 use crate::cluster::{Rule, Scope, error_text};
+use ctrlmesh_manager_rollout::config_maps::fingerprint;
+use ctrlmesh_manager_rollout::fleet::strip_pod;
 
 pub(crate) const RULES: &[Rule] = &[
     Rule {
@@ -142,11 +142,6 @@ impl Caches {
     }
 }
 
-/// SHA-256 that caches keep in place of plugin bytes, of which every namespace may have megabytes.
-pub(crate) fn fingerprint(bytes: &[u8]) -> Vec<u8> {
-    Sha256::digest(bytes).to_vec()
-}
-
 fn custom(client: &Client, kind: ApiResource) -> (Watched<Store<DynamicObject>>, Triggers) {
     let api = Api::all_with(client.clone(), &kind);
     reflect(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
@@ -190,44 +185,6 @@ where
             futures_util::future::ready(namespace.map(|namespace| ObjectRef::new(&namespace)))
         });
     (Watched { store, is_synced }, changes.boxed())
-}
-
-/// Drops the parts of a pod that are not used.
-pub(crate) fn strip_pod(pod: &mut Pod) {
-    pod.managed_fields_mut().clear();
-    let node = pod.spec.take().and_then(|spec| spec.node_name);
-    pod.spec = node.map(|node| PodSpec {
-        node_name: Some(node),
-        ..PodSpec::default()
-    });
-    pod.status = pod.status.take().map(|status| PodStatus {
-        phase: status.phase,
-        pod_ip: status.pod_ip,
-        conditions: status.conditions.map(|mut conditions| {
-            conditions.retain(|condition| condition.type_ == READY);
-            conditions
-        }),
-        container_statuses: status.container_statuses.map(strip_containers),
-        ..PodStatus::default()
-    });
-}
-
-/// Keeps the start times of running containers, but the sidecar's.
-fn strip_containers(mut containers: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
-    containers.retain(|container| container.name != pod::SIDECAR);
-    let stripped = containers.into_iter().filter_map(|container| {
-        let running = container.state?.running?;
-        let state = ContainerState {
-            running: Some(running),
-            ..ContainerState::default()
-        };
-        Some(ContainerStatus {
-            name: container.name,
-            state: Some(state),
-            ..ContainerStatus::default()
-        })
-    });
-    stripped.collect()
 }
 
 fn strip_config_map(map: &mut ConfigMap) {

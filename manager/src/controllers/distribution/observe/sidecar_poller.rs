@@ -17,8 +17,8 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::fleet::{Report, Sidecar, UNASKED};
 use crate::metrics::Metrics;
+use ctrlmesh_manager_rollout::fleet::{LOST, LastReport, Report, Sidecar, UNASKED};
 
 /// Sidecars that are polled at a time, over all namespaces.
 const CONCURRENCY: usize = 64;
@@ -32,26 +32,12 @@ const SOON: Duration = Duration::from_millis(150);
 const AWAITED: Duration = Duration::from_millis(500);
 /// Longest pause for a sidecar that is waited for and does not answer: one lost poll must not look like a lost pod.
 const AWAITED_SILENT: Duration = Duration::from_secs(1);
-/// Failed polls in a row that make an answer void. Until then the last one counts.
-pub(crate) const LOST: u32 = 2;
 /// Limit for one poll. A sidecar that takes longer is polled again.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Largest status that is read. 64 entries take some 30 KiB; the rest is for reports of plugins.
 pub(crate) const MAX_STATUS_BYTES: usize = 256 * 1024;
 /// How long changes are collected, so that the answers of many sidecars lead to few passes.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-
-/// What a sidecar reported last.
-#[derive(Clone, Debug)]
-pub(crate) struct LastReport {
-    pub(crate) answer: Report,
-    /// When the poll began that led to the answer. `None`: it was not polled yet.
-    pub(crate) asked: Option<Instant>,
-    /// Polls in a row that failed.
-    pub(crate) failures: u32,
-    /// It was polled after the chain was written and after its pod's labels last changed.
-    pub(crate) is_fresh: bool,
-}
 
 /// Polls the sidecars of all namespaces.
 pub(crate) struct SidecarPoller {

@@ -1,14 +1,16 @@
-//! Which shards of a root belong to one set. Pure.
+//! Which shards of a root belong to one set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
-use ctrlmesh_manager_planner::auto_shard::SET;
 use serde_json::Value;
+
+use super::SET;
 
 /// The shards (by UID) whose set is incomplete, because some of its shards are not written or not deleted yet. They keep their
 /// entries. `documents` are the ShardingConfigs of one namespace, as they were stored.
-pub(crate) fn held_back(documents: &[Value]) -> BTreeSet<String> {
+#[must_use]
+pub fn held_back(documents: &[Value]) -> BTreeSet<String> {
     let mut sets: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for document in documents.iter().filter(|document| is_alive(document)) {
         if let Some(owner) = owner(document) {
@@ -31,7 +33,8 @@ fn is_whole(shards: &[&Value]) -> bool {
 }
 
 /// The UID of the root that a shard was made from.
-pub(super) fn owner(document: &Value) -> Option<&str> {
+#[must_use]
+pub fn owner(document: &Value) -> Option<&str> {
     let metadata = document.get("metadata")?;
     metadata.get("labels")?.get(AUTO_SHARDING_ROOT)?;
     let owners = metadata.get("ownerReferences")?.as_array()?.iter();

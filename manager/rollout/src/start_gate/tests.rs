@@ -4,8 +4,8 @@ use ctrlmesh_manager_planner::samples;
 use serde_json::json;
 
 use super::*;
-use crate::controllers::distribution::decide::pods::PodStates;
-use crate::controllers::distribution::observe::fleet::{Fleet, Sidecar};
+use crate::fleet::{Fleet, Sidecar};
+use crate::pods::PodStates;
 
 fn shard(name: &str, lock: Option<&str>, value: &str) -> Entry {
     let mut entry = samples::entry(&format!("shard-selector/{name}"));

@@ -1,88 +1,36 @@
 //! Resolves the plugins of a namespace's ShardingConfigs, and turns the results into digests and status.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_manager_api::plugin::PluginStatus;
 use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
+use ctrlmesh_manager_rollout::available_plugins::{NamedPlugin, NamedPlugins, PackedPlugin};
 use kube::ResourceExt as _;
 
-use super::{Artifact, Ask, Reason, Resolution};
-
-/// The resolved plugins of a namespace's ShardingConfigs.
-#[derive(Clone, Debug, Default)]
-pub struct Found {
-    by_object: BTreeMap<String, Vec<One>>,
-}
-
-#[derive(Clone, Debug)]
-struct One {
-    artifact: Option<Arc<Artifact>>,
-    /// The digest that sidecars run. The bytes are in the cluster, not in this manager.
-    running: Option<Digest>,
-    /// Why the reference has no bytes now.
-    problem: Option<&'static str>,
-    status: PluginStatus,
-}
+use ctrlmesh_manager_oci::{Ask, Reason, Resolution};
 
 /// Reason while a reference has not been looked up.
 const FETCHING: &str = "Fetching";
 
-impl Found {
-    /// Resolves each plugin. `running` are the plugins of the last distributed chain: a pinned plugin among them stays while there
-    /// is no answer, so that a new manager needs no registry for it.
-    pub fn of(
-        namespace: &str,
-        objects: &[ShardingConfig],
-        running: &BTreeSet<Digest>,
-        resolve: impl Fn(&Ask) -> Resolution,
-    ) -> Self {
-        let with_plugins = objects.iter().filter(|object| !object.spec.plugins.is_empty());
-        let found = with_plugins.map(|object| {
-            let before = object.status.as_ref().map(|status| status.plugins.as_slice());
-            let plugins = object.spec.plugins.iter().map(|plugin| {
-                let pinned = before.unwrap_or_default().iter().find(|old| old.name == plugin.name);
-                found_plugin(plugin, pinned, running, &resolve(&ask(namespace, plugin, pinned)))
-            });
-            (object.name_any(), plugins.collect())
+/// Resolves each plugin. `running` are the plugins of the last distributed chain: a pinned plugin among them stays while there is
+/// no answer, so that a new manager needs no registry for it.
+pub(super) fn resolve_plugins(
+    namespace: &str,
+    objects: &[ShardingConfig],
+    running: &BTreeSet<Digest>,
+    resolve: impl Fn(&Ask) -> Resolution,
+) -> NamedPlugins {
+    let with_plugins = objects.iter().filter(|object| !object.spec.plugins.is_empty());
+    let named = with_plugins.map(|object| {
+        let before = object.status.as_ref().map(|status| status.plugins.as_slice());
+        let plugins = object.spec.plugins.iter().map(|plugin| {
+            let pinned = before.unwrap_or_default().iter().find(|old| old.name == plugin.name);
+            named_plugin(plugin, pinned, running, &resolve(&ask(namespace, plugin, pinned)))
         });
-        Self {
-            by_object: found.collect(),
-        }
-    }
-
-    /// Digests of components by object and plugin, or why there is none: `Resolved::own` of `ctrlmesh-manager-planner`.
-    #[must_use]
-    pub fn digests(&self) -> BTreeMap<(String, String), Result<Digest, String>> {
-        let all = self.by_object.iter().flat_map(|(object, plugins)| {
-            plugins.iter().map(move |one| {
-                let digest = one.artifact.as_ref().map(|artifact| artifact.digest).or(one.running);
-                let key = (object.clone(), one.status.name.clone());
-                (key, digest.ok_or_else(|| one.status.message.clone()))
-            })
-        });
-        all.collect()
-    }
-
-    pub fn artifacts(&self) -> impl Iterator<Item = &Arc<Artifact>> {
-        let all = self.by_object.values().flatten();
-        all.filter_map(|one| one.artifact.as_ref())
-    }
-
-    /// Why an object is not completely resolved: the reason of its first unresolved plugin.
-    #[must_use]
-    pub fn problem(&self, object: &str) -> Option<&'static str> {
-        self.by_object.get(object)?.iter().find_map(|one| one.problem)
-    }
-
-    /// `status.plugins` of an object; `None`: it names no plugin, or can't be read. It must be written, because it holds the pins.
-    /// If this is `None` because an object can't be read, its old status must stay.
-    #[must_use]
-    pub fn status(&self, object: &str) -> Option<Vec<PluginStatus>> {
-        let plugins = self.by_object.get(object)?;
-        Some(plugins.iter().map(|one| one.status.clone()).collect())
-    }
+        (object.name_any(), plugins.collect())
+    });
+    NamedPlugins(named.collect())
 }
 
 fn ask(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> Ask {
@@ -96,12 +44,12 @@ fn ask(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> As
     }
 }
 
-fn found_plugin(
+fn named_plugin(
     plugin: &PluginRef,
     pinned: Option<&PluginStatus>,
     running: &BTreeSet<Digest>,
     resolution: &Resolution,
-) -> One {
+) -> NamedPlugin {
     // A pin stays until there is an answer; otherwise the tag would be resolved again.
     let kept = pinned.filter(|pinned| pinned.image == plugin.image);
     let kept_digest = kept.and_then(|kept| kept.digest.parse().ok());
@@ -141,8 +89,12 @@ fn found_plugin(
         digest,
         message,
     };
-    One {
-        artifact: artifact.cloned(),
+    NamedPlugin {
+        packed: artifact.map(|artifact| PackedPlugin {
+            digest: artifact.digest,
+            bytes: artifact.packed.clone(),
+            interface: Some(artifact.interface),
+        }),
         running,
         problem,
         status,
@@ -151,12 +103,14 @@ fn found_plugin(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
     use ctrlmesh_contract::world::Interface;
+    use ctrlmesh_manager_oci::Artifact;
     use serde_json::json;
 
     use super::*;
-    use crate::Reason;
     use ctrlmesh_manager_planner::samples;
 
     const IMAGE: &str = "oci://ghcr.io/you/plugin:1";
@@ -180,7 +134,7 @@ mod tests {
 
     fn found(status: &serde_json::Value, resolution: Resolution) -> (Option<Result<Digest, String>>, PluginStatus) {
         let running = [artifact().digest].into();
-        let found = Found::of("demo", &[object(status)], &running, |_| resolution.clone());
+        let found = resolve_plugins("demo", &[object(status)], &running, |_| resolution.clone());
         let digest = found.digests().remove(&("a".to_owned(), "mine".to_owned()));
         (digest, found.status("a").unwrap().remove(0))
     }
@@ -200,7 +154,7 @@ mod tests {
         let pinned =
             |image: &str| json!([{ "name": "mine", "image": image, "manifest": "sha256:m", "digest": "sha256:d" }]);
         let found_of = |status: &serde_json::Value| {
-            Found::of("demo", &[object(status)], &BTreeSet::new(), |ask| {
+            resolve_plugins("demo", &[object(status)], &BTreeSet::new(), |ask| {
                 assert_eq!(
                     ask.pinned.as_ref().map(|pinned| pinned.manifest.as_str()),
                     Some("sha256:m")
@@ -274,7 +228,7 @@ mod tests {
     #[test]
     fn first_problem_becomes_reason() {
         let of = |resolution: Resolution| {
-            let found = Found::of("demo", &[object(&json!([]))], &BTreeSet::new(), |_| resolution.clone());
+            let found = resolve_plugins("demo", &[object(&json!([]))], &BTreeSet::new(), |_| resolution.clone());
             found.problem("a")
         };
         let (message, last) = (String::new(), None);
@@ -288,9 +242,9 @@ mod tests {
     fn object_without_plugins_has_no_status() {
         let object = samples::shard("a", &[]);
         let objects = [serde_json::from_value(object).unwrap()];
-        let found = Found::of("demo", &objects, &BTreeSet::new(), |_| Resolution::Pending);
+        let found = resolve_plugins("demo", &objects, &BTreeSet::new(), |_| Resolution::Pending);
         assert_eq!(
-            (found.status("a"), found.digests().len(), found.artifacts().count()),
+            (found.status("a"), found.digests().len(), found.packed().count()),
             (None, 0, 0)
         );
     }

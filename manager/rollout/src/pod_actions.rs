@@ -17,25 +17,26 @@ use ctrlmesh_contract::{Chain, Entry, Origin};
 use ctrlmesh_manager_planner::hand_over::restart_policy::{Evict, Hold};
 use k8s_openapi::jiff::Timestamp;
 
-use super::memory::{EvictionResult, MAX_UNSEEN};
+use super::memory::MAX_UNSEEN;
 use super::next_chain::NextChain;
+use super::outcome::EvictionResult;
 use super::pods::lock_name;
 use super::{Reason, named_pods};
-use crate::controllers::distribution::observe::fleet::{Fleet, Report, Sidecar};
+use crate::fleet::{Fleet, Report, Sidecar};
 
 /// Pauses before a nudge is repeated. After the last one, kubelet syncs by itself.
 const AGAIN: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30)];
 /// Pods that a command in a message names.
-pub(crate) const MAX_COMMAND: usize = 20;
+pub const MAX_COMMAND: usize = 20;
 /// Pause after a refused eviction: the first, and the longest. It doubles each time.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The last nudge of each pod, by UID.
-pub(crate) type NudgeHistory = BTreeMap<String, LastNudge>;
+pub type NudgeHistory = BTreeMap<String, LastNudge>;
 
 /// When a pod was nudged, or found to be nudged by an earlier manager.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LastNudge {
+pub struct LastNudge {
     generation: u64,
     at: Instant,
     /// How often the nudge was repeated.
@@ -44,16 +45,16 @@ pub(crate) struct LastNudge {
 
 /// A pod that is to be nudged now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PodNudge {
-    pub(crate) pod: String,
+pub struct PodNudge {
+    pub pod: String,
     uid: String,
     /// How often it was nudged for the same chain before.
-    pub(crate) again: u32,
+    pub again: u32,
 }
 
 /// The pods to nudge now, and the time until the next one is due. Nudges are annotations, so it does not matter which manager
 /// wrote them.
-pub(crate) fn due_nudges(
+pub fn due_nudges(
     history: &mut NudgeHistory,
     fleet: &Fleet,
     entries: &[Entry],
@@ -98,7 +99,7 @@ pub(crate) fn due_nudges(
     (due, next)
 }
 
-pub(crate) fn record_nudge(history: &mut NudgeHistory, nudge: &PodNudge, generation: u64, now: Instant) {
+pub fn record_nudge(history: &mut NudgeHistory, nudge: &PodNudge, generation: u64, now: Instant) {
     let last = LastNudge {
         generation,
         at: now,
@@ -109,7 +110,7 @@ pub(crate) fn record_nudge(history: &mut NudgeHistory, nudge: &PodNudge, generat
 
 /// What is remembered of restarts. Lost with the manager, it is found out again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Restarts {
+pub struct Restarts {
     /// UIDs of evicted pods, which caches may still show as running.
     evicted: BTreeSet<String>,
     /// When pods were first missing, as far as this manager knows, by the shard's entry.
@@ -127,7 +128,7 @@ struct RefusedEviction {
 
 /// What a restart may do now.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum RestartStep {
+pub enum RestartStep {
     /// Evict the next pod.
     Evict,
     /// Evict none before this has happened.
@@ -139,31 +140,31 @@ pub(crate) enum RestartStep {
 }
 
 /// Why restarts of shards are not done yet, by the shard's entry.
-pub(crate) type RestartReasons = BTreeMap<String, Reason>;
+pub type RestartReasons = BTreeMap<String, Reason>;
 
 /// Steps of restarts for this pass.
 #[derive(Debug, Default)]
-pub(crate) struct RestartPlan {
+pub struct RestartPlan {
     /// Pods to label, so that they keep their limits until they are replaced.
-    pub(crate) holds: Vec<Hold>,
-    pub(crate) actions: Vec<RestartAction>,
+    pub holds: Vec<Hold>,
+    pub actions: Vec<RestartAction>,
     /// Restarts that do nothing in this pass.
-    pub(crate) reasons: RestartReasons,
+    pub reasons: RestartReasons,
 }
 
 /// A step of a restart that writes something: [`RestartStep::Evict`] or [`RestartStep::Count`].
 #[derive(Debug)]
-pub(crate) struct RestartAction {
-    pub(crate) evict: Evict,
-    pub(crate) step: RestartStep,
+pub struct RestartAction {
+    pub evict: Evict,
+    pub step: RestartStep,
     /// Name of the shard's lock, whose holder is evicted last.
-    pub(crate) lock: Option<String>,
+    pub lock: Option<String>,
     /// The ShardingConfig.
-    pub(crate) origin: Option<Origin>,
+    pub origin: Option<Origin>,
 }
 
 /// The next step of every restart. `next`: the chain that is stored.
-pub(crate) fn restart_plan(
+pub fn restart_plan(
     next: &NextChain,
     fleet: &Fleet,
     restarts: &mut Restarts,
@@ -213,7 +214,7 @@ impl Restarts {
     }
 
     /// Records what became of evictions, by the shard's entry.
-    pub(crate) fn record(&mut self, evictions: &BTreeMap<String, EvictionResult>, now: Instant) {
+    pub fn record(&mut self, evictions: &BTreeMap<String, EvictionResult>, now: Instant) {
         for (entry, result) in evictions {
             match result {
                 EvictionResult::Evicted(uid) => {
@@ -263,7 +264,7 @@ impl Restarts {
 
     /// Pause after the last refused eviction of a shard.
     #[cfg(test)]
-    pub(crate) fn pause_of(&self, entry: &str) -> Option<Duration> {
+    pub fn pause_of(&self, entry: &str) -> Option<Duration> {
         self.refused.get(entry).map(|refused| refused.pause)
     }
 
@@ -312,7 +313,7 @@ fn missing_pods(namespace: &str, pods: &[&Sidecar], count: &str, since: Timestam
 }
 
 /// Pods of a shard that have to be replaced.
-pub(crate) fn stale_pods<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
+pub fn stale_pods<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
     let selected = fleet.selected(&evict.pods);
     selected
         .filter(|sidecar| evict.stale.has(&sidecar.uid, &sidecar.labels))
@@ -321,7 +322,7 @@ pub(crate) fn stale_pods<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar
 
 /// The pod to evict next: one that is not ready first. The leader goes last, because evicting it elects another; before it pods
 /// that do not answer, which may lead.
-pub(crate) fn next_to_evict<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Option<&'a Sidecar> {
+pub fn next_to_evict<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Option<&'a Sidecar> {
     let is_leader = |pod: &str| {
         // Identities of client-go are `<host name>_<random>`.
         leader.is_some_and(|leader| leader == pod || leader.strip_prefix(pod).is_some_and(|rest| rest.starts_with('_')))

@@ -19,22 +19,19 @@ use ctrlmesh_manager_planner::switches;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::Error;
-use crate::controllers::distribution::decide::memory::Outcome;
-use crate::controllers::distribution::decide::pods::{Pods, describe_holder, lock_name, shard_setting};
-use crate::controllers::distribution::decide::start_gate::StartBlocker;
-use crate::controllers::distribution::decide::{Decision, Reason, deletion, plugins};
-use crate::controllers::distribution::observe::fleet::{
-    Fleet, Report, Sidecar, UNASKED, behind_reason, refusal, runs_entry,
-};
-use crate::controllers::distribution::observe::sidecar_poller::LOST;
-use crate::controllers::distribution::observe::{Observation, is_deleted, is_shard, origin_of};
+use crate::fleet::LOST;
+use crate::fleet::{Fleet, Report, Sidecar, UNASKED, behind_reason, refusal, runs_entry};
+use crate::observation::{Observation, is_deleted, is_shard, origin_of};
+use crate::outcome::{Outcome, WriteFailure};
+use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
+use crate::start_gate::StartBlocker;
+use crate::{Decision, Reason, deletion, plugins};
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
 const UNSELECTED: &str =
     "runs the chain, but no entry of this object: it sees other labels, if only for a moment, or has no --labels-file";
 /// Limit for `targetStatus`.
-pub(crate) const MAX_TARGETS: usize = 100;
+pub const MAX_TARGETS: usize = 100;
 /// Limit for the snapshots of one sidecar.
 const MAX_SNAPSHOTS: usize = 64;
 /// How long a container may run before its first request, in seconds.
@@ -45,45 +42,45 @@ const SILENCE: i64 = 2 * 60 * 60;
 
 /// What a pass knows of an object.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// Every invalid field. Empty: the object is valid.
-    pub(crate) mistakes: String,
+    pub mistakes: String,
     /// What is valid, but probably not intended.
-    pub(crate) warnings: String,
+    pub warnings: String,
     /// It is valid, but not all its plugins are fetched.
-    pub(crate) is_unresolved: bool,
+    pub is_unresolved: bool,
     /// The entries that it had before stay.
-    pub(crate) is_kept: bool,
+    pub is_kept: bool,
     /// It generates shards, and is none itself.
-    pub(crate) is_root: bool,
+    pub is_root: bool,
     /// Why its entries are not in the chain.
-    pub(crate) withheld: Option<Reason>,
+    pub withheld: Option<Reason>,
     /// Generation of the chain.
-    pub(crate) chain: u64,
+    pub chain: u64,
     /// Shards that have to give up objects first, each with the pods that are waited for and why.
-    pub(crate) waits_for: Vec<String>,
+    pub waits_for: Vec<String>,
     /// Shards that have some of its objects, during the grace period.
-    pub(crate) overlaps: Vec<String>,
+    pub overlaps: Vec<String>,
     /// Why its shard may not start.
-    pub(crate) start_blocker: Option<Reason>,
+    pub start_blocker: Option<Reason>,
     /// Why it was deleted and is not gone.
-    pub(crate) deleted: Option<Reason>,
+    pub deleted: Option<Reason>,
     /// Why not all its pods are replaced yet.
-    pub(crate) restart: Option<Reason>,
+    pub restart: Option<Reason>,
     /// What its plugin references resolve to. `None`: it has none.
-    pub(crate) plugins: Option<Vec<Value>>,
+    pub plugins: Option<Vec<Value>>,
     /// Reason code if not all of them resolve.
-    pub(crate) plugins_problem: Option<&'static str>,
+    pub plugins_problem: Option<&'static str>,
     /// Hash of its entries' settings.
-    pub(crate) hash: String,
-    pub(crate) rollout: Rollout,
+    pub hash: String,
+    pub rollout: Rollout,
     /// Pods that send nothing to the API server through their sidecars.
-    pub(crate) bypassed: BTreeSet<String>,
-    pub(crate) leader: Option<LeaderStatus>,
+    pub bypassed: BTreeSet<String>,
+    pub leader: Option<LeaderStatus>,
 }
 
 /// What a pass knows of an object. `outcome`: what became of the decision.
-pub(crate) fn facts_of(
+pub fn facts_of(
     document: &Value,
     observation: &Observation,
     decision: &Decision,
@@ -116,7 +113,7 @@ pub(crate) fn facts_of(
     let overlaps: BTreeSet<&str> = overlaps.collect();
     let blocker = entries.iter().find_map(|entry| next.blocked.get(&entry.name));
     let is_pending = is_deleted(document) && is_shard(document);
-    let found = &observation.plugins.found;
+    let named = &observation.plugins.named;
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
@@ -137,7 +134,7 @@ pub(crate) fn facts_of(
             .iter()
             .find_map(|entry| restart_reason(&entry.name, decision, outcome)),
         plugins: plugin_status(document, observation),
-        plugins_problem: found.problem(&origin.name),
+        plugins_problem: named.problem(&origin.name),
         hash: hash(&hashes),
         rollout: rollout(&entries, &next.chain, fleet),
         bypassed: bypassing_pods(&entries, fleet),
@@ -170,7 +167,7 @@ fn plugin_status(document: &Value, observation: &Observation) -> Option<Vec<Valu
         return None;
     }
     let name = document.pointer("/metadata/name").and_then(Value::as_str)?;
-    match observation.plugins.found.status(name) {
+    match observation.plugins.named.status(name) {
         Some(found) => Some(found.iter().map(|plugin| json!(plugin)).collect()),
         None if document.pointer("/spec/plugins").is_some() => document.pointer("/status/plugins")?.as_array().cloned(),
         None => None,
@@ -201,17 +198,15 @@ fn withheld(
 
 /// Why the chain could not be written. A conflict is resolved by the next pass.
 fn write_failure(outcome: &Outcome) -> Option<Reason> {
-    let error = outcome.error.as_ref().filter(|error| !error.is_conflict())?;
-    let code = match error {
-        Error::NoRoom(_) => "NoRoom",
-        _ => "WriteFailed",
-    };
-    Some(Reason::new(code, error.to_string()))
+    match outcome.failure.as_ref()? {
+        WriteFailure::Conflict => None,
+        WriteFailure::Failed(reason) => Some(reason.clone()),
+    }
 }
 
 /// A hash of hashes; empty if there are none.
 #[must_use]
-pub(crate) fn hash(hashes: &[String]) -> String {
+pub fn hash(hashes: &[String]) -> String {
     match hashes {
         [] => String::new(),
         [one] => one.clone(),
@@ -221,22 +216,22 @@ pub(crate) fn hash(hashes: &[String]) -> String {
 
 /// How many sidecars run an object's entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rollout {
+pub struct Rollout {
     /// Sidecars that its selectors select.
-    pub(crate) selected: usize,
+    pub selected: usize,
     /// Sidecars that run what they should.
-    pub(crate) enforced: usize,
+    pub enforced: usize,
     /// The other pods, each with its problem.
-    pub(crate) lagging: Vec<(String, String)>,
+    pub lagging: Vec<(String, String)>,
     /// Each sidecar, lagging ones first.
-    pub(crate) targets: Vec<TargetStatus>,
+    pub targets: Vec<TargetStatus>,
     /// Breakers that are not closed.
-    pub(crate) opened: i64,
+    pub opened: i64,
 }
 
 /// The state of the sidecars that an object's entries select. `chain`: the one that the entries are part of.
 #[must_use]
-pub(crate) fn rollout(entries: &[&Entry], chain: &Chain, fleet: &Fleet) -> Rollout {
+pub fn rollout(entries: &[&Entry], chain: &Chain, fleet: &Fleet) -> Rollout {
     let mut rollout = Rollout::default();
     for sidecar in &fleet.sidecars {
         let own: Vec<&Entry> = sidecar.own(entries.iter().copied()).collect();

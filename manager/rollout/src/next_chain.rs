@@ -12,18 +12,18 @@ use ctrlmesh_manager_planner::compile::kept::is_same;
 use ctrlmesh_manager_planner::compile::{Refused, Warned, kept};
 use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, Shown, newly_shared, shard_of, unshared};
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
-use kube::ResourceExt as _;
+use kube_core::ResourceExt as _;
 
 use super::memory::Memory;
 use super::plugins::{self, Unsupported};
 use super::pods::Pods;
 use super::start_gate::{self, BlockedShards};
 use super::{Reason, deletion};
-use crate::controllers::distribution::observe::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
+use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 
 /// How long objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
 /// sync of a GitOps tool, arrive within this time.
-pub(crate) const OVERLAP_GRACE: Duration = Duration::from_secs(10);
+pub const OVERLAP_GRACE: Duration = Duration::from_secs(10);
 /// Pause until the end of a grace period is checked again.
 const RECHECK: Duration = Duration::from_secs(1);
 /// Room in the chain's ConfigMap for signatures and names, in bytes.
@@ -31,21 +31,21 @@ const REST: usize = 4 * 1024;
 
 /// The chain that should be stored after this pass, and why it is not what the objects ask for.
 #[derive(Debug)]
-pub(crate) struct NextChain {
-    pub(crate) chain: Chain,
-    pub(crate) claims: Claims,
-    pub(crate) plan: Plan,
-    pub(crate) overlap_grace: OverlapGrace,
+pub struct NextChain {
+    pub chain: Chain,
+    pub claims: Claims,
+    pub plan: Plan,
+    pub overlap_grace: OverlapGrace,
     /// Shards that have not started, because pods without a sidecar run.
-    pub(crate) blocked: BlockedShards,
+    pub blocked: BlockedShards,
     /// Invalid objects.
-    pub(crate) refused: Vec<Refused>,
+    pub refused: Vec<Refused>,
     /// Valid objects with warnings.
-    pub(crate) warned: Vec<Warned>,
+    pub warned: Vec<Warned>,
     /// Objects that keep their entries, because sidecars can't run the new ones.
-    pub(crate) unsupported: Unsupported,
+    pub unsupported: Unsupported,
     /// Why the stored chain stays.
-    pub(crate) withheld: Option<Reason>,
+    pub withheld: Option<Reason>,
 }
 
 impl NextChain {
@@ -65,7 +65,7 @@ impl NextChain {
 }
 
 /// Decides on the next chain. It is the stored one if nothing changes, or if the change is withheld.
-pub(crate) fn next_chain(observation: &Observation, pods: Pods<'_>, memory: &Memory) -> NextChain {
+pub fn next_chain(observation: &Observation, pods: Pods<'_>, memory: &Memory) -> NextChain {
     let stored = &observation.config_maps;
     let (last, claims) = match (&stored.chain, &memory.last) {
         (Some(chain), _) => (Some(chain.clone()), stored.claims.clone()),
@@ -273,11 +273,11 @@ type OverlapsSince = BTreeMap<(String, String), Instant>;
 
 /// Entries that are held back because they would begin to share objects, so that an edit of the other shard can arrive.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OverlapGrace {
+pub struct OverlapGrace {
     /// Entries that show less for now, each with the entries that have the same objects.
     held: BTreeMap<String, BTreeSet<String>>,
     /// All overlaps, also those whose grace period is over.
-    pub(crate) since: OverlapsSince,
+    pub since: OverlapsSince,
 }
 
 impl OverlapGrace {
@@ -309,12 +309,12 @@ impl OverlapGrace {
     }
 
     /// The shards for whose edit an entry waits.
-    pub(crate) fn others_of(&self, name: &str) -> impl Iterator<Item = &str> {
+    pub fn others_of(&self, name: &str) -> impl Iterator<Item = &str> {
         self.held.get(name).into_iter().flatten().map(|other| shard_of(other))
     }
 
     /// Time until the next check, if anything is held back.
-    pub(crate) fn recheck_in(&self) -> Option<Duration> {
+    pub fn recheck_in(&self) -> Option<Duration> {
         (!self.held.is_empty()).then_some(RECHECK)
     }
 }
@@ -324,8 +324,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::distribution::decide::pods::PodStates;
-    use crate::controllers::distribution::observe::fleet::{Fleet, Sidecar};
+    use crate::fleet::{Fleet, Sidecar};
+    use crate::pods::PodStates;
     use ctrlmesh_manager_planner::samples;
 
     fn shard(name: &str, values: &[&str]) -> Entry {

@@ -134,7 +134,7 @@ fn pod_readiness_and_owner_come_from_kubelet_and_controller_reference() {
             ] },
         }))
         .unwrap();
-        super::super::caches::strip_pod(&mut pod);
+        strip_pod(&mut pod);
         Sidecar::of(&pod).unwrap()
     };
     assert!(sidecar("True", true).is_ready);

@@ -1,26 +1,38 @@
 //! Whole decisions, from an observation and memory. No server, no clock.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use ctrlmesh_contract::Chain;
 use ctrlmesh_contract::support::Support;
-use ctrlmesh_manager_oci::Found;
+use ctrlmesh_contract::world::Interface;
+use ctrlmesh_contract::{Chain, Digest};
+use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::samples;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::memory::{EvictionResult, Outcome};
 use super::*;
-use crate::controllers::distribution::observe::config_maps::StoredConfigMaps;
-use crate::controllers::distribution::observe::fleet::{Fleet, Report, Sidecar};
-use crate::controllers::distribution::observe::{AvailablePlugins, CustomResources, Settings, builtin_plugins};
+use crate::available_plugins::{AvailablePlugins, NamedPlugins, PackedPlugin};
+use crate::config_maps::StoredConfigMaps;
+use crate::fleet::{Fleet, Report, Sidecar};
+use crate::observation::{CustomResources, Settings};
+use crate::outcome::{EvictionResult, Outcome};
 
 const POD: &str = "operator-0";
 
+fn builtin_plugins() -> BTreeMap<BuiltIn, PackedPlugin> {
+    let packed = |plugin: &BuiltIn| PackedPlugin {
+        digest: Digest::of(plugin.name().as_bytes()),
+        bytes: plugin.name().into(),
+        interface: Some(Interface(0, 1, 0)),
+    };
+    BuiltIn::ALL.iter().map(|plugin| (*plugin, packed(plugin))).collect()
+}
+
 fn plugins() -> AvailablePlugins {
     static BUILTIN: OnceLock<AvailablePlugins> = OnceLock::new();
-    let builtin = || AvailablePlugins::new(Arc::new(builtin_plugins()), Found::default());
+    let builtin = || AvailablePlugins::new(Arc::new(builtin_plugins()), NamedPlugins::default());
     BUILTIN.get_or_init(builtin).clone()
 }
 

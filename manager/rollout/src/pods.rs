@@ -11,29 +11,29 @@ use ctrlmesh_manager_planner::hand_over::{self, lock_of, restart_policy, shard_o
 
 use super::memory::Memory;
 use super::named_pods;
-use crate::controllers::distribution::observe::Observation;
-use crate::controllers::distribution::observe::fleet::{Fleet, Report, Sidecar, runs_entry};
+use crate::fleet::{Fleet, Report, Sidecar, runs_entry};
+use crate::observation::Observation;
 
 /// How long sidecars are polled often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
 /// How long a controller may believe that it leads by a lock that it can't renew. client-go's leases last for 15 s by default;
 /// sidecars report longer ones.
-pub(crate) const LEASE: Duration = Duration::from_secs(15);
+pub const LEASE: Duration = Duration::from_secs(15);
 /// Polls that must fail, after a pod is waited for, before it is given up: the time alone may be a pause between two polls.
 const MIN_FAILURES: u32 = 3;
 
 /// When each pod (by UID) started running its current shard entries with no request left from an earlier chain, together with
 /// the digest of those entries.
-pub(crate) type Quiet = BTreeMap<String, (Digest, Instant)>;
+pub type Quiet = BTreeMap<String, (Digest, Instant)>;
 
 /// The shard locks that each pod (by UID) asks for, and since when.
-pub(crate) type Locks = BTreeMap<String, (BTreeSet<String>, Instant)>;
+pub type Locks = BTreeMap<String, (BTreeSet<String>, Instant)>;
 
 /// Pods that are waited for and do not answer, by UID: a pod that is replaced under the same name is another one.
-pub(crate) type SilentPods = BTreeMap<String, Silence>;
+pub type SilentPods = BTreeMap<String, Silence>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Silence {
+pub struct Silence {
     /// When the wait began.
     since: Instant,
     /// Failed polls in a row at that time.
@@ -42,41 +42,41 @@ pub(crate) struct Silence {
 
 /// What is remembered of pods from one pass to the next.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PodMemory {
-    pub(crate) quiet: Quiet,
-    pub(crate) locks: Locks,
+pub struct PodMemory {
+    pub quiet: Quiet,
+    pub locks: Locks,
     /// Names of the entries that each pod (by UID) may run.
-    pub(crate) running: BTreeMap<String, BTreeSet<String>>,
-    pub(crate) silent: SilentPods,
+    pub running: BTreeMap<String, BTreeSet<String>>,
+    pub silent: SilentPods,
     /// Since when there are sidecars that were not polled yet.
-    pub(crate) unasked_since: Option<Instant>,
+    pub unasked_since: Option<Instant>,
 }
 
 /// What a pass concludes from reports and memory. Pods are given by name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PodStates {
+pub struct PodStates {
     /// Pods that have run the chain, with nothing left from before, for the settle time of their shards.
-    pub(crate) quiet: BTreeSet<String>,
+    pub quiet: BTreeSet<String>,
     /// Pods that can't be reached, and were waited for as long as the policies of their shards say.
-    pub(crate) given_up: BTreeSet<String>,
+    pub given_up: BTreeSet<String>,
     /// Pods whose controllers can't lead any more by a lock that their entries do not name.
-    pub(crate) lease_expired: BTreeSet<String>,
+    pub lease_expired: BTreeSet<String>,
     /// Names of the entries that each pod (by UID) may run.
-    pub(crate) running: BTreeMap<String, BTreeSet<String>>,
+    pub running: BTreeMap<String, BTreeSet<String>>,
     /// No chain was written in this namespace yet.
-    pub(crate) is_first: bool,
+    pub is_first: bool,
     /// A pod whose sidecar runs a later chain than the stored one.
-    pub(crate) rolled_back_by: Option<String>,
+    pub rolled_back_by: Option<String>,
     /// Sidecars that were not polled yet are waited for, for some seconds: a manager that has just started to lead does not know
     /// what they support.
-    pub(crate) awaits_reports: bool,
+    pub awaits_reports: bool,
 }
 
 /// The fleet together with what a pass concludes about its pods.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pods<'a> {
-    pub(crate) fleet: &'a Fleet,
-    pub(crate) states: &'a PodStates,
+pub struct Pods<'a> {
+    pub fleet: &'a Fleet,
+    pub states: &'a PodStates,
 }
 
 impl Deref for Pods<'_> {
@@ -92,7 +92,7 @@ impl Pods<'_> {
     /// and its predecessor in the pod has left nothing. Where there is a chain, a sidecar that starts may find an earlier one, and
     /// counts once it reports what it runs.
     #[must_use]
-    pub(crate) fn is_blank(&self, sidecar: &Sidecar) -> bool {
+    pub fn is_blank(&self, sidecar: &Sidecar) -> bool {
         let has_none = || match self.reports.get(&sidecar.pod) {
             Some(Report::Status(status)) => status.chain.generation == 0 && status.chain.earlier.is_none(),
             _ => sidecar.nudged.is_none(),
@@ -134,16 +134,16 @@ impl hand_over::Fleet for Pods<'_> {
 
 /// What [`judge`] concludes.
 #[derive(Debug, Default)]
-pub(crate) struct Judgement {
-    pub(crate) states: PodStates,
+pub struct Judgement {
+    pub states: PodStates,
     /// Pods that should be polled more often. `None`: as before.
-    pub(crate) awaited: Option<BTreeSet<String>>,
+    pub awaited: Option<BTreeSet<String>>,
     /// Time until the next pod has settled, or the next lease has run out.
-    pub(crate) settles_in: Option<Duration>,
+    pub settles_in: Option<Duration>,
 }
 
 /// Concludes what pods may show. [`given_up`] follows when it is clear that the pass goes on.
-pub(crate) fn judge(observation: &Observation, memory: &mut Memory) -> Judgement {
+pub fn judge(observation: &Observation, memory: &mut Memory) -> Judgement {
     let Observation {
         fleet,
         config_maps,
@@ -219,12 +219,12 @@ fn shards_of<'c>(sidecar: &Sidecar, configs: &'c [ShardingConfig]) -> impl Itera
 /// Name of the lock by which the pods of a shard's entry elect a leader. The shard-selector plugin makes the same. `None`: they
 /// have no lock.
 #[must_use]
-pub(crate) fn lock_name(entry: &Entry) -> Option<String> {
+pub fn lock_name(entry: &Entry) -> Option<String> {
     Some(format!("{}---{}", lock_of(entry)?, shard_setting(entry)?))
 }
 
 /// Name of the shard in the settings of its entry.
-pub(crate) fn shard_setting(entry: &Entry) -> Option<&str> {
+pub fn shard_setting(entry: &Entry) -> Option<&str> {
     entry.settings.value().get("shard")?.as_str()
 }
 
@@ -319,12 +319,7 @@ fn quiet(fleet: &Fleet, chain: &Chain, before: &Quiet, now: Instant) -> Quiet {
 }
 
 /// Pods that are not waited for any longer, because the policies of all their shards say so.
-pub(crate) fn given_up(
-    silent: &SilentPods,
-    fleet: &Fleet,
-    configs: &[ShardingConfig],
-    now: Instant,
-) -> BTreeSet<String> {
+pub fn given_up(silent: &SilentPods, fleet: &Fleet, configs: &[ShardingConfig], now: Instant) -> BTreeSet<String> {
     let is_given_up = |sidecar: &&Sidecar| {
         let silence = silent.get(&sidecar.uid).filter(|_| !answers_or_cannot(sidecar, fleet));
         // A pod without an address can't be polled.
@@ -354,7 +349,7 @@ fn failures(sidecar: &Sidecar, fleet: &Fleet) -> u32 {
 }
 
 /// Which of the awaited pods do not answer, and since when. `awaited`: UIDs by the shard's entry.
-pub(crate) fn silent(
+pub fn silent(
     before: &SilentPods,
     awaited: &BTreeMap<String, BTreeSet<String>>,
     pods: Pods<'_>,
@@ -380,7 +375,7 @@ pub(crate) fn silent(
 }
 
 /// A shard that others wait for, with the pods that keep them waiting.
-pub(crate) fn describe_holder(
+pub fn describe_holder(
     holder: &str,
     awaited: &BTreeMap<String, BTreeSet<String>>,
     entries: &[Entry],

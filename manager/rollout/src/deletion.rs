@@ -12,13 +12,13 @@ use super::next_chain::NextChain;
 use super::pod_actions::MAX_COMMAND;
 use super::pods::{LEASE, Pods};
 use super::{Reason, named_pods};
-use crate::controllers::distribution::observe::{CustomResources, entry_name_of, is_deleted, is_shard};
+use crate::observation::{CustomResources, entry_name_of, is_deleted, is_shard};
 
 /// Finalizers that distribution removes from objects.
 const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
 
 /// Entries of the ShardingConfigs that are being deleted.
-pub(crate) fn deleted_entries(resources: &CustomResources) -> BTreeSet<String> {
+pub fn deleted_entries(resources: &CustomResources) -> BTreeSet<String> {
     let configs = resources.sharding_configs.iter();
     let deleted = configs.filter(|config| config.metadata.deletion_timestamp.is_some() && config.spec.root.is_none());
     let unreadable = resources.unreadable.iter().map(|(document, _)| document);
@@ -28,14 +28,14 @@ pub(crate) fn deleted_entries(resources: &CustomResources) -> BTreeSet<String> {
 }
 
 /// Entries of deleted ShardingConfigs that may go now. `next`: the chain that is stored.
-pub(crate) fn released_entries(next: &NextChain, resources: &CustomResources, pods: Pods<'_>) -> BTreeSet<String> {
+pub fn released_entries(next: &NextChain, resources: &CustomResources, pods: Pods<'_>) -> BTreeSet<String> {
     let mut released = deleted_entries(resources);
     released.retain(|entry| is_released(entry, &next.chain.entries, &next.claims, &pods));
     released
 }
 
 /// Why a deleted ShardingConfig is not gone yet.
-pub(crate) fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
+pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
     let entry = entry_of_shard(text(document, "/metadata/name"));
     let (reason, cost) = match next.claims.teardown_of(&entry) {
         Some(teardown) => {
@@ -141,7 +141,7 @@ fn release_patch(document: &Value) -> Option<Value> {
 
 /// The finalizers of a document without ours. `None`: it has none of ours, or is a root, which another controller holds until its
 /// shards are gone.
-pub(crate) fn without_our_finalizers(document: &Value) -> Option<Vec<Value>> {
+pub fn without_our_finalizers(document: &Value) -> Option<Vec<Value>> {
     if !document.pointer("/spec/root").is_none_or(Value::is_null) {
         return None;
     }
@@ -151,7 +151,7 @@ pub(crate) fn without_our_finalizers(document: &Value) -> Option<Vec<Value>> {
 }
 
 /// The finalizers of a shard with ours. `None`: it has it, or must not get it.
-pub(crate) fn with_our_finalizer(document: &Value) -> Option<Vec<Value>> {
+pub fn with_our_finalizer(document: &Value) -> Option<Vec<Value>> {
     let has_it = || finalizers(document).iter().any(|one| one == finalizers::HAND_OVER);
     if !is_shard(document) || is_deleted(document) || has_it() {
         return None;
@@ -162,7 +162,7 @@ pub(crate) fn with_our_finalizer(document: &Value) -> Option<Vec<Value>> {
 }
 
 /// Whether a document is deleted and held by one of our finalizers.
-pub(crate) fn is_held(document: &Value) -> bool {
+pub fn is_held(document: &Value) -> bool {
     is_deleted(document) && finalizers(document).iter().any(is_ours)
 }
 
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn documented_loop_removes_the_same_finalizers_and_keeps_protected_where_objects_would_begin_to_act() {
-        let page = include_str!("../../../../../docs/install.md");
+        let page = include_str!("../../../docs/install.md");
         let (_, template) = page.split_once("-o go-template='").unwrap();
         let (template, _) = template.split_once("' |").unwrap();
         let (_, condition) = template.split_once("{{- if ").unwrap();

@@ -4,8 +4,8 @@ use ctrlmesh_manager_planner::samples;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::controllers::distribution::decide::pods::PodStates;
-use crate::controllers::distribution::observe::fleet::Fleet;
+use crate::fleet::Fleet;
+use crate::pods::PodStates;
 
 const NEEDED: Interface = Interface(0, 1, 1);
 

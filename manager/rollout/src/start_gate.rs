@@ -18,8 +18,8 @@ use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_waiting, lock_
 
 use super::pods::Pods;
 use super::{Reason, few};
-use crate::controllers::distribution::observe::fleet::Report;
-use crate::controllers::distribution::observe::{CustomResources, UninjectedPods, entry_name_of};
+use crate::fleet::Report;
+use crate::observation::{CustomResources, UninjectedPods, entry_name_of};
 
 /// Pause between two lists of pods without a sidecar, which are not watched.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -31,11 +31,11 @@ const LATER: Duration = Duration::from_secs(10);
 const GONE: Duration = Duration::from_secs(5);
 
 /// Entries of shards that may not start, and why.
-pub(crate) type BlockedShards = BTreeMap<String, StartBlocker>;
+pub type BlockedShards = BTreeMap<String, StartBlocker>;
 
 /// Why a shard may not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StartBlocker {
+pub enum StartBlocker {
     /// These pods of its controller have no sidecar.
     Pods(BTreeSet<String>),
     /// They are gone, but no pod with a sidecar is there yet.
@@ -47,7 +47,7 @@ pub(crate) enum StartBlocker {
 }
 
 impl StartBlocker {
-    pub(crate) fn reason(&self) -> Reason {
+    pub fn reason(&self) -> Reason {
         match self {
             Self::Pods(pods) => Reason::new("WithoutSidecar", without_sidecar(pods)),
             Self::NoPods => {
@@ -144,7 +144,7 @@ fn is_reported(entry: &Entry, last: Option<&Entry>, chain: &Chain, pods: Pods<'_
 }
 
 /// Which of the desired entries may not start. `chain`, `claims` and `gate` are those of the pass before.
-pub(crate) fn blocked_shards(
+pub fn blocked_shards(
     (chain, claims): (&Chain, &Claims),
     desired: &[Entry],
     resources: &CustomResources,
@@ -210,7 +210,7 @@ fn lock(config: &ShardingConfig) -> Option<&str> {
 }
 
 /// Whether any shard may be blocked, by the objects and the last entries alone. Only then are pods listed.
-pub(crate) fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> bool {
+pub fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> bool {
     let started = StartedShards::in_chain(last);
     let mut shards = resources.sharding_configs.iter().filter(is_shard);
     // Unreadable objects still have their entries.
@@ -221,20 +221,20 @@ pub(crate) fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> boo
 
 /// Blocked shards, from one pass to the next.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StartGate {
+pub struct StartGate {
     blocked: BlockedShards,
     /// Since when exactly these are blocked, for the same reasons.
     since: Option<Instant>,
     /// Since when the pods without a sidecar that an entry waits for are gone.
     gone: BTreeMap<String, Instant>,
     /// When pods could not be listed last, and why.
-    pub(crate) failed: Option<(Instant, String)>,
+    pub failed: Option<(Instant, String)>,
 }
 
 impl StartGate {
     /// Records which shards are blocked. `entries` are those of the chain that follows: a start may fail to be written, and then
     /// the time that was waited still counts.
-    pub(crate) fn record(&mut self, blocked: &BlockedShards, entries: &[Entry], now: Instant) {
+    pub fn record(&mut self, blocked: &BlockedShards, entries: &[Entry], now: Instant) {
         // Errors of API servers may contain times and names.
         let kinds = |blocked: &BlockedShards| -> BlockedShards {
             let kind = |(name, why): (&String, &StartBlocker)| match why {
@@ -264,19 +264,19 @@ impl StartGate {
     }
 
     /// Time until pods are listed again, if any shard is blocked.
-    pub(crate) fn recheck_in(&self, now: Instant) -> Option<Duration> {
+    pub fn recheck_in(&self, now: Instant) -> Option<Duration> {
         (!self.blocked.is_empty()).then(|| self.pause(now))
     }
 
     /// Records whether this pass could list pods, if it tried.
-    pub(crate) fn record_listing(&mut self, uninjected: &UninjectedPods) {
+    pub fn record_listing(&mut self, uninjected: &UninjectedPods) {
         if let Some(at) = uninjected.listed {
             self.failed = uninjected.unknown.clone().map(|problem| (at, problem));
         }
     }
 
     /// Why pods could not be listed a moment ago. Until the pause is over, passes do not try again.
-    pub(crate) fn list_error(&self, now: Instant) -> Option<&str> {
+    pub fn list_error(&self, now: Instant) -> Option<&str> {
         let (at, problem) = self.failed.as_ref()?;
         (now.duration_since(*at) < self.pause(now)).then_some(problem.as_str())
     }

@@ -1,6 +1,7 @@
 //! What the ConfigMaps of a namespace hold now: the chain with its claims, and plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, PLUGIN_CONFIG_MAPS, files, plugin_config_map};
 use ctrlmesh_contract::plugin_file::{self, Encoding};
@@ -8,41 +9,41 @@ use ctrlmesh_contract::signature::PublicKeys;
 use ctrlmesh_contract::{Chain, Digest};
 use ctrlmesh_manager_planner::hand_over::Claims;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
 
-use super::PackedPlugin;
-use super::caches::{Caches, fingerprint};
+use sha2::{Digest as _, Sha256};
+
+use crate::available_plugins::PackedPlugin;
 
 /// Key of the chain's ConfigMap: what sidecars may still show besides the chain ([`Claims`]). Sidecars ignore it.
-pub(crate) const CLAIMS: &str = "claims.json";
+pub const CLAIMS: &str = "claims.json";
 /// Signature over claims and chain, so that claims never count with another chain.
-pub(crate) const CLAIMS_SIGNATURE: &str = "claims.json.sig";
+pub const CLAIMS_SIGNATURE: &str = "claims.json.sig";
 /// Limit for the plugins in one ConfigMap. Kubernetes allows 1 MiB for keys and values together (`MaxSecretSize`).
-pub(crate) const MAX_SLOT_BYTES: usize = 1000 * 1024;
+pub const MAX_SLOT_BYTES: usize = 1000 * 1024;
 
 /// Plugins by the ConfigMap that holds them: packed sizes by digest.
-pub(crate) type PluginSlots = [BTreeMap<Digest, usize>; PLUGIN_CONFIG_MAPS];
+pub type PluginSlots = [BTreeMap<Digest, usize>; PLUGIN_CONFIG_MAPS];
 
 /// What was written last, as far as nobody has changed it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StoredConfigMaps {
+pub struct StoredConfigMaps {
     /// `None`: there is none, or it is not as a manager wrote it.
-    pub(crate) chain: Option<Chain>,
-    pub(crate) claims: Claims,
+    pub chain: Option<Chain>,
+    pub claims: Claims,
     /// Digest of the chain's document, as sidecars report it.
-    pub(crate) digest: Option<Digest>,
+    pub digest: Option<Digest>,
     /// Resource version of the chain's ConfigMap, if it exists. Writes fail if it has changed since.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
     /// The chain's ConfigMap has our label, so its changes are watched.
-    pub(crate) is_watched: bool,
+    pub is_watched: bool,
     slots: Vec<Option<PluginConfigMap>>,
 }
 
 /// One of the ConfigMaps with plugins.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PluginConfigMap {
+pub struct PluginConfigMap {
     /// Resource version. Writes fail if it has changed since.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
     /// Fingerprints of the packed bytes, which caches do not keep. Sizes are not known.
     plugins: BTreeMap<Digest, Vec<u8>>,
     /// Keys of binary data that a manager did not write.
@@ -52,7 +53,7 @@ pub(crate) struct PluginConfigMap {
 }
 
 impl PluginConfigMap {
-    pub(crate) fn of(map: &ConfigMap) -> Self {
+    pub fn of(map: &ConfigMap) -> Self {
         let mut slot = Self {
             version: map.metadata.resource_version.clone(),
             has_text: map.data.as_ref().is_some_and(|data| !data.is_empty()),
@@ -69,7 +70,7 @@ impl PluginConfigMap {
     }
 
     /// Keys of its binary data.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = String> {
+    pub fn keys(&self) -> impl Iterator<Item = String> {
         let ours = self
             .plugins
             .keys()
@@ -79,16 +80,16 @@ impl PluginConfigMap {
 }
 
 impl StoredConfigMaps {
-    pub(crate) fn read(caches: &Caches, namespace: &str, keys: &PublicKeys) -> Self {
-        let slots = (0..).map_while(plugin_config_map).map(|name| {
-            let map = caches.config_map(namespace, &name);
-            map.map(|map| PluginConfigMap::of(&map))
-        });
+    /// `config_map` gives the ConfigMaps of the namespace by name, without plugin bytes but their [`fingerprint`]s.
+    #[must_use]
+    pub fn read(config_map: impl Fn(&str) -> Option<Arc<ConfigMap>>, namespace: &str, keys: &PublicKeys) -> Self {
+        let slots = (0..).map_while(plugin_config_map);
+        let slots = slots.map(|name| config_map(&name).map(|map| PluginConfigMap::of(&map)));
         let mut stored = Self {
             slots: slots.collect(),
             ..Self::default()
         };
-        if let Some(map) = caches.config_map(namespace, CHAIN_CONFIG_MAP) {
+        if let Some(map) = config_map(CHAIN_CONFIG_MAP) {
             stored.read_chain(&map, namespace, keys);
             stored.is_watched = true;
         }
@@ -96,8 +97,8 @@ impl StoredConfigMaps {
     }
 
     /// What is stored once a chain and these plugins are written.
-    #[cfg(test)]
-    pub(crate) fn written(chain: Chain, claims: Claims, plugins: impl IntoIterator<Item = PackedPlugin>) -> Self {
+    #[cfg(any(test, feature = "samples"))]
+    pub fn written(chain: Chain, claims: Claims, plugins: impl IntoIterator<Item = PackedPlugin>) -> Self {
         let plugins = plugins.into_iter();
         let slot = PluginConfigMap {
             plugins: plugins
@@ -116,7 +117,7 @@ impl StoredConfigMaps {
     }
 
     /// Takes over the chain of a ConfigMap, if it is as a manager wrote it for this namespace.
-    pub(crate) fn read_chain(&mut self, map: &ConfigMap, namespace: &str, keys: &PublicKeys) {
+    pub fn read_chain(&mut self, map: &ConfigMap, namespace: &str, keys: &PublicKeys) {
         self.version.clone_from(&map.metadata.resource_version);
         let Some((chain, claims)) = verified_chain(map, keys).filter(|(chain, _)| chain.namespace == namespace) else {
             return self.forget_chain();
@@ -127,7 +128,7 @@ impl StoredConfigMaps {
     }
 
     /// Ignores a chain that was written before `last`: somebody has restored an old ConfigMap.
-    pub(crate) fn ignore_older_than(&mut self, last: &Chain) {
+    pub fn ignore_older_than(&mut self, last: &Chain) {
         let is_older = |chain: &Chain| chain.generation <= last.generation && chain != last;
         if self.chain.as_ref().is_some_and(is_older) {
             self.forget_chain();
@@ -139,7 +140,7 @@ impl StoredConfigMaps {
     }
 
     /// Resource version of a ConfigMap that was read, by its name.
-    pub(crate) fn version_of(&self, name: &str) -> Option<&str> {
+    pub fn version_of(&self, name: &str) -> Option<&str> {
         if name == CHAIN_CONFIG_MAP {
             return self.version.as_deref();
         }
@@ -148,7 +149,7 @@ impl StoredConfigMaps {
     }
 
     /// Which plugins lie where. `sizes` are those of known plugins; unknown ones are taken for a quarter of a ConfigMap.
-    pub(crate) fn slots(&self, sizes: &BTreeMap<Digest, usize>) -> PluginSlots {
+    pub fn slots(&self, sizes: &BTreeMap<Digest, usize>) -> PluginSlots {
         let mut slots = PluginSlots::default();
         for (slot, there) in slots.iter_mut().zip(&self.slots) {
             let size = |digest: &Digest| sizes.get(digest).copied().unwrap_or(MAX_SLOT_BYTES / 4);
@@ -159,12 +160,7 @@ impl StoredConfigMaps {
     }
 
     /// Whether a plugin ConfigMap holds exactly these plugins, unchanged as far as their bytes are known.
-    pub(crate) fn holds(
-        &self,
-        number: usize,
-        desired: &BTreeSet<Digest>,
-        known: &BTreeMap<Digest, PackedPlugin>,
-    ) -> bool {
+    pub fn holds(&self, number: usize, desired: &BTreeSet<Digest>, known: &BTreeMap<Digest, PackedPlugin>) -> bool {
         let Some(slot) = self.slot(number) else {
             return desired.is_empty();
         };
@@ -178,22 +174,19 @@ impl StoredConfigMaps {
     }
 
     /// One of the ConfigMaps with plugins, if it exists.
-    pub(crate) fn slot(&self, number: usize) -> Option<&PluginConfigMap> {
+    pub fn slot(&self, number: usize) -> Option<&PluginConfigMap> {
         self.slots.get(number)?.as_ref()
     }
 }
 
-/// The chain's ConfigMap, also one without our label, which is not watched.
-///
-/// # Errors
-/// The API server's error, other than 404.
-pub(crate) async fn get_chain(client: &Client, namespace: &str) -> Result<Option<ConfigMap>, kube::Error> {
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    api.get_opt(CHAIN_CONFIG_MAP).await
+/// SHA-256 that caches keep in place of plugin bytes, of which every namespace may have megabytes.
+#[must_use]
+pub fn fingerprint(bytes: &[u8]) -> Vec<u8> {
+    Sha256::digest(bytes).to_vec()
 }
 
 /// The bytes that the claims' signature is over. A chain's document never starts like this.
-pub(crate) fn signed_claims(claims: &str, document: &str) -> Vec<u8> {
+pub fn signed_claims(claims: &str, document: &str) -> Vec<u8> {
     format!("claims {} {claims}", Digest::of(document.as_bytes())).into_bytes()
 }
 

@@ -1,13 +1,35 @@
-//! Decides what a pass does. [`decide`] is pure and total: it takes what was observed and what is remembered from the pass before,
-//! and returns a [`Decision`] and the next memory. It has no cluster, no files and no clock; the time is part of the observation.
+//! Decides what one pass of the manager over a namespace does. [`decide`] is pure and total: it takes what was observed and what is
+//! remembered from the pass before, and returns a [`Decision`] and the next memory. It has no cluster, no files and no clock; the
+//! time is part of the observation. The manager's `controllers/distribution` observes, carries out the decision and writes status.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`observation`], [`fleet`], [`config_maps`], [`available_plugins`] | what is decided on: objects, sidecars with their reports, what is stored, plugins |
+//! | [`memory`], [`outcome`] | what is remembered from pass to pass; what became of a decision |
+//! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
+//! | [`pods`] | which pods run the chain, are quiet, or are given up |
+//! | [`plugins`] | which plugins lie in which ConfigMap, and which sidecars support them |
+//! | [`start_gate`] | shards that must not start yet |
+//! | [`deletion`] | when a deleted ShardingConfig may go |
+//! | [`pod_actions`] | which pods to nudge and to evict |
+//! | [`facts`], [`conditions`] | what the status of each object says |
+//! | [`gauges`] | what metrics count |
 
-pub(crate) mod deletion;
-pub(crate) mod memory;
-pub(crate) mod next_chain;
-pub(crate) mod plugins;
-pub(crate) mod pod_actions;
-pub(crate) mod pods;
-pub(crate) mod start_gate;
+pub mod available_plugins;
+pub mod conditions;
+pub mod config_maps;
+pub mod deletion;
+pub mod facts;
+pub mod fleet;
+pub mod gauges;
+pub mod memory;
+pub mod next_chain;
+pub mod observation;
+pub mod outcome;
+pub mod plugins;
+pub mod pod_actions;
+pub mod pods;
+pub mod start_gate;
 #[cfg(test)]
 mod tests;
 
@@ -17,10 +39,10 @@ use std::time::Duration;
 use ctrlmesh_contract::Origin;
 use ctrlmesh_manager_planner::hand_over::shard_of;
 
-use super::observe::fleet::{Report, Sidecar};
-use super::observe::{Observation, UninjectedPods};
+use fleet::{Report, Sidecar};
 use memory::{MAX_UNASKED, Memory};
 use next_chain::NextChain;
+use observation::{Observation, UninjectedPods};
 use plugins::{ConfigMapWrites, NoRoom};
 use pod_actions::{PodNudge, RestartPlan};
 use pods::{PodStates, Pods};
@@ -34,13 +56,13 @@ const MAX_NAMED: usize = 5;
 
 /// Reason of a condition: a code of a closed set, which users and tools match, and a message that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reason {
-    pub(crate) code: &'static str,
-    pub(crate) message: String,
+pub struct Reason {
+    pub code: &'static str,
+    pub message: String,
 }
 
 impl Reason {
-    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -50,38 +72,38 @@ impl Reason {
 
 /// What a pass does, and what objects' status says about it.
 #[derive(Debug)]
-pub(crate) struct Decision {
-    pub(crate) next: NextChain,
-    pub(crate) states: PodStates,
+pub struct Decision {
+    pub next: NextChain,
+    pub states: PodStates,
     /// ConfigMaps to write.
-    pub(crate) writes: Result<ConfigMapWrites, NoRoom>,
+    pub writes: Result<ConfigMapWrites, NoRoom>,
     /// Hand-overs of the next chain that do not wait for unreachable pods.
-    pub(crate) takeovers: Vec<Takeover>,
+    pub takeovers: Vec<Takeover>,
     /// Pods to nudge once the chain is stored.
-    pub(crate) nudges: Vec<PodNudge>,
-    pub(crate) restarts: RestartPlan,
+    pub nudges: Vec<PodNudge>,
+    pub restarts: RestartPlan,
     /// Entries of deleted ShardingConfigs that may go now.
-    pub(crate) released: BTreeSet<String>,
+    pub released: BTreeSet<String>,
     /// Pods to poll more often. `None`: as before.
-    pub(crate) awaited: Option<BTreeSet<String>>,
+    pub awaited: Option<BTreeSet<String>>,
     /// Nothing is left to run, and no pod is left to wait for.
-    pub(crate) is_finished: bool,
+    pub is_finished: bool,
     /// When the next pass is due at the latest, if anything is in progress.
-    pub(crate) requeue_after: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// A shard that gets objects which unreachable pods may still show.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Takeover {
-    pub(crate) entry: String,
+pub struct Takeover {
+    pub entry: String,
     /// The ShardingConfig.
-    pub(crate) origin: Option<Origin>,
-    pub(crate) note: String,
+    pub origin: Option<Origin>,
+    pub note: String,
 }
 
 /// The pods without a sidecar as far as they are known without a list. `None`: a shard may have to wait for them, so they have to be
 /// listed.
-pub(crate) fn known_uninjected(observation: &Observation, memory: &Memory) -> Option<UninjectedPods> {
+pub fn known_uninjected(observation: &Observation, memory: &Memory) -> Option<UninjectedPods> {
     let last = memory.remembered().last;
     let last = observation.config_maps.chain.as_ref().or(last);
     let is_first = observation.config_maps.version.is_none() && memory.last.is_none();
@@ -96,7 +118,7 @@ pub(crate) fn known_uninjected(observation: &Observation, memory: &Memory) -> Op
 
 /// Decides what a pass does. Returns no decision when nothing was written in the namespace yet and sidecars were not polled yet:
 /// which generation they have is not known, and their first report starts the next pass.
-pub(crate) fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, Memory) {
+pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, Memory) {
     let mut memory = memory;
     let (fleet, now) = (&observation.fleet, observation.now);
     memory.forget_seen_writes();
@@ -209,13 +231,13 @@ fn update_gauges(next: &NextChain, pods: Pods<'_>, observation: &Observation, me
 }
 
 /// The first of these, and how many more there are.
-pub(crate) fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+pub fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
     let more = more.map(|more| format!("and {more} more"));
     all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
 }
 
 /// The first of these pods, each with its problem.
-pub(crate) fn named_pods(pods: &[(String, String)], between: &str) -> String {
+pub fn named_pods(pods: &[(String, String)], between: &str) -> String {
     few(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
 }

@@ -1,50 +1,52 @@
-//! The sidecars of a namespace and their last reports. What follows from these for a rollout is in [`super::super::decide::pods`].
+//! The sidecars of a namespace and their last reports. What follows from these for a rollout is in [`crate::pods`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use ctrlmesh_contract::names::{annotations, pod};
 use ctrlmesh_contract::status::{EntryState, EntryStatus, Refused, StaleCache, Status};
 use ctrlmesh_contract::{Entry, LabelSelector};
 use ctrlmesh_manager_planner::hand_over;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
+use kube_core::ResourceExt as _;
 
-use super::UninjectedPods;
-use super::sidecar_poller::LastReport;
+use crate::observation::UninjectedPods;
 
-pub(crate) const READY: &str = "Ready";
+const READY: &str = "Ready";
+/// Failed polls in a row that make an answer void. Until then the last one counts.
+pub const LOST: u32 = 2;
 
 /// A pod with a sidecar.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sidecar {
-    pub(crate) pod: String,
+pub struct Sidecar {
+    pub pod: String,
     /// Address of its pod; `None` before it has one.
-    pub(crate) ip: Option<String>,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) uid: String,
+    pub ip: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub uid: String,
     /// Resource version of its pod.
-    pub(crate) version: String,
+    pub version: String,
     /// Generation of the chain that its pod was last annotated with.
-    pub(crate) nudged: Option<u64>,
+    pub nudged: Option<u64>,
     /// How often that was repeated, and for which generation.
-    pub(crate) renudged: Option<(u64, u32)>,
+    pub renudged: Option<(u64, u32)>,
     /// Its pod was deleted.
-    pub(crate) is_ending: bool,
+    pub is_ending: bool,
     /// It is on a node, so it may run.
-    pub(crate) is_placed: bool,
+    pub is_placed: bool,
     /// How many pods its shard has, by the annotation of a pod that keeps its limits until it is replaced.
-    pub(crate) shard_pods: Option<usize>,
+    pub shard_pods: Option<usize>,
     /// Kubelet reports the pod as ready.
-    pub(crate) is_ready: bool,
+    pub is_ready: bool,
     /// Kind and name of the controller that owns its pod.
-    pub(crate) owner: Option<String>,
+    pub owner: Option<String>,
     /// When the oldest running container beside it started, in seconds since 1970.
-    pub(crate) running_since: Option<i64>,
+    pub running_since: Option<i64>,
 }
 
 impl Sidecar {
     /// `None` if the pod has ended.
-    pub(crate) fn of(pod: &Pod) -> Option<Self> {
+    pub fn of(pod: &Pod) -> Option<Self> {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
         let number = |annotation: &str| pod.annotations().get(annotation)?.parse::<u64>().ok();
@@ -78,47 +80,55 @@ impl Sidecar {
     }
 
     /// Whether reports of one are reports of the other.
-    pub(crate) fn is_same_process(&self, other: &Self) -> bool {
+    pub fn is_same_process(&self, other: &Self) -> bool {
         (&self.pod, &self.uid, &self.ip) == (&other.pod, &other.uid, &other.ip)
     }
 
     /// The entries that it should run.
-    pub(crate) fn own<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> impl Iterator<Item = &'a Entry> {
+    pub fn own<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> impl Iterator<Item = &'a Entry> {
         let entries = entries.into_iter();
         entries.filter(move |entry| entry.pod_selector.matches(&self.labels))
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Report {
+pub enum Report {
     Status(Box<Status>),
     /// Why there is no status.
     Unavailable(String),
 }
 
+/// What a sidecar reported last.
+#[derive(Clone, Debug)]
+pub struct LastReport {
+    pub answer: Report,
+    /// When the poll began that led to the answer. `None`: it was not polled yet.
+    pub asked: Option<Instant>,
+    /// Polls in a row that failed.
+    pub failures: u32,
+    /// It was polled after the chain was written and after its pod's labels last changed.
+    pub is_fresh: bool,
+}
+
 /// The sidecars of a namespace and their last reports, at one time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fleet {
+pub struct Fleet {
     /// Sorted by pod.
-    pub(crate) sidecars: Vec<Sidecar>,
+    pub sidecars: Vec<Sidecar>,
     /// By pod.
-    pub(crate) reports: BTreeMap<String, Report>,
+    pub reports: BTreeMap<String, Report>,
     /// Pods whose last report is newer than the chain and their labels.
-    pub(crate) fresh: BTreeSet<String>,
+    pub fresh: BTreeSet<String>,
     /// Pods that were not polled yet.
-    pub(crate) unasked: BTreeSet<String>,
-    pub(crate) uninjected: UninjectedPods,
+    pub unasked: BTreeSet<String>,
+    pub uninjected: UninjectedPods,
     /// Failed polls in a row, by pod.
-    pub(crate) failures: BTreeMap<String, u32>,
+    pub failures: BTreeMap<String, u32>,
 }
 
 impl Fleet {
     /// Treats a status whose generation is beyond `believable` as no status.
-    pub(crate) fn from_reports(
-        sidecars: Vec<Sidecar>,
-        reports: &BTreeMap<String, LastReport>,
-        believable: u64,
-    ) -> Self {
+    pub fn from_reports(sidecars: Vec<Sidecar>, reports: &BTreeMap<String, LastReport>, believable: u64) -> Self {
         let checked = |last: &LastReport| match &last.answer {
             Report::Status(status) if status.chain.generation > believable => Report::Unavailable(format!(
                 "reports generation {} of the chain, which no manager has written",
@@ -142,7 +152,7 @@ impl Fleet {
     }
 
     /// The highest generation that any sidecar reports.
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         let generations = self.reports.values().filter_map(|answer| match answer {
             Report::Status(status) => Some(status.chain.generation),
             Report::Unavailable(_) => None,
@@ -150,26 +160,26 @@ impl Fleet {
         generations.max().unwrap_or_default()
     }
 
-    pub(crate) fn selected(&self, selector: &LabelSelector) -> impl Iterator<Item = &Sidecar> {
+    pub fn selected(&self, selector: &LabelSelector) -> impl Iterator<Item = &Sidecar> {
         self.sidecars.iter().filter(|sidecar| selector.matches(&sidecar.labels))
     }
 
     /// Whether a sidecar runs its own of these entries, and no request of an earlier chain is left. False until it was polled
     /// after the chain was written.
     #[must_use]
-    pub(crate) fn runs_chain(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+    pub fn runs_chain(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
         self.runs_those(sidecar, entries, |_| true)
     }
 
     /// The same for shard entries alone. Others hold up no hand-over.
     #[must_use]
-    pub(crate) fn runs_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+    pub fn runs_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
         self.runs_those(sidecar, entries, hand_over::is_of_shard)
     }
 
     /// The same for shard entries by the last report, which may be older than the chain.
     #[must_use]
-    pub(crate) fn reported_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+    pub fn reported_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
         self.says(sidecar, entries, hand_over::is_of_shard)
     }
 
@@ -187,7 +197,7 @@ impl Fleet {
 
     /// Why a sidecar does not run the chain as it should: one of the values of metric `sidecars_lagging`.
     #[must_use]
-    pub(crate) fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
+    pub fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
         let Some(Report::Status(status)) = self.reports.get(&sidecar.pod) else {
             return sidecar.own(entries).next().map(|_| "silent");
         };
@@ -210,7 +220,7 @@ impl Fleet {
     }
 
     /// Pods that were polled and do not run the chain.
-    pub(crate) fn behind<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
+    pub fn behind<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
         let asked = self
             .sidecars
             .iter()
@@ -223,7 +233,7 @@ impl Fleet {
 
     /// Why a hand-over waits for a pod.
     #[must_use]
-    pub(crate) fn unsettled_reason(&self, sidecar: &Sidecar, entries: &[Entry]) -> String {
+    pub fn unsettled_reason(&self, sidecar: &Sidecar, entries: &[Entry]) -> String {
         let status = match self.reports.get(&sidecar.pod) {
             Some(Report::Status(status)) => status,
             Some(Report::Unavailable(problem)) => return problem.clone(),
@@ -264,7 +274,7 @@ fn whose(cache: &StaleCache) -> String {
     }
 }
 
-pub(crate) const UNASKED: &str = "was not polled yet";
+pub const UNASKED: &str = "was not polled yet";
 
 /// Whether a sidecar runs its own of these entries, and no others that count.
 fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
@@ -274,21 +284,59 @@ fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&
 }
 
 /// Whether a running entry is this one, with the same plugin and settings.
-pub(crate) fn runs_entry(entry: &Entry, at: &EntryStatus) -> bool {
+pub fn runs_entry(entry: &Entry, at: &EntryStatus) -> bool {
     at.name == entry.name && at.plugin == entry.plugin && at.settings_hash == entry.settings.hash()
 }
 
 /// Why a sidecar refuses a generation of the chain, if it does.
-pub(crate) fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
+pub fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
     let refused = status.refused.as_ref();
     refused.filter(|refused| refused.generation.is_none_or(|refused| refused == generation))
 }
 
-pub(crate) fn behind_reason(status: &Status, refused: Option<&Refused>) -> String {
+pub fn behind_reason(status: &Status, refused: Option<&Refused>) -> String {
     match refused {
         Some(refused) => format!("refuses the chain: {}", refused.message),
         None => format!("still runs generation {} of the chain", status.chain.generation),
     }
+}
+
+/// Drops the parts of a pod that [`Sidecar::of`] does not read, so that caches stay small.
+pub fn strip_pod(pod: &mut Pod) {
+    pod.managed_fields_mut().clear();
+    let node = pod.spec.take().and_then(|spec| spec.node_name);
+    pod.spec = node.map(|node| PodSpec {
+        node_name: Some(node),
+        ..PodSpec::default()
+    });
+    pod.status = pod.status.take().map(|status| PodStatus {
+        phase: status.phase,
+        pod_ip: status.pod_ip,
+        conditions: status.conditions.map(|mut conditions| {
+            conditions.retain(|condition| condition.type_ == READY);
+            conditions
+        }),
+        container_statuses: status.container_statuses.map(strip_containers),
+        ..PodStatus::default()
+    });
+}
+
+/// Keeps the start times of running containers, but the sidecar's.
+fn strip_containers(mut containers: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
+    containers.retain(|container| container.name != pod::SIDECAR);
+    let stripped = containers.into_iter().filter_map(|container| {
+        let running = container.state?.running?;
+        let state = ContainerState {
+            running: Some(running),
+            ..ContainerState::default()
+        };
+        Some(ContainerStatus {
+            name: container.name,
+            state: Some(state),
+            ..ContainerStatus::default()
+        })
+    });
+    stripped.collect()
 }
 
 /// When the oldest running container of a pod started, apart from the sidecar. Seconds since 1970.

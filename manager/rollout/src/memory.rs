@@ -7,82 +7,58 @@ use ctrlmesh_contract::{Chain, Digest};
 use ctrlmesh_manager_planner::hand_over::Claims;
 
 use super::Decision;
-use super::pod_actions::{NudgeHistory, PodNudge, RestartReasons, Restarts, record_nudge};
+use super::pod_actions::{NudgeHistory, Restarts, record_nudge};
 use super::pods::PodMemory;
 use super::start_gate::StartGate;
-use crate::cluster::Error;
-use crate::controllers::distribution::observe::config_maps::StoredConfigMaps;
-use crate::controllers::distribution::observe::fleet::Fleet;
-use crate::controllers::distribution::observe::{Observation, Remembered};
-use crate::metrics::distribution::NamespaceGauges;
+use crate::config_maps::StoredConfigMaps;
+use crate::fleet::Fleet;
+use crate::gauges::NamespaceGauges;
+use crate::observation::{Observation, Remembered};
+use crate::outcome::{Outcome, WriteFailure};
 
 /// How long a write that the watch does not show is waited for.
-pub(crate) const MAX_UNSEEN: Duration = Duration::from_secs(5);
+pub const MAX_UNSEEN: Duration = Duration::from_secs(5);
 /// How long sidecars that were not polled yet hold up what needs their reports.
-pub(crate) const MAX_UNASKED: Duration = Duration::from_secs(5);
+pub const MAX_UNASKED: Duration = Duration::from_secs(5);
 /// Shortest time between two chains that are written because a sidecar runs a later one.
 const RAISE: Duration = Duration::from_mins(1);
 /// Pause after a failed pass: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// The chain that was written last, for a ConfigMap that somebody damages.
-    pub(crate) last: Option<(Chain, Claims)>,
+    pub last: Option<(Chain, Claims)>,
     /// The stored chain, and since when it is known.
-    pub(crate) chain: Option<(Digest, Instant)>,
+    pub chain: Option<(Digest, Instant)>,
     /// Generation of the stored chain.
     observed_generation: u64,
     /// Highest generation that any sidecar has reported.
-    pub(crate) highest_generation: u64,
+    pub highest_generation: u64,
     /// When a chain was last written over a later one that a sidecar runs.
     raised: Option<Instant>,
-    pub(crate) pods: PodMemory,
-    pub(crate) nudges: NudgeHistory,
-    pub(crate) restarts: Restarts,
+    pub pods: PodMemory,
+    pub nudges: NudgeHistory,
+    pub restarts: Restarts,
     /// Since when shards would begin to share objects, by the entry that gains and the entry that has them.
-    pub(crate) overlaps: BTreeMap<(String, String), Instant>,
-    pub(crate) start_gate: StartGate,
+    pub overlaps: BTreeMap<(String, String), Instant>,
+    pub start_gate: StartGate,
     /// Versions that our last writes made, by ConfigMap, and when. Watches show them later.
     writes: BTreeMap<String, (u64, Instant)>,
     /// Failed passes in a row.
     failures: u32,
     /// Version of the chain's ConfigMap with which nothing is left to do until there are objects.
     idle_version: Option<String>,
-    pub(crate) gauges: NamespaceGauges,
-}
-
-/// What became of a decision.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// Resource versions of the ConfigMaps that were written, also if a later one failed.
-    pub(crate) written: Vec<(String, Option<String>)>,
-    /// Why ConfigMaps could not be written.
-    pub(crate) error: Option<Error>,
-    pub(crate) nudged: Vec<PodNudge>,
-    /// Pods that could not be nudged.
-    pub(crate) nudges_failed: usize,
-    /// By the shard's entry.
-    pub(crate) evictions: BTreeMap<String, EvictionResult>,
-    /// Why restarts of shards are not done yet, by entry.
-    pub(crate) restart_reasons: RestartReasons,
-}
-
-#[derive(Debug)]
-pub(crate) enum EvictionResult {
-    /// UID of the pod.
-    Evicted(String),
-    /// What the API server says.
-    Refused(String),
+    pub gauges: NamespaceGauges,
 }
 
 impl Memory {
     /// Whether nothing is distributed, and nothing is left to do until there are objects.
-    pub(crate) fn is_idle(&self, config_maps: &StoredConfigMaps) -> bool {
+    pub fn is_idle(&self, config_maps: &StoredConfigMaps) -> bool {
         config_maps.version.is_none() || config_maps.version == self.idle_version
     }
 
-    pub(crate) fn remembered(&self) -> Remembered<'_> {
+    pub fn remembered(&self) -> Remembered<'_> {
         Remembered {
             last: self.last.as_ref().map(|(chain, _)| chain),
             digest: self.chain.map(|(digest, _)| digest),
@@ -90,7 +66,7 @@ impl Memory {
     }
 
     /// Records which chain is stored. Returns whether it is another one than before.
-    pub(crate) fn observe_chain(&mut self, digest: Option<Digest>, generation: u64, now: Instant) -> bool {
+    pub fn observe_chain(&mut self, digest: Option<Digest>, generation: u64, now: Instant) -> bool {
         if self.chain.map(|(digest, _)| digest) == digest {
             return false;
         }
@@ -104,7 +80,7 @@ impl Memory {
     }
 
     /// Whether the watch does not show our last writes yet. A pass would repeat them.
-    pub(crate) fn has_unseen_writes(&self, config_maps: &StoredConfigMaps, now: Instant) -> bool {
+    pub fn has_unseen_writes(&self, config_maps: &StoredConfigMaps, now: Instant) -> bool {
         self.writes.iter().any(|(name, (version, at))| {
             let seen = config_maps.version_of(name).and_then(|seen| seen.parse::<u64>().ok());
             // A ConfigMap that is not there may have been deleted since, so the wait is bounded.
@@ -112,30 +88,30 @@ impl Memory {
         })
     }
 
-    pub(crate) fn forget_seen_writes(&mut self) {
+    pub fn forget_seen_writes(&mut self) {
         self.writes.clear();
     }
 
     /// Whether to hold back what needs the reports of sidecars that were not polled yet.
-    pub(crate) fn awaits_reports(&self, fleet: &Fleet, now: Instant) -> bool {
+    pub fn awaits_reports(&self, fleet: &Fleet, now: Instant) -> bool {
         let since = self.pods.unasked_since.unwrap_or(now);
         !fleet.unasked.is_empty() && now.duration_since(since) < MAX_UNASKED
     }
 
     /// Whether a report of a later chain may be believed now. A sidecar that lies would make all shards give up what they show.
-    pub(crate) fn may_raise(&self, now: Instant) -> bool {
+    pub fn may_raise(&self, now: Instant) -> bool {
         self.raised.is_none_or(|raised| now.duration_since(raised) >= RAISE)
     }
 
     /// Records what became of a decision.
-    pub(crate) fn record(&mut self, observation: &Observation, decision: &Decision, outcome: &Outcome, now: Instant) {
+    pub fn record(&mut self, observation: &Observation, decision: &Decision, outcome: &Outcome, now: Instant) {
         for (name, version) in &outcome.written {
             if let Some(version) = version.as_ref().and_then(|version| version.parse().ok()) {
                 self.writes.insert(name.clone(), (version, now));
             }
         }
         let (chain, claims) = (&decision.next.chain, &decision.next.claims);
-        if outcome.error.is_none() {
+        if outcome.failure.is_none() {
             self.last = Some((chain.clone(), claims.clone()));
             if decision.states.rolled_back_by.is_some() {
                 self.raised = Some(observation.now);
@@ -145,18 +121,19 @@ impl Memory {
             record_nudge(&mut self.nudges, nudge, chain.generation, now);
         }
         self.restarts.record(&outcome.evictions, now);
-        let is_failure = match &outcome.error {
-            Some(error) => !error.is_conflict(),
+        let is_failure = match &outcome.failure {
+            Some(WriteFailure::Conflict) => false,
+            Some(WriteFailure::Failed(_)) => true,
             None => outcome.nudges_failed > 0,
         };
         self.failures = if is_failure { self.failures.saturating_add(1) } else { 0 };
-        let is_done = outcome.error.is_none() && outcome.written.is_empty() && outcome.nudges_failed == 0;
+        let is_done = outcome.failure.is_none() && outcome.written.is_empty() && outcome.nudges_failed == 0;
         let version = observation.config_maps.version.clone();
         self.idle_version = version.filter(|_| is_done && decision.is_finished);
     }
 
     /// How long the next pass waits after the failures so far.
-    pub(crate) fn retry_delay(&self) -> Duration {
+    pub fn retry_delay(&self) -> Duration {
         let (first, longest) = RETRY;
         let doubled = 1 << self.failures.saturating_sub(1).min(10);
         first.saturating_mul(doubled).min(longest)

@@ -4,7 +4,7 @@ use ctrlmesh_manager_api::sharding_config::LeaderStatus;
 use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, TargetStatus};
 
 use super::*;
-use crate::controllers::distribution::decide::start_gate::StartBlocker;
+use crate::start_gate::StartBlocker;
 
 fn origin() -> Origin {
     Origin {

@@ -8,8 +8,8 @@ use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
 use serde_json::{Map, Value, json};
 
 use super::facts::{Facts, Rollout};
-use crate::controllers::distribution::decide::next_chain::OVERLAP_GRACE;
-use crate::controllers::distribution::decide::{Reason, few, named_pods};
+use crate::next_chain::OVERLAP_GRACE;
+use crate::{Reason, few, named_pods};
 
 /// Reason code of objects whose entries are in the chain.
 const DISTRIBUTED: &str = "Distributed";
@@ -33,7 +33,7 @@ const CONDITIONS: [&str; 5] = [
 
 /// The status of an object. Conditions that are as before keep their transition times.
 #[must_use]
-pub(crate) fn object_status(origin: &Origin, facts: &Facts, before: &Value, now: &str) -> Value {
+pub fn object_status(origin: &Origin, facts: &Facts, before: &Value, now: &str) -> Value {
     let generation = i64::try_from(origin.generation).unwrap_or_default();
     let mut list: Vec<Condition> = Vec::new();
     let was_bypassed = |before: &Value| {
@@ -260,7 +260,7 @@ fn conditions(status: &Value, is_ours: bool) -> impl Iterator<Item = (&str, &Val
 
 /// Whether the stored status says the same already.
 #[must_use]
-pub(crate) fn is_same(before: &Value, after: &Value) -> bool {
+pub fn is_same(before: &Value, after: &Value) -> bool {
     let ours = |status| conditions(status, true).collect::<BTreeMap<_, _>>();
     let is_nothing = |value: &Value| match value {
         Value::Array(list) => list.is_empty(),
@@ -289,7 +289,7 @@ fn uncounted(targets: &Value) -> Value {
 
 /// A merge patch from the stored status to this one. Fields of ours are replaced as a whole: with server-side apply, elements of
 /// `targetStatus` that another manager applied would stay for ever.
-pub(crate) fn status_patch(before: &Value, after: Value, now: Option<&str>) -> Value {
+pub fn status_patch(before: &Value, after: Value, now: Option<&str>) -> Value {
     let mut fields = match after {
         Value::Object(fields) => fields,
         _ => Map::new(),

@@ -20,19 +20,20 @@ use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, lock_of};
 
 use super::pods::Pods;
 use super::{Reason, few};
-use crate::controllers::distribution::observe::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
-use crate::controllers::distribution::observe::fleet::{Report, Sidecar};
-use crate::controllers::distribution::observe::{AvailablePlugins, Interfaces, Observation};
+use crate::available_plugins::{AvailablePlugins, Interfaces};
+use crate::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
+use crate::fleet::{Report, Sidecar};
+use crate::observation::Observation;
 
 /// Reason code of objects that sidecars can't run.
-pub(crate) const OUTDATED: &str = "SidecarOutdated";
+pub const OUTDATED: &str = "SidecarOutdated";
 
 /// Kind and name of an object.
 type Object = (String, String);
 
 /// Objects that are held back, each with the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unsupported(BTreeMap<Object, String>);
+pub struct Unsupported(BTreeMap<Object, String>);
 
 /// What an entry asks for, and the pods whose sidecars do not support it.
 struct MissingSupport {
@@ -43,7 +44,7 @@ struct MissingSupport {
 
 impl Unsupported {
     /// Which objects are held back, and the entries as they may be now. `intended` are the entries that the last chain leads to.
-    pub(crate) fn hold_back(
+    pub fn hold_back(
         desired: Vec<Entry>,
         intended: &[Entry],
         interfaces: &Interfaces,
@@ -79,7 +80,7 @@ impl Unsupported {
     }
 
     /// Why an object is held back, if it is.
-    pub(crate) fn message_of(&self, origin: &Origin) -> Option<&str> {
+    pub fn message_of(&self, origin: &Origin) -> Option<&str> {
         self.0
             .get(&(origin.kind.clone(), origin.name.clone()))
             .map(String::as_str)
@@ -124,7 +125,7 @@ impl MissingSupport {
 }
 
 /// Why no chain can be written in this namespace: a sidecar would refuse the whole document.
-pub(crate) fn unreadable_documents(pods: Pods<'_>) -> Option<Reason> {
+pub fn unreadable_documents(pods: Pods<'_>) -> Option<Reason> {
     let lacking = pods.sidecars.iter().filter(|sidecar| {
         let support = support(sidecar, pods);
         support.is_some_and(|support| !support.reads_documents())
@@ -193,15 +194,15 @@ fn is_there(entry: &Entry, desired: &[Entry]) -> bool {
 
 /// ConfigMaps that have to be written. Plugins are written before the chain that needs them.
 #[derive(Debug, Default)]
-pub(crate) struct ConfigMapWrites {
+pub struct ConfigMapWrites {
     /// Plugins by number of the ConfigMap. Without bytes: a plugin that stays as it is stored.
-    pub(crate) slots: Vec<(usize, BTreeMap<Digest, Option<Bytes>>)>,
+    pub slots: Vec<(usize, BTreeMap<Digest, Option<Bytes>>)>,
     /// The chain is written, too.
-    pub(crate) chain: bool,
+    pub chain: bool,
 }
 
 impl ConfigMapWrites {
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.slots.is_empty() && !self.chain
     }
 }
@@ -210,11 +211,7 @@ impl ConfigMapWrites {
 ///
 /// # Errors
 /// A plugin finds no room.
-pub(crate) fn config_map_writes(
-    observation: &Observation,
-    chain: &Chain,
-    claims: &Claims,
-) -> Result<ConfigMapWrites, NoRoom> {
+pub fn config_map_writes(observation: &Observation, chain: &Chain, claims: &Claims) -> Result<ConfigMapWrites, NoRoom> {
     let (stored, fleet) = (&observation.config_maps, &observation.fleet);
     let is_stored = stored.is_watched && stored.chain.as_ref() == Some(chain) && stored.claims == *claims;
     let runs_chain = |sidecar: &Sidecar| fleet.runs_chain(sidecar, &chain.entries);
@@ -241,7 +238,7 @@ pub(crate) fn config_map_writes(
 ///
 /// # Errors
 /// A plugin finds no room.
-pub(crate) fn place_plugins(
+pub fn place_plugins(
     stored: &StoredConfigMaps,
     chain: &Chain,
     keeps_unused: bool,
@@ -266,7 +263,7 @@ pub(crate) fn place_plugins(
     "plugin {digest} has {bytes} bytes packed, and there is no room for it: a ConfigMap takes {MAX_SLOT_BYTES}, and there are \
      {PLUGIN_CONFIG_MAPS} of them in a namespace; make it smaller (opt-level = \"s\", lto, strip), or use fewer plugins"
 )]
-pub(crate) struct NoRoom {
+pub struct NoRoom {
     /// Digest of the plugin.
     pub digest: Digest,
     /// Its packed size.
@@ -277,7 +274,7 @@ pub(crate) struct NoRoom {
 ///
 /// # Errors
 /// A plugin finds no room. Then nothing should be written.
-pub(crate) fn assign(
+pub fn assign(
     now: &PluginSlots,
     needed: &BTreeMap<Digest, usize>,
     in_use: &BTreeSet<Digest>,

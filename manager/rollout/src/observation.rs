@@ -1,0 +1,135 @@
+//! Everything that a pass decides on, as one plain value. The manager's `observe` fills it from watch caches and sidecars.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::{Chain, Digest, Mistakes, Origin};
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use ctrlmesh_manager_planner::auto_shard::held_back;
+use ctrlmesh_manager_planner::validate::Object;
+use ctrlmesh_manager_planner::{LabelKeys, hand_over, validate};
+use k8s_openapi::jiff::Timestamp;
+use kube_core::ResourceExt as _;
+use serde_json::Value;
+
+use crate::available_plugins::AvailablePlugins;
+use crate::config_maps::StoredConfigMaps;
+use crate::fleet::Fleet;
+
+/// Everything that a pass decides on, read at one time.
+#[derive(Debug)]
+pub struct Observation {
+    pub namespace: String,
+    pub now: Instant,
+    /// The same moment, for messages.
+    pub time: Timestamp,
+    pub resources: CustomResources,
+    pub config_maps: StoredConfigMaps,
+    pub fleet: Fleet,
+    pub plugins: AvailablePlugins,
+    pub settings: Settings,
+}
+
+/// Flags of the manager that decisions depend on.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// How long a pod must have been quiet, unless its shard says otherwise.
+    pub settle: Duration,
+    pub label_keys: LabelKeys,
+}
+
+/// What the manager remembers of the chain, as far as reading depends on it.
+#[derive(Clone, Copy, Default)]
+pub struct Remembered<'m> {
+    /// The chain that was written last.
+    pub last: Option<&'m Chain>,
+    /// Digest of the chain that the pass before found in the ConfigMap.
+    pub digest: Option<Digest>,
+}
+
+/// Pods of a namespace without a sidecar. Empty when no shard could have to wait for them.
+#[derive(Clone, Debug, Default)]
+pub struct UninjectedPods {
+    /// Labels by pod name.
+    pub pods: BTreeMap<String, BTreeMap<String, String>>,
+    /// Why they are not known.
+    pub unknown: Option<String>,
+    /// When they were listed, or could not be. `None`: this pass did not try.
+    pub listed: Option<Instant>,
+}
+
+impl UninjectedPods {
+    pub const fn unknown(problem: String) -> Self {
+        Self {
+            pods: BTreeMap::new(),
+            unknown: Some(problem),
+            listed: None,
+        }
+    }
+}
+
+/// Custom resources of a namespace. They are parsed one by one: an object that was stored under an older schema does not hide
+/// the others.
+#[derive(Debug, Default)]
+pub struct CustomResources {
+    pub sharding_configs: Vec<ShardingConfig>,
+    pub circuit_breakers: Vec<CircuitBreaker>,
+    pub fault_injections: Vec<FaultInjection>,
+    /// Objects that can't be parsed, and why.
+    pub unreadable: Vec<(Value, Mistakes)>,
+    /// UIDs of shards whose root has not written all its shards yet.
+    pub held: BTreeSet<String>,
+    /// All objects as they are stored.
+    pub documents: Vec<Value>,
+    /// Kinds that can't be watched. There may be objects of them.
+    pub unsynced_kinds: Vec<&'static str>,
+}
+
+impl CustomResources {
+    pub fn parse(documents: Vec<Value>, unsynced_kinds: Vec<&'static str>) -> Self {
+        let mut all = Self {
+            held: held_back(&documents),
+            unsynced_kinds,
+            ..Self::default()
+        };
+        for document in &documents {
+            match validate::read(document) {
+                Ok(Object::ShardingConfig(object)) => all.sharding_configs.push(*object),
+                Ok(Object::CircuitBreaker(object)) => all.circuit_breakers.push(*object),
+                Ok(Object::FaultInjection(object)) => all.fault_injections.push(*object),
+                Ok(Object::ManagerState(_)) => {}
+                Err(mistakes) => all.unreadable.push((document.clone(), mistakes)),
+            }
+        }
+        all.documents = documents;
+        all
+    }
+}
+
+/// Identity of a stored document, whether or not the rest of it can be parsed.
+pub fn origin_of(document: &Value) -> Origin {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    Origin {
+        kind: text("/kind").to_owned(),
+        name: text("/metadata/name").to_owned(),
+        uid: text("/metadata/uid").to_owned(),
+        generation: document
+            .pointer("/metadata/generation")
+            .and_then(Value::as_u64)
+            .unwrap_or_default(),
+    }
+}
+
+pub fn is_deleted(document: &Value) -> bool {
+    document.pointer("/metadata/deletionTimestamp").is_some()
+}
+
+/// Whether a document is a ShardingConfig that is a shard itself, not a root that makes shards.
+pub fn is_shard(document: &Value) -> bool {
+    document["kind"] == "ShardingConfig" && document.pointer("/spec/root").is_none_or(Value::is_null)
+}
+
+/// Name of a shard's entry in the chain.
+pub fn entry_name_of(config: &ShardingConfig) -> String {
+    hand_over::entry_of_shard(&config.name_any())
+}
