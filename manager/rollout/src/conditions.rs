@@ -7,9 +7,9 @@ use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
 use serde_json::{Map, Value, json};
 
-use super::facts::{Facts, Rollout};
+use crate::facts::{Facts, Rollout};
 use crate::next_chain::OVERLAP_GRACE;
-use crate::{Reason, few, named_pods};
+use crate::reason::{Reason, few, named_pods};
 
 /// Reason code of objects whose entries are in the chain.
 const DISTRIBUTED: &str = "Distributed";

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, PLUGIN_CONFIG_MAPS, files, plugin_config_map};
 use ctrlmesh_contract::plugin_file::{self, Encoding};
@@ -21,6 +22,8 @@ pub const CLAIMS_SIGNATURE: &str = "claims.json.sig";
 /// Limit for the plugins in one ConfigMap. Kubernetes allows 1 MiB for keys and values together (`MaxSecretSize`).
 pub const MAX_SLOT_BYTES: usize = 1000 * 1024;
 
+/// How long a write that the watch does not show is waited for.
+pub const MAX_UNSEEN: Duration = Duration::from_secs(5);
 /// Plugins by the ConfigMap that holds them: packed sizes by digest.
 pub type PluginSlots = [BTreeMap<Digest, usize>; PLUGIN_CONFIG_MAPS];
 

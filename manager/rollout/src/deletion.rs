@@ -8,28 +8,18 @@ use ctrlmesh_contract::names::finalizers;
 use ctrlmesh_manager_planner::hand_over::{Teardown, all_pods, entry_of_shard, is_released, shard_of};
 use serde_json::{Value, json};
 
-use super::next_chain::NextChain;
-use super::pod_actions::MAX_COMMAND;
-use super::pods::{LEASE, Pods};
-use super::{Reason, named_pods};
-use crate::observation::{CustomResources, entry_name_of, is_deleted, is_shard};
+use crate::next_chain::NextChain;
+use crate::observation::{CustomResources, is_deleted, is_shard};
+use crate::pod_actions::MAX_COMMAND;
+use crate::pods::{LEASE, Pods};
+use crate::reason::{Reason, named_pods};
 
 /// Finalizers that distribution removes from objects.
 const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
 
-/// Entries of the ShardingConfigs that are being deleted.
-pub fn deleted_entries(resources: &CustomResources) -> BTreeSet<String> {
-    let configs = resources.sharding_configs.iter();
-    let deleted = configs.filter(|config| config.metadata.deletion_timestamp.is_some() && config.spec.root.is_none());
-    let unreadable = resources.unreadable.iter().map(|(document, _)| document);
-    let unreadable = unreadable.filter(|document| is_deleted(document) && is_shard(document));
-    let unreadable = unreadable.map(|document| entry_of_shard(text(document, "/metadata/name")));
-    deleted.map(entry_name_of).chain(unreadable).collect()
-}
-
 /// Entries of deleted ShardingConfigs that may go now. `next`: the chain that is stored.
 pub fn released_entries(next: &NextChain, resources: &CustomResources, pods: Pods<'_>) -> BTreeSet<String> {
-    let mut released = deleted_entries(resources);
+    let mut released = resources.deleted_entries();
     released.retain(|entry| is_released(entry, &next.chain.entries, &next.claims, &pods));
     released
 }

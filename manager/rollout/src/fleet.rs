@@ -10,8 +10,6 @@ use ctrlmesh_manager_planner::hand_over;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
 use kube_core::ResourceExt as _;
 
-use crate::observation::UninjectedPods;
-
 const READY: &str = "Ready";
 /// Failed polls in a row that make an answer void. Until then the last one counts.
 pub const LOST: u32 = 2;
@@ -298,6 +296,27 @@ pub fn behind_reason(status: &Status, refused: Option<&Refused>) -> String {
     match refused {
         Some(refused) => format!("refuses the chain: {}", refused.message),
         None => format!("still runs generation {} of the chain", status.chain.generation),
+    }
+}
+
+/// Pods of a namespace without a sidecar. Empty when no shard could have to wait for them.
+#[derive(Clone, Debug, Default)]
+pub struct UninjectedPods {
+    /// Labels by pod name.
+    pub pods: BTreeMap<String, BTreeMap<String, String>>,
+    /// Why they are not known.
+    pub unknown: Option<String>,
+    /// When they were listed, or could not be. `None`: this pass did not try.
+    pub listed: Option<Instant>,
+}
+
+impl UninjectedPods {
+    pub const fn unknown(problem: String) -> Self {
+        Self {
+            pods: BTreeMap::new(),
+            unknown: Some(problem),
+            listed: None,
+        }
     }
 }
 

@@ -5,7 +5,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`observation`], [`fleet`], [`config_maps`], [`available_plugins`] | what is decided on: objects, sidecars with their reports, what is stored, plugins |
-//! | [`memory`], [`outcome`] | what is remembered from pass to pass; what became of a decision |
+//! | [`memory`], [`chain_memory`] | what is remembered from pass to pass |
+//! | [`outcome`] | what became of a decision |
+//! | [`decision`], [`reason`] | what a pass does; why something is held back |
 //! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
 //! | [`pods`] | which pods run the chain, are quiet, or are given up |
 //! | [`plugins`] | which plugins lie in which ConfigMap, and which sidecars support them |
@@ -16,8 +18,10 @@
 //! | [`gauges`] | what metrics count |
 
 pub mod available_plugins;
+pub mod chain_memory;
 pub mod conditions;
 pub mod config_maps;
+pub mod decision;
 pub mod deletion;
 pub mod facts;
 pub mod fleet;
@@ -29,6 +33,7 @@ pub mod outcome;
 pub mod plugins;
 pub mod pod_actions;
 pub mod pods;
+pub mod reason;
 pub mod start_gate;
 #[cfg(test)]
 mod tests;
@@ -36,77 +41,30 @@ mod tests;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ctrlmesh_contract::Origin;
 use ctrlmesh_manager_planner::hand_over::shard_of;
 
-use fleet::{Report, Sidecar};
+use fleet::{Report, Sidecar, UninjectedPods};
 use memory::{MAX_UNASKED, Memory};
 use next_chain::NextChain;
-use observation::{Observation, UninjectedPods};
-use plugins::{ConfigMapWrites, NoRoom};
-use pod_actions::{PodNudge, RestartPlan};
-use pods::{PodStates, Pods};
+use observation::Observation;
+use plugins::ConfigMapWrites;
+use pod_actions::RestartPlan;
+use pods::Pods;
+
+pub use decision::{Decision, Takeover};
+pub use reason::Reason;
 
 /// Pause while pods are waited for that do not answer.
 const SILENT: Duration = Duration::from_secs(1);
 /// Pause while pods of a shard are replaced.
 const RESTARTING: Duration = Duration::from_millis(500);
-/// Pods that a message names.
-const MAX_NAMED: usize = 5;
-
-/// Reason of a condition: a code of a closed set, which users and tools match, and a message that says what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
-    pub code: &'static str,
-    pub message: String,
-}
-
-impl Reason {
-    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
-    }
-}
-
-/// What a pass does, and what objects' status says about it.
-#[derive(Debug)]
-pub struct Decision {
-    pub next: NextChain,
-    pub states: PodStates,
-    /// ConfigMaps to write.
-    pub writes: Result<ConfigMapWrites, NoRoom>,
-    /// Hand-overs of the next chain that do not wait for unreachable pods.
-    pub takeovers: Vec<Takeover>,
-    /// Pods to nudge once the chain is stored.
-    pub nudges: Vec<PodNudge>,
-    pub restarts: RestartPlan,
-    /// Entries of deleted ShardingConfigs that may go now.
-    pub released: BTreeSet<String>,
-    /// Pods to poll more often. `None`: as before.
-    pub awaited: Option<BTreeSet<String>>,
-    /// Nothing is left to run, and no pod is left to wait for.
-    pub is_finished: bool,
-    /// When the next pass is due at the latest, if anything is in progress.
-    pub requeue_after: Option<Duration>,
-}
-
-/// A shard that gets objects which unreachable pods may still show.
-#[derive(Debug, PartialEq)]
-pub struct Takeover {
-    pub entry: String,
-    /// The ShardingConfig.
-    pub origin: Option<Origin>,
-    pub note: String,
-}
 
 /// The pods without a sidecar as far as they are known without a list. `None`: a shard may have to wait for them, so they have to be
 /// listed.
 pub fn known_uninjected(observation: &Observation, memory: &Memory) -> Option<UninjectedPods> {
     let last = memory.remembered().last;
     let last = observation.config_maps.chain.as_ref().or(last);
-    let is_first = observation.config_maps.version.is_none() && memory.last.is_none();
+    let is_first = observation.config_maps.version.is_none() && memory.chain.last.is_none();
     let waits_for_reports = is_first && memory.awaits_reports(&observation.fleet, observation.now);
     let entries = last.map_or(&[][..], |chain| &chain.entries);
     if waits_for_reports || !start_gate::may_be_blocked(&observation.resources, entries) {
@@ -122,7 +80,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let mut memory = memory;
     let (fleet, now) = (&observation.fleet, observation.now);
     memory.forget_seen_writes();
-    let judgement = pods::judge(observation, &mut memory);
+    let judgement = pods::judge(observation, &mut memory.chain, &mut memory.pods);
     let mut states = judgement.states;
     states.awaits_reports = memory.awaits_reports(fleet, now);
     let unasked_since = memory.pods.unasked_since.unwrap_or(now);
@@ -135,7 +93,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     memory.start_gate.record_listing(&fleet.uninjected);
 
     let pods = Pods { fleet, states: &states };
-    let next = next_chain::next_chain(observation, pods, &memory);
+    let next = next_chain::next_chain(observation, pods, &memory.chain, &memory.start_gate, &memory.overlaps);
     memory.overlaps.clone_from(&next.overlap_grace.since);
     memory.start_gate.record(&next.blocked, &next.chain.entries, now);
     memory.pods.silent = pods::silent(&memory.pods.silent, &next.plan.awaited, pods, now);
@@ -228,16 +186,4 @@ fn update_gauges(next: &NextChain, pods: Pods<'_>, observation: &Observation, me
             *gauges.lagging.entry(reason).or_default() += 1;
         }
     }
-}
-
-/// The first of these, and how many more there are.
-pub fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
-    let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
-    let more = more.map(|more| format!("and {more} more"));
-    all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
-}
-
-/// The first of these pods, each with its problem.
-pub fn named_pods(pods: &[(String, String)], between: &str) -> String {
-    few(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
 }

@@ -14,12 +14,12 @@ use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, Shown, newly_share
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
-use super::memory::Memory;
-use super::plugins::{self, Unsupported};
-use super::pods::Pods;
-use super::start_gate::{self, BlockedShards};
-use super::{Reason, deletion};
+use crate::chain_memory::ChainMemory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
+use crate::plugins::{self, Unsupported};
+use crate::pods::Pods;
+use crate::reason::Reason;
+use crate::start_gate::{self, BlockedShards, StartGate};
 
 /// How long objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
 /// sync of a GitOps tool, arrive within this time.
@@ -65,16 +65,22 @@ impl NextChain {
 }
 
 /// Decides on the next chain. It is the stored one if nothing changes, or if the change is withheld.
-pub fn next_chain(observation: &Observation, pods: Pods<'_>, memory: &Memory) -> NextChain {
+pub fn next_chain(
+    observation: &Observation,
+    pods: Pods<'_>,
+    chains: &ChainMemory,
+    start_gate: &StartGate,
+    overlaps: &OverlapsSince,
+) -> NextChain {
     let stored = &observation.config_maps;
-    let (last, claims) = match (&stored.chain, &memory.last) {
+    let (last, claims) = match (&stored.chain, &chains.last) {
         (Some(chain), _) => (Some(chain.clone()), stored.claims.clone()),
         (None, Some((chain, claims))) => (Some(chain.clone()), claims.clone()),
         (None, None) => (None, Claims::default()),
     };
     let is_rolled_back = pods.states.rolled_back_by.is_some();
     let last_generation = last.as_ref().map_or(0, |chain| chain.generation);
-    let highest = memory.highest_generation.max(last_generation);
+    let highest = chains.highest_generation.max(last_generation);
     let highest = highest.saturating_add(u64::from(is_rolled_back));
     let chain = last.clone().unwrap_or_else(|| Chain {
         namespace: observation.namespace.clone(),
@@ -106,7 +112,8 @@ pub fn next_chain(observation: &Observation, pods: Pods<'_>, memory: &Memory) ->
     let interfaces = observation.plugins.interfaces();
     let entries;
     (next.unsupported, entries) = Unsupported::hold_back(desired.entries, &intended, &interfaces, pods);
-    plan(&mut next, &intended, entries, observation, pods, memory);
+    let entries = (intended.as_slice(), entries);
+    plan(&mut next, entries, observation, pods, start_gate, overlaps);
     let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
     if last.is_none() || is_rolled_back || !is_known {
         let successor = || successor(&next, last.as_ref(), highest, observation);
@@ -122,11 +129,11 @@ pub fn next_chain(observation: &Observation, pods: Pods<'_>, memory: &Memory) ->
 /// are gone.
 fn plan(
     next: &mut NextChain,
-    intended: &[Entry],
-    desired: Vec<Entry>,
+    (intended, desired): (&[Entry], Vec<Entry>),
     observation: &Observation,
     pods: Pods<'_>,
-    memory: &Memory,
+    start_gate: &StartGate,
+    overlaps: &OverlapsSince,
 ) {
     let (resources, now) = (&observation.resources, observation.now);
     let (last, restarts) = (&next.chain.entries, restarts(resources));
@@ -137,20 +144,20 @@ fn plan(
         of_roots: &of_roots(resources),
     };
     let before = (&next.chain, &next.claims);
-    let blocked = start_gate::blocked_shards(before, &desired, resources, pods, &memory.start_gate, now);
+    let blocked = start_gate::blocked_shards(before, &desired, resources, pods, start_gate, now);
     let to_start: Vec<Entry> = desired
         .iter()
         .filter(|entry| blocked.contains_key(&entry.name))
         .cloned()
         .collect();
-    let (overlap_grace, mut desired) = OverlapGrace::of(shown, desired, pods, &memory.overlaps, now);
+    let (overlap_grace, mut desired) = OverlapGrace::of(shown, desired, pods, overlaps, now);
     for entry in desired.iter_mut().filter(|entry| blocked.contains_key(&entry.name)) {
         *entry = hand_over::waiting(entry);
     }
     let goal = Goal {
         wanted: &desired,
         restarts: &restarts,
-        deleted: &deletion::deleted_entries(resources),
+        deleted: &resources.deleted_entries(),
     };
     let mut plan = hand_over::plan(last, &next.claims, goal, &pods);
     // Remember the target of blocked shards too: an object may be invalid when its time comes.
@@ -269,7 +276,7 @@ fn desired(
 }
 
 /// Since when shards would begin to share objects: by the entry that gains and the entry that has them.
-type OverlapsSince = BTreeMap<(String, String), Instant>;
+pub type OverlapsSince = BTreeMap<(String, String), Instant>;
 
 /// Entries that are held back because they would begin to share objects, so that an edit of the other shard can arrive.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Everything that a pass decides on, as one plain value. The manager's `observe` fills it from watch caches and sidecars.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::{Chain, Digest, Mistakes, Origin};
@@ -47,27 +47,6 @@ pub struct Remembered<'m> {
     pub digest: Option<Digest>,
 }
 
-/// Pods of a namespace without a sidecar. Empty when no shard could have to wait for them.
-#[derive(Clone, Debug, Default)]
-pub struct UninjectedPods {
-    /// Labels by pod name.
-    pub pods: BTreeMap<String, BTreeMap<String, String>>,
-    /// Why they are not known.
-    pub unknown: Option<String>,
-    /// When they were listed, or could not be. `None`: this pass did not try.
-    pub listed: Option<Instant>,
-}
-
-impl UninjectedPods {
-    pub const fn unknown(problem: String) -> Self {
-        Self {
-            pods: BTreeMap::new(),
-            unknown: Some(problem),
-            listed: None,
-        }
-    }
-}
-
 /// Custom resources of a namespace. They are parsed one by one: an object that was stored under an older schema does not hide
 /// the others.
 #[derive(Debug, Default)]
@@ -103,6 +82,18 @@ impl CustomResources {
         }
         all.documents = documents;
         all
+    }
+
+    /// Entries of the ShardingConfigs that are being deleted.
+    #[must_use]
+    pub fn deleted_entries(&self) -> BTreeSet<String> {
+        let configs = self.sharding_configs.iter();
+        let deleted =
+            configs.filter(|config| config.metadata.deletion_timestamp.is_some() && config.spec.root.is_none());
+        let unreadable = self.unreadable.iter().map(|(document, _)| document);
+        let unreadable = unreadable.filter(|document| is_deleted(document) && is_shard(document));
+        let unreadable = unreadable.map(|document| hand_over::entry_of_shard(&origin_of(document).name));
+        deleted.map(entry_name_of).chain(unreadable).collect()
     }
 }
 

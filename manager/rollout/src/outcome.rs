@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::Reason;
-use crate::pod_actions::{PodNudge, RestartReasons};
+use crate::pod_actions::{EvictionResult, PodNudge, RestartReasons};
+use crate::reason::Reason;
 
 /// What became of a decision.
 #[derive(Debug, Default)]
@@ -19,14 +19,6 @@ pub struct Outcome {
     pub evictions: BTreeMap<String, EvictionResult>,
     /// Why restarts of shards are not done yet, by entry.
     pub restart_reasons: RestartReasons,
-}
-
-#[derive(Debug)]
-pub enum EvictionResult {
-    /// UID of the pod.
-    Evicted(String),
-    /// What the API server says.
-    Refused(String),
 }
 
 /// Why ConfigMaps could not be written.

@@ -18,12 +18,12 @@ use ctrlmesh_contract::{Chain, Digest, Entry, Origin};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, lock_of};
 
-use super::pods::Pods;
-use super::{Reason, few};
 use crate::available_plugins::{AvailablePlugins, Interfaces};
 use crate::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
 use crate::fleet::{Report, Sidecar};
 use crate::observation::Observation;
+use crate::pods::Pods;
+use crate::reason::{Reason, few};
 
 /// Reason code of objects that sidecars can't run.
 pub const OUTDATED: &str = "SidecarOutdated";

@@ -17,12 +17,11 @@ use ctrlmesh_contract::{Chain, Entry, Origin};
 use ctrlmesh_manager_planner::hand_over::restart_policy::{Evict, Hold};
 use k8s_openapi::jiff::Timestamp;
 
-use super::memory::MAX_UNSEEN;
-use super::next_chain::NextChain;
-use super::outcome::EvictionResult;
-use super::pods::lock_name;
-use super::{Reason, named_pods};
+use crate::config_maps::MAX_UNSEEN;
 use crate::fleet::{Fleet, Report, Sidecar};
+use crate::next_chain::NextChain;
+use crate::pods::lock_name;
+use crate::reason::{Reason, named_pods};
 
 /// Pauses before a nudge is repeated. After the last one, kubelet syncs by itself.
 const AGAIN: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30)];
@@ -124,6 +123,15 @@ struct RefusedEviction {
     message: String,
     pause: Duration,
     until: Instant,
+}
+
+/// What became of an eviction.
+#[derive(Debug)]
+pub enum EvictionResult {
+    /// UID of the pod.
+    Evicted(String),
+    /// What the API server says.
+    Refused(String),
 }
 
 /// What a restart may do now.

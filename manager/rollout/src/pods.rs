@@ -9,10 +9,10 @@ use ctrlmesh_contract::{Chain, Digest, Entry};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::hand_over::{self, lock_of, restart_policy, shard_of};
 
-use super::memory::Memory;
-use super::named_pods;
+use crate::chain_memory::{ChainMemory, StoredChain};
 use crate::fleet::{Fleet, Report, Sidecar, runs_entry};
 use crate::observation::Observation;
+use crate::reason::named_pods;
 
 /// How long sidecars are polled often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
@@ -143,7 +143,7 @@ pub struct Judgement {
 }
 
 /// Concludes what pods may show. [`given_up`] follows when it is clear that the pass goes on.
-pub fn judge(observation: &Observation, memory: &mut Memory) -> Judgement {
+pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut PodMemory) -> Judgement {
     let Observation {
         fleet,
         config_maps,
@@ -152,31 +152,33 @@ pub fn judge(observation: &Observation, memory: &mut Memory) -> Judgement {
     } = observation;
     let now = *now;
     let generation = config_maps.chain.as_ref().map_or(0, |chain| chain.generation);
-    memory.observe_chain(config_maps.digest, generation, now);
-    memory.highest_generation = fleet.generation().max(memory.highest_generation);
+    if chains.observe(config_maps.digest, generation, now) == StoredChain::Skipped {
+        memory.quiet.clear();
+    }
+    chains.highest_generation = fleet.generation().max(chains.highest_generation);
     let mut judgement = Judgement::default();
     let states = &mut judgement.states;
-    states.is_first = config_maps.version.is_none() && memory.last.is_none();
-    if memory.may_raise(now) {
-        states.rolled_back_by = pod_ahead(observation, memory);
+    states.is_first = config_maps.version.is_none() && chains.last.is_none();
+    if chains.may_raise(now) {
+        states.rolled_back_by = pod_ahead(observation, chains);
     }
-    update_running(fleet, config_maps.chain.as_ref(), &mut memory.pods.running);
-    states.running.clone_from(&memory.pods.running);
-    let (Some(chain), Some((_, known_since))) = (&config_maps.chain, memory.chain) else {
-        memory.pods.quiet.clear();
+    update_running(fleet, config_maps.chain.as_ref(), &mut memory.running);
+    states.running.clone_from(&memory.running);
+    let (Some(chain), Some((_, known_since))) = (&config_maps.chain, chains.stored) else {
+        memory.quiet.clear();
         return judgement;
     };
     let is_awaited = |sidecar: &&Sidecar| {
         let is_lagging = now.duration_since(known_since) < MAX_AWAITED && !fleet.runs_chain(sidecar, &chain.entries);
         // A silent pod is polled often also after it is given up: it may come back.
-        is_lagging || memory.pods.silent.contains_key(&sidecar.uid)
+        is_lagging || memory.silent.contains_key(&sidecar.uid)
     };
     let awaited = fleet.sidecars.iter().filter(is_awaited);
     judgement.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
-    memory.pods.quiet = quiet(fleet, chain, &memory.pods.quiet, now);
+    memory.quiet = quiet(fleet, chain, &memory.quiet, now);
     let configs = &observation.resources.sharding_configs;
     let left = |sidecar: &Sidecar| {
-        let (_, since) = memory.pods.quiet.get(&sidecar.uid)?;
+        let (_, since) = memory.quiet.get(&sidecar.uid)?;
         let settle = settle_time(sidecar, configs, observation.settings.settle);
         Some(settle.saturating_sub(now.duration_since(*since)))
     };
@@ -187,9 +189,9 @@ pub fn judge(observation: &Observation, memory: &mut Memory) -> Judgement {
         .filter(|sidecar| left(sidecar).is_some_and(|left| left.is_zero()));
     states.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
     let settles_in = settling.min();
-    memory.pods.locks = requested_locks(fleet, chain, &memory.pods.quiet, &memory.pods.locks, now);
-    states.lease_expired = lease_expired(fleet, &memory.pods.locks, now);
-    let leases = memory.pods.locks.values();
+    memory.locks = requested_locks(fleet, chain, &memory.quiet, &memory.locks, now);
+    states.lease_expired = lease_expired(fleet, &memory.locks, now);
+    let leases = memory.locks.values();
     let leases = leases.map(|(_, since)| LEASE.saturating_sub(now.duration_since(*since)));
     let leases = leases.filter(|left| !left.is_zero() && !config_maps.claims.is_empty());
     judgement.settles_in = settles_in.into_iter().chain(leases).min();
@@ -261,9 +263,9 @@ fn lease_expired(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String>
 
 /// A pod whose sidecar runs a later chain than the stored one, or another of its generation: somebody has restored an old
 /// ConfigMap, or two managers led at once. Then pods may show something else than what is remembered.
-fn pod_ahead(observation: &Observation, memory: &Memory) -> Option<String> {
+fn pod_ahead(observation: &Observation, chains: &ChainMemory) -> Option<String> {
     let stored = &observation.config_maps;
-    let last = memory.last.as_ref().map(|(chain, _)| chain);
+    let last = chains.last.as_ref().map(|(chain, _)| chain);
     let known = stored.chain.as_ref().or(last)?.generation;
     let is_ahead = |(_, report): &(&String, &Report)| match report {
         Report::Status(status) => {

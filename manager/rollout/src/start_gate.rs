@@ -16,10 +16,11 @@ use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_waiting, lock_of, waiting as while_waiting};
 
-use super::pods::Pods;
-use super::{Reason, few};
 use crate::fleet::Report;
-use crate::observation::{CustomResources, UninjectedPods, entry_name_of};
+use crate::fleet::UninjectedPods;
+use crate::observation::{CustomResources, entry_name_of};
+use crate::pods::Pods;
+use crate::reason::{Reason, few};
 
 /// Pause between two lists of pods without a sidecar, which are not watched.
 const AGAIN: Duration = Duration::from_secs(1);

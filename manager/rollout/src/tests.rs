@@ -8,6 +8,7 @@ use ctrlmesh_contract::support::Support;
 use ctrlmesh_contract::world::Interface;
 use ctrlmesh_contract::{Chain, Digest};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
+use ctrlmesh_manager_planner::hand_over::Claims;
 use ctrlmesh_manager_planner::samples;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -17,7 +18,8 @@ use crate::available_plugins::{AvailablePlugins, NamedPlugins, PackedPlugin};
 use crate::config_maps::StoredConfigMaps;
 use crate::fleet::{Fleet, Report, Sidecar};
 use crate::observation::{CustomResources, Settings};
-use crate::outcome::{EvictionResult, Outcome};
+use crate::outcome::Outcome;
+use crate::pod_actions::EvictionResult;
 
 const POD: &str = "operator-0";
 
@@ -248,10 +250,10 @@ fn own_writes_are_waited_for_until_the_cache_shows_them() {
     assert!(is_waiting(None, observation.now) && is_waiting(Some("6"), observation.now));
     assert!(!is_waiting(Some("7"), observation.now) && !is_waiting(Some("8"), observation.now));
     assert!(
-        !is_waiting(None, observation.now + memory::MAX_UNSEEN),
+        !is_waiting(None, observation.now + config_maps::MAX_UNSEEN),
         "somebody deleted it"
     );
-    observation.now += memory::MAX_UNSEEN;
+    observation.now += config_maps::MAX_UNSEEN;
     let (_, memory) = decided(&observation, memory);
     assert!(!memory.has_unseen_writes(&StoredConfigMaps::default(), observation.now));
 }
@@ -288,4 +290,25 @@ fn refused_eviction_backs_off() {
         now,
     );
     assert_eq!(restarts.pause_of("a"), None);
+}
+
+#[test]
+fn quiet_time_restarts_when_generations_are_skipped() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, mut memory) = decided(&observation, Memory::default());
+    carry_out(&mut observation, &decision, &mut memory);
+    let mut stored = decision.next.chain;
+    let mut quiet_since = |generation: u64| {
+        stored.generation = generation;
+        observation.now += Duration::from_secs(1);
+        let report = running(generation, Some(&stored));
+        observation.fleet.reports.insert(POD.to_owned(), report);
+        observation.config_maps = StoredConfigMaps::written(stored.clone(), Claims::default(), None);
+        memory = decide(&observation, std::mem::take(&mut memory)).1;
+        (memory.pods.quiet["uid"].1, observation.now)
+    };
+    let (first, _) = quiet_since(1);
+    assert_eq!(quiet_since(2).0, first);
+    let (since, now) = quiet_since(4);
+    assert_eq!(since, now, "the pod may have run generation 3");
 }

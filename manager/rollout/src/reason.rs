@@ -1,0 +1,32 @@
+//! Why something is held back, as conditions and Events say it.
+
+/// Pods that a message names.
+const MAX_NAMED: usize = 5;
+
+/// Reason of a condition: a code of a closed set, which users and tools match, and a message that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl Reason {
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// The first of these, and how many more there are.
+pub fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
+    let more = more.map(|more| format!("and {more} more"));
+    all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
+}
+
+/// The first of these pods, each with its problem.
+pub fn named_pods(pods: &[(String, String)], between: &str) -> String {
+    few(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
+}
