@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::print;
 
 pub(crate) fn run() -> Result<ExitCode, Error> {
-    for crd in crds::all() {
-        let yaml = crds::yaml(&crd).map_err(Box::new)?;
+    for crd in crds::definitions() {
+        let yaml = crds::to_yaml(&crd).map_err(Box::new)?;
         print::line(&format!("---\n{}", yaml.trim_end()));
     }
     Ok(ExitCode::SUCCESS)

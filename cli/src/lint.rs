@@ -386,10 +386,10 @@ fn problems_in(mistakes: &Mistakes, node: &Node) -> Vec<Problem> {
         line: Some(node.line_of(&mistake.path)),
         message: mistake.problem.clone(),
     });
-    let untold = (mistakes.untold() > 0).then(|| Problem {
+    let untold = (mistakes.omitted_count() > 0).then(|| Problem {
         path: String::new(),
         line: None,
-        message: format!("and {} more; fix some of these to see them", mistakes.untold()),
+        message: format!("and {} more; fix some of these to see them", mistakes.omitted_count()),
     });
     found.chain(untold).collect()
 }

@@ -57,11 +57,11 @@ impl fmt::Display for SpecialAddress {
 
 /// Why an address is not an ordinary one; `None`: it is.
 #[must_use]
-pub fn special(ip: IpAddr) -> Option<SpecialAddress> {
+pub fn special_address(ip: IpAddr) -> Option<SpecialAddress> {
     let ip = ip.to_canonical();
-    let inner = embedded(ip);
+    let inner = embedded_ipv4_addresses(ip);
     if !inner.is_empty() {
-        return inner.into_iter().find_map(|inner| special(IpAddr::V4(inner)));
+        return inner.into_iter().find_map(|inner| special_address(IpAddr::V4(inner)));
     }
     if let Some(found) = special_behind_unknown_prefix(ip) {
         return Some(found);
@@ -91,7 +91,7 @@ pub fn special(ip: IpAddr) -> Option<SpecialAddress> {
 /// The IPv4 addresses that an IPv6 one of a well-known form holds: mapped and compatible (RFC 4291 §2.5.5), translated (RFC 2765
 /// §2.1), NAT64 (RFC 6052 §2.1, RFC 8215), 6to4 (RFC 3056), Teredo (RFC 4380 §4: server and client), ISATAP (RFC 5214 §6.1).
 #[must_use]
-pub fn embedded(ip: IpAddr) -> Vec<Ipv4Addr> {
+pub fn embedded_ipv4_addresses(ip: IpAddr) -> Vec<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return Vec::new() };
     let quad = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match ip.segments() {
@@ -103,7 +103,10 @@ pub fn embedded(ip: IpAddr) -> Vec<Ipv4Addr> {
         | [0x2002, high, low, ..] => vec![quad(high, low)],
         [0x64, 0xff9b, 1, ..] => {
             let lengths = [Nat64::P48, Nat64::P56, Nat64::P64, Nat64::P96];
-            lengths.into_iter().filter_map(|length| length.inner(ip)).collect()
+            lengths
+                .into_iter()
+                .filter_map(|length| length.embedded_address(ip))
+                .collect()
         }
         [0x2001, 0, high, low, _, _, client_high, client_low] => {
             vec![quad(high, low), quad(!client_high, !client_low)]
@@ -128,7 +131,7 @@ impl Nat64 {
     const ALL: [Self; 6] = [Self::P32, Self::P40, Self::P48, Self::P56, Self::P64, Self::P96];
 
     /// The IPv4 address inside, if byte 8 and the bytes behind it are 0, as they must be.
-    fn inner(self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    fn embedded_address(self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
         let [_, _, _, _, b4, b5, b6, b7, 0, b9, b10, b11, b12, b13, b14, b15] = ip.octets() else {
             return None;
         };
@@ -148,12 +151,15 @@ impl Nat64 {
 /// itself.
 #[must_use]
 pub fn reachable_through(ip: IpAddr) -> Vec<IpAddr> {
-    let inner = embedded(ip);
+    let inner = embedded_ipv4_addresses(ip);
     if !inner.is_empty() {
         return inner.into_iter().map(IpAddr::V4).collect();
     }
     let behind: Vec<Ipv4Addr> = match ip {
-        IpAddr::V6(ip) => Nat64::ALL.into_iter().filter_map(|length| length.inner(ip)).collect(),
+        IpAddr::V6(ip) => Nat64::ALL
+            .into_iter()
+            .filter_map(|length| length.embedded_address(ip))
+            .collect(),
         IpAddr::V4(_) => Vec::new(),
     };
     let is_plausible = |inner: &Ipv4Addr| !inner.is_unspecified();
@@ -165,10 +171,10 @@ pub fn reachable_through(ip: IpAddr) -> Vec<IpAddr> {
 /// metadata address where such a prefix would put one. No ordinary address looks like that.
 fn special_behind_unknown_prefix(ip: IpAddr) -> Option<SpecialAddress> {
     let IpAddr::V6(ip) = ip else { return None };
-    let inner = Nat64::ALL.into_iter().filter_map(|length| length.inner(ip));
+    let inner = Nat64::ALL.into_iter().filter_map(|length| length.embedded_address(ip));
     inner
         .filter(|inner| inner.is_loopback() || inner.is_link_local() || METADATA.contains(&IpAddr::V4(*inner)))
-        .find_map(|inner| special(IpAddr::V4(inner)))
+        .find_map(|inner| special_address(IpAddr::V4(inner)))
 }
 
 #[cfg(test)]
@@ -260,10 +266,10 @@ mod tests {
     #[test]
     fn special_addresses_are_known_in_every_spelling() {
         for text in SPECIAL {
-            assert!(special(text.parse().unwrap()).is_some(), "{text}");
+            assert!(special_address(text.parse().unwrap()).is_some(), "{text}");
         }
         for text in ORDINARY {
-            assert_eq!(special(text.parse().unwrap()), None, "{text}");
+            assert_eq!(special_address(text.parse().unwrap()), None, "{text}");
         }
     }
 
@@ -281,7 +287,7 @@ mod tests {
             ("ff02::1", SpecialAddress::Multicast),
             ("fec0::1", SpecialAddress::SiteLocal),
         ] {
-            assert_eq!(special(text.parse().unwrap()), Some(expected), "{text}");
+            assert_eq!(special_address(text.parse().unwrap()), Some(expected), "{text}");
         }
     }
 
@@ -297,7 +303,7 @@ mod tests {
                 Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low),
                 Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1),
             ] {
-                prop_assert_eq!(special(outer.into()), special(inner.into()), "{}", outer);
+                prop_assert_eq!(special_address(outer.into()), special_address(inner.into()), "{}", outer);
             }
         }
     }

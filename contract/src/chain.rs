@@ -134,7 +134,7 @@ impl Chain {
     /// [`Error::Mistakes`] with all of them.
     pub fn validate(&self) -> Result<(), Error> {
         let mut mistakes = Mistakes::default();
-        validate::head(&self.namespace, self.generation, &mut mistakes);
+        validate::validate_head(&self.namespace, self.generation, &mut mistakes);
         validate::entries(self.entries.iter().enumerate(), &mut mistakes);
         mistakes.into_result()
     }

@@ -125,7 +125,7 @@ impl Mistakes {
 
     /// The number of further mistakes.
     #[must_use]
-    pub const fn untold(&self) -> usize {
+    pub const fn omitted_count(&self) -> usize {
         self.untold
     }
 
@@ -183,7 +183,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("and 5 more"), "{text}");
-        assert_eq!((mistakes.list().len(), mistakes.untold()), (MAX_MISTAKES, 5));
+        assert_eq!((mistakes.list().len(), mistakes.omitted_count()), (MAX_MISTAKES, 5));
     }
 
     #[test]

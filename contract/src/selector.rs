@@ -86,7 +86,7 @@ impl LabelSelector {
 
     /// The same with one expression more.
     #[must_use]
-    pub fn and(mut self, key: &str, operator: Operator, values: Vec<String>) -> Self {
+    pub fn with_requirement(mut self, key: &str, operator: Operator, values: Vec<String>) -> Self {
         self.match_expressions.push(Requirement {
             key: key.to_owned(),
             operator,

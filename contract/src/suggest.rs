@@ -3,7 +3,7 @@
 /// The known word that is nearest to `word`, if it is near enough to be meant: one edit, and one more for each five characters. Upper and
 /// lower case are the same.
 #[must_use]
-pub fn closest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+pub fn closest_word<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let length = word.chars().count();
     let most = (1 + length / 5).min(length.saturating_sub(1));
     let lower = word.to_lowercase();
@@ -15,10 +15,10 @@ pub fn closest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Opti
         .map(|(_, known)| known)
 }
 
-/// [`closest`] as the end of a sentence; empty if no word is near.
+/// [`closest_word`] as the end of a sentence; empty if no word is near.
 #[must_use]
 pub fn did_you_mean<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
-    closest(word, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
+    closest_word(word, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
             ("x", None),
             ("", None),
         ] {
-            assert_eq!(closest(word, known), expected, "{word}");
+            assert_eq!(closest_word(word, known), expected, "{word}");
         }
         assert_eq!(did_you_mean("limit", known), "; did you mean limits?");
         assert_eq!(did_you_mean("root", known), "");

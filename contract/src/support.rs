@@ -46,7 +46,7 @@ impl Support {
 
     /// Whether it runs plugins that were built against this version of the interface.
     #[must_use]
-    pub fn runs(&self, needed: Interface) -> bool {
+    pub fn supports_interface(&self, needed: Interface) -> bool {
         let mut supported = self
             .plugins
             .iter()
@@ -86,7 +86,7 @@ mod tests {
             (&["2.0.0"], "1.2.9", false),
             (&[], "0.1.0", false),
         ] {
-            let runs = plugins(supported).runs(interface(needed));
+            let runs = plugins(supported).supports_interface(interface(needed));
             assert_eq!(runs, expected, "{needed} on {supported:?}");
         }
     }
@@ -95,7 +95,7 @@ mod tests {
     fn current_release_runs_what_the_baseline_runs() {
         let (current, baseline) = (Support::current(), Support::baseline());
         for version in &baseline.plugins {
-            assert!(current.runs(version.parse().unwrap()), "{version}");
+            assert!(current.supports_interface(version.parse().unwrap()), "{version}");
         }
         assert!(current.reads_documents() && baseline.reads_documents());
     }

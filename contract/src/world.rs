@@ -28,7 +28,7 @@ impl Interface {
     /// The oldest version that has all that a component imports, from the names of its imports and of the functions in each. A component
     /// that was built against a later version than this release knows needs that one. `None`: it imports nothing of ours.
     #[must_use]
-    pub fn needed<'a>(imports: impl IntoIterator<Item = (&'a str, &'a [String])>) -> Option<Self> {
+    pub fn needed_version<'a>(imports: impl IntoIterator<Item = (&'a str, &'a [String])>) -> Option<Self> {
         let needed = imports.into_iter().filter_map(|(import, functions)| {
             let (interface, version) = import.strip_prefix(PACKAGE)?.split_once('@')?;
             let version: Self = version.parse().ok()?;
@@ -195,7 +195,7 @@ mod tests {
             });
             let owned: Vec<_> = owned.collect();
             let imports = owned.iter().map(|(import, functions)| (*import, functions.as_slice()));
-            Interface::needed(imports).map(|version| version.to_string())
+            Interface::needed_version(imports).map(|version| version.to_string())
         };
         let (types, wasi) = (
             ("ctrlmesh:plugin/types@0.1.1", &[][..]),
@@ -236,7 +236,7 @@ mod tests {
         check(imports, exports).map_or_else(|problem| format!("{problem:?}"), |version| format!("{version:?}"))
     }
 
-    fn with(import: &str) -> String {
+    fn component_with_import(import: &str) -> String {
         message(&[&IMPORTS[..], &[import]].concat(), &EXPORTS_0_1)
     }
 
@@ -256,7 +256,10 @@ mod tests {
 
     #[test]
     fn mixed_versions_are_refused_even_when_one_is_supported() {
-        assert_eq!(with("ctrlmesh:plugin/types@0.2.0"), "Version(\"0.2.0\")");
+        assert_eq!(
+            component_with_import("ctrlmesh:plugin/types@0.2.0"),
+            "Version(\"0.2.0\")"
+        );
     }
 
     #[test]
@@ -278,7 +281,7 @@ mod tests {
             "acme:thing/other@1.0.0",
             "a-function",
         ] {
-            let text = with(import);
+            let text = component_with_import(import);
             assert_eq!(text, format!("Import({import:?})"));
         }
     }

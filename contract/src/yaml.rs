@@ -6,7 +6,7 @@ use crate::error::quote;
 
 /// The parser's reason and place, without advice for programmers.
 #[must_use]
-pub fn problem(error: &Error) -> String {
+pub fn error_text(error: &Error) -> String {
     let problem = error.render_with_formatter(&UserMessageFormatter);
     match error {
         Error::DuplicateMappingKey {
@@ -30,20 +30,20 @@ mod tests {
 
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn problem_in(text: &str) -> String {
         let options = serde_saphyr::options! { with_snippet: false };
         let read = serde_saphyr::from_str_with_options::<Value>(text, options);
-        problem(&read.expect_err("must be refused"))
+        error_text(&read.expect_err("must be refused"))
     }
 
     #[test]
     fn problem_has_its_position_and_no_advice_for_programmers() {
         assert_eq!(
-            told("a: 1\nb: 2\na: 3\n"),
+            problem_in("a: 1\nb: 2\na: 3\n"),
             "duplicate key \"a\" at line 3, column 1; write each key once"
         );
         for text in ["a: [\n", "a: b: c\n", "a: *b\n", "- a\nb: 1\n"] {
-            let told = told(text);
+            let told = problem_in(text);
             assert!(told.contains("line ") && !told.contains("Options"), "{text:?}: {told}");
         }
     }

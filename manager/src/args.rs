@@ -274,7 +274,7 @@ impl Args {
 
     /// How long changes are gathered.
     #[must_use]
-    pub const fn debounce(&self) -> Duration {
+    pub const fn debounce_time(&self) -> Duration {
         Duration::from_millis(self.debounce_ms)
     }
 }

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let checked = args.check().map_err(Error::from);
     if let Err(error) = checked.and_then(|()| process::log_to_stderr(&args)) {
-        complain(&error);
+        print_error(&error);
         return ExitCode::from(EX_CONFIG);
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What comes before managers are deleted. `patience`: with the deletion of ShardingConfigs; `None`: nothing is deleted.
+/// Runs before managers are deleted. `patience`: deletes the ShardingConfigs and waits so long for them; `None`: deletes nothing.
 async fn uninstall(patience: Option<Duration>, definitions: Definitions) -> Result<(), Error> {
     let cluster = uninstall::Cluster::infer().await?;
     if let Some(patience) = patience {
@@ -67,6 +67,6 @@ async fn uninstall(patience: Option<Duration>, definitions: Definitions) -> Resu
 }
 
 #[expect(clippy::print_stderr, reason = "there is no log yet")]
-fn complain(error: &Error) {
+fn print_error(error: &Error) {
     eprintln!("ctrlmesh-manager: {error}");
 }

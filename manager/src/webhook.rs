@@ -46,8 +46,8 @@ use bodies::Bodies;
 
 use client_ca::Tls;
 use namespaces::Namespaces;
-use served::Served;
-use server::{Bounds, End};
+use served::ServedCertificate;
+use server::{Bounds, Shutdown};
 use version::Version;
 
 /// Maximum bytes of the bodies of all reviews at a time. The largest review takes a ninth of it.
@@ -57,37 +57,37 @@ const ADMISSION: &str = "admissionregistration.k8s.io";
 
 /// Permissions at the API server. The leader creates the Secret and writes bundles; every replica reads.
 pub const RULES: &[Rule] = &[
-    rule(Scope::Namespace, "", &["secrets"], &["create"], &[]),
-    rule(
+    cluster_rule(Scope::Namespace, "", &["secrets"], &["create"], &[]),
+    cluster_rule(
         Scope::Namespace,
         "",
         &["secrets"],
         &["list", "update", "watch"],
         &[WEBHOOK_SECRET],
     ),
-    rule(
+    cluster_rule(
         Scope::Cluster,
         ADMISSION,
         &["mutatingwebhookconfigurations"],
         &["list", "patch", "watch"],
         &[MUTATING],
     ),
-    rule(
+    cluster_rule(
         Scope::Cluster,
         ADMISSION,
         &["validatingwebhookconfigurations"],
         &["list", "patch", "watch"],
         &[VALIDATING],
     ),
-    rule(Scope::Cluster, "", &["namespaces"], &["list", "watch"], &[]),
-    rule(
+    cluster_rule(Scope::Cluster, "", &["namespaces"], &["list", "watch"], &[]),
+    cluster_rule(
         Scope::Cluster,
         OWN_GROUP,
         &["shardingconfigs", "circuitbreakers", "faultinjections"],
         &["list"],
         &[],
     ),
-    rule(
+    cluster_rule(
         Scope::Namespace,
         "",
         &["secrets"],
@@ -96,7 +96,7 @@ pub const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(
+const fn cluster_rule(
     scope: Scope,
     group: &'static str,
     resources: &'static [&'static str],
@@ -162,21 +162,21 @@ async fn run_within(
         namespaces,
         bounds,
     };
-    let served = Arc::new(Served::default());
+    let served = Arc::new(ServedCertificate::default());
     let tls = Tls::new(&context.args, &served).await?;
     let mut parts = JoinSet::new();
-    parts.spawn(served.clone().follow(context.clone()));
-    parts.spawn(tls.clone().follow(served.clone(), context.clone()));
-    parts.spawn(namespaces::follow(known, context.clone()));
+    parts.spawn(served.clone().follow_certificate(context.clone()));
+    parts.spawn(tls.clone().follow_file(served.clone(), context.clone()));
+    parts.spawn(namespaces::follow_namespaces(known, context.clone()));
     parts.spawn(async move {
         tokio::select! {
             () = context.stop.cancelled() => return,
-            () = served.wait() => readiness.set(true),
+            () = served.wait_for_certificate() => readiness.set(true),
         }
         let router = routes::router(Arc::new(reviewer));
         let failed = context.metrics.webhook.failed_handshakes.clone();
         let stop = context.stop.clone();
-        server::serve(listener, tls, router, failed, bounds, End { goes, stop }).await;
+        server::serve(listener, tls, router, failed, bounds, Shutdown { goes, stop }).await;
     });
     while let Some(ended) = parts.join_next().await {
         ended?;

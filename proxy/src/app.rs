@@ -72,12 +72,19 @@ impl App {
         registry.register_collector(Box::new(MemorySeries::new(memory.clone())));
         let metrics = Metrics::new(registry);
         let target = Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?;
-        let share = Descriptors::raise().share(&settings);
+        let share = Descriptors::raise_limit().divide(&settings);
         let external = addresses
             .external
             .map(|address| {
-                let own = addresses.all();
-                external::Shared::new(&settings.external, address, own, &target, &metrics, share.sockets())
+                let own = addresses.bound_addresses();
+                external::Shared::new(
+                    &settings.external,
+                    address,
+                    own,
+                    &target,
+                    &metrics,
+                    share.socket_permits(),
+                )
             })
             .transpose()?;
         let requests = Shared {
@@ -89,7 +96,7 @@ impl App {
             leader_locks: LeaderLocks::default(),
             leadership: Arc::default(),
             head_timeout: settings.head_timeout(),
-            sockets: share.sockets(),
+            sockets: share.socket_permits(),
             drain: CancellationToken::new(),
             stop: CancellationToken::new(),
         };
@@ -104,7 +111,7 @@ impl App {
             },
             memory: RequestMemory::default(),
         });
-        let ports = bound.ports(share.connections, &server);
+        let ports = bound.into_ports(share.connections, &server);
         Ok(Self {
             settings,
             ports,
@@ -134,7 +141,7 @@ impl App {
             ..
         } = self;
         let listening = readiness.guard(LISTENER);
-        let awaited = chain_source::Awaited::of(&settings, &readiness);
+        let awaited = chain_source::Awaited::from_settings(&settings, &readiness);
         let control = CancellationToken::new();
         let shared = &server.requests;
         let (workers, threads) = start_workers(&settings, &server)?;
@@ -149,7 +156,7 @@ impl App {
         };
         tasks.spawn(admin.serve(ports.admin, control.clone()));
         if let Some(directory) = settings.tls_dir.clone() {
-            tasks.spawn(server.tls.clone().follow(directory, control.clone()));
+            tasks.spawn(server.tls.clone().follow_directory(directory, control.clone()));
         }
         if let Some(external) = &server.external {
             tasks.spawn(Arc::clone(external).follow_api_server(control.clone()));
@@ -197,12 +204,12 @@ fn guest_memory(settings: &Settings) -> GuestMemory {
 
 /// Accepts connections from the first chain on, until draining.
 async fn accept(port: accept::Port, workers: Vec<mpsc::Sender<Task>>, shared: Arc<Shared>, listening: Option<Guard>) {
-    shared.chain.ready().await;
+    shared.chain.wait_until_ready().await;
     drop(listening);
     let (metrics, drain) = (Arc::clone(&shared.metrics), shared.drain.clone());
     drop(shared);
     if port.traffic == Traffic::Api {
-        metrics.api_traffic.begins(SystemTime::now());
+        metrics.api_traffic.record_start(SystemTime::now());
     }
     accept::accept(port, workers, metrics, drain).await;
 }

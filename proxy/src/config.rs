@@ -188,7 +188,7 @@ pub struct Settings {
 impl Wait {
     /// Maximum waiting time.
     #[must_use]
-    pub const fn time(&self) -> Duration {
+    pub const fn max_wait(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
 }

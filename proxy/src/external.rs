@@ -78,7 +78,7 @@ impl Shared {
         let refused = metrics.external_addresses_refused.clone();
         let judge = Arc::clone(&reach);
         let gate = Gate::new(move |host, address| {
-            judge.judge(host, address).inspect_err(|_| {
+            judge.check_address(host, address).inspect_err(|_| {
                 refused.inc();
             })
         });
@@ -102,7 +102,7 @@ impl Shared {
     /// Tracks the API server's addresses until `stop`.
     pub(crate) async fn follow_api_server(self: Arc<Self>, stop: CancellationToken) {
         let close = || self.gate.check_open_sockets();
-        self.reach.api_server.follow(stop, close).await;
+        self.reach.api_server.follow_name(stop, close).await;
     }
 
     /// Checks whether requests to this host name are allowed.

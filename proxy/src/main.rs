@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Some(Command::Compile(compile)) => wasm::compile_child_main(compile.memory_bytes),
-        Some(Command::WaitReady(wait)) => wait_ready::run(wait.admin_address, wait.time()),
+        Some(Command::WaitReady(wait)) => wait_ready::run(wait.admin_address, wait.max_wait()),
         Some(Command::Init(init)) => run_init(&init, &cli.settings),
         None => run_sidecar(cli.settings),
     }

@@ -25,7 +25,7 @@ const NAME: &str = "{name}";
 const NOT_CACHED: &str = "no-cache, private";
 
 /// A plugin's own response that is no `Status`, unchanged.
-pub(crate) fn plain(answer: verdict::Answer) -> Response<Bytes> {
+pub(crate) fn plain_response(answer: verdict::Answer) -> Response<Bytes> {
     let mut response = Response::new(answer.body);
     *response.status_mut() = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let length = response.body().len();
@@ -70,7 +70,7 @@ impl Reply {
         self
     }
 
-    fn failure(mut self, failure: Failure) -> Self {
+    fn with_failure(mut self, failure: Failure) -> Self {
         self.failure = failure;
         self
     }
@@ -80,7 +80,7 @@ impl Reply {
         self
     }
 
-    fn cause(mut self, reason: &str, message: impl Into<String>) -> Self {
+    fn with_cause(mut self, reason: &str, message: impl Into<String>) -> Self {
         self.details().causes.push(StatusCause {
             reason: reason.to_owned(),
             message: message.into(),
@@ -146,7 +146,7 @@ impl Reply {
 
     /// The client took too long to send its body.
     pub(crate) fn slow_body() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "the request body came too slowly").failure(Failure::Timeout)
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the request body came too slowly").with_failure(Failure::Timeout)
     }
 
     /// The client's view has changed since the resource version that it sends: it must list again.
@@ -154,7 +154,7 @@ impl Reply {
         Self::new(StatusCode::GONE, message).reason("Expired")
     }
 
-    pub(crate) fn refusal(refusal: &Refusal) -> Self {
+    pub(crate) fn refused_by_plugin(refusal: &Refusal) -> Self {
         let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut reply = Self::new(code, refusal.message.clone());
         match refusal.reason.as_str() {
@@ -166,15 +166,15 @@ impl Reply {
             reply = reply.retry_after(seconds);
         }
         if let Some(about) = &refusal.details {
-            reply.about(about);
+            reply.set_details(about);
         }
         match &refusal.cause {
-            Some(cause) => reply.cause("PluginRefused", cause.clone()),
+            Some(cause) => reply.with_cause("PluginRefused", cause.clone()),
             None => reply,
         }
     }
 
-    fn about(&mut self, about: &verdict::Details) {
+    fn set_details(&mut self, about: &verdict::Details) {
         let details = self.details();
         details.name.clone_from(&about.name);
         details.group.clone_from(&about.group);
@@ -207,17 +207,17 @@ impl Reply {
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("ctrlmesh plugin {entry} ({digest}) failed and its entry is closed on failure: {fault}"),
         )
-        .cause("PluginFailed", entry)
-        .failure(Failure::PluginFailed)
+        .with_cause("PluginFailed", entry)
+        .with_failure(Failure::PluginFailed)
     }
 
     /// The client's body or the API server's ended early.
     pub(crate) fn broken_body(error: &crate::upstream::BoxError) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, format!("a body broke off: {error}")).failure(Failure::UpstreamReset)
+        Self::new(StatusCode::BAD_GATEWAY, format!("a body broke off: {error}")).with_failure(Failure::UpstreamReset)
     }
 
     /// Sending to a server failed. `whom` names the server in a sentence. `repeatable`: the verb changes nothing.
-    pub(crate) fn upstream(error: &SendError, whom: &str, repeatable: bool) -> Self {
+    pub(crate) fn upstream_failed(error: &SendError, whom: &str, repeatable: bool) -> Self {
         match error {
             SendError::Unreachable { source } if matches!(**source, ConnectError::Refused { .. }) => {
                 Self::forbidden(source.to_string())
@@ -228,23 +228,23 @@ impl Reply {
                     format!("{whom} can't be reached: {error}"),
                 )
                 .retry_after(1)
-                .failure(Failure::Unreachable)
+                .with_failure(Failure::Unreachable)
             }
             SendError::HeadTimeout { .. } => {
                 let reply = Self::new(StatusCode::GATEWAY_TIMEOUT, format!("{whom} did not answer in time"))
-                    .failure(Failure::Timeout);
+                    .with_failure(Failure::Timeout);
                 if repeatable { reply.retry_after(1) } else { reply }
             }
             SendError::RequestBody { source } if source.is::<SlowBody>() => Self::slow_body(),
             SendError::RequestBody { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, format!("the request body broke off: {error}"))
-                    .failure(Failure::ClientGone)
+                    .with_failure(Failure::ClientGone)
             }
             SendError::InvalidRequest { .. } => Self::bad_request(error.to_string()),
             SendError::Broken { .. } => {
                 let reply = Self::new(StatusCode::BAD_GATEWAY, format!("{whom} broke off: {error}"))
                     .reason("ServiceUnavailable")
-                    .failure(Failure::UpstreamReset);
+                    .with_failure(Failure::UpstreamReset);
                 if repeatable { reply.retry_after(1) } else { reply }
             }
         }
@@ -294,7 +294,7 @@ pub(crate) struct Accept(Option<HeaderValue>);
 
 impl Accept {
     /// Only the first field counts, as in Go's `Header.Get`.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         Self(headers.get(ACCEPT).cloned())
     }
 

@@ -151,7 +151,7 @@ impl Upstream {
         let mut attempts = Attempts::default();
         let mut refused = None;
         loop {
-            let failure = match self.place(refused.as_ref()).await? {
+            let failure = match self.find_place(refused.as_ref()).await? {
                 Place::Http2(slot) => {
                     refused = Some(Rc::clone(slot.connection()));
                     let request = head.http2(&self.target).map_err(invalid)?;
@@ -167,7 +167,7 @@ impl Upstream {
             match failure {
                 Ok(response) => return Ok(response),
                 Err(failure) => {
-                    attempts.after(failure, repeatable, || body.as_mut().is_none_or(|body| body.rewind()))?;
+                    attempts.after_failure(failure, repeatable, || body.as_mut().is_none_or(|body| body.rewind()))?;
                     self.repeats.set(self.repeats.get() + 1);
                 }
             }
@@ -203,7 +203,7 @@ impl Upstream {
         Stats {
             connections: self.pool.open.get(),
             opening: self.pool.opening.get(),
-            streams: self.streams(),
+            streams: self.open_streams(),
             waiting: self.pool.waiting.get(),
             opened: self.pool.opened.get(),
             open_failures: self.pool.failures.get(),

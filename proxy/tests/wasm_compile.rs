@@ -17,7 +17,7 @@ use ctrlmesh_proxy::wasm::{
     CompileMode, Compiler, Engine, EntryConfig, Error, Instance, InstanceInfo, Plugin, StateStore,
 };
 
-fn guest() -> &'static [u8] {
+fn guest_bytes() -> &'static [u8] {
     guests::get("std_plain").expect("the guest exists")
 }
 
@@ -25,12 +25,12 @@ fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_ctrlmesh-proxy").into()
 }
 
-fn child() -> CompileMode {
+fn child_mode() -> CompileMode {
     CompileMode::Child { program: program() }
 }
 
 /// A program in place of the compiler.
-fn script(directory: &Path, text: &str) -> CompileMode {
+fn script_mode(directory: &Path, text: &str) -> CompileMode {
     let program = directory.join("compiler");
     // Renamed into place: a file that is still open for writing can't be executed.
     let aside = directory.join("aside");
@@ -49,7 +49,7 @@ fn message(mode: CompileMode, wasm: &[u8]) -> String {
         .to_string()
 }
 
-fn works(engine: &Arc<Engine>, plugin: &Arc<Plugin>) {
+fn assert_plugin_works(engine: &Arc<Engine>, plugin: &Arc<Plugin>) {
     let entry = Arc::new(EntryConfig {
         name: "e".into(),
         settings_json: "{}".into(),
@@ -66,32 +66,32 @@ fn works(engine: &Arc<Engine>, plugin: &Arc<Plugin>) {
 #[test]
 fn plugin_compiled_in_child_runs_here() {
     let engine = Engine::new().expect("an engine");
-    let plugin = Compiler::new(child(), None)
+    let plugin = Compiler::new(child_mode(), None)
         .expect("a compiler")
-        .load(&engine, guest())
+        .load(&engine, guest_bytes())
         .expect("a plugin");
     assert!(
         plugin.digest.starts_with("sha256:") && plugin.digest.len() == 71,
         "{}",
         plugin.digest
     );
-    works(&engine, &plugin);
+    assert_plugin_works(&engine, &plugin);
 }
 
 #[test]
 fn same_bytes_are_one_plugin() {
     let engine = Engine::new().expect("an engine");
-    let compiler = Compiler::new(child(), None).expect("a compiler");
-    let first = compiler.load(&engine, guest()).expect("a plugin");
-    let second = compiler.load(&engine, guest()).expect("a plugin");
+    let compiler = Compiler::new(child_mode(), None).expect("a compiler");
+    let first = compiler.load(&engine, guest_bytes()).expect("a plugin");
+    let second = compiler.load(&engine, guest_bytes()).expect("a plugin");
     assert!(Arc::ptr_eq(&first, &second));
 }
 
 #[test]
 fn bytes_that_are_no_plugin_are_refused_with_advice() {
-    let wasm = guest();
+    let wasm = guest_bytes();
     let core_module = b"\0asm\x01\0\0\0";
-    for mode in [child(), CompileMode::InProcess] {
+    for mode in [child_mode(), CompileMode::InProcess] {
         assert!(message(mode.clone(), b"").contains("empty"));
         assert!(message(mode.clone(), b"#!/bin/sh").contains("not WebAssembly"));
         assert!(message(mode.clone(), b"\0asm").contains("truncated"));
@@ -105,7 +105,7 @@ fn bytes_that_are_no_plugin_are_refused_with_advice() {
 fn truncated_plugin_is_never_working_one() {
     let engine = Engine::new().expect("an engine");
     let compiler = Compiler::new(CompileMode::InProcess, None).expect("a compiler");
-    let wasm = guest();
+    let wasm = guest_bytes();
     for length in (0..wasm.len()).step_by(wasm.len() / 20) {
         assert!(compiler.load(&engine, &wasm[..length]).is_err(), "{length}");
     }
@@ -116,15 +116,15 @@ fn second_start_takes_artifact_from_cache() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = directory.path().join("cache");
     let engine = Engine::new().expect("an engine");
-    Compiler::new(child(), Some(&cache))
+    Compiler::new(child_mode(), Some(&cache))
         .expect("a compiler")
-        .load(&engine, guest())
+        .load(&engine, guest_bytes())
         .expect("a plugin");
     // A compiler that can't compile: only the cache can help.
-    let compiler = Compiler::new(script(directory.path(), "exit 7"), Some(&cache)).expect("a compiler");
+    let compiler = Compiler::new(script_mode(directory.path(), "exit 7"), Some(&cache)).expect("a compiler");
     let engine = Engine::new().expect("an engine");
-    let plugin = compiler.load(&engine, guest()).expect("from the cache");
-    works(&engine, &plugin);
+    let plugin = compiler.load(&engine, guest_bytes()).expect("from the cache");
+    assert_plugin_works(&engine, &plugin);
 }
 
 #[test]
@@ -133,9 +133,9 @@ fn tampered_artifact_is_refused_and_made_anew() {
     let cache = directory.path().join("cache");
     let load = |mode: CompileMode| {
         let compiler = Compiler::new(mode, Some(&cache)).expect("a compiler");
-        compiler.load(&Engine::new().expect("an engine"), guest())
+        compiler.load(&Engine::new().expect("an engine"), guest_bytes())
     };
-    load(child()).expect("a plugin");
+    load(child_mode()).expect("a plugin");
     let artifact = fs::read_dir(&cache)
         .expect("it is there")
         .map(|file| file.expect("a file").path())
@@ -146,21 +146,21 @@ fn tampered_artifact_is_refused_and_made_anew() {
     bytes[middle] ^= 0xff;
     fs::write(&artifact, bytes).expect("written");
     // It is not used, so the compiler is asked, and this one can't.
-    assert!(load(script(directory.path(), "exit 7")).is_err());
-    load(child()).expect("compiled again");
-    load(script(directory.path(), "exit 7")).expect("and cached again");
+    assert!(load(script_mode(directory.path(), "exit 7")).is_err());
+    load(child_mode()).expect("compiled again");
+    load(script_mode(directory.path(), "exit 7")).expect("and cached again");
 }
 
 #[test]
 fn compiler_that_hangs_is_stopped_at_deadline() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mode = script(directory.path(), "exec sleep 600");
+    let mode = script_mode(directory.path(), "exec sleep 600");
     let compiler = Compiler::new(mode, None)
         .expect("a compiler")
         .with_deadline(Duration::from_millis(100));
     let started = Instant::now();
     let error = compiler
-        .load(&Engine::new().expect("an engine"), guest())
+        .load(&Engine::new().expect("an engine"), guest_bytes())
         .map(|_| ())
         .expect_err("too late");
     assert!(matches!(error, Error::CompileDeadline { .. }), "{error}");
@@ -170,12 +170,12 @@ fn compiler_that_hangs_is_stopped_at_deadline() {
 #[test]
 fn compiler_that_closes_its_output_and_hangs_is_stopped_too() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mode = script(directory.path(), "exec sleep 600 <&- >&- 2>&-");
+    let mode = script_mode(directory.path(), "exec sleep 600 <&- >&- 2>&-");
     let compiler = Compiler::new(mode, None)
         .expect("a compiler")
         .with_deadline(Duration::from_millis(100));
     let error = compiler
-        .load(&Engine::new().expect("an engine"), guest())
+        .load(&Engine::new().expect("an engine"), guest_bytes())
         .map(|_| ())
         .expect_err("too late");
     assert!(matches!(error, Error::CompileDeadline { .. }), "{error}");
@@ -184,7 +184,7 @@ fn compiler_that_closes_its_output_and_hangs_is_stopped_too() {
 #[test]
 fn compiler_that_fails_is_quoted() {
     let directory = tempfile::tempdir().expect("a directory");
-    let with = |text: &str| message(script(directory.path(), text), guest());
+    let with = |text: &str| message(script_mode(directory.path(), text), guest_bytes());
     assert!(with("cat >/dev/null; echo no such luck >&2; exit 1").contains("no such luck"));
     assert!(with("kill -9 $$").contains("killed by signal 9"));
     assert!(with("cat >/dev/null").contains("without an artifact"));
@@ -194,7 +194,7 @@ fn compiler_that_fails_is_quoted() {
 #[test]
 fn output_of_broken_compiler_is_not_run() {
     let directory = tempfile::tempdir().expect("a directory");
-    let with = |text: &str| message(script(directory.path(), text), guest());
+    let with = |text: &str| message(script_mode(directory.path(), text), guest_bytes());
     assert!(with("cat >/dev/null; echo garbage").contains("does not load"));
     // The source itself is no artifact.
     assert!(with("cat").contains("does not load"));
@@ -206,7 +206,7 @@ fn compiler_that_is_not_there_is_named() {
     let mode = CompileMode::Child {
         program: "/nonexistent/ctrlmesh-proxy".into(),
     };
-    assert!(message(mode, guest()).contains("/nonexistent/ctrlmesh-proxy can't be started"));
+    assert!(message(mode, guest_bytes()).contains("/nonexistent/ctrlmesh-proxy can't be started"));
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn child_limits_itself() {
 fn world_writable_cache_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).expect("set");
-    let error = Compiler::new(child(), Some(directory.path()))
+    let error = Compiler::new(child_mode(), Some(directory.path()))
         .map(|_| ())
         .expect_err("refused");
     assert!(matches!(error, Error::CacheDirectory { .. }), "{error}");

@@ -21,7 +21,7 @@ use ctrlmesh_proxy::wasm::{
 
 const MIB: usize = 1024 * 1024;
 
-fn child() -> CompileMode {
+fn child_mode() -> CompileMode {
     CompileMode::Child {
         program: env!("CARGO_BIN_EXE_ctrlmesh-proxy").into(),
     }
@@ -48,7 +48,7 @@ fn start(engine: &Arc<Engine>, plugin: &Arc<Plugin>, settings: &str) -> Result<I
 fn code_and_instances_are_charged_as_long_as_they_are_there() {
     let memory = GuestMemory::within(256 * MIB);
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
-    let compiler = Compiler::new(child(), None).expect("a compiler");
+    let compiler = Compiler::new(child_mode(), None).expect("a compiler");
     let plugin = compiler
         .load(&engine, guests::get("hoard").expect("the guest exists"))
         .expect("a plugin");
@@ -72,7 +72,7 @@ fn code_and_instances_are_charged_as_long_as_they_are_there() {
 fn guest_that_wants_more_than_is_left_faults_and_gives_everything_back() {
     let memory = GuestMemory::within(128 * MIB);
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
-    let compiler = Compiler::new(child(), None).expect("a compiler");
+    let compiler = Compiler::new(child_mode(), None).expect("a compiler");
     let plugin = compiler
         .load(&engine, guests::get("greedy").expect("the guest exists"))
         .expect("a plugin");
@@ -101,7 +101,9 @@ fn compiler_that_takes_more_than_its_share_is_error_of_plugin() {
     assert!(bomb.len() < MIB);
     for limit in [128, 256, 512] {
         let memory = GuestMemory::within(limit * MIB);
-        let error = load(child(), None, &memory, &bomb).map(|_| ()).expect_err("too much");
+        let error = load(child_mode(), None, &memory, &bomb)
+            .map(|_| ())
+            .expect_err("too much");
         let Error::CompileMemory {
             limit_bytes,
             is_contended: false,
@@ -116,7 +118,15 @@ fn compiler_that_takes_more_than_its_share_is_error_of_plugin() {
             "{error}"
         );
         assert_eq!(memory.used_bytes(), 0);
-        assert!(load(child(), None, &memory, guests::get("std_plain").expect("it exists")).is_ok());
+        assert!(
+            load(
+                child_mode(),
+                None,
+                &memory,
+                guests::get("std_plain").expect("it exists")
+            )
+            .is_ok()
+        );
     }
 }
 
@@ -124,7 +134,7 @@ fn compiler_that_takes_more_than_its_share_is_error_of_plugin() {
 fn builtin_plugins_compile_within_half_of_default_limit() {
     for plugin in builtin() {
         let memory = GuestMemory::within(128 * MIB);
-        let loaded = load(child(), None, &memory, plugin.bytes);
+        let loaded = load(child_mode(), None, &memory, plugin.bytes);
         loaded
             .map(drop)
             .unwrap_or_else(|error| panic!("{}: {error}", plugin.name));
@@ -135,7 +145,7 @@ fn builtin_plugins_compile_within_half_of_default_limit() {
 fn compilers_memory_is_left_to_plugins_again_when_it_has_ended() {
     let memory = GuestMemory::within(256 * MIB);
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
-    let compiler = Compiler::new(child(), None).expect("a compiler");
+    let compiler = Compiler::new(child_mode(), None).expect("a compiler");
     assert!(compiler.load(&engine, &guests::compile_bomb()).is_err());
     let plugin = compiler
         .load(&engine, guests::get("hoard").expect("the guest exists"))
@@ -146,7 +156,7 @@ fn compilers_memory_is_left_to_plugins_again_when_it_has_ended() {
 #[test]
 fn artifact_beyond_compilers_share_is_not_read() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = script(directory.path(), "cat >/dev/null; head -c 20000000 /dev/zero");
+    let program = write_script(directory.path(), "cat >/dev/null; head -c 20000000 /dev/zero");
     let error = load(
         CompileMode::Child { program },
         None,
@@ -165,7 +175,7 @@ fn cached_code_that_does_not_fit_is_refused_before_it_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = directory.path().join("cache");
     let wasm = guests::get("spin").expect("the guest exists");
-    load(child(), Some(&cache), &GuestMemory::within(256 * MIB), wasm).expect("it is cached");
+    load(child_mode(), Some(&cache), &GuestMemory::within(256 * MIB), wasm).expect("it is cached");
     let memory = GuestMemory::within(16 * MIB);
     let artifact = fs::read_dir(&cache)
         .expect("it is there")
@@ -174,7 +184,7 @@ fn cached_code_that_does_not_fit_is_refused_before_it_is_read() {
         .expect("an artifact");
     let grown = fs::File::options().write(true).open(&artifact).expect("it is there");
     grown.set_len(6 * MIB as u64).expect("a sparse file");
-    let error = load(child(), Some(&cache), &memory, wasm)
+    let error = load(child_mode(), Some(&cache), &memory, wasm)
         .map(|_| ())
         .expect_err("it is too large");
     assert!(matches!(error, Error::CodeMemory { .. }), "{error}");
@@ -182,7 +192,7 @@ fn cached_code_that_does_not_fit_is_refused_before_it_is_read() {
 }
 
 /// A program in place of the compiler.
-fn script(directory: &Path, text: &str) -> PathBuf {
+fn write_script(directory: &Path, text: &str) -> PathBuf {
     let (program, aside) = (directory.join("compiler"), directory.join("aside"));
     // Renamed into place: a file that is still open for writing can't be executed.
     fs::write(&aside, format!("#!/bin/sh\n{text}\n")).expect("written");

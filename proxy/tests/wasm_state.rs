@@ -21,7 +21,7 @@ fn harness(guest: &str, settings: &str) -> Harness {
 }
 
 /// What `stateful` answers to these operations.
-fn results(plugin: &mut Harness, recheck: bool) -> String {
+fn operation_results(plugin: &mut Harness, recheck: bool) -> String {
     let request = get("/api/v1/pods");
     let verdict = if recheck {
         plugin.recheck(&request)
@@ -46,22 +46,22 @@ const OPS: &str = r#"{"ops": [
 #[test]
 fn state_survives_restart_and_follows_clock() {
     let mut plugin = harness("stateful", OPS);
-    assert_eq!(results(&mut plugin, false), "granted; 1; 1; 1; text@1");
+    assert_eq!(operation_results(&mut plugin, false), "granted; 1; 1; 1; text@1");
     plugin.restart().expect("a fresh instance");
-    assert_eq!(results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
+    assert_eq!(operation_results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
     plugin.advance(Duration::from_millis(1000));
-    assert_eq!(results(&mut plugin, false), "granted; none; 1; none; text@1");
+    assert_eq!(operation_results(&mut plugin, false), "granted; none; 1; none; text@1");
 }
 
 #[test]
 fn recheck_answers_and_changes_nothing() {
     let mut plugin = harness("stateful", OPS);
     for _ in 0..3 {
-        assert_eq!(results(&mut plugin, true), "granted; 1; 1; 1; none");
+        assert_eq!(operation_results(&mut plugin, true), "granted; 1; 1; 1; none");
     }
-    assert_eq!(results(&mut plugin, false), "granted; 1; 1; 1; text@1");
-    assert_eq!(results(&mut plugin, true), "granted; 2; 2; none; text@1");
-    assert_eq!(results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
+    assert_eq!(operation_results(&mut plugin, false), "granted; 1; 1; 1; text@1");
+    assert_eq!(operation_results(&mut plugin, true), "granted; 2; 2; none; text@1");
+    assert_eq!(operation_results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
 }
 
 #[test]

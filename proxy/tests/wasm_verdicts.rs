@@ -153,7 +153,7 @@ fn delay_is_cut_to_minute() {
 }
 
 /// Scripts of `scripted` whose answers break a rule, and words of the fault.
-fn illegal() -> Vec<(String, &'static str)> {
+fn illegal_scripts() -> Vec<(String, &'static str)> {
     let proceed = |edits: &str| format!(r#"{{"then": {{"proceed": [{edits}]}}}}"#);
     let long = "x".repeat(70_000);
     vec![
@@ -196,7 +196,7 @@ fn illegal() -> Vec<(String, &'static str)> {
 
 #[test]
 fn answer_that_breaks_rule_is_fault_that_says_which() {
-    for (then, expected) in illegal() {
+    for (then, expected) in illegal_scripts() {
         let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
         let Fault::Invalid { what, .. } = &fault else {
             panic!("{fault}")
@@ -238,7 +238,7 @@ fn fresh_instance_serves_after_invalid_answer() {
 }
 
 /// The headers `x-seen-…` that `scripted` answers.
-fn seen(request: &Request, echo: &str) -> BTreeMap<String, String> {
+fn seen_headers(request: &Request, echo: &str) -> BTreeMap<String, String> {
     let settings = format!(r#"{{"onResponse": [{{"echo": "{echo}", "then": {{"proceed": {{}}}}}}]}}"#);
     let response = response(StatusCode::CREATED)
         .header("x-case", "from upstream")
@@ -269,7 +269,7 @@ fn plugin_is_shown_parsed_request_and_no_credentials() {
         .header("cookie", "secret")
         .header("x-case", "from client")
         .header("content-length", "42");
-    let seen = seen(&request, "x-case");
+    let seen = seen_headers(&request, "x-case");
     for (name, value) in [
         ("port", "443"),
         ("leader-lock", "false"),
@@ -316,7 +316,7 @@ fn credential_headers_are_hidden_in_every_spelling() {
         "Sec-WebSocket-Protocol",
         "Set-Cookie",
     ] {
-        let seen = seen(&request, name);
+        let seen = seen_headers(&request, name);
         assert_eq!(seen.get("request-header").map(String::as_str), Some("none"), "{name}");
         assert_eq!(seen.get("response-header").map(String::as_str), Some("none"), "{name}");
     }
@@ -328,7 +328,7 @@ fn traffic_of_other_kinds_is_told_apart() {
         view.traffic = Traffic::External;
         view.host = "api.example.com".into();
     });
-    let seen = seen(&request, "x-case");
+    let seen = seen_headers(&request, "x-case");
     assert_eq!(seen.get("traffic").map(String::as_str), Some("external"));
     assert_eq!(seen.get("host").map(String::as_str), Some("api.example.com"));
     assert_eq!(seen.get("verb").map(String::as_str), Some("nonresource"));

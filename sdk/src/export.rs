@@ -31,24 +31,24 @@ impl<P: Plugin> Slot<P> {
 
     /// The export `on-request`.
     pub fn on_request(&self, req: &exchange::Request) -> RequestVerdict {
-        self.with(|plugin| plugin.on_request(&Live::new(req), &Imports))
+        self.with_plugin(|plugin| plugin.on_request(&Live::new(req), &Imports))
     }
 
     /// The export `on-response`.
     pub fn on_response(&self, req: &exchange::Request, res: &exchange::ResponseHead) -> ResponseVerdict {
-        self.with(|plugin| plugin.on_response(&Live::new(req), &LiveHead(res), &Imports))
+        self.with_plugin(|plugin| plugin.on_response(&Live::new(req), &LiveHead(res), &Imports))
     }
 
     /// The export `on-complete`.
     pub fn on_complete(&self, req: &exchange::Request, outcome: &Outcome) {
-        self.with(|plugin| plugin.on_complete(&Live::new(req), outcome, &Imports));
+        self.with_plugin(|plugin| plugin.on_complete(&Live::new(req), outcome, &Imports));
     }
 
     #[expect(
         clippy::expect_used,
         reason = "the contract calls configure first; a host that does not must meet a trap"
     )]
-    fn with<R>(&self, call: impl FnOnce(&mut P) -> R) -> R {
+    fn with_plugin<R>(&self, call: impl FnOnce(&mut P) -> R) -> R {
         call(
             self.0
                 .borrow_mut()

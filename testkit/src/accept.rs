@@ -35,7 +35,7 @@ impl Encoding {
     pub(crate) fn for_status(headers: &HeaderMap) -> Self {
         let ranges = media_ranges(headers).into_iter();
         let mut plain = ranges.filter(|range| range.target.is_none());
-        plain.find_map(|range| range.encoding()).unwrap_or(Self::Json)
+        plain.find_map(|range| range.written_encoding()).unwrap_or(Self::Json)
     }
 }
 
@@ -65,7 +65,7 @@ impl<'a> MediaRange<'a> {
     }
 
     /// The encoding that the server writes for this range; JSON for a wildcard.
-    pub(crate) fn encoding(&self) -> Option<Encoding> {
+    pub(crate) fn written_encoding(&self) -> Option<Encoding> {
         match self.media_type {
             "application/*" | "*/*" | "" => Some(Encoding::Json),
             media_type => Encoding::from_media_type(media_type),
@@ -89,7 +89,7 @@ pub(crate) fn media_ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
 
 pub(crate) fn wants_aggregated_discovery(headers: &HeaderMap) -> bool {
     media_ranges(headers).iter().any(|range| {
-        range.encoding() == Some(Encoding::Json)
+        range.written_encoding() == Some(Encoding::Json)
             && range.target == Some(("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2"))
     })
 }
@@ -100,7 +100,10 @@ mod tests {
 
     fn accepted_encodings(accept: &'static str) -> Vec<Option<Encoding>> {
         let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
-        media_ranges(&headers).iter().map(MediaRange::encoding).collect()
+        media_ranges(&headers)
+            .iter()
+            .map(MediaRange::written_encoding)
+            .collect()
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(crate) enum DeleteOutcome {
 
 pub(crate) fn delete_object(store: &Store, target: &Target, options: &DeleteOptions) -> Result<DeleteOutcome, Refusal> {
     let (resource, name) = (&target.resource, target.name.as_str());
-    store.transact(&resource.qualified_name(), options.dry_run, |transaction| {
+    store.run_transaction(&resource.qualified_name(), options.dry_run, |transaction| {
         let Some(existing) = transaction.get(&target.key()) else {
             return Err(Refusal::not_found(resource, name));
         };

@@ -27,7 +27,7 @@ const VERBS: [&str; 8] = [
 ];
 
 /// Serves a path that names no resource.
-pub(crate) fn serve(
+pub(crate) fn serve_discovery(
     shared: &Shared,
     connection: usize,
     path: &str,

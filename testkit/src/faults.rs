@@ -29,9 +29,9 @@ pub enum Fault {
         retry_after: Option<u32>,
     },
     /// HTTP/2: `RST_STREAM`. HTTP/1.1 has no streams: like [`Fault::ResetConnection`].
-    ResetStream(When),
+    ResetStream(FaultTime),
     /// Resets the TCP connection (RST) with all requests in flight on it.
-    ResetConnection(When),
+    ResetConnection(FaultTime),
     /// Asks the client to end the connection after this response: `GOAWAY` on HTTP/2, `Connection: close` on HTTP/1.1.
     Goaway,
     /// Sends the body in pieces of at most `chunk` bytes, with a pause of `every` before each.
@@ -53,7 +53,7 @@ pub enum Fault {
 
 /// Whether a request without an answer was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum FaultTime {
     /// The write is not in the store.
     BeforeExecuting,
     /// Executed: the write is stored, but the client can't know.
@@ -206,7 +206,7 @@ impl Faults {
 
     /// How many requests a rule has applied to. Still counted after the rule was removed.
     #[must_use]
-    pub fn hits(&self, rule: RuleId) -> u64 {
+    pub fn times_applied(&self, rule: RuleId) -> u64 {
         self.with_state(|state| {
             state
                 .hits

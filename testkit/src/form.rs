@@ -35,13 +35,13 @@ enum ObjectView {
 impl Form {
     /// The first form of the `Accept` header that the server can write; JSON without a header. Metadata has a protobuf encoding for every
     /// kind, a table has none.
-    pub(crate) fn negotiate(headers: &HeaderMap, query: &Query<'_>, resource: &Resource) -> Result<Self, Refusal> {
+    pub(crate) fn negotiate_form(headers: &HeaderMap, query: &Query<'_>, resource: &Resource) -> Result<Self, Refusal> {
         let form = |view, encoding| Ok(Self { view, encoding });
         if !headers.contains_key(ACCEPT) {
             return form(ObjectView::Full, Encoding::Json);
         }
         for range in media_ranges(headers) {
-            match (range.encoding(), range.target) {
+            match (range.written_encoding(), range.target) {
                 (Some(Encoding::Json), None) => return form(ObjectView::Full, Encoding::Json),
                 (Some(Encoding::Protobuf), None) if resource.has_protobuf() => {
                     return form(ObjectView::Full, Encoding::Protobuf);

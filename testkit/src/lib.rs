@@ -74,8 +74,8 @@ mod write;
 
 pub use activity::Activity;
 pub use error::Error;
-pub use faults::{Fault, Faults, Gate, Rule, RuleId, When};
-pub use requests::{RequestLog, Seen};
+pub use faults::{Fault, FaultTime, Faults, Gate, Rule, RuleId};
+pub use requests::{RecordedRequest, RequestLog};
 pub use resource::Resource;
 pub use server::{ApiServer, Builder};
 pub use store::{Snapshot, Store, WAIT_DEADLINE};

@@ -30,9 +30,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use content::{SIGNATURE_ANNOTATION, SIGNATURE_TYPE, WASM_CONFIG_TYPE, WASM_LAYER_TYPE, digest, payload};
+pub use content::{SIGNATURE_ANNOTATION, SIGNATURE_TYPE, WASM_CONFIG_TYPE, WASM_LAYER_TYPE, digest, signature_payload};
 pub use login::Login;
-pub use mishap::{Mishap, On, Planned};
+pub use mishap::{AffectedRequests, Mishap, PlannedMishap};
 
 use self::content::Content;
 use self::mishap::Plan;
@@ -176,7 +176,7 @@ impl Registry {
         self.lock_content().put_component(repository, tag, wasm)
     }
 
-    /// Stores a signature over a [`payload`] where `cosign sign --key` does. `signature` is base64.
+    /// Stores a signature over a [`signature_payload`] where `cosign sign --key` does. `signature` is base64.
     pub fn put_signature(&self, repository: &str, manifest: &str, payload: &[u8], signature: &str) {
         self.lock_content()
             .put_signature(repository, manifest, payload, signature);
@@ -187,14 +187,14 @@ impl Registry {
         *self.shared.login.lock().unwrap_or_else(PoisonError::into_inner) = login;
     }
 
-    /// Plans a mishap for every request of a kind, until [`Registry::behave`] or for [`Planned::times`] requests. Earlier plans come
+    /// Plans a mishap for every request of a kind, until [`Registry::clear_mishaps`] or for [`Planned::times`] requests. Earlier plans come
     /// first.
-    pub fn misbehave(&self, on: On, mishap: Mishap) -> Planned {
+    pub fn plan_mishap(&self, on: AffectedRequests, mishap: Mishap) -> PlannedMishap {
         self.shared.plan.add(on, mishap)
     }
 
     /// Removes all planned mishaps.
-    pub fn behave(&self) {
+    pub fn clear_mishaps(&self) {
         self.shared.plan.clear();
     }
 

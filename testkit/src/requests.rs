@@ -12,7 +12,7 @@ use crate::{Error, WAIT_DEADLINE};
 pub(crate) const DEFAULT_REQUEST_LOG: usize = 4_096;
 
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct RecordedRequest {
     pub method: Method,
     /// Path and query, undecoded.
     pub target: String,
@@ -38,7 +38,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    recent: VecDeque<Seen>,
+    recent: VecDeque<RecordedRequest>,
     /// By verb and plural name.
     counts: BTreeMap<&'static str, BTreeMap<String, u64>>,
 }
@@ -70,7 +70,7 @@ impl RequestLog {
             if state.recent.len() >= self.inner.capacity {
                 state.recent.pop_front();
             }
-            state.recent.push_back(Seen {
+            state.recent.push_back(RecordedRequest {
                 method: parts.method.clone(),
                 target: parts
                     .uri
@@ -86,7 +86,7 @@ impl RequestLog {
 
     /// The last requests, oldest first.
     #[must_use]
-    pub fn all(&self) -> Vec<Seen> {
+    pub fn recent(&self) -> Vec<RecordedRequest> {
         self.with_state(|state| state.recent.iter().cloned().collect())
     }
 
@@ -118,7 +118,7 @@ impl RequestLog {
     ///
     /// # Errors
     /// [`Error::Deadline`] after [`WAIT_DEADLINE`].
-    pub async fn wait_until(&self, mut condition: impl FnMut(&[Seen]) -> bool) -> Result<(), Error> {
+    pub async fn wait_until(&self, mut condition: impl FnMut(&[RecordedRequest]) -> bool) -> Result<(), Error> {
         let mut total = self.inner.total.subscribe();
         let met = total.wait_for(|_| self.with_state(|state| condition(state.recent.make_contiguous())));
         match tokio::time::timeout(WAIT_DEADLINE, met).await {

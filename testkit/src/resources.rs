@@ -47,7 +47,7 @@ pub(crate) async fn serve_resource(exchange: Exchange<'_>) -> Answer {
         return upgrade::serve_echo(exchange.parts, &exchange.control.tunnels);
     }
     let query = Query::new(exchange.query);
-    let form = Form::negotiate(&parts.headers, &query, resource)?;
+    let form = Form::negotiate_form(&parts.headers, &query, resource)?;
     let ok_response = |body| Ok(build_response(StatusCode::OK, form.content_type(), body));
     match info.verb {
         Verb::Get => {
@@ -168,7 +168,7 @@ fn resolve_target(resource: &Arc<Resource>, info: &RequestInfo<'_>, raw_path: &s
     };
     let in_scope = resource.namespaced || info.namespace.is_empty() || resource.plural == "namespaces";
     let deepest = if info.subresource.is_empty() { 2 } else { 3 };
-    if !is_clean || !is_known || !in_scope || info.parts().filter(|part| !part.is_empty()).count() > deepest {
+    if !is_clean || !is_known || !in_scope || info.path_parts().filter(|part| !part.is_empty()).count() > deepest {
         return Err(Refusal::no_such_resource());
     }
     let is_single = !info.name.is_empty() && matches!(info.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete);

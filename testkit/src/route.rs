@@ -15,7 +15,7 @@ use crate::accept::Encoding;
 use crate::body::{BodyFaults, Interrupted, ResponseBody, full_body};
 use crate::connection::Control;
 use crate::discovery;
-use crate::faults::{Facts, Fault, Gate, When};
+use crate::faults::{Facts, Fault, FaultTime, Gate};
 use crate::refusal::Refusal;
 use crate::resources;
 use crate::server::Shared;
@@ -110,7 +110,7 @@ async fn execute_request(exchange: Exchange<'_>) -> Result<Response<ResponseBody
         return Err(Refusal::no_such_resource());
     }
     let (path, headers) = (&exchange.info.path, &exchange.parts.headers);
-    discovery::serve(exchange.shared, exchange.control.number, path, headers)
+    discovery::serve_discovery(exchange.shared, exchange.control.number, path, headers)
 }
 
 pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
@@ -178,8 +178,8 @@ struct FaultPlan {
     refusal: Option<Refusal>,
     /// Zero is sent too, although a Status can't express it.
     retry_after: Option<u32>,
-    reset_stream: Option<When>,
-    reset_connection: Option<When>,
+    reset_stream: Option<FaultTime>,
+    reset_connection: Option<FaultTime>,
     goaway: bool,
     tunnel: bool,
     early_hints: bool,
@@ -238,15 +238,15 @@ impl FaultPlan {
             tokio::time::sleep(self.delay).await;
         }
         wait_for_gates(&self.gates).await;
-        self.reset_when(control, When::BeforeExecuting)
+        self.reset_when(control, FaultTime::BeforeExecuting)
     }
 
     async fn run_after(&self, control: &Control) -> Result<(), Interrupted> {
         wait_for_gates(&self.answer_gates).await;
-        self.reset_when(control, When::AfterExecuting)
+        self.reset_when(control, FaultTime::AfterExecuting)
     }
 
-    fn reset_when(&self, control: &Control, when: When) -> Result<(), Interrupted> {
+    fn reset_when(&self, control: &Control, when: FaultTime) -> Result<(), Interrupted> {
         if self.reset_connection == Some(when) {
             control.reset();
         }

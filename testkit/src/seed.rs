@@ -39,7 +39,7 @@ pub(crate) fn put_object(store: &Store, registry: &KindRegistry, mut body: Value
     set_metadata(&mut body, "resourceVersion", Value::Null);
     set_metadata(&mut body, "uid", Value::Null);
     let status = body.get("status").cloned();
-    let written = store.transact(&resource.qualified_name(), false, |transaction| {
+    let written = store.run_transaction(&resource.qualified_name(), false, |transaction| {
         let written = match transaction.get(&target.key()) {
             Some(existing) => replace_object(transaction, &target, &existing, body, &manager)?,
             None => insert_object(transaction, &target, body, &manager)?,

@@ -287,7 +287,7 @@ impl Store {
     }
 
     /// Runs `body` with the store locked, so that what it reads stays true until it writes.
-    pub(crate) fn transact<T>(
+    pub(crate) fn run_transaction<T>(
         &self,
         collection: &str,
         dry_run: bool,

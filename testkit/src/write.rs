@@ -78,7 +78,7 @@ pub(crate) fn create_object(
 ) -> Result<WriteResult, Refusal> {
     admit_object(&target.resource, &target.namespace, &mut body)?;
     let generate = metadata_text(&body, "name").is_empty() && !metadata_text(&body, "generateName").is_empty();
-    store.transact(&target.resource.qualified_name(), options.dry_run, |transaction| {
+    store.run_transaction(&target.resource.qualified_name(), options.dry_run, |transaction| {
         for _ in 1..GENERATED_NAME_TRIES {
             if generate {
                 let name = generated_name(metadata_text(&body, "generateName"));
@@ -155,7 +155,7 @@ pub(crate) fn update_object(
     let resource = &target.resource;
     admit_object(resource, &target.namespace, &mut body)?;
     expect_name(&target.name, &mut body)?;
-    store.transact(&resource.qualified_name(), options.dry_run, |transaction| {
+    store.run_transaction(&resource.qualified_name(), options.dry_run, |transaction| {
         let Some(existing) = transaction.get(&target.key()) else {
             let may_create = resource.create_on_update && !target.status && metadata_text(&body, "uid").is_empty();
             if !may_create {
@@ -196,7 +196,7 @@ pub(crate) fn patch_object(
     options: &WriteOptions,
 ) -> Result<WriteResult, Refusal> {
     let resource = &target.resource;
-    store.transact(&resource.qualified_name(), options.dry_run, |transaction| {
+    store.run_transaction(&resource.qualified_name(), options.dry_run, |transaction| {
         let existing = transaction.get(&target.key());
         let config = match (patch, &existing) {
             (Patch::Apply(config), _) => config,

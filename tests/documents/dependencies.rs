@@ -68,7 +68,7 @@ const PURE: [&str; 6] = [
 ];
 
 /// Names of all crates in the normal dependency tree of one of ours.
-fn dependencies(name: &str) -> BTreeSet<String> {
+fn dependency_names(name: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let output = Command::new(cargo)
         .args(["tree", "--locked", "--offline", "--edges", "normal", "--prefix", "none"])
@@ -91,7 +91,7 @@ fn dependencies(name: &str) -> BTreeSet<String> {
 fn pure_crates_depend_on_nothing_that_reaches_a_cluster() {
     let reaches = ["tokio", "hyper", "reqwest", "kube", "kube-client", "kube-runtime"];
     for name in PURE {
-        let dependencies = dependencies(name);
+        let dependencies = dependency_names(name);
         for other in reaches {
             assert!(
                 !dependencies.contains(other),
@@ -99,7 +99,7 @@ fn pure_crates_depend_on_nothing_that_reaches_a_cluster() {
             );
         }
     }
-    let manager = dependencies("ctrlmesh-manager");
+    let manager = dependency_names("ctrlmesh-manager");
     for other in reaches {
         assert!(
             manager.contains(other),
@@ -110,7 +110,7 @@ fn pure_crates_depend_on_nothing_that_reaches_a_cluster() {
 
 #[test]
 fn command_depends_on_managers_decisions_and_not_on_its_controllers() {
-    let dependencies = dependencies("ctrlmesh-cli");
+    let dependencies = dependency_names("ctrlmesh-cli");
     assert!(dependencies.contains("ctrlmesh-manager-planner"));
     assert!(!dependencies.contains("ctrlmesh-manager"));
 }

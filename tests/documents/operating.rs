@@ -56,9 +56,9 @@ async fn sidecar_metrics_and_log_fields_are_described() -> anyhow::Result<()> {
     let document = read_document("operating.md");
     let env = TestEnv::start_with(vec![shard_entry("a")], &["--external-address", "127.0.0.1:0"]).await?;
     env.client().get("/api/v1/configmaps").await?;
-    let external = Client::http1(env.sidecar.external().context("it is on")?);
+    let external = Client::http1(env.sidecar.external_address().context("it is on")?);
     assert_eq!(external.get("http://127.0.0.1:9/").await?.status, 403);
-    let text = String::from_utf8(env.sidecar.admin().get("/metrics").await?.body.to_vec())?;
+    let text = String::from_utf8(env.sidecar.admin_client().get("/metrics").await?.body.to_vec())?;
     let metrics = text
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());

@@ -14,7 +14,7 @@ use serde_json::json;
 const WRITE: &str = "CTRLMESH_WRITE_REFERENCE";
 
 /// Compares a page with what it should be, or writes it.
-fn page(name: &str, text: &str) {
+fn compare_page(name: &str, text: &str) {
     let path = repository_root().join("docs/reference").join(name);
     if std::env::var_os(WRITE).is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -48,7 +48,7 @@ fn flags_reference_is_up_to_date() {
         command.build();
         describe(&mut text, &command, 2, about);
     }
-    page("flags.md", &text);
+    compare_page("flags.md", &text);
 }
 
 /// A section for a command, and one for each of its subcommands.
@@ -76,14 +76,14 @@ fn describe(text: &mut String, command: &Command, level: usize, about: &str) {
         .get_arguments()
         .filter(is_shown)
         .partition(|arg| arg.get_long().is_some());
-    arguments(text, &flags, &others);
+    write_arguments(text, &flags, &others);
     for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         describe(text, subcommand, level + 1, "");
     }
 }
 
 /// A table of names and values, and a list with what they mean.
-fn arguments(text: &mut String, flags: &[&Arg], others: &[&Arg]) {
+fn write_arguments(text: &mut String, flags: &[&Arg], others: &[&Arg]) {
     if !flags.is_empty() {
         writeln!(text, "\n| flag | environment variable | default |\n|---|---|---|").unwrap();
         for flag in flags {
@@ -110,7 +110,7 @@ fn arguments(text: &mut String, flags: &[&Arg], others: &[&Arg]) {
         let label = arg
             .get_long()
             .map_or_else(|| signature(arg), |long| format!("--{long}"));
-        writeln!(text, "- `{label}`: {}{}", paragraph(&help), choices(arg)).unwrap();
+        writeln!(text, "- `{label}`: {}{}", paragraph(&help), value_choices(arg)).unwrap();
     }
 }
 
@@ -139,7 +139,7 @@ fn default(arg: &Arg) -> String {
 }
 
 /// The values that a flag takes, if they are few.
-fn choices(arg: &Arg) -> String {
+fn value_choices(arg: &Arg) -> String {
     let values = arg.get_possible_values();
     if values.is_empty() || !arg.get_action().takes_values() {
         return String::new();
@@ -174,10 +174,10 @@ async fn metrics_reference_is_up_to_date() -> anyhow::Result<()> {
         .to_owned();
     let about = "Port 5441. [Operating the sidecar](../operating.md#metrics) says what to look at. A plugin adds counters \
         `ctrlmesh_plugin_<name>_total` and gauges `ctrlmesh_plugin_<name>` of its own, with the labels `entry` and `label`.";
-    table(&mut text, "ctrlmesh-proxy", about, &sidecar)?;
+    write_table(&mut text, "ctrlmesh-proxy", about, &sidecar)?;
     let about = "Port 8080. [Operating the manager](../manager.md#metrics) says what to look at.";
-    table(&mut text, "ctrlmesh-manager", about, &manager)?;
-    page("metrics.md", &text);
+    write_table(&mut text, "ctrlmesh-manager", about, &manager)?;
+    compare_page("metrics.md", &text);
     assert_names_are_known(&text);
     Ok(())
 }
@@ -264,7 +264,7 @@ fn metrics(text: &str) -> anyhow::Result<BTreeMap<String, Metric>> {
     Ok(found)
 }
 
-fn table(text: &mut String, program: &str, about: &str, exposition: &str) -> anyhow::Result<()> {
+fn write_table(text: &mut String, program: &str, about: &str, exposition: &str) -> anyhow::Result<()> {
     writeln!(
         text,
         "\n## `{program}`\n\n{about}\n\n| metric | type | labels | meaning |\n|---|---|---|---|"

@@ -133,7 +133,7 @@ async fn check_chain_is_enforced(person: &Reader, guide: &Guide) -> Result<()> {
     let sidecar = Sidecar::from_command(person.shell_command(&format!("exec env {start}"))?.into()).await?;
     sidecar.wait_ready().await?;
 
-    let write = Client::http1(sidecar.api());
+    let write = Client::http1(sidecar.api_address());
     let answer = write
         .send(Method::DELETE, "/api/v1/namespaces/prod-eu/pods/web", "")
         .await?;
@@ -146,7 +146,7 @@ async fn check_chain_is_enforced(person: &Reader, guide: &Guide) -> Result<()> {
     );
     assert_eq!(sidecar.status().await?.chain.entries[0].name, "read-only");
     let series = r#"ctrlmesh_plugin_refused_total{entry="read-only",label="prod-eu"}"#;
-    assert_eq!(sidecar.metric(series).await?, 1.0);
+    assert_eq!(sidecar.metric_value(series).await?, 1.0);
     let asked = &blocks[2].commands()[2];
     let (_, pattern) = asked.split_once("grep ").context("the metric")?;
     assert!(series.contains(pattern), "{asked}");

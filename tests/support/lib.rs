@@ -152,7 +152,7 @@ impl TestEnv {
     /// A client that connects to the sidecar.
     #[must_use]
     pub fn client(&self) -> Client {
-        Client::http1(self.sidecar.api())
+        Client::http1(self.sidecar.api_address())
     }
 
     /// Publishes a chain and waits until it is in force.

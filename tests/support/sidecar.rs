@@ -98,13 +98,13 @@ impl Sidecar {
 
     /// Address of the port for controllers.
     #[must_use]
-    pub const fn api(&self) -> SocketAddr {
+    pub const fn api_address(&self) -> SocketAddr {
         self.api
     }
 
     /// Address of the port for external calls, if it is enabled.
     #[must_use]
-    pub const fn external(&self) -> Option<SocketAddr> {
+    pub const fn external_address(&self) -> Option<SocketAddr> {
         self.external
     }
 
@@ -116,7 +116,7 @@ impl Sidecar {
 
     /// A client for the admin port.
     #[must_use]
-    pub fn admin(&self) -> Client {
+    pub fn admin_client(&self) -> Client {
         Client::http1(self.admin)
     }
 
@@ -131,7 +131,7 @@ impl Sidecar {
     /// # Errors
     /// If it does not before the deadline; the text is its log.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
-        let admin = self.admin();
+        let admin = self.admin_client();
         wait_until("/readyz", || async { Ok(admin.get("/readyz").await?.status == 200) })
             .await
             .with_context(|| self.log())
@@ -142,7 +142,7 @@ impl Sidecar {
     /// # Errors
     /// If the admin port does not answer.
     pub async fn status(&self) -> anyhow::Result<Status> {
-        Ok(serde_json::from_slice(&self.admin().get("/status").await?.body)?)
+        Ok(serde_json::from_slice(&self.admin_client().get("/status").await?.body)?)
     }
 
     /// Waits until `/status` satisfies `fits`.
@@ -170,7 +170,7 @@ impl Sidecar {
     ///
     /// # Errors
     /// If the admin port does not answer.
-    pub async fn metric(&self, series: &str) -> anyhow::Result<f64> {
+    pub async fn metric_value(&self, series: &str) -> anyhow::Result<f64> {
         metric_in(&self.metrics().await?, series)
     }
 
@@ -179,7 +179,9 @@ impl Sidecar {
     /// # Errors
     /// If the admin port does not answer.
     pub async fn metrics(&self) -> anyhow::Result<String> {
-        Ok(String::from_utf8(self.admin().get("/metrics").await?.body.to_vec())?)
+        Ok(String::from_utf8(
+            self.admin_client().get("/metrics").await?.body.to_vec(),
+        )?)
     }
 
     /// Resets the peak memory use.
@@ -208,7 +210,7 @@ impl Sidecar {
     ///
     /// # Errors
     /// If the process has ended.
-    pub fn terminate(&self) -> anyhow::Result<()> {
+    pub fn send_sigterm(&self) -> anyhow::Result<()> {
         let pid = self.child.id().context("it has ended")?;
         let status = std::process::Command::new("kill")
             .args(["-TERM", &pid.to_string()])

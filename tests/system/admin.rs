@@ -10,23 +10,23 @@ async fn readiness_and_traffic_wait_for_the_first_chain() -> anyhow::Result<()> 
     let mut late = ctrlmesh_tests::ChainDir::create(env.chain.path().with_file_name("late"))?;
     let flags = ["--kubeconfig", &path("kubeconfig"), "--chain-dir", &path("late")].map(ToOwned::to_owned);
     let sidecar = Sidecar::start(&flags).await?;
-    let answer = sidecar.admin().get("/readyz").await?;
+    let answer = sidecar.admin_client().get("/readyz").await?;
     assert_eq!(answer.status, 503);
     assert!(
         String::from_utf8_lossy(&answer.body).contains("first chain"),
         "{:?}",
         answer.body
     );
-    assert_eq!(sidecar.admin().get("/livez").await?.status, 200);
+    assert_eq!(sidecar.admin_client().get("/livez").await?.status, 200);
     let early = tokio::spawn({
-        let client = Client::http1(sidecar.api());
+        let client = Client::http1(sidecar.api_address());
         async move { client.get("/api/v1/configmaps").await }
     });
     late.publish(vec![shard_entry("a")])?;
     sidecar.wait_ready().await?;
     let answer = early.await??;
     assert_eq!(answer.status, 200, "it waited, and was guarded");
-    let seen = env.api.requests().all();
+    let seen = env.api.requests().recent();
     assert!(
         seen.iter()
             .all(|seen| !seen.target.starts_with("/api/v1/configmaps") || seen.target.contains("labelSelector"))
@@ -37,7 +37,7 @@ async fn readiness_and_traffic_wait_for_the_first_chain() -> anyhow::Result<()> 
 #[tokio::test]
 async fn admin_port_accepts_no_writes_and_serves_its_paths() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![shard_entry("a")]).await?;
-    let admin = env.sidecar.admin();
+    let admin = env.sidecar.admin_client();
     for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
         assert_eq!(admin.send(method, "/status", "{}").await?.status, 405);
     }
@@ -60,12 +60,12 @@ async fn admin_port_accepts_no_writes_and_serves_its_paths() -> anyhow::Result<(
     );
     assert_eq!(
         env.sidecar
-            .metric(r#"ctrlmesh_requests_total{verb="list",code="2xx"}"#)
+            .metric_value(r#"ctrlmesh_requests_total{verb="list",code="2xx"}"#)
             .await?,
         1.0
     );
     let calls = r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#;
-    assert_eq!(env.sidecar.metric(calls).await?, 1.0);
+    assert_eq!(env.sidecar.metric_value(calls).await?, 1.0);
     let log = env.sidecar.log();
     assert!(
         log.contains("verb=list") && log.contains("resource=\"configmaps\"") && log.contains("status=200"),

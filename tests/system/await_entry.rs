@@ -6,7 +6,7 @@ use ctrlmesh_tests::{TestEnv, shard_entry};
 use crate::in_flight_requests::LIST;
 
 async fn readyz_answer(env: &TestEnv) -> anyhow::Result<(u16, String)> {
-    let answer = env.sidecar.admin().get("/readyz").await?;
+    let answer = env.sidecar.admin_client().get("/readyz").await?;
     Ok((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
 }
 

@@ -33,7 +33,7 @@ async fn assert_refused(env: &TestEnv, what: &str, says: &str, before: &RefusalC
     assert_eq!(status.chain.generation, 1, "{what}");
     assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["a0"], "{what}");
     let series = format!(r#"ctrlmesh_chain_refused_total{{reason="{}"}}"#, refused.reason);
-    let counted = env.sidecar.metric(&series).await?;
+    let counted = env.sidecar.metric_value(&series).await?;
     assert!(counted > metric_in(&before.metrics, &series)?, "{what}: {series}");
     wait_until(&format!("a warning about {what}: {}", refused.message), || async {
         let log = env.sidecar.log();
@@ -162,7 +162,11 @@ async fn unsigned_chain_is_refused_when_a_key_is_set() -> anyhow::Result<()> {
     sidecar
         .wait_status("unsigned", |status| status.counts.refused == 1)
         .await?;
-    assert_eq!(sidecar.admin().get("/readyz").await?.status, 503, "no chain, not ready");
+    assert_eq!(
+        sidecar.admin_client().get("/readyz").await?.status,
+        503,
+        "no chain, not ready"
+    );
     chain.sign_with(SigningKey::generate()?);
     chain.publish(vec![shard_entry("a")])?;
     sidecar

@@ -14,7 +14,7 @@ async fn start_env() -> anyhow::Result<TestEnv> {
 
 /// Sends raw bytes and reads until the end.
 async fn send_raw(env: &TestEnv, bytes: &[u8]) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
+    let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
     // The other side may close the connection while bytes are still being sent.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
@@ -154,11 +154,11 @@ async fn silent_and_vanished_clients_block_nothing() -> anyhow::Result<()> {
         b"PRI * HTTP/2.0\r\n",
         b"\x16\x03\x01",
     ] {
-        let mut stream = TcpStream::connect(env.sidecar.api()).await?;
+        let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
         stream.write_all(start).await?;
         slow.push(stream);
     }
-    let mut body = TcpStream::connect(env.sidecar.api()).await?;
+    let mut body = TcpStream::connect(env.sidecar.api_address()).await?;
     body.write_all(b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
         .await?;
     assert_eq!(
@@ -184,7 +184,7 @@ async fn idle_connections_do_not_block_probes() -> anyhow::Result<()> {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nhost:").await?;
         held.push(stream);
     }
-    assert_eq!(env.sidecar.admin().get("/livez").await?.status, 200);
+    assert_eq!(env.sidecar.admin_client().get("/livez").await?.status, 200);
     let mut asks = TcpStream::connect(env.sidecar.admin_address()).await?;
     asks.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await?;
     let mut answer = String::new();

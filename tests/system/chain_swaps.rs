@@ -35,7 +35,7 @@ async fn watch_of_the_previous_chain_expires_at_its_first_event() -> anyhow::Res
         (vec![], vec![shard_entry("b")]),
     ] {
         let mut env = TestEnv::start(before).await?;
-        for client in [env.client(), Client::http2(env.sidecar.api())] {
+        for client in [env.client(), Client::http2(env.sidecar.api_address())] {
             let (gate, begun) = begin_watch(&env, &client).await?;
             env.publish(after.clone()).await?;
             gate.open();
@@ -63,7 +63,7 @@ async fn watch_begins_normally_when_the_new_chain_keeps_its_view() -> anyhow::Re
     let mut watch = begun.await??;
     env.api.store().put(config_map("default", "mine", "a"))?;
     assert_eq!(watch.next_event().await?["object"]["metadata"]["name"], "mine");
-    assert!(env.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0);
+    assert!(env.sidecar.metric_value("ctrlmesh_rechecks_total").await? >= 1.0);
     Ok(())
 }
 
@@ -82,7 +82,7 @@ async fn list_awaiting_its_watch_is_not_hidden_by_list_of_another_client() -> an
 
 /// Requests a watch over WebSocket; the bytes after the head are the tunnel.
 async fn open_websocket_watch(env: &TestEnv) -> anyhow::Result<TcpStream> {
-    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
+    let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let head = "GET /api/v1/configmaps?watch=1 HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
                 sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;
@@ -122,14 +122,14 @@ async fn websocket_watch_ends_only_when_a_rule_is_added() -> anyhow::Result<()> 
 
     env.publish(vec![guest_entry("recorder", json!({}))]).await?;
     wait_until("the watch was asked again", || async {
-        Ok(env.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0)
+        Ok(env.sidecar.metric_value("ctrlmesh_rechecks_total").await? >= 1.0)
     })
     .await?;
     assert!(is_open(&mut watch).await?, "the new chain shows it the same");
 
     env.publish(vec![shard_entry("a")]).await?;
     assert!(ends_silently(&mut watch).await?);
-    assert_eq!(env.sidecar.metric("ctrlmesh_watches_expired_total").await?, 1.0);
+    assert_eq!(env.sidecar.metric_value("ctrlmesh_watches_expired_total").await?, 1.0);
     env.api.wait_until(|activity| activity.tunnels == 0).await?;
     let mut again = open_websocket_watch(&env).await?;
     assert_eq!(

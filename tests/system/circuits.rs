@@ -1,6 +1,6 @@
 //! The real circuit-breaker plugin in front of a failing API server: when it opens, what it lets through, and how it closes.
 
-use ctrlmesh_testkit::{Fault, Gate, Rule, RuleId, When};
+use ctrlmesh_testkit::{Fault, FaultTime, Gate, Rule, RuleId};
 use ctrlmesh_tests::{Client, EntrySpec, TestEnv, wait_until};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -60,7 +60,7 @@ pub(crate) async fn wait_state(env: &TestEnv, key: &str, state: &str) -> anyhow:
 
 pub(crate) async fn plugin_count(env: &TestEnv, what: &str, label: &str) -> anyhow::Result<f64> {
     let series = format!(r#"ctrlmesh_plugin_{what}_total{{entry="circuit-breaker/test",label="{label}"}}"#);
-    env.sidecar.metric(&series).await
+    env.sidecar.metric_value(&series).await
 }
 
 /// Sends requests until one is not refused, and returns its status; the API server may hold it meanwhile.
@@ -211,10 +211,13 @@ async fn broken_connections_count_but_conflicts_and_vanished_clients_do_not() ->
         gone.abort();
     }
     let gone = "ctrlmesh_request_failures_total{reason=\"client_gone\"}";
-    wait_until("all have gone", || async { Ok(env.sidecar.metric(gone).await? >= 4.0) }).await?;
+    wait_until("all have gone", || async {
+        Ok(env.sidecar.metric_value(gone).await? >= 4.0)
+    })
+    .await?;
     env.api.faults().remove(held);
     assert_eq!(get_report(&env, "api").await?["state"], "Closed");
-    let reset = Fault::ResetStream(When::AfterExecuting);
+    let reset = Fault::ResetStream(FaultTime::AfterExecuting);
     env.api.faults().add(Rule::new(reset).verb("create"));
     let created = client
         .send(http::Method::POST, "/api/v1/namespaces/default/configmaps", "{}")

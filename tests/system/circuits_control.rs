@@ -131,7 +131,7 @@ async fn open_watch_survives_breaker_opening_and_chain_reload() -> anyhow::Resul
     let edited = rule_for_all(json!({ "recoverPolicy": sleeping_policy("2h") }));
     env.publish(vec![breaker_entry(json!([edited]))]).await?;
     ctrlmesh_tests::wait_until("the watch was asked about", || async {
-        Ok(env.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0)
+        Ok(env.sidecar.metric_value("ctrlmesh_rechecks_total").await? >= 1.0)
     })
     .await?;
     let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s", "namespace": "default" } });

@@ -49,7 +49,7 @@ async fn large_heads_are_refused_beyond_the_bound_of_a_connection() -> anyhow::R
     let env = TestEnv::start(vec![]).await?;
     let gate = Gate::new();
     env.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
-    let stream = TcpStream::connect(env.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     env.sidecar.forget_peak_memory()?;
@@ -97,7 +97,7 @@ async fn unfinished_lock_writes_are_refused_beyond_the_total_bound() -> anyhow::
     let before = env.sidecar.peak_memory()?;
     let mut writes = JoinSet::new();
     for _ in 0..140 {
-        let mut stream = TcpStream::connect(env.sidecar.api()).await?;
+        let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
         writes.spawn(async move {
             let head = format!("PUT {LEASES}/lock HTTP/1.1\r\nhost: x\r\ncontent-length: {LENGTH}\r\n\r\n");
             // A refused client may not be allowed to finish writing.
@@ -109,11 +109,11 @@ async fn unfinished_lock_writes_are_refused_beyond_the_total_bound() -> anyhow::
     let held = writes.join_all().await;
     // There may be no room for bytes that arrive with the head either: such a connection ends without an answer.
     wait_until("all are refused that there is no room for", || async {
-        Ok(env.sidecar.metric("ctrlmesh_connections").await? <= 12.0)
+        Ok(env.sidecar.metric_value("ctrlmesh_connections").await? <= 12.0)
     })
     .await?;
     let refused = r#"ctrlmesh_request_failures_total{reason="refused"}"#;
-    assert!(env.sidecar.metric(refused).await? > 20.0, "and told so");
+    assert!(env.sidecar.metric_value(refused).await? > 20.0, "and told so");
     let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < MOST, "{} MiB", grown >> 20);
     drop(held);
@@ -133,7 +133,7 @@ async fn unfinished_lock_writes_are_refused_beyond_the_total_bound() -> anyhow::
 async fn body_beyond_the_bound_of_its_connection_is_distinguished() -> anyhow::Result<()> {
     let api = ApiServer::builder().namespace(NAMESPACE).start().await?;
     let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
-    let stream = TcpStream::connect(env.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let mut writes = JoinSet::new();
@@ -189,7 +189,7 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
     let gate = Gate::new();
     let held = Rule::new(Fault::HoldAnswer(gate.clone())).verb("create");
     env.api.faults().add(held);
-    let sender = connect(TcpStream::connect(env.sidecar.api()).await?, WIDE).await?;
+    let sender = connect(TcpStream::connect(env.sidecar.api_address()).await?, WIDE).await?;
     env.sidecar.forget_peak_memory()?;
     let before = env.sidecar.peak_memory()?;
     let body = Bytes::from(vec![b'x'; BODY]);
@@ -215,7 +215,7 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
 async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Result<()> {
     const LISTS: usize = 600;
     let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
-    let sender = connect(TcpStream::connect(env.sidecar.api()).await?, 0).await?;
+    let sender = connect(TcpStream::connect(env.sidecar.api_address()).await?, 0).await?;
     env.sidecar.forget_peak_memory()?;
     let before = env.sidecar.peak_memory()?;
     let mut answers = ask_for_lists(&env, &sender, LISTS).await?;
@@ -238,8 +238,8 @@ async fn answers_that_a_client_does_not_read_from_its_socket_are_bounded() -> an
     const LISTS: usize = 400;
     let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
     let is_deaf = Arc::new(AtomicBool::new(false));
-    let stream = TcpStream::connect(env.sidecar.api()).await?;
-    let deaf = Deaf {
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
+    let deaf = NonReadingClient {
         stream,
         is_deaf: Arc::clone(&is_deaf),
     };
@@ -276,7 +276,7 @@ async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_
     let body = Bytes::from(vec![b'x'; BODY]);
     let mut answers = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let sender = connect(TcpStream::connect(env.sidecar.api()).await?, WIDE).await?;
+        let sender = connect(TcpStream::connect(env.sidecar.api_address()).await?, WIDE).await?;
         for _ in 0..UPLOADS {
             let request =
                 Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
@@ -301,12 +301,12 @@ async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_
 }
 
 /// A stream that can cease to be read.
-struct Deaf {
+struct NonReadingClient {
     stream: TcpStream,
     is_deaf: Arc<AtomicBool>,
 }
 
-impl AsyncRead for Deaf {
+impl AsyncRead for NonReadingClient {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.is_deaf.load(Ordering::Relaxed) {
             return Poll::Pending;
@@ -315,7 +315,7 @@ impl AsyncRead for Deaf {
     }
 }
 
-impl AsyncWrite for Deaf {
+impl AsyncWrite for NonReadingClient {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

@@ -98,7 +98,7 @@ async fn creates_of_existing_objects_are_counted_when_a_limit_narrows_their_kind
     let env = TestEnv::start(vec![shard_with_limits(&[one_of(&["a"])], false)]).await?;
     let client = env.client().with_header("content-type", "application/json");
     let series = r#"ctrlmesh_creates_already_exist_total{entry="shard-selector/test"}"#;
-    let count = || async { env.sidecar.metric(series).await.unwrap_or_default() };
+    let count = || async { env.sidecar.metric_value(series).await.unwrap_or_default() };
     let target = "/api/v1/namespaces/default/configmaps";
     let mut child = config_map("default", "child", "");
     child["metadata"]["labels"] = json!({});

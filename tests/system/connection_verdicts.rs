@@ -113,14 +113,14 @@ pub(crate) async fn connect_http2(
     hyper::client::conn::http2::SendRequest<Empty<Bytes>>,
     tokio::task::JoinHandle<bool>,
 )> {
-    let stream = TcpStream::connect(env.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     Ok((sender, tokio::spawn(async move { connection.await.is_ok() })))
 }
 
 pub(crate) fn get_request(env: &TestEnv, target: &str) -> anyhow::Result<http::Request<Empty<Bytes>>> {
-    let uri = format!("http://{}{target}", env.sidecar.api());
+    let uri = format!("http://{}{target}", env.sidecar.api_address());
     Ok(http::Request::get(uri).body(Empty::new())?)
 }
 
@@ -162,7 +162,7 @@ async fn retired_connection_keeps_its_watch() -> anyhow::Result<()> {
 #[tokio::test]
 async fn silenced_connection_answers_nothing_any_more() -> anyhow::Result<()> {
     let env = start_with_request_verdict(json!({ "reset": "black-hole" })).await?;
-    let stream = TcpStream::connect(env.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     // Pings begin soon; on a busy machine an answer to one takes a while.
     builder
@@ -196,7 +196,7 @@ async fn silenced_connection_answers_nothing_any_more() -> anyhow::Result<()> {
 /// Waits until new connections are refused. The end of open ones does not imply it: other threads close them, in any order.
 pub(crate) async fn wait_until_port_is_closed(env: &TestEnv) -> anyhow::Result<()> {
     wait_until("the port is closed", || async {
-        Ok(match TcpStream::connect(env.sidecar.api()).await {
+        Ok(match TcpStream::connect(env.sidecar.api_address()).await {
             Ok(_) => false,
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
         })
@@ -219,7 +219,7 @@ async fn refused_connections_close_the_port_and_every_connection() -> anyhow::Re
     assert!(env.client().get("/api/v1/configmaps").await.is_err());
     connection.await?;
     wait_until_port_is_closed(&env).await?;
-    let client = Client::http1(env.sidecar.api());
+    let client = Client::http1(env.sidecar.api_address());
     wait_until("the port is open again", || async {
         Ok(client.get("/api/v1/secrets").await.is_ok())
     })

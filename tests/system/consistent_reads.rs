@@ -99,7 +99,7 @@ async fn reads_of_one_state_reach_the_api_server_unchanged() -> anyhow::Result<(
         format!("resourceVersion={version}&resourceVersionMatch=Exact"),
     ] {
         assert_eq!(client.get(&format!("{LIST}?{query}")).await?.status, 200);
-        let seen = env.api.requests().all();
+        let seen = env.api.requests().recent();
         let target = &seen.last().unwrap().target;
         assert!(
             target.starts_with(&format!("{LIST}?{query}&labelSelector=")),
@@ -110,7 +110,7 @@ async fn reads_of_one_state_reach_the_api_server_unchanged() -> anyhow::Result<(
         .open_stream(&format!("{LIST}?watch=1&resourceVersion={version}"))
         .await?;
     assert_eq!(watch.head.status, 200);
-    let seen = env.api.requests().all();
+    let seen = env.api.requests().recent();
     assert!(
         seen.last()
             .unwrap()

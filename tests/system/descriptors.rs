@@ -21,7 +21,7 @@ async fn start_with_limits(env: &TestEnv, limits: &str) -> anyhow::Result<Sideca
 async fn open_connections(sidecar: &Sidecar, count: usize) -> anyhow::Result<Vec<TcpStream>> {
     let mut held = Vec::new();
     for _ in 0..count {
-        held.push(TcpStream::connect(sidecar.api()).await?);
+        held.push(TcpStream::connect(sidecar.api_address()).await?);
     }
     Ok(held)
 }
@@ -30,14 +30,14 @@ async fn open_connections(sidecar: &Sidecar, count: usize) -> anyhow::Result<Vec
 async fn idle_connections_beyond_the_limit_do_not_block_admin_port_and_api_server() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
     let sidecar = start_with_limits(&env, "ulimit -n 256").await?;
-    let client = ctrlmesh_tests::Client::http2(sidecar.api());
+    let client = ctrlmesh_tests::Client::http2(sidecar.api_address());
     let served = client.open_stream("/api/v1/configmaps?watch=1").await?;
     let held = open_connections(&sidecar, 400).await?;
     wait_until("the rest is turned away", || async {
-        Ok(sidecar.metric("ctrlmesh_connections_refused_total").await? >= 300.0)
+        Ok(sidecar.metric_value("ctrlmesh_connections_refused_total").await? >= 300.0)
     })
     .await?;
-    assert_eq!(sidecar.admin().get("/livez").await?.status, 200);
+    assert_eq!(sidecar.admin_client().get("/livez").await?.status, 200);
     let log = sidecar.log();
     assert!(log.contains("--max-connections") && log.contains("limit=256"), "{log}");
     assert!(!log.contains("accept failed"), "{log}");
@@ -61,7 +61,7 @@ async fn soft_limit_is_raised_to_the_hard_limit() -> anyhow::Result<()> {
     let sidecar = start_with_limits(&env, "ulimit -Sn 128 && ulimit -Hn 1024").await?;
     let _held = open_connections(&sidecar, 200).await?;
     wait_until("all are taken", || async {
-        Ok(sidecar.metric("ctrlmesh_connections").await? == 200.0)
+        Ok(sidecar.metric_value("ctrlmesh_connections").await? == 200.0)
     })
     .await
 }

@@ -10,7 +10,7 @@ async fn requests_in_flight_finish_and_watches_end_cleanly() -> anyhow::Result<(
     let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
     let gate = Gate::new();
     env.api.faults().add(Rule::new(Fault::Hold(gate.clone())).verb("get"));
-    let (one, two) = (env.client(), Client::http2(env.sidecar.api()));
+    let (one, two) = (env.client(), Client::http2(env.sidecar.api_address()));
     let list = one.get("/api/v1/configmaps").await?.json();
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     let target = format!("/api/v1/configmaps?watch=1&resourceVersion={version}");
@@ -18,11 +18,11 @@ async fn requests_in_flight_finish_and_watches_end_cleanly() -> anyhow::Result<(
     let held = [one.clone(), two]
         .map(|client| tokio::spawn(async move { client.get("/api/v1/namespaces/default/configmaps/x").await }));
     gate.wait_for_arrivals(2).await?;
-    env.sidecar.terminate()?;
+    env.sidecar.send_sigterm()?;
     for watch in &mut watches {
         assert_eq!(watch.next().await?, None, "a clean end, no reset");
     }
-    let not_ready = env.sidecar.admin().get("/readyz").await?;
+    let not_ready = env.sidecar.admin_client().get("/readyz").await?;
     assert_eq!(not_ready.status, 503);
     assert!(env.sidecar.is_running()?, "requests are in flight");
     gate.open();
@@ -43,7 +43,7 @@ async fn unfinished_requests_are_cut_off_at_the_deadline() -> anyhow::Result<()>
     let held = tokio::spawn(async move { client.get("/api/v1/namespaces/default/configmaps/x").await });
     gate.wait_for_arrivals(1).await?;
     let asked = std::time::Instant::now();
-    env.sidecar.terminate()?;
+    env.sidecar.send_sigterm()?;
     let status = env.sidecar.wait_end().await?;
     assert!(
         !status.success() && asked.elapsed() < Duration::from_secs(10),
@@ -56,7 +56,7 @@ async fn unfinished_requests_are_cut_off_at_the_deadline() -> anyhow::Result<()>
 /// Waits until the sidecar has a client connection.
 pub(crate) async fn wait_until_connected(sidecar: &Sidecar) -> anyhow::Result<()> {
     wait_until("it is taken", || async {
-        Ok(sidecar.metric("ctrlmesh_connections").await? >= 1.0)
+        Ok(sidecar.metric_value("ctrlmesh_connections").await? >= 1.0)
     })
     .await
 }
@@ -64,7 +64,7 @@ pub(crate) async fn wait_until_connected(sidecar: &Sidecar) -> anyhow::Result<()
 /// Checks that nothing delays the end of a terminated sidecar.
 pub(crate) async fn assert_ends_soon(sidecar: &mut Sidecar) -> anyhow::Result<()> {
     let asked = std::time::Instant::now();
-    sidecar.terminate()?;
+    sidecar.send_sigterm()?;
     assert!(sidecar.wait_end().await?.success());
     assert!(asked.elapsed() < Duration::from_secs(5));
     Ok(())
@@ -79,7 +79,7 @@ async fn idle_sidecar_ends_at_once() -> anyhow::Result<()> {
 #[tokio::test]
 async fn silent_connection_does_not_delay_the_end() -> anyhow::Result<()> {
     let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
-    let _silent = tokio::net::TcpStream::connect(env.sidecar.api()).await?;
+    let _silent = tokio::net::TcpStream::connect(env.sidecar.api_address()).await?;
     wait_until_connected(&env.sidecar).await?;
     assert_ends_soon(&mut env.sidecar).await
 }
@@ -90,10 +90,10 @@ async fn sidecar_without_entries_ends_its_watches() -> anyhow::Result<()> {
     let kubeconfig = env.chain.path().with_file_name("kubeconfig").display().to_string();
     let mut plain = Sidecar::start(&["--kubeconfig".to_owned(), kubeconfig]).await?;
     plain.wait_ready().await?;
-    let mut watch = Client::http1(plain.api())
+    let mut watch = Client::http1(plain.api_address())
         .open_stream("/api/v1/configmaps?watch=1")
         .await?;
-    plain.terminate()?;
+    plain.send_sigterm()?;
     assert_eq!(watch.next().await?, None, "a clean end");
     assert!(plain.wait_end().await?.success());
     Ok(())

@@ -12,7 +12,7 @@ pub(crate) async fn start_env(entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow
     let mut all = vec!["--external-address", "127.0.0.1:0", "--external-allow", "127.0.0.0/8"];
     all.extend(flags);
     let env = TestEnv::start_with(entries, &all).await?;
-    let client = Client::http1(env.sidecar.external().context("it is on")?);
+    let client = Client::http1(env.sidecar.external_address().context("it is on")?);
     Ok((env, client))
 }
 
@@ -132,10 +132,10 @@ async fn rest_02_absolute_target_is_forwarded_by_its_host() -> anyhow::Result<()
     // Another spelling of the name is the same target, so its connection is reused.
     let metric = "ctrlmesh_external_requests_total{way=\"absolute\",code=\"2xx\"}";
     wait_until("all are counted", || async {
-        Ok(env.sidecar.metric(metric).await? >= 3.0)
+        Ok(env.sidecar.metric_value(metric).await? >= 3.0)
     })
     .await?;
-    let targets = env.sidecar.metric("ctrlmesh_external_targets").await?;
+    let targets = env.sidecar.metric_value("ctrlmesh_external_targets").await?;
     assert!(
         (2.0..=4.0).contains(&targets),
         "by name and by address, on two threads: {targets}"
@@ -150,7 +150,7 @@ async fn rest_02_absolute_target_is_forwarded_by_its_host() -> anyhow::Result<()
 async fn http2_client_is_served() -> anyhow::Result<()> {
     let target = Target::start_plain().await?;
     let (env, _) = start_env(vec![], &[]).await?;
-    let client = Client::http2(env.sidecar.external().context("it is on")?);
+    let client = Client::http2(env.sidecar.external_address().context("it is on")?);
     let url = format!("http://127.0.0.1:{}/there", target.port());
     let answer = client.with_header("mesh-real-endpoint", &url).get("/here").await?;
     assert_eq!(
@@ -167,7 +167,7 @@ async fn large_bodies_stream_both_ways() -> anyhow::Result<()> {
     let big = client.get(&format!("http://127.0.0.1:{}/big", target.port())).await?;
     assert_eq!(big.body.len(), BIG);
     // Each chunk comes back before the next one is sent: the body is streamed.
-    let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let mut stream = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     let head = format!(
         "POST http://127.0.0.1:{}/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n",
         target.port()
@@ -208,7 +208,10 @@ async fn request_at_the_target_ends_when_the_client_goes_away() -> anyhow::Resul
         drop(stream);
         wait_until("the target hears of it", || async { Ok(target.held_count() == 0) }).await?;
         let gone = "ctrlmesh_external_request_failures_total{reason=\"client_gone\"}";
-        wait_until("it is counted", || async { Ok(env.sidecar.metric(gone).await? >= 1.0) }).await?;
+        wait_until("it is counted", || async {
+            Ok(env.sidecar.metric_value(gone).await? >= 1.0)
+        })
+        .await?;
     }
     Ok(())
 }
@@ -253,7 +256,7 @@ async fn requests_in_flight_finish_when_the_sidecar_drains() -> anyhow::Result<(
         async move { client.get(&url).await }
     });
     wait_until("it arrives", || async { Ok(target.arrived_requests().len() == 1) }).await?;
-    env.sidecar.terminate()?;
+    env.sidecar.send_sigterm()?;
     wait_until("nothing new is taken", || async { Ok(client.get("/").await.is_err()) }).await?;
     target.release_late_answer();
     assert_eq!(held.await??.status, 200);
@@ -264,7 +267,7 @@ async fn requests_in_flight_finish_when_the_sidecar_drains() -> anyhow::Result<(
 #[tokio::test]
 async fn external_port_is_disabled_by_default() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
-    assert_eq!(env.sidecar.external(), None);
+    assert_eq!(env.sidecar.external_address(), None);
     Ok(())
 }
 

@@ -22,7 +22,7 @@ async fn send_connect(env: &TestEnv, place: &str) -> anyhow::Result<String> {
 }
 
 /// A stand whose API server says that it is somewhere else; of several places, each connection is told another.
-async fn advertising(addresses: &[&str], token: Option<&str>) -> anyhow::Result<TestEnv> {
+async fn env_with_advertised_addresses(addresses: &[&str], token: Option<&str>) -> anyhow::Result<TestEnv> {
     let api = ApiServer::builder();
     let mut api = addresses.iter().fold(api, |api, address| api.advertise(address));
     if let Some(token) = token {
@@ -50,7 +50,7 @@ async fn address_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Res
     let (balancer, _balancing) = start_closing_server("127.0.0.2:0").await?;
     let (other, _serving) = start_closing_server("127.0.0.2:0").await?;
     // It tells nobody who brings no credentials.
-    let env = advertising(&[&balancer.to_string()], Some("sidecars-own")).await?;
+    let env = env_with_advertised_addresses(&[&balancer.to_string()], Some("sidecars-own")).await?;
     for place in [balancer.to_string(), format!("localhost:{}", balancer.port())] {
         wait_until("the API server was asked, and connections are refused", || async {
             let answer = send_connect(&env, &place).await?;
@@ -69,7 +69,7 @@ async fn address_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Res
 async fn addresses_of_all_api_servers_that_answer_in_turn_are_out_of_reach() -> anyhow::Result<()> {
     let (first, _first) = start_closing_server("127.0.0.2:0").await?;
     let (second, _second) = start_closing_server("127.0.0.3:0").await?;
-    let env = advertising(&[&first.to_string(), &second.to_string()], None).await?;
+    let env = env_with_advertised_addresses(&[&first.to_string(), &second.to_string()], None).await?;
     for place in [first, second] {
         wait_until("it has answered, and connections are refused", || async {
             Ok(send_connect(&env, &place.to_string())
@@ -96,7 +96,7 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
             counted.store(taken.len(), Ordering::Relaxed);
         }
     });
-    let mut env = advertising(&[&place.to_string()], None).await?;
+    let mut env = env_with_advertised_addresses(&[&place.to_string()], None).await?;
     env.api.faults().require_tokens(["other"]);
     env.start_sidecar_again().await?;
     env.sidecar.wait_ready().await?;
@@ -105,7 +105,7 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
         Ok(env.sidecar.log().contains(warning))
     })
     .await?;
-    let external = env.sidecar.external().context("no external port")?;
+    let external = env.sidecar.external_address().context("no external port")?;
     let mut tunnel = TcpStream::connect(external).await?;
     let head = format!("CONNECT {place} HTTP/1.1\r\nhost: x\r\n\r\n");
     tunnel.write_all(head.as_bytes()).await?;
@@ -132,7 +132,7 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
 
 #[tokio::test]
 async fn name_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result<()> {
-    let env = advertising(&["API.Example.:6443"], None).await?;
+    let env = env_with_advertised_addresses(&["API.Example.:6443"], None).await?;
     wait_until("the API server was asked, and the name is refused", || async {
         let answer = send_connect(&env, "api.example:6443").await?;
         Ok(answer.starts_with("HTTP/1.1 403") && answer.contains("is the API server"))
@@ -143,7 +143,7 @@ async fn name_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result
 #[tokio::test]
 async fn sidecar_serves_external_traffic_and_warns_once_when_the_api_server_does_not_tell() -> anyhow::Result<()> {
     let (place, _serving) = start_closing_server("127.0.0.2:0").await?;
-    let env = advertising(&[&place.to_string()], None).await?;
+    let env = env_with_advertised_addresses(&[&place.to_string()], None).await?;
     env.api.faults().require_tokens(["other"]);
     let mut env = env;
     env.start_sidecar_again().await?;
@@ -195,8 +195,11 @@ async fn api_server_is_refused_whatever_is_allowed() -> anyhow::Result<()> {
         let answer = client.clone().with_header("mesh-real-endpoint", &url).get("/").await?;
         assert_eq!(answer.status, 403, "{host}");
     }
-    let refused = env.sidecar.metric("ctrlmesh_external_addresses_refused_total").await?;
-    let asked = env.api.requests().all();
+    let refused = env
+        .sidecar
+        .metric_value("ctrlmesh_external_addresses_refused_total")
+        .await?;
+    let asked = env.api.requests().recent();
     let others: Vec<_> = asked.iter().filter(|it| it.target != "/api").collect();
     assert!(refused == 22.0 && others.is_empty(), "{refused} {others:?}");
     Ok(())

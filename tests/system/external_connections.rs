@@ -21,7 +21,7 @@ async fn older_target_protocol_does_not_change_the_client_protocol() -> anyhow::
         anyhow::Ok(())
     });
     let (env, _) = start_env(vec![], &[]).await?;
-    let mut client = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let mut client = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     for _ in 0..2 {
         let request = format!("GET {url} HTTP/1.1\r\nhost: x\r\n\r\n");
         client.write_all(request.as_bytes()).await?;
@@ -52,7 +52,7 @@ async fn answer_continues_while_many_targets_are_called() -> anyhow::Result<()> 
     while let Some(status) = others.join_next().await {
         assert_eq!(status??, 503);
     }
-    assert_eq!(env.sidecar.metric("ctrlmesh_external_targets").await?, 256.0);
+    assert_eq!(env.sidecar.metric_value("ctrlmesh_external_targets").await?, 256.0);
     assert_eq!(target.held_count(), 1, "it was not cut off");
     drop(held);
     wait_until("the target hears of its end", || async { Ok(target.held_count() == 0) }).await
@@ -62,12 +62,12 @@ async fn answer_continues_while_many_targets_are_called() -> anyhow::Result<()> 
 async fn idle_connection_does_not_delay_the_end() -> anyhow::Result<()> {
     let target = Target::start_plain().await?;
     let (mut env, _) = start_env(vec![], &["--drain-timeout", "30"]).await?;
-    let mut idle = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let mut idle = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     let request = format!("GET http://127.0.0.1:{}/ HTTP/1.1\r\nhost: x\r\n\r\n", target.port());
     idle.write_all(request.as_bytes()).await?;
     read_until(&mut idle, b"hello").await?;
     let start = std::time::Instant::now();
-    env.sidecar.terminate()?;
+    env.sidecar.send_sigterm()?;
     let ended = tokio::time::timeout(DEADLINE, idle.read(&mut [0; 8])).await?;
     assert!(ended.map_or(true, |read| read == 0));
     assert!(env.sidecar.wait_end().await?.success(), "{}", env.sidecar.log());

@@ -10,7 +10,7 @@ use crate::external::start_env;
 
 /// Sends raw bytes and reads until the end.
 pub(crate) async fn send_raw(env: &TestEnv, request: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let mut stream = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     // The other side may close the connection while bytes are still being sent.
     let _ = stream.write_all(request.as_bytes()).await;
     let mut answer = Vec::new();
@@ -60,7 +60,10 @@ async fn loopback_and_metadata_services_are_refused_unless_allowed() -> anyhow::
             assert!(answer.starts_with("HTTP/1.1 403") && is_status, "{request}: {answer}");
         }
     }
-    let refused = env.sidecar.metric("ctrlmesh_external_addresses_refused_total").await?;
+    let refused = env
+        .sidecar
+        .metric_value("ctrlmesh_external_addresses_refused_total")
+        .await?;
     assert!(refused >= 44.0, "{refused}");
     let none = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
     assert!(none.is_err(), "nobody was connected to");
@@ -77,7 +80,7 @@ async fn host_or_address_can_be_allowed() -> anyhow::Result<()> {
         "localhost,10.0.0.0/8",
     ];
     let env = TestEnv::start_with(vec![], &flags).await?;
-    let client = Client::http1(env.sidecar.external().context("it is on")?);
+    let client = Client::http1(env.sidecar.external_address().context("it is on")?);
     let status = async |host: &str| -> anyhow::Result<u16> {
         Ok(client.get(&format!("http://{host}:{}/", target.port())).await?.status)
     };
@@ -89,9 +92,9 @@ async fn host_or_address_can_be_allowed() -> anyhow::Result<()> {
 async fn own_ports_are_refused_whatever_is_allowed() -> anyhow::Result<()> {
     let flags = ["--external-allow", "0.0.0.0/0,::/0,localhost"];
     let (env, client) = start_env(vec![], &flags).await?;
-    let external = env.sidecar.external().context("it is on")?;
+    let external = env.sidecar.external_address().context("it is on")?;
     let admin: u16 = env.sidecar.admin_address().port();
-    for port in [env.sidecar.api().port(), admin, external.port()] {
+    for port in [env.sidecar.api_address().port(), admin, external.port()] {
         for host in [
             "127.0.0.1",
             "localhost",
@@ -189,7 +192,7 @@ async fn large_heads_are_bounded() -> anyhow::Result<()> {
 #[tokio::test]
 async fn connections_are_bounded_separately_from_those_of_the_api_port() -> anyhow::Result<()> {
     let (env, client) = start_env(vec![], &["--max-connections", "2"]).await?;
-    let address = env.sidecar.external().context("it is on")?;
+    let address = env.sidecar.external_address().context("it is on")?;
     let held = [TcpStream::connect(address).await?, TcpStream::connect(address).await?];
     ctrlmesh_tests::wait_until("a third one is turned away", || async {
         Ok(client.get("/").await.is_err())

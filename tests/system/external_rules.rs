@@ -22,7 +22,7 @@ async fn three_ways(env: &TestEnv, host: &str, port: u16) -> anyhow::Result<Vec<
     ];
     let mut heads = Vec::new();
     for request in requests {
-        let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+        let mut stream = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
         stream.write_all(request.as_bytes()).await?;
         heads.push(read_until(&mut stream, b"\r\n\r\n").await?);
     }
@@ -83,7 +83,7 @@ async fn plugins_see_the_target_of_a_request() -> anyhow::Result<()> {
     ] {
         assert_eq!(seen[format!("x-seen-{name}")], value, "{name}");
     }
-    let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let mut stream = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     stream
         .write_all(format!("CONNECT localhost:{} HTTP/1.1\r\nhost: x\r\n\r\n", target.port()).as_bytes())
         .await?;
@@ -131,7 +131,7 @@ async fn requests_are_refused_answered_and_broken_off() -> anyhow::Result<()> {
     assert_eq!(target.arrived_requests().len(), 0);
     let told = "ctrlmesh_plugin_completed_total{entry=\"scripted/test\",label=\"429\"}";
     wait_until("on-complete is told", || async {
-        Ok(env.sidecar.metric(told).await? >= 1.0)
+        Ok(env.sidecar.metric_value(told).await? >= 1.0)
     })
     .await
 }
@@ -171,7 +171,7 @@ async fn refused_connections_close_only_the_external_port() -> anyhow::Result<()
     let line = json!({ "when": { "path": "/closed" }, "then": { "refuseConnections": 300 } });
     let (env, client, target) = start_scripted(json!({ "onRequest": [line] })).await?;
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
-    let mut kept = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let mut kept = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     kept.write_all(format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", url("/")).as_bytes())
         .await?;
     read_until(&mut kept, b"hello").await?;

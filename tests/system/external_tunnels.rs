@@ -14,7 +14,7 @@ use crate::external::{read_until, start_env};
 const TUNNELS: &str = "ctrlmesh_external_tunnels";
 
 async fn open_connect(env: &TestEnv, target: &str) -> anyhow::Result<(TcpStream, String)> {
-    let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let mut stream = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     let head = format!("CONNECT {target} HTTP/1.1\r\nhost: {target}\r\nproxy-authorization: Basic x\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     let head = read_until(&mut stream, b"\r\n\r\n").await?;
@@ -37,7 +37,7 @@ async fn rest_03_connect_carries_bytes_both_ways_until_both_sides_end() -> anyho
     let (env, _) = start_env(vec![], &[]).await?;
     let (mut client, mut server) = open_tunnel(&env).await?;
     wait_until("it is counted", || async {
-        Ok(env.sidecar.metric(TUNNELS).await? == 1.0)
+        Ok(env.sidecar.metric_value(TUNNELS).await? == 1.0)
     })
     .await?;
     let sent: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
@@ -60,9 +60,12 @@ async fn rest_03_connect_carries_bytes_both_ways_until_both_sides_end() -> anyho
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await?;
     assert_eq!(rest, b"rest", "and what the other still had to say");
-    wait_until("it is over", || async { Ok(env.sidecar.metric(TUNNELS).await? == 0.0) }).await?;
+    wait_until("it is over", || async {
+        Ok(env.sidecar.metric_value(TUNNELS).await? == 0.0)
+    })
+    .await?;
     let opened = "ctrlmesh_external_requests_total{way=\"connect\",code=\"2xx\"}";
-    assert_eq!(env.sidecar.metric(opened).await?, 1.0);
+    assert_eq!(env.sidecar.metric_value(opened).await?, 1.0);
     let line = "request_bytes=1000000 response_bytes=1000004";
     wait_until(line, || async { Ok(env.sidecar.log().contains(line)) }).await
 }
@@ -98,7 +101,7 @@ async fn rest_03_https_client_reaches_its_target_through_connect() -> anyhow::Re
 async fn rest_03_connect_works_over_http2() -> anyhow::Result<()> {
     let (env, _) = start_env(vec![], &[]).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    let stream = TcpStream::connect(env.sidecar.external_address().context("it is on")?).await?;
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
@@ -144,7 +147,7 @@ async fn tunnel_ends_when_the_other_side_vanishes() -> anyhow::Result<()> {
     drop(client);
     let broken = "ctrlmesh_external_request_failures_total{reason=\"upstream_reset\"}";
     wait_until("it is the target's", || async {
-        Ok(env.sidecar.metric(broken).await? == 1.0)
+        Ok(env.sidecar.metric_value(broken).await? == 1.0)
     })
     .await?;
     let (client, mut server) = open_tunnel(&env).await?;
@@ -152,7 +155,7 @@ async fn tunnel_ends_when_the_other_side_vanishes() -> anyhow::Result<()> {
     assert_eq!(server.read(&mut [0; 8]).await?, 0);
     drop(server);
     wait_until("both are over", || async {
-        Ok(env.sidecar.metric(TUNNELS).await? == 0.0)
+        Ok(env.sidecar.metric_value(TUNNELS).await? == 0.0)
     })
     .await
 }
@@ -163,7 +166,7 @@ async fn draining_ends_silent_tunnels_and_lets_busy_ones_finish() -> anyhow::Res
     let (mut silent, _held) = open_tunnel(&env).await?;
     let (mut busy, mut server) = open_tunnel(&env).await?;
     let asked = std::time::Instant::now();
-    env.sidecar.terminate()?;
+    env.sidecar.send_sigterm()?;
     let mut turn = tokio::time::interval(std::time::Duration::from_millis(100));
     let read = tokio::spawn(async move { silent.read(&mut [0; 8]).await });
     while !read.is_finished() {

@@ -39,8 +39,11 @@ pub(crate) async fn start_with_fault(fault: Value) -> anyhow::Result<TestEnv> {
 }
 
 pub(crate) fn both_clients(env: &TestEnv) -> [Client; 2] {
-    [Client::http1(env.sidecar.api()), Client::http2(env.sidecar.api())]
-        .map(|client| client.with_header("content-type", "application/json"))
+    [
+        Client::http1(env.sidecar.api_address()),
+        Client::http2(env.sidecar.api_address()),
+    ]
+    .map(|client| client.with_header("content-type", "application/json"))
 }
 
 pub(crate) fn config_map_exists(env: &TestEnv, name: &str) -> bool {
@@ -55,7 +58,11 @@ pub(crate) async fn rule_counts(env: &TestEnv, rule: &str) -> anyhow::Result<(u6
     let count = |field: &str| report[field].as_u64().unwrap_or(u64::MAX);
     for (field, metric) in [("matched", "fault_matched"), ("fired", "fault_fired")] {
         let series = format!(r#"ctrlmesh_plugin_{metric}_total{{entry="fault-inject/test",label="{rule}"}}"#);
-        assert_eq!(env.sidecar.metric(&series).await?, count(field) as f64, "{series}");
+        assert_eq!(
+            env.sidecar.metric_value(&series).await?,
+            count(field) as f64,
+            "{series}"
+        );
     }
     Ok((count("matched"), count("fired")))
 }
@@ -95,7 +102,7 @@ async fn check_answers(cases: &[Case<'_>]) -> anyhow::Result<()> {
             );
             assert!(message.contains(said), "{fault}: {message}");
         }
-        let seen = env.api.requests().all();
+        let seen = env.api.requests().recent();
         assert!(
             seen.iter().all(|seen| !seen.target.contains("configmaps")),
             "{fault}: {seen:?}"
@@ -259,7 +266,10 @@ async fn protobuf_client_gets_protobuf() -> anyhow::Result<()> {
         ),
     ] {
         let env = start_with_fault(fault.clone()).await?;
-        for address in [Client::http1(env.sidecar.api()), Client::http2(env.sidecar.api())] {
+        for address in [
+            Client::http1(env.sidecar.api_address()),
+            Client::http2(env.sidecar.api_address()),
+        ] {
             let json = address.clone().with_header("content-type", "application/json");
             let json = send_kind(&json, "create").await?;
             assert_eq!(

@@ -100,7 +100,7 @@ async fn port_is_closed_for_the_given_time() -> anyhow::Result<()> {
     assert!(env.client().get(LIST).await.is_err());
     connection.await?;
     wait_until_port_is_closed(&env).await?;
-    let client = Client::http1(env.sidecar.api());
+    let client = Client::http1(env.sidecar.api_address());
     wait_until("the port is open again", || async {
         Ok(client.get(LIST).await.is_ok())
     })
@@ -184,7 +184,7 @@ async fn overload_throttles_some_and_delays_others() -> anyhow::Result<()> {
 #[tokio::test]
 async fn black_holed_connection_answers_nothing_any_more() -> anyhow::Result<()> {
     let env = start_with_fault(json!("blackHole")).await?;
-    let stream = TcpStream::connect(env.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
     // Pings begin soon; on a busy machine an answer to one takes a while.
     builder

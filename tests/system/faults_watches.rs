@@ -74,7 +74,7 @@ async fn reload_asks_about_open_watch_without_injecting_a_fault() -> anyhow::Res
     let other = json!({ "name": "other", "do": "conflict", "match": { "resources": [{ "resources": ["pods"] }] } });
     env.publish(vec![faults_entry(json!([second, other]))]).await?;
     wait_until("the watch was asked about", || async {
-        Ok(env.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0)
+        Ok(env.sidecar.metric_value("ctrlmesh_rechecks_total").await? >= 1.0)
     })
     .await?;
     env.api.store().put(config_map("default", "a", "a"))?;

@@ -39,9 +39,12 @@ async fn read_frame(stream: &mut TcpStream) -> anyhow::Result<(u8, Vec<u8>)> {
 #[tokio::test]
 async fn idle_connections_end_after_the_idle_time() -> anyhow::Result<()> {
     let env = start_env().await?;
-    let external = env.sidecar.external().context("it is on")?;
+    let external = env.sidecar.external_address().context("it is on")?;
     for (address, request) in [
-        (env.sidecar.api(), "GET /api/v1/configmaps HTTP/1.1\r\nhost: x\r\n\r\n"),
+        (
+            env.sidecar.api_address(),
+            "GET /api/v1/configmaps HTTP/1.1\r\nhost: x\r\n\r\n",
+        ),
         (external, "GET / HTTP/1.1\r\nhost: x\r\n\r\n"),
     ] {
         let mut used = TcpStream::connect(address).await?;
@@ -65,7 +68,7 @@ async fn idle_http2_connection_gets_goaway() -> anyhow::Result<()> {
     const PING: u8 = 6;
     const SETTINGS: u8 = 4;
     let env = start_env().await?;
-    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
+    let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
     stream
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .await?;
@@ -89,7 +92,7 @@ async fn idle_http2_connection_gets_goaway() -> anyhow::Result<()> {
 async fn unfinished_head_is_cut_off_after_its_time() -> anyhow::Result<()> {
     let flags = ["--idle-timeout", "3600"];
     let env = TestEnv::start_with(vec![], &flags).await?;
-    let mut slow = TcpStream::connect(env.sidecar.api()).await?;
+    let mut slow = TcpStream::connect(env.sidecar.api_address()).await?;
     slow.write_all(b"GET /api/v1/configmaps HTTP/1.1\r\nhost: x\r\n\r\n")
         .await?;
     read_until(&mut slow, b"}").await?;

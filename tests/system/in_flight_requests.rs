@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ctrlmesh_contract::status::{InFlight, Status};
-use ctrlmesh_testkit::{Fault, Gate, Rule, When};
+use ctrlmesh_testkit::{Fault, FaultTime, Gate, Rule};
 use ctrlmesh_tests::client::{Answer, Stream};
 use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map, shard_entry, wait_until};
 use http::Method;
@@ -73,7 +73,7 @@ async fn start_held_writes(
 async fn writes_of_an_earlier_chain_are_reported_until_answered() -> anyhow::Result<()> {
     for client in [Client::http1, Client::http2] {
         let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
-        let client = client(env.sidecar.api());
+        let client = client(env.sidecar.api_address());
         let (gate, begun) = start_held_writes(&env, &client).await?;
         assert_eq!(
             earlier_requests(&env).await?,
@@ -127,7 +127,7 @@ async fn write_is_reported_while_it_may_execute_when_its_client_went_away() -> a
     }
     let gone = r#"ctrlmesh_request_failures_total{reason="client_gone"}"#;
     wait_until("the clients are gone", || async {
-        Ok(env.sidecar.metric(gone).await? == 5.0)
+        Ok(env.sidecar.metric_value(gone).await? == 5.0)
     })
     .await?;
     env.publish(vec![shard_entry("b")]).await?;
@@ -163,7 +163,7 @@ async fn write_is_reported_while_it_may_execute_when_the_api_server_gave_up() ->
 
 #[tokio::test]
 async fn write_is_reported_while_it_may_execute_when_its_connection_broke() -> anyhow::Result<()> {
-    for when in [When::BeforeExecuting, When::AfterExecuting] {
+    for when in [FaultTime::BeforeExecuting, FaultTime::AfterExecuting] {
         let told = reported_after_delete(Fault::ResetConnection(when)).await?;
         assert_eq!(told, in_flight(1, 0), "{when:?}");
     }
@@ -187,7 +187,7 @@ async fn write_ends_with_its_answer_when_it_never_reached_the_api_server() -> an
 async fn requests_that_change_no_object_are_not_reported() -> anyhow::Result<()> {
     let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
     env.api.faults().add(Rule::new(Fault::Tunnel).verb("create"));
-    let mut exec = TcpStream::connect(env.sidecar.api()).await?;
+    let mut exec = TcpStream::connect(env.sidecar.api_address()).await?;
     let head = "POST /api/v1/namespaces/default/pods/p/exec HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\n\
                 upgrade: SPDY/3.1\r\ncontent-length: 0\r\n\r\n";
     exec.write_all(head.as_bytes()).await?;

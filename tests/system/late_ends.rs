@@ -23,16 +23,16 @@ async fn answer_is_complete_for_metrics_log_and_plugins_when_its_end_comes_late(
     let env = TestEnv::start(vec![guest_entry("recorder", json!({}))]).await?;
     env.seed_config_maps("default", "a", 3)?;
     let gate = end_late(&env);
-    let client = Client::http1(env.sidecar.api());
+    let client = Client::http1(env.sidecar.api_address());
     let name = "/api/v1/namespaces/default/configmaps/a0";
     for path in [LIST, name] {
         assert_eq!(client.get(path).await?.status, 200);
     }
     wait_until("the requests are over", || async {
-        Ok(env.sidecar.metric("ctrlmesh_requests_in_flight").await? == 0.0)
+        Ok(env.sidecar.metric_value("ctrlmesh_requests_in_flight").await? == 0.0)
     })
     .await?;
-    assert_eq!(env.sidecar.metric(GONE).await?, 0.0);
+    assert_eq!(env.sidecar.metric_value(GONE).await?, 0.0);
     let log = env.sidecar.log();
     assert!(log.contains("verb=list") && !log.contains("ClientGone"), "{log}");
     gate.open();
@@ -50,7 +50,7 @@ async fn failures_open_a_circuit_when_their_end_comes_late() -> anyhow::Result<(
     let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({}))]))]).await?;
     let _failing = fail_config_maps(&env, 500);
     let _closed = end_late(&env);
-    let client = Client::http1(env.sidecar.api());
+    let client = Client::http1(env.sidecar.api_address());
     assert_eq!(get_statuses(&client, LIST, 3).await?, [500; 3]);
     wait_state(&env, "api", "Opened").await.map(drop)
 }
@@ -67,7 +67,7 @@ async fn external_answers_are_complete_at_their_length() -> anyhow::Result<()> {
     })
     .await?;
     let failures = r#"ctrlmesh_external_request_failures_total{reason="client_gone"}"#;
-    assert_eq!(env.sidecar.metric(failures).await?, 0.0);
+    assert_eq!(env.sidecar.metric_value(failures).await?, 0.0);
     Ok(())
 }
 
@@ -80,8 +80,11 @@ async fn client_that_leaves_before_the_last_byte_is_distinguished() -> anyhow::R
         every: std::time::Duration::from_millis(20),
     };
     env.api.faults().add(Rule::new(slow));
-    let mut reading = Client::http1(env.sidecar.api()).open_stream(LIST).await?;
+    let mut reading = Client::http1(env.sidecar.api_address()).open_stream(LIST).await?;
     reading.next().await?;
     drop(reading);
-    wait_until("it is told", || async { Ok(env.sidecar.metric(GONE).await? == 1.0) }).await
+    wait_until("it is told", || async {
+        Ok(env.sidecar.metric_value(GONE).await? == 1.0)
+    })
+    .await
 }

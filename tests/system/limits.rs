@@ -92,7 +92,7 @@ async fn bucket_grants_burst_and_rate_and_no_more() -> anyhow::Result<()> {
     assert!(tally.len() == 2 && tally[&429] > 0, "{tally:?}");
     for (decision, count) in [("granted", tally[&200]), ("refused", tally[&429])] {
         let series = format!(r#"ctrlmesh_plugin_{decision}_total{{entry="rate-limit/test",label="all"}}"#);
-        assert_eq!(env.sidecar.metric(&series).await?, count as f64, "{decision}");
+        assert_eq!(env.sidecar.metric_value(&series).await?, count as f64, "{decision}");
     }
     Ok(())
 }
@@ -156,7 +156,7 @@ async fn place_is_freed_however_its_request_ends() -> anyhow::Result<()> {
     gone.abort();
     let is_free = || async { Ok(client.get(LIST).await?.status == 200) };
     wait_until("the place of a client that went away is free", is_free).await?;
-    let reset = Fault::ResetStream(ctrlmesh_testkit::When::AfterExecuting);
+    let reset = Fault::ResetStream(ctrlmesh_testkit::FaultTime::AfterExecuting);
     env.api.faults().add(Rule::new(reset).verb("list").times(1));
     wait_until("the answer breaks off", || async {
         Ok(client.get(LIST).await?.status == 502)
@@ -190,7 +190,7 @@ async fn queued_requests_all_arrive_at_the_rate() -> anyhow::Result<()> {
     assert_eq!(env.api.requests().count("list"), 12);
     let counted = async |decision: &str| {
         let series = format!(r#"ctrlmesh_plugin_{decision}_total{{entry="rate-limit/test",label="slow"}}"#);
-        env.sidecar.metric(&series).await
+        env.sidecar.metric_value(&series).await
     };
     assert_eq!(counted("granted").await? + counted("queued").await?, 12.0);
     assert!(counted("queued").await? >= 1.0);
@@ -203,7 +203,7 @@ async fn request_is_refused_at_once_when_waiting_would_be_in_vain() -> anyhow::R
     let bucket = json!({ "limit": 1, "interval": "1h", "burst": 1 });
     let rule = json!({ "name": "slow", "resourceRules": match_config_maps(), "bucket": bucket, "queue": "60s" });
     let env = start_with_two_workers(json!([rule])).await?;
-    let client = Client::http2(env.sidecar.api());
+    let client = Client::http2(env.sidecar.api_address());
     assert_eq!(client.get(LIST).await?.status, 200);
     let start = Instant::now();
     let refused = client.get(LIST).await?;

@@ -108,7 +108,7 @@ async fn refusal_names_rule_and_retry_time_in_json_and_protobuf() -> anyhow::Res
     let rule = json!({ "name": "writes", "resourceRules": match_config_maps(), "bucket": bucket });
     let env = TestEnv::start(vec![limiter_entry(json!([rule]))]).await?;
     assert_eq!(env.client().get(LIST).await?.status, 200);
-    for client in [env.client(), Client::http2(env.sidecar.api())] {
+    for client in [env.client(), Client::http2(env.sidecar.api_address())] {
         let answer = client.get(LIST).await?;
         let (status, seconds) = (answer.json(), retry_after(&answer));
         // Up to a fifth more at random, and the bucket refills during the test.

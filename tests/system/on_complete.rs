@@ -1,6 +1,6 @@
 //! `on-complete` is called once with the outcome of each request.
 
-use ctrlmesh_testkit::{Fault, Gate, Rule, When};
+use ctrlmesh_testkit::{Fault, FaultTime, Gate, Rule};
 use ctrlmesh_tests::{TestEnv, guest_entry, wait_until};
 use serde_json::json;
 
@@ -24,7 +24,7 @@ async fn on_complete_reports_answers_failures_and_vanished_clients() -> anyhow::
     client.get("/api/v1/namespaces/default/configmaps/none").await?;
     wait_line(&env, "configmaps/none status=404 upstream=404 failure=None").await?;
     env.api.faults().add(
-        Rule::new(Fault::ResetStream(When::AfterExecuting))
+        Rule::new(Fault::ResetStream(FaultTime::AfterExecuting))
             .verb("delete")
             .times(1),
     );

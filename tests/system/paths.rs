@@ -50,7 +50,7 @@ async fn unclean_paths_are_refused_with_and_without_entries() -> anyhow::Result<
     for entries in [vec![], vec![shard_entry("a")]] {
         let (env, hop) = start_behind_path_cleaner(entries).await?;
         let arrived = hop.arrived_targets().len();
-        for client in [env.client(), Client::http2(env.sidecar.api())] {
+        for client in [env.client(), Client::http2(env.sidecar.api_address())] {
             for path in UNCLEAN {
                 let answer = client.get(path).await?;
                 assert_eq!(

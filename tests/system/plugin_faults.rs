@@ -36,7 +36,12 @@ async fn closed_entry_answers_500_and_open_entry_lets_pass() -> anyhow::Result<(
         let message = answer.json()["message"].as_str().unwrap_or_default().to_owned();
         assert!(message.contains(&entry) && message.contains("sha256:"), "{message}");
         let series = format!(r#"ctrlmesh_plugin_faults_total{{entry="{entry}",kind="{kind}"}}"#);
-        assert_eq!(env.sidecar.metric(&series).await?, 1.0, "{name}: {}", env.sidecar.log());
+        assert_eq!(
+            env.sidecar.metric_value(&series).await?,
+            1.0,
+            "{name}: {}",
+            env.sidecar.log()
+        );
         env.publish(vec![
             misbehaving_entry(name, settings).with_field("onFailure", "Open".into()),
         ])
@@ -68,7 +73,7 @@ async fn invalid_answer_is_a_fault() -> anyhow::Result<()> {
         let answer = env.client().get(LIST).await?;
         assert_eq!(answer.status, 500, "{then}");
         let series = r#"ctrlmesh_plugin_faults_total{entry="scripted/test",kind="invalid"}"#;
-        assert_eq!(env.sidecar.metric(series).await?, 1.0, "{then}");
+        assert_eq!(env.sidecar.metric_value(series).await?, 1.0, "{then}");
     }
     Ok(())
 }
@@ -101,13 +106,13 @@ async fn repeated_faults_quarantine_only_their_entry() -> anyhow::Result<()> {
     );
     assert_eq!(
         env.sidecar
-            .metric(r#"ctrlmesh_plugin_quarantines_total{entry="trap/test"}"#)
+            .metric_value(r#"ctrlmesh_plugin_quarantines_total{entry="trap/test"}"#)
             .await?,
         1.0
     );
     let skipped = env
         .sidecar
-        .metric(r#"ctrlmesh_plugin_skips_total{entry="trap/test"}"#)
+        .metric_value(r#"ctrlmesh_plugin_skips_total{entry="trap/test"}"#)
         .await?;
     assert!(skipped >= 1.0, "in quarantine it is not called");
     Ok(())
@@ -121,7 +126,7 @@ async fn slow_faults_quarantine_the_entry() -> anyhow::Result<()> {
     for requests in 1..5 {
         assert_eq!(env.client().get(LIST).await?.status, 200);
         // Each response takes a second, and each request before it succeeds, so faults are neither frequent nor in a row.
-        if env.sidecar.metric(quarantines).await? == 1.0 {
+        if env.sidecar.metric_value(quarantines).await? == 1.0 {
             assert!(requests >= 2, "one fault is no pattern");
             return Ok(());
         }
@@ -153,7 +158,7 @@ async fn open_entry_with_impossible_edit_leaves_nothing_behind() -> anyhow::Resu
     let mut env = TestEnv::start(vec![entry.clone().with_field("onFailure", "Open".into())]).await?;
     let client = env.client();
     assert_eq!(client.get(LIST).await?.status, 200);
-    let seen = env.api.requests().all();
+    let seen = env.api.requests().recent();
     assert!(
         seen.iter().all(|seen| !seen.headers.contains_key("x-left")),
         "skipped means skipped"

@@ -75,10 +75,13 @@ async fn guest_faults_when_it_grows_beyond_remaining_memory() -> anyhow::Result<
         assert_eq!(env.client().get(LIST).await?.names(), ["a0"]);
     }
     let faults = r#"ctrlmesh_plugin_faults_total{entry="greedy/test",kind="memory"}"#;
-    assert_eq!(env.sidecar.metric(faults).await?, 4.0, "{}", env.sidecar.log());
-    assert_eq!(env.sidecar.metric("ctrlmesh_memory_limit_bytes").await?, 256.0 * MIB);
+    assert_eq!(env.sidecar.metric_value(faults).await?, 4.0, "{}", env.sidecar.log());
     assert_eq!(
-        env.sidecar.metric("ctrlmesh_plugin_memory_limit_bytes").await?,
+        env.sidecar.metric_value("ctrlmesh_memory_limit_bytes").await?,
+        256.0 * MIB
+    );
+    assert_eq!(
+        env.sidecar.metric_value("ctrlmesh_plugin_memory_limit_bytes").await?,
         160.0 * MIB
     );
     let status = env.sidecar.status().await?;
@@ -108,7 +111,7 @@ async fn hoarding_guests_leave_memory_for_small_ones() -> anyhow::Result<()> {
     let env = TestEnv::start_with(entries.collect(), &DEFAULT).await?;
     env.sidecar.forget_peak_memory()?;
     get_bodies(&env, 20).await?;
-    let used = env.sidecar.metric(USED).await?;
+    let used = env.sidecar.metric_value(USED).await?;
     assert!((120.0 * MIB..=160.0 * MIB).contains(&used), "{used}");
     assert_stays_below(&env, 240)
 }
@@ -123,15 +126,15 @@ async fn four_plugins_at_their_caps_are_replaced_within_the_default_limit() -> a
     let mut env = TestEnv::start_with(chain(13), &DEFAULT).await?;
     env.sidecar.forget_peak_memory()?;
     get_bodies(&env, 8).await?;
-    let used = env.sidecar.metric(USED).await?;
+    let used = env.sidecar.metric_value(USED).await?;
     assert!(used > 8.0 * 13.0 * MIB, "{used}");
     env.publish(chain(12)).await?;
     wait_until("the instances before have ended", || async {
-        Ok(env.sidecar.metric(USED).await? < 40.0 * MIB)
+        Ok(env.sidecar.metric_value(USED).await? < 40.0 * MIB)
     })
     .await?;
     get_bodies(&env, 8).await?;
-    assert!(env.sidecar.metric(USED).await? > 8.0 * 12.0 * MIB);
+    assert!(env.sidecar.metric_value(USED).await? > 8.0 * 12.0 * MIB);
     assert_stays_below(&env, 240)
 }
 
@@ -142,11 +145,11 @@ async fn earlier_instances_end_with_their_last_request() -> anyhow::Result<()> {
     let watch = env.client().open_stream(&format!("{LIST}?watch=1")).await?;
     // A change of another plugin's settings does not change the watch, so it stays open.
     env.publish(vec![hoarding_entry("a", "on-response", 1)]).await?;
-    let used = env.sidecar.metric(USED).await?;
+    let used = env.sidecar.metric_value(USED).await?;
     assert!(used > 24.0 * MIB, "the watch may need them: {used}");
     drop(watch);
     wait_until("they have ended", || async {
-        Ok(env.sidecar.metric(USED).await? < 20.0 * MIB)
+        Ok(env.sidecar.metric_value(USED).await? < 20.0 * MIB)
     })
     .await
 }
@@ -206,7 +209,7 @@ async fn plugin_at_its_cap_is_replaced_by_one_that_must_be_compiled() -> anyhow:
     let mut env = TestEnv::start_with(leaking.to_vec(), &DEFAULT).await?;
     // Each of two threads has its instances, and connections are dealt to them in turn.
     get_bodies(&env, 8).await?;
-    let used = env.sidecar.metric(USED).await?;
+    let used = env.sidecar.metric_value(USED).await?;
     assert!(used > 8.0 * 14.0 * MIB, "{used}");
     let [_, others @ ..] = leaking;
     let mended = shard_entry_to_be_compiled()?;
@@ -218,7 +221,7 @@ async fn plugin_at_its_cap_is_replaced_by_one_that_must_be_compiled() -> anyhow:
 async fn instances_of_an_earlier_chain_make_room_for_the_trial_of_a_plugin() -> anyhow::Result<()> {
     let chain = ["a", "b", "c", "d"].map(|name| hoarding_entry(name, "configure", 8));
     let mut env = TestEnv::start_with(chain.to_vec(), &["--memory-limit", "128Mi", "--workers", "2"]).await?;
-    let used = env.sidecar.metric(USED).await?;
+    let used = env.sidecar.metric_value(USED).await?;
     assert!(used > 71.0 * MIB, "no other instance fits 80 MiB: {used}");
     env.publish(chain.map(|entry| entry.with_field("timeoutMs", 999.into())).to_vec())
         .await?;

@@ -89,12 +89,12 @@ async fn reports_are_in_the_status_and_survive_a_reload() -> anyhow::Result<()> 
     env.client().get("/api/v1/secrets").await?;
     env.client().get("/api/v1/pods").await?;
     let reports = |env: &TestEnv| {
-        let admin = env.sidecar.admin();
+        let admin = env.sidecar.admin_client();
         async move { anyhow::Ok(admin.get("/status").await?.json()["chain"]["entries"][0]["reports"].clone()) }
     };
     assert_eq!(reports(&env).await?, json!({ "a": { "state": "Opened" } }));
     let dropped = r#"ctrlmesh_plugin_updates_dropped_total{entry="scripted/test"}"#;
-    assert!((env.sidecar.metric(dropped).await? - 1.0).abs() < f64::EPSILON);
+    assert!((env.sidecar.metric_value(dropped).await? - 1.0).abs() < f64::EPSILON);
     env.publish(vec![guest_entry("scripted", script("second"))]).await?;
     assert_eq!(reports(&env).await?, json!({ "a": { "state": "Opened" } }));
     Ok(())

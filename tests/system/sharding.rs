@@ -197,7 +197,7 @@ async fn other_kinds_and_reads_by_name_pass() -> anyhow::Result<()> {
         200
     );
     env.client().get("/api/v1/secrets?labelSelector=x%3D1").await?;
-    let seen = env.api.requests().all();
+    let seen = env.api.requests().recent();
     assert!(
         seen.iter()
             .any(|seen| seen.target == "/api/v1/secrets?labelSelector=x%3D1"),
@@ -205,7 +205,7 @@ async fn other_kinds_and_reads_by_name_pass() -> anyhow::Result<()> {
     );
     let metric = env
         .sidecar
-        .metric(r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#)
+        .metric_value(r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#)
         .await?;
     assert_eq!(
         metric, 0.0,

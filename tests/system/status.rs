@@ -49,7 +49,7 @@ async fn status_counts_compiling_plugins() -> anyhow::Result<()> {
     let sidecar = Sidecar::start(&flags).await?;
     let says = |text: &str| text.contains("compiling 2 plugins (") && text.contains(" s)");
     wait_until("/readyz counts what is compiled", || async {
-        let answer = sidecar.admin().get("/readyz").await?;
+        let answer = sidecar.admin_client().get("/readyz").await?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
         anyhow::ensure!(answer.status == 503, "it was ready before it said that it compiles");
         Ok(says(&text) && !text.contains("first chain"))
@@ -140,7 +140,7 @@ async fn status_fails_when_an_entry_fails() -> anyhow::Result<()> {
 async fn status_names_address_without_admin_port() -> anyhow::Result<()> {
     let nobody = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let env = TestEnv::start(vec![]).await?;
-    for address in [nobody, env.sidecar.api()] {
+    for address in [nobody, env.sidecar.api_address()] {
         for form in ["text", "json"] {
             let (code, out, errors) = output_parts(&run_status(address, &["--output", form]).await?);
             assert_eq!((code, &*out), (Some(1), ""));

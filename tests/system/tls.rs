@@ -30,7 +30,7 @@ async fn get_over_tls(env: &TestEnv, trusted: &CertificateDer<'static>, protocol
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-    let stream = TcpStream::connect(env.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let stream = TlsConnector::from(Arc::new(config))
         .connect(ServerName::try_from("localhost")?, stream)
         .await?;
@@ -92,7 +92,7 @@ async fn unfinished_handshake_blocks_nothing() -> anyhow::Result<()> {
     write_certificate(directory.path())?;
     let path = directory.path().display().to_string();
     let mut env = TestEnv::start_with(vec![], &["--tls-dir", &path]).await?;
-    let mut stalled = TcpStream::connect(env.sidecar.api()).await?;
+    let mut stalled = TcpStream::connect(env.sidecar.api_address()).await?;
     // The head of a TLS record without its body.
     stalled.write_all(&[0x16, 3, 1, 1, 0]).await?;
     wait_until_connected(&env.sidecar).await?;

@@ -19,7 +19,7 @@ async fn responses_have_the_bytes_of_the_api_server() -> anyhow::Result<()> {
         "/nothing",
     ] {
         let expected = direct.get(target).await?;
-        for client in [env.client(), Client::http2(env.sidecar.api())] {
+        for client in [env.client(), Client::http2(env.sidecar.api_address())] {
             let answer = client.get(target).await?;
             assert_eq!(answer.status, expected.status, "{target}");
             assert_eq!(
@@ -61,7 +61,7 @@ async fn credentials_and_user_agent_are_added_only_when_missing() -> anyhow::Res
         401,
         "a bad token is not replaced by a good one"
     );
-    let seen = env.api.requests().all();
+    let seen = env.api.requests().recent();
     let field = |place: usize, name: &str| {
         seen[place]
             .headers
@@ -94,7 +94,7 @@ async fn end_to_end_headers_pass_in_order_and_hop_by_hop_headers_do_not() -> any
         .with_header("connection", "keep-alive")
         .with_header("keep-alive", "timeout=5");
     client.get("/api/v1/configmaps").await?;
-    let seen = env.api.requests().all();
+    let seen = env.api.requests().recent();
     let headers = &seen
         .iter()
         .find(|seen| seen.target == "/api/v1/configmaps")
@@ -145,7 +145,9 @@ async fn trailers_pass() -> anyhow::Result<()> {
     env.api
         .faults()
         .add(Rule::new(Fault::Trailers(trailers.clone())).verb("list"));
-    let answer = Client::http2(env.sidecar.api()).get("/api/v1/configmaps").await?;
+    let answer = Client::http2(env.sidecar.api_address())
+        .get("/api/v1/configmaps")
+        .await?;
     assert_eq!(answer.trailers, Some(trailers));
     Ok(())
 }

@@ -30,11 +30,11 @@ const UPDATE: &str = "/api/v1/namespaces/default/secrets/x";
 #[tokio::test]
 async fn connection_takes_the_next_request_after_the_body_of_a_refused_one() -> anyhow::Result<()> {
     let env = start_refusing_updates().await?;
-    let external = env.sidecar.external().context("it is on")?;
+    let external = env.sidecar.external_address().context("it is on")?;
     // Refused by a plugin, by the sidecar itself, and on the other port.
     for (address, path, code) in [
-        (env.sidecar.api(), UPDATE, 429),
-        (env.sidecar.api(), "/api/v1/../x", 400),
+        (env.sidecar.api_address(), UPDATE, 429),
+        (env.sidecar.api_address(), "/api/v1/../x", 400),
         (external, "/no-target", 400),
     ] {
         let mut stream = TcpStream::connect(address).await?;
@@ -64,7 +64,7 @@ async fn read_rest(stream: &mut TcpStream, begun: &str) -> anyhow::Result<String
 #[tokio::test]
 async fn client_waiting_for_100_continue_learns_that_the_connection_ends() -> anyhow::Result<()> {
     let env = start_refusing_updates().await?;
-    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
+    let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
     stream
         .write_all(put_head(UPDATE, "expect: 100-continue\r\n").as_bytes())
         .await?;

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 async fn check_echo(env: &TestEnv, subresource: &str, protocol: &str) -> anyhow::Result<()> {
-    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
+    let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let head = format!(
         "POST /api/v1/namespaces/default/pods/p/{subresource}?command=sh&stdin=true HTTP/1.1\r\nhost: x\r\n\
          connection: Upgrade\r\nupgrade: {protocol}\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\
@@ -65,7 +65,7 @@ async fn bytes_pass_both_ways_after_101() -> anyhow::Result<()> {
 #[tokio::test]
 async fn refused_upgrade_is_an_ordinary_answer() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
-    let client = Client::http1(env.sidecar.api())
+    let client = Client::http1(env.sidecar.api_address())
         .with_header("connection", "Upgrade")
         .with_header("upgrade", "SPDY/3.1");
     let answer = client.get("/api/v1/namespaces/default/pods/missing/exec").await?;
@@ -143,7 +143,7 @@ impl SwitchingServer {
     /// Sends a request with these header lines; returns its status and what the server received.
     async fn send_upgrade(&self, target: &str, headers: &str) -> anyhow::Result<(u16, String)> {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let mut stream = TcpStream::connect(self.env.sidecar.api()).await?;
+        let mut stream = TcpStream::connect(self.env.sidecar.api_address()).await?;
         let head = format!("GET {target} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
         stream.write_all(head.as_bytes()).await?;
         let mut line = String::new();

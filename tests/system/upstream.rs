@@ -1,6 +1,6 @@
 //! Failures of the API server: what the client is told, and which requests are never repeated.
 
-use ctrlmesh_testkit::{ApiServer, Fault, Rule, When};
+use ctrlmesh_testkit::{ApiServer, Fault, FaultTime, Rule};
 use ctrlmesh_tests::{TestEnv, config_map, wait_until};
 use http::Method;
 
@@ -33,7 +33,7 @@ async fn write_is_not_repeated_and_has_no_retry_after_when_its_answer_is_lost() 
     let env = TestEnv::start(vec![]).await?;
     let client = env.client().with_header("content-type", "application/json");
     env.api.faults().add(
-        Rule::new(Fault::ResetStream(When::AfterExecuting))
+        Rule::new(Fault::ResetStream(FaultTime::AfterExecuting))
             .verb("create")
             .times(1),
     );

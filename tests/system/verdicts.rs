@@ -26,10 +26,10 @@ async fn list_config_maps(env: &TestEnv) -> anyhow::Result<Answer> {
 }
 
 /// The last request for config maps at the API server.
-fn last_request(env: &TestEnv) -> ctrlmesh_testkit::Seen {
+fn last_request(env: &TestEnv) -> ctrlmesh_testkit::RecordedRequest {
     env.api
         .requests()
-        .all()
+        .recent()
         .into_iter()
         .rfind(|seen| seen.target.contains("configmaps"))
         .unwrap()
@@ -163,7 +163,7 @@ async fn delay_precedes_the_action() -> anyhow::Result<()> {
 async fn reset_reaches_the_client_as_asked() -> anyhow::Result<()> {
     for (how, reason) in [("cancel", "no longer needed"), ("internal-error", "internal error")] {
         let env = start_with_request_verdict(json!({ "reset": how })).await?;
-        let client = Client::http2(env.sidecar.api());
+        let client = Client::http2(env.sidecar.api_address());
         let error = format!("{:?}", client.get("/api/v1/configmaps").await.unwrap_err());
         assert!(error.contains(reason), "{how}: {error}");
         assert_eq!(env.api.requests().count("list"), 0);
@@ -174,7 +174,7 @@ async fn reset_reaches_the_client_as_asked() -> anyhow::Result<()> {
     }
     let env = start_with_request_verdict(json!({ "reset": "close" })).await?;
     assert!(
-        Client::http2(env.sidecar.api())
+        Client::http2(env.sidecar.api_address())
             .get("/api/v1/configmaps")
             .await
             .is_err()
@@ -200,7 +200,7 @@ async fn response_is_replaced_or_lost_after_execution() -> anyhow::Result<()> {
     assert_eq!((answer.status, answer.json()["message"].as_str()), (504, Some("lost")));
     assert_eq!(env.api.requests().count("list"), 1, "it was executed");
     let env = start_with_response_line(json!({ "then": { "reset": "internal-error" } })).await?;
-    let error = Client::http2(env.sidecar.api())
+    let error = Client::http2(env.sidecar.api_address())
         .get("/api/v1/configmaps")
         .await
         .unwrap_err();
@@ -218,7 +218,7 @@ async fn body_is_held_paced_and_cut() -> anyhow::Result<()> {
     assert_eq!(list_config_maps(&env).await?.names().len(), 4);
     assert!(asked.elapsed().as_millis() >= 120 && start.elapsed() > asked.elapsed());
     let env = shape(json!({ "cutAfter": 10, "reset": "internal-error" })).await?;
-    let error = Client::http2(env.sidecar.api())
+    let error = Client::http2(env.sidecar.api_address())
         .get("/api/v1/configmaps")
         .await
         .unwrap_err();
@@ -308,7 +308,7 @@ async fn rule_for_user_agents_leaves_others_alone() -> anyhow::Result<()> {
             "{agent}"
         );
         called += f64::from(u8::from(wanted));
-        assert_eq!(env.sidecar.metric(calls).await?, called, "{agent}");
+        assert_eq!(env.sidecar.metric_value(calls).await?, called, "{agent}");
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ async fn list_and_watch(env: &TestEnv, client: &Client) -> anyhow::Result<ctrlme
 #[tokio::test]
 async fn event_is_sent_when_it_happens() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![shard_entry("a")]).await?;
-    for client in [env.client(), Client::http2(env.sidecar.api())] {
+    for client in [env.client(), Client::http2(env.sidecar.api_address())] {
         let mut watch = list_and_watch(&env, &client).await?;
         env.api.store().put(config_map("default", "foreign", "b"))?;
         env.api.store().put(config_map("default", "mine", "a"))?;
@@ -49,7 +49,7 @@ async fn changed_selector_expires_the_watch() -> anyhow::Result<()> {
     assert_eq!(event["object"]["reason"], "Expired");
     assert_eq!(watch.next().await?, None, "a clean end");
     assert_eq!(client.get("/api/v1/configmaps").await?.names(), ["b0", "b1", "b2"]);
-    assert_eq!(env.sidecar.metric("ctrlmesh_watches_expired_total").await?, 1.0);
+    assert_eq!(env.sidecar.metric_value("ctrlmesh_watches_expired_total").await?, 1.0);
     Ok(())
 }
 
@@ -79,7 +79,7 @@ async fn new_plugin_binary_with_same_decision_keeps_watches_open() -> anyhow::Re
     });
     env.publish(vec![next.with_settings(settings)]).await?;
     wait_until("the watch was asked again", || async {
-        Ok(env.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0)
+        Ok(env.sidecar.metric_value("ctrlmesh_rechecks_total").await? >= 1.0)
     })
     .await?;
     env.api.store().put(config_map("default", "after", "a"))?;
@@ -125,7 +125,7 @@ async fn watch_or_page_of_another_view_is_answered_410() -> anyhow::Result<()> {
 #[tokio::test]
 async fn upstream_watch_ends_when_the_client_goes_away() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
-    let watch = list_and_watch(&env, &Client::http2(env.sidecar.api())).await?;
+    let watch = list_and_watch(&env, &Client::http2(env.sidecar.api_address())).await?;
     env.api.wait_until(|activity| activity.watches == 1).await?;
     drop(watch);
     env.api.wait_until(|activity| activity.watches == 0).await?;

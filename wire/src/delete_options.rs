@@ -85,7 +85,7 @@ impl DeleteOption {
     }
 
     /// Its number in `k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions`.
-    fn number(self) -> u32 {
+    fn field_number(self) -> u32 {
         match self {
             Self::GracePeriodSeconds => 1,
             Self::OrphanDependents => 3,
@@ -185,7 +185,7 @@ fn edit_protobuf(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, Del
         let mut kept = Vec::with_capacity(options.len());
         for field in fields(&options) {
             let field = field.map_err(broken)?;
-            if field.number != edit.option.number() {
+            if field.number != edit.option.field_number() {
                 kept.extend_from_slice(field.whole);
             }
         }
@@ -197,7 +197,7 @@ fn edit_protobuf(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, Del
 }
 
 fn encode(edit: &DeleteOptionEdit) -> Vec<u8> {
-    let number = edit.option.number();
+    let number = edit.option.field_number();
     let message = Message::new();
     let message = match &edit.value {
         None => message,
@@ -211,7 +211,7 @@ fn encode(edit: &DeleteOptionEdit) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protobuf::{envelope, field, payload, text};
+    use crate::protobuf::{envelope, field, field_payload, text};
 
     fn set(name: &str, value: &str) -> DeleteOptionEdit {
         DeleteOption::of_query(name).unwrap().set(value).unwrap()
@@ -251,10 +251,13 @@ mod tests {
         ];
         let edited = edit_delete_options("application/vnd.kubernetes.protobuf", &body, &edits).unwrap();
         let unknown = edited.strip_prefix(MAGIC).unwrap();
-        assert_eq!(text(payload(unknown, 1).unwrap(), 2).as_deref(), Some("DeleteOptions"));
-        let options = payload(unknown, RAW).unwrap();
+        assert_eq!(
+            text(field_payload(unknown, 1).unwrap(), 2).as_deref(),
+            Some("DeleteOptions")
+        );
+        let options = field_payload(unknown, RAW).unwrap();
         assert_eq!(field(options, 1), None);
-        assert_eq!(text(payload(options, 2).unwrap(), 1).as_deref(), Some("u"));
+        assert_eq!(text(field_payload(options, 2).unwrap(), 1).as_deref(), Some("u"));
         assert_eq!(text(options, 5).as_deref(), Some("All"));
         assert_eq!(fields(options).filter(|field| field.unwrap().number == 5).count(), 1);
         assert_eq!(field(options, 6).unwrap().varint(), Some(1));
@@ -265,7 +268,7 @@ mod tests {
             &[set("gracePeriodSeconds", "-1")],
         );
         let edited = edited.unwrap();
-        let options = payload(edited.strip_prefix(MAGIC).unwrap(), RAW).unwrap();
+        let options = field_payload(edited.strip_prefix(MAGIC).unwrap(), RAW).unwrap();
         assert_eq!(field(options, 1).unwrap().varint(), Some(u64::MAX));
     }
 

@@ -63,7 +63,7 @@ impl FieldSelector {
     }
 
     /// Narrows this selector to the objects that the other one takes too.
-    pub fn and(&mut self, other: Self) {
+    pub fn narrow_by(&mut self, other: Self) {
         self.requirements.extend(other.requirements);
     }
 

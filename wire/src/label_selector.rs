@@ -207,7 +207,7 @@ impl LabelSelector {
     }
 
     /// Narrows this selector to the objects that the other one takes too.
-    pub fn and(&mut self, other: Self) {
+    pub fn narrow_by(&mut self, other: Self) {
         self.requirements.extend(other.requirements);
         self.sort();
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::WatchEncoding;
-use crate::protobuf::{MAGIC, field, fields, payload, text};
+use crate::protobuf::{MAGIC, field, field_payload, fields, text};
 use crate::rename::media_type;
 
 /// Where ConfigMaps and Endpoints have the record (client-go `LeaderElectionRecordAnnotationKey`).
@@ -37,7 +37,7 @@ pub struct LockRecord {
 #[must_use]
 pub fn lock_record(content_type: &str, body: &[u8]) -> Option<LockRecord> {
     match media_type(content_type).as_str() {
-        "application/json" => serde_json::from_slice::<Object>(body).ok()?.record(),
+        "application/json" => serde_json::from_slice::<Object>(body).ok()?.into_record(),
         "application/vnd.kubernetes.protobuf" => of_protobuf(body),
         _ => None,
     }
@@ -50,11 +50,11 @@ pub fn watched_lock_record(encoding: WatchEncoding, event: &[u8]) -> Option<Lock
     match encoding {
         WatchEncoding::Json => {
             let Event { kind, object } = serde_json::from_slice(event).ok()?;
-            is_there(kind.as_bytes()).then(|| object.record())?
+            is_there(kind.as_bytes()).then(|| object.into_record())?
         }
         // `metav1.WatchEvent`: the object is in a `RawExtension`.
         WatchEncoding::Protobuf => {
-            is_there(payload(event, 1)?).then(|| of_protobuf(payload(payload(event, 2)?, 1)?))?
+            is_there(field_payload(event, 1)?).then(|| of_protobuf(field_payload(field_payload(event, 2)?, 1)?))?
         }
         WatchEncoding::Cbor => None,
     }
@@ -110,13 +110,13 @@ struct Terms {
 }
 
 impl Object {
-    fn record(self) -> Option<LockRecord> {
+    fn into_record(self) -> Option<LockRecord> {
         let terms = match self.kind.as_str() {
             "Lease" => self.spec.unwrap_or_default(),
             "ConfigMap" | "Endpoints" => Terms::of_annotation(self.metadata.annotations?.record?.as_bytes())?,
             _ => return None,
         };
-        Some(terms.record(self.metadata.name?))
+        Some(terms.into_record(self.metadata.name?))
     }
 }
 
@@ -128,7 +128,7 @@ impl Terms {
     /// `coordination.v1.LeaseSpec`: holderIdentity, leaseDurationSeconds, acquireTime, renewTime, leaseTransitions.
     fn of_protobuf(spec: &[u8]) -> Self {
         let number = |message, at| i64::try_from(field(message, at)?.varint()?).ok();
-        let time = payload(spec, 4).map(|time| {
+        let time = field_payload(spec, 4).map(|time| {
             let [seconds, nanos] = [1, 2].map(|at| number(time, at).unwrap_or_default());
             format!("{seconds}.{nanos:09}")
         });
@@ -140,7 +140,7 @@ impl Terms {
         }
     }
 
-    fn record(self, name: String) -> LockRecord {
+    fn into_record(self, name: String) -> LockRecord {
         let seconds = self
             .lease_duration_seconds
             .and_then(|seconds| u64::try_from(seconds).ok());
@@ -158,24 +158,24 @@ impl Terms {
 /// in field 2.
 fn of_protobuf(body: &[u8]) -> Option<LockRecord> {
     let unknown = body.strip_prefix(MAGIC)?;
-    let object = payload(unknown, 2)?;
-    let metadata = payload(object, 1)?;
-    let terms = match payload(payload(unknown, 1)?, 2)? {
-        b"Lease" => payload(object, 2).map(Terms::of_protobuf).unwrap_or_default(),
-        b"ConfigMap" | b"Endpoints" => Terms::of_annotation(annotation(metadata)?)?,
+    let object = field_payload(unknown, 2)?;
+    let metadata = field_payload(object, 1)?;
+    let terms = match field_payload(field_payload(unknown, 1)?, 2)? {
+        b"Lease" => field_payload(object, 2).map(Terms::of_protobuf).unwrap_or_default(),
+        b"ConfigMap" | b"Endpoints" => Terms::of_annotation(leader_annotation(metadata)?)?,
         _ => return None,
     };
-    Some(terms.record(text(metadata, 1)?))
+    Some(terms.into_record(text(metadata, 1)?))
 }
 
 /// `ObjectMeta` has its annotations in field 12, each a message of key and value.
-fn annotation(metadata: &[u8]) -> Option<&[u8]> {
+fn leader_annotation(metadata: &[u8]) -> Option<&[u8]> {
     let all = fields(metadata)
         .filter_map(Result::ok)
         .filter(|field| field.number == 12);
     let mut all = all.filter_map(|field| field.payload);
-    payload(
-        all.find(|entry| payload(entry, 1) == Some(LOCK_ANNOTATION.as_bytes()))?,
+    field_payload(
+        all.find(|entry| field_payload(entry, 1) == Some(LOCK_ANNOTATION.as_bytes()))?,
         2,
     )
 }

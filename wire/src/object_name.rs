@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::protobuf::{MAGIC, payload, text};
+use crate::protobuf::{MAGIC, field_payload, text};
 
 #[derive(Deserialize)]
 struct Object {
@@ -38,8 +38,8 @@ pub fn object_name(content_type: &str, body: &[u8]) -> Option<String> {
 /// Field 2 of `runtime.Unknown` is the object, field 1 of every object its metadata; there field 1 is the name, field 2
 /// `generateName`.
 fn protobuf_metadata(body: &[u8]) -> Option<Metadata> {
-    let object = payload(body.strip_prefix(MAGIC)?, 2)?;
-    let metadata = payload(object, 1)?;
+    let object = field_payload(body.strip_prefix(MAGIC)?, 2)?;
+    let metadata = field_payload(object, 1)?;
     Some(Metadata {
         name: text(metadata, 1),
         generate_name: text(metadata, 2),

@@ -37,7 +37,7 @@ fn decode(text: &str, plus: u8) -> Result<Cow<'_, str>, BadEscape> {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
         decoded.push(match byte {
-            b'%' => hex(bytes.next())? << 4 | hex(bytes.next())?,
+            b'%' => hex_value(bytes.next())? << 4 | hex_value(bytes.next())?,
             b'+' => plus,
             other => other,
         });
@@ -46,7 +46,7 @@ fn decode(text: &str, plus: u8) -> Result<Cow<'_, str>, BadEscape> {
     Ok(Cow::Owned(text))
 }
 
-fn hex(byte: Option<u8>) -> Result<u8, BadEscape> {
+fn hex_value(byte: Option<u8>) -> Result<u8, BadEscape> {
     match byte {
         Some(digit @ b'0'..=b'9') => Ok(digit - b'0'),
         Some(digit @ b'a'..=b'f') => Ok(digit - b'a' + 10),

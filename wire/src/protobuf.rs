@@ -134,13 +134,13 @@ pub(crate) fn field(message: &[u8], number: u32) -> Option<Field<'_>> {
 }
 
 /// The content of the first field of this number, if it has one.
-pub(crate) fn payload(message: &[u8], number: u32) -> Option<&[u8]> {
+pub(crate) fn field_payload(message: &[u8], number: u32) -> Option<&[u8]> {
     field(message, number)?.payload
 }
 
 /// The same as text; none if it is not UTF-8.
 pub(crate) fn text(message: &[u8], number: u32) -> Option<String> {
-    String::from_utf8(payload(message, number)?.to_vec()).ok()
+    String::from_utf8(field_payload(message, number)?.to_vec()).ok()
 }
 
 fn read_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, &'static str> {

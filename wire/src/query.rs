@@ -67,7 +67,7 @@ impl<'a> Query<'a> {
 
     /// The first pair that the API server drops: one with a raw `;` or with a bad percent escape in key or value.
     #[must_use]
-    pub fn malformed(&self) -> Option<&'a str> {
+    pub fn malformed_pair(&self) -> Option<&'a str> {
         self.raw
             .split('&')
             .find(|piece| !piece.is_empty() && Pair::read(piece).is_none())
@@ -169,7 +169,7 @@ impl<'a> QueryEditor<'a> {
         for piece in self.text.split('&') {
             let kept = match Pair::read(piece) {
                 Some(pair) if pair.key == key => value.take().map(|value| Cow::Owned(encode_pair(key, value))),
-                None if mentions(piece, key) => None,
+                None if mentions_key(piece, key) => None,
                 _ => Some(Cow::Borrowed(piece)),
             };
             if let Some(kept) = kept {
@@ -193,7 +193,7 @@ fn encode_pair(key: &str, value: &str) -> String {
 }
 
 /// Whether a piece that the API server drops names the key, to a reader that splits at `;` or forgives bad escapes.
-fn mentions(piece: &str, key: &str) -> bool {
+fn mentions_key(piece: &str, key: &str) -> bool {
     piece.split(';').filter(|part| !part.is_empty()).any(|part| {
         let name = part.split_once('=').map_or(part, |(name, _)| name);
         percent::decode_query(name).map_or(name == key, |name| name == key)

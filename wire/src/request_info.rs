@@ -132,7 +132,7 @@ pub struct RequestInfo<'a> {
     pub field_selector: Option<Cow<'a, str>>,
     /// Whether the verb comes from a deprecated `/watch/` or `/proxy/` path prefix.
     pub verb_from_prefix: bool,
-    /// The path from the resource on; see [`RequestInfo::parts`].
+    /// The path from the resource on; see [`RequestInfo::path_parts`].
     rest: Cow<'a, str>,
 }
 
@@ -156,9 +156,11 @@ impl<'a> RequestInfo<'a> {
         query.check()?;
         let path = crate::percent::decode_path(raw_path).map_err(|_| RequestInfoError::BadEscape)?;
         let mut info = match path {
-            Cow::Borrowed(path) => Self::from_parts(method, Cow::Borrowed(path), PathParts::of(path)?, Cow::Borrowed),
+            Cow::Borrowed(path) => {
+                Self::from_parts(method, Cow::Borrowed(path), PathParts::parse(path)?, Cow::Borrowed)
+            }
             Cow::Owned(path) => {
-                let parts = PathParts::of(&path)?;
+                let parts = PathParts::parse(&path)?;
                 Self::from_parts(method, Cow::Owned(path.clone()), parts, |text| {
                     Cow::Owned(text.to_owned())
                 })
@@ -236,7 +238,7 @@ impl<'a> RequestInfo<'a> {
 
     /// The path segments from the resource on: resource, name, subresource and what follows. None for a request about
     /// no resource.
-    pub fn parts(&self) -> impl Iterator<Item = &str> {
+    pub fn path_parts(&self) -> impl Iterator<Item = &str> {
         self.rest.split('/').filter(|_| !self.rest.is_empty())
     }
 

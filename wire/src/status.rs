@@ -116,7 +116,7 @@ impl Status {
             kind: "Status",
             api_version: "v1",
             metadata: Empty {},
-            status: self.outcome(),
+            status: self.status_text(),
             message: &self.message,
             reason: &self.reason,
             details: self.details.as_ref(),
@@ -145,7 +145,7 @@ impl Status {
         let metadata = Message::new().string(1, "").string(2, "").string(3, "");
         let mut status = Message::new()
             .message(1, &metadata)
-            .string(2, self.outcome())
+            .string(2, self.status_text())
             .string(3, &self.message)
             .string(4, &self.reason);
         if let Some(details) = &self.details {
@@ -154,7 +154,7 @@ impl Status {
         envelope("v1", "Status", &status.varint(6, self.code.into()))
     }
 
-    pub(crate) fn outcome(&self) -> &'static str {
+    pub(crate) fn status_text(&self) -> &'static str {
         if self.code < 400 { "Success" } else { "Failure" }
     }
 }

@@ -50,10 +50,10 @@ const SELF_DESCRIBED: &[u8] = &[0xd9, 0xd9, 0xf7];
 /// Writes what upstream's encoder writes: keys sorted by their encoded bytes, texts as byte strings.
 fn cbor_event(status: &Status) -> Vec<u8> {
     let mut object = CborMap::default();
-    object.unsigned("code", status.code.into());
+    object.add_unsigned("code", status.code.into());
     object.text("kind", "Status");
     object.text("reason", &status.reason);
-    object.text("status", status.outcome());
+    object.text("status", status.status_text());
     if let Some(details) = &status.details {
         object.value("details", &cbor_details(details));
     }
@@ -79,7 +79,7 @@ fn cbor_details(details: &StatusDetails) -> Vec<u8> {
         map.value("causes", &causes);
     }
     if details.retry_after_seconds > 0 {
-        map.unsigned("retryAfterSeconds", details.retry_after_seconds.into());
+        map.add_unsigned("retryAfterSeconds", details.retry_after_seconds.into());
     }
     map.finish()
 }
@@ -113,7 +113,7 @@ impl CborMap {
         self.value(key, &value);
     }
 
-    fn unsigned(&mut self, key: &str, number: u64) {
+    fn add_unsigned(&mut self, key: &str, number: u64) {
         let mut value = Vec::new();
         put_head(&mut value, 0, number);
         self.value(key, &value);

@@ -34,7 +34,7 @@ fn check<T: DeserializeOwned>(file: &str, at_least: usize, agrees: impl Fn(&T) -
     );
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(what: &str, ours: &T, theirs: &T) -> Result<(), String> {
+fn expect_equal<T: PartialEq + std::fmt::Debug>(what: &str, ours: &T, theirs: &T) -> Result<(), String> {
     if ours == theirs {
         Ok(())
     } else {
@@ -79,7 +79,7 @@ fn request_info_agrees_with_upstream() {
                 error: false,
                 is_resource: info.is_resource_request,
                 verb: info.verb_str().into_owned(),
-                parts: info.parts().map(str::to_owned).collect(),
+                parts: info.path_parts().map(str::to_owned).collect(),
                 prefix: info.api_prefix.into_owned(),
                 group: info.group.into_owned(),
                 version: info.version.into_owned(),
@@ -92,7 +92,7 @@ fn request_info_agrees_with_upstream() {
                 ..Default::default()
             },
         };
-        expect(
+        expect_equal(
             "request info",
             &RequestInfoLine {
                 method,
@@ -119,7 +119,7 @@ struct SelectorLine {
 }
 
 /// The sample objects of `tests/golden/selectors.go`.
-fn samples() -> [BTreeMap<&'static str, &'static str>; 4] {
+fn sample_objects() -> [BTreeMap<&'static str, &'static str>; 4] {
     [
         BTreeMap::new(),
         BTreeMap::from([("a", "1"), ("b", "x")]),
@@ -136,8 +136,8 @@ fn samples() -> [BTreeMap<&'static str, &'static str>; 4] {
 /// The selector that `tests/golden/selectors.go` adds to each.
 const SHARD: &str = "a!=2,x.io/shard in (b,a)";
 
-fn digits(takes: impl Fn(&BTreeMap<&'static str, &'static str>) -> bool) -> String {
-    samples()
+fn matching_digits(takes: impl Fn(&BTreeMap<&'static str, &'static str>) -> bool) -> String {
+    sample_objects()
         .iter()
         .map(|sample| if takes(sample) { '1' } else { '0' })
         .collect()
@@ -147,20 +147,20 @@ fn digits(takes: impl Fn(&BTreeMap<&'static str, &'static str>) -> bool) -> Stri
 fn label_selectors_agree_with_upstream() {
     check("label_selector.jsonl", 1500, |theirs: &SelectorLine| {
         let ours = LabelSelector::parse(&theirs.r#in);
-        expect("error", &ours.is_err(), &theirs.error)?;
-        expect(
+        expect_equal("error", &ours.is_err(), &theirs.error)?;
+        expect_equal(
             "validation",
             &LabelSelector::validate(&theirs.r#in).is_err(),
             &theirs.error,
         )?;
         let Ok(ours) = ours else { return Ok(()) };
-        expect("canonical form", &ours.to_string(), &theirs.out)?;
+        expect_equal("canonical form", &ours.to_string(), &theirs.out)?;
         let mut joined = ours.clone();
-        joined.and(LabelSelector::parse(SHARD).unwrap());
-        expect("joined form", &joined.to_string(), &theirs.and)?;
-        expect(
+        joined.narrow_by(LabelSelector::parse(SHARD).unwrap());
+        expect_equal("joined form", &joined.to_string(), &theirs.and)?;
+        expect_equal(
             "matches",
-            &digits(|sample| ours.matches(&|key: &str| sample.get(key).copied())),
+            &matching_digits(|sample| ours.matches(&|key: &str| sample.get(key).copied())),
             &theirs.matches,
         )
     });
@@ -170,13 +170,13 @@ fn label_selectors_agree_with_upstream() {
 fn field_selectors_agree_with_upstream() {
     check("field_selector.jsonl", 900, |theirs: &SelectorLine| {
         let ours = FieldSelector::parse(&theirs.r#in);
-        expect("error", &ours.is_err(), &theirs.error)?;
+        expect_equal("error", &ours.is_err(), &theirs.error)?;
         let Ok(ours) = ours else { return Ok(()) };
-        expect("canonical form", &ours.to_string(), &theirs.out)?;
-        expect("exact", &ours.exact("metadata.name"), &theirs.exact)?;
-        expect(
+        expect_equal("canonical form", &ours.to_string(), &theirs.out)?;
+        expect_equal("exact", &ours.exact("metadata.name"), &theirs.exact)?;
+        expect_equal(
             "matches",
-            &digits(|sample| ours.matches(&|key: &str| sample.get(key).copied())),
+            &matching_digits(|sample| ours.matches(&|key: &str| sample.get(key).copied())),
             &theirs.matches,
         )
     });
@@ -194,15 +194,15 @@ struct QueryLine {
 fn queries_agree_with_upstream() {
     check("query.jsonl", 600, |theirs: &QueryLine| {
         let query = Query::new(&theirs.r#in);
-        expect("bounds", &query.check(), &Ok(()))?;
-        expect("dropped", &query.malformed().is_some(), &theirs.dropped)?;
+        expect_equal("bounds", &query.check(), &Ok(()))?;
+        expect_equal("dropped", &query.malformed_pair().is_some(), &theirs.dropped)?;
         let mut ours: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (key, value) in query.pairs() {
             ours.entry(key.into_owned()).or_default().push(value.into_owned());
         }
-        expect("values", &ours, &theirs.values)?;
+        expect_equal("values", &ours, &theirs.values)?;
         theirs.values.iter().try_for_each(|(key, values)| {
-            expect(
+            expect_equal(
                 "first value",
                 &query.get(key).as_deref(),
                 &values.first().map(String::as_str),
@@ -211,7 +211,7 @@ fn queries_agree_with_upstream() {
     });
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+fn decode_hex(text: &str) -> Vec<u8> {
     (0..text.len())
         .step_by(2)
         .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
@@ -238,7 +238,7 @@ fn renamed_bodies_agree_with_upstream() {
             from: line.from.clone(),
             to: line.to.clone(),
         };
-        let (before, after) = (unhex(&line.before), unhex(&line.after));
+        let (before, after) = (decode_hex(&line.before), decode_hex(&line.after));
         let rename = |body: &[u8], rename: Rename| {
             if line.is_watch {
                 let encoding = WatchEncoding::from_content_type(&line.content_type).unwrap();
@@ -249,8 +249,8 @@ fn renamed_bodies_agree_with_upstream() {
                 .unwrap_or_else(|| body.to_vec())
         };
         let shown = |body: &[u8]| format!("{} of {}: {}", line.content_type, line.name, body.escape_ascii());
-        expect("there", &shown(&rename(&before, there.clone())), &shown(&after))?;
-        expect("back", &shown(&rename(&after, there.reversed())), &shown(&before))
+        expect_equal("there", &shown(&rename(&before, there.clone())), &shown(&after))?;
+        expect_equal("back", &shown(&rename(&after, there.reversed())), &shown(&before))
     });
 }
 
@@ -269,28 +269,28 @@ fn status_agrees_with_upstream() {
     check("statuses.jsonl", 7, |line: &StatusLine| {
         let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
-        let status = Status::from_json(&unhex(&line.json)).unwrap();
-        expect("JSON", &json(&status.to_json()), &json(&unhex(&line.json)))?;
-        expect(
+        let status = Status::from_json(&decode_hex(&line.json)).unwrap();
+        expect_equal("JSON", &json(&status.to_json()), &json(&decode_hex(&line.json)))?;
+        expect_equal(
             "protobuf",
             &shown(&status.to_protobuf()),
-            &shown(&unhex(&line.protobuf)),
+            &shown(&decode_hex(&line.protobuf)),
         )?;
         let event = |encoding| watch_error_event(&status, encoding);
-        expect(
+        expect_equal(
             "JSON event",
             &json(&event(WatchEncoding::Json)),
-            &json(&unhex(&line.json_event)),
+            &json(&decode_hex(&line.json_event)),
         )?;
-        expect(
+        expect_equal(
             "protobuf event",
             &shown(&event(WatchEncoding::Protobuf)),
-            &shown(&unhex(&line.protobuf_event)),
+            &shown(&decode_hex(&line.protobuf_event)),
         )?;
-        expect(
+        expect_equal(
             "CBOR event",
             &shown(&event(WatchEncoding::Cbor)),
-            &shown(&unhex(&line.cbor_event)),
+            &shown(&decode_hex(&line.cbor_event)),
         )
     });
 }

@@ -123,7 +123,7 @@ pub(crate) fn qualified_name() -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use ctrlmesh_manager_planner::labels::kinds::Wanted;
+    use ctrlmesh_manager_planner::labels::kinds::SelectedKinds;
     use ctrlmesh_manager_planner::shard_hash;
 
     use super::*;
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn kinds_to_label_lists_widgets() {
         let data = serde_json::from_value(kinds_to_label("ctrlmesh")["data"].clone()).unwrap();
-        let wanted = Wanted::read(&data).unwrap();
+        let wanted = SelectedKinds::read(&data).unwrap();
         assert_eq!(
             wanted.group_versions().collect::<Vec<_>>(),
             [format!("{GROUP}/{VERSION}")]

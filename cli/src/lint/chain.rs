@@ -67,7 +67,7 @@ fn check_settings<'d>(
 ) {
     let shipped = ctrlmesh_plugins_builtin::builtin().iter();
     let shipped: Vec<(BuiltIn, Digest)> = shipped
-        .filter_map(|plugin| Some((BuiltIn::of(plugin.name)?, Digest::of(plugin.bytes))))
+        .filter_map(|plugin| Some((BuiltIn::from_name(plugin.name)?, Digest::of(plugin.bytes))))
         .collect();
     for (index, plugin, settings) in settings {
         let path = format!("entries[{index}].settings");

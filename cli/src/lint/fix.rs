@@ -4,7 +4,7 @@
 //! again changes nothing.
 
 use ctrlmesh_manager_planner::LabelKeys;
-use ctrlmesh_manager_planner::validate::{Change, Mend, Step, mend_with};
+use ctrlmesh_manager_planner::validate::{Change, Fix, Step, next_fix_with};
 use serde_json::Value;
 
 use super::edit::edited_text;
@@ -68,13 +68,13 @@ fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
 }
 
 /// The next change of an object in a document, but for the first objects that can't be changed.
-fn next_change(text: &str, given_up: usize, keys: &LabelKeys) -> Option<(Vec<Step>, Mend, String)> {
+fn next_change(text: &str, given_up: usize, keys: &LabelKeys) -> Option<(Vec<Step>, Fix, String)> {
     let value = single_document(text)?.1;
     let all = objects(&value).into_iter();
     let mut mends = all.filter_map(|object| {
         Some((
             object.path.clone(),
-            mend_with(object.value, keys)?,
+            next_fix_with(object.value, keys)?,
             object.display_name(),
         ))
     });
@@ -82,15 +82,15 @@ fn next_change(text: &str, given_up: usize, keys: &LabelKeys) -> Option<(Vec<Ste
 }
 
 /// The change with its path from the root of the document; `path` leads to the object.
-fn from_root(path: &[Step], mend: &Mend) -> Mend {
-    Mend {
+fn from_root(path: &[Step], mend: &Fix) -> Fix {
+    Fix {
         path: ctrlmesh_manager_planner::validate::Path(path.iter().chain(&mend.path.0).cloned().collect()),
         change: mend.change.clone(),
     }
 }
 
 /// Why a person has to make the change.
-fn unfixed_reason(text: &str, path: &[Step], mend: &Mend) -> String {
+fn unfixed_reason(text: &str, path: &[Step], mend: &Fix) -> String {
     let document = single_document(text).map(|(document, _)| document);
     let root = document.as_ref().and_then(|document| document.root.as_ref().ok());
     match (
@@ -108,7 +108,7 @@ fn unfixed_reason(text: &str, path: &[Step], mend: &Mend) -> String {
 }
 
 /// The text after a change, if it has the intended meaning.
-fn apply_change(text: &str, path: &[Step], mend: &Mend) -> Option<String> {
+fn apply_change(text: &str, path: &[Step], mend: &Fix) -> Option<String> {
     let (document, before) = single_document(text)?;
     let whole = from_root(path, mend);
     let expected = whole.apply(&before)?;
@@ -124,13 +124,13 @@ fn apply_change(text: &str, path: &[Step], mend: &Mend) -> Option<String> {
 
 /// Whether a text that replaces a number or a boolean is what the file says. `1.10`, `007` and `no` are read as something else, and
 /// only the author knows what was meant.
-fn is_written_as_read(text: &str, root: &Node, mend: &Mend) -> bool {
+fn is_written_as_read(text: &str, root: &Node, mend: &Fix) -> bool {
     let Change::Text(new) = &mend.change else { return true };
     text_at(text, root, mend).is_some_and(|written| written == new || is_text(written))
 }
 
 /// The source text at the position of a change.
-fn text_at<'t>(text: &'t str, root: &Node, mend: &Mend) -> Option<&'t str> {
+fn text_at<'t>(text: &'t str, root: &Node, mend: &Fix) -> Option<&'t str> {
     root.node_at(&mend.path.0).and_then(|node| text.get(node.span.clone()))
 }
 

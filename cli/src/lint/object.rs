@@ -1,7 +1,7 @@
 //! The objects of a document: the document itself, or the items of a `List`, as kubectl prints it.
 
 use ctrlmesh_contract::Mistake;
-use ctrlmesh_contract::yaml::problem;
+use ctrlmesh_contract::yaml::error_text;
 use ctrlmesh_manager_planner::validate::Step;
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
@@ -21,7 +21,7 @@ pub(super) fn value_of(text: &str, document: &Document) -> Result<Value, (usize,
         let line = error
             .location()
             .and_then(|location| usize::try_from(location.line()).ok());
-        (line.unwrap_or(document.line), problem(&error))
+        (line.unwrap_or(document.line), error_text(&error))
     })
 }
 

@@ -48,7 +48,7 @@ pub(super) fn read_cases(path: &Path) -> Result<Cases, Error> {
 fn parse_cases(text: &str) -> Result<Cases, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     let document: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| format!("is no YAML: {}", ctrlmesh_contract::yaml::problem(&error)))?;
+        .map_err(|error| format!("is no YAML: {}", ctrlmesh_contract::yaml::error_text(&error)))?;
     let Value::Object(mut fields) = document else {
         return Err("is no mapping; write settings and requests".to_owned());
     };

@@ -20,10 +20,10 @@ use fields::{Fields, I32, LIST, MAPPING, TEXT, U32, U64, convert};
 /// Reads and validates a document.
 pub(super) fn chain(document: Value) -> Result<Chain, Error> {
     let mut mistakes = Mistakes::default();
-    let (namespace, generation, list) = head(document, &mut mistakes);
+    let (namespace, generation, list) = decode_head(document, &mut mistakes);
     let mut entries = Vec::new();
     for (at, value) in list.into_iter().enumerate() {
-        if let Some(entry) = entry(value, &format!("entries[{at}]"), &mut mistakes) {
+        if let Some(entry) = decode_entry(value, &format!("entries[{at}]"), &mut mistakes) {
             entries.push((at, entry));
         }
     }
@@ -36,15 +36,15 @@ pub(super) fn chain(document: Value) -> Result<Chain, Error> {
     })
 }
 
-fn head(document: Value, mistakes: &mut Mistakes) -> (String, u64, Vec<Value>) {
-    let Some(mut fields) = Fields::of(document, "", mistakes) else {
+fn decode_head(document: Value, mistakes: &mut Mistakes) -> (String, u64, Vec<Value>) {
+    let Some(mut fields) = Fields::from_value(document, "", mistakes) else {
         return (String::new(), 0, Vec::new());
     };
     if let Some(version) = fields.required("apiVersion", &TEXT)
         && version != CHAIN_API_VERSION
     {
         let version = quote(&version);
-        fields.mistake(
+        fields.add_mistake(
             "apiVersion",
             &format!(
                 "is {version}, which this release does not know; write {CHAIN_API_VERSION}, or update the sidecar"
@@ -55,15 +55,15 @@ fn head(document: Value, mistakes: &mut Mistakes) -> (String, u64, Vec<Value>) {
     let generation = fields.required("generation", &U64);
     let entries = fields.required("entries", &LIST).unwrap_or_default();
     if let (Some(namespace), Some(generation)) = (&namespace, generation) {
-        validate::head(namespace, generation, fields.mistakes());
+        validate::validate_head(namespace, generation, fields.mistakes());
     }
     fields.finish();
     (namespace.unwrap_or_default(), generation.unwrap_or_default(), entries)
 }
 
 /// `None` only with a mistake noted.
-fn entry(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Entry> {
-    let mut fields = Fields::of(value, path, mistakes)?;
+fn decode_entry(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Entry> {
+    let mut fields = Fields::from_value(value, path, mistakes)?;
     let name = fields.required("name", &TEXT);
     let plugin = digest(&mut fields);
     let selector = fields.optional("podSelector", &MAPPING).map(Value::Object);
@@ -71,7 +71,7 @@ fn entry(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Entry> {
     let on_failure = failure_policy(&mut fields);
     let timeout_ms = fields.optional("timeoutMs", &U32).unwrap_or(DEFAULT_TIMEOUT_MS);
     let memory_mib = fields.optional("memoryMiB", &U32).unwrap_or(DEFAULT_MEMORY_MIB);
-    let settings = settings(&mut fields);
+    let settings = decode_settings(&mut fields);
     let origin = fields.optional("origin", &MAPPING).map(Value::Object);
     fields.finish();
     let pod_selector = selector.map_or_else(LabelSelector::default, |selector| {
@@ -95,7 +95,7 @@ fn digest(fields: &mut Fields<'_>) -> Option<Digest> {
     match fields.required("plugin", &TEXT)?.parse() {
         Ok(digest) => Some(digest),
         Err(error) => {
-            fields.mistake("plugin", &error.to_string());
+            fields.add_mistake("plugin", &error.to_string());
             None
         }
     }
@@ -106,7 +106,7 @@ fn failure_policy(fields: &mut Fields<'_>) -> FailurePolicy {
         None | Some("Closed") => FailurePolicy::Closed,
         Some("Open") => FailurePolicy::Open,
         Some(other) => {
-            fields.mistake(
+            fields.add_mistake(
                 "onFailure",
                 &format!(
                     "is {}; write Closed (refuse the request) or Open (skip the plugin){}",
@@ -121,7 +121,7 @@ fn failure_policy(fields: &mut Fields<'_>) -> FailurePolicy {
 
 /// The hash may be left out. If it is there it must fit: somebody edited the settings and not the hash, or else the hash
 /// of another release means something else, and then status would lie.
-fn settings(fields: &mut Fields<'_>) -> Settings {
+fn decode_settings(fields: &mut Fields<'_>) -> Settings {
     let settings = fields
         .optional("settings", &MAPPING)
         .map_or_else(Settings::default, |map| Settings::new(Value::Object(map)));
@@ -129,7 +129,7 @@ fn settings(fields: &mut Fields<'_>) -> Settings {
         && hash != settings.hash()
     {
         let right = settings.hash();
-        fields.mistake(
+        fields.add_mistake(
             "settingsHash",
             &format!("is {}, but the settings hash to {right}; leave it out", quote(&hash)),
         );
@@ -138,7 +138,7 @@ fn settings(fields: &mut Fields<'_>) -> Settings {
 }
 
 fn label_selector(value: Value, path: &str, mistakes: &mut Mistakes) -> LabelSelector {
-    let Some(mut fields) = Fields::of(value, path, mistakes) else {
+    let Some(mut fields) = Fields::from_value(value, path, mistakes) else {
         return LabelSelector::default();
     };
     let labels = fields.optional("matchLabels", &MAPPING).unwrap_or_default();
@@ -154,7 +154,7 @@ fn label_selector(value: Value, path: &str, mistakes: &mut Mistakes) -> LabelSel
     let match_expressions = expressions
         .into_iter()
         .enumerate()
-        .filter_map(|(at, value)| requirement(value, &format!("{path}.matchExpressions[{at}]"), mistakes))
+        .filter_map(|(at, value)| decode_requirement(value, &format!("{path}.matchExpressions[{at}]"), mistakes))
         .collect();
     LabelSelector {
         match_labels,
@@ -162,13 +162,13 @@ fn label_selector(value: Value, path: &str, mistakes: &mut Mistakes) -> LabelSel
     }
 }
 
-fn requirement(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Requirement> {
-    let mut fields = Fields::of(value, path, mistakes)?;
+fn decode_requirement(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Requirement> {
+    let mut fields = Fields::from_value(value, path, mistakes)?;
     let key = fields.required("key", &TEXT);
     let operator = fields.required("operator", &TEXT).and_then(|text| {
         let operator = Operator::parse(&text);
         if operator.is_none() {
-            fields.mistake(
+            fields.add_mistake(
                 "operator",
                 &format!(
                     "is {}; write In, NotIn, Exists or DoesNotExist{}",
@@ -194,7 +194,7 @@ fn requirement(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Requ
 }
 
 fn origin(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Origin> {
-    let mut fields = Fields::of(value, path, mistakes)?;
+    let mut fields = Fields::from_value(value, path, mistakes)?;
     let kind = fields.required("kind", &TEXT);
     let name = fields.required("name", &TEXT);
     let uid = fields.optional("uid", &TEXT).unwrap_or_default();

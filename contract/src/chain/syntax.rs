@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 
 use super::MAX_DOCUMENT_BYTES;
 use crate::error::{Error, quote};
-use crate::yaml::problem;
+use crate::yaml::error_text;
 
 /// Deepest nesting. Settings of real plugins nest some six levels; every reader and printer of values recurses.
 const MAX_DEPTH: usize = 64;
@@ -33,14 +33,14 @@ pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
         return Err(Error::Empty);
     }
     if text.trim_start().starts_with('{') {
-        json(text).map_err(|problem| syntax("JSON", problem))
+        parse_json(text).map_err(|problem| syntax_error("JSON", problem))
     } else {
-        yaml(text).map_err(|problem| syntax("YAML", problem))
+        parse_yaml(text).map_err(|problem| syntax_error("YAML", problem))
     }
 }
 
 /// Parsers quote what they did not understand, however long it is.
-fn syntax(format: &'static str, mut problem: String) -> Error {
+fn syntax_error(format: &'static str, mut problem: String) -> Error {
     if let Some((end, _)) = problem.char_indices().nth(MAX_PROBLEM) {
         problem.truncate(end);
         problem.push('…');
@@ -48,7 +48,7 @@ fn syntax(format: &'static str, mut problem: String) -> Error {
     Error::Syntax { format, problem }
 }
 
-fn yaml(text: &str) -> Result<Value, String> {
+fn parse_yaml(text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         // No alias, no bomb; and a reader of the document sees what is in force where it stands.
         budget: serde_saphyr::budget! { max_aliases: 0, max_anchors: 0, max_documents: 1, max_depth: MAX_DEPTH },
@@ -61,10 +61,10 @@ fn yaml(text: &str) -> Result<Value, String> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| problem(&error))
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| error_text(&error))
 }
 
-fn json(text: &str) -> Result<Value, String> {
+fn parse_json(text: &str) -> Result<Value, String> {
     let raw: &RawValue = serde_json::from_str(text).map_err(|error| error.to_string())?;
     value(raw, 0)
 }
@@ -93,13 +93,13 @@ fn value(raw: &RawValue, depth: usize) -> Result<Value, String> {
                 .collect::<Result<_, _>>()
                 .map(Value::Array)
         }
-        Some(b'-' | b'0'..=b'9') => number(text),
+        Some(b'-' | b'0'..=b'9') => parse_number(text),
         _ => read(text),
     }
 }
 
 /// `text` is a number as JSON writes them; Rust reads all of those.
-fn number(text: &str) -> Result<Value, String> {
+fn parse_number(text: &str) -> Result<Value, String> {
     if let Ok(number) = text.parse::<u64>() {
         return Ok(number.into());
     }

@@ -8,11 +8,11 @@ use crate::selector::{Operator, Requirement};
 
 const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-fn yaml(entries: &str) -> String {
+fn yaml_document(entries: &str) -> String {
     format!("apiVersion: {CHAIN_API_VERSION}\nnamespace: demo\ngeneration: 17\nentries:\n{entries}")
 }
 
-fn refusal(document: impl AsRef<[u8]>) -> String {
+fn refusal_text(document: impl AsRef<[u8]>) -> String {
     Chain::parse(document.as_ref())
         .expect_err("must be refused")
         .to_string()
@@ -20,7 +20,7 @@ fn refusal(document: impl AsRef<[u8]>) -> String {
 
 #[test]
 fn full_document_is_read() {
-    let document = yaml(&format!(
+    let document = yaml_document(&format!(
         "
 - name: shard-selector/operator-demo-0
   plugin: {DIGEST}
@@ -55,35 +55,35 @@ fn full_document_is_read() {
 
 #[test]
 fn missing_fields_have_defaults() {
-    let chain = Chain::parse(yaml(&format!("- {{name: a, plugin: '{DIGEST}'}}")).as_bytes()).unwrap();
+    let chain = Chain::parse(yaml_document(&format!("- {{name: a, plugin: '{DIGEST}'}}")).as_bytes()).unwrap();
     let entry = &chain.entries[0];
     assert_eq!(entry.pod_selector, LabelSelector::default());
     assert_eq!((entry.order, entry.on_failure), (0, FailurePolicy::Closed));
     assert_eq!((entry.timeout_ms, entry.memory_mib), (10, 16));
     assert_eq!((entry.settings.json(), &entry.origin), ("{}", &None));
-    assert_eq!(Chain::parse(yaml("  []").as_bytes()).unwrap().entries, []);
+    assert_eq!(Chain::parse(yaml_document("  []").as_bytes()).unwrap().entries, []);
 }
 
 #[test]
 fn messages_of_refused_documents_are_reviewed() {
-    let entry = |fields: &str| yaml(&format!("- {{name: a, plugin: '{DIGEST}', {fields}}}"));
+    let entry = |fields: &str| yaml_document(&format!("- {{name: a, plugin: '{DIGEST}', {fields}}}"));
     let documents = [
         ("not YAML", "entries: [".to_owned()),
         ("a list", "[]".to_owned()),
         ("empty", String::new()),
         (
             "another version",
-            yaml("  []").replace(CHAIN_API_VERSION, "chain.ctrlmesh.kusionstack.io/v2"),
+            yaml_document("  []").replace(CHAIN_API_VERSION, "chain.ctrlmesh.kusionstack.io/v2"),
         ),
-        ("no generation", yaml("  []").replace("generation: 17\n", "")),
+        ("no generation", yaml_document("  []").replace("generation: 17\n", "")),
         ("unknown field", entry("timeout: 10")),
         ("out of bounds", entry("timeoutMs: 0, memoryMiB: 4096")),
         ("unknown word", entry("onFailure: Opne")),
         ("wrong type", entry("order: high, settings: []")),
-        ("digest", yaml("- {name: a, plugin: 'sha256:00'}")),
+        ("digest", yaml_document("- {name: a, plugin: 'sha256:00'}")),
         (
             "name twice",
-            yaml(&format!(
+            yaml_document(&format!(
                 "- {{name: a, plugin: '{DIGEST}'}}\n- {{name: a, plugin: '{DIGEST}'}}"
             )),
         ),
@@ -95,7 +95,7 @@ fn messages_of_refused_documents_are_reviewed() {
         ),
         ("settings hash", entry("settingsHash: 1b")),
     ];
-    let messages = documents.map(|(problem, document)| format!("{problem}:\n{}\n", refusal(document)));
+    let messages = documents.map(|(problem, document)| format!("{problem}:\n{}\n", refusal_text(document)));
     insta::assert_snapshot!(messages.join("\n"));
 }
 
@@ -115,7 +115,7 @@ entries:
 - {{name: B, plugin: '{DIGEST}', settings: [], settingsHash: 1b, order: high}}
 "
     );
-    let text = refusal(document);
+    let text = refusal_text(document);
     for expected in [
         "apiVersion: is \"chain.ctrlmesh.kusionstack.io/v2\", which this release does not know; write chain.ctrlmesh.kusionstack.io/v1",
         "namespace: \"Demo\" is not a namespace",
@@ -169,14 +169,14 @@ fn unreadable_documents_are_refused_with_reason() {
         (deep.as_bytes(), "nested more than 64 levels deep"),
     ];
     for (document, expected) in cases {
-        let text = refusal(document);
+        let text = refusal_text(document);
         assert!(
             text.contains(expected),
             "{text}\nfor {:?}",
             String::from_utf8_lossy(document)
         );
     }
-    assert!(refusal(vec![b' '; MAX_DOCUMENT_BYTES + 1]).contains("at most 1048576 are allowed"));
+    assert!(refusal_text(vec![b' '; MAX_DOCUMENT_BYTES + 1]).contains("at most 1048576 are allowed"));
 }
 
 #[test]
@@ -187,15 +187,15 @@ fn long_mistake_makes_a_short_message() {
         format!("{{\"{key}\":1,\"{key}\":2}}"),
         format!("'{key}"),
     ] {
-        let text = refusal(document);
+        let text = refusal_text(document);
         assert!(text.chars().count() < 700, "{} characters", text.chars().count());
     }
 }
 
 #[test]
 fn anchor_is_refused() {
-    let document = yaml(&format!("- {{name: &n a, plugin: '{DIGEST}'}}"));
-    assert!(refusal(document).contains("not valid YAML"));
+    let document = yaml_document(&format!("- {{name: &n a, plugin: '{DIGEST}'}}"));
+    assert!(refusal_text(document).contains("not valid YAML"));
 }
 
 #[test]
@@ -206,14 +206,14 @@ fn entries_and_settings_are_bounded() {
         head.to_string()
     };
     assert!(Chain::parse(document((0..MAX_ENTRIES).map(entry).collect()).as_bytes()).is_ok());
-    let text = refusal(document((0..MAX_ENTRIES + 3).map(entry).collect()));
+    let text = refusal_text(document((0..MAX_ENTRIES + 3).map(entry).collect()));
     assert!(
         text.contains("has a mistake: entries: has more than 1024 entries"),
         "{text}"
     );
     let mut large = entry(0);
     large["settings"] = json!({"text": "x".repeat(MAX_SETTINGS_BYTES)});
-    let text = refusal(document(vec![large]));
+    let text = refusal_text(document(vec![large]));
     assert!(
         text.contains("entries[0].settings: has 262155 bytes as JSON, at most 262144"),
         "{text}"
@@ -224,7 +224,7 @@ fn entries_and_settings_are_bounded() {
 fn equal_settings_have_equal_hashes_in_any_notation() {
     let settings = |text: &str| {
         let entry = format!("- {{name: a, plugin: '{DIGEST}', settings: {text}}}");
-        Chain::parse(yaml(&entry).as_bytes()).unwrap().entries[0]
+        Chain::parse(yaml_document(&entry).as_bytes()).unwrap().entries[0]
             .settings
             .clone()
     };
@@ -250,13 +250,13 @@ fn equal_settings_have_equal_hashes_in_any_notation() {
 #[test]
 fn matching_settings_hash_is_accepted() {
     let hash = Settings::default().hash().to_owned();
-    let document = yaml(&format!("- {{name: a, plugin: '{DIGEST}', settingsHash: {hash}}}"));
+    let document = yaml_document(&format!("- {{name: a, plugin: '{DIGEST}', settingsHash: {hash}}}"));
     assert!(Chain::parse(document.as_bytes()).is_ok());
 }
 
 #[test]
 fn chain_made_in_memory_is_validated() {
-    let mut chain = Chain::parse(yaml(&format!("- {{name: a, plugin: '{DIGEST}'}}")).as_bytes()).unwrap();
+    let mut chain = Chain::parse(yaml_document(&format!("- {{name: a, plugin: '{DIGEST}'}}")).as_bytes()).unwrap();
     assert_eq!(chain.validate(), Ok(()));
     chain.entries[0].settings = Settings::new(json!([]));
     chain.entries[0].timeout_ms = 0;
@@ -344,6 +344,6 @@ proptest! {
     fn reading_never_panics(text in any::<String>(), bytes in any::<Vec<u8>>()) {
         let _ = Chain::parse(text.as_bytes());
         let _ = Chain::parse(&bytes);
-        let _ = Chain::parse(yaml(&text).as_bytes());
+        let _ = Chain::parse(yaml_document(&text).as_bytes());
     }
 }

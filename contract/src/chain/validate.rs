@@ -19,7 +19,7 @@ const MAX_NAME: usize = 320;
 /// Longest string of an origin.
 const MAX_ORIGIN: usize = 253;
 
-pub(super) fn head(namespace: &str, generation: u64, mistakes: &mut Mistakes) {
+pub(super) fn validate_head(namespace: &str, generation: u64, mistakes: &mut Mistakes) {
     if namespace.len() > MAX_NAMESPACE || !is_dns_label(namespace) {
         mistakes.add(
             "namespace",
@@ -42,7 +42,7 @@ pub(super) fn entries<'e>(entries: impl Iterator<Item = (usize, &'e Entry)>, mis
             mistakes.add("entries", format!("has more than {MAX_ENTRIES} entries; merge some"));
         }
         let path = format!("entries[{at}]");
-        self::entry(entry, &path, mistakes);
+        self::validate_entry(entry, &path, mistakes);
         if let Some(first) = names.insert(entry.name.as_str(), at) {
             let name = quote(&entry.name);
             mistakes.add(
@@ -53,7 +53,7 @@ pub(super) fn entries<'e>(entries: impl Iterator<Item = (usize, &'e Entry)>, mis
     }
 }
 
-fn entry(entry: &Entry, path: &str, mistakes: &mut Mistakes) {
+fn validate_entry(entry: &Entry, path: &str, mistakes: &mut Mistakes) {
     if !is_entry_name(&entry.name) {
         let name = quote(&entry.name);
         mistakes.add(
@@ -65,14 +65,14 @@ fn entry(entry: &Entry, path: &str, mistakes: &mut Mistakes) {
         );
     }
     entry.pod_selector.validate(&format!("{path}.podSelector"), mistakes);
-    within(
+    validate_range(
         entry.timeout_ms,
         1..=MAX_TIMEOUT_MS,
         "milliseconds",
         || format!("{path}.timeoutMs"),
         mistakes,
     );
-    within(
+    validate_range(
         entry.memory_mib,
         1..=MAX_MEMORY_MIB,
         "MiB",
@@ -106,7 +106,13 @@ fn origin(origin: &Origin, path: &str, mistakes: &mut Mistakes) {
     }
 }
 
-fn within(number: u32, range: RangeInclusive<u32>, unit: &str, path: impl FnOnce() -> String, mistakes: &mut Mistakes) {
+fn validate_range(
+    number: u32,
+    range: RangeInclusive<u32>,
+    unit: &str,
+    path: impl FnOnce() -> String,
+    mistakes: &mut Mistakes,
+) {
     if !range.contains(&number) {
         let (start, end) = range.into_inner();
         mistakes.add(path(), format!("is {number}; write {start} to {end} {unit}"));

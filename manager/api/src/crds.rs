@@ -7,7 +7,7 @@ use crate::{CircuitBreaker, FaultInjection, ManagerState, ShardingConfig, schema
 
 /// All definitions, in the order of their names.
 #[must_use]
-pub fn all() -> Vec<CustomResourceDefinition> {
+pub fn definitions() -> Vec<CustomResourceDefinition> {
     [
         CircuitBreaker::crd(),
         FaultInjection::crd(),
@@ -15,15 +15,15 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         ShardingConfig::crd(),
     ]
     .into_iter()
-    .map(tidied)
+    .map(tidy_definition)
     .collect()
 }
 
 /// A definition as YAML. The bytes are the same each time, because its fields have an order, and its maps are sorted.
 ///
 /// # Errors
-/// Never for [`all`]: every valid schema can be written as YAML.
-pub fn yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
+/// Never for [`definitions`]: every valid schema can be written as YAML.
+pub fn to_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(crd)
 }
 
@@ -39,14 +39,14 @@ pub fn schema_of(crd: &CustomResourceDefinition) -> Option<&JSONSchemaProps> {
     crd.spec.versions.first()?.schema.as_ref()?.open_api_v3_schema.as_ref()
 }
 
-fn tidied(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+fn tidy_definition(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
         let schema = version
             .schema
             .as_mut()
             .and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(schema) = schema {
-            schema::tidy(schema);
+            schema::tidy_schema(schema);
         }
     }
     crd

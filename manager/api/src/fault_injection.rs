@@ -101,11 +101,11 @@ pub struct Fault {
     /// A fault of the catalogue, instead of delay and abort: its name (conflict), or its name with what it takes ({lose: {how: retry}}).
     /// plugins/fault-inject/README.md lists all of them.
     #[serde(default, rename = "do", skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::fault")]
+    #[schemars(schema_with = "super::schemas::fault_schema")]
     pub fault: Option<Value>,
     /// For do: how many of the requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::percent")]
+    #[schemars(schema_with = "super::schemas::percent_schema")]
     pub percent: Option<Percent>,
     /// The third (3) of the requests that match, and no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,7 +226,7 @@ pub struct Delay {
     pub max: Option<String>,
     /// How many of the requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::percent")]
+    #[schemars(schema_with = "super::schemas::percent_schema")]
     pub percent: Option<Percent>,
 }
 
@@ -239,7 +239,7 @@ pub struct Abort {
     pub http_status: i32,
     /// How many of the requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::percent")]
+    #[schemars(schema_with = "super::schemas::percent_schema")]
     pub percent: Option<Percent>,
     /// Reason of the Status. Absent: that of the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]

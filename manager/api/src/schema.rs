@@ -11,5 +11,5 @@ pub use check::check;
 pub use duration::is_duration;
 pub use metadata::{check_metadata, check_metadata_fields, metadata};
 pub use null::prune_nulls;
-pub(crate) use tidy::tidy;
-pub use tolerate::{Tolerated, has_type, tolerated};
+pub(crate) use tidy::tidy_schema;
+pub use tolerate::{Tolerated, has_type, tolerate_mistakes};

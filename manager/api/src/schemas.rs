@@ -17,7 +17,7 @@ pub(super) fn text_or_list(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// The name of a fault, or its name with its parameters.
-pub(super) fn fault(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn fault_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-preserve-unknown-fields": true,
         "description": "A fault of the catalogue by name (conflict), or its name with what it takes: {lose: {how: retry}}.",
@@ -25,7 +25,7 @@ pub(super) fn fault(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// A whole number, or a text with any number.
-pub(super) fn percent(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn percent_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
         "description": "0 is never, 100 always. A part of a percent is written as text: \"0.5\".",

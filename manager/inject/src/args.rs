@@ -37,15 +37,15 @@ pub struct ProxyArgs {
     pub proxy_image_pull_secrets: Vec<String>,
 
     /// CPU request and limit of a sidecar. Empty: none.
-    #[arg(long, env = "CTRLMESH_PROXY_CPU", default_value = "500m", value_name = "QUANTITY", value_parser = quantity)]
+    #[arg(long, env = "CTRLMESH_PROXY_CPU", default_value = "500m", value_name = "QUANTITY", value_parser = parse_quantity)]
     pub proxy_cpu: String,
 
     /// Memory request and limit of a sidecar. Empty: none.
-    #[arg(long, env = "CTRLMESH_PROXY_MEMORY", default_value = "256Mi", value_name = "QUANTITY", value_parser = quantity)]
+    #[arg(long, env = "CTRLMESH_PROXY_MEMORY", default_value = "256Mi", value_name = "QUANTITY", value_parser = parse_quantity)]
     pub proxy_memory: String,
 
     /// Ephemeral storage request and limit of a sidecar, for compiled plugins and logs. Empty: none.
-    #[arg(long, env = "CTRLMESH_PROXY_EPHEMERAL_STORAGE", default_value = "1Gi", value_name = "QUANTITY", value_parser = quantity)]
+    #[arg(long, env = "CTRLMESH_PROXY_EPHEMERAL_STORAGE", default_value = "1Gi", value_name = "QUANTITY", value_parser = parse_quantity)]
     pub proxy_ephemeral_storage: String,
 
     /// Environment variables of every sidecar: NAME=value;NAME=value.
@@ -141,7 +141,7 @@ impl FromStr for Environment {
 }
 
 /// Checks loosely, because an API server would refuse every pod for a mistake here.
-fn quantity(text: &str) -> Result<String, String> {
+fn parse_quantity(text: &str) -> Result<String, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let is_number = number.parse::<f64>().is_ok_and(|number| number >= 0.0);
     let suffix = text.get(number.len()..).unwrap_or_default();

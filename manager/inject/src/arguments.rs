@@ -17,18 +17,18 @@ const QUOTES: [char; 2] = ['"', '\''];
 const ENDS: &str = ";&|<>()`";
 
 /// Sets the flag to the file wherever the container has it. If it has none and `is_asked_for`, adds it.
-pub(super) fn lead(
+pub(super) fn set_kubeconfig_flag(
     container: &mut Container,
     path: &str,
     is_asked_for: bool,
     has_variable: bool,
 ) -> Result<(), Refusal> {
-    let mut command = container.strings("command");
+    let mut command = container.string_list("command");
     // A flag at the end of the command has its value in the arguments.
     let arguments_begin = command.len();
-    command.extend(container.strings("args"));
+    command.extend(container.string_list("args"));
     let before = command.clone();
-    let is_there = rewrite(&mut command, path);
+    let is_there = replace_flag_values(&mut command, path);
     if let Some(argument) = command.iter().find(|it| hides_flag(it, path, has_variable)) {
         return Err(Refusal::HiddenFlag {
             container: container.name().to_owned(),
@@ -51,7 +51,7 @@ pub(super) fn lead(
 }
 
 /// Replaces the flag's values. Returns whether the flag was there.
-fn rewrite(words: &mut [String], path: &str) -> bool {
+fn replace_flag_values(words: &mut [String], path: &str) -> bool {
     let (mut is_there, mut is_value) = (false, false);
     for word in words {
         if is_value {
@@ -69,8 +69,8 @@ fn rewrite(words: &mut [String], path: &str) -> bool {
 
 /// Fails if an argument sets the variable to another file than the sidecar's.
 pub(super) fn check_variable(container: &Container, path: &str) -> Result<(), Refusal> {
-    let mut words = container.strings("command");
-    words.extend(container.strings("args"));
+    let mut words = container.string_list("command");
+    words.extend(container.string_list("args"));
     let by_env = words.iter().any(|word| word.rsplit('/').next() == Some("env"));
     // In other commands, such an argument is not a variable.
     words.retain(|word| by_env || word.contains(|c: char| c.is_whitespace() || ENDS.contains(c)));
@@ -140,13 +140,13 @@ mod tests {
         Container(container.as_object().unwrap().clone())
     }
 
-    fn led(command: &Value, args: &Value, is_asked_for: bool) -> (Vec<String>, Vec<String>) {
+    fn with_kubeconfig_flag(command: &Value, args: &Value, is_asked_for: bool) -> (Vec<String>, Vec<String>) {
         let mut container = container(command, args);
-        lead(&mut container, PATH, is_asked_for, true).unwrap();
+        set_kubeconfig_flag(&mut container, PATH, is_asked_for, true).unwrap();
         let once = container.clone();
-        lead(&mut container, PATH, is_asked_for, true).unwrap();
+        set_kubeconfig_flag(&mut container, PATH, is_asked_for, true).unwrap();
         assert_eq!(container, once);
-        (container.strings("command"), container.strings("args"))
+        (container.string_list("command"), container.string_list("args"))
     }
 
     #[test]
@@ -174,14 +174,19 @@ mod tests {
             ),
             (json!(["--v=2"]), json!(["--v=2"])),
         ] {
-            assert_eq!(json!(led(&none, &args, false).1), expected, "{args}");
-            assert_eq!(json!(led(&args, &none, false).0), expected, "{args} as command");
+            assert_eq!(json!(with_kubeconfig_flag(&none, &args, false).1), expected, "{args}");
+            assert_eq!(
+                json!(with_kubeconfig_flag(&args, &none, false).0),
+                expected,
+                "{args} as command"
+            );
         }
     }
 
     #[test]
     fn kubeconfig_value_may_begin_arguments() {
-        let (command, args) = led(&json!(["/manager", "--kubeconfig"]), &json!(["/x", "--v=2"]), false);
+        let (command, args) =
+            with_kubeconfig_flag(&json!(["/manager", "--kubeconfig"]), &json!(["/x", "--v=2"]), false);
         assert_eq!(
             (command, args),
             (
@@ -193,17 +198,17 @@ mod tests {
 
     #[test]
     fn kubeconfig_flag_is_added_where_requested() {
-        let (command, args) = led(&json!(["/manager"]), &json!(["--v=2"]), true);
+        let (command, args) = with_kubeconfig_flag(&json!(["/manager"]), &json!(["--v=2"]), true);
         assert_eq!(
             (json!(command), json!(args)),
             (json!(["/manager"]), json!(["--v=2", "--kubeconfig=/k/fake.yaml"]))
         );
         assert_eq!(
-            led(&json!(["/manager"]), &json!(null), true).1,
+            with_kubeconfig_flag(&json!(["/manager"]), &json!(null), true).1,
             ["--kubeconfig=/k/fake.yaml"]
         );
         assert_eq!(
-            led(&json!([]), &json!(["-kubeconfig=/x"]), true).1,
+            with_kubeconfig_flag(&json!([]), &json!(["-kubeconfig=/x"]), true).1,
             ["-kubeconfig=/k/fake.yaml"]
         );
     }
@@ -212,7 +217,7 @@ mod tests {
     fn kubeconfig_flag_in_shell_line_is_refused_unless_it_leads_to_sidecar() {
         let ask = |line: &str, has_variable: bool| {
             let mut container = container(&json!(["sh", "-c", line]), &json!([]));
-            lead(&mut container, PATH, false, has_variable).is_err()
+            set_kubeconfig_flag(&mut container, PATH, false, has_variable).is_err()
         };
         for line in [
             "/manager --kubeconfig=/x",

@@ -10,10 +10,10 @@ use super::settings::Settings;
 use super::volumes;
 
 pub(super) fn check(draft: &Draft) -> Result<(), Refusal> {
-    if draft.spec("hostNetwork").and_then(Value::as_bool) == Some(true) {
+    if draft.spec_field("hostNetwork").and_then(Value::as_bool) == Some(true) {
         return Err(Refusal::HostNetwork);
     }
-    let os = draft.spec("os").map(name_of).unwrap_or_default();
+    let os = draft.spec_field("os").map(name_of).unwrap_or_default();
     if !matches!(os, "" | "linux") {
         return Err(Refusal::NotLinux { os: os.to_owned() });
     }
@@ -60,7 +60,7 @@ fn names(draft: &Draft) -> Result<(), Refusal> {
 
 /// Refuses ports that containers declare and the sidecar needs. A container need not declare its ports; then it fails to listen and
 /// says so itself.
-pub(super) fn ports(draft: &Draft, request: &InjectionRequest, settings: &Settings) -> Result<(), Refusal> {
+pub(super) fn check_ports(draft: &Draft, request: &InjectionRequest, settings: &Settings) -> Result<(), Refusal> {
     for container in draft.all_containers() {
         let tcp = container.items("ports").iter().filter(|port| {
             let protocol = port.get("protocol").and_then(Value::as_str);
@@ -68,7 +68,7 @@ pub(super) fn ports(draft: &Draft, request: &InjectionRequest, settings: &Settin
         });
         let mut numbers = tcp.filter_map(|port| port.get("containerPort")?.as_u64());
         let ours = |number: u64| {
-            let mut ports = settings.ports().into_iter().chain(request.external_port);
+            let mut ports = settings.sidecar_ports().into_iter().chain(request.external_port);
             ports.find(|port| u64::from(*port) == number)
         };
         if let Some(port) = numbers.find_map(ours) {

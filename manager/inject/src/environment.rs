@@ -7,9 +7,9 @@ use ctrlmesh_contract::names::{annotations, env, pod};
 use serde_json::{Value, json};
 
 use super::injection_request::{Inject, InjectionRequest, Mode, Synced};
-use super::pod::{Container, Draft, name_of, variable};
+use super::pod::{Container, Draft, name_of, variable_with_value};
 use super::refusal::Refusal;
-use super::settings::Known;
+use super::settings::ClusterFacts;
 
 /// The variable by which containers find the API server by default.
 pub(super) const HOST: &str = "KUBERNETES_SERVICE_HOST";
@@ -22,21 +22,21 @@ pub(super) fn asked_for(draft: &Draft, request: &InjectionRequest, server: &[Val
     let mut variables = Vec::new();
     for sync in &request.env_sync {
         match sync {
-            Synced::Value(name, value) => variables.push(variable(name, value)),
+            Synced::Value(name, value) => variables.push(variable_with_value(name, value)),
             Synced::Copy(name) => {
-                let copy = first(&draft.containers, name, &variables)?;
+                let copy = first_variable(&draft.containers, name, &variables)?;
                 variables.extend(copy);
             }
         }
     }
     variables.extend_from_slice(server);
     let for_sidecar = request.env_inject.iter().filter(|inject| inject.name == pod::SIDECAR);
-    variables.extend(for_sidecar.flat_map(listed));
+    variables.extend(for_sidecar.flat_map(listed_variables));
     Ok(variables)
 }
 
 /// Identity of the sidecar. These variables come first, because later ones may refer to them.
-pub(super) fn own() -> [Value; 2] {
+pub(super) fn identity_variables() -> [Value; 2] {
     let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     [
         field(env::POD_NAME, "metadata.name"),
@@ -45,12 +45,12 @@ pub(super) fn own() -> [Value; 2] {
 }
 
 /// A copy of the variable from the first container that has it. `given`: the variables that precede it in the sidecar.
-fn first(containers: &[Container], name: &str, given: &[Value]) -> Result<Option<Value>, Refusal> {
-    let Some(container) = containers.iter().find(|it| it.variable(name).is_some()) else {
+fn first_variable(containers: &[Container], name: &str, given: &[Value]) -> Result<Option<Value>, Refusal> {
+    let Some(container) = containers.iter().find(|it| it.effective_variable(name).is_some()) else {
         return Ok(None);
     };
     check_copy(container, name, given)?;
-    Ok(container.variable(name).cloned())
+    Ok(container.effective_variable(name).cloned())
 }
 
 /// Fails if a container's variable would have another value in the sidecar: kubelet replaces `$(OTHER)` by a variable that precedes
@@ -59,12 +59,12 @@ fn check_copy(container: &Container, name: &str, given: &[Value]) -> Result<(), 
     let mut before = container.items("env").iter().rev().skip_while(|it| name_of(it) != name);
     let value = before.next().and_then(|it| it.get("value")?.as_str());
     let has_more = !container.items("envFrom").is_empty();
-    let own = own();
+    let own = identity_variables();
     let says_else = |other: &&str| match before.clone().find(|it| name_of(it) == *other) {
         Some(theirs) => !own.iter().chain(given).any(|ours| is_same(ours, theirs)),
         None => has_more,
     };
-    match references(value.unwrap_or_default()).into_iter().find(says_else) {
+    match referenced_names(value.unwrap_or_default()).into_iter().find(says_else) {
         Some(other) => Err(Refusal::NotCopied {
             container: container.name().to_owned(),
             variable: name.to_owned(),
@@ -84,7 +84,7 @@ fn is_same(variable: &Value, other: &Value) -> bool {
 }
 
 /// Names that a value refers to: `$(NAME)`, where `$$` stands for a dollar.
-fn references(value: &str) -> Vec<&str> {
+fn referenced_names(value: &str) -> Vec<&str> {
     let (mut names, mut value) = (Vec::new(), value);
     while let Some((_, rest)) = value.split_once('$') {
         value = rest.strip_prefix('$').unwrap_or(rest);
@@ -97,22 +97,31 @@ fn references(value: &str) -> Vec<&str> {
 }
 
 /// The address of the API server that the pod's own containers use.
-pub(super) fn server(draft: &Draft, request: &InjectionRequest, known: &Known) -> Result<Vec<Value>, Refusal> {
+pub(super) fn server(draft: &Draft, request: &InjectionRequest, known: &ClusterFacts) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for name in SERVER {
-        led(draft, request).try_for_each(|it| check_copy(it, name, &[]))?;
+        redirected_containers(draft, request).try_for_each(|it| check_copy(it, name, &[]))?;
         one_server(draft, request, known, name)?;
-        variables.extend(led(draft, request).find_map(|it| it.variable(name)).cloned());
+        variables.extend(
+            redirected_containers(draft, request)
+                .find_map(|it| it.effective_variable(name))
+                .cloned(),
+        );
     }
     Ok(variables)
 }
 
 /// Fails unless all containers use the same API server. If traffic is redirected, a container without the variable counts too: it
 /// connects to the Service, past the rules for another address.
-fn one_server(draft: &Draft, request: &InjectionRequest, known: &Known, name: &'static str) -> Result<(), Refusal> {
+fn one_server(
+    draft: &Draft,
+    request: &InjectionRequest,
+    known: &ClusterFacts,
+    name: &'static str,
+) -> Result<(), Refusal> {
     let is_redirected = request.mode == Mode::Iptables;
-    let mut told = led(draft, request)
-        .map(|it| (it, it.variable(name)))
+    let mut told = redirected_containers(draft, request)
+        .map(|it| (it, it.effective_variable(name)))
         .filter(|(_, value)| is_redirected || value.is_some());
     let Some((first, value)) = told.next() else {
         return Ok(());
@@ -131,14 +140,14 @@ fn one_server(draft: &Draft, request: &InjectionRequest, known: &Known, name: &'
 
 /// Containers whose variables count. With a kubeconfig, those of init containers do not matter; in the classic shape, init
 /// containers end before traffic is redirected.
-fn led<'a>(draft: &'a Draft, request: &InjectionRequest) -> impl Iterator<Item = &'a Container> {
+fn redirected_containers<'a>(draft: &'a Draft, request: &InjectionRequest) -> impl Iterator<Item = &'a Container> {
     let has_init = request.mode == Mode::Iptables && request.is_native;
     let init = draft.init_containers.iter().filter(move |_| has_init);
     init.chain(&draft.containers)
 }
 
 /// Whether a variable has its default value: an address of the Service `kubernetes`, or its port.
-pub(super) fn is_service(variable: &Value, known: &Known) -> bool {
+pub(super) fn is_service(variable: &Value, known: &ClusterFacts) -> bool {
     let value = variable.get("value").and_then(Value::as_str).unwrap_or_default();
     if name_of(variable) != HOST {
         return value == SERVICE_PORT;
@@ -152,7 +161,7 @@ pub(super) fn is_service(variable: &Value, known: &Known) -> bool {
 pub(super) fn inject(draft: &mut Draft, request: &InjectionRequest) -> Result<(), Refusal> {
     let mut wanted: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for inject in request.env_inject.iter().filter(|inject| inject.name != pod::SIDECAR) {
-        wanted.entry(&inject.name).or_default().extend(listed(inject));
+        wanted.entry(&inject.name).or_default().extend(listed_variables(inject));
     }
     for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
         for variable in wanted.remove(container.name()).into_iter().flatten() {
@@ -168,12 +177,12 @@ pub(super) fn inject(draft: &mut Draft, request: &InjectionRequest) -> Result<()
     }
 }
 
-fn listed(inject: &Inject) -> impl Iterator<Item = Value> {
-    inject.env.iter().map(|it| variable(&it.key, &it.value))
+fn listed_variables(inject: &Inject) -> impl Iterator<Item = Value> {
+    inject.env.iter().map(|it| variable_with_value(&it.key, &it.value))
 }
 
 /// Merges variables. A later one replaces an earlier one of the same name, at the place of the earlier one.
-pub(super) fn merged(variables: impl IntoIterator<Item = Value>) -> Vec<Value> {
+pub(super) fn merge_variables(variables: impl IntoIterator<Item = Value>) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::new();
     for variable in variables {
         match merged.iter_mut().find(|it| name_of(it) == name_of(&variable)) {

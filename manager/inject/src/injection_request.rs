@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::pod::Draft;
 use super::refusal::Refusal;
 use super::select::has_external_rules;
-use super::settings::{Known, Settings};
+use super::settings::{ClusterFacts, Settings};
 use super::upstream::{self, Upstream};
 use super::volumes;
 
@@ -69,28 +69,28 @@ pub(super) struct Variable {
 }
 
 impl InjectionRequest {
-    pub(super) fn of(pod: &Draft, known: &Known, settings: &Settings) -> Result<Self, Refusal> {
-        let mode = if pod.has(labels::ENABLE_IPTABLES) {
+    pub(super) fn read(pod: &Draft, known: &ClusterFacts, settings: &Settings) -> Result<Self, Refusal> {
+        let mode = if pod.has_label(labels::ENABLE_IPTABLES) {
             Mode::Iptables
         } else {
             Mode::Kubeconfig
         };
-        let is_native = switch(pod, annotations::NATIVE_SIDECAR)?.unwrap_or(known.has_native_sidecars);
-        let has_tls = switch(pod, annotations::LOOPBACK_TLS)?.unwrap_or(false);
+        let is_native = boolean_annotation(pod, annotations::NATIVE_SIDECAR)?.unwrap_or(known.has_native_sidecars);
+        let has_tls = boolean_annotation(pod, annotations::LOOPBACK_TLS)?.unwrap_or(false);
         if !settings.has_mesh_ca {
-            certificates(mode, has_tls)?;
+            check_certificates(mode, has_tls)?;
         }
         Ok(Self {
             mode,
             is_native,
             has_tls: has_tls || mode == Mode::Iptables,
-            rewrites_args: !pod.has(labels::DISABLE_KUBECONFIG_ARG),
-            rewrites_env: !pod.has(labels::DISABLE_KUBECONFIG_ENV),
+            rewrites_args: !pod.has_label(labels::DISABLE_KUBECONFIG_ARG),
+            rewrites_env: !pod.has_label(labels::DISABLE_KUBECONFIG_ENV),
             arg_containers: arg_containers(pod, mode, is_native)?,
-            upstream: upstream(pod, mode)?,
-            resources: resources(pod)?,
+            upstream: upstream_of(pod, mode)?,
+            resources: resources_annotation(pod)?,
             has_budget: pod
-                .spec("resources")
+                .spec_field("resources")
                 .is_some_and(|it| it.as_object().is_some_and(|it| !it.is_empty())),
             env_sync: env_sync(pod)?,
             env_inject: env_inject(pod)?,
@@ -111,7 +111,7 @@ impl InjectionRequest {
 }
 
 /// Fails if the pod needs certificates and the manager does not issue any.
-fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
+fn check_certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
     let key = match mode {
         Mode::Iptables => labels::ENABLE_IPTABLES,
         Mode::Kubeconfig if has_tls => annotations::LOOPBACK_TLS,
@@ -124,9 +124,9 @@ fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
 
 /// The external port is off unless the pod or a rule for it asks for it: whoever reaches that port sends requests from the pod's
 /// place in the network.
-fn external_port(pod: &Draft, known: &Known, settings: &Settings) -> Result<Option<u16>, Refusal> {
+fn external_port(pod: &Draft, known: &ClusterFacts, settings: &Settings) -> Result<Option<u16>, Refusal> {
     let key = annotations::EXTERNAL_TRAFFIC;
-    let is_asked_for = switch(pod, key)?;
+    let is_asked_for = boolean_annotation(pod, key)?;
     let port = (settings.external_port != 0).then_some(settings.external_port);
     match is_asked_for {
         Some(true) if port.is_none() => Err(Refusal::key(
@@ -141,8 +141,8 @@ fn external_port(pod: &Draft, known: &Known, settings: &Settings) -> Result<Opti
 
 /// Fails if traffic is redirected and the pod has a kubeconfig of its own: containers then send their own token, which the sidecar
 /// passes on, and another cluster must not get it.
-fn upstream(pod: &Draft, mode: Mode) -> Result<Option<Upstream>, Refusal> {
-    let upstream = upstream::of(pod)?;
+fn upstream_of(pod: &Draft, mode: Mode) -> Result<Option<Upstream>, Refusal> {
+    let upstream = upstream::read(pod)?;
     if upstream.is_some() && mode == Mode::Iptables {
         let problem = format!(
             "does not go with label {}: containers whose traffic is redirected send the token of this cluster's service account, and the \
@@ -159,7 +159,7 @@ fn annotation<'a>(pod: &'a Draft, key: &str) -> Option<&'a str> {
     (!text.is_empty()).then_some(text)
 }
 
-fn switch(pod: &Draft, key: &'static str) -> Result<Option<bool>, Refusal> {
+fn boolean_annotation(pod: &Draft, key: &'static str) -> Result<Option<bool>, Refusal> {
     match annotation(pod, key) {
         None => Ok(None),
         Some("true") => Ok(Some(true)),
@@ -168,13 +168,13 @@ fn switch(pod: &Draft, key: &'static str) -> Result<Option<bool>, Refusal> {
     }
 }
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
+fn split_words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
 fn arg_containers(pod: &Draft, mode: Mode, is_native: bool) -> Result<Vec<String>, Refusal> {
     let key = annotations::KUBECONFIG_ARG;
-    let names: Vec<String> = words(annotation(pod, key).unwrap_or_default())
+    let names: Vec<String> = split_words(annotation(pod, key).unwrap_or_default())
         .map(str::to_owned)
         .collect();
     let is_there = |name: &String| pod.all_containers().any(|it| it.name() == name);
@@ -183,7 +183,7 @@ fn arg_containers(pod: &Draft, mode: Mode, is_native: bool) -> Result<Vec<String
     }
     let off = match mode {
         Mode::Iptables => Some((labels::ENABLE_IPTABLES, "traffic is redirected and no argument changed")),
-        Mode::Kubeconfig if pod.has(labels::DISABLE_KUBECONFIG_ARG) => {
+        Mode::Kubeconfig if pod.has_label(labels::DISABLE_KUBECONFIG_ARG) => {
             Some((labels::DISABLE_KUBECONFIG_ARG, "it leaves arguments alone"))
         }
         Mode::Kubeconfig => None,
@@ -205,7 +205,7 @@ fn arg_containers(pod: &Draft, mode: Mode, is_native: bool) -> Result<Vec<String
     }
 }
 
-fn resources(pod: &Draft) -> Result<Option<Value>, Refusal> {
+fn resources_annotation(pod: &Draft) -> Result<Option<Value>, Refusal> {
     let key = annotations::PROXY_RESOURCE;
     let Some(text) = annotation(pod, key) else {
         return Ok(None);
@@ -225,7 +225,7 @@ fn resources(pod: &Draft) -> Result<Option<Value>, Refusal> {
 
 fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
     let key = annotations::ENV_SYNC;
-    let synced = words(annotation(pod, key).unwrap_or_default()).map(|word| match word.split_once('=') {
+    let synced = split_words(annotation(pod, key).unwrap_or_default()).map(|word| match word.split_once('=') {
         Some(("", _)) => Err(Refusal::key(
             key,
             format!("{word:?} has no name; write NAME=value or NAME"),

@@ -9,14 +9,14 @@ use super::environment::{HOST, is_service};
 use super::injection_request::InjectionRequest;
 use super::pod::{Container, Draft, name_of};
 use super::refusal::Refusal;
-use super::settings::{Known, Settings};
+use super::settings::{ClusterFacts, Settings};
 use super::volumes::CLUSTER_CA;
 
 /// The init container. `server`: the address of the API server, if the pod sets it.
-pub(super) fn container(
+pub(super) fn init_container(
     request: &InjectionRequest,
     settings: &Settings,
-    known: &Known,
+    known: &ClusterFacts,
     server: Vec<Value>,
 ) -> Container {
     let mut fields = Map::new();
@@ -29,13 +29,13 @@ pub(super) fn container(
         put("env", Value::Array(server));
     }
     put("resources", request.resources(settings));
-    put("securityContext", rights());
+    put("securityContext", security_context());
     Container(fields)
 }
 
 /// Redirects all addresses of the Service: kubelet gives containers one of them, and its name may resolve to one of the other
 /// family. If the pod sets another API server, only its address is redirected.
-fn arguments(known: &Known, server: &[Value]) -> Vec<String> {
+fn arguments(known: &ClusterFacts, server: &[Value]) -> Vec<String> {
     let mut arguments = vec!["init".to_owned()];
     let service = &known.service_addresses;
     let told = server.iter().find(|variable| name_of(variable) == HOST);
@@ -48,7 +48,7 @@ fn arguments(known: &Known, server: &[Value]) -> Vec<String> {
 
 /// Rights to set rules in the pod's own network. The container runs as root, because without support by the image only root can
 /// have a capability.
-fn rights() -> Value {
+fn security_context() -> Value {
     json!({
         "runAsUser": 0,
         "runAsGroup": 0,
@@ -61,7 +61,7 @@ fn rights() -> Value {
 }
 
 /// The first place if the sidecar serves init containers too. Otherwise the last: redirected init containers would find no sidecar.
-pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Container>) {
+pub(super) fn insert_container(container: Container, is_native: bool, init: &mut Vec<Container>) {
     let at = if is_native { 0 } else { init.len() };
     init.insert(at, container);
 }
@@ -92,7 +92,7 @@ fn rename(name: Option<&mut Value>) {
 /// Fails if another container runs as the sidecar's user, because that user's traffic is not redirected.
 pub(super) fn check_users(draft: &Draft) -> Result<(), Refusal> {
     let user = |context: Option<&Value>| context.and_then(|it| it.get("runAsUser")?.as_u64());
-    let of_pod = user(draft.spec("securityContext"));
+    let of_pod = user(draft.spec_field("securityContext"));
     let is_ours = |it: &&Container| user(it.0.get("securityContext")).or(of_pod) == Some(u64::from(pod::UID));
     match draft.all_containers().find(is_ours) {
         Some(container) => Err(Refusal::SidecarUser {

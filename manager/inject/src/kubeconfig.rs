@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::arguments;
 use super::injection_request::InjectionRequest;
-use super::pod::{Container, Draft, name_of, variable};
+use super::pod::{Container, Draft, name_of, variable_with_value};
 use super::refusal::Refusal;
 
 const VARIABLE: &str = "KUBECONFIG";
@@ -46,7 +46,7 @@ pub(super) fn document(namespace: &str, has_tls: bool) -> String {
 }
 
 /// The volume with the kubeconfig, and with the CA if the controller uses TLS.
-pub(super) fn volume(request: &InjectionRequest) -> Value {
+pub(super) fn kubeconfig_volume(request: &InjectionRequest) -> Value {
     let field = format!("metadata.annotations['{}']", annotations::KUBECONFIG);
     let file = json!({"path": pod::KUBECONFIG_FILE, "fieldRef": {"fieldPath": field}});
     let mut sources = vec![json!({"downwardAPI": {"items": [file]}})];
@@ -58,7 +58,11 @@ pub(super) fn volume(request: &InjectionRequest) -> Value {
 }
 
 /// Makes the pod's containers use the sidecar. Init containers are included only if it starts before them.
-pub(super) fn lead(draft: &mut Draft, request: &InjectionRequest, namespace: &str) -> Result<(), Refusal> {
+pub(super) fn point_containers_to_sidecar(
+    draft: &mut Draft,
+    request: &InjectionRequest,
+    namespace: &str,
+) -> Result<(), Refusal> {
     let document = document(namespace, request.has_tls);
     draft.annotations.insert(annotations::KUBECONFIG.to_owned(), document);
     let init = draft.init_containers.iter_mut().filter(|_| request.is_native);
@@ -73,28 +77,27 @@ fn lead_container(container: &mut Container, request: &InjectionRequest) -> Resu
         && let Some(upstream) = &request.upstream
     {
         // Containers do not get the sidecar's credentials, which would be a way around it.
-        container.unmount(&upstream.volume);
+        container.remove_mounts_of(&upstream.volume);
     }
-    match taken(container) {
-        None => {
-            container.mount(json!({"name": pod::KUBECONFIG_VOLUME, "mountPath": pod::KUBECONFIG_DIR, "readOnly": true}))
-        }
+    match check_mount_path(container) {
+        None => container
+            .add_mount(json!({"name": pod::KUBECONFIG_VOLUME, "mountPath": pod::KUBECONFIG_DIR, "readOnly": true})),
         Some(refusal) if request.rewrites_args || request.rewrites_env => return Err(refusal),
         Some(_) => {}
     }
     if request.rewrites_args {
         let is_asked_for = request.arg_containers.iter().any(|name| name == container.name());
-        arguments::lead(container, &path(), is_asked_for, request.rewrites_env)?;
+        arguments::set_kubeconfig_flag(container, &path(), is_asked_for, request.rewrites_env)?;
     }
     if request.rewrites_env {
         arguments::check_variable(container, &path())?;
-        container.set_variable(variable(VARIABLE, &path()));
+        container.set_variable(variable_with_value(VARIABLE, &path()));
     }
     Ok(())
 }
 
 /// Fails if a container has a mount at, above or below the path of our volume: a mount inside a volume changes it.
-fn taken(container: &Container) -> Option<Refusal> {
+fn check_mount_path(container: &Container) -> Option<Refusal> {
     let ours = pod::KUBECONFIG_DIR;
     let is_within = |inner: &str, outer: &str| {
         let rest = inner.strip_prefix(outer);

@@ -1,6 +1,6 @@
 //! Injects the sidecar: from a pod that requests one, and facts about its namespace, to the patch of the pod.
 //!
-//! Pure. The manager's webhook reads the facts ([`Known`]).
+//! Pure. The manager's webhook reads the facts ([`ClusterFacts`]).
 //!
 //! | module | holds |
 //! |---|---|
@@ -46,7 +46,7 @@ use pod::{Draft, name_of};
 pub use refusal::Refusal;
 use reinvocation::PreviousContainers;
 pub use select::Rule;
-pub use settings::{Known, Settings};
+pub use settings::{ClusterFacts, Settings};
 
 /// Maximum length of a label's value.
 const MAX_LABEL: usize = 63;
@@ -54,35 +54,35 @@ const MAX_LABEL: usize = 63;
 /// Whether a pod requests a sidecar.
 #[must_use]
 pub fn is_asked_for(pod: &Value) -> bool {
-    Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_PROXY))
+    Draft::from_pod(pod).is_some_and(|pod| pod.has_label(labels::ENABLE_PROXY))
 }
 
 /// Whether a pod requests redirected traffic, which needs the addresses of the API server.
 #[must_use]
 pub fn is_redirected(pod: &Value) -> bool {
-    Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_IPTABLES))
+    Draft::from_pod(pod).is_some_and(|pod| pod.has_label(labels::ENABLE_IPTABLES))
 }
 
 /// The JSON patch that adds the sidecar to a pod; empty if the pod has it.
 ///
 /// # Errors
 /// The pod can't have a sidecar.
-pub fn inject(pod: &Value, known: &Known, settings: &Settings) -> Result<Vec<Value>, Refusal> {
-    let injected = injected(pod, known, settings)?;
-    Ok(patch::patch(pod, &injected))
+pub fn inject(pod: &Value, known: &ClusterFacts, settings: &Settings) -> Result<Vec<Value>, Refusal> {
+    let injected = inject_sidecar(pod, known, settings)?;
+    Ok(patch::json_patch(pod, &injected))
 }
 
 /// The pod with its sidecar.
-fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Refusal> {
-    let mut draft = Draft::of(pod).ok_or(Refusal::NoPod)?;
+fn inject_sidecar(pod: &Value, known: &ClusterFacts, settings: &Settings) -> Result<Value, Refusal> {
+    let mut draft = Draft::from_pod(pod).ok_or(Refusal::NoPod)?;
     if settings.image.is_empty() {
         return Err(Refusal::NoImage);
     }
     let previous = take_out(&mut draft);
     let shard = label_pod(&mut draft, known)?;
     conflicts::check(&draft)?;
-    let request = InjectionRequest::of(&draft, known, settings)?;
-    conflicts::ports(&draft, &request, settings)?;
+    let request = InjectionRequest::read(&draft, known, settings)?;
+    conflicts::check_ports(&draft, &request, settings)?;
     let (mode, is_native) = (request.mode, request.is_native);
     conflicts::starts_before(&draft, &request)?;
 
@@ -94,21 +94,21 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     }
     let server = environment::server(&draft, &request, known)?;
     let asked_for = environment::asked_for(&draft, &request, &server)?;
-    let mut sidecar = sidecar::container(&request, settings, known, shard.is_some(), asked_for);
+    let mut sidecar = sidecar::sidecar_container(&request, settings, known, shard.is_some(), asked_for);
     previous.carry_over(&mut sidecar);
     if let Some(path) = &request.log_path {
-        sidecar.mount(logs::share(&mut draft, path));
+        sidecar.add_mount(logs::mount_in_all_containers(&mut draft, path));
     }
     if mode == Mode::Kubeconfig {
-        kubeconfig::lead(&mut draft, &request, &known.namespace)?;
+        kubeconfig::point_containers_to_sidecar(&mut draft, &request, &known.namespace)?;
     }
-    sidecar::place(sidecar, is_native, &mut draft);
+    sidecar::insert_container(sidecar, is_native, &mut draft);
     if mode == Mode::Iptables {
-        let mut init = iptables::container(&request, settings, known, server);
+        let mut init = iptables::init_container(&request, settings, known, server);
         previous.carry_over(&mut init);
-        iptables::place(init, is_native, &mut draft.init_containers);
+        iptables::insert_container(init, is_native, &mut draft.init_containers);
     }
-    draft.volumes.extend(volumes::volumes(&request));
+    draft.volumes.extend(volumes::pod_volumes(&request));
     pull_secrets(&mut draft, settings);
     Ok(draft.finish())
 }
@@ -128,22 +128,22 @@ fn take_out(draft: &mut Draft) -> PreviousContainers {
         .retain(|volume| !volumes::NAMES.contains(&name_of(volume)));
     draft.annotations.remove(annotations::KUBECONFIG);
     for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
-        container.unmount(names_of_pod::KUBECONFIG_VOLUME);
+        container.remove_mounts_of(names_of_pod::KUBECONFIG_VOLUME);
     }
     previous
 }
 
 /// Sets the labels by which the manager and people find the pod. Returns its shard.
-fn label_pod(draft: &mut Draft, known: &Known) -> Result<Option<String>, Refusal> {
+fn label_pod(draft: &mut Draft, known: &ClusterFacts) -> Result<Option<String>, Refusal> {
     draft.labels.remove(labels::SHARDING_CONFIG_INJECTED);
     draft.labels.insert(labels::WATCHING.to_owned(), "true".to_owned());
-    let shard = select::shard(&draft.labels, &known.namespace, &known.rules)?.map(str::to_owned);
+    let shard = select::shard_of_pod(&draft.labels, &known.namespace, &known.rules)?.map(str::to_owned);
     // The label is for people; the chain decides. It is left out if the name is too long for a label.
     if let Some(shard) = shard.as_ref().filter(|shard| shard.len() <= MAX_LABEL) {
         let label = labels::SHARDING_CONFIG_INJECTED.to_owned();
         draft.labels.insert(label, shard.clone());
     }
-    let mode = if draft.has(labels::ENABLE_IPTABLES) {
+    let mode = if draft.has_label(labels::ENABLE_IPTABLES) {
         "iptables"
     } else {
         "kubeconfig"

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::pod::{Draft, name_of};
 
 /// Mounts the directory in all containers. Returns the sidecar's mount.
-pub(super) fn share(draft: &mut Draft, path: &str) -> Value {
+pub(super) fn mount_in_all_containers(draft: &mut Draft, path: &str) -> Value {
     let mounts = draft
         .containers
         .iter()
@@ -17,14 +17,14 @@ pub(super) fn share(draft: &mut Draft, path: &str) -> Value {
     };
     let volume = mounts.into_iter().find(is_there).map(name_of);
     let volume = volume.unwrap_or(pod::SHARED_LOGS_VOLUME).to_owned();
-    if draft.volume(&volume).is_none() {
+    if draft.find_volume(&volume).is_none() {
         draft.volumes.push(json!({"name": volume, "emptyDir": {}}));
     }
     let mount = json!({"name": volume, "mountPath": path});
     for container in &mut draft.containers {
         let has_one = container.items("volumeMounts").iter().any(|it| is_there(&it));
         if !has_one {
-            container.mount(mount.clone());
+            container.add_mount(mount.clone());
         }
     }
     mount

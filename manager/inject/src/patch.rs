@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 /// The operations that turn `before` into `after`; empty if they are equal. Both may differ in metadata and spec only.
-pub(super) fn patch(before: &Value, after: &Value) -> Vec<Value> {
+pub(super) fn json_patch(before: &Value, after: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
     for part in ["metadata", "spec"] {
         let fields = |pod: &Value| pod.get(part).and_then(Value::as_object).cloned().unwrap_or_default();
@@ -38,13 +38,13 @@ mod tests {
             json!({"kind": "Pod", "metadata": {"name": "a", "labels": {}}, "spec": {"a": 1, "b": [1, 2], "c~/": 0}});
         let after =
             json!({"kind": "Pod", "metadata": {"name": "a", "labels": {"x": "y"}}, "spec": {"a": 1, "b": [2], "d": 4}});
-        let operations = patch(&before, &after);
+        let operations = json_patch(&before, &after);
         let fields: Vec<&str> = operations.iter().map(|it| it["path"].as_str().unwrap()).collect();
         assert_eq!(fields, ["/metadata/labels", "/spec/b", "/spec/d", "/spec/c~0~1"]);
         let mut patched = before.clone();
         let operations: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
         json_patch::patch(&mut patched, &operations).unwrap();
         assert_eq!(patched, after);
-        assert!(patch(&after, &after).is_empty());
+        assert!(json_patch(&after, &after).is_empty());
     }
 }

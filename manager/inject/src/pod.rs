@@ -29,17 +29,17 @@ pub(super) struct Container(pub(super) Fields);
 
 impl Draft {
     /// `None`: this is not a pod.
-    pub(super) fn of(pod: &Value) -> Option<Self> {
+    pub(super) fn from_pod(pod: &Value) -> Option<Self> {
         let mut pod = pod.as_object()?.clone();
         let mut metadata = fields(pod.remove("metadata"))?;
         let mut spec = fields(pod.remove("spec"))?;
         Some(Self {
-            labels: words(&mut metadata, "labels")?,
-            annotations: words(&mut metadata, "annotations")?,
-            init_containers: containers(&mut spec, "initContainers")?,
+            labels: take_strings(&mut metadata, "labels")?,
+            annotations: take_strings(&mut metadata, "annotations")?,
+            init_containers: take_containers(&mut spec, "initContainers")?,
             volumes: list(spec.remove("volumes"))?,
             pull_secrets: list(spec.remove("imagePullSecrets"))?,
-            containers: containers(&mut spec, "containers")?,
+            containers: take_containers(&mut spec, "containers")?,
             pod,
             metadata,
             spec,
@@ -67,17 +67,17 @@ impl Draft {
     }
 
     /// A field of the pod's spec.
-    pub(super) fn spec(&self, field: &str) -> Option<&Value> {
+    pub(super) fn spec_field(&self, field: &str) -> Option<&Value> {
         self.spec.get(field)
     }
 
     /// Whether a label is `"true"`.
-    pub(super) fn has(&self, label: &str) -> bool {
+    pub(super) fn has_label(&self, label: &str) -> bool {
         self.labels.get(label).is_some_and(|value| value == "true")
     }
 
     /// The volume of this name.
-    pub(super) fn volume(&self, name: &str) -> Option<&Value> {
+    pub(super) fn find_volume(&self, name: &str) -> Option<&Value> {
         self.volumes.iter().find(|volume| name_of(volume) == name)
     }
 
@@ -106,13 +106,13 @@ impl Container {
     }
 
     /// A list of strings.
-    pub(super) fn strings(&self, field: &str) -> Vec<String> {
+    pub(super) fn string_list(&self, field: &str) -> Vec<String> {
         let strings = self.items(field).iter().filter_map(Value::as_str);
         strings.map(str::to_owned).collect()
     }
 
     /// The effective variable, which is the last one of a name.
-    pub(super) fn variable(&self, name: &str) -> Option<&Value> {
+    pub(super) fn effective_variable(&self, name: &str) -> Option<&Value> {
         self.items("env").iter().rfind(|variable| name_of(variable) == name)
     }
 
@@ -126,7 +126,7 @@ impl Container {
     }
 
     /// Mounts a volume, unless it is mounted at that path already.
-    pub(super) fn mount(&mut self, mount: Value) {
+    pub(super) fn add_mount(&mut self, mount: Value) {
         let Some(mounts) = self.items_mut("volumeMounts") else {
             return;
         };
@@ -136,7 +136,7 @@ impl Container {
     }
 
     /// Removes the mounts of a volume.
-    pub(super) fn unmount(&mut self, volume: &str) {
+    pub(super) fn remove_mounts_of(&mut self, volume: &str) {
         if let Some(Value::Array(mounts)) = self.0.get_mut("volumeMounts") {
             mounts.retain(|mount| name_of(mount) != volume);
         }
@@ -154,7 +154,7 @@ pub(super) fn name_of(object: &Value) -> &str {
 }
 
 /// A variable with a value.
-pub(super) fn variable(name: &str, value: &str) -> Value {
+pub(super) fn variable_with_value(name: &str, value: &str) -> Value {
     json!({"name": name, "value": value})
 }
 
@@ -185,12 +185,12 @@ fn list(value: Option<Value>) -> Option<Vec<Value>> {
     }
 }
 
-fn containers(spec: &mut Fields, field: &str) -> Option<Vec<Container>> {
+fn take_containers(spec: &mut Fields, field: &str) -> Option<Vec<Container>> {
     let items = list(spec.remove(field))?.into_iter();
     items.map(|item| fields(Some(item)).map(Container)).collect()
 }
 
-fn words(metadata: &mut Fields, field: &str) -> Option<BTreeMap<String, String>> {
+fn take_strings(metadata: &mut Fields, field: &str) -> Option<BTreeMap<String, String>> {
     match metadata.remove(field) {
         None | Some(Value::Null) => Some(BTreeMap::new()),
         Some(words) => serde_json::from_value(words).ok(),

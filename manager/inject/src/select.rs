@@ -53,7 +53,7 @@ struct Root {
 impl Rule {
     /// `None`: the object is being deleted.
     #[must_use]
-    pub fn of(document: &Value) -> Option<Self> {
+    pub fn from_document(document: &Value) -> Option<Self> {
         let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         if document.pointer("/metadata/deletionTimestamp").is_some() {
             return None;
@@ -131,7 +131,7 @@ fn pods(kind: &str, spec: Spec) -> Pods {
 ///
 /// # Errors
 /// Two shards select the pod, or nothing does, or shards should and do not.
-pub(super) fn shard<'r>(
+pub(super) fn shard_of_pod<'r>(
     pod: &BTreeMap<String, String>,
     namespace: &str,
     rules: &'r [Rule],
@@ -155,14 +155,14 @@ pub(super) fn shard<'r>(
             None if rules.iter().any(|rule| rule.selects(pod)) => Ok(None),
             None => Err(Refusal::NotSelected {
                 namespace: namespace.to_owned(),
-                unread: unread(rules),
+                unread: unreadable_rules(rules),
             }),
         },
     }
 }
 
 /// The unreadable rules, which may select the pod.
-fn unread(rules: &[Rule]) -> String {
+fn unreadable_rules(rules: &[Rule]) -> String {
     let unread = rules.iter().filter(|rule| rule.pods == Pods::Unknown);
     let names: Vec<String> = unread.map(|rule| format!("{} {}", rule.kind, rule.name)).collect();
     if names.is_empty() {
@@ -180,10 +180,10 @@ mod tests {
 
     fn rule(kind: &str, name: &str, spec: &Value) -> Rule {
         let document = json!({"kind": kind, "metadata": {"name": name}, "spec": spec});
-        Rule::of(&document).unwrap()
+        Rule::from_document(&document).unwrap()
     }
 
-    fn of(app: &str) -> Value {
+    fn rule_for_app(app: &str) -> Value {
         json!({"selector": {"matchLabels": {"app": app}}})
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let labels = labels
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        let found = shard(&labels.collect(), "demo", rules);
+        let found = shard_of_pod(&labels.collect(), "demo", rules);
         found
             .map(|name| name.map(str::to_owned))
             .map_err(|refusal| refusal.to_string())
@@ -199,7 +199,10 @@ mod tests {
 
     #[test]
     fn pod_is_in_one_shard_at_most() {
-        let mut rules = vec![rule(SHARD, "b", &of("x")), rule(SHARD, "other", &of("y"))];
+        let mut rules = vec![
+            rule(SHARD, "b", &rule_for_app("x")),
+            rule(SHARD, "other", &rule_for_app("y")),
+        ];
         assert_eq!(ask(&[("app", "x")], &rules), Ok(Some("b".to_owned())));
         rules.push(rule(
             SHARD,
@@ -216,9 +219,9 @@ mod tests {
     #[test]
     fn breaker_or_fault_is_enough_to_select_pod() {
         for kind in ["CircuitBreaker", "FaultInjection"] {
-            assert_eq!(ask(&[("app", "x")], &[rule(kind, "a", &of("x"))]), Ok(None));
+            assert_eq!(ask(&[("app", "x")], &[rule(kind, "a", &rule_for_app("x"))]), Ok(None));
             assert_eq!(ask(&[], &[rule(kind, "a", &json!({"selector": {}}))]), Ok(None));
-            assert!(ask(&[("app", "y")], &[rule(kind, "a", &of("x"))]).is_err());
+            assert!(ask(&[("app", "y")], &[rule(kind, "a", &rule_for_app("x"))]).is_err());
             assert!(
                 ask(&[("app", "y")], &[rule(kind, "a", &json!({}))]).is_err(),
                 "none selects nothing"
@@ -247,9 +250,9 @@ mod tests {
     #[test]
     fn deleted_rule_selects_no_pod() {
         let document = json!({
-            "kind": SHARD, "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": of("x"),
+            "kind": SHARD, "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": rule_for_app("x"),
         });
-        assert_eq!(Rule::of(&document), None);
+        assert_eq!(Rule::from_document(&document), None);
     }
 
     #[test]

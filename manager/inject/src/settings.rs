@@ -32,7 +32,7 @@ pub struct Settings {
 
 /// Facts about the cluster and the pod's namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
+pub struct ClusterFacts {
     /// Namespace of the pod.
     pub namespace: String,
     pub rules: Vec<Rule>,
@@ -54,7 +54,7 @@ impl Settings {
             image: args.proxy_image.clone(),
             pull_policy: args.proxy_image_pull_policy.name(),
             pull_secrets: args.proxy_image_pull_secrets.clone(),
-            resources: resources(args),
+            resources: default_resources(args),
             env: args.proxy_extra_envs.0.clone(),
             log: args.proxy_log.clone(),
             log_format: match args.proxy_log_format {
@@ -68,7 +68,7 @@ impl Settings {
     }
 
     /// Ports that every sidecar listens on in its pod.
-    pub(super) const fn ports(&self) -> [u16; 2] {
+    pub(super) const fn sidecar_ports(&self) -> [u16; 2] {
         [self.admin.port(), ports::API]
     }
 
@@ -84,7 +84,7 @@ impl Settings {
 }
 
 /// Requests and limits are equal, as with KusionStack, so that a Guaranteed pod stays Guaranteed.
-fn resources(args: &ProxyArgs) -> Value {
+fn default_resources(args: &ProxyArgs) -> Value {
     let quantities: BTreeMap<&str, &String> = [
         ("cpu", &args.proxy_cpu),
         ("memory", &args.proxy_memory),

@@ -4,10 +4,10 @@ use ctrlmesh_contract::names::{env, pod, ports};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use serde_json::{Map, Value, json};
 
-use super::environment::{merged, own};
+use super::environment::{identity_variables, merge_variables};
 use super::injection_request::{InjectionRequest, Mode};
-use super::pod::{Container, Draft, name_of, variable};
-use super::settings::{Known, Settings};
+use super::pod::{Container, Draft, name_of, variable_with_value};
+use super::settings::{ClusterFacts, Settings};
 use super::volumes;
 
 /// Seconds within which a sidecar must answer after its start.
@@ -17,7 +17,7 @@ const START_SECONDS: u32 = 300;
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// A security context that the strictest Pod Security Standard allows.
-pub(super) fn restricted() -> Value {
+pub(super) fn restricted_security_context() -> Value {
     json!({
         "runAsUser": pod::UID,
         "runAsGroup": pod::UID,
@@ -30,10 +30,10 @@ pub(super) fn restricted() -> Value {
 }
 
 /// The sidecar's container. `asked_for` are variables that the pod requests for it.
-pub(super) fn container(
+pub(super) fn sidecar_container(
     request: &InjectionRequest,
     settings: &Settings,
-    known: &Known,
+    known: &ClusterFacts,
     is_shard: bool,
     asked_for: Vec<Value>,
 ) -> Container {
@@ -50,11 +50,14 @@ pub(super) fn container(
         json!([{"name": "ctrlmesh-admin", "containerPort": settings.admin.port(), "protocol": "TCP"}]),
     );
     put("resources", request.resources(settings));
-    put("securityContext", restricted());
-    put("volumeMounts", Value::Array(volumes::mounts(request)));
+    put("securityContext", restricted_security_context());
+    put("volumeMounts", Value::Array(volumes::sidecar_mounts(request)));
     put("readinessProbe", probe(settings, "/readyz", 5, 3));
     put("livenessProbe", probe(settings, "/livez", 10, 6));
-    put("lifecycle", json!({"postStart": {"exec": {"command": gate(settings)}}}));
+    put(
+        "lifecycle",
+        json!({"postStart": {"exec": {"command": startup_probe_command(settings)}}}),
+    );
     if request.is_native {
         put("restartPolicy", json!("Always"));
     }
@@ -62,7 +65,7 @@ pub(super) fn container(
 }
 
 /// Puts the container at its place in the pod. It must not become the default container of `kubectl logs` and `exec`.
-pub(super) fn place(container: Container, is_native: bool, draft: &mut Draft) {
+pub(super) fn insert_container(container: Container, is_native: bool, draft: &mut Draft) {
     if is_native {
         draft.init_containers.insert(0, container);
         return;
@@ -98,32 +101,36 @@ fn arguments(request: &InjectionRequest, settings: &Settings) -> Vec<String> {
 fn environment(
     request: &InjectionRequest,
     settings: &Settings,
-    known: &Known,
+    known: &ClusterFacts,
     is_shard: bool,
     asked_for: Vec<Value>,
 ) -> Vec<Value> {
     let needed = [
-        variable(env::PUBLIC_KEY, &known.public_key),
-        variable(env::STATE_DIR, &volumes::state_dir()),
+        variable_with_value(env::PUBLIC_KEY, &known.public_key),
+        variable_with_value(env::STATE_DIR, &volumes::state_dir()),
     ];
     // The chain may be older than the shard, and without a shard's entry the pod would see everything. Any shard's entry will do:
     // by the time the pod starts it may belong to another shard, or keep an earlier view.
-    let awaited = is_shard.then(|| variable(env::AWAIT_ENTRY, &format!("{}/", BuiltIn::ShardSelector.name())));
-    let needed: Vec<Value> = own().into_iter().chain(needed).chain(awaited).collect();
+    let awaited =
+        is_shard.then(|| variable_with_value(env::AWAIT_ENTRY, &format!("{}/", BuiltIn::ShardSelector.name())));
+    let needed: Vec<Value> = identity_variables().into_iter().chain(needed).chain(awaited).collect();
     let asked_for = asked_for.into_iter().filter(|it| name_of(it) != env::AWAIT_ENTRY);
     let external = request.external_port;
-    let external = external.map(|port| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{port}")));
+    let external = external.map(|port| variable_with_value(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{port}")));
     let usual = [
-        variable(env::LOG, &settings.log),
-        variable(env::LOG_FORMAT, settings.log_format),
+        variable_with_value(env::LOG, &settings.log),
+        variable_with_value(env::LOG_FORMAT, settings.log_format),
     ];
-    let flags = settings.env.iter().map(|(name, value)| variable(name, value));
+    let flags = settings
+        .env
+        .iter()
+        .map(|(name, value)| variable_with_value(name, value));
     let all = needed.iter().cloned().chain(usual).chain(external);
-    merged(all.chain(flags).chain(asked_for).chain(needed.iter().cloned()))
+    merge_variables(all.chain(flags).chain(asked_for).chain(needed.iter().cloned()))
 }
 
 /// Kubelet starts the later containers once this command has ended. If it fails, the sidecar is restarted, and an Event says why.
-fn gate(settings: &Settings) -> [String; 4] {
+fn startup_probe_command(settings: &Settings) -> [String; 4] {
     let address = settings.admin_from_inside();
     let address = format!("--admin-address={address}");
     let seconds = format!("--seconds={START_SECONDS}");

@@ -24,7 +24,7 @@ pub(super) const OWN: &str = "ctrlmesh-upstream";
 /// Readable by all users, because only the sidecar's container mounts it.
 const READABLE: u32 = 0o444;
 
-pub(super) fn of(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
+pub(super) fn read(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
     let wrong = |problem: String| Err(Refusal::key(labels::KUBECONFIG_VOLUME, problem));
     let Some(name) = pod
         .labels
@@ -33,7 +33,7 @@ pub(super) fn of(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
     else {
         return Ok(None);
     };
-    let Some(volume) = pod.volume(name) else {
+    let Some(volume) = pod.find_volume(name) else {
         return wrong(format!("the pod has no volume {name}"));
     };
     if volume.get("configMap").or(volume.get("secret")).is_none() {
@@ -47,7 +47,7 @@ pub(super) fn of(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
     let upstream = |file| Upstream {
         volume: name.clone(),
         file,
-        own: own(volume),
+        own: own_copy(volume),
     };
     match <[String; 1]>::try_from(listed) {
         Ok([file]) => Ok(Some(upstream(Some(file)))),
@@ -60,7 +60,7 @@ pub(super) fn of(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
 }
 
 /// A copy of the volume under our name that every user in the container may read.
-fn own(volume: &Value) -> Value {
+fn own_copy(volume: &Value) -> Value {
     let mut own = Map::from_iter([("name".to_owned(), json!(OWN))]);
     for kind in ["configMap", "secret"] {
         let Some(source) = volume.get(kind).and_then(Value::as_object) else {

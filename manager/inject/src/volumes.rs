@@ -89,7 +89,7 @@ pub(super) fn upstream_file(request: &InjectionRequest) -> Option<String> {
 }
 
 /// The volumes that the pod gets.
-pub(super) fn volumes(request: &InjectionRequest) -> Vec<Value> {
+pub(super) fn pod_volumes(request: &InjectionRequest) -> Vec<Value> {
     let mut volumes = vec![
         chain(),
         pod_info(),
@@ -97,19 +97,19 @@ pub(super) fn volumes(request: &InjectionRequest) -> Vec<Value> {
     ];
     volumes.push(match &request.upstream {
         Some(upstream) => upstream.own.clone(),
-        None => token(),
+        None => token_volume(),
     });
     if request.has_tls {
         volumes.push(json!({"name": TLS, "secret": {"secretName": names::SERVING_SECRET}}));
     }
     if request.mode == Mode::Kubeconfig {
-        volumes.push(kubeconfig::volume(request));
+        volumes.push(kubeconfig::kubeconfig_volume(request));
     }
     volumes
 }
 
 /// The sidecar's mounts.
-pub(super) fn mounts(request: &InjectionRequest) -> Vec<Value> {
+pub(super) fn sidecar_mounts(request: &InjectionRequest) -> Vec<Value> {
     let read_only = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
     let mut mounts = vec![
         read_only(CHAIN, CHAIN_DIR),
@@ -142,7 +142,7 @@ fn pod_info() -> Value {
 }
 
 /// The sidecar's own token: a pod may have none for its containers, and with redirected traffic they trust other CAs.
-fn token() -> Value {
+fn token_volume() -> Value {
     let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}});
     let ca = json!({"configMap": {"name": CLUSTER_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}});
     let namespace = json!({"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}});

@@ -12,11 +12,11 @@ use ctrlmesh_manager_api::plugin::PullPolicy;
 use tokio::time::Instant;
 
 use super::artifact::Artifact;
-use super::failure::{Again, Failure, Reason};
+use super::failure::{Failure, Reason, Retry};
 use super::reference::Image;
 use super::settings::Settings;
-use super::tries::spread;
-use super::{Ask, Resolution};
+use super::tries::with_jitter;
+use super::{Resolution, ResolveRequest};
 
 /// Maximum number of references. No cluster is expected to have so many plugins.
 const MAX_REFERENCES: usize = 1024;
@@ -35,14 +35,14 @@ pub(super) struct Key {
 
 impl Key {
     /// The key of an ask. Its image is the pinned manifest, unless the image was changed or is always looked up.
-    pub(super) fn new(ask: &Ask) -> Result<Self, Failure> {
+    pub(super) fn new(ask: &ResolveRequest) -> Result<Self, Failure> {
         let image = Image::parse(&ask.image)?;
         let pinned = ask.pinned.as_ref().filter(|pinned| {
             let is_digest = pinned.manifest.parse::<ctrlmesh_contract::Digest>().is_ok();
             pinned.image == ask.image && is_digest && ask.pull_policy == PullPolicy::IfNotPresent
         });
         let image = match pinned {
-            Some(pinned) if !image.is_pinned() => image.pinned(&pinned.manifest),
+            Some(pinned) if !image.is_pinned() => image.with_digest(&pinned.manifest),
             _ => image,
         };
         Ok(Self {
@@ -88,7 +88,7 @@ impl Entry {
         self.asked.values().max().copied()
     }
 
-    fn resolution(&self) -> Resolution {
+    fn to_resolution(&self) -> Resolution {
         match (&self.failure, &self.artifact) {
             (Some(failure), last) => Resolution::Failed {
                 reason: failure.reason,
@@ -119,7 +119,7 @@ impl Cache {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.asked.insert(namespace.to_owned(), now);
             entry.is_doubted = false;
-            return (entry.resolution(), false);
+            return (entry.to_resolution(), false);
         }
         if self.entries.len() >= MAX_REFERENCES {
             let message = format!(
@@ -128,7 +128,7 @@ impl Cache {
             let (reason, last) = (Reason::TooLarge, None);
             return (Resolution::Failed { reason, message, last }, false);
         }
-        let artifact = self.known(&key).remove(&key.image.target);
+        let artifact = self.known_artifacts(&key).remove(&key.image.target);
         let is_new = artifact.is_none();
         let entry = Entry {
             artifact,
@@ -136,12 +136,12 @@ impl Cache {
             asked: [(namespace.to_owned(), now)].into(),
             ..Entry::default()
         };
-        let resolution = entry.resolution();
+        let resolution = entry.to_resolution();
         self.entries.insert(key, entry);
         (resolution, is_new)
     }
 
-    /// Takes jobs that are due, `at_most` so many. Each counts as running until [`Cache::done`].
+    /// Takes jobs that are due, `at_most` so many. Each counts as running until [`Cache::finish_job`].
     pub(super) fn take(&mut self, now: Instant, at_most: usize) -> Vec<Job> {
         let is_due = |entry: &Entry| !entry.is_running && entry.due.is_some_and(|due| due <= now);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
@@ -152,13 +152,13 @@ impl Cache {
             }
         }
         let job = |key: Key| Job {
-            known: self.known(&key),
+            known: self.known_artifacts(&key),
             key,
         };
         keys.into_iter().map(job).collect()
     }
 
-    fn known(&self, key: &Key) -> HashMap<String, Arc<Artifact>> {
+    fn known_artifacts(&self, key: &Key) -> HashMap<String, Arc<Artifact>> {
         let alike = self.entries.iter().filter(|(other, _)| other.is_alike(key));
         let artifacts = alike.filter_map(|(_, entry)| entry.artifact.clone());
         artifacts
@@ -167,7 +167,7 @@ impl Cache {
     }
 
     /// Records the outcome of a job. Returns the namespaces whose resolution has changed.
-    pub(super) fn done(
+    pub(super) fn finish_job(
         &mut self,
         key: &Key,
         outcome: Result<Arc<Artifact>, Failure>,
@@ -179,14 +179,14 @@ impl Cache {
         let Some(entry) = self.entries.get_mut(key) else {
             return BTreeSet::new();
         };
-        let before = entry.resolution();
+        let before = entry.to_resolution();
         entry.is_running = false;
         match outcome {
             Ok(artifact) => {
                 entry.artifact = Some(artifact);
                 entry.failure = None;
                 entry.failures = 0;
-                entry.due = key.is_watched.then(|| now + spread(times.recheck, random));
+                entry.due = key.is_watched.then(|| now + with_jitter(times.recheck, random));
             }
             Err(failure) => {
                 let pause = times
@@ -194,15 +194,15 @@ impl Cache {
                     .saturating_mul(1 << entry.failures.min(16))
                     .min(times.again_at_most);
                 let asked = match failure.again {
-                    Again::After(asked) => asked.min(MAX_RETRY_AFTER),
-                    Again::Soon | Again::Later => Duration::ZERO,
+                    Retry::After(asked) => asked.min(MAX_RETRY_AFTER),
+                    Retry::Soon | Retry::Later => Duration::ZERO,
                 };
                 entry.failures = entry.failures.saturating_add(1);
-                entry.due = Some(now + spread(pause, random).max(asked));
+                entry.due = Some(now + with_jitter(pause, random).max(asked));
                 entry.failure = Some(failure);
             }
         }
-        if entry.resolution() == before {
+        if entry.to_resolution() == before {
             return BTreeSet::new();
         }
         entry.asked.keys().cloned().collect()
@@ -235,7 +235,7 @@ impl Cache {
         self.entries.retain(|key, entry| {
             let unwanted = entry
                 .last_asked()
-                .is_none_or(|last| now >= last + deadline(idle, entry.is_doubted));
+                .is_none_or(|last| now >= last + expiry_of(idle, entry.is_doubted));
             if !unwanted || entry.is_running {
                 return true;
             }
@@ -254,7 +254,7 @@ impl Cache {
         let idle = self.settings.times.idle;
         let entries = self.entries.values().filter(|entry| !entry.is_running);
         let times = entries.flat_map(|entry| {
-            let unwanted = entry.last_asked().map(|last| last + deadline(idle, entry.is_doubted));
+            let unwanted = entry.last_asked().map(|last| last + expiry_of(idle, entry.is_doubted));
             [entry.due, unwanted]
         });
         times.flatten().min()
@@ -271,7 +271,7 @@ impl Cache {
 }
 
 /// Time after the last ask at which a reference expires. Namespaces that were named again get half as much on top.
-fn deadline(idle: Duration, is_doubted: bool) -> Duration {
+fn expiry_of(idle: Duration, is_doubted: bool) -> Duration {
     if is_doubted { idle + idle / 2 } else { idle }
 }
 

@@ -8,10 +8,10 @@ use std::{io, iter};
 use reqwest::{Certificate, NoProxy, Proxy, Url, redirect};
 
 use super::failure::{Failure, Reason};
-use super::reach::{Resolver, Zone};
+use super::reach::{Resolver, Trust};
 use super::settings::Settings;
 
-/// HTTP clients, one for each [`Zone`].
+/// HTTP clients, one for each [`Trust`].
 #[derive(Clone)]
 pub(super) struct Clients {
     named: reqwest::Client,
@@ -22,20 +22,20 @@ impl Clients {
     /// `authorities`: PEM; they are trusted in addition to the system's.
     pub(super) fn new(settings: &Settings, authorities: &[u8]) -> Result<Self, Failure> {
         Ok(Self {
-            named: client(settings, authorities, Zone::Named)?,
-            sent: client(settings, authorities, Zone::Sent)?,
+            named: client(settings, authorities, Trust::FromObject)?,
+            sent: client(settings, authorities, Trust::FromRegistry)?,
         })
     }
 
-    pub(super) const fn of(&self, zone: Zone) -> &reqwest::Client {
+    pub(super) const fn client_for(&self, zone: Trust) -> &reqwest::Client {
         match zone {
-            Zone::Named => &self.named,
-            Zone::Sent => &self.sent,
+            Trust::FromObject => &self.named,
+            Trust::FromRegistry => &self.sent,
         }
     }
 }
 
-fn client(settings: &Settings, authorities: &[u8], zone: Zone) -> Result<reqwest::Client, Failure> {
+fn client(settings: &Settings, authorities: &[u8], zone: Trust) -> Result<reqwest::Client, Failure> {
     let wrong = |problem: &str, error: reqwest::Error| {
         let message = format!("the manager can't ask registries: {problem}: {}", chain(error));
         Failure::new(Reason::RegistryUnavailable, message)
@@ -94,7 +94,9 @@ pub(super) fn chain(error: reqwest::Error) -> String {
 }
 
 /// An error and its causes, the deepest last. An `io::Error` is asked for the error in it, because its `source` skips that.
-pub(super) fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+pub(super) fn error_chain<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
     iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
         Some(error) => error.get_ref().map(|inner| inner as _),
         None => error.source(),

@@ -13,31 +13,31 @@ use super::failure::{Failure, Reason};
 /// The version of the plugin interface that a component needs. Fails if no sidecar would accept the component.
 pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
     if Parser::is_core_wasm(wasm) {
-        return Err(incompatible(
+        return Err(incompatible_failure(
             "it is a core WebAssembly module, not a component; build it for wasm32-wasip2",
         ));
     }
     if !Parser::is_component(wasm) {
-        return Err(incompatible(
+        return Err(incompatible_failure(
             "its layer is not WebAssembly; push the .wasm file of a component",
         ));
     }
     let (functions, exports) =
-        imports_and_exports(wasm).map_err(|error| incompatible(&format!("it can't be read: {error}")))?;
+        imports_and_exports(wasm).map_err(|error| incompatible_failure(&format!("it can't be read: {error}")))?;
     let imports: Vec<&str> = functions.iter().map(|(import, _)| import.as_str()).collect();
     let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
-    world::check(&imports, &exports).map_err(|problem| incompatibility(&problem))?;
-    let needed = Interface::needed(
+    world::check(&imports, &exports).map_err(|problem| incompatible_component(&problem))?;
+    let needed = Interface::needed_version(
         functions
             .iter()
             .map(|(import, functions)| (import.as_str(), functions.as_slice())),
     );
-    needed.ok_or_else(|| incompatible("it does not say which version of ctrlmesh:plugin it was built against"))
+    needed.ok_or_else(|| incompatible_failure("it does not say which version of ctrlmesh:plugin it was built against"))
 }
 
 /// The interface version of a component that this program was built with.
 #[must_use]
-pub fn interface(wasm: &[u8]) -> Option<Interface> {
+pub fn interface_version(wasm: &[u8]) -> Option<Interface> {
     check(wasm).ok()
 }
 
@@ -62,7 +62,7 @@ pub(super) fn check_config(config: &[u8]) -> Result<(), Failure> {
         Failure::new(Reason::InvalidArtifact, message)
     })?;
     if config.os == "wasip1" {
-        return Err(incompatible(
+        return Err(incompatible_failure(
             "it is a core WebAssembly module (wasip1), not a component; build it for wasm32-wasip2",
         ));
     }
@@ -74,11 +74,11 @@ pub(super) fn check_config(config: &[u8]) -> Result<(), Failure> {
         .collect();
     world::check_imports(&imports)
         .map(drop)
-        .map_err(|problem| incompatibility(&problem))
+        .map_err(|problem| incompatible_component(&problem))
 }
 
-fn incompatibility(problem: &Problem) -> Failure {
-    incompatible(&match problem {
+fn incompatible_component(problem: &Problem) -> Failure {
+    incompatible_failure(&match problem {
         Problem::World(missing) => {
             format!("{missing}; a plugin implements the world ctrlmesh:plugin/plugin (see the crate ctrlmesh-sdk)")
         }
@@ -93,7 +93,7 @@ fn incompatibility(problem: &Problem) -> Failure {
     })
 }
 
-fn incompatible(problem: &str) -> Failure {
+fn incompatible_failure(problem: &str) -> Failure {
     Failure::new(
         Reason::Incompatible,
         format!("this is no plugin for sidecars: {problem}"),
@@ -115,7 +115,7 @@ fn imports_and_exports(wasm: &[u8]) -> Result<(Vec<Import>, Vec<String>), Binary
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentTypeSection(section) if depth == 0 => {
                 for defined in section {
-                    types.push(functions(&defined?));
+                    types.push(function_names(&defined?));
                 }
             }
             Payload::ComponentAliasSection(section) if depth == 0 => {
@@ -155,7 +155,7 @@ fn imports_and_exports(wasm: &[u8]) -> Result<(Vec<Import>, Vec<String>), Binary
 }
 
 /// The functions of an interface; none for other types.
-fn functions(defined: &ComponentType<'_>) -> Vec<String> {
+fn function_names(defined: &ComponentType<'_>) -> Vec<String> {
     let ComponentType::Instance(declarations) = defined else {
         return Vec::new();
     };
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(failure.reason, Reason::Incompatible);
             assert!(failure.message.contains(expected), "{}", failure.message);
         }
-        let other = replaced(
+        let other = replace_bytes(
             SHARD_SELECTOR,
             b"ctrlmesh:plugin/types@0.1.1",
             b"ctrlmesh:plugin/types@0.9.0",
@@ -228,7 +228,7 @@ mod tests {
         );
     }
 
-    fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    fn replace_bytes(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         let places: Vec<usize> = bytes
             .windows(from.len())

@@ -70,7 +70,7 @@ impl EncodeLabelValue for Reason {
 
 /// When a retry makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum Retry {
     /// A retry within this pull is pointless: something has to change first.
     Later,
     Soon,
@@ -83,7 +83,7 @@ pub(super) enum Again {
 pub(super) struct Failure {
     pub(super) reason: Reason,
     pub(super) message: String,
-    pub(super) again: Again,
+    pub(super) again: Retry,
 }
 
 impl Failure {
@@ -97,13 +97,13 @@ impl Failure {
         Self {
             reason,
             message,
-            again: Again::Later,
+            again: Retry::Later,
         }
     }
 
-    pub(super) fn passing(reason: Reason, message: impl Into<String>) -> Self {
+    pub(super) fn temporary(reason: Reason, message: impl Into<String>) -> Self {
         Self {
-            again: Again::Soon,
+            again: Retry::Soon,
             ..Self::new(reason, message)
         }
     }

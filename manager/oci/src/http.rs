@@ -8,11 +8,11 @@ use k8s_openapi::jiff::Timestamp;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
 
-use super::clients::{Clients, causes, chain};
-use super::failure::{Again, Failure, Reason};
+use super::clients::{Clients, chain, error_chain};
+use super::failure::{Failure, Reason, Retry};
 use super::login;
 use super::pull_secret::Credentials;
-use super::reach::{self, Zone};
+use super::reach::{self, Trust};
 use super::reference::Image;
 use super::settings::Settings;
 use super::tries::{Tries, random, retry_after};
@@ -22,7 +22,7 @@ const MAX_REDIRECTS: usize = 5;
 
 /// A request below a repository.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct RegistryRequest<'a> {
     pub(super) method: &'a Method,
     /// Relative to the repository: `manifests/1.0`.
     pub(super) path: &'a str,
@@ -31,7 +31,7 @@ pub(super) struct Ask<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct RegistryResponse {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
@@ -64,7 +64,7 @@ impl<'a> Repository<'a> {
                 format!("{} is no registry: {error}", image.registry),
             )
         })?;
-        Zone::Named.check(&base)?;
+        Trust::FromObject.check(&base)?;
         Ok(Self {
             clients,
             settings,
@@ -76,20 +76,20 @@ impl<'a> Repository<'a> {
     }
 
     /// Sends a request, with retries while they make sense.
-    pub(super) async fn ask(&mut self, ask: Ask<'_>) -> Result<Answer, Failure> {
+    pub(super) async fn ask(&mut self, ask: RegistryRequest<'_>) -> Result<RegistryResponse, Failure> {
         let mut tries = Tries::new(&self.settings.times);
         loop {
-            match self.once(ask).await {
+            match self.send_once(ask).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => tokio::time::sleep(tries.next(failure, random())?).await,
             }
         }
     }
 
-    async fn once(&mut self, ask: Ask<'_>) -> Result<Answer, Failure> {
+    async fn send_once(&mut self, ask: RegistryRequest<'_>) -> Result<RegistryResponse, Failure> {
         let mut response = self.send(ask).await?;
         if response.status() == StatusCode::UNAUTHORIZED && self.authorization.is_none() {
-            let challenge = login::challenge(response.headers());
+            let challenge = login::challenge_of(response.headers());
             drop(response);
             self.log_in(challenge).await?;
             response = self.send(ask).await?;
@@ -101,31 +101,31 @@ impl<'a> Repository<'a> {
         } else {
             self.read(response, ask.limit).await?
         };
-        Ok(Answer { headers, body })
+        Ok(RegistryResponse { headers, body })
     }
 
     /// Sends a request and follows redirects. Credentials go to the registry itself only.
-    async fn send(&self, ask: Ask<'_>) -> Result<Response, Failure> {
-        let zone = Zone::behind(&self.base);
+    async fn send(&self, ask: RegistryRequest<'_>) -> Result<Response, Failure> {
+        let zone = Trust::for_registry(&self.base);
         let mut url = self
             .base
             .join(ask.path)
             .map_err(|error| Failure::new(Reason::InvalidReference, format!("{} is no path: {error}", ask.path)))?;
         for _ in 0..=MAX_REDIRECTS {
             let is_own = url.origin() == self.base.origin();
-            let client = self.clients.of(if is_own { Zone::Named } else { zone });
+            let client = self.clients.client_for(if is_own { Trust::FromObject } else { zone });
             let mut request = client
                 .request(ask.method.clone(), url.clone())
                 .header(ACCEPT, ask.accept);
             if let (true, Some(authorization)) = (is_own, &self.authorization) {
                 request = request.header(AUTHORIZATION, authorization);
             }
-            let response = request.send().await.map_err(|error| self.trouble(error))?;
+            let response = request.send().await.map_err(|error| self.transport_failure(error))?;
             if !response.status().is_redirection() {
                 return Ok(response);
             }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            url = reach::redirect(&url, location.unwrap_or_default(), zone)?;
+            url = reach::redirect_target(&url, location.unwrap_or_default(), zone)?;
         }
         let problem = format!("{} redirects in a circle", self.host());
         Err(Failure::new(Reason::UnsafeRedirect, problem))
@@ -134,43 +134,43 @@ impl<'a> Repository<'a> {
     async fn log_in(&mut self, challenge: Option<login::Challenge>) -> Result<(), Failure> {
         let authorization = match challenge {
             None => None,
-            Some(login::Challenge::Basic) => self.credentials.as_ref().map(login::basic),
+            Some(login::Challenge::Basic) => self.credentials.as_ref().map(login::basic_header),
             Some(login::Challenge::Bearer { realm, service }) => {
                 let hosts = &self.settings.auth_hosts;
-                let realm = reach::realm(&self.base, &realm, |host| hosts.contains(host))?;
-                Some(self.token(realm, &service).await?)
+                let realm = reach::token_server_url(&self.base, &realm, |host| hosts.contains(host))?;
+                Some(self.fetch_token(realm, &service).await?)
             }
         };
         match authorization {
             Some(authorization) => self.authorization = Some(authorization),
-            None => return Err(self.denied()),
+            None => return Err(self.access_denied()),
         }
         Ok(())
     }
 
     /// Gets a token for pulling from this repository (distribution, "Token Authentication Specification").
-    async fn token(&self, mut realm: Url, service: &str) -> Result<HeaderValue, Failure> {
+    async fn fetch_token(&self, mut realm: Url, service: &str) -> Result<HeaderValue, Failure> {
         let zone = if realm.host_str() == self.base.host_str() {
-            Zone::Named
+            Trust::FromObject
         } else {
-            Zone::behind(&self.base)
+            Trust::for_registry(&self.base)
         };
         realm
             .query_pairs_mut()
             .append_pair("service", service)
             .append_pair("scope", &format!("repository:{}:pull", self.name));
-        let mut request = self.clients.of(zone).get(realm);
+        let mut request = self.clients.client_for(zone).get(realm);
         if let Some(credentials) = &self.credentials {
-            request = request.header(AUTHORIZATION, login::basic(credentials));
+            request = request.header(AUTHORIZATION, login::basic_header(credentials));
         }
-        let response = request.send().await.map_err(|error| self.trouble(error))?;
+        let response = request.send().await.map_err(|error| self.transport_failure(error))?;
         match response.status() {
             StatusCode::OK => {}
             status if is_passing(status) => return Err(self.unavailable(status, response.headers())),
-            _ => return Err(self.denied()),
+            _ => return Err(self.access_denied()),
         }
         let body = self.read(response, login::MAX_TOKEN_BYTES).await?;
-        login::bearer(&body).ok_or_else(|| {
+        login::bearer_header(&body).ok_or_else(|| {
             let message = format!("{} gives tokens that are none", self.host());
             Failure::new(Reason::AccessDenied, message)
         })
@@ -189,7 +189,7 @@ impl<'a> Repository<'a> {
             return Err(too_large());
         }
         let mut body = BytesMut::new();
-        while let Some(part) = response.chunk().await.map_err(|error| self.trouble(error))? {
+        while let Some(part) = response.chunk().await.map_err(|error| self.transport_failure(error))? {
             if body.len() + part.len() > limit {
                 return Err(too_large());
             }
@@ -198,11 +198,11 @@ impl<'a> Repository<'a> {
         Ok(body.freeze())
     }
 
-    fn check_response(&self, response: &Response, ask: Ask<'_>) -> Result<(), Failure> {
+    fn check_response(&self, response: &Response, ask: RegistryRequest<'_>) -> Result<(), Failure> {
         let status = response.status();
         match status {
             StatusCode::OK => Ok(()),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.denied()),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.access_denied()),
             StatusCode::NOT_FOUND => {
                 let message = format!("{} has no {} in {}; is it pushed?", self.host(), ask.path, self.name);
                 Err(Failure::new(Reason::NotFound, message))
@@ -215,7 +215,7 @@ impl<'a> Repository<'a> {
         }
     }
 
-    fn denied(&self) -> Failure {
+    fn access_denied(&self) -> Failure {
         let (host, name) = (self.host(), &self.name);
         let message = match &self.credentials {
             Some(credentials) => format!(
@@ -229,10 +229,10 @@ impl<'a> Repository<'a> {
 
     fn unavailable(&self, status: StatusCode, headers: &HeaderMap) -> Failure {
         let message = format!("{} answers {status}", self.host());
-        let failure = Failure::passing(Reason::RegistryUnavailable, message);
+        let failure = Failure::temporary(Reason::RegistryUnavailable, message);
         match retry_after(headers, Timestamp::now()) {
             Some(pause) => Failure {
-                again: Again::After(pause),
+                again: Retry::After(pause),
                 ..failure
             },
             None => failure,
@@ -240,7 +240,7 @@ impl<'a> Repository<'a> {
     }
 
     /// The failure for a response that did not arrive, or not completely.
-    fn trouble(&self, error: reqwest::Error) -> Failure {
+    fn transport_failure(&self, error: reqwest::Error) -> Failure {
         let host = self.host();
         if reach::is_out_of_reach(&error) {
             let message = format!("{host} is not followed: {}", chain(error));
@@ -252,7 +252,7 @@ impl<'a> Repository<'a> {
             ""
         };
         let message = format!("{host} can't be reached, or is too slow: {}{hint}", chain(error));
-        Failure::passing(Reason::RegistryUnavailable, message)
+        Failure::temporary(Reason::RegistryUnavailable, message)
     }
 
     fn host(&self) -> String {
@@ -265,7 +265,7 @@ impl<'a> Repository<'a> {
 
 /// Whether the handshake failed because the server does not speak TLS.
 fn speaks_no_tls(error: &reqwest::Error) -> bool {
-    let mut of_tls = causes(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
+    let mut of_tls = error_chain(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
     of_tls.any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Layout {
 }
 
 /// Reads an image manifest.
-pub(super) fn manifest(bytes: &[u8]) -> Result<OciImageManifest, Failure> {
+pub(super) fn parse_manifest(bytes: &[u8]) -> Result<OciImageManifest, Failure> {
     let value: Value =
         serde_json::from_slice(bytes).map_err(|error| invalid(&format!("its manifest is not JSON: {error}")))?;
     if value.get("manifests").is_some() {
@@ -51,7 +51,7 @@ pub(super) fn manifest(bytes: &[u8]) -> Result<OciImageManifest, Failure> {
 
 impl Layout {
     /// Reads the layout of a component. Fails with what is different.
-    pub(super) fn of(manifest: &OciImageManifest) -> Result<Self, Failure> {
+    pub(super) fn from_manifest(manifest: &OciImageManifest) -> Result<Self, Failure> {
         if manifest.config.media_type != CONFIG {
             let other = quote(&manifest.config.media_type);
             return Err(invalid(&format!("its configuration is {other}, not {CONFIG}")));
@@ -66,14 +66,14 @@ impl Layout {
             )));
         }
         Ok(Self {
-            config: blob(&manifest.config, MAX_CONFIG_BYTES, "the configuration")?,
-            layer: blob(layer, MAX_PLUGIN_BYTES, "the component")?,
+            config: check_blob(&manifest.config, MAX_CONFIG_BYTES, "the configuration")?,
+            layer: check_blob(layer, MAX_PLUGIN_BYTES, "the component")?,
         })
     }
 }
 
 /// Reads a descriptor. Fails if the size is above `limit`.
-pub(super) fn blob(descriptor: &OciDescriptor, limit: usize, what: &str) -> Result<Blob, Failure> {
+pub(super) fn check_blob(descriptor: &OciDescriptor, limit: usize, what: &str) -> Result<Blob, Failure> {
     let digest = descriptor.digest.parse().map_err(|_| {
         let digest = quote(&descriptor.digest);
         invalid(&format!("the digest of {what} is {digest}, and only sha256 is read"))
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    fn good() -> Value {
+    fn valid_manifest() -> Value {
         let digest = Digest::of(b"a").to_string();
         json!({
             "schemaVersion": 2,
@@ -111,12 +111,12 @@ mod tests {
     }
 
     fn read(value: &Value) -> Result<Layout, Failure> {
-        Layout::of(&manifest(value.to_string().as_bytes())?)
+        Layout::from_manifest(&parse_manifest(value.to_string().as_bytes())?)
     }
 
     #[test]
     fn component_layout_is_read() {
-        let layout = read(&good()).unwrap();
+        let layout = read(&valid_manifest()).unwrap();
         let digest = Digest::of(b"a");
         assert_eq!(layout.layer, Blob { digest, size: 1 });
         assert_eq!(layout.config, Blob { digest, size: 3 });
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn foreign_layout_is_named_in_error() {
         let other = |pointer: &str, value: Value| {
-            let mut manifest = good();
+            let mut manifest = valid_manifest();
             *manifest.pointer_mut(pointer).unwrap() = value;
             let failure = read(&manifest).unwrap_err();
             assert_eq!(failure.reason, Reason::InvalidArtifact);
@@ -139,17 +139,17 @@ mod tests {
         assert!(other("/config", json!(1)).contains("manifest is none"));
         let index = read(&json!({"schemaVersion": 2, "manifests": []})).unwrap_err();
         assert!(index.message.contains("index of several images"));
-        assert!(manifest(b"<html>").unwrap_err().message.contains("not JSON"));
+        assert!(parse_manifest(b"<html>").unwrap_err().message.contains("not JSON"));
     }
 
     #[test]
     fn too_large_layer_is_refused_before_it_is_fetched() {
         for size in [json!(MAX_PLUGIN_BYTES + 1), json!(-1)] {
-            let mut manifest = good();
+            let mut manifest = valid_manifest();
             manifest["layers"][0]["size"] = size;
             assert_eq!(read(&manifest).unwrap_err().reason, Reason::TooLarge);
         }
-        let mut largest = good();
+        let mut largest = valid_manifest();
         largest["layers"][0]["size"] = json!(MAX_PLUGIN_BYTES);
         assert!(read(&largest).is_ok());
     }

@@ -51,7 +51,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use artifact::{Artifact, pack};
-pub use component::interface;
+pub use component::interface_version;
 pub use failure::Reason;
 pub use settings::{Proxies, Settings, Times};
 
@@ -64,7 +64,7 @@ const MAX_PULLS: usize = 4;
 
 /// A plugin of an object that is to be resolved.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ResolveRequest {
     /// Namespace of the object and of its Secret.
     pub namespace: String,
     /// `spec.plugins[].image`.
@@ -134,7 +134,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    fn lock_cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -177,7 +177,7 @@ impl Plugins {
 
     /// Returns the current resolution without waiting. If it changes, the worker reports the namespace.
     #[must_use]
-    pub fn resolve(&self, ask: &Ask) -> Resolution {
+    pub fn resolve(&self, ask: &ResolveRequest) -> Resolution {
         let key = match Key::new(ask) {
             Ok(key) => key,
             Err(Failure { reason, message, .. }) => {
@@ -185,7 +185,7 @@ impl Plugins {
                 return Resolution::Failed { reason, message, last };
             }
         };
-        let (resolution, is_new) = self.0.cache().ask(key, &ask.namespace, Instant::now());
+        let (resolution, is_new) = self.0.lock_cache().ask(key, &ask.namespace, Instant::now());
         if is_new {
             self.0.wake.notify_one();
         }
@@ -226,7 +226,7 @@ impl Worker {
     /// Starts the pulls that are due. Returns when to check again.
     fn start_due(&self, pulls: &mut JoinSet<Pulled>, told: &mut BTreeSet<String>) -> Option<Instant> {
         let now = Instant::now();
-        let mut cache = self.shared.cache();
+        let mut cache = self.shared.lock_cache();
         told.extend(cache.sweep(now));
         let free = MAX_PULLS.saturating_sub(pulls.len());
         for job in cache.take(now, free) {
@@ -251,14 +251,16 @@ impl Worker {
             Err(failure) => failure.reason.as_str(),
         };
         self.metrics.pulls.get_or_create(&Outcome { outcome: label }).inc();
-        let image = key.image.at(&key.image.target);
+        let image = key.image.manifest_reference(&key.image.target);
         match &outcome {
             Ok(artifact) => tracing::debug!(%image, digest = %artifact.digest, "plugin pulled"),
             Err(failure) => {
                 tracing::warn!(%image, reason = %failure.reason, problem = %failure.message, "failed to pull plugin")
             }
         }
-        self.shared.cache().done(&key, outcome, Instant::now(), tries::random())
+        self.shared
+            .lock_cache()
+            .finish_job(&key, outcome, Instant::now(), tries::random())
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) enum Challenge {
 }
 
 /// The challenge of a response. Tokens are preferred, because then only the token server gets the password.
-pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
+pub(super) fn challenge_of(headers: &HeaderMap) -> Option<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter();
     let texts = values.filter_map(|value| value.to_str().ok());
     let found: Vec<Challenge> = texts
@@ -50,9 +50,9 @@ pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
 }
 
 /// `Authorization` with user and password.
-pub(super) fn basic(credentials: &Credentials) -> HeaderValue {
+pub(super) fn basic_header(credentials: &Credentials) -> HeaderValue {
     let pair = STANDARD.encode(format!("{}:{}", credentials.user, credentials.password));
-    secret(&format!("Basic {pair}")).unwrap_or(HeaderValue::from_static(""))
+    sensitive_header(&format!("Basic {pair}")).unwrap_or(HeaderValue::from_static(""))
 }
 
 #[derive(Deserialize)]
@@ -62,13 +62,13 @@ struct Tokens {
 }
 
 /// `Authorization` with the token of a token server's response.
-pub(super) fn bearer(answer: &[u8]) -> Option<HeaderValue> {
+pub(super) fn bearer_header(answer: &[u8]) -> Option<HeaderValue> {
     let tokens: Tokens = serde_json::from_slice(answer).ok()?;
     let token = tokens.token.or(tokens.access_token).filter(|token| !token.is_empty())?;
-    secret(&format!("Bearer {token}"))
+    sensitive_header(&format!("Bearer {token}"))
 }
 
-fn secret(text: &str) -> Option<HeaderValue> {
+fn sensitive_header(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
@@ -78,8 +78,8 @@ fn secret(text: &str) -> Option<HeaderValue> {
 mod tests {
     use super::*;
 
-    fn asked(texts: &[&str]) -> Option<Challenge> {
-        challenge(
+    fn parse_challenge(texts: &[&str]) -> Option<Challenge> {
+        challenge_of(
             &texts
                 .iter()
                 .map(|text| (WWW_AUTHENTICATE, text.parse().unwrap()))
@@ -95,11 +95,11 @@ mod tests {
         });
         let text =
             r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull""#;
-        assert_eq!(asked(&[text]), bearer);
-        assert_eq!(asked(&["Basic realm=\"x\"", text]), bearer);
-        assert_eq!(asked(&["Basic realm=\"x\""]), Some(Challenge::Basic));
+        assert_eq!(parse_challenge(&[text]), bearer);
+        assert_eq!(parse_challenge(&["Basic realm=\"x\"", text]), bearer);
+        assert_eq!(parse_challenge(&["Basic realm=\"x\""]), Some(Challenge::Basic));
         for other in ["Negotiate", "Bearer service=\"x\"", "\"", ""] {
-            assert_eq!(asked(&[other]), None, "{other}");
+            assert_eq!(parse_challenge(&[other]), None, "{other}");
         }
     }
 
@@ -110,12 +110,12 @@ mod tests {
             r#"{"access_token":"t"}"#,
             r#"{"token":"t","access_token":"t"}"#,
         ] {
-            let value = bearer(answer.as_bytes()).unwrap();
+            let value = bearer_header(answer.as_bytes()).unwrap();
             assert_eq!(value.to_str().unwrap(), "Bearer t");
             assert_eq!(format!("{value:?}"), "Sensitive");
         }
         for answer in ["{}", r#"{"token":""}"#, "[]", r#"{"token":"a\nb"}"#] {
-            assert!(bearer(answer.as_bytes()).is_none(), "{answer}");
+            assert!(bearer_header(answer.as_bytes()).is_none(), "{answer}");
         }
     }
 }

@@ -17,7 +17,7 @@ use super::cache::{Job, Key};
 use super::clients::Clients;
 use super::component;
 use super::failure::{Failure, Reason};
-use super::http::{Answer, Ask, Repository};
+use super::http::{RegistryRequest, RegistryResponse, Repository};
 use super::layout::{self, Blob, Layout};
 use super::pull_secret;
 use super::settings::Settings;
@@ -55,7 +55,7 @@ impl Puller {
         let pulled = tokio::time::timeout(deadline, Box::pin(self.try_pull(job))).await;
         pulled.unwrap_or_else(|_| {
             let message = format!("{} did not send all within {deadline:?}", job.key.image.host);
-            Err(Failure::passing(Reason::RegistryUnavailable, message))
+            Err(Failure::temporary(Reason::RegistryUnavailable, message))
         })
     }
 
@@ -70,7 +70,7 @@ impl Puller {
             Some((namespace, name)) => Some(pull_secret::read(&self.client, namespace, name, image).await?),
             None => None,
         };
-        let clients = self.clients().await?;
+        let clients = self.http_clients().await?;
         let mut repository = Repository::new(&clients, &self.settings, image, credentials)?;
         let target = match Self::moved_to(&mut repository, job).await? {
             Moved::Known(artifact) => return Ok(artifact),
@@ -80,7 +80,7 @@ impl Puller {
         if let Some(artifact) = job.known.get(&manifest.digest) {
             return Ok(Arc::clone(artifact));
         }
-        let layout = Layout::of(&manifest.content)?;
+        let layout = Layout::from_manifest(&manifest.content)?;
         let config = fetch_blob(&mut repository, &layout.config).await?;
         component::check_config(&config)?;
         if let Some(key) = verification_key {
@@ -90,7 +90,7 @@ impl Puller {
         let size = wasm.len();
         let (interface, packed) = checked_and_packed(wasm).await?;
         let artifact = Artifact {
-            reference: image.at(&manifest.digest),
+            reference: image.manifest_reference(&manifest.digest),
             manifest: manifest.digest,
             digest: layout.layer.digest,
             size,
@@ -108,7 +108,7 @@ impl Puller {
             return Ok(Moved::To(target.clone()));
         }
         let path = format!("manifests/{target}");
-        let ask = Ask {
+        let ask = RegistryRequest {
             method: &Method::HEAD,
             path: &path,
             accept: layout::ACCEPT,
@@ -123,12 +123,12 @@ impl Puller {
     }
 
     /// The HTTP clients; new ones if the file with authorities has changed.
-    async fn clients(&self) -> Result<Clients, Failure> {
+    async fn http_clients(&self) -> Result<Clients, Failure> {
         let authorities = match &self.settings.ca_file {
             None => Vec::new(),
             Some(path) => tokio::fs::read(path).await.map_err(|error| {
                 let message = format!("can't read --registry-ca-file {}: {error}", path.display());
-                Failure::passing(Reason::RegistryUnavailable, message)
+                Failure::temporary(Reason::RegistryUnavailable, message)
             })?,
         };
         let mut clients = self.clients.lock().await;
@@ -148,7 +148,7 @@ enum Moved {
     To(String),
 }
 
-fn digest_of(answer: &Answer) -> Option<String> {
+fn digest_of(answer: &RegistryResponse) -> Option<String> {
     let text = answer.headers.get(DIGEST_HEADER)?.to_str().ok()?;
     let digest: Digest = text.parse().ok()?;
     Some(digest.to_string())
@@ -156,7 +156,7 @@ fn digest_of(answer: &Answer) -> Option<String> {
 
 async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result<Manifest, Failure> {
     let path = format!("manifests/{target}");
-    let ask = Ask {
+    let ask = RegistryRequest {
         method: &Method::GET,
         path: &path,
         accept: layout::ACCEPT,
@@ -171,18 +171,18 @@ async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result
         announced.as_deref()
     };
     if let Some(expected) = expected.filter(|expected| *expected != digest) {
-        return Err(mismatch(
+        return Err(digest_mismatch(
             &format!("manifest {expected}"),
             &format!("has digest {digest}"),
         ));
     }
-    let content = layout::manifest(&answer.body)?;
+    let content = layout::parse_manifest(&answer.body)?;
     Ok(Manifest { digest, content })
 }
 
 async fn fetch_blob(repository: &mut Repository<'_>, blob: &Blob) -> Result<Bytes, Failure> {
     let path = format!("blobs/{}", blob.digest);
-    let ask = Ask {
+    let ask = RegistryRequest {
         method: &Method::GET,
         path: &path,
         accept: "*/*",
@@ -196,16 +196,16 @@ async fn fetch_blob(repository: &mut Repository<'_>, blob: &Blob) -> Result<Byte
             body.len(),
             blob.size
         );
-        return Err(mismatch(&format!("blob {}", blob.digest), &found));
+        return Err(digest_mismatch(&format!("blob {}", blob.digest), &found));
     }
     if body.len() != blob.size {
         let found = format!("has {} bytes, its manifest says {}", body.len(), blob.size);
-        return Err(mismatch(&format!("blob {}", blob.digest), &found));
+        return Err(digest_mismatch(&format!("blob {}", blob.digest), &found));
     }
     Ok(body)
 }
 
-fn mismatch(what: &str, found: &str) -> Failure {
+fn digest_mismatch(what: &str, found: &str) -> Failure {
     let message = format!(
         "what the registry sends as {what} {found}; it is damaged or forged: push it again, or ask who runs it"
     );
@@ -216,8 +216,8 @@ fn mismatch(what: &str, found: &str) -> Failure {
 async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
     let key = VerificationKey::parse(key)
         .map_err(|problem| Failure::new(Reason::SignatureInvalid, format!("verificationKey {problem}")))?;
-    let signatures = match fetch_manifest(repository, &signature::tag(manifest)).await {
-        Ok(signatures) => signature::signed(&signatures.content),
+    let signatures = match fetch_manifest(repository, &signature::signature_tag(manifest)).await {
+        Ok(signatures) => signature::signed_layers(&signatures.content),
         Err(failure) if failure.reason == Reason::NotFound => Vec::new(),
         Err(failure) => return Err(failure),
     };
@@ -227,7 +227,7 @@ async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> R
             return Ok(());
         }
     }
-    Err(signature::missing(manifest, signatures.len()))
+    Err(signature::missing_signature(manifest, signatures.len()))
 }
 
 /// Runs on a blocking thread: 16 MiB take a good part of a second.

@@ -52,7 +52,7 @@ pub(super) async fn read(client: &Client, namespace: &str, name: &str, image: &I
                 kube::Error::Api(status) => response_text(status),
                 _ => error.to_string(),
             };
-            return Err(Failure::passing(
+            return Err(Failure::temporary(
                 Reason::PullSecret,
                 format!("can't read Secret {namespace}/{name}: {problem}"),
             ));
@@ -78,11 +78,11 @@ struct Auth {
 
 /// Selects a Secret's credentials for an image.
 fn credentials(secret: &Secret, image: &Image) -> Result<Credentials, String> {
-    let auths = auths(secret)?;
-    let mut fitting: Vec<(&String, &Auth)> = auths.iter().filter(|(key, _)| fits(key, image)).collect();
+    let auths = parse_auths(secret)?;
+    let mut fitting: Vec<(&String, &Auth)> = auths.iter().filter(|(key, _)| matches_image(key, image)).collect();
     // The most specific one: the longest path, then the fewest wildcards.
     fitting.sort_by_key(|(key, _)| {
-        let (host, path) = split(key);
+        let (host, path) = split_key(key);
         (std::cmp::Reverse(path.len()), host.matches('*').count(), (*key).clone())
     });
     let Some((key, auth)) = fitting.first() else {
@@ -101,7 +101,7 @@ fn credentials(secret: &Secret, image: &Image) -> Result<Credentials, String> {
 }
 
 /// The registries of a Secret of either type that Kubernetes defines.
-fn auths(secret: &Secret) -> Result<BTreeMap<String, Auth>, String> {
+fn parse_auths(secret: &Secret) -> Result<BTreeMap<String, Auth>, String> {
     let data = |key: &str| {
         secret
             .data
@@ -153,8 +153,8 @@ impl Auth {
 }
 
 /// Whether a key of `auths` is for an image: all labels of the host match, the port is the same, and the path is a prefix.
-fn fits(key: &str, image: &Image) -> bool {
-    let (host, path) = split(key);
+fn matches_image(key: &str, image: &Image) -> bool {
+    let (host, path) = split_key(key);
     let is_hub = image.registry == "index.docker.io";
     if is_hub && ["docker.io", "index.docker.io", "registry-1.docker.io"].contains(&host) {
         // Docker writes https://index.docker.io/v1/ for Docker Hub.
@@ -164,7 +164,7 @@ fn fits(key: &str, image: &Image) -> bool {
 }
 
 /// Splits `https://host:port/v2/path/` into `host:port` and `/path`.
-fn split(key: &str) -> (&str, &str) {
+fn split_key(key: &str) -> (&str, &str) {
     let key = key
         .strip_prefix("https://")
         .or(key.strip_prefix("http://"))

@@ -12,45 +12,45 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ctrlmesh_contract::addresses::{SpecialAddress, special};
+use ctrlmesh_contract::addresses::{SpecialAddress, special_address};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::clients::causes;
+use super::clients::error_chain;
 use super::failure::{Failure, Reason};
 
 /// Which addresses are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Zone {
+pub(super) enum Trust {
     /// For URLs from an object: all but link-local and metadata addresses.
-    Named,
+    FromObject,
     /// For URLs from a registry: as `Named`, without loopback.
-    Sent,
+    FromRegistry,
 }
 
-impl Zone {
+impl Trust {
     /// The zone for URLs that this registry sends.
-    pub(super) fn behind(registry: &Url) -> Self {
-        let is_local = match address(registry) {
+    pub(super) fn for_registry(registry: &Url) -> Self {
+        let is_local = match ip_host(registry) {
             Some(ip) => ip.is_loopback(),
             None => registry.host_str().is_some_and(is_localhost),
         };
-        if is_local { Self::Named } else { Self::Sent }
+        if is_local { Self::FromObject } else { Self::FromRegistry }
     }
 
-    fn has(self, ip: IpAddr) -> bool {
-        match special(ip) {
+    fn allows(self, ip: IpAddr) -> bool {
+        match special_address(ip) {
             None => true,
-            Some(SpecialAddress::Loopback | SpecialAddress::Unspecified) => self == Self::Named,
+            Some(SpecialAddress::Loopback | SpecialAddress::Unspecified) => self == Self::FromObject,
             Some(_) => false,
         }
     }
 
     /// Fails if the URL's host is an IP address outside this zone. Names are checked when they are resolved.
     pub(super) fn check(self, url: &Url) -> Result<(), Failure> {
-        let is_in = match (address(url), url.host_str()) {
-            (Some(ip), _) => self.has(ip),
-            (None, Some(name)) => self == Self::Named || !is_localhost(name),
+        let is_in = match (ip_host(url), url.host_str()) {
+            (Some(ip), _) => self.allows(ip),
+            (None, Some(name)) => self == Self::FromObject || !is_localhost(name),
             (None, None) => false,
         };
         if is_in {
@@ -64,7 +64,7 @@ impl Zone {
 }
 
 /// The host, if it is an IP address. `Url` has normalised its spelling: 2130706433 is 127.0.0.1 here.
-fn address(url: &Url) -> Option<IpAddr> {
+fn ip_host(url: &Url) -> Option<IpAddr> {
     let host = url.host_str()?;
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
@@ -75,7 +75,7 @@ fn is_localhost(name: &str) -> bool {
 }
 
 /// The target of a redirect, if it is allowed.
-pub(super) fn redirect(from: &Url, location: &str, zone: Zone) -> Result<Url, Failure> {
+pub(super) fn redirect_target(from: &Url, location: &str, zone: Trust) -> Result<Url, Failure> {
     let Ok(to) = from.join(location) else {
         return Err(unsafe_redirect("it sends us to something that is no URL"));
     };
@@ -99,7 +99,7 @@ pub(super) fn redirect(from: &Url, location: &str, zone: Zone) -> Result<Url, Fa
 }
 
 /// The URL of a registry's token server, if it is allowed.
-pub(super) fn realm(registry: &Url, realm: &str, allowed: impl Fn(&str) -> bool) -> Result<Url, Failure> {
+pub(super) fn token_server_url(registry: &Url, realm: &str, allowed: impl Fn(&str) -> bool) -> Result<Url, Failure> {
     let Ok(to) = Url::parse(realm) else {
         return Err(unsafe_redirect("the realm that it names for tokens is no URL"));
     };
@@ -123,7 +123,7 @@ pub(super) fn realm(registry: &Url, realm: &str, allowed: impl Fn(&str) -> bool)
              --registry-auth-host={theirs}"
         )));
     }
-    Zone::behind(registry).check(&to)?;
+    Trust::for_registry(registry).check(&to)?;
     Ok(to)
 }
 
@@ -158,7 +158,7 @@ fn unsafe_redirect(problem: &str) -> Failure {
 /// A DNS resolver that leaves out addresses outside its zone.
 #[derive(Clone)]
 pub(super) struct Resolver {
-    pub(super) zone: Zone,
+    pub(super) zone: Trust,
     /// Static names, which are not resolved by DNS.
     pub(super) hosts: Arc<BTreeMap<String, IpAddr>>,
     /// Names of proxies. They may have any address, because the administrator chose them.
@@ -177,7 +177,7 @@ impl Resolve for Resolver {
             if proxies.iter().any(|proxy| proxy == name) {
                 return Ok(Box::new(found.into_iter()) as Addrs);
             }
-            let allowed: Vec<SocketAddr> = found.into_iter().filter(|address| zone.has(address.ip())).collect();
+            let allowed: Vec<SocketAddr> = found.into_iter().filter(|address| zone.allows(address.ip())).collect();
             if allowed.is_empty() {
                 let error = io::Error::new(io::ErrorKind::PermissionDenied, OutOfReach(name.to_owned()));
                 return Err(error.into());
@@ -194,7 +194,7 @@ struct OutOfReach(String);
 
 /// Whether the cause of an error is a name without allowed addresses.
 pub(super) fn is_out_of_reach(error: &(dyn std::error::Error + 'static)) -> bool {
-    causes(error).any(|cause| cause.is::<OutOfReach>())
+    error_chain(error).any(|cause| cause.is::<OutOfReach>())
 }
 
 #[cfg(test)]

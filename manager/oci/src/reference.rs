@@ -40,7 +40,7 @@ impl Image {
     }
 
     /// The manifest with this digest in the same repository.
-    pub(super) fn pinned(self, manifest: &str) -> Self {
+    pub(super) fn with_digest(self, manifest: &str) -> Self {
         Self {
             target: manifest.to_owned(),
             ..self
@@ -52,7 +52,7 @@ impl Image {
         self.target.contains(':')
     }
 
-    pub(super) fn at(&self, manifest: &str) -> String {
+    pub(super) fn manifest_reference(&self, manifest: &str) -> String {
         format!("oci://{}/{}@{manifest}", self.host, self.repository)
     }
 }
@@ -77,7 +77,7 @@ mod tests {
             ("127.0.0.1:5000", "1.0")
         );
         assert!(!image.is_pinned());
-        assert_eq!(image.clone().pinned(&digest).target, digest);
+        assert_eq!(image.clone().with_digest(&digest).target, digest);
     }
 
     #[test]

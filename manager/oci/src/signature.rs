@@ -10,7 +10,7 @@ use oci_client::manifest::OciImageManifest;
 use serde::Deserialize;
 
 use super::failure::{Failure, Reason};
-use super::layout::{Blob, blob};
+use super::layout::{Blob, check_blob};
 
 /// Media type of a signed text (cosign, `pkg/types/media.go`).
 const TEXT: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -25,7 +25,7 @@ const MAX_TEXT_BYTES: usize = 64 * 1024;
 const MAX_SIGNATURES: usize = 16;
 
 /// The tag with the signatures of a manifest.
-pub(super) fn tag(manifest: &str) -> String {
+pub(super) fn signature_tag(manifest: &str) -> String {
     format!("{}.sig", manifest.replace(':', "-"))
 }
 
@@ -37,12 +37,12 @@ pub(super) struct Signed {
 }
 
 /// The first signatures of an image, `MAX_SIGNATURES` at most.
-pub(super) fn signed(signatures: &OciImageManifest) -> Vec<Signed> {
+pub(super) fn signed_layers(signatures: &OciImageManifest) -> Vec<Signed> {
     let layers = signatures.layers.iter().filter(|layer| layer.media_type == TEXT);
     let read = layers.filter_map(|layer| {
         let signature = layer.annotations.as_ref()?.get(ANNOTATION)?;
         Some(Signed {
-            text: blob(layer, MAX_TEXT_BYTES, "a signed text").ok()?,
+            text: check_blob(layer, MAX_TEXT_BYTES, "a signed text").ok()?,
             signature: STANDARD.decode(signature.trim()).ok()?,
         })
     });
@@ -81,11 +81,11 @@ struct SignedImage {
 }
 
 /// The failure of an image without a valid signature.
-pub(super) fn missing(manifest: &str, looked_at: usize) -> Failure {
+pub(super) fn missing_signature(manifest: &str, looked_at: usize) -> Failure {
     let message = match looked_at {
         0 => format!(
             "there is no signature of {manifest} (tag {}); sign it with `cosign sign --key` (cosign 3: with --new-bundle-format=false --use-signing-config=false), or remove verificationKey",
-            tag(manifest)
+            signature_tag(manifest)
         ),
         n => format!(
             "{manifest} has {n} signatures, and none is by spec.plugins[].verificationKey for this manifest; sign it with that \

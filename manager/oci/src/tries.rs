@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-use super::failure::{Again, Failure};
+use super::failure::{Failure, Retry};
 use super::settings::Times;
 
 /// Maximum attempts of one request.
@@ -37,18 +37,18 @@ impl<'a> Tries<'a> {
     /// so that many pulls do not retry together.
     pub(super) fn next(&mut self, failure: Failure, random: u16) -> Result<Duration, Failure> {
         self.made += 1;
-        let pause = spread(self.times.pause.saturating_mul(1 << self.made.min(16)) / 2, random);
+        let pause = with_jitter(self.times.pause.saturating_mul(1 << self.made.min(16)) / 2, random);
         match failure.again {
             _ if self.made >= MAX_TRIES => Err(failure),
-            Again::Soon => Ok(pause),
-            Again::After(asked) if asked <= self.times.patience => Ok(asked.max(pause)),
-            Again::After(_) | Again::Later => Err(failure),
+            Retry::Soon => Ok(pause),
+            Retry::After(asked) if asked <= self.times.patience => Ok(asked.max(pause)),
+            Retry::After(_) | Retry::Later => Err(failure),
         }
     }
 }
 
 /// Spreads a pause between half of its length and all of it.
-pub(super) fn spread(pause: Duration, random: u16) -> Duration {
+pub(super) fn with_jitter(pause: Duration, random: u16) -> Duration {
     let half = pause / 2;
     half + half * u32::from(random) / u32::from(u16::MAX)
 }

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::settings;
 use crate::shard_hash::{BUCKETS, is_bucket, shard_hash};
-pub use sets::{held_back, owner};
+pub use sets::{held_back, owner_uid};
 
 /// Keys of the labels on objects. The manager's flags can change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,11 +177,11 @@ fn canary_part(selector: LabelSelector, canary: &Canary, namespaces: &[String], 
         ..
     } = canary;
     if in_namespaces.is_empty() {
-        return selector.and(&keys.shard_hash, Operator::In, in_shard_hash.clone());
+        return selector.with_requirement(&keys.shard_hash, Operator::In, in_shard_hash.clone());
     }
     let is_in_bucket = |namespace: &&String| in_shard_hash.contains(&shard_hash(namespace).to_string());
     let names: BTreeSet<&String> = namespaces.iter().filter(is_in_bucket).chain(in_namespaces).collect();
-    selector.and(&keys.namespace, Operator::In, names.into_iter().cloned().collect())
+    selector.with_requirement(&keys.namespace, Operator::In, names.into_iter().cloned().collect())
 }
 
 fn normal_part(
@@ -196,11 +196,11 @@ fn normal_part(
             (&keys.shard_hash, &canary.in_shard_hash),
         ] {
             if !values.is_empty() {
-                selector = selector.and(key, Operator::NotIn, values.clone());
+                selector = selector.with_requirement(key, Operator::NotIn, values.clone());
             }
         }
     }
-    selector.and(&keys.shard_hash, Operator::In, buckets.to_vec())
+    selector.with_requirement(&keys.shard_hash, Operator::In, buckets.to_vec())
 }
 
 fn shard_object(
@@ -219,7 +219,7 @@ fn shard_object(
         selector: Some(part(limit.selector.clone().unwrap_or_default())),
     };
     let spec = ShardingConfigSpec {
-        selector: Some(selector.and(labels::STATEFUL_SET_POD_NAME, Operator::In, pods)),
+        selector: Some(selector.with_requirement(labels::STATEFUL_SET_POD_NAME, Operator::In, pods)),
         controller: root.spec.controller.clone(),
         webhook: root.spec.webhook.clone(),
         limits: Some(spec.resource_selector.iter().map(limit).collect()),

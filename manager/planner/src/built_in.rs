@@ -39,7 +39,7 @@ impl BuiltIn {
     }
 
     #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|built_in| built_in.name() == name)
     }
 
@@ -90,12 +90,12 @@ impl BuiltIn {
             Self::CircuitBreaker => ctrlmesh_native_circuit_breaker::check,
             Self::ShardSelector => ctrlmesh_native_shard_selector::check,
         };
-        ask(&settings.to_string(), &about).map_err(|text| mistake(&text))
+        ask(&settings.to_string(), &about).map_err(|text| split_mistake(&text))
     }
 }
 
 /// Splits `limits[2].selector: is wrong`. A message without a path may have a colon too, but words before it.
-fn mistake(text: &str) -> Mistake {
+fn split_mistake(text: &str) -> Mistake {
     let is_path = |path: &str| !path.is_empty() && !path.contains(|c: char| c.is_whitespace() || c == '"');
     let (path, problem) = match text.split_once(": ") {
         Some((path, problem)) if is_path(path) => (path, problem),
@@ -119,7 +119,7 @@ mod tests {
         let [.., before, last] = orders[..] else { panic!("four") };
         assert!(before < FIRST_OWN_ORDER && FIRST_OWN_ORDER + 999 < last);
         for built_in in BuiltIn::ALL {
-            assert_eq!(BuiltIn::of(built_in.name()), Some(built_in));
+            assert_eq!(BuiltIn::from_name(built_in.name()), Some(built_in));
         }
     }
 

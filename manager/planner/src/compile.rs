@@ -57,21 +57,21 @@ pub struct Objects<'a> {
 pub struct Compiled {
     /// Valid, and small enough for a ConfigMap.
     pub chain: Chain,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedObject>,
     /// Valid objects that probably do not do what their author wants.
-    pub warned: Vec<Warned>,
+    pub warned: Vec<WarnedObject>,
 }
 
 /// An accepted object with warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warned {
+pub struct WarnedObject {
     pub origin: Origin,
     pub warnings: Mistakes,
 }
 
 /// An object that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedObject {
     pub origin: Origin,
     pub reasons: Mistakes,
     /// The object is valid, but its plugins are not resolved yet.
@@ -93,11 +93,11 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
         warned: Vec::new(),
     };
     let check_config = |config: &ShardingConfig| check_sharding_config(config, objects.keys);
-    let valid = draft.accepted(objects.sharding_configs, check_config);
+    let valid = draft.accepted_objects(objects.sharding_configs, check_config);
     draft.warn_of_missing_locks(&valid);
-    let (configs, unresolved) = draft.resolved(valid, objects.resolved);
-    let breakers = draft.accepted(objects.circuit_breakers, check_circuit_breaker);
-    let faults = draft.accepted(objects.fault_injections, check_fault_injection);
+    let (configs, unresolved) = draft.split_resolved(valid, objects.resolved);
+    let breakers = draft.accepted_objects(objects.circuit_breakers, check_circuit_breaker);
+    let faults = draft.accepted_objects(objects.fault_injections, check_fault_injection);
     let context = Context {
         configs: &configs,
         unresolved: &unresolved,
@@ -187,13 +187,13 @@ struct Draft<'a> {
     namespace: &'a str,
     last: Option<&'a Chain>,
     entries: Vec<Entry>,
-    refused: Vec<Refused>,
-    warned: Vec<Warned>,
+    refused: Vec<RefusedObject>,
+    warned: Vec<WarnedObject>,
 }
 
 impl Draft<'_> {
     /// The valid objects, by name. Objects that are being deleted have no effect any more.
-    fn accepted<'o, K>(&mut self, objects: &'o [K], check: impl Fn(&K) -> Findings) -> Vec<&'o K>
+    fn accepted_objects<'o, K>(&mut self, objects: &'o [K], check: impl Fn(&K) -> Findings) -> Vec<&'o K>
     where
         K: Resource<DynamicType = ()>,
     {
@@ -214,7 +214,7 @@ impl Draft<'_> {
                 accepted.push(object);
                 if !warnings.list().is_empty() {
                     let origin = origin(object);
-                    self.warned.push(Warned { origin, warnings });
+                    self.warned.push(WarnedObject { origin, warnings });
                 }
             } else {
                 self.refuse(object, mistakes, false);
@@ -236,14 +236,14 @@ impl Draft<'_> {
                 None => {
                     let mut warnings = Mistakes::default();
                     warnings.add(warning.path, warning.problem);
-                    self.warned.push(Warned { origin, warnings });
+                    self.warned.push(WarnedObject { origin, warnings });
                 }
             }
         }
     }
 
     /// Splits ShardingConfigs into those whose plugins are resolved, and the others.
-    fn resolved<'o>(
+    fn split_resolved<'o>(
         &mut self,
         configs: Vec<&'o ShardingConfig>,
         resolved: &Resolved,
@@ -286,7 +286,7 @@ impl Draft<'_> {
     fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes, is_unresolved: bool) {
         let origin = origin(object);
         let kept: Vec<Entry> = kept::entries(self.last, &origin).cloned().collect();
-        self.refused.push(Refused {
+        self.refused.push(RefusedObject {
             origin,
             reasons,
             is_unresolved,
@@ -298,7 +298,7 @@ impl Draft<'_> {
     fn finish(mut self) -> Result<Compiled, Error> {
         self.entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
         // No cluster gets to the last number by counting.
-        let generation = kept::generation(self.last, 0, &self.entries).unwrap_or(u64::MAX);
+        let generation = kept::next_generation(self.last, 0, &self.entries).unwrap_or(u64::MAX);
         let chain = Chain {
             namespace: self.namespace.to_owned(),
             generation,

@@ -10,7 +10,7 @@
 //! - In a shard with `reshard: Restart`, no pod sees a change while it runs ([`restart_policy`]).
 //! - Pods may change shards: what a pod may still show is remembered wherever it goes, also when it leaves all shards.
 //!
-//! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] reports it; objects that
+//! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::find_overlaps()`] reports it; objects that
 //! they begin to share are shown a little later ([`newly_shared`]).
 
 mod claims;

@@ -25,10 +25,10 @@ enum Values {
 
 impl LabelSet {
     /// The label maps that a selector selects. `None`: nothing, as `In [a]` and `In [b]` of one key do.
-    pub fn of(selector: &LabelSelector) -> Option<Self> {
+    pub fn from_selector(selector: &LabelSelector) -> Option<Self> {
         let mut set = Self::default();
         for (key, value) in &selector.match_labels {
-            set = set.restrict(key, Values::Only([Some(value.clone())].into()))?;
+            set = set.restrict_key(key, Values::Only([Some(value.clone())].into()))?;
         }
         for requirement in &selector.match_expressions {
             let values = || requirement.values.iter().cloned().map(Some).collect();
@@ -38,38 +38,38 @@ impl LabelSet {
                 Operator::Exists => Values::Except([None].into()),
                 Operator::DoesNotExist => Values::Only([None].into()),
             };
-            set = set.restrict(&requirement.key, values)?;
+            set = set.restrict_key(&requirement.key, values)?;
         }
         Some(set)
     }
 
     /// Whether the set has maps in which the key has this value.
-    pub fn allows(&self, key: &str, value: &str) -> bool {
-        self.keys.get(key).is_none_or(|values| values.has(value))
+    pub fn allows_value(&self, key: &str, value: &str) -> bool {
+        self.keys.get(key).is_none_or(|values| values.contains(value))
     }
 
     /// The set without its condition for this key.
-    pub fn without(mut self, key: &str) -> Self {
+    pub fn without_key(mut self, key: &str) -> Self {
         self.keys.remove(key);
         self
     }
 
     /// The intersection. `None`: it is empty.
-    pub fn and(&self, other: &Self) -> Option<Self> {
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
         let mut set = self.clone();
         for (key, values) in &other.keys {
-            set = set.restrict(key, values.clone())?;
+            set = set.restrict_key(key, values.clone())?;
         }
         Some(set)
     }
 
     /// The difference as disjoint sets; none if it is empty.
-    pub fn minus(&self, other: &Self) -> Vec<Self> {
+    pub fn difference(&self, other: &Self) -> Vec<Self> {
         let mut rest = Vec::new();
         let mut shared = self.clone();
         for (key, values) in &other.keys {
-            rest.extend(shared.clone().restrict(key, values.complement()));
-            match shared.restrict(key, values.clone()) {
+            rest.extend(shared.clone().restrict_key(key, values.complement()));
+            match shared.restrict_key(key, values.clone()) {
                 Some(set) => shared = set,
                 None => return rest,
             }
@@ -96,9 +96,9 @@ impl LabelSet {
         selectors
     }
 
-    fn restrict(mut self, key: &str, values: Values) -> Option<Self> {
+    fn restrict_key(mut self, key: &str, values: Values) -> Option<Self> {
         let values = match self.keys.remove(key) {
-            Some(present) => present.and(&values),
+            Some(present) => present.intersection(&values),
             None => values,
         };
         match &values {
@@ -113,7 +113,7 @@ impl LabelSet {
 }
 
 impl Values {
-    fn has(&self, value: &str) -> bool {
+    fn contains(&self, value: &str) -> bool {
         let value = Some(value.to_owned());
         match self {
             Self::Only(values) => values.contains(&value),
@@ -121,7 +121,7 @@ impl Values {
         }
     }
 
-    fn and(&self, other: &Self) -> Self {
+    fn intersection(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::Only(a), Self::Only(b)) => Self::Only(a & b),
             (Self::Except(a), Self::Except(b)) => Self::Except(a | b),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     /// Every map of two keys with three values, one unknown value, or no label.
-    fn maps() -> Vec<BTreeMap<String, String>> {
+    fn all_maps() -> Vec<BTreeMap<String, String>> {
         let values = [None, Some("x"), Some("y"), Some("z"), Some("other")];
         let map = |a: &Option<&str>, b: &Option<&str>| {
             let pairs = [("a", *a), ("b", *b)];
@@ -214,14 +214,14 @@ mod tests {
     proptest! {
         #[test]
         fn sets_agree_with_selectors(left in selector(), right in selector()) {
-            let (a, b) = (LabelSet::of(&left), LabelSet::of(&right));
-            let both = a.as_ref().zip(b.as_ref()).and_then(|(a, b)| a.and(b));
+            let (a, b) = (LabelSet::from_selector(&left), LabelSet::from_selector(&right));
+            let both = a.as_ref().zip(b.as_ref()).and_then(|(a, b)| a.intersection(b));
             let rest = match (&a, &b) {
-                (Some(a), Some(b)) => a.minus(b),
+                (Some(a), Some(b)) => a.difference(b),
                 (Some(a), None) => vec![a.clone()],
                 (None, _) => vec![],
             };
-            for labels in maps() {
+            for labels in all_maps() {
                 let (is_left, is_right) = (left.matches(&labels), right.matches(&labels));
                 prop_assert_eq!(count(a.as_slice(), &labels), usize::from(is_left));
                 prop_assert_eq!(count(both.as_slice(), &labels), usize::from(is_left && is_right));

@@ -31,6 +31,6 @@ pub mod view;
 pub use auto_shard::{LabelKeys, auto_shard};
 pub use built_in::BuiltIn;
 pub use compile::{Compiled, Objects, Resolved, compile};
-pub use overlap::overlap;
+pub use overlap::find_overlaps;
 pub use shard_hash::shard_hash;
 pub use validate::{Findings, validate};

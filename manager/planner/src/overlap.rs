@@ -55,14 +55,17 @@ pub enum OverlapKind {
 /// Finds overlaps among all ShardingConfigs of a namespace. `namespaces` are the labelled namespaces of the cluster. Roots are left
 /// out, and so are shards without a lock, because nothing says which of them belong together.
 #[must_use]
-pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKeys) -> Vec<Overlap> {
+pub fn find_overlaps(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKeys) -> Vec<Overlap> {
     let mut controllers: BTreeMap<_, Vec<&ShardingConfig>> = BTreeMap::new();
-    for (config, controller) in configs.iter().filter_map(|config| Some((config, controller(config)?))) {
+    for (config, controller) in configs
+        .iter()
+        .filter_map(|config| Some((config, controller_key(config)?)))
+    {
         controllers.entry(controller).or_default().push(config);
     }
     let found = controllers
         .into_values()
-        .map(|shards| among(shards, namespaces, keys, &|| false));
+        .map(|shards| overlaps_among(shards, namespaces, keys, &|| false));
     found.flatten().collect()
 }
 
@@ -76,26 +79,30 @@ pub fn overlap_of(
     keys: &LabelKeys,
     is_over: &dyn Fn() -> bool,
 ) -> Vec<Overlap> {
-    let Some(own) = configs.iter().find(|config| name(config) == shard).and_then(controller) else {
+    let Some(own) = configs
+        .iter()
+        .find(|config| name(config) == shard)
+        .and_then(controller_key)
+    else {
         return Vec::new();
     };
     let shards = configs
         .iter()
-        .filter(|config| controller(config) == Some(own))
+        .filter(|config| controller_key(config) == Some(own))
         .collect();
-    let mut found = among(shards, namespaces, keys, is_over);
+    let mut found = overlaps_among(shards, namespaces, keys, is_over);
     found.retain(|overlap| overlap.shards.iter().any(|name| name == shard));
     found
 }
 
 /// Identifies a shard's controller: namespace and lock. `None`: the object is not a shard, or has no lock.
-fn controller(config: &ShardingConfig) -> Option<(&str, &str)> {
+fn controller_key(config: &ShardingConfig) -> Option<(&str, &str)> {
     let controller = config.spec.controller.as_ref().filter(|_| config.spec.root.is_none())?;
     let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
     Some((namespace, controller.leader_election_name.as_str()))
 }
 
-fn among(
+fn overlaps_among(
     mut shards: Vec<&ShardingConfig>,
     namespaces: &[String],
     keys: &LabelKeys,
@@ -104,7 +111,7 @@ fn among(
     let mut namespaces: Vec<&String> = namespaces.iter().collect();
     namespaces.sort_unstable();
     shards.sort_by_key(|shard| name(shard));
-    let classes = view::classes(shards.iter().flat_map(|shard| limits(shard)));
+    let classes = view::resource_classes(shards.iter().flat_map(|shard| limits(shard)));
     let classes = classes.iter().take_while(|_| !is_over());
     classes
         .flat_map(|class| of_resource(&shards, class, &namespaces, keys))
@@ -125,26 +132,26 @@ struct Part {
 }
 
 impl Part {
-    fn of(shard: &ShardingConfig, class: &ResourceClass, keys: &LabelKeys) -> Self {
-        let set = view::seen(limits(shard), class);
+    fn from_shard(shard: &ShardingConfig, class: &ResourceClass, keys: &LabelKeys) -> Self {
+        let set = view::visible_objects(limits(shard), class);
         let own = set.clone().unwrap_or_default();
         Self {
             shard: name(shard),
             set,
             own: own
-                .without(&keys.namespace)
-                .without(&keys.shard_hash)
-                .without(&keys.control),
+                .without_key(&keys.namespace)
+                .without_key(&keys.shard_hash)
+                .without_key(&keys.control),
         }
     }
 
-    fn sees(&self, namespace: &str, hash: &str, keys: &LabelKeys) -> bool {
+    fn sees_namespace(&self, namespace: &str, hash: &str, keys: &LabelKeys) -> bool {
         let known = [
             (&keys.namespace, namespace),
             (&keys.shard_hash, hash),
             (&keys.control, "true"),
         ];
-        let allows = |set: &LabelSet| known.iter().all(|(key, value)| set.allows(key, value));
+        let allows = |set: &LabelSet| known.iter().all(|(key, value)| set.allows_value(key, value));
         self.set.as_ref().is_some_and(allows)
     }
 }
@@ -172,8 +179,11 @@ fn of_resource(
     namespaces: &[&String],
     keys: &LabelKeys,
 ) -> Vec<Overlap> {
-    let parts: Vec<Part> = shards.iter().map(|shard| Part::of(shard, class, keys)).collect();
-    let alike = alike(&parts, namespaces, keys);
+    let parts: Vec<Part> = shards
+        .iter()
+        .map(|shard| Part::from_shard(shard, class, keys))
+        .collect();
+    let alike = group_namespaces(&parts, namespaces, keys);
     let mut shared: BTreeMap<(usize, usize), Tally> = BTreeMap::new();
     let mut orphaned = Tally::default();
     let mut known = HashMap::new();
@@ -182,7 +192,7 @@ fn of_resource(
             .iter()
             .filter_map(|index| Some((*index, &parts.get(*index)?.own)))
             .collect();
-        for pair in pairs(&here, &mut known) {
+        for pair in intersecting_pairs(&here, &mut known) {
             shared.entry(pair).or_default().add(namespaces);
         }
         if !is_covered(&here) {
@@ -221,12 +231,16 @@ fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
 }
 
 /// Namespaces by the shards that see anything there.
-fn alike<'a>(parts: &[Part], namespaces: &[&'a String], keys: &LabelKeys) -> BTreeMap<Vec<usize>, Vec<&'a String>> {
+fn group_namespaces<'a>(
+    parts: &[Part],
+    namespaces: &[&'a String],
+    keys: &LabelKeys,
+) -> BTreeMap<Vec<usize>, Vec<&'a String>> {
     let mut alike: BTreeMap<Vec<usize>, Vec<&'a String>> = BTreeMap::new();
     for namespace in namespaces {
         let hash = shard_hash(namespace).to_string();
         let seeing = parts.iter().enumerate();
-        let seeing = seeing.filter(|(_, part)| part.sees(namespace, &hash, keys));
+        let seeing = seeing.filter(|(_, part)| part.sees_namespace(namespace, &hash, keys));
         alike
             .entry(seeing.map(|(index, _)| index).collect())
             .or_default()
@@ -236,12 +250,15 @@ fn alike<'a>(parts: &[Part], namespaces: &[&'a String], keys: &LabelKeys) -> BTr
 }
 
 /// Pairs of sets that intersect. `known` caches the comparisons.
-fn pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
+fn intersecting_pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, (index, set)) in here.iter().enumerate() {
         for (other, other_set) in here.iter().skip(at + 1) {
             let pair = (*index, *other);
-            if *known.entry(pair).or_insert_with(|| set.and(other_set).is_some()) {
+            if *known
+                .entry(pair)
+                .or_insert_with(|| set.intersection(other_set).is_some())
+            {
                 pairs.push(pair);
             }
         }
@@ -252,7 +269,7 @@ fn pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>)
 fn is_covered(sets: &[(usize, &LabelSet)]) -> bool {
     let mut rest = vec![LabelSet::default()];
     for (_, set) in sets {
-        rest = rest.iter().flat_map(|part| part.minus(set)).collect();
+        rest = rest.iter().flat_map(|part| part.difference(set)).collect();
         if rest.len() > MAX_PARTS {
             return true;
         }

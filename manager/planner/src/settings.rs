@@ -66,7 +66,7 @@ pub(crate) fn shard_selector(config: &ShardingConfig) -> Value {
 }
 
 /// A rule in the form that its plugin accepts.
-pub(crate) fn rule(rule: &RateLimiting) -> Value {
+pub(crate) fn plugin_rule(rule: &RateLimiting) -> Value {
     let mut value = json_of(rule);
     let others: &[&str] = match plugin_of(rule) {
         BuiltIn::RateLimit => &NOT_FOR_LIMITS,
@@ -95,7 +95,7 @@ fn rules(breaker: &CircuitBreaker, plugin: BuiltIn) -> Vec<Value> {
         .rate_limitings
         .iter()
         .filter(|rule| plugin_of(rule) == plugin);
-    rules.map(rule).collect()
+    rules.map(plugin_rule).collect()
 }
 
 pub(crate) fn json_of(value: &impl Serialize) -> Value {

@@ -136,7 +136,7 @@ fn is_disabled(metadata: &ObjectMeta, label: &str) -> bool {
 
 /// Whether the faults of a FaultInjection stay inert. `last`: the chain that was distributed last, in which they may act already.
 pub(crate) fn holds_faults(faults: &FaultInjection, last: Option<&Chain>) -> bool {
-    has_faults(faults) && is_theirs(&faults.metadata) && !acts(&origin(faults), last, |_| true)
+    has_faults(faults) && is_theirs(&faults.metadata) && !is_in_chain(&origin(faults), last, |_| true)
 }
 
 /// Whether the lists of a CircuitBreaker stay inert.
@@ -147,10 +147,10 @@ pub(crate) fn holds_lists(breaker: &CircuitBreaker, last: Option<&Chain>) -> boo
     };
     !breaker.spec.traffic_intercept_rules.is_empty()
         && is_theirs(&breaker.metadata)
-        && !acts(&origin(breaker), last, has_lists)
+        && !is_in_chain(&origin(breaker), last, has_lists)
 }
 
-fn acts(origin: &Origin, chain: Option<&Chain>, is_it: impl Fn(&Entry) -> bool) -> bool {
+fn is_in_chain(origin: &Origin, chain: Option<&Chain>, is_it: impl Fn(&Entry) -> bool) -> bool {
     let entries = chain.into_iter().flat_map(|chain| &chain.entries);
     let of_object = |entry: &&Entry| {
         let from = entry.origin.as_ref();
@@ -175,7 +175,7 @@ pub fn why_inert(document: &Value, chain: &Chain) -> Option<&'static str> {
 }
 
 /// Warnings about switches that containers of a pod set.
-pub fn warnings(pod: &Value) -> Vec<String> {
+pub fn pod_warnings(pod: &Value) -> Vec<String> {
     let list = |field: &str| pod.pointer(field).and_then(Value::as_array).into_iter().flatten();
     let text = |object: &Value, field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut warnings = Vec::new();
@@ -214,7 +214,7 @@ mod tests {
             container("other", "ENABLE_SOMETHING"),
             {"name": "none"},
         ], "initContainers": [container("agent", "ENABLE_FAULT_INJECTION")]}});
-        let mut warnings = warnings(&pod);
+        let mut warnings = pod_warnings(&pod);
         assert_eq!(warnings.len(), 3, "{warnings:?}");
         let first = warnings.remove(0);
         assert!(
@@ -251,7 +251,7 @@ mod tests {
     }
 
     /// The paths of warnings for an object in a file.
-    fn paths(kind: &str, spec: &Value, metadata: &Value) -> Vec<&'static str> {
+    fn warning_paths(kind: &str, spec: &Value, metadata: &Value) -> Vec<&'static str> {
         of_file(&object(kind, spec, metadata))
             .into_iter()
             .map(|(path, _)| path)
@@ -308,7 +308,7 @@ mod tests {
             spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
             spec
         };
-        let faults_of = |more: &Value, metadata: &Value| paths("FaultInjection", &faults(more), metadata);
+        let faults_of = |more: &Value, metadata: &Value| warning_paths("FaultInjection", &faults(more), metadata);
         let none = json!({});
         let activate = |value: &str| json!({"annotations": {"ctrlmesh.kusionstack.io/activate": value}});
         assert_eq!(faults_of(&none, &none), ["spec.httpFault"]);
@@ -326,16 +326,19 @@ mod tests {
 
         let rule = json!({"name": "a", "interceptType": "Blacklist", "contentType": "Normal", "contents": ["https://a"], "methods": ["GET"]});
         let lists = json!({"selector": {}, "trafficInterceptRules": [rule]});
-        assert_eq!(paths("CircuitBreaker", &lists, &none), ["spec.trafficInterceptRules"]);
-        assert!(paths("CircuitBreaker", &lists, &activate("true")).is_empty());
+        assert_eq!(
+            warning_paths("CircuitBreaker", &lists, &none),
+            ["spec.trafficInterceptRules"]
+        );
+        assert!(warning_paths("CircuitBreaker", &lists, &activate("true")).is_empty());
         assert!(
-            paths(
+            warning_paths(
                 "CircuitBreaker",
                 &lists,
                 &json!({"labels": {CIRCUIT_BREAKER_DISABLE: ""}})
             )
             .is_empty()
         );
-        assert!(paths("CircuitBreaker", &json!({"selector": {}}), &none).is_empty());
+        assert!(warning_paths("CircuitBreaker", &json!({"selector": {}}), &none).is_empty());
     }
 }

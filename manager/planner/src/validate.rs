@@ -3,16 +3,16 @@
 //! Flow: [`mod@read`] parses a document as an API server would (schema first, with every mistake), then [`check`] applies the rules of
 //! its kind. The built-in plugins check the settings that they will get, so that no object is admitted which a sidecar refuses.
 //!
-//! Other objects and the cluster are not considered; see [`crate::overlap()`].
+//! Other objects and the cluster are not considered; see [`crate::find_overlaps()`].
 
 mod buckets;
 mod circuit_breaker;
 mod created;
 mod fault_injection;
 mod findings;
+mod fix;
 mod image;
 mod in_part;
-mod mend;
 mod plugins;
 mod read;
 mod resource_names;
@@ -22,7 +22,7 @@ mod tests;
 mod unlocked;
 
 pub use findings::Findings;
-pub use mend::{Change, Mend, Path, Step, mend, mend_with};
+pub use fix::{Change, Fix, Path, Step, next_fix, next_fix_with};
 pub use read::{Object, is_kind, read};
 pub use unlocked::{unlocked_beside, unlocked_warning};
 
@@ -44,7 +44,7 @@ pub fn validate(document: &Value) -> Findings {
 #[must_use]
 pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     match read(document) {
-        Err(mistakes) => in_part::judge(document, mistakes, keys),
+        Err(mistakes) => in_part::check_valid_rest(document, mistakes, keys),
         Ok(object) if object.has_label(labels::IGNORE_VALIDATE) => Findings::default(),
         Ok(object) => check(&object, keys),
     }

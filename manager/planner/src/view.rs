@@ -19,7 +19,7 @@ pub struct ResourceClass {
 
 /// All resources that some limits distinguish: every named group and any other, each with every named resource and any other.
 /// (`apps/*` and `*/deployments` meet in a pair that neither names.)
-pub fn classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<ResourceClass> {
+pub fn resource_classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<ResourceClass> {
     let rules = || limits.clone().flat_map(|limit| &limit.relate_resources);
     let named = |names: &[String]| -> Vec<Option<String>> {
         names.iter().filter(|name| *name != "*").cloned().map(Some).collect()
@@ -46,20 +46,20 @@ pub fn classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<
 
 /// The objects of a resource that a shard sees: the intersection of the limits that match it, as in the shard-selector plugin.
 /// `None`: nothing.
-pub fn seen<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) -> Option<LabelSet> {
+pub fn visible_objects<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) -> Option<LabelSet> {
     let mut set = LabelSet::default();
     for selector in limits
         .filter(|limit| class.is_in(limit))
         .filter_map(|limit| limit.selector.as_ref())
     {
-        set = set.and(&LabelSet::of(selector)?)?;
+        set = set.intersection(&LabelSet::from_selector(selector)?)?;
     }
     Some(set)
 }
 
 impl ResourceClass {
     /// All resources, when no limit distinguishes any.
-    pub(crate) const fn every() -> Self {
+    pub(crate) const fn all_resources() -> Self {
         Self {
             group: None,
             resource: None,

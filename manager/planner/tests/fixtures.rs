@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_manager_planner::validate;
-use ctrlmesh_manager_planner::validate::mend;
+use ctrlmesh_manager_planner::validate::next_fix;
 use serde_json::Value;
 
-fn files(folder: &str) -> Vec<PathBuf> {
+fn fixture_files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fixtures")
         .join(folder);
@@ -35,11 +35,11 @@ fn documents(text: &str) -> Vec<Value> {
 }
 
 /// The rest of each line that begins with `what`.
-fn noted<'t>(text: &'t str, what: &str) -> Vec<&'t str> {
+fn expected_notes<'t>(text: &'t str, what: &str) -> Vec<&'t str> {
     text.lines().filter_map(|line| line.strip_prefix(what)).collect()
 }
 
-fn told(all: &Mistakes) -> Vec<String> {
+fn mistake_lines(all: &Mistakes) -> Vec<String> {
     all.list()
         .iter()
         .map(|it| format!("{}: {}", it.path, it.problem))
@@ -48,15 +48,15 @@ fn told(all: &Mistakes) -> Vec<String> {
 
 #[test]
 fn samples_apply_unchanged() {
-    for file in files("accepted") {
+    for file in fixture_files("accepted") {
         let text = fs::read_to_string(&file).unwrap();
         let mut warnings = Vec::new();
         for document in documents(&text) {
             let findings = validate(&document);
             assert!(findings.is_accepted(), "{}: {}", file.display(), findings.mistakes);
-            warnings.extend(told(&findings.warnings));
+            warnings.extend(mistake_lines(&findings.warnings));
         }
-        assert_eq!(warnings, noted(&text, "# warning: "), "{}", file.display());
+        assert_eq!(warnings, expected_notes(&text, "# warning: "), "{}", file.display());
     }
 }
 
@@ -68,7 +68,7 @@ fn shipped_samples_are_not_warned_of() {
         let file = entry.unwrap().path();
         for document in documents(&fs::read_to_string(&file).unwrap()) {
             let findings = validate(&document);
-            let all = [told(&findings.mistakes), told(&findings.warnings)].concat();
+            let all = [mistake_lines(&findings.mistakes), mistake_lines(&findings.warnings)].concat();
             assert!(all.is_empty(), "{}: {all:?}", file.display());
             count += 1;
         }
@@ -78,13 +78,18 @@ fn shipped_samples_are_not_warned_of() {
 
 #[test]
 fn invalid_samples_are_refused_with_reason() {
-    for file in files("refused").into_iter().chain(files("refused-by-rules")) {
+    for file in fixture_files("refused")
+        .into_iter()
+        .chain(fixture_files("refused-by-rules"))
+    {
         let text = fs::read_to_string(&file).unwrap();
         let documents = documents(&text);
-        let told = documents.iter().flat_map(|document| told(&validate(document).mistakes));
+        let told = documents
+            .iter()
+            .flat_map(|document| mistake_lines(&validate(document).mistakes));
         assert_eq!(
             told.collect::<Vec<_>>(),
-            noted(&text, "# reason: "),
+            expected_notes(&text, "# reason: "),
             "{}",
             file.display()
         );
@@ -93,10 +98,13 @@ fn invalid_samples_are_refused_with_reason() {
 
 #[test]
 fn each_refused_sample_is_corrected_automatically() {
-    for file in files("refused").into_iter().chain(files("refused-by-rules")) {
+    for file in fixture_files("refused")
+        .into_iter()
+        .chain(fixture_files("refused-by-rules"))
+    {
         for mut document in documents(&fs::read_to_string(&file).unwrap()) {
-            while let Some(mend) = mend(&document) {
-                document = mend.apply(&document).unwrap();
+            while let Some(fix) = next_fix(&document) {
+                document = fix.apply(&document).unwrap();
             }
             let mistakes = validate(&document).mistakes;
             assert!(mistakes.list().is_empty(), "{}: {mistakes}", file.display());

@@ -429,7 +429,7 @@ fn bypassing_pods(entries: &[&Entry], fleet: &Fleet) -> BTreeSet<String> {
 
 /// Whether an entry has a rule for requests to the API server. Plugins that are not built in are assumed to.
 fn has_api_rules(entry: &Entry) -> bool {
-    let plugin = entry.name.split('/').next().and_then(BuiltIn::of);
+    let plugin = entry.name.split('/').next().and_then(BuiltIn::from_name);
     let settings = entry.settings.value();
     let has = |rule: &Value, list: &str| {
         rule.get(list)

@@ -9,7 +9,7 @@ use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
 use ctrlmesh_contract::{Chain, Entry, Origin};
 use ctrlmesh_manager_api::sharding_config::{Reshard, ShardingConfig};
 use ctrlmesh_manager_planner::compile::kept::is_same;
-use ctrlmesh_manager_planner::compile::{Refused, Warned, kept};
+use ctrlmesh_manager_planner::compile::{RefusedObject, WarnedObject, kept};
 use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, Shown, newly_shared, shard_of, unshared};
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
@@ -39,9 +39,9 @@ pub struct NextChain {
     /// Shards that have not started, because pods without a sidecar run.
     pub blocked: BlockedShards,
     /// Invalid objects.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedObject>,
     /// Valid objects with warnings.
-    pub warned: Vec<Warned>,
+    pub warned: Vec<WarnedObject>,
     /// Objects that keep their entries, because sidecars can't run the new ones.
     pub unsupported: Unsupported,
     /// Why the stored chain stays.
@@ -172,7 +172,7 @@ fn successor(
     highest: u64,
     observation: &Observation,
 ) -> Result<(Chain, Claims), Reason> {
-    let generation = kept::generation(last, highest, &next.plan.entries).ok_or_else(|| {
+    let generation = kept::next_generation(last, highest, &next.plan.entries).ok_or_else(|| {
         let message =
             format!("there is no generation after {highest}; delete ConfigMap {CHAIN_CONFIG_MAP} and restart the pods");
         Reason::new("NoGeneration", message)
@@ -229,8 +229,8 @@ fn of_roots(resources: &CustomResources) -> BTreeSet<String> {
 #[derive(Debug)]
 struct Desired {
     entries: Vec<Entry>,
-    refused: Vec<Refused>,
-    warned: Vec<Warned>,
+    refused: Vec<RefusedObject>,
+    warned: Vec<WarnedObject>,
 }
 
 /// Compiles a namespace. Unreadable objects keep their entries, as invalid ones do.

@@ -94,7 +94,7 @@ impl MissingSupport {
         let selected = pods.selected(&entry.pod_selector);
         let lacking = selected.filter_map(|sidecar| {
             let support = support(sidecar, pods)?;
-            (!support.runs(needed)).then(|| (sidecar.pod.clone(), support.plugins.join(", ")))
+            (!support.supports_interface(needed)).then(|| (sidecar.pod.clone(), support.plugins.join(", ")))
         });
         let lacking: BTreeMap<String, String> = lacking.collect();
         (!lacking.is_empty()).then(|| Self {
@@ -103,7 +103,7 @@ impl MissingSupport {
                 .name
                 .split('/')
                 .next()
-                .is_some_and(|name| BuiltIn::of(name).is_some()),
+                .is_some_and(|name| BuiltIn::from_name(name).is_some()),
             pods: lacking,
         })
     }

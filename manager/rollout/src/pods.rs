@@ -330,7 +330,7 @@ pub fn given_up(silent: &SilentPods, fleet: &Fleet, configs: &[ShardingConfig], 
         };
         let silence = silence.filter(is_polled);
         let patience: Option<Vec<_>> = shards_of(sidecar, configs)
-            .map(|config| config.spec.unreachable_pods.as_ref()?.patience())
+            .map(|config| config.spec.unreachable_pods.as_ref()?.takeover_timeout())
             .collect();
         let longest = patience.and_then(|patience| patience.into_iter().max());
         silence

@@ -9,7 +9,7 @@ fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).context("name the folder to write into")?;
     for part in rbac::PARTS {
         let file = Path::new(&folder).join(part.file);
-        std::fs::write(&file, rbac::yaml(part)?).with_context(|| format!("can't write {}", file.display()))?;
+        std::fs::write(&file, rbac::to_yaml(part)?).with_context(|| format!("can't write {}", file.display()))?;
     }
     Ok(())
 }

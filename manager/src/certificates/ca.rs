@@ -25,10 +25,10 @@ use kube::runtime::watcher;
 use crate::cluster::{Context, error_text, post_params};
 #[cfg(test)]
 pub(crate) use credential::verify;
-pub(crate) use credential::{Credential, certificates};
-use plan::{Facts, Step, plan};
+pub(crate) use credential::{Credential, parse_certificates};
+use plan::{Facts, Step, next_step};
 pub use plan::{Leaf, Schedule};
-pub(crate) use stored::{Stored, blocks};
+pub(crate) use stored::{Stored, split_certificates};
 pub(crate) use validity::{not_after, subject_common_name};
 
 /// Pause after a failure or an undone change; doubled each time, up to [`MAX_PAUSE`].
@@ -120,14 +120,14 @@ pub(crate) async fn maintain<T: TrustDomain>(
     others: SelectAll<BoxStream<'static, T::Seen>>,
     domain: T,
 ) {
-    let secrets = secrets.map(|secret| Seen::Secret(Box::new(secret))).boxed();
-    let mut seen = futures_util::stream::select_all([secrets, others.map(Seen::Other).boxed()]);
+    let secrets = secrets.map(|secret| CaEvent::Secret(Box::new(secret))).boxed();
+    let mut seen = futures_util::stream::select_all([secrets, others.map(CaEvent::Other).boxed()]);
     let what = ca_secret.what.clone();
-    let mut keeper = Keeper::new(context, ca_secret, domain);
+    let mut keeper = CaKeeper::new(context, ca_secret, domain);
     let mut pause = FIRST_PAUSE;
     let mut last = None;
     loop {
-        let (rest, is_firm) = match keeper.step(SystemTime::now()).await {
+        let (rest, is_firm) = match keeper.take_step(SystemTime::now()).await {
             Ok(Step::Rest(rest)) => (rest, false),
             Ok(step) => {
                 tracing::info!(?step, what, "certificate step done");
@@ -142,24 +142,24 @@ pub(crate) async fn maintain<T: TrustDomain>(
                 (pause, true)
             }
         };
-        match keeper.wait(&mut seen, rest, is_firm).await {
-            Waited::Stopped => return,
-            Waited::Changed => {}
-            Waited::All if is_firm => pause = (pause * 2).min(MAX_PAUSE),
-            Waited::All => (pause, last) = (FIRST_PAUSE, None),
+        match keeper.wait_for_event(&mut seen, rest, is_firm).await {
+            WaitOutcome::Stopped => return,
+            WaitOutcome::Changed => {}
+            WaitOutcome::All if is_firm => pause = (pause * 2).min(MAX_PAUSE),
+            WaitOutcome::All => (pause, last) = (FIRST_PAUSE, None),
         }
     }
 }
 
 /// Why a wait ended.
-enum Waited {
+enum WaitOutcome {
     All,
     Changed,
     Stopped,
 }
 
 /// An event of a watch.
-enum Seen<S> {
+enum CaEvent<S> {
     Secret(Box<Option<Secret>>),
     Other(S),
 }
@@ -175,7 +175,7 @@ pub(crate) fn log_watch_errors<T: Send + 'static>(
     stream.boxed()
 }
 
-struct Keeper<T> {
+struct CaKeeper<T> {
     context: Context,
     ca_secret: CaSecret,
     domain: T,
@@ -184,7 +184,7 @@ struct Keeper<T> {
     trusted_since: Option<SystemTime>,
 }
 
-impl<T: TrustDomain> Keeper<T> {
+impl<T: TrustDomain> CaKeeper<T> {
     fn new(context: Context, ca_secret: CaSecret, domain: T) -> Self {
         Self {
             context,
@@ -196,31 +196,31 @@ impl<T: TrustDomain> Keeper<T> {
     }
 
     /// Records an event. Returns whether there may be something to do.
-    fn observe(&mut self, seen: Seen<T::Seen>) -> bool {
+    fn observe(&mut self, seen: CaEvent<T::Seen>) -> bool {
         match seen {
-            Seen::Secret(secret) => {
+            CaEvent::Secret(secret) => {
                 self.secret = Some(*secret);
                 true
             }
-            Seen::Other(seen) => self.domain.observe(seen),
+            CaEvent::Other(seen) => self.domain.observe(seen),
         }
     }
 
     /// Waits for `time` or, unless the wait is firm, until something changes.
-    async fn wait(
+    async fn wait_for_event(
         &mut self,
-        seen: &mut SelectAll<BoxStream<'static, Seen<T::Seen>>>,
+        seen: &mut SelectAll<BoxStream<'static, CaEvent<T::Seen>>>,
         time: Duration,
         is_firm: bool,
-    ) -> Waited {
+    ) -> WaitOutcome {
         let mut time = std::pin::pin!(tokio::time::sleep(time));
         loop {
             tokio::select! {
-                () = self.context.stop.cancelled() => return Waited::Stopped,
-                () = time.as_mut() => return Waited::All,
+                () = self.context.stop.cancelled() => return WaitOutcome::Stopped,
+                () = time.as_mut() => return WaitOutcome::All,
                 Some(seen) = seen.next() => {
                     if self.observe(seen) && !is_firm {
-                        return Waited::Changed;
+                        return WaitOutcome::Changed;
                     }
                 }
             }
@@ -228,13 +228,13 @@ impl<T: TrustDomain> Keeper<T> {
     }
 
     /// Does the next step and returns it.
-    async fn step(&mut self, now: SystemTime) -> Result<Step, Error> {
+    async fn take_step(&mut self, now: SystemTime) -> Result<Step, Error> {
         let schedule = self.ca_secret.schedule;
         let known = (&self.secret, self.domain.names(), self.domain.bundles_in_force());
         let (Some(secret), Some(names), Some(bundles)) = known else {
             return Ok(Step::Rest(schedule.rest));
         };
-        let stored = secret.as_ref().map(Stored::of).unwrap_or_default();
+        let stored = secret.as_ref().map(Stored::from_secret).unwrap_or_default();
         let facts = Facts {
             now,
             stored: &stored,
@@ -242,20 +242,20 @@ impl<T: TrustDomain> Keeper<T> {
             bundles: &bundles,
             trusted_since: self.trusted_since,
         };
-        let step = plan(&facts, &schedule);
+        let step = next_step(&facts, &schedule);
         match step {
             Step::Rest(_) => {}
             Step::Settle => self.trusted_since = Some(now),
             Step::Trust => {
                 self.trusted_since = None;
-                self.domain.set_bundles(&stored.bundle()).await?;
+                self.domain.set_bundles(&stored.trust_bundle()).await?;
             }
             Step::Issue | Step::Sign | Step::Prepare | Step::Promote | Step::Forget => {
                 // A new certificate of the same CA does not change the bundle.
                 if step != Step::Sign {
                     self.trusted_since = None;
                 }
-                let stored = stored.after(step, &names, now, &schedule)?;
+                let stored = stored.with_step(step, &names, now, &schedule)?;
                 let written = self.write(&stored).await?;
                 self.secret = Some(Some(written));
                 return Ok(step);

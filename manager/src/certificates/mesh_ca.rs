@@ -51,24 +51,24 @@ pub(crate) const SCHEDULE: Schedule = Schedule {
 /// Permissions at the API server, in roles of their own, because `--mesh-ca=false` needs none of them. Webhooks list the Service,
 /// too. `create` can't be limited to names, and names that contain a namespace can't be listed.
 pub const RULES: &[Rule] = &[
-    rule(
+    cluster_rule(
         Scope::Namespace,
         &["secrets"],
         &["create", "list", "update", "watch"],
         &[],
     ),
-    rule(Scope::Namespace, &["configmaps"], &["list", "watch"], &[CLUSTER_CA]),
-    rule(Scope::Cluster, &["services"], &["list", "watch"], &[SERVICE.1]),
-    rule(Scope::Cluster, &["namespaces", "pods"], &["list", "watch"], &[]),
-    rule(Scope::Cluster, &["configmaps"], &["create"], &[]),
-    rule(
+    cluster_rule(Scope::Namespace, &["configmaps"], &["list", "watch"], &[CLUSTER_CA]),
+    cluster_rule(Scope::Cluster, &["services"], &["list", "watch"], &[SERVICE.1]),
+    cluster_rule(Scope::Cluster, &["namespaces", "pods"], &["list", "watch"], &[]),
+    cluster_rule(Scope::Cluster, &["configmaps"], &["create"], &[]),
+    cluster_rule(
         Scope::Cluster,
         &["configmaps"],
         &["list", "update", "watch"],
         &[CA_CONFIG_MAP],
     ),
-    rule(Scope::Cluster, &["secrets"], &["create"], &[]),
-    rule(
+    cluster_rule(Scope::Cluster, &["secrets"], &["create"], &[]),
+    cluster_rule(
         Scope::Cluster,
         &["secrets"],
         &["list", "update", "watch"],
@@ -76,7 +76,7 @@ pub const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(
+const fn cluster_rule(
     scope: Scope,
     resources: &'static [&'static str],
     verbs: &'static [&'static str],
@@ -104,7 +104,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
 }
 
 /// Addresses of a Service, of each of its families.
-pub(crate) fn addresses(service: &Service) -> Vec<IpAddr> {
+pub(crate) fn service_addresses(service: &Service) -> Vec<IpAddr> {
     let spec = service.spec.iter();
     let all = spec.flat_map(|spec| spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip));
     let mut addresses: Vec<IpAddr> = Vec::new();

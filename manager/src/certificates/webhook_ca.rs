@@ -42,7 +42,7 @@ pub(crate) async fn maintain(context: Context, schedule: Schedule) {
     };
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.args.namespace);
     let secrets = log_watch_errors(watch_object(secrets, name));
-    let configurations = watched(&context.client);
+    let configurations = watch_configurations(&context.client);
     let api_servers = ApiServers {
         names: context.args.webhook_names(),
         bundles: Bundles::new(&context.client),
@@ -51,9 +51,9 @@ pub(crate) async fn maintain(context: Context, schedule: Schedule) {
 }
 
 /// The webhook configurations, each with its index.
-fn watched(client: &Client) -> SelectAll<BoxStream<'static, (usize, Option<DynamicObject>)>> {
+fn watch_configurations(client: &Client) -> SelectAll<BoxStream<'static, (usize, Option<DynamicObject>)>> {
     let mut all = SelectAll::new();
-    for (index, (api, name)) in bundles::apis(client).into_iter().enumerate() {
+    for (index, (api, name)) in bundles::configuration_apis(client).into_iter().enumerate() {
         let configuration = watch_object(api, name);
         all.push(log_watch_errors(
             configuration.map(move |seen| seen.map(|it| (index, it))),

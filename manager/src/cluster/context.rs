@@ -49,7 +49,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// `client` should have no retries of its own (see [`rate::limited`]).
+    /// `client` should have no retries of its own (see [`rate::rate_limited`]).
     #[must_use]
     pub fn new(client: &Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
         let bucket = Arc::new(Bucket::new(args.qps, args.burst));
@@ -58,7 +58,7 @@ impl Context {
             (Priority::Background, DEADLINE),
             (Priority::Urgent, Duration::from_secs(args.lease_seconds) / 3),
         ]
-        .map(|(priority, deadline)| rate::limited(client, &bucket, priority, deadline));
+        .map(|(priority, deadline)| rate::rate_limited(client, &bucket, priority, deadline));
         Self {
             client,
             background,
@@ -79,7 +79,7 @@ impl Context {
 
     /// The same context for a part that may stop before the process does.
     #[must_use]
-    pub fn until(&self, stop: CancellationToken) -> Self {
+    pub fn with_stop(&self, stop: CancellationToken) -> Self {
         Self { stop, ..self.clone() }
     }
 }

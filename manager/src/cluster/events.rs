@@ -25,7 +25,7 @@ pub async fn publish(context: &Context, about: &ObjectReference, type_: EventTyp
     let event = Event {
         type_,
         reason: reason.to_owned(),
-        note: Some(cut(note).to_owned()),
+        note: Some(truncate_note(note).to_owned()),
         action: reason.to_owned(),
         secondary: None,
     };
@@ -35,7 +35,7 @@ pub async fn publish(context: &Context, about: &ObjectReference, type_: EventTyp
     }
 }
 
-fn cut(note: &str) -> &str {
+fn truncate_note(note: &str) -> &str {
     note.get(..note.floor_char_boundary(MAX_NOTE)).unwrap_or_default()
 }
 
@@ -45,8 +45,8 @@ mod tests {
 
     #[test]
     fn long_notes_are_cut_between_letters() {
-        assert_eq!(cut("short"), "short");
+        assert_eq!(truncate_note("short"), "short");
         let long = format!("x{}", "é".repeat(MAX_NOTE));
-        assert_eq!(cut(&long).len(), MAX_NOTE - 1);
+        assert_eq!(truncate_note(&long).len(), MAX_NOTE - 1);
     }
 }

@@ -80,12 +80,12 @@ impl Bucket {
     /// Waits until a request may be sent.
     pub async fn take(&self, priority: Priority) {
         match priority {
-            Priority::Urgent => drop(self.promise(Instant::now())),
-            Priority::Normal => sleep(self.promise(Instant::now())).await,
+            Priority::Urgent => drop(self.take_future_token(Instant::now())),
+            Priority::Normal => sleep(self.take_future_token(Instant::now())).await,
             Priority::Background => {
                 // Never closed.
                 let _turn = self.background.acquire().await;
-                while let Err(wait) = self.spare(Instant::now()) {
+                while let Err(wait) = self.try_take_spare_token(Instant::now()) {
                     sleep(wait).await;
                 }
             }
@@ -93,26 +93,26 @@ impl Bucket {
     }
 
     /// Takes a token, even one that is still to come. Returns the wait for it.
-    fn promise(&self, now: Instant) -> Duration {
+    fn take_future_token(&self, now: Instant) -> Duration {
         self.with_level(now, |tokens| {
             *tokens -= 1.0;
-            self.until(-*tokens)
+            self.time_until(-*tokens)
         })
     }
 
     /// Takes a token that no other request needs. Otherwise returns the wait until there may be one.
-    fn spare(&self, now: Instant) -> Result<(), Duration> {
+    fn try_take_spare_token(&self, now: Instant) -> Result<(), Duration> {
         self.with_level(now, |tokens| {
             let missing = self.reserve + 1.0 - *tokens;
             if missing > 0.0 {
-                return Err(self.until(missing));
+                return Err(self.time_until(missing));
             }
             *tokens -= 1.0;
             Ok(())
         })
     }
 
-    fn until(&self, missing: f64) -> Duration {
+    fn time_until(&self, missing: f64) -> Duration {
         // A nanosecond more, so that it is not woken just before.
         let wait = Duration::try_from_secs_f64(missing / self.per_second).unwrap_or_default();
         if wait.is_zero() {
@@ -135,7 +135,7 @@ impl Bucket {
 /// server answers with 429, 503 or 504 are retried after its `Retry-After`, each time with a new token, unless they are urgent.
 /// Therefore `client` itself should have no retries (`Config::default_retry`).
 #[must_use]
-pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadline: Duration) -> Client {
+pub fn rate_limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadline: Duration) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = Limited {
         client: client.clone(),
@@ -146,12 +146,12 @@ pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadli
     if priority == Priority::Urgent {
         Client::new(service, namespace)
     } else {
-        Client::new(Retry::new(retries(), service), namespace)
+        Client::new(Retry::new(retry_policy(), service), namespace)
     }
 }
 
 /// A few retries within some seconds. Callers have longer pauses of their own, and report the failure meanwhile.
-fn retries() -> RetryPolicy {
+fn retry_policy() -> RetryPolicy {
     let (first, longest, most) = (Duration::from_millis(100), Duration::from_secs(1), 4);
     RetryPolicy::new(first, longest, most, true).unwrap_or_else(|_| RetryPolicy::server_retry())
 }
@@ -228,14 +228,14 @@ mod tests {
     const FOR_EVER: Duration = Duration::from_mins(1);
 
     /// ConfigMaps of a server that applies this rule to requests.
-    async fn configmaps(rule: Rule) -> (ApiServer, Api<ConfigMap>) {
+    async fn configmap_api(rule: Rule) -> (ApiServer, Api<ConfigMap>) {
         let server = ApiServer::builder().start().await.unwrap();
         server.faults().add(rule);
         let mut config = kube::Config::new(server.url().parse().unwrap());
         config.default_retry = false;
         let client = Client::try_from(config).unwrap();
         let bucket = Arc::new(Bucket::new(100, 100));
-        let client = limited(&client, &bucket, Priority::Normal, DEADLINE);
+        let client = rate_limited(&client, &bucket, Priority::Normal, DEADLINE);
         (server, Api::namespaced(client, "default"))
     }
 
@@ -246,7 +246,7 @@ mod tests {
             every: FOR_EVER,
         };
         for fault in [Fault::Hold(Gate::new()), slow] {
-            let (_server, configmaps) = configmaps(Rule::new(fault.clone())).await;
+            let (_server, configmaps) = configmap_api(Rule::new(fault.clone())).await;
             let listed = timeout(PATIENCE, configmaps.list(&ListParams::default())).await;
             let problem = listed.expect("it is given up").unwrap_err().to_string();
             assert!(problem.contains("no answer within 300ms"), "{fault:?}: {problem}");
@@ -260,7 +260,7 @@ mod tests {
             every: FOR_EVER,
         };
         for fault in [slow, Fault::Delay(Duration::ZERO)] {
-            let (_server, configmaps) = configmaps(Rule::new(fault.clone()).verb("watch")).await;
+            let (_server, configmaps) = configmap_api(Rule::new(fault.clone()).verb("watch")).await;
             let start = Instant::now();
             let events = configmaps.watch(&WatchParams::default().timeout(1), "0").await.unwrap();
             let ended = timeout(PATIENCE, events.for_each(async |_| {})).await;
@@ -283,16 +283,16 @@ mod tests {
     }
 
     /// When each request is sent, if all are ready at `start`.
-    fn sent(bucket: &Bucket, priority: Priority, start: Instant, requests: usize) -> Vec<Duration> {
+    fn send_times(bucket: &Bucket, priority: Priority, start: Instant, requests: usize) -> Vec<Duration> {
         let mut now = start;
         let one = |_| match priority {
             Priority::Background => {
-                while let Err(wait) = bucket.spare(now) {
+                while let Err(wait) = bucket.try_take_spare_token(now) {
                     now += wait;
                 }
                 now - start
             }
-            _ => bucket.promise(start),
+            _ => bucket.take_future_token(start),
         };
         (0..requests).map(one).collect()
     }
@@ -301,7 +301,7 @@ mod tests {
     fn requests_are_limited_to_burst_and_rate() {
         for priority in [Priority::Normal, Priority::Background] {
             let bucket = Bucket::new(10, 5);
-            let times = sent(&bucket, priority, Instant::now(), 65);
+            let times = send_times(&bucket, priority, Instant::now(), 65);
             for (first, from) in times.iter().enumerate() {
                 for (last, to) in times.iter().enumerate().skip(first) {
                     let allowed = 5.0 + 10.0 * (*to - *from).as_secs_f64();
@@ -317,22 +317,22 @@ mod tests {
     #[test]
     fn idle_time_fills_bucket_up_to_burst() {
         let (bucket, start) = (Bucket::new(10, 5), Instant::now());
-        sent(&bucket, Priority::Normal, start, 5);
-        let later = sent(&bucket, Priority::Normal, start + Duration::from_mins(1), 6);
+        send_times(&bucket, Priority::Normal, start, 5);
+        let later = send_times(&bucket, Priority::Normal, start + Duration::from_mins(1), 6);
         assert_eq!(later.iter().filter(|wait| wait.is_zero()).count(), 5);
     }
 
     #[test]
     fn background_work_leaves_tokens_to_others() {
         let (bucket, start) = (Bucket::new(10, 20), Instant::now());
-        let now = start + *sent(&bucket, Priority::Background, start, 300).last().unwrap();
-        let waits = sent(&bucket, Priority::Normal, now, 20);
+        let now = start + *send_times(&bucket, Priority::Background, start, 300).last().unwrap();
+        let waits = send_times(&bucket, Priority::Normal, now, 20);
         assert!(
             waits.iter().take(10).all(Duration::is_zero),
             "none of them waits: {waits:?}"
         );
         // Promised tokens come before background work: 10 tokens, then its reserve of 10, then its own.
-        let wait = bucket.spare(now).unwrap_err();
+        let wait = bucket.try_take_spare_token(now).unwrap_err();
         assert!((2.0..2.2).contains(&wait.as_secs_f64()), "{wait:?}");
     }
 
@@ -348,6 +348,6 @@ mod tests {
     #[test]
     fn background_work_is_sent_with_burst_of_one() {
         let bucket = Bucket::new(1, 1);
-        assert_eq!(sent(&bucket, Priority::Background, Instant::now(), 3).len(), 3);
+        assert_eq!(send_times(&bucket, Priority::Background, Instant::now(), 3).len(), 3);
     }
 }

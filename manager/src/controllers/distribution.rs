@@ -95,7 +95,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     let (plugins, worker) = plugins::start(&context, changed);
     let dirty = Arc::new(DirtyNamespaces::default());
     let triggers = stream::select(triggers, stream::select(namespaces(fetched), dirty.namespaces()));
-    let triggers = debounce(triggers, context.args.debounce());
+    let triggers = debounce(triggers, context.args.debounce_time());
     let stop = context.stop.clone();
     let fetching = worker.run(stop.clone());
     let fetching = async { fetching.await.map_err(Error::from) };

@@ -72,8 +72,8 @@ pub const RULES: &[Rule] = &[
 /// None: failures are logged and retried.
 pub async fn run(context: Context) -> Result<(), Error> {
     let stop = context.stop.clone();
-    let (mut seen, pods) = watched(&context);
-    let mut keeper = Keeper {
+    let (mut seen, pods) = watch_cluster(&context);
+    let mut keeper = StateWriter {
         context,
         pods,
         is_listed: false,
@@ -116,7 +116,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
 type Selector = BTreeMap<String, String>;
 
 /// An event of a watch.
-enum Seen {
+enum ClusterEvent {
     /// The Service's selector; `None`: there is no Service, or it has none.
     Service(Option<Selector>),
     State(Box<Option<DynamicObject>>),
@@ -124,27 +124,29 @@ enum Seen {
     Pods(bool),
 }
 
-fn watched(context: &Context) -> (BoxStream<'static, Seen>, Store<Pod>) {
+fn watch_cluster(context: &Context) -> (BoxStream<'static, ClusterEvent>, Store<Pod>) {
     let (client, namespace) = (&context.client, &context.args.namespace);
     let services = Api::namespaced(client.clone(), namespace);
     let service = watch_object(services, &context.args.webhook_service_name).default_backoff();
-    let state = watch_object(states(context), NAME).default_backoff();
+    let state = watch_object(manager_state_api(context), NAME).default_backoff();
     let (reader, writer) = store();
     let pods = watcher(Api::namespaced(client.clone(), namespace), Config::default())
         .default_backoff()
-        .modify(strip)
+        .modify(strip_pod)
         .reflect(writer);
-    let pods = pods.map(|event| event.map(|event| Seen::Pods(matches!(event, watcher::Event::InitDone))));
+    let pods = pods.map(|event| event.map(|event| ClusterEvent::Pods(matches!(event, watcher::Event::InitDone))));
     let all = [
-        log_watch_errors(service.map(|seen| seen.map(|service| Seen::Service(selector(service))))),
-        log_watch_errors(state.map(|seen| seen.map(|state| Seen::State(Box::new(state))))),
+        log_watch_errors(service.map(|seen| seen.map(|service| ClusterEvent::Service(selector(service))))),
+        log_watch_errors(state.map(|seen| seen.map(|state| ClusterEvent::State(Box::new(state))))),
         log_watch_errors(pods),
     ];
     (futures_util::stream::select_all(all).boxed(), reader)
 }
 
 /// Logs errors of a watch, which retries by itself.
-fn log_watch_errors(stream: impl Stream<Item = watcher::Result<Seen>> + Send + 'static) -> BoxStream<'static, Seen> {
+fn log_watch_errors(
+    stream: impl Stream<Item = watcher::Result<ClusterEvent>> + Send + 'static,
+) -> BoxStream<'static, ClusterEvent> {
     let stream = stream.filter_map(|seen| async move {
         seen.inspect_err(|error| {
             tracing::warn!(error = error_text(error), "watch for the ManagerState failed; retrying")
@@ -158,7 +160,7 @@ fn selector(service: Option<Service>) -> Option<Selector> {
     service?.spec?.selector.filter(|selector| !selector.is_empty())
 }
 
-fn strip(pod: &mut Pod) {
+fn strip_pod(pod: &mut Pod) {
     pod.managed_fields_mut().clear();
     pod.spec = None;
     pod.status = pod.status.take().map(|status| PodStatus {
@@ -168,11 +170,11 @@ fn strip(pod: &mut Pod) {
     });
 }
 
-fn states(context: &Context) -> Api<DynamicObject> {
+fn manager_state_api(context: &Context) -> Api<DynamicObject> {
     Api::all_with(context.client.clone(), &ApiResource::erase::<ManagerState>(&()))
 }
 
-struct Keeper {
+struct StateWriter {
     context: Context,
     pods: Store<Pod>,
     /// Whether all pods were seen once.
@@ -182,14 +184,15 @@ struct Keeper {
     state: Option<Option<DynamicObject>>,
 }
 
-impl Keeper {
-    fn observe(&mut self, seen: Seen) {
+impl StateWriter {
+    fn observe(&mut self, seen: ClusterEvent) {
         match seen {
-            Seen::Service(selector) => self.selector = Some(selector),
+            ClusterEvent::Service(selector) => self.selector = Some(selector),
             // The watch may still show a version from before the last write.
-            Seen::State(state) if is_older((*state).as_ref(), self.state.as_ref().and_then(Option::as_ref)) => {}
-            Seen::State(state) => self.state = Some(*state),
-            Seen::Pods(is_listed) => self.is_listed |= is_listed,
+            ClusterEvent::State(state) if is_older((*state).as_ref(), self.state.as_ref().and_then(Option::as_ref)) => {
+            }
+            ClusterEvent::State(state) => self.state = Some(*state),
+            ClusterEvent::Pods(is_listed) => self.is_listed |= is_listed,
         }
     }
 
@@ -208,7 +211,7 @@ impl Keeper {
         if state.as_ref().is_some_and(|state| is_as_wanted(state, &wanted)) {
             return Ok(false);
         }
-        let states = states(&self.context);
+        let states = manager_state_api(&self.context);
         if state.is_none() {
             create(&self.context).await?;
         }

@@ -19,12 +19,12 @@ pub const RULES: &[Rule] = &[Rule {
 /// `changed`.
 #[must_use]
 pub fn start(context: &Context, changed: mpsc::Sender<String>) -> (Plugins, Worker) {
-    let settings = settings(&context.args, |name| std::env::var(name).ok());
+    let settings = puller_settings(&context.args, |name| std::env::var(name).ok());
     Plugins::new(context.client.clone(), settings, changed, context.metrics.oci.clone())
 }
 
 /// From flags, and the variables that programs of a cluster take proxies from.
-fn settings(args: &Args, variable: impl Fn(&str) -> Option<String>) -> Settings {
+fn puller_settings(args: &Args, variable: impl Fn(&str) -> Option<String>) -> Settings {
     Settings {
         ca_file: args.registry_ca_file.clone(),
         insecure: args.insecure_registries.iter().cloned().collect(),

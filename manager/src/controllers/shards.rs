@@ -93,30 +93,30 @@ pub async fn run(context: Context) -> Result<(), Error> {
 
 async fn follow_roots(context: Context, caches: Caches, triggers: Triggers) -> Result<(), Error> {
     let stop = context.stop.clone();
-    let triggers = debounce(triggers, context.args.debounce());
-    let reader = caches.namespaces();
+    let triggers = debounce(triggers, context.args.debounce_time());
+    let reader = caches.namespace_store();
     let controller = Controller::for_stream(stream::pending(), reader)
         .with_config(Config::default().concurrency(CONCURRENCY))
         .reconcile_on(triggers)
         .graceful_shutdown_on(stop.cancelled_owned());
     let passes = controller.run(
-        pass,
-        |namespace, error, sharder| failed(&namespace, error, &sharder),
+        run_pass,
+        |namespace, error, sharder| requeue_failed(&namespace, error, &sharder),
         Arc::new(Sharder { context, caches }),
     );
     passes.for_each(async |_| ()).await;
     Ok(())
 }
 
-async fn pass(namespace: Arc<NamespaceMeta>, sharder: Arc<Sharder>) -> Result<Action, Error> {
+async fn run_pass(namespace: Arc<NamespaceMeta>, sharder: Arc<Sharder>) -> Result<Action, Error> {
     tokio::select! {
         () = sharder.context.stop.cancelled() => return Ok(Action::await_change()),
-        () = sharder.caches.ready() => {}
+        () = sharder.caches.wait_until_ready() => {}
     }
     sharder.reconcile(&namespace).await
 }
 
-fn failed(namespace: &NamespaceMeta, error: &Error, sharder: &Sharder) -> Action {
+fn requeue_failed(namespace: &NamespaceMeta, error: &Error, sharder: &Sharder) -> Action {
     sharder.context.metrics.shards.failed.inc();
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
     if error.is_conflict() {

@@ -57,7 +57,7 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>, stop: C
 pub async fn serve_health(listener: TcpListener, readiness: Readiness, stop: CancellationToken) {
     let router = Router::new()
         .route("/healthz", get(async || "ok"))
-        .route("/readyz", get(ready))
+        .route("/readyz", get(readiness_response))
         .with_state(readiness);
     serve(listener, router, stop).await;
 }
@@ -69,7 +69,7 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     make_room(&mut oldest_first);
-                    oldest_first.push_back(connections.spawn(connection(stream, router.clone())));
+                    oldest_first.push_back(connections.spawn(serve_connection(stream, router.clone())));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "failed to accept connection; retrying");
@@ -82,7 +82,7 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     }
 }
 
-async fn connection(stream: TcpStream, router: Router) {
+async fn serve_connection(stream: TcpStream, router: Router) {
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
     let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
@@ -101,7 +101,7 @@ fn make_room(oldest_first: &mut VecDeque<AbortHandle>) {
     }
 }
 
-async fn ready(State(readiness): State<Readiness>) -> Response {
+async fn readiness_response(State(readiness): State<Readiness>) -> Response {
     if readiness.is_ready() {
         "ok".into_response()
     } else {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use crate::certificates::{mesh_ca, webhook_ca};
 use crate::cluster::{Context, Error, Rule, Scope};
 use crate::controllers::{distribution, labels, manager_state, shards};
-use held::Held;
+use held::LeaseState;
 
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
@@ -59,11 +59,11 @@ pub async fn run(context: Context) -> Result<(), Error> {
         return Ok(());
     };
     let (is_leader, renewing) = lock.watch().await;
-    let mut lock = Held::new(is_leader, seen, time * 2 / 3);
+    let mut lock = LeaseState::new(is_leader, seen, time * 2 / 3);
     let outcome = loop {
         tokio::select! {
             () = context.stop.cancelled() => break Ok(()),
-            is_held = lock.held() => if !is_held { break Ok(()) },
+            is_held = lock.wait_until_held() => if !is_held { break Ok(()) },
         }
         tracing::info!("started leading");
         context.metrics.leader.set(1);
@@ -109,7 +109,7 @@ async fn build_lease_manager(
     let args = &context.args;
     // The lease is renewed this long before its end, so that a failed renewal is retried in time.
     let grace = args.lease_seconds - (args.lease_seconds / 5).max(1);
-    let client = held::witnessed(&context.urgent, &args.pod_name, renewed);
+    let client = held::with_lease_witness(&context.urgent, &args.pod_name, renewed);
     let builder = LeaseManagerBuilder::new(client, LOCK)
         .with_namespace(&args.namespace)
         .with_identity(&args.pod_name)
@@ -120,9 +120,9 @@ async fn build_lease_manager(
 }
 
 /// Runs every controller until one fails, the lease is lost, or the process stops.
-async fn run_controllers(context: &Context, lock: &mut Held, to_end: Duration) -> Result<(), Error> {
+async fn run_controllers(context: &Context, lock: &mut LeaseState, to_end: Duration) -> Result<(), Error> {
     let stop = context.stop.child_token();
-    let context = context.until(stop.clone());
+    let context = context.with_stop(stop.clone());
     let mut controllers: JoinSet<Result<(), Error>> = JoinSet::new();
     controllers.spawn(distribution::run(context.clone()));
     controllers.spawn(labels::run(context.clone()));
@@ -132,7 +132,7 @@ async fn run_controllers(context: &Context, lock: &mut Held, to_end: Duration) -
     controllers.spawn(mesh_ca::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        () = lock.lost() => Ok(()),
+        () = lock.wait_until_lost() => Ok(()),
         Some(ended) = controllers.join_next() => ended?,
     };
     stop.cancel();
@@ -206,7 +206,7 @@ mod tests {
         let rule = FaultRule::new(Fault::Hold(gate.clone())).resource("leases");
         let rule = server.faults().add(rule);
         let running = Running::start(&context, run(context.clone()));
-        while server.faults().hits(rule) < 2 {
+        while server.faults().times_applied(rule) < 2 {
             tokio::task::yield_now().await;
         }
         server.faults().remove(rule);

@@ -43,15 +43,15 @@ pub const PARTS: &[Part] = &[
     },
 ];
 
-fn flat(rules: &'static [&'static [&'static [Rule]]]) -> impl Iterator<Item = &'static Rule> {
+fn flatten_rules(rules: &'static [&'static [&'static [Rule]]]) -> impl Iterator<Item = &'static Rule> {
     rules.iter().flat_map(|part| part.iter()).flat_map(|rules| rules.iter())
 }
 
 /// The rules of the part's Role or ClusterRole, merged and sorted.
-fn policy(part: &Part, scope: Scope) -> Vec<Value> {
+fn policy_rules(part: &Part, scope: Scope) -> Vec<Value> {
     // The verbs by group, resource and names.
     let mut merged: BTreeMap<(&str, &str, &[&str]), std::collections::BTreeSet<&str>> = BTreeMap::new();
-    for rule in flat(part.rules).filter(|rule| rule.scope == scope) {
+    for rule in flatten_rules(part.rules).filter(|rule| rule.scope == scope) {
         for resource in rule.resources {
             let verbs = merged.entry((rule.group, resource, rule.names)).or_default();
             verbs.extend(rule.verbs);
@@ -77,7 +77,7 @@ const NAMESPACE: &str = "ctrlmesh";
 ///
 /// # Errors
 /// They can't be serialized, which happens to none of ours.
-pub fn yaml(part: &Part) -> Result<String, serde_saphyr::ser::Error> {
+pub fn to_yaml(part: &Part) -> Result<String, serde_saphyr::ser::Error> {
     let group = "rbac.authorization.k8s.io";
     let subjects = json!([{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE }]);
     let object = |kind: &str, meta: Value, mut more: Value| {
@@ -97,7 +97,7 @@ pub fn yaml(part: &Part) -> Result<String, serde_saphyr::ser::Error> {
     let here = || json!({ "name": part.name, "namespace": NAMESPACE });
     let reference = |kind: &str| json!({ "apiGroup": group, "kind": kind, "name": part.name });
     let binding = |kind: &str| json!({ "roleRef": reference(kind), "subjects": subjects.clone() });
-    let rules = |scope| json!({ "rules": policy(part, scope) });
+    let rules = |scope| json!({ "rules": policy_rules(part, scope) });
     let account = (part.name == ACCOUNT).then(|| object("ServiceAccount", here(), json!({})));
     let roles = [
         object("ClusterRole", everywhere(), rules(Scope::Cluster)),
@@ -124,7 +124,7 @@ mod tests {
             let committed = std::fs::read_to_string(format!("{folder}/{}", part.file)).unwrap();
             assert_eq!(
                 committed,
-                yaml(part).unwrap(),
+                to_yaml(part).unwrap(),
                 "run `make rbac` and commit what it writes"
             );
         }
@@ -135,7 +135,7 @@ mod tests {
         let is_made = |rule: &&Rule| rule.resources.contains(&"secrets") && rule.verbs.contains(&"create");
         let [manager, mesh_ca] = PARTS else { panic!("{PARTS:?}") };
         let everywhere = |part: &Part| {
-            flat(part.rules)
+            flatten_rules(part.rules)
                 .filter(is_made)
                 .any(|rule| rule.scope == Scope::Cluster)
         };
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn roles_have_no_wildcard() {
-        for rule in PARTS.iter().flat_map(|part| flat(part.rules)) {
+        for rule in PARTS.iter().flat_map(|part| flatten_rules(part.rules)) {
             let words = rule.verbs.iter().chain(rule.resources).chain([&rule.group]);
             assert!(!words.into_iter().any(|word| word.contains('*')), "{rule:?}");
             // RBAC ignores names in rules for `create`.

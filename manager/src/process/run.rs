@@ -70,7 +70,7 @@ async fn run_until(context: &Context, mut asked: impl AsyncFnMut()) -> Result<()
     let webhooks = admin::bind("--webhook-port (WEBHOOK_PORT)", webhooks).await?;
 
     // Servers stop after the manager's own work.
-    let serving = context.until(CancellationToken::new());
+    let serving = context.with_stop(CancellationToken::new());
     let mut parts: JoinSet<Result<(), Error>> = JoinSet::new();
     let (until, told) = (serving.stop.clone(), readiness.clone());
     parts.spawn(async move {
@@ -126,7 +126,7 @@ mod tests {
         listener.local_addr().unwrap()
     }
 
-    async fn cluster() -> ctrlmesh_testkit::ApiServer {
+    async fn server_with_objects() -> ctrlmesh_testkit::ApiServer {
         let admission = |plural, kind| Resource::cluster("admissionregistration.k8s.io", "v1", plural, kind);
         let (mutating, validating) = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration");
         let server = test_env::builder()
@@ -142,14 +142,14 @@ mod tests {
     }
 
     /// The HTTP status of the readiness probe.
-    async fn ready(health: SocketAddr) -> u16 {
+    async fn readiness_code(health: SocketAddr) -> u16 {
         let answer = reqwest::get(format!("http://{health}/readyz")).await;
         answer.map_or(0, |answer| answer.status().as_u16())
     }
 
     #[tokio::test]
     async fn webhooks_answer_for_a_while_after_sigterm() {
-        let server = cluster().await;
+        let server = server_with_objects().await;
         let [webhooks, health] = [free_address(), free_address()];
         let flags = [
             &*format!("--webhook-port={}", webhooks.port()),
@@ -163,7 +163,7 @@ mod tests {
             asked.recv().await;
         });
         let stopping = async {
-            while ready(health).await != 200 || context.metrics.leader.get() != 1 {
+            while readiness_code(health).await != 200 || context.metrics.leader.get() != 1 {
                 tokio::task::yield_now().await;
             }
             let ca = server.store().read(|state| {
@@ -179,8 +179,8 @@ mod tests {
                 leases.all(|lease| test_env::text(lease, "/spec/holderIdentity").is_empty())
             })
             .await;
-            assert_eq!(ready(health).await, 503);
-            let client = Client::trusting(&ca);
+            assert_eq!(readiness_code(health).await, 503);
+            let client = Client::with_bundle(&ca);
             let (status, _) = client.post(webhooks, MUTATE_NAMESPACE, "{}").await.unwrap();
             assert_eq!(status, 400, "it is answered");
             ask.send(()).await.unwrap();

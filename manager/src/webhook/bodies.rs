@@ -65,7 +65,7 @@ impl State {
         let id = self.next;
         self.next += 1;
         self.used += body.bytes;
-        self.shares.of_mut(body.source).begin(id, body.bytes);
+        self.shares.of_mut(body.source).add_body(id, body.bytes);
         self.by_id.insert(id, body);
         id
     }
@@ -73,7 +73,7 @@ impl State {
     fn remove(&mut self, id: u64) -> Option<Body> {
         let body = self.by_id.remove(&id)?;
         self.used = self.used.saturating_sub(body.bytes);
-        self.shares.end(body.source, id, body.bytes);
+        self.shares.remove_body(body.source, id, body.bytes);
         Some(body)
     }
 
@@ -84,7 +84,7 @@ impl State {
     }
 
     /// The oldest body, other than `id`, that is slow to arrive.
-    fn slow(&self, id: u64, may_go: impl Fn(&Body) -> bool) -> Option<u64> {
+    fn slowest_body(&self, id: u64, may_go: impl Fn(&Body) -> bool) -> Option<u64> {
         let others = self.by_id.iter().filter(|(other, _)| **other != id);
         let mut arriving = others.filter(|(_, body)| !body.is_complete);
         let slow = arriving.find(|(_, body)| body.since.elapsed() > SLOW && may_go(body));
@@ -102,7 +102,7 @@ impl Bodies {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,8 +112,8 @@ impl Bodies {
 
     /// Reserves a place for a request whose head has arrived. `None`: all places are taken by bodies that are being decided, or by
     /// as many of this source as of any other.
-    pub(super) fn begin(&self, source: Source) -> Option<Place<'_>> {
-        let mut state = self.state();
+    pub(super) fn begin_body(&self, source: Source) -> Option<BodyPlace<'_>> {
+        let mut state = self.lock_state();
         loop {
             let given_up = if self.is_over_half(&state, source, HEAD) {
                 state.shares.oldest_arriving_of(source)?
@@ -134,7 +134,7 @@ impl Bodies {
         });
         let decisions = state.shares.of_mut(source).decisions();
         drop(state);
-        Some(Place {
+        Some(BodyPlace {
             bodies: self,
             id,
             source,
@@ -146,7 +146,7 @@ impl Bodies {
 
 /// The memory that one body takes.
 #[derive(Debug)]
-pub(super) struct Place<'b> {
+pub(super) struct BodyPlace<'b> {
     bodies: &'b Bodies,
     id: u64,
     source: Source,
@@ -161,7 +161,7 @@ pub(super) struct DecisionPermit {
     _of_all: OwnedSemaphorePermit,
 }
 
-impl Place<'_> {
+impl BodyPlace<'_> {
     /// Waits until this body must give its place to others.
     pub(super) async fn given_up(&self) {
         self.given_up.cancelled().await;
@@ -183,7 +183,7 @@ impl Place<'_> {
     }
 
     fn try_take(&self, bytes: usize) -> bool {
-        let mut state = self.bodies.state();
+        let mut state = self.bodies.lock_state();
         loop {
             if !state.by_id.contains_key(&self.id) {
                 return false;
@@ -192,7 +192,7 @@ impl Place<'_> {
             if !is_over_half && state.used + bytes <= self.bodies.most {
                 break;
             }
-            let slow = state.slow(self.id, |body| !is_over_half || body.source == self.source);
+            let slow = state.slowest_body(self.id, |body| !is_over_half || body.source == self.source);
             // Without an attack there is room soon: bodies of one API server wait for each other.
             let crowd = || state.shares.first_to_go_of_larger(self.source);
             let Some(given_up) = slow.or_else(|| if is_over_half { None } else { crowd() }) else {
@@ -201,7 +201,7 @@ impl Place<'_> {
             state.give_up(given_up);
         }
         state.used += bytes;
-        state.shares.of_mut(self.source).grow(self.id, bytes);
+        state.shares.of_mut(self.source).add_bytes(self.id, bytes);
         if let Some(body) = state.by_id.get_mut(&self.id) {
             body.bytes += bytes;
         }
@@ -210,34 +210,34 @@ impl Place<'_> {
 
     /// Marks the body as complete. It waits for its decision then.
     pub(super) fn complete(&self) {
-        let mut state = self.bodies.state();
+        let mut state = self.bodies.lock_state();
         let Some(body) = state.by_id.get_mut(&self.id) else {
             return;
         };
         body.is_complete = true;
-        state.shares.of_mut(self.source).complete(self.id);
+        state.shares.of_mut(self.source).mark_complete(self.id);
     }
 
     /// Waits for a permit to decide: in the order of arrival, first within its source. The body keeps its place then. `None`: it
     /// must give its place to others, or the server stops.
-    pub(super) async fn decide(&self) -> Option<DecisionPermit> {
+    pub(super) async fn wait_to_decide(&self) -> Option<DecisionPermit> {
         tokio::select! {
-            permit = self.turn() => permit.filter(|_| self.is_settled()),
+            permit = self.wait_for_turn() => permit.filter(|_| self.is_settled()),
             () = self.given_up() => None,
         }
     }
 
     /// Makes the body keep its place. Returns false if it was given up before.
     fn is_settled(&self) -> bool {
-        let mut state = self.bodies.state();
+        let mut state = self.bodies.lock_state();
         let is_there = state.by_id.contains_key(&self.id);
         if is_there {
-            state.shares.of_mut(self.source).settle(self.id);
+            state.shares.of_mut(self.source).mark_settled(self.id);
         }
         is_there
     }
 
-    async fn turn(&self) -> Option<DecisionPermit> {
+    async fn wait_for_turn(&self) -> Option<DecisionPermit> {
         let of_source = self.decisions.clone().acquire_owned().await.ok()?;
         let of_all = self.bodies.decisions.clone().acquire_owned().await.ok()?;
         Some(DecisionPermit {
@@ -247,9 +247,9 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for BodyPlace<'_> {
     fn drop(&mut self) {
-        let _ = self.bodies.state().remove(self.id);
+        let _ = self.bodies.lock_state().remove(self.id);
         self.bodies.freed.notify_waiters();
     }
 }

@@ -14,7 +14,7 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use super::served::Served;
+use super::served::ServedCertificate;
 use crate::args::{Args, FlagError};
 use crate::certificates::ca::subject_common_name;
 use crate::cluster::{Context, Error};
@@ -34,13 +34,13 @@ pub(super) struct Tls {
 impl Tls {
     /// # Errors
     /// The file is given and can't be used, so no client could be authenticated.
-    pub(super) async fn new(args: &Args, served: &Arc<Served>) -> Result<Arc<Self>, Error> {
+    pub(super) async fn new(args: &Args, served: &Arc<ServedCertificate>) -> Result<Arc<Self>, Error> {
         let clients = match &args.webhook_client_ca_file {
-            Some(path) => Some(verifier(&read(path).await?)?),
+            Some(path) => Some(build_verifier(&read(path).await?)?),
             None => None,
         };
         Ok(Arc::new(Self {
-            config: ArcSwap::new(served.tls(clients)?),
+            config: ArcSwap::new(served.tls_config(clients)?),
             names: args.webhook_client_names.clone(),
         }))
     }
@@ -50,13 +50,13 @@ impl Tls {
     }
 
     /// Whether a client may send requests after its handshake.
-    pub(super) fn admits(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
+    pub(super) fn admits_client(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
         let name = || subject_common_name(chain?.first()?);
         self.names.is_empty() || name().is_some_and(|name| self.names.contains(&name))
     }
 
     /// Reads the file periodically until the manager stops. If it becomes invalid, the last good CAs stay in force.
-    pub(super) async fn follow(self: Arc<Self>, served: Arc<Served>, context: Context) {
+    pub(super) async fn follow_file(self: Arc<Self>, served: Arc<ServedCertificate>, context: Context) {
         let Some(path) = &context.args.webhook_client_ca_file else {
             return;
         };
@@ -78,14 +78,14 @@ impl Tls {
     pub(super) async fn read_again(
         &self,
         path: &Path,
-        served: &Arc<Served>,
+        served: &Arc<ServedCertificate>,
         last: &mut Option<Vec<u8>>,
     ) -> Result<(), Error> {
         let bytes = read(path).await?;
         if last.as_ref() == Some(&bytes) {
             return Ok(());
         }
-        self.config.store(served.tls(Some(verifier(&bytes)?))?);
+        self.config.store(served.tls_config(Some(build_verifier(&bytes)?))?);
         *last = Some(bytes);
         Ok(())
     }
@@ -99,7 +99,7 @@ async fn read(path: &Path) -> Result<Vec<u8>, Error> {
     tokio::fs::read(path).await.map_err(failed)
 }
 
-fn verifier(pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+fn build_verifier(pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let wrong = |problem: String| Error::from(FlagError(FLAG, problem));
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {

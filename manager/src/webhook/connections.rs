@@ -35,7 +35,7 @@ const YOUNG_OF_SOURCE: usize = 16;
 pub(super) struct Source(IpAddr);
 
 impl Source {
-    pub(super) fn of(address: IpAddr) -> Self {
+    pub(super) fn from_address(address: IpAddr) -> Self {
         const NETWORK: u128 = !(u64::MAX as u128);
         Self(match address.to_canonical() {
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
@@ -88,13 +88,13 @@ impl Connections {
 
     /// A place for a new connection. `None`: there is none, and no idle connection can be closed.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Arc<Peer>> {
-        let source = Source::of(address);
+        let source = Source::from_address(address);
         let mut open = self.open();
         let of_source = open.by_id.values().filter(|entry| entry.source == source).count();
         if of_source >= self.of_source {
-            open.evict(self.young, |entry| entry.source == source)?;
+            open.evict_idle(self.young, |entry| entry.source == source)?;
         } else if open.by_id.len() >= self.most {
-            open.evict(self.young, |_| true)?;
+            open.evict_idle(self.young, |_| true)?;
         }
         let gives_way = CancellationToken::new();
         let entry = Entry {
@@ -126,7 +126,7 @@ enum Group {
 }
 
 impl Entry {
-    fn group(&self, young: Duration) -> Group {
+    fn eviction_group(&self, young: Duration) -> Group {
         if self.is_used {
             Group::Used
         } else if self.since.elapsed() > young {
@@ -146,11 +146,11 @@ struct Idle {
 
 impl Open {
     /// Closes an idle connection for a new one. `None`: there is none.
-    fn evict(&mut self, young: Duration, may_go: impl Fn(&Entry) -> bool) -> Option<()> {
+    fn evict_idle(&mut self, young: Duration, may_go: impl Fn(&Entry) -> bool) -> Option<()> {
         let may_go: Vec<(&u64, &Entry)> = self.by_id.iter().filter(|(_, entry)| may_go(entry)).collect();
         let mut idle: BTreeMap<Group, BTreeMap<Source, Idle>> = BTreeMap::new();
         for &(&id, entry) in may_go.iter().filter(|(_, entry)| entry.reviews == 0) {
-            let sources = idle.entry(entry.group(young)).or_default();
+            let sources = idle.entry(entry.eviction_group(young)).or_default();
             let of_source = sources.entry(entry.source).or_default();
             of_source.count += 1;
             let oldest = of_source.oldest.get_or_insert((entry.since, id));
@@ -199,7 +199,7 @@ impl Peer {
     }
 
     /// The head of a request has arrived.
-    pub(super) fn asks(&self) {
+    pub(super) fn begin_request(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
 
@@ -208,7 +208,7 @@ impl Peer {
     }
 
     /// A review was read. The connection keeps its place until the response is ready.
-    pub(super) fn reviewing(self: Arc<Self>) -> Reviewing {
+    pub(super) fn begin_review(self: Arc<Self>) -> Reviewing {
         if let Some(entry) = self.connections.open().by_id.get_mut(&self.id) {
             entry.reviews += 1;
         }
@@ -254,12 +254,12 @@ mod tests {
         Connections::new(most, of_source, YOUNG)
     }
 
-    fn evicted(peers: &[Arc<Peer>]) -> Vec<bool> {
+    fn evicted_peers(peers: &[Arc<Peer>]) -> Vec<bool> {
         peers.iter().map(|it| is_evicted(it)).collect()
     }
 
     fn answers_a_review(peer: &Arc<Peer>) {
-        drop(Arc::clone(peer).reviewing());
+        drop(Arc::clone(peer).begin_review());
     }
 
     #[tokio::test(start_paused = true)]
@@ -272,10 +272,10 @@ mod tests {
         }
         // The first was used and the second is busy, so the third goes, although it is the youngest.
         answers_a_review(&peers[0]);
-        let busy = Arc::clone(&peers[1]).reviewing();
+        let busy = Arc::clone(&peers[1]).begin_review();
         tokio::time::advance(YOUNG).await;
         let fourth = all.admit(address(3)).unwrap();
-        assert_eq!(evicted(&peers), [false, false, true]);
+        assert_eq!(evicted_peers(&peers), [false, false, true]);
         answers_a_review(&fourth);
         let _fifth = all.admit(address(4)).unwrap();
         assert!(is_evicted(&peers[0]) && !is_evicted(&fourth), "used least recently");
@@ -296,7 +296,7 @@ mod tests {
             others.push(other);
             assert!(!is_evicted(&young), "{last}");
         }
-        assert_eq!(evicted(&used).into_iter().filter(|it| *it).count(), 3);
+        assert_eq!(evicted_peers(&used).into_iter().filter(|it| *it).count(), 3);
         tokio::time::advance(YOUNG * 2).await;
         let _next = all.admit(address(110)).unwrap();
         assert!(is_evicted(&young), "it had its time");
@@ -313,7 +313,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         assert!(!is_evicted(&used) && !is_evicted(&young));
-        assert_eq!(evicted(&crowd).into_iter().filter(|it| *it).count(), 1000 - 62);
+        assert_eq!(evicted_peers(&crowd).into_iter().filter(|it| *it).count(), 1000 - 62);
     }
 
     /// One connection for each source, so that none is a crowd of its own.
@@ -323,7 +323,7 @@ mod tests {
         let used: Vec<_> = (100..132).map(|last| all.admit(address(last)).unwrap()).collect();
         used.iter().for_each(answers_a_review);
         let crowd: Vec<_> = (0..100).map(|last| all.admit(address(last)).unwrap()).collect();
-        let gone = evicted(&used).into_iter().filter(|it| *it).count();
+        let gone = evicted_peers(&used).into_iter().filter(|it| *it).count();
         assert!(gone <= 1, "{gone} used connections had to go");
         assert!(is_evicted(&crowd[0]) && !is_evicted(&crowd[99]));
     }
@@ -342,7 +342,7 @@ mod tests {
     fn busy_connections_are_never_evicted() {
         let all = connections(1, 1);
         let peer = all.admit(address(1)).unwrap();
-        let review = Arc::clone(&peer).reviewing();
+        let review = Arc::clone(&peer).begin_review();
         assert!(all.admit(address(2)).is_none());
         drop((review, peer));
         assert!(all.admit(address(2)).is_some());
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn host_is_one_source_with_all_its_addresses() {
-        let source = |text: &str| Source::of(text.parse().unwrap());
+        let source = |text: &str| Source::from_address(text.parse().unwrap());
         assert_eq!(source("::ffff:10.0.0.1"), source("10.0.0.1"));
         assert_eq!(source("fd00:0:0:1::1"), source("fd00:0:0:1:ffff::2"));
         assert_ne!(source("fd00:0:0:1::1"), source("fd00:0:0:2::1"));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use ctrlmesh_manager_inject::args::NativeSidecar;
-use ctrlmesh_manager_inject::{Known, Refusal, Rule, Settings, inject, is_asked_for, is_redirected};
+use ctrlmesh_manager_inject::{ClusterFacts, Refusal, Rule, Settings, inject, is_asked_for, is_redirected};
 use ctrlmesh_manager_planner::switches;
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::api::{ApiResource, ListParams};
@@ -54,7 +54,7 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let args = &reviewer.context.args;
     let settings = Settings::new(&args.proxy, args.sidecar_port);
     let injected = inject(&pod, &known, &settings);
-    let mut warnings = switches::warnings(&pod);
+    let mut warnings = switches::pod_warnings(&pod);
     if injected.is_ok() && is_redirected(&pod) && known.service_addresses.is_empty() {
         tracing::warn!(
             namespace = known.namespace,
@@ -120,7 +120,7 @@ fn deny_with(response: AdmissionResponse, code: u16, reason: &str, message: Stri
 }
 
 /// Reads everything that the decision on the pod depends on. The pod waits for this, so it uses the client for urgent requests.
-async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Known, Problem> {
+async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<ClusterFacts, Problem> {
     let context = &reviewer.context;
     let (client, own) = (&context.urgent, &context.args.namespace);
     let namespace = request.namespace.as_deref().unwrap_or_default();
@@ -133,7 +133,7 @@ async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Resu
         has_native_sidecars(reviewer),
         service_addresses(client, context.args.proxy.mesh_ca && is_redirected(pod)),
     )?;
-    Ok(Known {
+    Ok(ClusterFacts {
         namespace: namespace.to_owned(),
         rules: [shards, breakers, faults].concat(),
         public_key: key,
@@ -151,7 +151,7 @@ async fn rules<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) 
         return Err(format!("namespace {namespace} has more than {MAX_RULES} {plural}").into());
     }
     let documents = listed.items.iter().map(serde_json::to_value);
-    let rules = documents.map(|document| Ok(Rule::of(&document?)));
+    let rules = documents.map(|document| Ok(Rule::from_document(&document?)));
     let rules: Result<Vec<Option<Rule>>, serde_json::Error> = rules.collect();
     Ok(rules?.into_iter().flatten().collect())
 }
@@ -165,7 +165,7 @@ async fn has_native_sidecars(reviewer: &Reviewer) -> Result<bool, Problem> {
                 let version = reviewer.context.urgent.apiserver_version().await?;
                 Ok::<_, kube::Error>((version.major, version.minor))
             };
-            let release = reviewer.version.release(Instant::now(), ask).await?;
+            let release = reviewer.version.release_of(Instant::now(), ask).await?;
             Ok(release.is_some_and(|release| release >= NATIVE_SINCE))
         }
     }
@@ -180,7 +180,7 @@ async fn service_addresses(client: &Client, is_asked_for: bool) -> Result<Vec<Ip
     let api: Api<Service> = Api::namespaced(client.clone(), namespace);
     let named = ListParams::default().fields(&format!("metadata.name={name}"));
     match api.list(&named).await {
-        Ok(found) => Ok(found.items.first().map(mesh_ca::addresses).unwrap_or_default()),
+        Ok(found) => Ok(found.items.first().map(mesh_ca::service_addresses).unwrap_or_default()),
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }

@@ -13,32 +13,32 @@ type Request = AdmissionRequest<PartialObjectMeta>;
 
 /// Labels of a namespace.
 pub(super) fn namespace(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
-    let Some(object) = written(request) else {
+    let Some(object) = written_object(request) else {
         return request.into();
     };
-    patched(request, object, patch_for_namespace(object, &reviewer.keys))
+    patch_response(request, object, patch_for_namespace(object, &reviewer.keys))
 }
 
 /// Labels of an object in a namespace. If the namespace is not known, the object is admitted unchanged.
 pub(super) async fn resource(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let name = request.namespace.as_deref().unwrap_or_default();
-    let Some(object) = written(request).filter(|_| !name.is_empty() && request.kind.group != OWN_GROUP) else {
+    let Some(object) = written_object(request).filter(|_| !name.is_empty() && request.kind.group != OWN_GROUP) else {
         return request.into();
     };
     let namespace = reviewer.namespaces.get(name).await;
     let changes = namespace.and_then(|namespace| patch_for_object(object, &namespace, &reviewer.keys));
-    patched(request, object, changes)
+    patch_response(request, object, changes)
 }
 
 /// The object that is created or updated. Objects that are being deleted are not labelled.
-fn written(request: &Request) -> Option<&ObjectMeta> {
+fn written_object(request: &Request) -> Option<&ObjectMeta> {
     let is_written = matches!(request.operation, Operation::Create | Operation::Update);
     let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
     let object = request.object.as_ref().map(|object| &object.metadata);
     object.filter(|object| is_written && is_whole && object.deletion_timestamp.is_none())
 }
 
-fn patched(request: &Request, object: &ObjectMeta, changes: Option<Changes>) -> AdmissionResponse {
+fn patch_response(request: &Request, object: &ObjectMeta, changes: Option<Changes>) -> AdmissionResponse {
     let response = AdmissionResponse::from(request);
     let Some(changes) = changes else {
         return response;

@@ -21,19 +21,19 @@ use crate::cluster::{Context, error_text};
 /// without labels later.
 const ASK: Duration = Duration::from_secs(1);
 
-type Known = PartialObjectMeta<Namespace>;
+type NamespaceMetadata = PartialObjectMeta<Namespace>;
 
 /// Namespaces, as last seen.
 pub(crate) struct Namespaces {
     client: Client,
-    known: Store<Known>,
+    known: Store<NamespaceMetadata>,
     /// Limits warnings, because any client can ask about namespaces that do not exist.
     unread: WarningRate,
 }
 
 impl Namespaces {
-    /// An empty cache, and the writer with which [`follow`] fills it.
-    pub(crate) fn new(client: Client) -> (Self, Writer<Known>) {
+    /// An empty cache, and the writer with which [`follow_namespaces`] fills it.
+    pub(crate) fn new(client: Client) -> (Self, Writer<NamespaceMetadata>) {
         let (known, writer) = store();
         let namespaces = Self {
             client,
@@ -78,7 +78,7 @@ impl Namespaces {
     }
 
     /// Names of managed namespaces, `most` at most.
-    pub(crate) fn managed(&self, keys: &LabelKeys, most: usize) -> Vec<String> {
+    pub(crate) fn managed_namespaces(&self, keys: &LabelKeys, most: usize) -> Vec<String> {
         let known = self.known.state();
         let managed = known.iter().filter(|namespace| is_managed(&namespace.metadata, keys));
         let mut names: Vec<String> = managed.map(|namespace| namespace.name_any()).collect();
@@ -89,11 +89,11 @@ impl Namespaces {
 }
 
 /// Keeps the cache up to date until the manager stops.
-pub(crate) async fn follow(writer: Writer<Known>, context: Context) {
-    let api: Api<Known> = Api::all(context.client.clone());
+pub(crate) async fn follow_namespaces(writer: Writer<NamespaceMetadata>, context: Context) {
+    let api: Api<NamespaceMetadata> = Api::all(context.client.clone());
     let events = watcher(api, watcher::Config::default())
         .default_backoff()
-        .modify(|namespace: &mut Known| {
+        .modify(|namespace: &mut NamespaceMetadata| {
             namespace.metadata.managed_fields = None;
             namespace.metadata.annotations = None;
         })

@@ -34,7 +34,7 @@ type Problem = Box<dyn std::error::Error + Send + Sync>;
 /// Empty if there is nothing to warn of, or the answer took too long.
 pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec<String> {
     let end = Instant::now() + DEADLINE;
-    let found = timeout_at(end, find(reviewer, config, end)).await;
+    let found = timeout_at(end, find_warnings(reviewer, config, end)).await;
     match found {
         Ok(Ok(warnings)) => warnings,
         Ok(Err(error)) => {
@@ -48,7 +48,7 @@ pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec
     }
 }
 
-async fn find(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Result<Vec<String>, Problem> {
+async fn find_warnings(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Result<Vec<String>, Problem> {
     let (Some(namespace), None) = (&config.metadata.namespace, &config.spec.root) else {
         return Ok(Vec::new());
     };
@@ -67,10 +67,10 @@ async fn find(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Resu
         !is_going && stored.metadata.name != config.metadata.name
     };
     let neighbours: Vec<ShardingConfig> = stored.filter(is_neighbour).collect();
-    if lock(&config).is_none() {
+    if lock_name(&config).is_none() {
         return Ok(without_lock(&config, &neighbours, reviewer.knows_clients()));
     }
-    overlaps(reviewer, config, neighbours, end).await
+    overlap_warnings(reviewer, config, neighbours, end).await
 }
 
 /// Warnings about a shard without a lock.
@@ -84,7 +84,7 @@ fn without_lock(config: &ShardingConfig, neighbours: &[ShardingConfig], names_sh
 }
 
 /// Warnings about objects that are in several shards of the controller, or in none.
-async fn overlaps(
+async fn overlap_warnings(
     reviewer: &Reviewer,
     config: ShardingConfig,
     neighbours: Vec<ShardingConfig>,
@@ -92,13 +92,15 @@ async fn overlaps(
 ) -> Result<Vec<String>, Problem> {
     let name = config.metadata.name.clone().unwrap_or_default();
     let mut configs = neighbours;
-    configs.retain(|stored| lock(stored) == lock(&config));
+    configs.retain(|stored| lock_name(stored) == lock_name(&config));
     if configs.is_empty() {
         // The first shard of a controller necessarily leaves objects to nobody.
         return Ok(Vec::new());
     }
     configs.push(config);
-    let namespaces = reviewer.namespaces.managed(&reviewer.keys, MAX_NAMESPACES + 1);
+    let namespaces = reviewer
+        .namespaces
+        .managed_namespaces(&reviewer.keys, MAX_NAMESPACES + 1);
     let keys = reviewer.keys.clone();
     // One search at a time, because each takes a whole processor. The search keeps the permit, because it may outlast this review.
     let turn = reviewer.searches.clone().acquire_owned().await?;
@@ -130,7 +132,7 @@ fn overlap_warnings(name: &str, found: &[Overlap], are_more: bool) -> Vec<String
     warnings
 }
 
-fn lock(config: &ShardingConfig) -> Option<&str> {
+fn lock_name(config: &ShardingConfig) -> Option<&str> {
     let controller = config.spec.controller.as_ref()?;
     Some(controller.leader_election_name.as_str())
 }

@@ -20,7 +20,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use kube::core::metadata::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 
-use super::bodies::Place;
+use super::bodies::BodyPlace;
 use super::connections::Peer;
 use super::{Reviewer, injection, labelling, validating};
 use crate::metrics::webhook::{Outcome, Webhook};
@@ -47,7 +47,7 @@ pub(crate) fn router(reviewer: Arc<Reviewer>) -> Router {
     let mut router = Router::new()
         .route(MUTATE_NAMESPACE, post(namespace))
         .route(MUTATE_RESOURCE, post(resource))
-        .route(MUTATE_POD, post(pod))
+        .route(MUTATE_POD, post(review_pod))
         .route("/healthz", get(async || "ok"));
     for path in VALIDATE {
         router = router.route(path, post(validate));
@@ -70,7 +70,7 @@ async fn resource(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, 
     review(&reviewer, Webhook::Resource, peer, request, decide).await
 }
 
-async fn pod(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
+async fn review_pod(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
     let decide = async |request: &AdmissionRequest<DynamicObject>| injection::review(&reviewer, request).await;
     review(&reviewer, Webhook::Pod, peer, request, decide).await
 }
@@ -90,14 +90,14 @@ async fn review<K: Resource + DeserializeOwned>(
         tracing::debug!(%problem, "webhook request is not an AdmissionReview");
         (status, problem).into_response()
     };
-    let Some(place) = reviewer.bodies.begin(peer.source()) else {
+    let Some(place) = reviewer.bodies.begin_body(peer.source()) else {
         return none(too_many());
     };
     let bytes = match read(request.into_body(), &place, reviewer.bounds.body).await {
         Ok(bytes) => bytes,
         Err(problem) => return none(problem),
     };
-    let Ok(Some(_permit)) = tokio::time::timeout(reviewer.bounds.body, place.decide()).await else {
+    let Ok(Some(_permit)) = tokio::time::timeout(reviewer.bounds.body, place.wait_to_decide()).await else {
         return none(too_many());
     };
     let request = match parse::<K>(&bytes) {
@@ -106,7 +106,7 @@ async fn review<K: Resource + DeserializeOwned>(
     };
     drop(bytes);
     // Only a review protects the connection: other bodies cost their sender nothing.
-    let _reviewing = peer.reviewing();
+    let _reviewing = peer.begin_review();
     let response = decide(&request).await;
     count(match (response.allowed, &response.patch) {
         (false, _) => Outcome::Refused,
@@ -131,7 +131,7 @@ fn too_many() -> NoReview {
 }
 
 /// Reads a body, and counts it as it arrives.
-pub(super) async fn read(body: Body, place: &Place<'_>, deadline: Duration) -> Result<Vec<u8>, NoReview> {
+pub(super) async fn read(body: Body, place: &BodyPlace<'_>, deadline: Duration) -> Result<Vec<u8>, NoReview> {
     let reading = async {
         let mut bytes = Vec::new();
         let mut parts = body.into_data_stream();

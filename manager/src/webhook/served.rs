@@ -27,12 +27,12 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// The certificate and key for handshakes.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedCertificate {
     pub(super) key: ArcSwapOption<CertifiedKey>,
     is_there: watch::Sender<bool>,
 }
 
-impl Default for Served {
+impl Default for ServedCertificate {
     fn default() -> Self {
         Self {
             key: ArcSwapOption::empty(),
@@ -41,13 +41,13 @@ impl Default for Served {
     }
 }
 
-impl ResolvesServerCert for Served {
+impl ResolvesServerCert for ServedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.key.load_full()
     }
 }
 
-impl Served {
+impl ServedCertificate {
     /// Serves this certificate from now on. Fails if it is invalid; then the last good one stays.
     pub(crate) fn set(&self, credential: &Credential) -> Result<Option<SystemTime>, Error> {
         let key = credential.certified_key()?;
@@ -58,13 +58,13 @@ impl Served {
     }
 
     /// Waits for the first certificate.
-    pub(crate) async fn wait(&self) {
+    pub(crate) async fn wait_for_certificate(&self) {
         // The sender lives as long as `self`.
         let _ = self.is_there.subscribe().wait_for(|is_there| *is_there).await;
     }
 
     /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, aws-lc-rs. `clients` verifies certificates of clients; `None`: they need none.
-    pub(crate) fn tls(
+    pub(crate) fn tls_config(
         self: &Arc<Self>,
         clients: Option<Arc<dyn ClientCertVerifier>>,
     ) -> Result<Arc<ServerConfig>, Error> {
@@ -81,7 +81,7 @@ impl Served {
     }
 
     /// Follows the Secret or the files until the manager stops.
-    pub(crate) async fn follow(self: Arc<Self>, context: Context) {
+    pub(crate) async fn follow_certificate(self: Arc<Self>, context: Context) {
         match &context.args.webhook_cert_dir {
             Some(directory) => self.follow_files(&context, directory, FILES_EVERY).await,
             None => self.follow_secret(&context).await,
@@ -95,7 +95,7 @@ impl Served {
         let mut served = None;
         while let Some(seen) = secret.next().await {
             match seen {
-                Ok(Some(secret)) => self.swap(context, &mut served, Stored::of(&secret).current),
+                Ok(Some(secret)) => self.swap_certificate(context, &mut served, Stored::from_secret(&secret).current),
                 // The leader will create it again; the served certificate is still good.
                 Ok(None) => {}
                 Err(error) => {
@@ -121,15 +121,15 @@ impl Served {
 
     /// `served`: the certificate that was read last.
     pub(super) async fn read_files(&self, context: &Context, directory: &Path, served: &mut Option<Credential>) {
-        match files(directory).await {
-            Ok(credential) => self.swap(context, served, Some(credential)),
+        match read_files(directory).await {
+            Ok(credential) => self.swap_certificate(context, served, Some(credential)),
             Err(error) => {
                 tracing::warn!(%error, "failed to read the certificate in --webhook-cert-dir; retrying")
             }
         }
     }
 
-    fn swap(&self, context: &Context, served: &mut Option<Credential>, credential: Option<Credential>) {
+    fn swap_certificate(&self, context: &Context, served: &mut Option<Credential>, credential: Option<Credential>) {
         if *served == credential {
             return;
         }
@@ -148,7 +148,7 @@ impl Served {
     }
 }
 
-async fn files(directory: &Path) -> Result<Credential, Error> {
+async fn read_files(directory: &Path) -> Result<Credential, Error> {
     let read = async |name: &str| {
         let path = directory.join(name);
         let failed = |source| Error::File {

@@ -75,7 +75,7 @@ impl Default for Bounds {
 
 /// Shutdown, in two steps.
 #[derive(Clone, Debug)]
-pub(crate) struct End {
+pub(crate) struct Shutdown {
     /// The manager shuts down: connections take no new reviews, because a later manager may answer differently, for example with
     /// another sidecar image. New connections are still served, because API servers may call a replica that they knew a moment ago.
     pub(crate) goes: CancellationToken,
@@ -90,7 +90,7 @@ pub(crate) async fn serve(
     router: Router,
     failed_handshakes: Counter,
     bounds: Bounds,
-    end: End,
+    end: Shutdown,
 ) {
     let places = Connections::new(bounds.connections, MAX_OF_SOURCE, bounds.handshake);
     let mut connections = JoinSet::new();
@@ -140,7 +140,7 @@ async fn accept(
 struct Connection {
     router: Router,
     bounds: Bounds,
-    end: End,
+    end: Shutdown,
     peer: Arc<Peer>,
     /// Limits warnings about clients with certificates of other names.
     other_names: Arc<WarningRate>,
@@ -154,7 +154,7 @@ impl Connection {
             () = self.peer.gives_way() => return,
         };
         match stream {
-            Ok(Ok(stream)) if tls.admits(stream.get_ref().1.peer_certificates()) => self.serve(stream).await,
+            Ok(Ok(stream)) if tls.admits_client(stream.get_ref().1.peer_certificates()) => self.serve(stream).await,
             Ok(Ok(_)) => {
                 failed.inc();
                 if let Some(suppressed) = self.other_names.admit() {
@@ -174,7 +174,7 @@ impl Connection {
 
     async fn serve(self, stream: TlsStream<TcpStream>) {
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let service = Asked {
+        let service = RecordedRouter {
             router: self.router.clone(),
             peer: self.peer.clone(),
         };
@@ -254,12 +254,12 @@ fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
 
 /// Records that a connection has sent a request, and gives requests their connection.
 #[derive(Clone)]
-struct Asked {
+struct RecordedRouter {
     router: Router,
     peer: Arc<Peer>,
 }
 
-impl<B> Service<Request<B>> for Asked
+impl<B> Service<Request<B>> for RecordedRouter
 where
     Router: Service<Request<B>>,
 {
@@ -272,7 +272,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        self.peer.asks();
+        self.peer.begin_request();
         request.extensions_mut().insert(Arc::clone(&self.peer));
         self.router.call(request)
     }

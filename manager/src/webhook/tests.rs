@@ -15,4 +15,4 @@ mod warnings;
 
 pub(crate) use client::Client;
 pub(crate) use test_env::configuration;
-use test_env::{TestEnv, eventually};
+use test_env::{TestEnv, wait_for};

@@ -49,7 +49,7 @@ fn document_to_validate(request: &Request) -> Option<Value> {
     let is_going = object.metadata.deletion_timestamp.is_some();
     let is_changed = match request.operation {
         Operation::Create => true,
-        Operation::Update => request.old_object.as_ref().map(meant) != Some(meant(object)),
+        Operation::Update => request.old_object.as_ref().map(user_fields) != Some(user_fields(object)),
         Operation::Delete | Operation::Connect => false,
     };
     if !is_whole || is_going || !is_changed {
@@ -63,7 +63,7 @@ fn document_to_validate(request: &Request) -> Option<Value> {
 }
 
 /// The fields that people write, without status. Metadata is not part of `data`.
-fn meant(object: &DynamicObject) -> Map<String, Value> {
+fn user_fields(object: &DynamicObject) -> Map<String, Value> {
     let mut fields = object.data.as_object().cloned().unwrap_or_default();
     fields.remove("status");
     fields

@@ -21,7 +21,7 @@ impl Version {
     ///
     /// # Errors
     /// `ask` fails, and no earlier answer is known.
-    pub(super) async fn release<E>(
+    pub(super) async fn release_of<E>(
         &self,
         now: Instant,
         ask: impl AsyncFnOnce() -> Result<(String, String), E>,
@@ -70,28 +70,28 @@ mod tests {
         let (version, start) = (Version::default(), Instant::now());
         let says = |minor: &'static str| async move || Ok::<_, &str>(("1".to_owned(), minor.to_owned()));
         let fails = async || Err("no answer");
-        assert_eq!(version.release(start, fails).await, Err("no answer"));
-        assert_eq!(version.release(start, says("31")).await, Ok(Some((1, 31))));
+        assert_eq!(version.release_of(start, fails).await, Err("no answer"));
+        assert_eq!(version.release_of(start, says("31")).await, Ok(Some((1, 31))));
         let soon = start + FRESH - Duration::from_secs(1);
         assert_eq!(
-            version.release(soon, says("32")).await,
+            version.release_of(soon, says("32")).await,
             Ok(Some((1, 31))),
             "not asked yet"
         );
         let later = start + FRESH;
-        assert_eq!(version.release(later, fails).await, Ok(Some((1, 31))), "as it was");
-        assert_eq!(version.release(later + FRESH, says("32")).await, Ok(Some((1, 32))));
+        assert_eq!(version.release_of(later, fails).await, Ok(Some((1, 31))), "as it was");
+        assert_eq!(version.release_of(later + FRESH, says("32")).await, Ok(Some((1, 32))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn hanging_registry_is_given_up_after_timeout() {
         let (version, start) = (Version::default(), Instant::now());
         let says = async || Ok::<_, &str>(("1".to_owned(), "31".to_owned()));
-        assert_eq!(version.release(start, says).await, Ok(Some((1, 31))));
+        assert_eq!(version.release_of(start, says).await, Ok(Some((1, 31))));
         let hangs = async || std::future::pending::<Result<(String, String), &str>>().await;
         let begun = tokio::time::Instant::now();
         for _ in 0..3 {
-            assert_eq!(version.release(start + FRESH, hangs).await, Ok(Some((1, 31))));
+            assert_eq!(version.release_of(start + FRESH, hangs).await, Ok(Some((1, 31))));
         }
         assert_eq!(begun.elapsed(), ANSWER);
     }

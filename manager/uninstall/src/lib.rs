@@ -86,8 +86,8 @@ impl Cluster {
     /// # Errors
     /// The API server refuses the request.
     pub async fn plan(&self) -> Result<Option<Plan>, Error> {
-        if let Some(configs) = list_defined(&self.client, &kind()).await? {
-            return Ok(Some(Plan::of(&configs)));
+        if let Some(configs) = list_defined(&self.client, &sharding_config_resource()).await? {
+            return Ok(Some(Plan::from_configs(&configs)));
         }
         // Any web server may answer 404, but only an API server has this endpoint.
         self.client.apiserver_version().await?;
@@ -130,7 +130,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    fn of(configs: &[DynamicObject]) -> Self {
+    fn from_configs(configs: &[DynamicObject]) -> Self {
         let shards = configs.iter().filter(|config| is_shard(config)).count();
         let namespaces: BTreeSet<_> = configs.iter().map(|config| &config.metadata.namespace).collect();
         Self {
@@ -146,15 +146,15 @@ impl fmt::Display for Plan {
         write!(
             f,
             "{} ({}, {}) in {}",
-            counted(self.roots + self.shards, "ShardingConfig"),
-            counted(self.roots, "root"),
-            counted(self.shards, "shard"),
-            counted(self.namespaces, "namespace")
+            count_of(self.roots + self.shards, "ShardingConfig"),
+            count_of(self.roots, "root"),
+            count_of(self.shards, "shard"),
+            count_of(self.namespaces, "namespace")
         )
     }
 }
 
-fn counted(count: usize, noun: &str) -> String {
+fn count_of(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
@@ -171,7 +171,7 @@ pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&st
     };
     tell(&format!("{cluster}: deleting {plan}"));
     let deleted = uninstall(&cluster.client, patience, &mut tell).await?;
-    let deleted = counted(deleted, "ShardingConfig");
+    let deleted = count_of(deleted, "ShardingConfig");
     tell(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
     Ok(())
 }
@@ -200,7 +200,7 @@ impl Definitions {
 /// # Errors
 /// The API server refuses a request, or something is left.
 pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
-    let held = held(&cluster.client).await?;
+    let held = held_objects(&cluster.client).await?;
     if held.is_empty() {
         return Ok(());
     }
@@ -218,8 +218,8 @@ pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Er
 }
 
 /// Objects that a manager has to release, by kind: every ShardingConfig, and other kinds' objects from KusionStack's manager.
-async fn held(client: &Client) -> Result<Vec<(ApiResource, Vec<String>)>, Error> {
-    let mut held = vec![(kind(), left(client).await?)];
+async fn held_objects(client: &Client) -> Result<Vec<(ApiResource, Vec<String>)>, Error> {
+    let mut held = vec![(sharding_config_resource(), remaining_configs(client).await?)];
     for kind in [
         ApiResource::erase::<CircuitBreaker>(&()),
         ApiResource::erase::<FaultInjection>(&()),
@@ -241,7 +241,7 @@ fn of_kind(kind: &ApiResource, names: &[String]) -> String {
         more => format!(" and {more} more"),
     };
     let some: Vec<&str> = some.collect();
-    format!("{}: {}{more}", counted(names.len(), &kind.kind), some.join(", "))
+    format!("{}: {}{more}", count_of(names.len(), &kind.kind), some.join(", "))
 }
 
 /// Deletes all ShardingConfigs. Reports why they are not gone yet, whenever that changes. Returns how many are gone.
@@ -253,7 +253,7 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
     let mut told: BTreeMap<String, String> = BTreeMap::new();
     let mut seen: BTreeSet<String> = BTreeSet::new();
     loop {
-        let left = left(client).await?;
+        let left = remaining_configs(client).await?;
         if left.is_empty() {
             return Ok(seen.len());
         }
@@ -265,7 +265,10 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
         {
             delete(client, config).await?;
         }
-        let waits: BTreeMap<String, String> = left.iter().map(|config| (name(config), why(config))).collect();
+        let waits: BTreeMap<String, String> = left
+            .iter()
+            .map(|config| (name(config), reason_for_wait(config)))
+            .collect();
         for (name, why) in waits.iter().filter(|(name, why)| told.get(*name) != Some(*why)) {
             tell(&format!("{name}: {why}"));
         }
@@ -278,8 +281,8 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
 }
 
 /// Roots come first: while one exists, its shards are recreated.
-async fn left(client: &Client) -> Result<Vec<DynamicObject>, Error> {
-    let mut left = list(client, &kind()).await?;
+async fn remaining_configs(client: &Client) -> Result<Vec<DynamicObject>, Error> {
+    let mut left = list(client, &sharding_config_resource()).await?;
     left.sort_by_key(|config| (is_shard(config), name(config)));
     Ok(left)
 }
@@ -301,14 +304,14 @@ async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<
 
 async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
     let namespace = config.namespace().unwrap_or_default();
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sharding_config_resource());
     match api.delete(&config.name_any(), &DeleteParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         deleted => Ok(deleted.map(drop)?),
     }
 }
 
-fn kind() -> ApiResource {
+fn sharding_config_resource() -> ApiResource {
     ApiResource::erase::<ShardingConfig>(&())
 }
 
@@ -321,7 +324,7 @@ fn name(config: &DynamicObject) -> String {
 }
 
 /// The reason for the wait in the object's status.
-fn why(config: &DynamicObject) -> String {
+fn reason_for_wait(config: &DynamicObject) -> String {
     let conditions = config.data.pointer("/status/conditions").and_then(Value::as_array);
     let mut bad = conditions.into_iter().flatten().filter(|condition| {
         let is = |field: &str, value: &str| condition[field] == value;

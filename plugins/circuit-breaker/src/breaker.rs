@@ -84,7 +84,7 @@ impl Breaker {
             );
         }
         let name = checked_name(&rule.name).map_err(|error| error.field("name"))?;
-        let bucket = rule.bucket.as_ref().map(BucketRule::checked).transpose();
+        let bucket = rule.bucket.as_ref().map(BucketRule::validate).transpose();
         let probes = rule.probes.unwrap_or(1);
         if probes == 0 || probes > MAX_PROBES {
             return Err(

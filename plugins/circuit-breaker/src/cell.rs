@@ -97,15 +97,15 @@ impl Status {
                 5 => Cause::Probe,
                 _ => return None,
             },
-            epoch: numbers.u32()?,
-            since_ms: numbers.u64()?,
-            recovers_ms: numbers.u64()?,
+            epoch: numbers.read_u32()?,
+            since_ms: numbers.read_u64()?,
+            recovers_ms: numbers.read_u64()?,
             counts: Counts {
-                requests: numbers.u32()?,
-                failures: numbers.u32()?,
-                slow: numbers.u32()?,
+                requests: numbers.read_u32()?,
+                failures: numbers.read_u32()?,
+                slow: numbers.read_u32()?,
             },
-            failed_probes: numbers.u32()?,
+            failed_probes: numbers.read_u32()?,
         };
         numbers.0.is_empty().then_some(status)
     }
@@ -115,13 +115,13 @@ impl Status {
 pub(crate) struct Numbers<'a>(pub(crate) &'a [u8]);
 
 impl Numbers<'_> {
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn read_u32(&mut self) -> Option<u32> {
         let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u32::from_le_bytes(*bytes))
     }
 
-    pub(crate) fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn read_u64(&mut self) -> Option<u64> {
         let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u64::from_le_bytes(*bytes))

@@ -24,7 +24,7 @@ struct CallList {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Denied<'a> {
+pub(crate) enum DenialReason<'a> {
     /// A deny list of this name.
     By(&'a str),
     /// Absence from all allow lists.
@@ -49,14 +49,14 @@ impl Intercept {
     }
 
     /// Checks a call to an external service.
-    pub(crate) fn check(&self, req: &dyn Request) -> Result<(), Denied<'_>> {
+    pub(crate) fn check(&self, req: &dyn Request) -> Result<(), DenialReason<'_>> {
         if let Some(list) = self.deny.iter().find(|list| list.matches_call(req)) {
-            return Err(Denied::By(&list.name));
+            return Err(DenialReason::By(&list.name));
         }
         if self.allow.is_empty() || self.allow.iter().any(|list| list.matches_call(req)) {
             Ok(())
         } else {
-            Err(Denied::NotAllowed)
+            Err(DenialReason::NotAllowed)
         }
     }
 }

@@ -10,7 +10,7 @@ use ctrlmesh_sdk::{
 use crate::breaker::{Breaker, Policy};
 use crate::cell::{Cause, Counts, State, Status};
 use crate::circuit::{Circuit, VersionedState};
-use crate::intercept::{Denied, Intercept};
+use crate::intercept::{DenialReason, Intercept};
 use crate::judgement::Judgement;
 use crate::note::{MAX_RULES, Note, fnv1a};
 use crate::settings::Settings;
@@ -238,10 +238,10 @@ fn refusal_verdict(breaker: &Breaker, what: &str, seconds: u64, is_external: boo
     RequestVerdict::refuse(Refusal::new(code, message).retry_after(seconds).cause(&breaker.name))
 }
 
-fn forbid_call(denied: Denied<'_>, host: &dyn Host) -> RequestVerdict {
+fn forbid_call(denied: DenialReason<'_>, host: &dyn Host) -> RequestVerdict {
     let (name, message) = match denied {
-        Denied::By(name) => (name, format!("the traffic intercept rule {name:?} forbids this call")),
-        Denied::NotAllowed => (
+        DenialReason::By(name) => (name, format!("the traffic intercept rule {name:?} forbids this call")),
+        DenialReason::NotAllowed => (
             "",
             "no traffic intercept rule of type Whitelist allows this call".to_owned(),
         ),

@@ -99,8 +99,8 @@ impl ResetMarks {
             return None;
         };
         let mut numbers = Numbers(rest);
-        let reset = numbers.u32()?;
-        let values = std::iter::from_fn(|| numbers.u64()).collect();
+        let reset = numbers.read_u32()?;
+        let values = std::iter::from_fn(|| numbers.read_u64()).collect();
         Some(Self { reset, values })
     }
 }

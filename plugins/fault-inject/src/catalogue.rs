@@ -65,7 +65,7 @@ pub(crate) struct Stage {
 }
 
 impl BuiltFault {
-    fn legal(act: Act, suits: Applicability) -> Self {
+    fn with_action(act: Act, suits: Applicability) -> Self {
         Self {
             steps: Steps::Always(act, suits),
             class: Class::Legal,
@@ -109,14 +109,14 @@ catalogue! {
     "hold" ["A1" "E1" "E2"] answers::hold, "for" "min" "mean" "max";
     "refuse" ["B1" "B2" "E7"] answers::refuse, "code" "reason" "message" "retryAfter" "user";
     "timeout" ["B3"] answers::timeout, "after";
-    "lose" ["L1" "L2" "N3"] answers::lose, "how" "code" "retryAfter";
+    "lose" ["L1" "L2" "N3"] answers::lose_response, "how" "code" "retryAfter";
     "conflict" ["W1"] answers::conflict,;
-    "exists" ["W3"] answers::exists,;
+    "exists" ["W3"] answers::already_exists,;
     "tooOld" ["B4"] reads::too_old,;
     "tooNew" ["B4"] reads::too_new,;
     "failPage" ["R3"] reads::fail_page, "how";
     "noWatchList" ["R5"] reads::no_watch_list,;
-    "expire" ["E5"] watches::expire, "after";
+    "expire" ["E5"] watches::expire_watch, "after";
     "close" ["E6"] watches::close, "after";
     "throttle" ["S2"] server::throttle, "retryAfter";
     "groupDown" ["S4"] server::group_down, "group" "version";
@@ -144,7 +144,7 @@ pub(crate) fn build_fault(written: &FaultSpec, context: &Context) -> Result<Buil
         return Err(Invalid::new(message));
     };
     let at = |error: Invalid| error.field(entry.name);
-    if let Some(other) = written.params.written().find(|name| !entry.takes.contains(name)) {
+    if let Some(other) = written.params.names().find(|name| !entry.takes.contains(name)) {
         let takes = match entry.takes {
             [] => "nothing".to_owned(),
             takes => takes.join(", "),

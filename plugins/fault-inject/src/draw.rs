@@ -84,8 +84,11 @@ impl Draw {
     /// `occurrence` is the number of the request among those of this subject.
     pub(crate) fn new(seed: u64, rule: &str, subject: &Subject, occurrence: i64) -> Self {
         let mut hash = Hash::new();
-        hash.number(seed).text(rule).text(&subject.object).text(&subject.verb);
-        hash.number(occurrence.unsigned_abs());
+        hash.hash_number(seed)
+            .text(rule)
+            .text(&subject.object)
+            .text(&subject.verb);
+        hash.hash_number(occurrence.unsigned_abs());
         Self(hash.finish())
     }
 
@@ -93,7 +96,7 @@ impl Draw {
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit the fraction of an f64 exactly")]
     pub(crate) fn unit_number(self, purpose: &str) -> f64 {
         let mut hash = Hash::new();
-        hash.number(self.0).text(purpose);
+        hash.hash_number(self.0).text(purpose);
         (hash.finish() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
@@ -112,7 +115,7 @@ impl Hash {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    fn hash_bytes(&mut self, bytes: &[u8]) -> &mut Self {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
@@ -120,11 +123,11 @@ impl Hash {
     }
 
     fn text(&mut self, text: &str) -> &mut Self {
-        self.number(text.len() as u64).bytes(text.as_bytes())
+        self.hash_number(text.len() as u64).hash_bytes(text.as_bytes())
     }
 
-    fn number(&mut self, number: u64) -> &mut Self {
-        self.bytes(&number.to_le_bytes())
+    fn hash_number(&mut self, number: u64) -> &mut Self {
+        self.hash_bytes(&number.to_le_bytes())
     }
 
     fn finish(&self) -> u64 {

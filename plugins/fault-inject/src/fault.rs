@@ -7,7 +7,7 @@ use ctrlmesh_sdk::{
 };
 use serde::Deserialize;
 
-use crate::params::Wait;
+use crate::params::DelayParam;
 use crate::reply::server::EXEMPT_FROM_SHUTDOWN;
 use crate::reply::{RenderedReply, Reply};
 
@@ -37,7 +37,7 @@ impl Class {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    Delay(Wait),
+    Delay(DelayParam),
     /// Waits this many milliseconds, then answers; nothing is forwarded.
     Reply(u32, Reply),
     /// Resets the stream; nothing is forwarded.
@@ -45,7 +45,7 @@ pub(crate) enum Act {
     /// Closes the port for this many milliseconds.
     RefuseConnections(u32),
     /// Forwards at once, but holds the answer, or the events of a watch.
-    Hold(Wait),
+    Hold(DelayParam),
     /// Forwards; if the request was executed, replaces the answer.
     LoseTo(Reply),
     /// Forwards; if the request was executed, resets the stream.
@@ -86,7 +86,7 @@ pub(crate) enum Applicability {
 
 impl Applicability {
     /// The verbs that it can apply to; `None` if it does not depend on the verb.
-    pub(crate) const fn verbs(&self) -> Option<&'static [Verb]> {
+    pub(crate) const fn applicable_verbs(&self) -> Option<&'static [Verb]> {
         match self {
             Self::Every | Self::Version(_) | Self::Shutdown => None,
             Self::Write => Some(&[
@@ -106,7 +106,7 @@ impl Applicability {
         }
     }
 
-    pub(crate) fn includes(&self, req: &dyn Request) -> bool {
+    pub(crate) fn applies_to(&self, req: &dyn Request) -> bool {
         let facts = req.facts();
         match self {
             Self::Every => true,

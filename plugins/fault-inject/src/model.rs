@@ -6,7 +6,7 @@ use ctrlmesh_sdk::settings::Invalid;
 use crate::catalogue::{self, BuiltFault, Context, Steps, check_reason, error_code};
 use crate::draw::rule_mark;
 use crate::fault::{Act, Applicability, Class};
-use crate::params::Wait;
+use crate::params::DelayParam;
 use crate::reply::Reply;
 use crate::reply::generic::CustomRefusal;
 use crate::rule::{Choice, Limits, Rule, RulePlan, Select};
@@ -165,8 +165,8 @@ fn percent_of(written: Option<Percent>) -> f64 {
     written.map_or(100.0, |percent| percent.0)
 }
 
-fn build_wait(delay: &Delay) -> Result<Wait, Invalid> {
-    Wait::new(("fixedDelay", delay.fixed_delay), delay.min, delay.mean, delay.max)
+fn build_wait(delay: &Delay) -> Result<DelayParam, Invalid> {
+    DelayParam::new(("fixedDelay", delay.fixed_delay), delay.min, delay.mean, delay.max)
 }
 
 fn build_refusal(abort: &Abort, context: &Context) -> Result<Act, Invalid> {

@@ -19,7 +19,7 @@ macro_rules! parameters {
 
         impl Params {
             /// The names of the parameters that are set.
-            pub(crate) fn written(&self) -> impl Iterator<Item = &'static str> {
+            pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
                 [$(self.$field.is_some().then_some($name),)+].into_iter().flatten()
             }
         }
@@ -112,7 +112,7 @@ impl<'de> Visitor<'de> for FaultSpecVisitor {
 
 /// A duration, drawn for each request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Wait {
+pub(crate) enum DelayParam {
     Fixed(u32),
     /// Evenly distributed between both.
     Between(u32, u32),
@@ -123,7 +123,7 @@ pub(crate) enum Wait {
 /// A longer wait must be a mistake: clients and load balancers have given up long before.
 const LONGEST: GoDuration = GoDuration(std::time::Duration::from_secs(3_600));
 
-impl Wait {
+impl DelayParam {
     /// From one of `fixed`, `min` and `max`, `mean` and `max`.
     ///
     /// # Errors

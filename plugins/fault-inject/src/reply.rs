@@ -102,7 +102,7 @@ impl Reply {
             Self::NoWatchList => reads::no_watch_list().into(),
             Self::CacheNotReady => reads::cache_not_ready().into(),
             Self::Conflict => writes::conflict(facts).into(),
-            Self::Exists => writes::exists(facts).into(),
+            Self::Exists => writes::already_exists(facts).into(),
             Self::Unauthorized => identity::unauthorized().into(),
             Self::Forbidden(user) => identity::forbidden(req, user).into(),
             Self::Denied(denied) => denied.to_refusal(facts).into(),

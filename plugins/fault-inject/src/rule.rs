@@ -88,11 +88,11 @@ impl Rule {
         let can_hit = match &self.plan {
             RulePlan::Together(choices) => {
                 let mut choices = choices.iter();
-                choices.any(|choice| choice.suits.includes(req) && has_room(&choice.act))
+                choices.any(|choice| choice.suits.applies_to(req) && has_room(&choice.act))
             }
             RulePlan::Stages { stages, .. } => stages.iter().any(|stage| {
                 let otherwise = stage.otherwise.as_ref();
-                stage.suits.includes(req) && has_room(&stage.act) || otherwise.is_some_and(&has_room)
+                stage.suits.applies_to(req) && has_room(&stage.act) || otherwise.is_some_and(&has_room)
             }),
         };
         can_hit && self.window.is_none_or(|window| window.is_open(unix_ms)) && self.matches.matches(req)
@@ -109,13 +109,16 @@ impl Rule {
         }
         let matched = self.matches.verbs();
         let is_possible = |choice: &&Choice| {
-            let verbs = choice.suits.verbs();
+            let verbs = choice.suits.applicable_verbs();
             verbs.is_none_or(|verbs| verbs.iter().any(|verb| matched.contains(verb)))
         };
         if likely.iter().any(is_possible) {
             return None;
         }
-        let wanted = likely.iter().filter_map(|choice| choice.suits.verbs()).flatten();
+        let wanted = likely
+            .iter()
+            .filter_map(|choice| choice.suits.applicable_verbs())
+            .flatten();
         let wanted: Vec<&str> = wanted.map(|verb| verb_name(*verb)).collect();
         Some(format!(
             "the fault is for requests with the verb {}, and match has none of these; add one (a create has no name to match)",
@@ -150,7 +153,7 @@ impl Rule {
         match &self.plan {
             RulePlan::Together(choices) => {
                 for (choice, number) in choices.iter().zip(0_u8..) {
-                    if choice.suits.includes(req) && draws.is_hit(choice.purpose, choice.percent) {
+                    if choice.suits.applies_to(req) && draws.is_hit(choice.purpose, choice.percent) {
                         chosen.push(draws.choose_act(number, &choice.act, u32::MAX));
                     }
                 }
@@ -160,7 +163,7 @@ impl Rule {
                 let is_current = |stage: &Stage| position < u64::from(stage.until_ms);
                 if let Some((stage, number)) = stages.iter().zip(0_u8..).find(|(stage, _)| is_current(stage)) {
                     let left_ms = u32::try_from(u64::from(stage.until_ms) - position).unwrap_or(u32::MAX);
-                    if stage.suits.includes(req) && draws.is_hit("fault", stage.percent) {
+                    if stage.suits.applies_to(req) && draws.is_hit("fault", stage.percent) {
                         chosen.push(draws.choose_act(number * 2, &stage.act, left_ms));
                     } else if let Some(otherwise) = &stage.otherwise {
                         chosen.push(draws.choose_act(number * 2 + 1, otherwise, left_ms));

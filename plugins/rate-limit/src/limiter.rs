@@ -41,7 +41,7 @@ impl Limiter {
             rule.non_resource_rules.as_deref(),
             rule.rest_rules.as_deref(),
         )?;
-        let bucket = rule.bucket.as_ref().map(BucketRule::checked).transpose();
+        let bucket = rule.bucket.as_ref().map(BucketRule::validate).transpose();
         let name = checked_name(&rule.name).map_err(|error| error.field("name"))?;
         Ok(Self {
             name: name.to_owned(),

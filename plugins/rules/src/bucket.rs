@@ -25,7 +25,7 @@ impl BucketRule {
     ///
     /// If a field is invalid. A limit of 0, which the CRD's validation accepts, is an error as well: such a bucket grants its burst and
     /// then never again.
-    pub fn checked(&self) -> Result<Bucket, Invalid> {
+    pub fn validate(&self) -> Result<Bucket, Invalid> {
         if self.limit == 0 {
             let message = "0 brings no token back, ever; write 1 with a long interval, or use circuit-breaker with \
                            triggerPolicy ForceOpened";

@@ -48,6 +48,10 @@ impl NonResource {
 
     pub(crate) fn match_rule(&self) -> Option<MatchRule> {
         let is_empty = self.methods.is_empty() || self.paths.is_empty();
-        (!is_empty).then(|| MatchRule::api().verbs([Verb::NonResource]).paths(self.paths.written()))
+        (!is_empty).then(|| {
+            MatchRule::api()
+                .verbs([Verb::NonResource])
+                .paths(self.paths.match_rule_texts())
+        })
     }
 }

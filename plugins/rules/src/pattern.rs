@@ -58,7 +58,7 @@ impl TextPattern {
     }
 
     /// The text for a match rule.
-    pub(crate) fn written(&self) -> &str {
+    pub(crate) fn match_rule_text(&self) -> &str {
         &self.written
     }
 }
@@ -88,7 +88,7 @@ impl Patterns {
     }
 
     /// The texts for a field of a match rule, where an empty list matches everything.
-    pub(crate) fn written(&self) -> Vec<String> {
+    pub(crate) fn match_rule_texts(&self) -> Vec<String> {
         match self {
             Self::Any => Vec::new(),
             Self::OneOf(patterns) => patterns.iter().map(|pattern| pattern.written.clone()).collect(),

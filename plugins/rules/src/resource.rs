@@ -146,9 +146,9 @@ impl Resource {
         }
         let rule = MatchRule::api()
             .verbs(self.verbs.iter().copied())
-            .groups(self.groups.written())
-            .namespaces(self.namespaces.written())
-            .names(self.names.written());
+            .groups(self.groups.match_rule_texts())
+            .namespaces(self.namespaces.match_rule_texts())
+            .names(self.names.match_rule_texts());
         let Some(kinds) = &self.resources else {
             return vec![rule];
         };
@@ -157,9 +157,9 @@ impl Resource {
             let subresources: Vec<String> = match &kind.subresource {
                 Subresource::Itself => vec![String::new()],
                 Subresource::Every => Vec::new(),
-                Subresource::Of(pattern) => vec![pattern.written().to_owned()],
+                Subresource::Of(pattern) => vec![pattern.match_rule_text().to_owned()],
             };
-            let resource = kind.resource.as_ref().map_or("*", TextPattern::written);
+            let resource = kind.resource.as_ref().map_or("*", TextPattern::match_rule_text);
             match rules.iter_mut().find(|rule| rule.subresources == subresources) {
                 Some(rule) => rule.resources.push(resource.to_owned()),
                 None => rules.push(rule.clone().resources([resource]).subresources(subresources)),

@@ -95,7 +95,7 @@ impl TextRule {
         self.exact.as_deref().filter(|text| !text.is_empty())
     }
 
-    fn regex(&self) -> Option<&str> {
+    fn regex_text(&self) -> Option<&str> {
         self.regex.as_deref().filter(|text| !text.is_empty())
     }
 
@@ -103,7 +103,7 @@ impl TextRule {
         if let Some(text) = self.exact() {
             return HostPattern::exact(text).map(Some).map_err(|error| error.field("exact"));
         }
-        let pattern = self.regex().map(HostPattern::regex).transpose();
+        let pattern = self.regex_text().map(HostPattern::regex).transpose();
         pattern.map_err(|error| error.field("regex"))
     }
 
@@ -111,7 +111,7 @@ impl TextRule {
         if let Some(text) = self.exact() {
             return Ok(Some(PathPattern::Exact(text.to_owned())));
         }
-        let pattern = self.regex().map(compile_regex).transpose();
+        let pattern = self.regex_text().map(compile_regex).transpose();
         Ok(pattern.map_err(|error| error.field("regex"))?.map(PathPattern::Regex))
     }
 }

@@ -19,12 +19,12 @@ const MAX_NAME_BYTES: usize = 32 * 1024;
 pub(crate) struct View {
     limits: Vec<CompiledLimit>,
     warnings: Vec<String>,
-    used: Used,
+    used: UsedLimits,
 }
 
 /// Usage of the bounds so far, over all limits.
 #[derive(Debug, Default)]
-struct Used {
+struct UsedLimits {
     requirements: usize,
     bytes: usize,
     scopes: usize,
@@ -130,8 +130,8 @@ impl View {
             MatchRule::api()
                 .verbs([Verb::List, Verb::Watch, Verb::Deletecollection])
                 .subresources([""])
-                .groups(scope.groups.patterns())
-                .resources(scope.resources.patterns())
+                .groups(scope.groups.match_rule_texts())
+                .resources(scope.resources.match_rule_texts())
         })
     }
 
@@ -205,7 +205,7 @@ impl Names {
     }
 
     /// As a field of a match rule, where an empty list matches everything.
-    fn patterns(&self) -> Vec<String> {
+    fn match_rule_texts(&self) -> Vec<String> {
         match self {
             Self::Any => Vec::new(),
             Self::These(names) => names.clone(),

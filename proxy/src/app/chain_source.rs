@@ -28,10 +28,14 @@ pub(super) fn chain_handle(settings: &Settings, registry: &mut Registry) -> Arc<
         namespace: settings.pod_namespace.clone(),
         name: settings.pod_name.clone(),
     };
-    Arc::new(ChainHandle::new(pod, required(settings), chain::Metrics::new(registry)))
+    Arc::new(ChainHandle::new(
+        pod,
+        required_memory(settings),
+        chain::Metrics::new(registry),
+    ))
 }
 
-fn required(settings: &Settings) -> Required {
+fn required_memory(settings: &Settings) -> Required {
     match (&settings.chain_dir, &settings.await_entry) {
         (None, _) => Required::Nothing,
         (Some(_), None) => Required::Chain,
@@ -46,7 +50,7 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    pub(super) fn of(settings: &Settings, readiness: &Readiness) -> Self {
+    pub(super) fn from_settings(settings: &Settings, readiness: &Readiness) -> Self {
         let own_entry = settings.await_entry.as_ref();
         Self {
             first_chain: readiness.guard(FIRST_CHAIN),
@@ -73,12 +77,12 @@ impl ChainFollower<'_> {
     ) -> Result<(), Error> {
         let (settings, shared) = (self.settings, self.shared);
         if let Some(directory) = &settings.chain_dir {
-            let past = past(settings)?;
+            let past = predecessors(settings)?;
             if past.is_there() {
                 shared.chain.follow_another();
-                shared.list_views.inherit();
+                shared.list_views.note_predecessor();
             }
-            let source = Source::new(place(settings, directory)?, self.host()?, past);
+            let source = Source::new(chain_place(settings, directory)?, self.host()?, past);
             let workers = self.workers;
             let tell: Prepare = Arc::new(move |snapshot| {
                 let workers = workers.clone();
@@ -91,7 +95,7 @@ impl ChainFollower<'_> {
         tasks.spawn(async move {
             chain.first_chain().await;
             drop(awaited.first_chain);
-            chain.ready().await;
+            chain.wait_until_ready().await;
             drop(awaited.own_entry);
         });
         Ok(())
@@ -130,18 +134,18 @@ fn room_maker(workers: Vec<mpsc::Sender<Task>>, limit: Duration) -> MakeRoom {
     })
 }
 
-fn past(settings: &Settings) -> Result<Past, Error> {
+fn predecessors(settings: &Settings) -> Result<Past, Error> {
     let Some(directory) = &settings.state_dir else {
-        return Ok(Past::unknown());
+        return Ok(Past::without_note());
     };
     let past = Past::open(directory).map_err(|source| Error::State {
         directory: directory.clone(),
         source,
     })?;
-    Ok(past.awaiting(settings.await_entry.clone()))
+    Ok(past.await_entry(settings.await_entry.clone()))
 }
 
-fn place(settings: &Settings, directory: &Path) -> Result<Place, Error> {
+fn chain_place(settings: &Settings, directory: &Path) -> Result<Place, Error> {
     let labels = match &settings.labels_file {
         Some(file) => Labels::File(file.clone()),
         None => Labels::Fixed(std::collections::BTreeMap::new()),

@@ -37,14 +37,14 @@ pub(crate) struct Share {
 
 impl Share {
     /// A semaphore for the connections to servers of one port.
-    pub(crate) fn sockets(self) -> Arc<Semaphore> {
+    pub(crate) fn socket_permits(self) -> Arc<Semaphore> {
         Arc::new(Semaphore::new(self.sockets))
     }
 }
 
 impl Descriptors {
     /// Raises the limit as far as this process may.
-    pub(crate) fn raise() -> Self {
+    pub(crate) fn raise_limit() -> Self {
         let limit = rlimit::increase_nofile_limit(UNLIMITED).or_else(|error| {
             tracing::warn!(%error, "failed to raise the limit of file descriptors");
             rlimit::Resource::NOFILE.get_soft()
@@ -54,12 +54,12 @@ impl Descriptors {
     }
 
     /// Divides the descriptors that nothing else needs.
-    pub(crate) fn share(self, settings: &Settings) -> Share {
+    pub(crate) fn divide(self, settings: &Settings) -> Share {
         let is_external = settings.external.external_address.is_some();
         let lookups = if is_external { 2 * MAX_LOOKUPS } else { 0 };
         let others = RESERVED + PER_WORKER * usize::from(settings.workers) + admin::MAX_CONNECTIONS + lookups;
         let wanted = usize::try_from(settings.max_connections).unwrap_or(usize::MAX);
-        let share = self.over(1 + usize::from(is_external), others, wanted);
+        let share = self.divide_among(1 + usize::from(is_external), others, wanted);
         if share.connections < wanted {
             tracing::warn!(
                 limit = self.0,
@@ -71,7 +71,7 @@ impl Descriptors {
         share
     }
 
-    fn over(self, ports: usize, others: usize, wanted: usize) -> Share {
+    fn divide_among(self, ports: usize, others: usize, wanted: usize) -> Share {
         let of_port = self.0.saturating_sub(others) / ports;
         let connections = wanted.min((of_port / 2).max(MIN_CONNECTIONS));
         Share {
@@ -89,7 +89,7 @@ mod tests {
     fn connections_to_clients_and_servers_fit_into_descriptors() {
         for (limit, ports, connections) in [(1024, 1, 412), (1024, 2, 206), (65_536, 2, 4096), (256, 1, 28)] {
             let (others, wanted) = (200, 4096);
-            let share = Descriptors(limit).over(ports, others, wanted);
+            let share = Descriptors(limit).divide_among(ports, others, wanted);
             assert_eq!(share.connections, connections, "{limit} for {ports}");
             assert!(share.sockets >= share.connections);
             assert!(
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn connections_have_minimum_and_never_exceed_setting() {
-        assert_eq!(Descriptors(100).over(1, 200, 4096).connections, MIN_CONNECTIONS);
-        assert_eq!(Descriptors(65_536).over(1, 200, 10).connections, 10);
+        assert_eq!(Descriptors(100).divide_among(1, 200, 4096).connections, MIN_CONNECTIONS);
+        assert_eq!(Descriptors(65_536).divide_among(1, 200, 10).connections, 10);
     }
 }

@@ -26,7 +26,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    pub(super) fn all(&self) -> Vec<SocketAddr> {
+    pub(super) fn bound_addresses(&self) -> Vec<SocketAddr> {
         let api = self.api.iter().copied();
         api.chain([self.admin]).chain(self.external).collect()
     }
@@ -75,7 +75,7 @@ impl Bound {
     }
 
     /// `connections` is the maximum of each port.
-    pub(super) fn ports(self, connections: usize, server: &Server) -> Ports {
+    pub(super) fn into_ports(self, connections: usize, server: &Server) -> Ports {
         let external = self.external.zip(server.external.as_deref());
         let external =
             external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
@@ -147,23 +147,23 @@ fn port(
 mod tests {
     use super::*;
 
-    fn bound(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
+    fn bind_all(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
         let wanted: Vec<SocketAddr> = wanted.iter().map(|address| address.parse().unwrap()).collect();
         bind_all(&wanted).map(|(_, addresses)| addresses)
     }
 
     #[tokio::test]
     async fn missing_addresses_are_skipped_except_first() {
-        let addresses = bound(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
+        let addresses = bind_all(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
         let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
         assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
         assert!(matches!(
-            bound(&["192.0.2.1:0", "127.0.0.1:0"]),
+            bind_all(&["192.0.2.1:0", "127.0.0.1:0"]),
             Err(Error::Bind { .. })
         ));
         // A taken address is an error in any position.
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = taken.local_addr().unwrap().to_string();
-        assert!(matches!(bound(&["127.0.0.2:0", &taken]), Err(Error::Bind { .. })));
+        assert!(matches!(bind_all(&["127.0.0.2:0", &taken]), Err(Error::Bind { .. })));
     }
 }

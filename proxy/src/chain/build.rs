@@ -59,11 +59,11 @@ impl Host {
                 selected: selected.len(),
             });
         }
-        let compiling = self.compiling.begin(self.to_compile(&selected, previous));
-        let kept = kept(&selected, previous);
+        let compiling = self.compiling.begin_batch(self.to_compile(&selected, previous));
+        let kept = kept_entries(&selected, previous);
         let entries = selected
             .into_iter()
-            .map(|entry| self.entry(entry, version, previous.entry(&entry.name), &kept, &compiling))
+            .map(|entry| self.build_entry(entry, version, previous.entry(&entry.name), &kept, &compiling))
             .collect::<Result<Vec<_>, _>>()?;
         drop(compiling);
         self.check_memory(&entries)?;
@@ -108,7 +108,7 @@ impl Host {
             .collect()
     }
 
-    fn entry(
+    fn build_entry(
         &self,
         wanted: &ctrlmesh_contract::Entry,
         version: &Version,
@@ -120,9 +120,9 @@ impl Host {
             if (wanted.order, wanted.on_failure) == (previous.order, previous.on_failure) {
                 return Ok(Arc::clone(previous));
             }
-            return Ok(Arc::new(moved(previous, wanted)));
+            return Ok(Arc::new(moved_entry(previous, wanted)));
         }
-        let bytes = version.plugin(&wanted.name, &wanted.plugin)?;
+        let bytes = version.read_plugin(&wanted.name, &wanted.plugin)?;
         let started = self.start(wanted, &bytes, compiling).or_else(|error| {
             if !error.is_want_of_memory() {
                 return Err(error);
@@ -149,7 +149,7 @@ impl Host {
                 entry: name.clone(),
                 source,
             })?;
-        compiling.done(&wanted.plugin);
+        compiling.mark_compiled(&wanted.plugin);
         let config = Arc::new(EntryConfig {
             name: name.clone(),
             settings_json: wanted.settings.json().to_owned(),
@@ -165,7 +165,7 @@ impl Host {
             source,
         })?;
         Ok(Entry {
-            id: EntryId::unused(),
+            id: EntryId::next_id(),
             name: name.clone(),
             order: wanted.order,
             on_failure: wanted.on_failure,
@@ -184,7 +184,7 @@ impl Host {
 }
 
 /// The entries whose live instances continue in the new chain.
-fn kept(selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<EntryId> {
+fn kept_entries(selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<EntryId> {
     let running = selected.iter().filter_map(|wanted| {
         let running = previous.entry(&wanted.name)?;
         runs_the_same(wanted, running).then_some(running.id)
@@ -201,7 +201,7 @@ fn runs_the_same(wanted: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
 }
 
 /// The same entry at another position, or with another failure policy.
-fn moved(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
+fn moved_entry(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
     Entry {
         id: entry.id,
         name: entry.name.clone(),

@@ -27,16 +27,16 @@ pub(super) struct CompileBatch<'a>(&'a CompileProgress);
 
 impl CompileProgress {
     /// Starts a batch of these plugins.
-    pub(super) fn begin(&self, plugins: BTreeSet<Digest>) -> CompileBatch<'_> {
+    pub(super) fn begin_batch(&self, plugins: BTreeSet<Digest>) -> CompileBatch<'_> {
         let since = Instant::now();
-        *self.batch() = Some(Batch { plugins, since });
+        *self.lock_batch() = Some(Batch { plugins, since });
         CompileBatch(self)
     }
 
     /// The plugins that are being compiled; `None` if there are none.
     #[must_use]
     pub fn status(&self) -> Option<Compiling> {
-        let batch = self.batch();
+        let batch = self.lock_batch();
         let Batch { plugins, since } = batch.as_ref()?;
         (!plugins.is_empty()).then(|| Compiling {
             plugins: plugins.len(),
@@ -44,15 +44,15 @@ impl CompileProgress {
         })
     }
 
-    fn batch(&self) -> MutexGuard<'_, Option<Batch>> {
+    fn lock_batch(&self) -> MutexGuard<'_, Option<Batch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl CompileBatch<'_> {
     /// Marks a plugin as compiled.
-    pub(super) fn done(&self, plugin: &Digest) {
-        if let Some(batch) = self.0.batch().as_mut() {
+    pub(super) fn mark_compiled(&self, plugin: &Digest) {
+        if let Some(batch) = self.0.lock_batch().as_mut() {
             batch.plugins.remove(plugin);
         }
     }
@@ -60,7 +60,7 @@ impl CompileBatch<'_> {
 
 impl Drop for CompileBatch<'_> {
     fn drop(&mut self) {
-        *self.0.batch() = None;
+        *self.0.lock_batch() = None;
     }
 }
 
@@ -75,15 +75,15 @@ mod tests {
         let progress = CompileProgress::default();
         assert_eq!(progress.status(), None);
         let [first, second] = [Digest::of(b"a"), Digest::of(b"b")];
-        let batch = progress.begin([first, second].into());
+        let batch = progress.begin_batch([first, second].into());
         tokio::time::advance(Duration::from_millis(3900)).await;
         let status = |plugins| Some(Compiling { plugins, seconds: 3 });
         assert_eq!(progress.status(), status(2));
-        batch.done(&first);
+        batch.mark_compiled(&first);
         assert_eq!(progress.status(), status(1));
         drop(batch);
         assert_eq!(progress.status(), None, "the second was refused");
-        let cached = progress.begin(BTreeSet::new());
+        let cached = progress.begin_batch(BTreeSet::new());
         assert_eq!(progress.status(), None);
         drop(cached);
     }

@@ -46,7 +46,7 @@ pub(crate) struct Document {
 
 impl Version {
     /// The version that `..data` points to now.
-    pub(crate) fn current(root: &Path) -> Self {
+    pub(crate) fn current_version(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
             data: fs::read_link(root.join(files::KUBELET_DATA)).ok(),
@@ -55,10 +55,10 @@ impl Version {
 
     /// Whether `..data` still points to this version.
     pub(crate) fn is_current(&self) -> bool {
-        Self::current(&self.root).data == self.data
+        Self::current_version(&self.root).data == self.data
     }
 
-    fn directory(&self) -> PathBuf {
+    fn version_directory(&self) -> PathBuf {
         self.data
             .as_ref()
             .map_or_else(|| self.root.clone(), |data| self.root.join(data))
@@ -66,7 +66,7 @@ impl Version {
 
     /// Names, sizes and modification times of the version's files.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let mut files: Vec<_> = fs::read_dir(self.directory())
+        let mut files: Vec<_> = fs::read_dir(self.version_directory())
             .into_iter()
             .flatten()
             .flatten()
@@ -85,7 +85,7 @@ impl Version {
 
     /// The document and its signature.
     pub(crate) fn document(&self) -> Result<Document, Error> {
-        let directory = self.directory();
+        let directory = self.version_directory();
         let bytes = read(&directory.join(files::CHAIN), MAX_DOCUMENT_BYTES)?.ok_or_else(|| Error::NoDocument {
             directory: self.root.clone(),
         })?;
@@ -94,9 +94,9 @@ impl Version {
     }
 
     /// The bytes of a plugin, unpacked and checked against its digest.
-    pub(crate) fn plugin(&self, entry: &str, digest: &Digest) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read_plugin(&self, entry: &str, digest: &Digest) -> Result<Vec<u8>, Error> {
         for encoding in [Encoding::Plain, Encoding::Zstd] {
-            let path = self.directory().join(plugin_file::name(digest, encoding));
+            let path = self.version_directory().join(plugin_file::name(digest, encoding));
             let Some(bytes) = read(&path, MAX_PLUGIN_BYTES)? else {
                 continue;
             };
@@ -161,7 +161,7 @@ mod tests {
     fn replaced_version_is_detected_and_never_mixed_with_next() {
         let mut mount = Mount::new();
         mount.publish([(files::CHAIN, b"old".to_vec())]);
-        let version = Version::current(mount.path());
+        let version = Version::current_version(mount.path());
         assert_eq!(version.document().unwrap().bytes, b"old");
         assert!(version.is_current());
         mount.publish([
@@ -170,13 +170,13 @@ mod tests {
         ]);
         assert!(!version.is_current());
         assert!(matches!(version.document(), Err(Error::NoDocument { .. })));
-        assert_eq!(Version::current(mount.path()).document().unwrap().bytes, b"new");
+        assert_eq!(Version::current_version(mount.path()).document().unwrap().bytes, b"new");
     }
 
     #[test]
     fn plain_directory_is_read_as_it_is() {
         let directory = tempfile::TempDir::new().unwrap();
-        let version = Version::current(directory.path());
+        let version = Version::current_version(directory.path());
         let before = version.fingerprint();
         fs::write(directory.path().join(files::CHAIN), "document").unwrap();
         assert_eq!(version.document().unwrap().bytes, b"document");

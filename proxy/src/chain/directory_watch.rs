@@ -56,24 +56,24 @@ impl DirectoryWatch {
             receiver,
             _sender: sender,
         };
-        watch.renew();
+        watch.renew_watches();
         watch
     }
 
     /// Waits for a change, or for half a minute. The caller reads the directory again in both cases. Cancel-safe.
-    pub async fn changed(&mut self) {
+    pub async fn wait_for_change(&mut self) {
         self.changed_within(POLL).await;
     }
 
-    /// Like [`Self::changed`], but waits for at most `longest`.
+    /// Like [`Self::wait_for_change`], but waits for at most `longest`.
     pub(super) async fn changed_within(&mut self, longest: Duration) {
-        if timeout(longest, self.settled()).await.is_err() {
-            self.renew();
+        if timeout(longest, self.wait_until_settled()).await.is_err() {
+            self.renew_watches();
         }
     }
 
     /// Waits for a change, and then until the writer seems to be done.
-    async fn settled(&mut self) {
+    async fn wait_until_settled(&mut self) {
         if self.receiver.recv().await.is_none() {
             return std::future::pending().await;
         }
@@ -83,7 +83,7 @@ impl DirectoryWatch {
     }
 
     /// Watches the directories (again), because one may have been created or replaced. Watching a directory twice does no harm.
-    fn renew(&mut self) {
+    fn renew_watches(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
         for directory in &self.directories {
             if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {

@@ -63,7 +63,7 @@ impl ChainHandle {
     #[must_use]
     pub fn new(pod: Pod, required: Required, metrics: Metrics) -> Self {
         Self {
-            current: ArcSwap::from_pointee(Snapshot::none()),
+            current: ArcSwap::from_pointee(Snapshot::without_document()),
             earlier: Mutex::default(),
             changes: watch::Sender::new(0),
             record: ArcSwap::default(),
@@ -96,7 +96,7 @@ impl ChainHandle {
     /// them out.
     pub fn follow_another(&self) {
         self.is_follower.store(true, Ordering::Release);
-        self.earlier().push(Tally::left_behind());
+        self.lock_earlier().push(Tally::left_behind());
     }
 
     /// The chain in force, for a short read: cheap, and not to be kept across an `await`.
@@ -115,7 +115,7 @@ impl ChainHandle {
     /// [`Self::status`] misses no request, on whatever thread. A request counts itself and then checks again which chain is in force; a new
     /// chain is swapped in before `status` reads the counts. Both sides have a fence between the two steps, so at least one of them sees
     /// the other's first step: either the request sees the new chain and begins under that, or `status` sees the request.
-    pub(crate) fn enter(&self, counter: &Counter, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
+    pub(crate) fn begin_request(&self, counter: &Counter, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
         self.enter_with(counter, kind, || ())
     }
 
@@ -136,11 +136,11 @@ impl ChainHandle {
 
     /// The chain in force, and the requests in flight under earlier ones.
     fn in_force(&self) -> (Arc<Snapshot>, InFlight) {
-        let mut earlier = self.earlier();
+        let mut earlier = self.lock_earlier();
         (self.current(), sum(&mut earlier))
     }
 
-    fn earlier(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+    fn lock_earlier(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,16 +167,16 @@ impl ChainHandle {
     }
 
     /// Waits until requests may be served.
-    pub async fn ready(&self) {
-        self.wait(Self::is_ready).await;
+    pub async fn wait_until_ready(&self) {
+        self.wait_until(Self::is_ready).await;
     }
 
     /// Waits for the first chain.
     pub async fn first_chain(&self) {
-        self.wait(Self::has_chain).await;
+        self.wait_until(Self::has_chain).await;
     }
 
-    async fn wait(&self, is_over: impl Fn(&Self) -> bool) {
+    async fn wait_until(&self, is_over: impl Fn(&Self) -> bool) {
         let mut changes = self.subscribe();
         while !is_over(self) {
             // The sender lives as long as `self`, so this ends with a change only.
@@ -190,13 +190,13 @@ impl ChainHandle {
     pub(super) fn apply(&self, snapshot: Arc<Snapshot>) {
         let (generation, entries) = (snapshot.generation, snapshot.entries().len());
         let before = {
-            let mut earlier = self.earlier();
+            let mut earlier = self.lock_earlier();
             let before = self.current.swap(Arc::clone(&snapshot));
             earlier.push(Arc::clone(&before.tally));
             sum(&mut earlier);
             before
         };
-        self.metrics.applied(&before, &snapshot);
+        self.metrics.chain_applied(&before, &snapshot);
         self.record.store(Arc::new(Record {
             since: Some(SystemTime::now()),
             refused: None,
@@ -206,7 +206,7 @@ impl ChainHandle {
     }
 
     /// Clears the last refusal, because the files match the chain in force again.
-    pub(super) fn confirm(&self) {
+    pub(super) fn clear_refusal(&self) {
         self.record.rcu(|record| Record {
             refused: None,
             ..Record::clone(record)
@@ -231,7 +231,7 @@ impl ChainHandle {
             refused: Some(refused.clone()),
             ..Record::clone(record)
         });
-        self.metrics.refused(error.reason());
+        self.metrics.count_refusal(error.reason());
         if known {
             // Another attempt failed in the same way.
             debug!(%error, "chain still refused");
@@ -248,12 +248,12 @@ impl ChainHandle {
 
     /// Records that a call failed after it had kept its thread for `time_lost`. Quarantines the entry if it has failed too often.
     pub fn record_fault(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: &Fault) {
-        self.metrics.fault(&entry.name, fault.kind());
+        self.metrics.count_fault(&entry.name, fault.kind());
         let (now, text) = (Instant::now(), fault.to_string());
         let quarantined = entry.health.record_fault(admission, now, time_lost, &text);
         warn!(entry = entry.name, plugin = %entry.digest, error = %fault, "plugin call failed");
         if let Some(length) = quarantined {
-            self.metrics.quarantined(&entry.name);
+            self.metrics.count_quarantine(&entry.name);
             let seconds = length.as_secs();
             let policy = entry.on_failure.name();
             warn!(entry = entry.name, plugin = %entry.digest, seconds, policy, "entry quarantined");
@@ -283,7 +283,7 @@ impl ChainHandle {
                 stale_caches: Vec::new(),
             },
             refused: record.refused.clone(),
-            counts: self.metrics.counts(),
+            counts: self.metrics.current_counts(),
             api_traffic: None,
             not_ready: Vec::new(),
             leader_elections: Vec::new(),

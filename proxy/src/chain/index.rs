@@ -104,7 +104,7 @@ impl Index {
     }
 
     /// The entries that want this request. `matcher` returns the matcher at a position.
-    pub(crate) fn matching<'e>(
+    pub(crate) fn matching_entries<'e>(
         &self,
         query: &MatchQuery<'_>,
         matcher: impl Fn(usize) -> Option<&'e Matcher>,
@@ -140,7 +140,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::chain::matcher::tests::{naive, subscription, words};
+    use crate::chain::matcher::tests::{matches_naively, subscription, words};
     use crate::plugin::verdict::{MatchRule, Subscription, Traffic};
 
     proptest! {
@@ -154,11 +154,11 @@ mod tests {
             let matchers: Vec<Matcher> = subscriptions.iter().map(Matcher::new).collect();
             let index = Index::new(matchers.iter().map(|matcher| (matcher, Phases::default())));
             let query = words.query();
-            let found: Vec<usize> = index.matching(&query, |at| matchers.get(at)).positions().collect();
+            let found: Vec<usize> = index.matching_entries(&query, |at| matchers.get(at)).positions().collect();
             let expected: Vec<usize> = subscriptions
                 .iter()
                 .enumerate()
-                .filter(|(_, subscription)| naive(subscription, &query))
+                .filter(|(_, subscription)| matches_naively(subscription, &query))
                 .map(|(at, _)| at)
                 .collect();
             prop_assert_eq!(found, expected);
@@ -186,7 +186,7 @@ mod tests {
         };
         let matchers = vec![Matcher::new(&any); MAX_ENTRIES_PER_POD];
         let index = Index::new(matchers.iter().map(|matcher| (matcher, Phases::default())));
-        let matched = index.matching(&ANY, |at| matchers.get(at));
+        let matched = index.matching_entries(&ANY, |at| matchers.get(at));
         assert_eq!(matched.len(), 64);
         assert!(matched.positions().eq(0..64));
         assert!(matched.positions().rev().eq((0..64).rev()));
@@ -216,7 +216,7 @@ mod tests {
             },
         ];
         let index = Index::new(phases.iter().map(|phases| (&matcher, *phases)));
-        let matched = index.matching(&ANY, |_| Some(&matcher));
+        let matched = index.matching_entries(&ANY, |_| Some(&matcher));
         assert!(index.on_request(matched).positions().eq([0, 2]));
         assert!(index.on_response(matched).positions().eq([1]));
         assert!(index.on_complete(matched).positions().eq([1, 2]));

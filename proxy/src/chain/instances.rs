@@ -77,7 +77,7 @@ impl Instances {
                 continue;
             }
             let started = self.start(entry).or_else(|fault| match fault {
-                Fault::ProcessMemory { .. } if self.make_room(|id| snapshot.has(id)) => self.start(entry),
+                Fault::ProcessMemory { .. } if self.make_room(|id| snapshot.has_entry(id)) => self.start(entry),
                 fault => Err(fault),
             });
             self.give_back(entry, started.map_err(|fault| (entry.name.clone(), fault))?);
@@ -123,7 +123,7 @@ impl Instances {
     ) -> Result<R, CallError> {
         let admission = entry.health.admit(Instant::now);
         if admission == Admission::Quarantined {
-            self.chain.metrics().skipped(&entry.name);
+            self.chain.metrics().count_skipped(&entry.name);
             return Err(CallError::Quarantined);
         }
         let lent = self
@@ -136,7 +136,8 @@ impl Instances {
             Some(instance) => (instance, begun),
             None => {
                 let started = self.start(entry);
-                let instance = started.map_err(|fault| self.failed(entry, admission, begun.elapsed(), fault))?;
+                let instance =
+                    started.map_err(|fault| self.record_failure(entry, admission, begun.elapsed(), fault))?;
                 (instance, Instant::now())
             }
         };
@@ -149,7 +150,7 @@ impl Instances {
                 self.count(entry.id, phase, spent.as_secs_f64());
                 Ok(answer)
             }
-            Err(fault) => Err(self.failed(entry, admission, begun.elapsed(), fault)),
+            Err(fault) => Err(self.record_failure(entry, admission, begun.elapsed(), fault)),
         }
     }
 
@@ -160,7 +161,7 @@ impl Instances {
             entry: entry.name.clone(),
             phase: wasm::Phase::OnRequest,
         };
-        self.failed(
+        self.record_failure(
             entry,
             Admission::Call,
             Duration::ZERO,
@@ -171,7 +172,7 @@ impl Instances {
         )
     }
 
-    fn failed(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: Fault) -> CallError {
+    fn record_failure(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: Fault) -> CallError {
         self.chain.record_fault(entry, admission, time_lost, &fault);
         CallError::Fault(fault)
     }
@@ -181,7 +182,7 @@ impl Instances {
         let slot = slots.entry(entry.id).or_insert_with(|| Slot {
             entry: Arc::downgrade(entry),
             instance: None,
-            metrics: self.chain.metrics().calls(&entry.name),
+            metrics: self.chain.metrics().call_metrics(&entry.name),
         });
         slot.instance = Some(instance);
     }

@@ -12,13 +12,13 @@ pub(crate) const MAX_LABELS_BYTES: usize = 256 * 1024;
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut labels = BTreeMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let (key, value) = label(line).ok_or_else(|| format!("line {} is not key=\"value\"", at + 1))?;
+        let (key, value) = parse_label(line).ok_or_else(|| format!("line {} is not key=\"value\"", at + 1))?;
         labels.insert(key.to_owned(), value);
     }
     Ok(labels)
 }
 
-fn label(line: &str) -> Option<(&str, String)> {
+fn parse_label(line: &str) -> Option<(&str, String)> {
     let (key, quoted) = line.split_once('=')?;
     let inner = quoted.trim_end().strip_prefix('"')?.strip_suffix('"')?;
     Some((key, unquote(inner)?))
@@ -50,18 +50,18 @@ fn escape(rest: &mut std::str::Chars<'_>, out: &mut Vec<u8>) -> Option<()> {
         c @ ('\\' | '"') => c,
         // The escape is one byte, maybe a part of a character.
         'x' => {
-            out.push(u8::try_from(hexadecimal(rest, 2)?).ok()?);
+            out.push(u8::try_from(parse_hexadecimal(rest, 2)?).ok()?);
             return Some(());
         }
-        'u' => char::from_u32(hexadecimal(rest, 4)?)?,
-        'U' => char::from_u32(hexadecimal(rest, 8)?)?,
+        'u' => char::from_u32(parse_hexadecimal(rest, 4)?)?,
+        'U' => char::from_u32(parse_hexadecimal(rest, 8)?)?,
         _ => return None,
     };
     push(c, out);
     Some(())
 }
 
-fn hexadecimal(rest: &mut std::str::Chars<'_>, digits: u32) -> Option<u32> {
+fn parse_hexadecimal(rest: &mut std::str::Chars<'_>, digits: u32) -> Option<u32> {
     (0..digits).try_fold(0u32, |number, _| Some((number << 4) | rest.next()?.to_digit(16)?))
 }
 

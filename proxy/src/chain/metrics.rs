@@ -50,7 +50,7 @@ struct RefusedLabels {
     reason: &'static str,
 }
 
-/// `entry` is the name of an entry in the chain, at most 64 at a time. [`Metrics::applied`] removes the labels of entries that are gone.
+/// `entry` is the name of an entry in the chain, at most 64 at a time. [`Metrics::chain_applied`] removes the labels of entries that are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FaultLabels {
     entry: String,
@@ -119,7 +119,7 @@ impl Metrics {
         metrics
     }
 
-    pub(super) fn applied(&self, before: &Snapshot, now: &Snapshot) {
+    pub(super) fn chain_applied(&self, before: &Snapshot, now: &Snapshot) {
         self.generation.set(now.generation);
         self.entries.set(now.entries().len() as u64);
         self.applied.inc();
@@ -135,12 +135,12 @@ impl Metrics {
         }
     }
 
-    pub(super) fn refused(&self, reason: &'static str) {
+    pub(super) fn count_refusal(&self, reason: &'static str) {
         self.refused.get_or_create(&RefusedLabels { reason }).inc();
         self.totals.refused.inc();
     }
 
-    pub(super) fn fault(&self, entry: &str, kind: &'static str) {
+    pub(super) fn count_fault(&self, entry: &str, kind: &'static str) {
         self.faults
             .get_or_create(&FaultLabels {
                 entry: entry.to_owned(),
@@ -150,7 +150,7 @@ impl Metrics {
         self.totals.faults.inc();
     }
 
-    pub(super) fn quarantined(&self, entry: &str) {
+    pub(super) fn count_quarantine(&self, entry: &str) {
         self.quarantines
             .get_or_create(&EntryLabels {
                 entry: entry.to_owned(),
@@ -160,13 +160,13 @@ impl Metrics {
     }
 
     /// Counts a call that was not made because its entry is quarantined.
-    pub(super) fn skipped(&self, entry: &str) {
+    pub(super) fn count_skipped(&self, entry: &str) {
         let entry = entry.to_owned();
         self.skips.get_or_create(&EntryLabels { entry }).inc();
     }
 
     /// The counters of one entry's calls.
-    pub(super) fn calls(&self, entry: &str) -> CallMetrics {
+    pub(super) fn call_metrics(&self, entry: &str) -> CallMetrics {
         let calls = |phase: &'static str| {
             let entry = entry.to_owned();
             self.calls.get_or_create(&CallLabels { entry, phase }).clone()
@@ -180,7 +180,7 @@ impl Metrics {
         }
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn current_counts(&self) -> Counts {
         Counts {
             applied: self.applied.get(),
             refused: self.totals.refused.get(),

@@ -47,11 +47,11 @@ enum Chains {
 impl Past {
     /// Without a note: each start counts as the pod's first.
     #[must_use]
-    pub const fn unknown() -> Self {
-        Self::of(None, Chains::None)
+    pub const fn without_note() -> Self {
+        Self::with_chains(None, Chains::None)
     }
 
-    const fn of(directory: Option<PathBuf>, chains: Chains) -> Self {
+    const fn with_chains(directory: Option<PathBuf>, chains: Chains) -> Self {
         Self {
             directory,
             chains,
@@ -62,7 +62,7 @@ impl Past {
 
     /// Adds that requests are served only once a chain has this entry.
     #[must_use]
-    pub fn awaiting(self, entry: Option<String>) -> Self {
+    pub fn await_entry(self, entry: Option<String>) -> Self {
         Self { awaited: entry, ..self }
     }
 
@@ -77,7 +77,7 @@ impl Past {
             Some(Ok(digest)) => Chains::One(digest),
             Some(Err(_)) => Chains::Several,
         };
-        Ok(Self::of(Some(directory.to_owned()), chains))
+        Ok(Self::with_chains(Some(directory.to_owned()), chains))
     }
 
     /// Whether a sidecar ran in this pod before this one.
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn past_without_directory_keeps_nothing() {
-        let past = Past::unknown();
+        let past = Past::without_note();
         past.note(&snapshot(true));
         assert!(!past.is_there() && past.is_same(&snapshot(true)));
     }

@@ -33,7 +33,7 @@ pub(crate) struct Plugins {
 }
 
 /// The entries whose edits shape the view.
-pub(crate) fn shaping(edits: &[Attributed]) -> impl Iterator<Item = EntryId> {
+pub(crate) fn shaping_entries(edits: &[Attributed]) -> impl Iterator<Item = EntryId> {
     let shaping = edits.iter().filter(|(_, edit)| edit.shapes_view());
     shaping.map(|(entry, _)| *entry)
 }
@@ -118,14 +118,16 @@ impl Plugins {
                     None => continue,
                 },
             };
-            self.touch(
+            self.record_touches(
                 entry,
                 touches::of_request(&verdict, self.view.memory.take_named_rules()),
             );
-            wait(verdict.delay).await;
+            wait_for_delay(verdict.delay).await;
             match verdict.action {
                 RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
-                RequestAction::Refuse(refusal) => return RequestDecision::Stop(Reply::refusal(&refusal).into()),
+                RequestAction::Refuse(refusal) => {
+                    return RequestDecision::Stop(Reply::refused_by_plugin(&refusal).into());
+                }
                 RequestAction::Reset(how) => return RequestDecision::Stop(Stop::Reset(how)),
                 RequestAction::Answer(answer) => return RequestDecision::Stop(Stop::Answer(answer)),
                 RequestAction::RefuseConnections(length) => {
@@ -146,7 +148,7 @@ impl Plugins {
     fn answer_if_closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
         match entry.on_failure {
             FailurePolicy::Closed => {
-                self.touch(entry, [(String::new(), Effect::Failed)]);
+                self.record_touches(entry, [(String::new(), Effect::Failed)]);
                 Some(Reply::plugin_failed(
                     &entry.name,
                     &entry.plugin.digest,
@@ -157,7 +159,7 @@ impl Plugins {
         }
     }
 
-    fn touch(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Effect)>) {
+    fn record_touches(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Effect)>) {
         let entry = Some(entry.id);
         let touches = done.into_iter().map(|(rule, effect)| Touch { entry, rule, effect });
         self.touches.borrow_mut().extend(touches);
@@ -190,7 +192,7 @@ impl Plugins {
         }
     }
 
-    fn told<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = NamedTouch<'t>> {
+    fn named_touches<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = NamedTouch<'t>> {
         touches.iter().map(|touch| {
             let entries = self.snapshot.entries();
             let entry = touch.entry.and_then(|id| entries.iter().find(|entry| entry.id == id));
@@ -204,14 +206,14 @@ impl Plugins {
 
     /// Describes what plugins did to the request, for the access log; empty if they did nothing.
     pub(crate) fn describe(&self) -> String {
-        touched::describe(self.told(&self.touches.borrow()))
+        touched::describe(self.named_touches(&self.touches.borrow()))
     }
 
     /// Notes what plugins did to the request, for `/status`.
     pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
         let touches = self.touches.borrow();
         if !touches.is_empty() {
-            touched.note(self.told(&touches), &self.view, status);
+            touched.note(self.named_touches(&touches), &self.view, status);
         }
     }
 
@@ -276,17 +278,19 @@ impl Plugins {
                     None => continue,
                 },
             };
-            self.touch(
+            self.record_touches(
                 entry,
                 touches::of_response(&verdict, self.view.memory.take_named_rules()),
             );
-            wait(verdict.delay).await;
+            wait_for_delay(verdict.delay).await;
             match verdict.action {
                 ResponseAction::Proceed { edits: more, body } => {
                     edits.extend(more);
                     shapes.extend(body);
                 }
-                ResponseAction::Replace(refusal) => return ResponseDecision::Stop(Reply::refusal(&refusal).into()),
+                ResponseAction::Replace(refusal) => {
+                    return ResponseDecision::Stop(Reply::refused_by_plugin(&refusal).into());
+                }
                 ResponseAction::Reset(how) => return ResponseDecision::Stop(Stop::Reset(how)),
                 ResponseAction::Answer(answer) => return ResponseDecision::Stop(Stop::Answer(answer)),
             }
@@ -350,7 +354,7 @@ fn edit_headers(headers: &mut HeaderMap, edits: &[Attributed]) {
     }
 }
 
-async fn wait(delay: Duration) {
+async fn wait_for_delay(delay: Duration) {
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
@@ -384,11 +388,11 @@ mod tests {
         headers.append("x-b", HeaderValue::from_static("3"));
         let edits = vec![
             (
-                EntryId::unused(),
+                EntryId::next_id(),
                 RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("9")),
             ),
             (
-                EntryId::unused(),
+                EntryId::next_id(),
                 RequestEdit::RemoveHeader(HeaderName::from_static("x-b")),
             ),
         ];

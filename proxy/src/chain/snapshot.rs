@@ -51,7 +51,7 @@ pub struct EntryId(u64);
 
 impl EntryId {
     /// A new id.
-    pub(crate) fn unused() -> Self {
+    pub(crate) fn next_id() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
@@ -74,19 +74,19 @@ pub struct Snapshot {
 impl Snapshot {
     /// The chain before the first document: no entries.
     #[must_use]
-    pub fn none() -> Self {
+    pub fn without_document() -> Self {
         Self {
             is_first: true,
-            ..Self::of(0, None, Vec::new())
+            ..Self::from_entries(0, None, Vec::new())
         }
     }
 
     /// Builds the chain of a document. The caller has checked that there are at most [`MAX_ENTRIES_PER_POD`] entries.
     pub(crate) fn new(generation: u64, document: Digest, entries: Vec<Arc<Entry>>) -> Self {
-        Self::of(generation, Some(document), entries)
+        Self::from_entries(generation, Some(document), entries)
     }
 
-    fn of(generation: u64, document: Option<Digest>, mut entries: Vec<Arc<Entry>>) -> Self {
+    fn from_entries(generation: u64, document: Option<Digest>, mut entries: Vec<Arc<Entry>>) -> Self {
         debug_assert!(entries.len() <= MAX_ENTRIES_PER_POD, "the caller has checked that");
         entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
         let index = Index::new(entries.iter().map(|entry| (&entry.matcher, entry.subscription.phases)));
@@ -113,7 +113,7 @@ impl Snapshot {
     }
 
     /// Whether the chain has an entry with this id.
-    pub(crate) fn has(&self, id: EntryId) -> bool {
+    pub(crate) fn has_entry(&self, id: EntryId) -> bool {
         self.entries.iter().any(|entry| entry.id == id)
     }
 
@@ -125,27 +125,27 @@ impl Snapshot {
     }
 
     /// The entries that want a request, in any phase. Does not allocate.
-    pub fn matching(&self, query: &MatchQuery<'_>) -> Matched {
+    pub fn matching_entries(&self, query: &MatchQuery<'_>) -> Matched {
         self.index
-            .matching(query, |at| self.entries.get(at).map(|entry| &entry.matcher))
+            .matching_entries(query, |at| self.entries.get(at).map(|entry| &entry.matcher))
     }
 
     /// The matched entries that subscribe to `on-request`, in calling order.
     pub fn on_request(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
-        self.at(self.index.on_request(matched))
+        self.entries_at(self.index.on_request(matched))
     }
 
     /// The matched entries that subscribe to `on-response`, in calling order: the reverse of the chain's.
     pub fn on_response(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
-        self.at(self.index.on_response(matched)).rev()
+        self.entries_at(self.index.on_response(matched)).rev()
     }
 
     /// The matched entries that subscribe to `on-complete`, in the order of the chain.
     pub fn on_complete(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
-        self.at(self.index.on_complete(matched))
+        self.entries_at(self.index.on_complete(matched))
     }
 
-    fn at(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
+    fn entries_at(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
         matched.positions().filter_map(|at| self.entries.get(at))
     }
 

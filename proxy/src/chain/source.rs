@@ -49,9 +49,9 @@ pub struct Source {
 }
 
 /// Result of reading the directory, which may hold a new chain.
-pub(super) struct Look {
+pub(super) struct LoadAttempt {
     /// The input that was read; the same input leads to the same result.
-    pub(super) seen: Seen,
+    pub(super) seen: SeenFiles,
     /// The document's generation, as far as it can be trusted.
     pub(super) generation: Option<u64>,
     /// A new snapshot, `None` if the directory holds the chain in force, or the reason for refusing it.
@@ -60,7 +60,7 @@ pub(super) struct Look {
 
 /// The input on which a `Look` depends. Errors are kept as text: a different error is reported again.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SeenFiles {
     fingerprint: Fingerprint,
     document: Result<(Digest, Option<Vec<u8>>), String>,
     labels: Result<BTreeMap<String, String>, String>,
@@ -79,11 +79,12 @@ impl Source {
     /// # Errors
     /// The reason why the chain in the directory cannot come into force.
     pub fn load(&self, previous: &Snapshot) -> Result<Option<Arc<Snapshot>>, Error> {
-        self.look(previous, None).map_or(Ok(None), |look| look.result)
+        self.load_if_changed(previous, None)
+            .map_or(Ok(None), |look| look.result)
     }
 
     /// Like [`Self::load`], but returns `None` if the directory holds only what was seen before.
-    pub(super) fn look(&self, previous: &Snapshot, before: Option<&Seen>) -> Option<Look> {
+    pub(super) fn load_if_changed(&self, previous: &Snapshot, before: Option<&SeenFiles>) -> Option<LoadAttempt> {
         let mut look = self.look_once(previous, before)?;
         for _ in 1..ATTEMPTS {
             if !matches!(look.result, Err(Error::Changing { .. })) {
@@ -94,12 +95,12 @@ impl Source {
         Some(look)
     }
 
-    fn look_once(&self, previous: &Snapshot, before: Option<&Seen>) -> Option<Look> {
-        let version = Version::current(&self.place.directory);
+    fn look_once(&self, previous: &Snapshot, before: Option<&SeenFiles>) -> Option<LoadAttempt> {
+        let version = Version::current_version(&self.place.directory);
         let fingerprint = version.fingerprint();
         let document = version.document();
         let labels = self.labels();
-        let seen = Seen {
+        let seen = SeenFiles {
             fingerprint,
             document: document
                 .as_ref()
@@ -119,7 +120,7 @@ impl Source {
                 directory: self.place.directory.clone(),
             });
         }
-        Some(Look {
+        Some(LoadAttempt {
             seen,
             generation,
             result,

@@ -58,7 +58,7 @@ impl Tally {
     /// carrying out for it.
     pub(crate) fn left_behind() -> Arc<Self> {
         let tally = Self::new();
-        Counter::new(0).count(&tally, Kind::Write).lost(Instant::now());
+        Counter::new(0).count(&tally, Kind::Write).give_up(Instant::now());
         tally
     }
 
@@ -67,7 +67,7 @@ impl Tally {
     /// Lanes are read one after the other, not at one moment. Once no request can be added any more, a request that is still in flight at
     /// the end of this call is always included.
     pub(crate) fn sum(&self) -> InFlight {
-        let now = self.millis(Instant::now());
+        let now = self.milliseconds_at(Instant::now());
         let mut sum = InFlight::default();
         for lane in &self.lanes {
             sum.lists += lane.lists.load(Ordering::Acquire);
@@ -79,7 +79,7 @@ impl Tally {
         sum
     }
 
-    fn millis(&self, at: Instant) -> u64 {
+    fn milliseconds_at(&self, at: Instant) -> u64 {
         u64::try_from((at - self.since).as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -110,7 +110,7 @@ impl Counter {
     /// Counts a request until the ticket is dropped.
     pub(crate) fn count(&self, tally: &Arc<Tally>, kind: Kind) -> Ticket {
         let ticket = Ticket {
-            seat: self.seat(tally),
+            seat: self.seat_for(tally),
             kind,
         };
         if let Some(count) = ticket.count() {
@@ -119,7 +119,7 @@ impl Counter {
         ticket
     }
 
-    fn seat(&self, tally: &Arc<Tally>) -> Rc<Seat> {
+    fn seat_for(&self, tally: &Arc<Tally>) -> Rc<Seat> {
         let mut known = self.seat.borrow_mut();
         if let Some(seat) = known.as_ref().filter(|seat| Arc::ptr_eq(&seat.tally, tally)) {
             return Rc::clone(seat);
@@ -139,12 +139,12 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    fn lane(&self) -> Option<&Lane> {
+    fn current_lane(&self) -> Option<&Lane> {
         self.seat.tally.lanes.get(self.seat.lane)
     }
 
     fn count(&self) -> Option<&AtomicU64> {
-        self.lane().map(|lane| match self.kind {
+        self.current_lane().map(|lane| match self.kind {
             Kind::Write => &lane.writes,
             Kind::List => &lane.lists,
             Kind::Watch => &lane.watches,
@@ -153,9 +153,9 @@ impl Ticket {
 
     /// Marks a request that was sent and whose outcome is unknown: it may be carried out until some time after the API server has given it
     /// up.
-    pub(crate) fn lost(self, given_up: Instant) {
-        let until = self.seat.tally.millis(given_up + UNSETTLED);
-        if let Some(lane) = self.lane() {
+    pub(crate) fn give_up(self, given_up: Instant) {
+        let until = self.seat.tally.milliseconds_at(given_up + UNSETTLED);
+        if let Some(lane) = self.current_lane() {
             lane.unsettled.fetch_max(until, Ordering::Release);
         }
     }
@@ -222,7 +222,7 @@ mod tests {
         let tally = Tally::new();
         let counter = Counter::new(3);
         tokio::time::advance(Duration::from_secs(100)).await;
-        let lose = |given_up| counter.count(&tally, Kind::Write).lost(given_up);
+        let lose = |given_up| counter.count(&tally, Kind::Write).give_up(given_up);
         lose(Instant::now());
         assert_eq!(tally.sum(), in_flight(1, 0, 0));
         let soon = Duration::from_secs(5);

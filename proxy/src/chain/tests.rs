@@ -19,34 +19,34 @@ use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStor
 pub(crate) const NAMESPACE: &str = "demo";
 
 /// The bytes of a test guest.
-pub(crate) fn guest(name: &str) -> &'static [u8] {
+pub(crate) fn guest_bytes(name: &str) -> &'static [u8] {
     ctrlmesh_plugins_builtin::guests::get(name).unwrap_or_else(|| panic!("there is no guest {name}"))
 }
 
 /// A guest whose behaviour is scripted by its settings, and which accepts any settings.
-pub(crate) fn scripted() -> &'static [u8] {
-    guest("scripted")
+pub(crate) fn scripted_guest() -> &'static [u8] {
+    guest_bytes("scripted")
 }
 
 /// An entry of a document.
-pub(crate) fn entry(name: &str, plugin: &[u8]) -> Value {
+pub(crate) fn entry_value(name: &str, plugin: &[u8]) -> Value {
     json!({"name": name, "plugin": Digest::of(plugin).to_string()})
 }
 
 /// The entry with one more field.
-pub(crate) fn with(mut entry: Value, field: &str, value: Value) -> Value {
+pub(crate) fn with_field(mut entry: Value, field: &str, value: Value) -> Value {
     entry[field] = value;
     entry
 }
 
 pub(crate) fn document(generation: u64, entries: &[Value]) -> Vec<u8> {
     let head = json!({"apiVersion": CHAIN_API_VERSION, "namespace": NAMESPACE, "generation": generation});
-    with(head, "entries", entries.into()).to_string().into_bytes()
+    with_field(head, "entries", entries.into()).to_string().into_bytes()
 }
 
 /// A document as a file, with the plugins that it needs.
 pub(crate) fn files_of(document: Vec<u8>, plugins: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
-    let plugins = plugins.iter().map(|bytes| plugin(bytes, bytes));
+    let plugins = plugins.iter().map(|bytes| plugin_file_of(bytes, bytes));
     [(files::CHAIN.to_owned(), document)]
         .into_iter()
         .chain(plugins)
@@ -54,12 +54,12 @@ pub(crate) fn files_of(document: Vec<u8>, plugins: &[&[u8]]) -> Vec<(String, Vec
 }
 
 /// A plugin file whose name has the digest of `named`, with `content` inside.
-pub(crate) fn plugin(named: &[u8], content: &[u8]) -> (String, Vec<u8>) {
+pub(crate) fn plugin_file_of(named: &[u8], content: &[u8]) -> (String, Vec<u8>) {
     (plugin_file::name(&Digest::of(named), Encoding::Plain), content.to_vec())
 }
 
 /// A `Place` whose input is valid.
-pub(crate) fn place(directory: &Path) -> Place {
+pub(crate) fn valid_place(directory: &Path) -> Place {
     Place {
         directory: directory.to_owned(),
         labels: Labels::Fixed(BTreeMap::new()),
@@ -72,13 +72,13 @@ pub(crate) fn place(directory: &Path) -> Place {
 pub(crate) fn place_with_labels(directory: &Path, labels: PathBuf) -> Place {
     Place {
         labels: Labels::File(labels),
-        ..place(directory)
+        ..valid_place(directory)
     }
 }
 
 /// A source with a real engine.
-pub(crate) fn source(place: Place) -> Source {
-    source_after(place, Past::unknown())
+pub(crate) fn test_source(place: Place) -> Source {
+    source_after(place, Past::without_note())
 }
 
 /// A source for a sidecar with predecessors.
@@ -87,7 +87,7 @@ pub(crate) fn source_after(place: Place, past: Past) -> Source {
 }
 
 /// A handle that waits for its first chain.
-pub(crate) fn handle(metrics: Metrics) -> Arc<ChainHandle> {
+pub(crate) fn test_handle(metrics: Metrics) -> Arc<ChainHandle> {
     let pod = Pod {
         namespace: NAMESPACE.to_owned(),
         name: "pod-0".to_owned(),
@@ -97,8 +97,8 @@ pub(crate) fn handle(metrics: Metrics) -> Arc<ChainHandle> {
 
 fn host() -> Host {
     Host {
-        engine: Arc::clone(&shared().engine),
-        compiler: compiler(),
+        engine: Arc::clone(&shared_parts().engine),
+        compiler: test_compiler(),
         states: Arc::new(StateStore::new()),
         info: InstanceInfo::default(),
         compiling: CompileProgress::default(),
@@ -108,7 +108,7 @@ fn host() -> Host {
     }
 }
 
-fn compiler() -> Compiler {
+fn test_compiler() -> Compiler {
     Compiler::new(CompileMode::InProcess, None).unwrap()
 }
 
@@ -118,14 +118,14 @@ struct Shared {
     _held: Vec<Arc<Plugin>>,
 }
 
-fn shared() -> &'static Shared {
+fn shared_parts() -> &'static Shared {
     static SHARED: OnceLock<Shared> = OnceLock::new();
     SHARED.get_or_init(|| {
         let engine = Engine::new().unwrap();
-        let plugins = [scripted(), guest("refuse_settings")];
+        let plugins = [scripted_guest(), guest_bytes("refuse_settings")];
         let held = plugins
             .iter()
-            .map(|bytes| compiler().load(&engine, bytes).unwrap())
+            .map(|bytes| test_compiler().load(&engine, bytes).unwrap())
             .collect();
         Shared { engine, _held: held }
     })
@@ -133,5 +133,5 @@ fn shared() -> &'static Shared {
 
 #[test]
 fn fixture_writes_valid_documents() {
-    Chain::parse(&document(1, &[entry("a", scripted())])).unwrap();
+    Chain::parse(&document(1, &[entry_value("a", scripted_guest())])).unwrap();
 }

@@ -128,7 +128,7 @@ impl TouchedRequests {
         }
     }
 
-    pub(crate) fn rows(&self) -> Vec<status::Touched> {
+    pub(crate) fn status_rows(&self) -> Vec<status::Touched> {
         let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let told = rows.iter().rev().map(|row| status::Touched {
             entry: row.entry.clone(),
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::plugin::view::Memory;
 
-    fn view(name: &str) -> RequestView {
+    fn view_of(name: &str) -> RequestView {
         RequestView {
             traffic: Traffic::Api,
             verb: Verb::Update,
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    fn told(rule: &str, effect: Effect) -> impl Iterator<Item = NamedTouch<'_>> {
+    fn named_touches(rule: &str, effect: Effect) -> impl Iterator<Item = NamedTouch<'_>> {
         let entry = "fault-inject/try";
         std::iter::once(NamedTouch { entry, rule, effect })
     }
@@ -207,20 +207,20 @@ mod tests {
     #[test]
     fn repeated_touch_is_counted_and_oldest_rows_go_first() {
         let touched = TouchedRequests::default();
-        touched.note(told("a", Effect::Refused), &view("old"), 409);
+        touched.note(named_touches("a", Effect::Refused), &view_of("old"), 409);
         for number in 0..MAX_ROWS - 1 {
-            touched.note(told("a", Effect::Refused), &view(&number.to_string()), 409);
+            touched.note(named_touches("a", Effect::Refused), &view_of(&number.to_string()), 409);
         }
-        touched.note(told("a", Effect::Refused), &view("0"), 409);
-        let rows = touched.rows();
+        touched.note(named_touches("a", Effect::Refused), &view_of("0"), 409);
+        let rows = touched.status_rows();
         assert_eq!(rows.len(), MAX_ROWS);
         assert_eq!(
             (rows[0].count, &*rows[0].request),
             (2, "update deployments.apps/status shop/0")
         );
         assert_eq!((rows[0].status, &*rows[0].did, &*rows[0].rule), (409, "refused", "a"));
-        touched.note(told("a", Effect::Refused), &view("0"), 500);
-        let rows = touched.rows();
+        touched.note(named_touches("a", Effect::Refused), &view_of("0"), 500);
+        let rows = touched.status_rows();
         assert_eq!(
             (rows.len(), rows[0].count),
             (MAX_ROWS, 1),
@@ -232,16 +232,16 @@ mod tests {
     #[test]
     fn all_edits_of_entry_are_one_row() {
         let touched = TouchedRequests::default();
-        touched.note(told("", Effect::Edited), &view("a"), 200);
-        touched.note(told("", Effect::Edited), &view("b"), 200);
-        let rows = touched.rows();
+        touched.note(named_touches("", Effect::Edited), &view_of("a"), 200);
+        touched.note(named_touches("", Effect::Edited), &view_of("b"), 200);
+        let rows = touched.status_rows();
         assert_eq!((rows.len(), rows[0].count), (1, 2));
         assert!(rows[0].request.ends_with("shop/b"));
     }
 
     #[test]
     fn external_requests_are_named_without_path_and_query() {
-        let mut external = view("");
+        let mut external = view_of("");
         external.traffic = Traffic::External;
         external.host = "hooks.example.com".to_owned();
         assert_eq!(request(&external), "PUT hooks.example.com:443");
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn touches_are_described_for_access_log() {
-        let both = told("a", Effect::Delayed).chain(told("", Effect::Lost));
+        let both = named_touches("a", Effect::Delayed).chain(named_touches("", Effect::Lost));
         assert_eq!(
             describe(both),
             "delayed by fault-inject/try (rule a), lost by fault-inject/try"

@@ -14,7 +14,7 @@ use super::directory_watch::{DirectoryWatch, POLL};
 use super::error::Error;
 use super::handle::ChainHandle;
 use super::snapshot::Snapshot;
-use super::source::{Labels, Look, Seen, Source};
+use super::source::{Labels, LoadAttempt, SeenFiles, Source};
 
 /// Called with each new chain before it comes into force, so that worker threads can start instances of its plugins. An error refuses the
 /// chain.
@@ -52,7 +52,7 @@ pub async fn run(
     cancel: CancellationToken,
 ) {
     // Created before the first read, so that no change in between is missed.
-    let mut watch = DirectoryWatch::new(directories(&source));
+    let mut watch = DirectoryWatch::new(watched_directories(&source));
     let mut updater = Updater::new(source, handle, prepare, timing);
     let keep_up = async {
         loop {
@@ -70,7 +70,7 @@ pub async fn run(
 }
 
 /// The directories whose changes matter.
-fn directories(source: &Source) -> Vec<&Path> {
+fn watched_directories(source: &Source) -> Vec<&Path> {
     let place = source.place();
     let labels = match &place.labels {
         Labels::File(path) => path.parent(),
@@ -92,7 +92,7 @@ struct Updater {
     prepare: Prepare,
     timing: Timing,
     /// The input that was refused last, permanently: it is not tried (and logged) again until something changes.
-    refused: Option<Seen>,
+    refused: Option<SeenFiles>,
 }
 
 impl Updater {
@@ -110,7 +110,7 @@ impl Updater {
     async fn update(&mut self) -> Outcome {
         let previous = self.handle.current();
         let (source, before) = (Arc::clone(&self.source), self.refused.take());
-        let task = tokio::task::spawn_blocking(move || (source.look(&previous, before.as_ref()), before));
+        let task = tokio::task::spawn_blocking(move || (source.load_if_changed(&previous, before.as_ref()), before));
         match task.await {
             Ok((Some(look), _)) => self.take(look).await,
             Ok((None, before)) => {
@@ -124,11 +124,11 @@ impl Updater {
         }
     }
 
-    async fn take(&mut self, look: Look) -> Outcome {
+    async fn take(&mut self, look: LoadAttempt) -> Outcome {
         let result = match look.result {
             Ok(Some(snapshot)) => self.put_into_force(snapshot).await,
             Ok(None) => {
-                self.handle.confirm();
+                self.handle.clear_refusal();
                 Ok(())
             }
             Err(error) => Err(error),

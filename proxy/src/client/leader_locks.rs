@@ -42,10 +42,10 @@ impl LeaderLocks {
         if info.group == "coordination.k8s.io" && info.resource == "leases" {
             return true;
         }
-        is_candidate(info) && (user_agent.contains(USER_AGENT) || self.knows(info, &info.name))
+        is_candidate(info) && (user_agent.contains(USER_AGENT) || self.knows_lock(info, &info.name))
     }
 
-    fn knows(&self, info: &RequestInfo<'_>, name: &str) -> bool {
+    fn knows_lock(&self, info: &RequestInfo<'_>, name: &str) -> bool {
         !name.is_empty()
             && self
                 .known
@@ -54,10 +54,10 @@ impl LeaderLocks {
                 .any(|lock| lock.name == name && lock.namespace == info.namespace && lock.resource == info.resource)
     }
 
-    fn learn(&self, info: &RequestInfo<'_>, name: &str) {
+    fn remember_lock(&self, info: &RequestInfo<'_>, name: &str) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.known.load();
-        if name.is_empty() || self.knows(info, name) || known.len() >= MAX_LOCKS {
+        if name.is_empty() || self.knows_lock(info, name) || known.len() >= MAX_LOCKS {
             return;
         }
         let mut locks = Vec::clone(&known);
@@ -78,9 +78,9 @@ impl LeaderLocks {
 
     /// Whether a written object has the annotation of a lock. If so, the lock is remembered.
     pub(crate) fn learn_from_body(&self, info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> bool {
-        let is_lock = contains(body, LOCK_ANNOTATION.as_bytes());
+        let is_lock = contains_bytes(body, LOCK_ANNOTATION.as_bytes());
         if is_lock {
-            self.learn(info, &object_name(info, headers, body));
+            self.remember_lock(info, &object_name(info, headers, body));
         }
         is_lock
     }
@@ -98,7 +98,7 @@ fn object_name(info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> Str
     ctrlmesh_wire::object_name(content_type.unwrap_or_default(), body).unwrap_or_default()
 }
 
-fn contains(text: &[u8], wanted: &[u8]) -> bool {
+fn contains_bytes(text: &[u8], wanted: &[u8]) -> bool {
     text.windows(wanted.len()).any(|window| window == wanted)
 }
 
@@ -148,11 +148,11 @@ mod tests {
     fn remembered_locks_are_bounded() {
         let locks = LeaderLocks::default();
         for _ in 0..2 {
-            locks.learn(&info("GET", "/api/v1/namespaces/a/configmaps/op"), "op");
+            locks.remember_lock(&info("GET", "/api/v1/namespaces/a/configmaps/op"), "op");
         }
         assert_eq!(locks.known.load().len(), 1);
         for number in 0..2 * MAX_LOCKS {
-            locks.learn(&info("GET", "/api/v1/namespaces/a/configmaps/op"), &number.to_string());
+            locks.remember_lock(&info("GET", "/api/v1/namespaces/a/configmaps/op"), &number.to_string());
         }
         assert_eq!(locks.known.load().len(), MAX_LOCKS);
     }

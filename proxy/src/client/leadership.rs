@@ -45,12 +45,12 @@ pub(crate) struct LockExchange {
     leadership: Arc<Leadership>,
     lock: Lock,
     asked: Asked,
-    what: What,
+    what: Information,
 }
 
 /// The information that an exchange will give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Information {
     /// The holder from now on.
     Write,
     Delete,
@@ -74,7 +74,7 @@ impl Leadership {
         let resource = resource(info)?;
         // A created object has its name in the body.
         let is_about_lock = info.name == rename.from || info.verb == Verb::Create && is_named;
-        let what = what(info.verb, query, sent).filter(|_| is_about_lock)?;
+        let what = expected_information(info.verb, query, sent).filter(|_| is_about_lock)?;
         Some(LockExchange {
             leadership: Arc::clone(self),
             lock: Lock {
@@ -91,20 +91,20 @@ impl Leadership {
         })
     }
 
-    fn elections(&self) -> MutexGuard<'_, Vec<Election>> {
+    fn lock_elections(&self) -> MutexGuard<'_, Vec<Election>> {
         self.elections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Applies an observation to the election of a lock.
     fn note(&self, lock: &Lock, change: impl FnOnce(&mut Election)) {
-        let mut elections = self.elections();
+        let mut elections = self.lock_elections();
         if let Some(known) = elections.iter_mut().find(|election| election.lock == *lock) {
             return change(known);
         }
         if elections.len() >= MAX_ELECTIONS {
             let now = Instant::now();
             let all = elections.iter().enumerate();
-            if let Some((least, _)) = all.min_by_key(|(_, election)| election.worth(now)) {
+            if let Some((least, _)) = all.min_by_key(|(_, election)| election.retention_priority(now)) {
                 elections.remove(least);
             }
         }
@@ -116,7 +116,11 @@ impl Leadership {
     /// The elections for `/status`, in a stable order.
     pub(crate) fn statuses(&self) -> Vec<LeaderElection> {
         let now = Instant::now();
-        let mut told: Vec<LeaderElection> = self.elections().iter().map(|election| election.told(now)).collect();
+        let mut told: Vec<LeaderElection> = self
+            .lock_elections()
+            .iter()
+            .map(|election| election.to_status(now))
+            .collect();
         told.sort_by_cached_key(|it| (it.namespace.clone(), it.lock.clone(), it.resource.clone()));
         told
     }
@@ -129,30 +133,32 @@ impl LockExchange {
             return;
         }
         let (asked, answered) = (self.asked, Instant::now());
-        if self.what == What::Delete {
-            return self.leadership.note(&self.lock, |it| it.deleted(asked, answered));
+        if self.what == Information::Delete {
+            return self
+                .leadership
+                .note(&self.lock, |it| it.record_deletion(asked, answered));
         }
         let record = is_short(body).then(|| lock_record(content_type(&head.headers), body));
-        let Some(record) = record.flatten().and_then(|record| self.own(record)) else {
+        let Some(record) = record.flatten().and_then(|record| self.own_record(record)) else {
             return;
         };
         self.leadership.note(&self.lock, |it| match self.what {
-            What::Write | What::Delete => it.wrote(record, asked, answered),
-            What::Read => it.read(record, asked.at),
-            What::OldRead => it.saw(record),
+            Information::Write | Information::Delete => it.record_write(record, asked, answered),
+            Information::Read => it.read(record, asked.at),
+            Information::OldRead => it.record_read(record),
         });
     }
 
     /// Observes an event of a watch.
     pub(crate) fn observe_event(&self, encoding: WatchEncoding, event: &[u8]) {
         let record = is_short(event).then(|| watched_lock_record(encoding, event));
-        if let Some(record) = record.flatten().and_then(|record| self.own(record)) {
-            self.leadership.note(&self.lock, |it| it.saw(record));
+        if let Some(record) = record.flatten().and_then(|record| self.own_record(record)) {
+            self.leadership.note(&self.lock, |it| it.record_read(record));
         }
     }
 
     /// Returns the record if it belongs to this lock, with a holder of limited length.
-    fn own(&self, mut record: LockRecord) -> Option<LockRecord> {
+    fn own_record(&self, mut record: LockRecord) -> Option<LockRecord> {
         let is_own = record.name == self.lock.name || record.name == self.lock.renamed;
         if let Some((end, _)) = record.holder.char_indices().nth(MAX_HOLDER) {
             record.holder.truncate(end);
@@ -173,18 +179,18 @@ fn resource(info: &RequestInfo<'_>) -> Option<&'static str> {
 }
 
 /// The information that the request's response will give; `None` if it does not show who leads.
-fn what(verb: Verb, query: &Query<'_>, sent: &[u8]) -> Option<What> {
+fn expected_information(verb: Verb, query: &Query<'_>, sent: &[u8]) -> Option<Information> {
     let is_there = |parameter| query.get(parameter).is_some_and(|value| !value.is_empty());
     match verb {
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete if is_there("dryRun") => None,
-        Verb::Create | Verb::Update => Some(What::Write),
-        Verb::Patch if is_short(sent) && names_holder(sent) => Some(What::Write),
-        Verb::Patch => Some(What::Read),
-        Verb::Delete => Some(What::Delete),
-        Verb::Watch => Some(What::OldRead),
+        Verb::Create | Verb::Update => Some(Information::Write),
+        Verb::Patch if is_short(sent) && names_holder(sent) => Some(Information::Write),
+        Verb::Patch => Some(Information::Read),
+        Verb::Delete => Some(Information::Delete),
+        Verb::Watch => Some(Information::OldRead),
         // For a given version, an API server may answer from its cache.
-        Verb::Get if is_there("resourceVersion") => Some(What::OldRead),
-        Verb::Get => Some(What::Read),
+        Verb::Get if is_there("resourceVersion") => Some(Information::OldRead),
+        Verb::Get => Some(Information::Read),
         _ => None,
     }
 }

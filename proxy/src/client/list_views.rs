@@ -10,7 +10,7 @@
 //! meanwhile.
 //!
 //! Until a client that had to list again has begun a watch, its cache holds the earlier view, and it may write based on that.
-//! [`ListViews::outdated`] counts such clients for the manager, which moves objects between shards.
+//! [`ListViews::stale_cache_count`] counts such clients for the manager, which moves objects between shards.
 //!
 //! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes are dropped first,
 //! and a reader never has more positions than it had watches open at once. Assumption: the requests of one client for one collection can be
@@ -100,7 +100,7 @@ pub(crate) enum Representation {
 
 impl Representation {
     /// Derives it from the `Accept` fields.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let asks_for = |what: &str| {
             let mut fields = headers.get_all(ACCEPT).iter();
             fields.any(|field| field.to_str().is_ok_and(|text| text.contains(what)))
@@ -117,7 +117,7 @@ impl Representation {
 
 /// What [`ListViews`] knows about a resource version that a client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum KnownView {
     /// The version is from a list under the same view.
     Same,
     /// The version is from a list under another view, or perhaps from a watch under another view.
@@ -148,14 +148,18 @@ impl Note {
         }
     }
 
-    fn resume(&mut self, view: u64) -> Known {
+    fn resume(&mut self, view: u64) -> KnownView {
         if self.view == view && self.stale > 0 {
             // Which version it is cannot be known; a client that is refused in error lists once more.
             self.stale -= 1;
-            return Known::Other;
+            return KnownView::Other;
         }
         self.take();
-        if self.view == view { Known::Same } else { Known::Other }
+        if self.view == view {
+            KnownView::Same
+        } else {
+            KnownView::Other
+        }
     }
 
     fn open(&mut self) {
@@ -178,7 +182,7 @@ impl Note {
 
 impl Notes {
     /// The note of a reader. A new note begins with this view and `stale` versions from before, which were not noted.
-    fn of(&mut self, key: u64, view: u64, stale: u16) -> &mut Note {
+    fn note_of(&mut self, key: u64, view: u64, stale: u16) -> &mut Note {
         if !self.notes.contains_key(&key) {
             self.order.push_back(key);
             if self.order.len() > MAX_NOTES
@@ -195,7 +199,7 @@ impl Notes {
     }
 
     /// Maximum number of watches that a reader ever had open at once, if known.
-    fn most(&self, key: u64) -> Option<u16> {
+    fn max_open_watches(&self, key: u64) -> Option<u16> {
         self.notes.get(&key).map(|note| note.most)
     }
 }
@@ -209,25 +213,25 @@ impl ListViews {
         is_first_chain: bool,
     ) {
         let was_used = self.is_used();
-        let view = self.view(view);
-        if (!was_used || self.inherits()) && self.is_used() && !is_first_chain {
+        let view = self.view_hash(view);
+        if (!was_used || self.has_predecessor()) && self.is_used() && !is_first_chain {
             self.first_rule.get_or_init(Instant::now);
         }
         if self.is_used() {
             let may_be_unnoted = self.first_rule.get().is_some_and(|since| since.elapsed() < FIRST_RULE);
             let key = self.key(reader);
-            self.notes().of(key, view, may_be_unnoted.into()).list(view);
+            self.lock_notes().note_of(key, view, may_be_unnoted.into()).list(view);
         }
     }
 
     /// Notes that another process served this pod before: its notes are lost, and it may have shaped views.
-    pub(crate) fn inherit(&self) {
+    pub(crate) fn note_predecessor(&self) {
         self.inherits.store(true, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
     }
 
     /// Whether another process served this pod before. If so, even an unshaped view may differ from the one that a client has read.
-    pub(crate) fn inherits(&self) -> bool {
+    pub(crate) fn has_predecessor(&self) -> bool {
         self.inherits.load(Ordering::Relaxed)
     }
 
@@ -237,12 +241,16 @@ impl ListViews {
     }
 
     /// Compares the view that a later page of a list comes from with this one.
-    pub(crate) fn page<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) -> Known {
-        let view = self.view(view);
-        match self.notes().notes.get(&self.key(reader)) {
-            Some(note) if note.view == view => Known::Same,
-            Some(_) => Known::Other,
-            None => Known::Nothing,
+    pub(crate) fn compare_page<'e>(
+        &self,
+        reader: &Reader<'_>,
+        view: impl Iterator<Item = &'e RequestEdit>,
+    ) -> KnownView {
+        let view = self.view_hash(view);
+        match self.lock_notes().notes.get(&self.key(reader)) {
+            Some(note) if note.view == view => KnownView::Same,
+            Some(_) => KnownView::Other,
+            None => KnownView::Nothing,
         }
     }
 
@@ -251,16 +259,16 @@ impl ListViews {
         self: &Arc<Self>,
         reader: &Reader<'_>,
         view: impl Iterator<Item = &'e RequestEdit>,
-        lets: impl FnOnce(Known) -> bool,
+        lets: impl FnOnce(KnownView) -> bool,
     ) -> Option<Position> {
-        let (key, view) = (self.key(reader), self.view(view));
-        let mut notes = self.notes();
+        let (key, view) = (self.key(reader), self.view_hash(view));
+        let mut notes = self.lock_notes();
         let known = notes
             .notes
             .get_mut(&key)
-            .map_or(Known::Nothing, |note| note.resume(view));
+            .map_or(KnownView::Nothing, |note| note.resume(view));
         if !lets(known) {
-            let most = notes.most(key);
+            let most = notes.max_open_watches(key);
             let is_given_up = notes.outdated.note_refusal(key, most, view, reader);
             drop(notes);
             if is_given_up {
@@ -268,8 +276,8 @@ impl ListViews {
             }
             return None;
         }
-        notes.of(key, view, 0).open();
-        notes.outdated.renew(key);
+        notes.note_of(key, view, 0).open();
+        notes.outdated.begin_watch(key);
         Some(self.position(key, view, reader))
     }
 
@@ -279,26 +287,26 @@ impl ListViews {
         reader: &Reader<'_>,
         view: impl Iterator<Item = &'e RequestEdit>,
     ) -> Position {
-        let (key, view) = (self.key(reader), self.view(view));
-        let mut notes = self.notes();
-        let note = notes.of(key, view, 0);
+        let (key, view) = (self.key(reader), self.view_hash(view));
+        let mut notes = self.lock_notes();
+        let note = notes.note_of(key, view, 0);
         note.take();
         note.list(view);
         // The list's watch is this one.
         note.listed = note.listed.saturating_sub(1);
         note.open();
-        notes.outdated.renew(key);
+        notes.outdated.begin_watch(key);
         self.position(key, view, reader)
     }
 
     /// Number of clients whose caches may show an earlier view: they were sent to list again and have not begun a watch since.
-    pub(crate) fn outdated(&self) -> u64 {
-        self.notes().outdated.count()
+    pub(crate) fn stale_cache_count(&self) -> u64 {
+        self.lock_notes().outdated.count()
     }
 
     /// The clients that have waited longest, and those that are no longer waited for although they keep resuming from their old version.
     pub(crate) fn stale_caches(&self) -> Vec<StaleCache> {
-        self.notes().outdated.told()
+        self.lock_notes().outdated.longest_waiting()
     }
 
     fn position(self: &Arc<Self>, key: u64, view: u64, reader: &Reader<'_>) -> Position {
@@ -306,12 +314,12 @@ impl ListViews {
             list_views: Arc::clone(self),
             key,
             view,
-            client: Client::of(reader),
+            client: Client::from_reader(reader),
             is_void: false,
         }
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn lock_notes(&self) -> MutexGuard<'_, Notes> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -319,7 +327,7 @@ impl ListViews {
         self.hasher.hash_one(reader)
     }
 
-    fn view<'e>(&self, view: impl Iterator<Item = &'e RequestEdit>) -> u64 {
+    fn view_hash<'e>(&self, view: impl Iterator<Item = &'e RequestEdit>) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         for edit in view.filter(|edit| edit.shapes_view()) {
             self.used.store(true, Ordering::Relaxed);
@@ -352,22 +360,22 @@ pub(crate) struct Position {
 
 impl Position {
     /// Notes that a new chain shows the watch's client another view.
-    pub(crate) fn outdate(&self) {
-        let mut notes = self.list_views.notes();
-        let most = notes.most(self.key);
+    pub(crate) fn mark_outdated(&self) {
+        let mut notes = self.list_views.lock_notes();
+        let most = notes.max_open_watches(self.key);
         notes.outdated.note_change(self.key, most, &self.client);
     }
 
     /// Notes that the client got a 410 and must list again.
-    pub(crate) fn expire(&mut self) {
+    pub(crate) fn mark_expired(&mut self) {
         self.is_void = true;
     }
 }
 
 impl Drop for Position {
     fn drop(&mut self) {
-        let mut notes = self.list_views.notes();
-        notes.of(self.key, self.view, 0).end(self.view, !self.is_void);
+        let mut notes = self.list_views.lock_notes();
+        notes.note_of(self.key, self.view, 0).end(self.view, !self.is_void);
     }
 }
 

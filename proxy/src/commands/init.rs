@@ -55,19 +55,24 @@ pub struct Init {
 /// # Errors
 /// See [`Error`]. The rules of a family come into force as a whole, or not at all.
 pub fn run(init: &Init) -> Result<(), Error> {
-    let servers = if init.clean { Vec::new() } else { servers(init)? };
+    let servers = if init.clean {
+        Vec::new()
+    } else {
+        server_addresses(init)?
+    };
     for family in Family::ALL {
         let of_family: Vec<SocketAddr> = servers
             .iter()
             .copied()
-            .filter(|it| Family::of(it.ip()) == family)
+            .filter(|it| Family::family_of(it.ip()) == family)
             .collect();
         let redirect = Redirect {
             servers: &of_family,
             port: init.to,
             user: init.user,
         };
-        let committed = netlink::commit(&rules::batch(family, &redirect)).map_err(|source| Error::of(family, source));
+        let committed = netlink::send_batch(&rules::rule_batch(family, &redirect))
+            .map_err(|source| Error::from_kernel(family, source));
         match committed {
             // In a family that the kernel lacks there is nothing to remove.
             Err(Error::Unsupported { .. }) if of_family.is_empty() => {}
@@ -90,10 +95,10 @@ pub fn run(init: &Init) -> Result<(), Error> {
 }
 
 /// The addresses of the API server.
-fn servers(init: &Init) -> Result<Vec<SocketAddr>, Error> {
+fn server_addresses(init: &Init) -> Result<Vec<SocketAddr>, Error> {
     let mut servers = BTreeSet::new();
     for host in init.host.iter().map(|host| host.trim()).filter(|host| !host.is_empty()) {
-        servers.insert(SocketAddr::new(address(host)?, init.port));
+        servers.insert(SocketAddr::new(parse_host(host)?, init.port));
     }
     match servers.len() {
         0 => Err(Error::NoServer),
@@ -106,7 +111,7 @@ fn servers(init: &Init) -> Result<Vec<SocketAddr>, Error> {
 }
 
 /// Names are refused: one would be looked up once and might resolve to another address later, so that traffic bypasses the sidecar.
-fn address(host: &str) -> Result<IpAddr, Error> {
+fn parse_host(host: &str) -> Result<IpAddr, Error> {
     let bare = host
         .strip_prefix('[')
         .and_then(|it| it.strip_suffix(']'))
@@ -130,8 +135,8 @@ mod tests {
         init: Init,
     }
 
-    fn of(flags: &[&str]) -> Result<Vec<SocketAddr>, Error> {
-        servers(&Program::parse_from([&["init"], flags].concat()).init)
+    fn servers_of(flags: &[&str]) -> Result<Vec<SocketAddr>, Error> {
+        server_addresses(&Program::parse_from([&["init"], flags].concat()).init)
     }
 
     fn parsed(addresses: &[&str]) -> Vec<SocketAddr> {
@@ -146,8 +151,8 @@ mod tests {
             "--port=6443",
         ];
         let expected = ["10.96.0.1:6443", "[fd00::1]:6443", "[fd00::2]:6443"];
-        assert_eq!(of(&flags).unwrap(), parsed(&expected));
-        assert_eq!(of(&["--host=10.96.0.1"]).unwrap(), parsed(&["10.96.0.1:443"]));
+        assert_eq!(servers_of(&flags).unwrap(), parsed(&expected));
+        assert_eq!(servers_of(&["--host=10.96.0.1"]).unwrap(), parsed(&["10.96.0.1:443"]));
     }
 
     #[test]
@@ -163,7 +168,7 @@ mod tests {
             "[fd00::1",
             "10.0.0.1,x",
         ] {
-            let refused = of(&[&format!("--host={host}")]).unwrap_err();
+            let refused = servers_of(&[&format!("--host={host}")]).unwrap_err();
             assert!(
                 matches!(&refused, Error::Host { host: named } if host.ends_with(named.as_str())),
                 "{refused}"
@@ -171,15 +176,15 @@ mod tests {
         }
         let many: Vec<String> = (0..65).map(|last| format!("10.0.0.{last}")).collect();
         assert!(matches!(
-            of(&[&format!("--host={}", many.join(","))]),
+            servers_of(&[&format!("--host={}", many.join(","))]),
             Err(Error::TooMany { count: 65, max: 64 })
         ));
-        assert!(matches!(of(&["--host="]), Err(Error::NoServer)));
+        assert!(matches!(servers_of(&["--host="]), Err(Error::NoServer)));
     }
 
     #[test]
     fn kernel_error_names_remedy() {
-        let of = |number| Error::of(Family::V6, std::io::Error::from_raw_os_error(number)).to_string();
+        let of = |number| Error::from_kernel(Family::V6, std::io::Error::from_raw_os_error(number)).to_string();
         assert!(of(1).contains("capabilities.add: [NET_ADMIN]"), "{}", of(1));
         for missing in [2, 93, 95, 97] {
             assert!(

@@ -26,7 +26,7 @@ const MAX_ANSWER: u64 = 16 << 10;
 /// Waits, and prints the reason if the wait fails.
 #[must_use]
 pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
-    match wait(address, time, PATIENCE) {
+    match wait_until_ready(address, time, PATIENCE) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             commands::print_error(&problem);
@@ -39,7 +39,7 @@ pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
 ///
 /// # Errors
 /// The reason why there was no answer when the time is over.
-fn wait(address: SocketAddr, time: Duration, patience: Duration) -> Result<(), String> {
+fn wait_until_ready(address: SocketAddr, time: Duration, patience: Duration) -> Result<(), String> {
     let end = Instant::now() + time;
     let mut answered = None;
     loop {
@@ -106,25 +106,25 @@ mod tests {
     #[test]
     fn wait_ready_succeeds_when_sidecar_is_ready() {
         let address = server(&[NOT_YET, NOT_YET, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]);
-        assert_eq!(wait(address, LONG, LONG), Ok(()));
+        assert_eq!(wait_until_ready(address, LONG, LONG), Ok(()));
     }
 
     /// Connections to this sidecar wait for the chain.
     #[test]
     fn wait_ready_succeeds_when_sidecar_has_lacked_its_chain_for_long_enough() {
         let begun = Instant::now();
-        assert_eq!(wait(server(&[NOT_YET]), LONG, SHORT), Ok(()));
+        assert_eq!(wait_until_ready(server(&[NOT_YET]), LONG, SHORT), Ok(()));
         assert!(begun.elapsed() >= SHORT && begun.elapsed() < LONG);
     }
 
     #[test]
     fn wait_ready_fails_and_names_what_is_missing() {
-        let problem = wait(server(&["HTTP/1.1 404 Not Found\r\n\r\n"]), SHORT, LONG).unwrap_err();
+        let problem = wait_until_ready(server(&["HTTP/1.1 404 Not Found\r\n\r\n"]), SHORT, LONG).unwrap_err();
         assert!(problem.ends_with("within 0 s: HTTP/1.1 404 Not Found"), "{problem}");
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let nobody = listener.local_addr().unwrap();
         drop(listener);
-        let problem = wait(nobody, SHORT, LONG).unwrap_err();
+        let problem = wait_until_ready(nobody, SHORT, LONG).unwrap_err();
         assert!(problem.contains("refused"), "{problem}");
     }
 }

@@ -69,7 +69,7 @@ impl ApiServer {
     }
 
     /// The API server's addresses with this port; `None` if they are not known yet, so that any address could be one.
-    pub(super) fn addresses(&self, port: u16) -> Option<Vec<IpAddr>> {
+    pub(super) fn known_addresses(&self, port: u16) -> Option<Vec<IpAddr>> {
         let fixed = self.fixed.iter().filter(|it| it.port() == port).map(SocketAddr::ip);
         let mut addresses: Vec<IpAddr> = fixed.collect();
         let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ impl ApiServer {
     }
 
     /// Looks the name up repeatedly until `stop`. Calls `on_news` when an address appears that the name did not have recently.
-    pub(super) async fn follow(&self, stop: CancellationToken, on_news: impl Fn()) {
+    pub(super) async fn follow_name(&self, stop: CancellationToken, on_news: impl Fn()) {
         if self.host.parse::<IpAddr>().is_ok() {
             return;
         }
@@ -146,7 +146,7 @@ impl ApiServer {
     }
 
     #[cfg(test)]
-    pub(super) fn at(host: &str, port: u16, seen: &[&str]) -> Self {
+    pub(super) fn with_addresses(host: &str, port: u16, seen: &[&str]) -> Self {
         let api_server = Self {
             fixed: host
                 .parse()
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn api_server_is_known_by_its_own_name_and_by_those_of_its_service() {
-        let api_server = ApiServer::at("api.example", 6443, &[]);
+        let api_server = ApiServer::with_addresses("api.example", 6443, &[]);
         for (host, port) in [
             ("kubernetes", 443),
             ("kubernetes.default", 8443),
@@ -193,9 +193,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn advertised_addresses_count_as_api_server_besides_configured_one() {
-        let api_server = ApiServer::at("192.0.2.1", 443, &[]);
+        let api_server = ApiServer::with_addresses("192.0.2.1", 443, &[]);
         assert!(!api_server.is_named("api.example", 6443));
-        let addresses = |port| api_server.addresses(port).unwrap();
+        let addresses = |port| api_server.known_addresses(port).unwrap();
         assert_eq!((addresses(443).len(), addresses(6443).len()), (1, 0));
         let place = |address: &str| Place::Address(address.parse().unwrap());
         api_server.note_advertised([place("10.0.0.5:6443"), Place::Name("api.example".to_owned(), 6443)]);
@@ -207,13 +207,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn advertised_addresses_are_bounded_and_longest_unseen_is_dropped_first() {
-        let api_server = ApiServer::at("192.0.2.1", 443, &[]);
+        let api_server = ApiServer::with_addresses("192.0.2.1", 443, &[]);
         let place = |number: usize| Place::Address(SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 6443)));
         for number in 0..=MAX_ADVERTISED {
             tokio::time::advance(REFRESH).await;
             api_server.note_advertised([place(0), place(number)]);
         }
-        let kept = api_server.addresses(6443).unwrap();
+        let kept = api_server.known_addresses(6443).unwrap();
         assert_eq!(kept.len(), MAX_ADVERTISED);
         assert!(kept.contains(&IpAddr::from([10, 0, 0, 0])) && !kept.contains(&IpAddr::from([10, 0, 0, 1])));
     }
@@ -221,15 +221,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn addresses_count_for_ten_minutes_after_name_lost_them() {
         let (first, second): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-        let api_server = ApiServer::at("api.example", 6443, &[]);
-        assert_eq!(api_server.addresses(6443), None, "it could be anywhere");
-        assert_eq!(api_server.addresses(443), Some(Vec::new()));
+        let api_server = ApiServer::with_addresses("api.example", 6443, &[]);
+        assert_eq!(api_server.known_addresses(6443), None, "it could be anywhere");
+        assert_eq!(api_server.known_addresses(443), Some(Vec::new()));
         api_server.note([first].into_iter());
         tokio::time::advance(MEMORY - REFRESH).await;
         api_server.note([second].into_iter());
-        assert_eq!(api_server.addresses(6443).map(|known| known.len()), Some(2));
+        assert_eq!(api_server.known_addresses(6443).map(|known| known.len()), Some(2));
         tokio::time::advance(REFRESH).await;
         api_server.note([second].into_iter());
-        assert_eq!(api_server.addresses(6443), Some(vec![second]));
+        assert_eq!(api_server.known_addresses(6443), Some(vec![second]));
     }
 }

@@ -52,7 +52,7 @@ pub(crate) async fn handle(
     request: Request<IncomingBody>,
 ) -> Answer {
     let (mut parts, mut incoming) = request.into_parts();
-    let accept = Accept::of(&parts.headers);
+    let accept = Accept::from_headers(&parts.headers);
     let way = way_of(&parts.method, &parts.headers);
     let read = match parts.version == Version::HTTP_11 && !parts.headers.contains_key(HOST) {
         true => Err(DestinationError::NoHost),
@@ -86,9 +86,9 @@ pub(crate) async fn handle(
         record,
         accept,
     };
-    match call.matched(&parts) {
-        Some(plugins) => Box::pin(call.guarded(&plugins, parts, incoming)).await,
-        None => call.pass(parts, incoming).await,
+    match call.matching_plugins(&parts) {
+        Some(plugins) => Box::pin(call.send_filtered(&plugins, parts, incoming)).await,
+        None => call.send_unfiltered(parts, incoming).await,
     }
 }
 
@@ -103,9 +103,9 @@ fn bad_destination(error: &DestinationError) -> Reply {
 
 impl Call {
     /// The plugins that want this request.
-    fn matched(&self, parts: &Parts) -> Option<Rc<Plugins>> {
+    fn matching_plugins(&self, parts: &Parts) -> Option<Rc<Plugins>> {
         let snapshot = self.worker.shared.chain.load();
-        let matched = snapshot.matching(&MatchQuery {
+        let matched = snapshot.matching_entries(&MatchQuery {
             traffic: Traffic::External,
             verb: Verb::NonResource,
             group: "",
@@ -120,7 +120,7 @@ impl Call {
         if matched.is_empty() {
             return None;
         }
-        let view = Rc::new(self.view(parts));
+        let view = Rc::new(self.request_view(parts));
         let plugins = Rc::new(Plugins::new(
             snapshot.clone(),
             matched,
@@ -136,7 +136,7 @@ impl Call {
         percent_decode_str(self.destination.uri.path()).decode_utf8_lossy()
     }
 
-    fn view(&self, parts: &Parts) -> RequestView {
+    fn request_view(&self, parts: &Parts) -> RequestView {
         RequestView {
             traffic: Traffic::External,
             verb: Verb::NonResource,
@@ -156,7 +156,7 @@ impl Call {
         }
     }
 
-    async fn pass(&self, parts: Parts, incoming: IncomingBody) -> Answer {
+    async fn send_unfiltered(&self, parts: Parts, incoming: IncomingBody) -> Answer {
         if self.destination.way == Way::Connect {
             return Box::pin(tunnel::open(self, parts, None)).await;
         }
@@ -167,7 +167,7 @@ impl Call {
         }
     }
 
-    async fn guarded(&self, plugins: &Plugins, mut parts: Parts, incoming: IncomingBody) -> Answer {
+    async fn send_filtered(&self, plugins: &Plugins, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let mut edits = match plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return self.stop(stop).await,
@@ -211,7 +211,7 @@ impl Call {
         body: RequestBody,
     ) -> Result<Response<UpstreamBody>, Reply> {
         let upstream = self.upstream()?;
-        self.record.keep(Rc::clone(&upstream));
+        self.record.keep_upstream(Rc::clone(&upstream));
         let is_repeatable = matches!(method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
         let mut request = Request::new(body);
         *request.method_mut() = method;
@@ -219,7 +219,7 @@ impl Call {
         *request.uri_mut() = target.map_or_else(|| self.destination.uri.clone(), Uri::from);
         let sent = Instant::now();
         let sending = upstream.send_within(request, Some(self.record.clone())).await;
-        let mut response = sending.map_err(|error| self.failed(&error, is_repeatable))?;
+        let mut response = sending.map_err(|error| self.failure_reply(&error, is_repeatable))?;
         headers::strip_forwarded(response.headers_mut());
         // The client's protocol version is independent of the target's.
         *response.version_mut() = Version::default();
@@ -241,10 +241,10 @@ impl Call {
     }
 
     /// The reply to a request that could not be sent.
-    pub(super) fn failed(&self, error: &SendError, is_repeatable: bool) -> Reply {
+    pub(super) fn failure_reply(&self, error: &SendError, is_repeatable: bool) -> Reply {
         let whom = format!("{}:{}", self.destination.host(), self.destination.place.port);
         tracing::debug!(%error, target = whom, "external request failed");
-        Reply::upstream(error, &whom, is_repeatable)
+        Reply::upstream_failed(error, &whom, is_repeatable)
     }
 
     pub(super) fn answer(&self, reply: Reply) -> Response<ClientBody> {

@@ -82,7 +82,7 @@ impl Destination {
         }
         match way {
             Way::Connect => Self::connect(uri, headers),
-            Way::Absolute => Self::url(way, uri.clone()),
+            Way::Absolute => Self::from_url(way, uri.clone()),
             Way::Header => {
                 let mut fields = headers.get_all(ENDPOINT).iter();
                 let (Some(field), None) = (fields.next(), fields.next()) else {
@@ -90,7 +90,7 @@ impl Destination {
                 };
                 let url = field.to_str().ok().and_then(|text| text.trim().parse::<Uri>().ok());
                 let url = url.filter(|url| url.scheme().is_some() && url.authority().is_some());
-                Self::url(way, url.ok_or(DestinationError::Endpoint)?)
+                Self::from_url(way, url.ok_or(DestinationError::Endpoint)?)
             }
         }
     }
@@ -104,12 +104,12 @@ impl Destination {
         let port = port.ok_or(DestinationError::Connect)?;
         Ok(Self {
             way: Way::Connect,
-            place: place(authority, port, false)?,
+            place: parse_place(authority, port, false)?,
             uri: uri.clone(),
         })
     }
 
-    fn url(way: Way, uri: Uri) -> Result<Self, DestinationError> {
+    fn from_url(way: Way, uri: Uri) -> Result<Self, DestinationError> {
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err(DestinationError::NoTarget);
         };
@@ -134,7 +134,7 @@ impl Destination {
         };
         Ok(Self {
             way,
-            place: place(authority, port, is_tls)?,
+            place: parse_place(authority, port, is_tls)?,
             uri,
         })
     }
@@ -150,7 +150,7 @@ fn has_bad_port(authority: &Authority) -> bool {
     authority.as_str().len() > authority.host().len() && authority.port().is_none()
 }
 
-fn place(authority: &Authority, port: u16, is_tls: bool) -> Result<Place, DestinationError> {
+fn parse_place(authority: &Authority, port: u16, is_tls: bool) -> Result<Place, DestinationError> {
     if authority.as_str().contains('@') {
         return Err(DestinationError::User);
     }

@@ -53,8 +53,8 @@ mod tests {
     use super::*;
     use crate::chain::EntryId;
 
-    fn edited(uri: &'static str, edits: Vec<RequestEdit>) -> Result<Option<PathAndQuery>, EditError> {
-        let id = EntryId::unused();
+    fn edit_result(uri: &'static str, edits: Vec<RequestEdit>) -> Result<Option<PathAndQuery>, EditError> {
+        let id = EntryId::next_id();
         let edits: Vec<Attributed> = edits.into_iter().map(|edit| (id, edit)).collect();
         apply(&Uri::from_static(uri), &edits)
     }
@@ -63,7 +63,7 @@ mod tests {
     fn query_edit_keeps_bytes_of_other_parameters() {
         let set = |name: &str| RequestEdit::SetQuery(name.to_owned(), "1 2".to_owned());
         let remove = |name: &str| RequestEdit::RemoveQuery(name.to_owned());
-        let target = |uri, edits| edited(uri, edits).unwrap().map(|target| target.to_string());
+        let target = |uri, edits| edit_result(uri, edits).unwrap().map(|target| target.to_string());
         assert_eq!(
             target("http://h/p?b=%2f&a;x", vec![set("watch")]).unwrap(),
             "/p?b=%2f&a;x&watch=1%202"
@@ -77,7 +77,7 @@ mod tests {
     fn selector_edit_is_plugins_fault_and_rename_has_no_effect() {
         let selector = RequestEdit::AndLabelSelector("a=b".to_owned());
         assert!(matches!(
-            edited("http://h/", vec![selector]),
+            edit_result("http://h/", vec![selector]),
             Err(EditError::Plugin { .. })
         ));
         let rename = RequestEdit::RenameObject {
@@ -85,7 +85,7 @@ mod tests {
             to: "b".to_owned(),
         };
         assert_eq!(
-            edited("http://h/a", vec![rename, RequestEdit::RemoveHeader(ACCEPT)]).unwrap(),
+            edit_result("http://h/a", vec![rename, RequestEdit::RemoveHeader(ACCEPT)]).unwrap(),
             None
         );
     }

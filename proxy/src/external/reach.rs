@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use ctrlmesh_contract::addresses::{SpecialAddress, embedded, reachable_through, special};
+use ctrlmesh_contract::addresses::{SpecialAddress, embedded_ipv4_addresses, reachable_through, special_address};
 use ipnet::IpNet;
 
 use super::api_server::ApiServer;
@@ -53,7 +53,7 @@ impl Reach {
     ///
     /// # Errors
     /// The reason for a refusal, for users.
-    pub(super) fn judge(&self, host: &str, address: SocketAddr) -> Result<(), String> {
+    pub(super) fn check_address(&self, host: &str, address: SocketAddr) -> Result<(), String> {
         let ip = address.ip().to_canonical();
         if self.is_own(ip, address.port()) {
             return Err(format!(
@@ -64,7 +64,7 @@ impl Reach {
         if self.hosts.iter().any(|allowed| allowed == host) || self.nets.iter().any(|net| net.contains(&ip)) {
             return Ok(());
         }
-        match special(ip) {
+        match special_address(ip) {
             Some(what) => Err(format!(
                 "{ip} is {what}; if it is meant, allow it with --external-allow (CTRLMESH_EXTERNAL_ALLOW)"
             )),
@@ -73,7 +73,7 @@ impl Reach {
     }
 
     fn judge_api_server(&self, ip: IpAddr, address: SocketAddr) -> Result<(), String> {
-        let Some(known) = self.api_server.addresses(address.port()) else {
+        let Some(known) = self.api_server.known_addresses(address.port()) else {
             return Err(format!(
                 "{address} could be the API server, whose address is not known yet; try again"
             ));
@@ -99,10 +99,10 @@ impl Reach {
             && (own.any(|own| own.ip().to_canonical() == ip)
                 || ip.is_loopback()
                 || ip.is_unspecified()
-                || embedded(ip)
+                || embedded_ipv4_addresses(ip)
                     .iter()
                     .any(|inner| inner.is_loopback() || inner.is_unspecified())
-                || special(ip) == Some(SpecialAddress::Loopback)
+                || special_address(ip) == Some(SpecialAddress::Loopback)
                 || (self.is_this_machine)(ip))
     }
 }
@@ -133,22 +133,22 @@ mod tests {
 
     use super::*;
 
-    fn judge(reach: &Reach, host: &str, ip: &str) -> Result<(), String> {
-        reach.judge(host, SocketAddr::new(ip.parse().unwrap(), 80))
+    fn check_ip(reach: &Reach, host: &str, ip: &str) -> Result<(), String> {
+        reach.check_address(host, SocketAddr::new(ip.parse().unwrap(), 80))
     }
 
-    fn elsewhere() -> ApiServer {
-        ApiServer::at("192.0.2.99", 6443, &[])
+    fn unrelated_api_server() -> ApiServer {
+        ApiServer::with_addresses("192.0.2.99", 6443, &[])
     }
 
-    fn reach(allowed: &[&str]) -> Reach {
+    fn reach_of(allowed: &[&str]) -> Reach {
         let allowed: Vec<Allow> = allowed.iter().map(|text| text.parse().unwrap()).collect();
-        Reach::new(&allowed, Vec::new(), elsewhere())
+        Reach::new(&allowed, Vec::new(), unrelated_api_server())
     }
 
     #[test]
     fn special_addresses_are_refused_and_others_pass() {
-        let reach = reach(&[]);
+        let reach = reach_of(&[]);
         for ip in [
             "127.0.0.1",
             "::ffff:127.0.0.1",
@@ -156,30 +156,30 @@ mod tests {
             "64:ff9b::a9fe:a9fe",
             "fd00:ec2::254",
         ] {
-            let error = judge(&reach, "host", ip).unwrap_err();
+            let error = check_ip(&reach, "host", ip).unwrap_err();
             assert!(error.contains("--external-allow"), "{ip}: {error}");
         }
         for ip in ["10.0.0.1", "93.184.216.34", "fd00:10:96::a", "64:ff9b::808:808"] {
-            judge(&reach, "host", ip).unwrap();
+            check_ip(&reach, "host", ip).unwrap();
         }
     }
 
     #[test]
     fn allowed_addresses_and_names_pass() {
-        let reach = reach(&["127.0.0.0/8", "fe80::/10", "metadata.example"]);
-        judge(&reach, "any", "127.0.0.2").unwrap();
-        judge(&reach, "any", "::ffff:127.0.0.2").unwrap();
-        judge(&reach, "any", "fe80::2").unwrap();
-        judge(&reach, "metadata.example", "169.254.169.254").unwrap();
-        assert!(judge(&reach, "other.example", "169.254.169.254").is_err());
-        assert!(judge(&reach, "sub.metadata.example", "::1").is_err());
+        let reach = reach_of(&["127.0.0.0/8", "fe80::/10", "metadata.example"]);
+        check_ip(&reach, "any", "127.0.0.2").unwrap();
+        check_ip(&reach, "any", "::ffff:127.0.0.2").unwrap();
+        check_ip(&reach, "any", "fe80::2").unwrap();
+        check_ip(&reach, "metadata.example", "169.254.169.254").unwrap();
+        assert!(check_ip(&reach, "other.example", "169.254.169.254").is_err());
+        assert!(check_ip(&reach, "sub.metadata.example", "::1").is_err());
     }
 
     #[test]
     fn sidecars_own_ports_are_out_of_reach_whatever_is_allowed() {
         let own = ["127.0.0.1:5443", "0.0.0.0:5441", "192.0.2.7:15002"].map(|text| text.parse().unwrap());
         let allowed = ["0.0.0.0/0", "::/0", "host"].map(|text| text.parse().unwrap());
-        let mut reach = Reach::new(&allowed, own.to_vec(), elsewhere());
+        let mut reach = Reach::new(&allowed, own.to_vec(), unrelated_api_server());
         reach.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
         for address in [
             "127.0.0.1:5443",
@@ -196,11 +196,11 @@ mod tests {
             "[2001:db8::7f00:1]:5443",
             "198.51.100.9:5441",
         ] {
-            let error = reach.judge("host", address.parse().unwrap()).unwrap_err();
+            let error = reach.check_address("host", address.parse().unwrap()).unwrap_err();
             assert!(error.contains("a port of this sidecar"), "{address}: {error}");
         }
-        reach.judge("host", "127.0.0.1:80".parse().unwrap()).unwrap();
-        reach.judge("host", "192.0.2.8:5443".parse().unwrap()).unwrap();
+        reach.check_address("host", "127.0.0.1:80".parse().unwrap()).unwrap();
+        reach.check_address("host", "192.0.2.8:5443".parse().unwrap()).unwrap();
     }
 
     #[test]
@@ -209,9 +209,9 @@ mod tests {
         let judge = |api_server: ApiServer, address: &str| {
             let mut reach = Reach::new(&allowed, Vec::new(), api_server);
             reach.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
-            reach.judge("host", address.parse().unwrap())
+            reach.check_address("host", address.parse().unwrap())
         };
-        let named = || ApiServer::at("api.example", 6443, &["192.0.2.7", "2001:db8::7"]);
+        let named = || ApiServer::with_addresses("api.example", 6443, &["192.0.2.7", "2001:db8::7"]);
         for address in [
             "192.0.2.7:6443",
             "[::ffff:192.0.2.7]:6443",
@@ -231,10 +231,10 @@ mod tests {
             "127.9.9.9:6443",
             "198.51.100.9:6443",
         ] {
-            let error = judge(ApiServer::at("127.0.0.1", 6443, &[]), address).unwrap_err();
+            let error = judge(ApiServer::with_addresses("127.0.0.1", 6443, &[]), address).unwrap_err();
             assert!(error.contains("is the API server"), "{address}: {error}");
         }
-        let error = judge(ApiServer::at("api.example", 6443, &[]), "192.0.2.7:6443").unwrap_err();
+        let error = judge(ApiServer::with_addresses("api.example", 6443, &[]), "192.0.2.7:6443").unwrap_err();
         assert!(error.contains("not known yet"), "{error}");
         let reach = Reach::new(&allowed, Vec::new(), named());
         assert!(reach.judge_name("kubernetes.default.svc", 443).is_err());
@@ -250,9 +250,9 @@ mod tests {
     proptest! {
         #[test]
         fn address_inside_another_is_judged_like_itself(bits: u32) {
-            let reach = reach(&[]);
+            let reach = reach_of(&[]);
             let inner = Ipv4Addr::from_bits(bits);
-            let plain = reach.judge("host", SocketAddr::new(inner.into(), 80)).is_ok();
+            let plain = reach.check_address("host", SocketAddr::new(inner.into(), 80)).is_ok();
             let [a, b, c, d] = inner.octets();
             let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             for outer in [
@@ -262,7 +262,7 @@ mod tests {
                 Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low),
                 Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1),
             ] {
-                prop_assert_eq!(reach.judge("host", SocketAddr::new(outer.into(), 80)).is_ok(), plain, "{}", outer);
+                prop_assert_eq!(reach.check_address("host", SocketAddr::new(outer.into(), 80)).is_ok(), plain, "{}", outer);
             }
         }
     }

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::upstream::{Gate, Limits, Target};
 
-    fn place(number: u16) -> Place {
+    fn place_number(number: u16) -> Place {
         Place {
             is_tls: false,
             name: "host.example".try_into().unwrap(),
@@ -117,10 +117,10 @@ mod tests {
 
     fn get(targets: &Targets, number: u16) -> (Rc<Upstream>, bool) {
         let mut is_new = false;
-        let upstream = targets.get(&place(number), || {
+        let upstream = targets.get(&place_number(number), || {
             is_new = true;
             let gate = Arc::new(Gate::new(|_, _| Ok(())));
-            let target = Target::external(&place(number).name, number, None, gate).unwrap();
+            let target = Target::external(&place_number(number).name, number, None, gate).unwrap();
             Ok::<_, Infallible>(Upstream::new(target, Limits::default()))
         });
         (upstream.unwrap(), is_new)

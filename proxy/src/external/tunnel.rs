@@ -60,7 +60,7 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
             let error = SendError::Unreachable {
                 source: Arc::new(error),
             };
-            return Ok(call.answer(call.failed(&error, true)));
+            return Ok(call.answer(call.failure_reply(&error, true)));
         }
     };
     let (mut head, ()) = Response::new(()).into_parts();
@@ -88,14 +88,14 @@ fn start(call: &Call, client: OnUpgrade, stream: Socket, place: OwnedSemaphorePe
         let _places = (place, connection);
         worker.shared.metrics.external_tunnels.inc();
         tokio::select! {
-            () = carry(client, stream, record, worker.shared.drain.clone()) => {}
+            () = run_tunnel(client, stream, record, worker.shared.drain.clone()) => {}
             () = worker.shared.stop.cancelled() => {}
         }
         worker.shared.metrics.external_tunnels.dec();
     });
 }
 
-async fn carry(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain: CancellationToken) {
+async fn run_tunnel(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain: CancellationToken) {
     let flow = Rc::new(Flow::new(Rc::clone(&record)));
     let mut target = Metered::new(stream, Rc::clone(&flow));
     let copy = async {
@@ -105,14 +105,14 @@ async fn carry(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain: Can
     tokio::select! {
         copied = copy => if let Err(error) = copied {
             tracing::debug!(%error, "a tunnel broke off");
-            record.fail(if flow.is_broken() { Failure::UpstreamReset } else { Failure::ClientGone });
+            record.record_failure(if flow.is_broken() { Failure::UpstreamReset } else { Failure::ClientGone });
         },
-        () = silence(&flow, drain) => {}
+        () = wait_until_idle(&flow, drain) => {}
     }
 }
 
 /// Waits until there was no traffic for too long.
-async fn silence(flow: &Flow, drain: CancellationToken) {
+async fn wait_until_idle(flow: &Flow, drain: CancellationToken) {
     loop {
         let patience = if drain.is_cancelled() {
             IDLE_DRAINING
@@ -121,7 +121,7 @@ async fn silence(flow: &Flow, drain: CancellationToken) {
         } else {
             IDLE
         };
-        let end = flow.last() + patience;
+        let end = flow.last_activity() + patience;
         if end <= tokio::time::Instant::now() {
             return;
         }
@@ -165,7 +165,7 @@ mod tests {
                 target.shutdown().await.unwrap();
             }
             let start = Instant::now();
-            silence(&flow, drain).await;
+            wait_until_idle(&flow, drain).await;
             assert_eq!(start.elapsed(), patience);
         }
     }

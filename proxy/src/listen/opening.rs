@@ -43,7 +43,7 @@ where
     timeout(timeouts.idle, stream.read_more()).await.ok()??;
     let opening = async {
         loop {
-            match stream.opening() {
+            match stream.recognise() {
                 Some(opening) => return Some(opening),
                 None => stream.read_more().await?,
             }
@@ -65,7 +65,7 @@ pub(super) struct Rewound<S> {
 }
 
 impl<S> Rewound<S> {
-    fn opening(&self) -> Option<Opening> {
+    fn recognise(&self) -> Option<Opening> {
         let start = self.first.get(..self.read).unwrap_or_default();
         match start.first() {
             Some(&TLS_HANDSHAKE) => Some(Opening::Tls),

@@ -99,7 +99,7 @@ pub(super) async fn serve(thread: Rc<ServerThread>, traffic: Traffic, stream: Tc
 }
 
 async fn serve_tls(thread: &ServerThread, service: Service, connection: Rc<Connection>, stream: Rewound<TcpStream>) {
-    let Some(acceptor) = thread.server.tls.acceptor() else {
+    let Some(acceptor) = thread.server.tls.current_acceptor() else {
         if let Some(suppressed) = thread.unexpected_tls.admit() {
             tracing::warn!(
                 suppressed,
@@ -167,7 +167,7 @@ async fn serve_http<S>(
             let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
             let deadlines = Deadlines::new(activity, timeouts);
             let serving = http2(worker.executor()).serve_connection(io, service);
-            drive(&notifier, &connection, deadlines, Box::pin(serving), |it| {
+            drive_connection(&notifier, &connection, deadlines, Box::pin(serving), |it| {
                 it.graceful_shutdown()
             })
             .await
@@ -193,7 +193,7 @@ where
     let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
     let deadlines = Deadlines::new(activity, timeouts);
     let serving = http1().serve_connection(io, service).with_upgrades();
-    drive(notifier, connection, deadlines, Box::pin(serving), |it| {
+    drive_connection(notifier, connection, deadlines, Box::pin(serving), |it| {
         it.graceful_shutdown()
     })
     .await
@@ -201,7 +201,7 @@ where
 
 /// Drives a connection until it ends, is closed by a request or an outage, has drained or was idle for too long. It is polled several times
 /// per request, so everything that it checks belongs to this thread and takes no lock.
-async fn drive<C, E>(
+async fn drive_connection<C, E>(
     notifier: &Rc<StreamNotifier>,
     connection: &Connection,
     mut deadlines: Deadlines,

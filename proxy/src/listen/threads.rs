@@ -49,11 +49,11 @@ pub(crate) enum Task {
 pub(crate) fn run(number: usize, server: Arc<Server>, tasks: mpsc::Receiver<Task>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, work(number, server, tasks));
+    local.block_on(&runtime, run_worker(number, server, tasks));
     Ok(())
 }
 
-async fn work(number: usize, server: Arc<Server>, mut tasks: mpsc::Receiver<Task>) {
+async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receiver<Task>) {
     let unread = Rc::default();
     let worker = Worker::new(number, Arc::clone(&server.requests), Rc::clone(&unread));
     let external = server.external.as_ref();

@@ -39,12 +39,12 @@ impl ServerTls {
         let tls = Self::default();
         if let Some(directory) = directory {
             let files = Files::read(directory);
-            tls.serve(files.config(directory)?, files.digest());
+            tls.use_config(files.config(directory)?, files.digest());
         }
         Ok(tls)
     }
 
-    pub(crate) fn acceptor(&self) -> Option<TlsAcceptor> {
+    pub(crate) fn current_acceptor(&self) -> Option<TlsAcceptor> {
         self.0
             .load()
             .as_ref()
@@ -52,13 +52,13 @@ impl ServerTls {
     }
 
     /// Reloads the certificate when the directory changes, until `stop`.
-    pub(crate) async fn follow(self, directory: PathBuf, stop: CancellationToken) {
+    pub(crate) async fn follow_directory(self, directory: PathBuf, stop: CancellationToken) {
         let mut watch = DirectoryWatch::new([&directory]);
         let mut unusable = None;
         loop {
             tokio::select! {
                 // Returns every half minute even without a change.
-                () = watch.changed() => {}
+                () = watch.wait_for_change() => {}
                 () = stop.cancelled() => return,
             }
             self.read_again(&directory, &mut unusable);
@@ -75,7 +75,7 @@ impl ServerTls {
         }
         match files.config(directory) {
             Ok(config) => {
-                self.serve(config, digest);
+                self.use_config(config, digest);
                 *unusable = None;
                 tracing::info!("TLS certificate reloaded");
             }
@@ -86,7 +86,7 @@ impl ServerTls {
         }
     }
 
-    fn serve(&self, config: ServerConfig, digest: Digest) {
+    fn use_config(&self, config: ServerConfig, digest: Digest) {
         let config = Arc::new(config);
         self.0.store(Some(Arc::new(Served { config, digest })));
     }

@@ -59,7 +59,7 @@ impl Admin {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
                         make_room(&mut oldest_first);
-                        oldest_first.push_back(connections.spawn(self.clone().connection(stream)));
+                        oldest_first.push_back(connections.spawn(self.clone().serve_connection(stream)));
                     }
                     Err(error) => {
                         if let Some(suppressed) = failures.admit() {
@@ -74,7 +74,7 @@ impl Admin {
         }
     }
 
-    async fn connection(self, stream: TcpStream) {
+    async fn serve_connection(self, stream: TcpStream) {
         let mut first_byte = [0];
         let peeked = tokio::time::timeout(self.timeouts.idle, stream.peek(&mut first_byte));
         if !matches!(peeked.await, Ok(Ok(1))) {
@@ -104,15 +104,15 @@ impl Admin {
         }
         match request.uri().path() {
             "/livez" => text(StatusCode::OK, "ok\n"),
-            "/readyz" => self.ready(),
+            "/readyz" => self.readiness_response(),
             "/metrics" => self.metrics(),
             "/status" => self.status(),
             _ => text(StatusCode::NOT_FOUND, "/readyz /livez /metrics /status\n"),
         }
     }
 
-    fn ready(&self) -> Response<Full<Bytes>> {
-        let missing = self.readiness.missing();
+    fn readiness_response(&self) -> Response<Full<Bytes>> {
+        let missing = self.readiness.missing_parts();
         if missing.is_empty() {
             return text(StatusCode::OK, "ok\n");
         }
@@ -144,12 +144,12 @@ impl Admin {
 
     fn status(&self) -> Response<Full<Bytes>> {
         let mut status = self.chain.status();
-        status.not_ready = self.readiness.missing().into_iter().map(str::to_owned).collect();
+        status.not_ready = self.readiness.missing_parts().into_iter().map(str::to_owned).collect();
         // Read after the number of watches: a client is noted as stale before its watch stops counting.
-        status.chain.earlier.caches = self.list_views.outdated();
+        status.chain.earlier.caches = self.list_views.stale_cache_count();
         status.chain.stale_caches = self.list_views.stale_caches();
         status.leader_elections = self.leadership.statuses();
-        status.touched = self.metrics.touched.rows();
+        status.touched = self.metrics.touched.status_rows();
         status.api_traffic = Some(self.metrics.api_traffic_status(SystemTime::now()));
         match serde_json::to_vec(&status) {
             Ok(body) => {

@@ -130,18 +130,18 @@ impl Metrics {
 
     pub(crate) fn request_began(&self, class: Class) {
         if matches!(class, Class::Api(_)) {
-            self.api_traffic.seen(SystemTime::now());
+            self.api_traffic.record_request(SystemTime::now());
         }
-        self.requests(class).0.began();
+        self.class_counters(class).0.count_begun();
     }
 
     /// Counts a request that is over.
     pub(crate) fn request_ended(&self, class: Class, status: u16, seconds: f64, failure: Option<Failure>) {
         if matches!(class, Class::Api(_)) {
-            self.api_traffic.seen(SystemTime::now());
+            self.api_traffic.record_request(SystemTime::now());
         }
-        let (requests, kind) = self.requests(class);
-        requests.ended(kind, status, seconds, failure);
+        let (requests, kind) = self.class_counters(class);
+        requests.count_ended(kind, status, seconds, failure);
     }
 
     /// Traffic to the API server, for `/status`.
@@ -150,7 +150,7 @@ impl Metrics {
     }
 
     /// The counters of a class, and the index of its kind there.
-    fn requests(&self, class: Class) -> (&Requests, usize) {
+    fn class_counters(&self, class: Class) -> (&Requests, usize) {
         match class {
             Class::Api(verb) => (&self.api, verb_index(verb)),
             Class::External(way) => (&self.external, way.index()),

@@ -53,7 +53,7 @@ impl Readiness {
 
     /// The names of missing parts; empty when ready.
     #[must_use]
-    pub(crate) fn missing(&self) -> Vec<&'static str> {
+    pub(crate) fn missing_parts(&self) -> Vec<&'static str> {
         let mut missing: Vec<_> = self
             .0
             .missing
@@ -88,12 +88,12 @@ mod tests {
         let readiness = Readiness::new();
         let listener = readiness.guard("listener");
         let chain = readiness.guard("first chain");
-        assert_eq!(readiness.missing(), ["first chain", "listener"]);
+        assert_eq!(readiness.missing_parts(), ["first chain", "listener"]);
         drop(listener);
-        assert_eq!(readiness.missing(), ["first chain"]);
+        assert_eq!(readiness.missing_parts(), ["first chain"]);
         drop(chain);
-        assert!(readiness.missing().is_empty());
+        assert!(readiness.missing_parts().is_empty());
         readiness.drain();
-        assert_eq!(readiness.missing(), ["draining"]);
+        assert_eq!(readiness.missing_parts(), ["draining"]);
     }
 }

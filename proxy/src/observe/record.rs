@@ -93,21 +93,21 @@ impl Record {
     }
 
     /// Notes that the request is sent; from here on the API server may be carrying it out.
-    pub(crate) fn sent(&self) {
+    pub(crate) fn mark_sent(&self) {
         self.sent.set(Some(Instant::now()));
     }
 
     /// Notes the outcome of a write at the API server. The first call counts.
-    pub(crate) fn ended(&self, outcome: WriteOutcome) {
+    pub(crate) fn record_outcome(&self, outcome: WriteOutcome) {
         let Some(ticket) = self.write.take() else { return };
         let given_up = self.sent.get().and_then(|sent| outcome.given_up(sent, Instant::now()));
         if let Some(given_up) = given_up {
-            ticket.lost(given_up);
+            ticket.give_up(given_up);
         }
     }
 
     /// Keeps a server's connections alive as long as the request.
-    pub(crate) fn keep(&self, upstream: Rc<Upstream>) {
+    pub(crate) fn keep_upstream(&self, upstream: Rc<Upstream>) {
         *self.upstream_kept.borrow_mut() = Some(upstream);
     }
 
@@ -129,11 +129,11 @@ impl Record {
 
     /// Counts the unwritten bytes of the response; `None` if they need not be counted.
     pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
-        self.memory()?.unsent()
+        self.request_memory()?.unsent()
     }
 
     /// The connection, which counts the memory of its requests.
-    fn memory(&self) -> Option<Rc<Connection>> {
+    fn request_memory(&self) -> Option<Rc<Connection>> {
         self.place.borrow().as_ref().map(RequestPlace::connection)
     }
 
@@ -168,7 +168,7 @@ impl Record {
     }
 
     /// Notes a failure. The first one counts.
-    pub(crate) fn fail(&self, failure: Failure) {
+    pub(crate) fn record_failure(&self, failure: Failure) {
         if self.failure.get().is_none() {
             self.failure.set(Some(failure));
         }
@@ -182,7 +182,7 @@ impl Record {
         self.response_bytes.set(self.response_bytes.get() + bytes as u64);
     }
 
-    pub(crate) fn completed(&self) {
+    pub(crate) fn mark_completed(&self) {
         self.complete.set(true);
     }
 
@@ -258,12 +258,12 @@ impl Record {
 
 impl ReplayRoom for Record {
     fn take(&self, bytes: usize) -> bool {
-        self.memory()
+        self.request_memory()
             .is_none_or(|connection| connection.take_dispensable(bytes))
     }
 
     fn give_back(&self, bytes: usize) {
-        if let Some(connection) = self.memory() {
+        if let Some(connection) = self.request_memory() {
             connection.give_back(bytes);
         }
     }
@@ -276,7 +276,7 @@ fn micros(duration: Duration) -> u64 {
 impl Drop for Record {
     fn drop(&mut self) {
         // Without an outcome so far, the client gave up waiting for the response.
-        self.ended(WriteOutcome::GivenUp);
+        self.record_outcome(WriteOutcome::GivenUp);
         let outcome = self.outcome();
         self.metrics.request_ended(
             self.class,
@@ -300,7 +300,7 @@ mod tests {
     use crate::chain::{Counter, Kind};
 
     /// How many writes are in flight while the record of a write that ends with `end` lives, after that, and after `later`.
-    async fn told(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {
+    async fn writes_in_flight(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {
         let (tally, metrics) = (Tally::new(), Metrics::new(Metrics::registry()));
         let class = Class::Api(Verb::Delete);
         let record = Record::new(&metrics, class, Method::DELETE, Uri::from_static("/api/v1/pods/p"));
@@ -318,24 +318,32 @@ mod tests {
     async fn write_counts_as_long_as_it_may_be_carried_out() {
         let (just_before, a_moment) = (UNSETTLED - Duration::from_millis(1), Duration::from_millis(1));
         let nothing = |_: &Record| {};
-        assert_eq!(told(nothing, a_moment).await, [1, 0, 0], "it was never sent");
+        assert_eq!(
+            writes_in_flight(nothing, a_moment).await,
+            [1, 0, 0],
+            "it was never sent"
+        );
         let over = |record: &Record| {
-            record.sent();
-            record.ended(WriteOutcome::Finished);
+            record.mark_sent();
+            record.record_outcome(WriteOutcome::Finished);
         };
-        assert_eq!(told(over, a_moment).await, [0, 0, 0]);
-        assert_eq!(told(Record::sent, just_before).await, [1, 1, 1], "its client went away");
-        assert_eq!(told(Record::sent, UNSETTLED).await, [1, 1, 0]);
+        assert_eq!(writes_in_flight(over, a_moment).await, [0, 0, 0]);
+        assert_eq!(
+            writes_in_flight(Record::mark_sent, just_before).await,
+            [1, 1, 1],
+            "its client went away"
+        );
+        assert_eq!(writes_in_flight(Record::mark_sent, UNSETTLED).await, [1, 1, 0]);
         for (outcome, until) in [
             (WriteOutcome::GivenUp, UNSETTLED),
             (WriteOutcome::CutOff, Duration::from_secs(60) + UNSETTLED),
         ] {
             let end = |record: &Record| {
-                record.sent();
-                record.ended(outcome);
+                record.mark_sent();
+                record.record_outcome(outcome);
             };
-            assert_eq!(told(end, until - a_moment).await, [1, 1, 1], "{outcome:?}");
-            assert_eq!(told(end, until).await, [1, 1, 0], "{outcome:?}");
+            assert_eq!(writes_in_flight(end, until - a_moment).await, [1, 1, 1], "{outcome:?}");
+            assert_eq!(writes_in_flight(end, until).await, [1, 1, 0], "{outcome:?}");
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Edited {
 pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> Result<Edited, EditError> {
     let raw = uri.query().unwrap_or_default();
     if edits.iter().any(|(_, edit)| edit.edits_target())
-        && let Some(pair) = Query::new(raw).malformed()
+        && let Some(pair) = Query::new(raw).malformed_pair()
     {
         // The API server would drop the pair, and everything glued to it, so the request is refused.
         return Err(EditError::Client(Reply::bad_request(format!(
@@ -132,7 +132,7 @@ impl Work<'_> {
             LabelSelector::parse(text).map_err(|error| Refused::Plugin(format!("label selector {text:?}: {error}")))?;
         let sent = self.query.get("labelSelector").unwrap_or_default();
         let mut selector = LabelSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
-        selector.and(more);
+        selector.narrow_by(more);
         if !selector.is_empty() {
             self.query.set("labelSelector", &selector.to_string());
         }
@@ -145,7 +145,7 @@ impl Work<'_> {
             FieldSelector::parse(text).map_err(|error| Refused::Plugin(format!("field selector {text:?}: {error}")))?;
         let sent = self.query.get("fieldSelector").unwrap_or_default();
         let mut selector = FieldSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
-        selector.and(more);
+        selector.narrow_by(more);
         self.query.set("fieldSelector", &selector.to_string());
         Ok(())
     }

@@ -108,11 +108,11 @@ pub(super) async fn restore_names(
         }
         return Ok(Box::pin(ClientBody::full(bytes, None)));
     }
-    match watch::encoding(&head.headers) {
+    match watch::watch_encoding(&head.headers) {
         Some(encoding) => Ok(Box::pin(RenamedWatch::new(
             body,
             encoding,
-            renaming::back(rename),
+            renaming::reverse_rename(rename),
             lock_exchange,
         ))),
         None => Err(Reply::unsupported_encoding(

@@ -20,7 +20,7 @@ pub(crate) type Answer = Result<Response<ClientBody>, BoxError>;
 
 /// A response of the sidecar's own.
 pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Response<ClientBody> {
-    record.fail(reply.failure);
+    record.record_failure(reply.failure);
     record.set_status(reply.code());
     reply
         .into_response(accept)
@@ -32,10 +32,10 @@ pub(crate) async fn stop(connection: &Connection, record: &Rc<Record>, stop: Sto
     match stop {
         Stop::Reply(reply) => Ok(answer(record, accept, reply)),
         Stop::Answer(plain) => {
-            record.fail(Failure::Refused);
+            record.record_failure(Failure::Refused);
             record.set_status(plain.code);
             let closes = plain.close_connection;
-            let mut response = respond::plain(plain);
+            let mut response = respond::plain_response(plain);
             if closes {
                 connection.retire_with(response.headers_mut());
             }
@@ -51,7 +51,7 @@ pub(crate) async fn stop(connection: &Connection, record: &Rc<Record>, stop: Sto
 }
 
 async fn break_off(connection: &Connection, record: &Record, how: Reset) -> Answer {
-    record.fail(Failure::PluginReset);
+    record.record_failure(Failure::PluginReset);
     match how {
         Reset::Hang => tokio::time::sleep(LONGEST_HANG).await,
         Reset::BlackHole => {

@@ -83,20 +83,20 @@ impl Exchange<'_> {
             request.extensions_mut().insert(HeadTimeout(None));
         }
         let sent = Instant::now();
-        self.record.sent();
+        self.record.mark_sent();
         let upstream = self.worker.upstream(self.is_lent.get());
         let result = upstream.send_within(request, Some(self.record.clone())).await;
-        self.record.ended(WriteOutcome::of(&result));
+        self.record.record_outcome(WriteOutcome::from_result(&result));
         let mut response = result?;
         headers::strip_response(response.headers_mut());
         // The client's protocol version is independent of the API server's.
         *response.version_mut() = Version::default();
-        self.received(response.status(), sent);
+        self.record_response(response.status(), sent);
         Ok(response)
     }
 
     /// Records a response head.
-    pub(crate) fn received(&self, status: StatusCode, sent: Instant) {
+    pub(crate) fn record_response(&self, status: StatusCode, sent: Instant) {
         if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
             self.worker.credentials().refresh_now();
         }
@@ -108,13 +108,13 @@ impl Exchange<'_> {
     }
 
     /// The response to a request that could not be sent.
-    pub(crate) fn failed(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
+    pub(crate) fn failure_response(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
         tracing::debug!(%error, path = self.uri.path(), "request failed");
         let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
         answer(
             &self.record,
             accept,
-            Reply::upstream(error, "the API server", repeatable),
+            Reply::upstream_failed(error, "the API server", repeatable),
         )
     }
 

@@ -52,7 +52,7 @@ impl FilteredRequest {
     }
 
     pub(super) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
-        let accept = Accept::of(&parts.headers);
+        let accept = Accept::from_headers(&parts.headers);
         let mut body = RequestBody::new(incoming, &exchange.record);
         match read_leader_lock(&exchange, &parts.headers, &mut body).await {
             Ok(false) => {}
@@ -78,10 +78,10 @@ impl FilteredRequest {
         if exchange.upgrade.is_some() && prepared.rename.is_none() {
             return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
                 Offered::Switched(switched) => {
-                    let watching = self.watching(&exchange, prepared.edits, prepared.position);
-                    Ok(upgrade::switch(&exchange, switched, watching))
+                    let watching = self.watch_reaction(&exchange, prepared.edits, prepared.position);
+                    Ok(upgrade::switch_protocols(&exchange, switched, watching))
                 }
-                Offered::Ordinary(response) => self.respond(&exchange, &accept, prepared, response).await,
+                Offered::Ordinary(response) => self.finish_response(&exchange, &accept, prepared, response).await,
                 Offered::Failed(response) => Ok(response),
             };
         }
@@ -89,8 +89,8 @@ impl FilteredRequest {
             .send(&parts.method, parts.headers, prepared.uri.clone(), body)
             .await
         {
-            Ok(response) => self.respond(&exchange, &accept, prepared, response).await,
-            Err(error) => Ok(exchange.failed(&error, &accept)),
+            Ok(response) => self.finish_response(&exchange, &accept, prepared, response).await,
+            Err(error) => Ok(exchange.failure_response(&error, &accept)),
         }
     }
 
@@ -133,7 +133,7 @@ impl FilteredRequest {
     }
 
     /// Runs the response phase: calls the plugins, restores names, shapes the body.
-    async fn respond(
+    async fn finish_response(
         mut self,
         exchange: &Exchange<'_>,
         accept: &Accept,
@@ -167,13 +167,13 @@ impl FilteredRequest {
             }
             None => Box::pin(body),
         };
-        let encoding = watch::encoding(&head.headers).filter(|_| streams);
+        let encoding = watch::watch_encoding(&head.headers).filter(|_| streams);
         for shape in shapes {
             let connection = Rc::clone(&exchange.connection);
             body = Box::pin(ShapedBody::new(body, shape, encoding, connection));
         }
         if let Some(watching) = self
-            .watching(exchange, prepared.edits, prepared.position)
+            .watch_reaction(exchange, prepared.edits, prepared.position)
             .filter(|_| streams)
         {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
@@ -182,14 +182,14 @@ impl FilteredRequest {
     }
 
     /// The reaction of a watch to a new chain; `None` for other requests.
-    fn watching(
+    fn watch_reaction(
         &mut self,
         exchange: &Exchange<'_>,
         edits: Vec<Attributed>,
         position: Option<Position>,
     ) -> Option<Watching> {
         let begun = self.begun.take()?;
-        Some(recheck::watching(exchange, &self.plugins, begun, edits, position))
+        Some(recheck::watch_reaction(exchange, &self.plugins, begun, edits, position))
     }
 }
 

@@ -34,11 +34,11 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         check(&parts, &sent)?;
         let info = parsed.map_err(bad_request)?;
         info.check_path(sent.path()).map_err(bad_request)?;
-        let upgrade = headers::strip(&mut parts.headers).map_err(bad_request)?;
+        let upgrade = headers::strip_hop_by_hop(&mut parts.headers).map_err(bad_request)?;
         let cleaned = info.path_without_empty_namespace();
         Ok((info, upgrade, cleaned.map(|path| with_path(&sent, path)).transpose()?))
     });
-    let refused = |reply, parts: &Parts| Ok(answer(&record, &Accept::of(&parts.headers), reply));
+    let refused = |reply, parts: &Parts| Ok(answer(&record, &Accept::from_headers(&parts.headers), reply));
     let (info, upgrade, cleaned) = match read {
         Ok(read) => read,
         Err(reply) => return refused(reply, &parts),
@@ -60,34 +60,34 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         upgrade,
         is_lent: Cell::new(false),
     };
-    match selection::select(&exchange, &parts) {
+    match selection::select_plugins(&exchange, &parts) {
         // Boxed, so that the future of an unfiltered request stays small.
         Some(filtered) => Box::pin(filtered.serve(exchange, parts, incoming)).await,
-        None => pass(&exchange, parts, incoming).await,
+        None => send_unfiltered(&exchange, parts, incoming).await,
     }
 }
 
 /// Serves a request that no plugin wants: it is sent unchanged, with credentials if it has none.
-async fn pass(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
     exchange.add_credentials(&mut parts.headers);
     if exchange.upgrade.is_some() {
         let body = RequestBody::new(incoming, &exchange.record);
         return Ok(
             match Box::pin(upgrade::send(exchange, parts, body, exchange.uri.clone())).await {
-                Offered::Switched(switched) => upgrade::switch(exchange, switched, None),
+                Offered::Switched(switched) => upgrade::switch_protocols(exchange, switched, None),
                 Offered::Ordinary(response) => ClientBody::upstream(response, &exchange.record),
                 Offered::Failed(response) => response,
             },
         );
     }
     let body = RequestBody::new(incoming, &exchange.record);
-    let accept = Accept::of(&parts.headers);
+    let accept = Accept::from_headers(&parts.headers);
     match exchange
         .send(&parts.method, parts.headers, exchange.uri.clone(), body)
         .await
     {
         Ok(response) => Ok(ClientBody::upstream(response, &exchange.record)),
-        Err(error) => Ok(exchange.failed(&error, &accept)),
+        Err(error) => Ok(exchange.failure_response(&error, &accept)),
     }
 }
 

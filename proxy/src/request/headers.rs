@@ -82,7 +82,7 @@ const UPGRADES: [&str; 2] = ["websocket", "SPDY/3.1"];
 
 /// The offered protocols that may pass, in the client's order (RFC 9110 §7.8); `None` if there are none. `h2c` may not, because requests
 /// inside it would pass unseen.
-fn upgrades(headers: &HeaderMap) -> Option<HeaderValue> {
+fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let offered = headers.get_all(UPGRADE).iter().filter_map(|value| value.to_str().ok());
     let kept: Vec<&str> = offered
         .flat_map(|text| text.split(','))
@@ -110,7 +110,7 @@ pub(crate) fn is_offered(offered: &HeaderValue, switched: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// The `Connection` field names an end-to-end field.
-pub(crate) fn strip(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
     if !headers.keys().any(is_hop_by_hop) {
         return Ok(None);
     }
@@ -127,7 +127,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotA
             }
         }
     }
-    let protocols = if upgrade { upgrades(headers) } else { None };
+    let protocols = if upgrade { requested_upgrade(headers) } else { None };
     for name in &HOP_BY_HOP {
         headers.remove(name);
     }
@@ -190,7 +190,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 mod tests {
     use super::*;
 
-    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    fn header_map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
         fields
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
@@ -199,24 +199,31 @@ mod tests {
 
     #[test]
     fn hop_by_hop_fields_are_removed_and_others_pass() {
-        let mut headers = map(&[
+        let mut headers = header_map(&[
             ("connection", "keep-alive, TE"),
             ("keep-alive", "5"),
             ("te", "trailers"),
             ("accept", "a"),
         ]);
-        assert_eq!(strip(&mut headers), Ok(None));
-        assert_eq!(headers, map(&[("accept", "a")]));
+        assert_eq!(strip_hop_by_hop(&mut headers), Ok(None));
+        assert_eq!(headers, header_map(&[("accept", "a")]));
     }
 
     #[test]
     fn upgrade_is_recognized_and_h2c_is_not_one() {
-        let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")]);
-        assert_eq!(strip(&mut headers), Ok(Some(HeaderValue::from_static("SPDY/3.1"))));
-        let mut headers = map(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")]);
-        assert_eq!(strip(&mut headers), Ok(None));
-        let mut headers = map(&[("upgrade", "websocket")]);
-        assert_eq!(strip(&mut headers), Ok(None), "without Connection it is no upgrade");
+        let mut headers = header_map(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")]);
+        assert_eq!(
+            strip_hop_by_hop(&mut headers),
+            Ok(Some(HeaderValue::from_static("SPDY/3.1")))
+        );
+        let mut headers = header_map(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")]);
+        assert_eq!(strip_hop_by_hop(&mut headers), Ok(None));
+        let mut headers = header_map(&[("upgrade", "websocket")]);
+        assert_eq!(
+            strip_hop_by_hop(&mut headers),
+            Ok(None),
+            "without Connection it is no upgrade"
+        );
     }
 
     #[test]
@@ -228,11 +235,11 @@ mod tests {
             (&["WebSocket ,\tspdy/3.1,TLS/1.0"], Some("WebSocket, spdy/3.1")),
             (&["websocket2", "", ","], None),
         ] {
-            let mut headers = map(&[("connection", "upgrade")]);
+            let mut headers = header_map(&[("connection", "upgrade")]);
             for value in offered {
                 headers.append(UPGRADE, HeaderValue::from_str(value).unwrap());
             }
-            let kept = strip(&mut headers).unwrap();
+            let kept = strip_hop_by_hop(&mut headers).unwrap();
             assert_eq!(kept, passed.map(HeaderValue::from_static), "{offered:?}");
         }
     }
@@ -240,8 +247,8 @@ mod tests {
     #[test]
     fn switch_to_unoffered_protocol_is_detected() {
         let offered = HeaderValue::from_static("websocket, SPDY/3.1");
-        assert!(is_offered(&offered, &map(&[("upgrade", "spdy/3.1")])));
-        assert!(!is_offered(&offered, &map(&[("upgrade", "h2c")])));
+        assert!(is_offered(&offered, &header_map(&[("upgrade", "spdy/3.1")])));
+        assert!(!is_offered(&offered, &header_map(&[("upgrade", "h2c")])));
         assert!(!is_offered(&offered, &HeaderMap::new()));
     }
 
@@ -258,7 +265,11 @@ mod tests {
             ("sec-websocket-protocol", "v4.channel.k8s.io", false),
             ("impersonate-user", "jane", false),
         ] {
-            assert_eq!(has_credentials(&map(&[(name, value)])), expected, "{name}: {value}");
+            assert_eq!(
+                has_credentials(&header_map(&[(name, value)])),
+                expected,
+                "{name}: {value}"
+            );
         }
     }
 
@@ -288,7 +299,7 @@ mod tests {
 
     #[test]
     fn forward_proxy_removes_fields_named_by_connection_and_proxy_fields() {
-        let mut headers = map(&[
+        let mut headers = header_map(&[
             ("connection", "close, x-hop, Content-Length"),
             ("x-hop", "1"),
             ("content-length", "3"),
@@ -299,7 +310,10 @@ mod tests {
             ("te", "trailers"),
         ]);
         strip_forwarded(&mut headers);
-        assert_eq!(headers, map(&[("content-length", "3"), ("authorization", "Bearer x")]));
+        assert_eq!(
+            headers,
+            header_map(&[("content-length", "3"), ("authorization", "Bearer x")])
+        );
     }
 
     #[test]
@@ -308,7 +322,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.append(CONNECTION, HeaderValue::from_static("close"));
             headers.append(CONNECTION, HeaderValue::from_str(name).unwrap());
-            assert_eq!(strip(&mut headers), Err(NotAnOption(name.to_owned())));
+            assert_eq!(strip_hop_by_hop(&mut headers), Err(NotAnOption(name.to_owned())));
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn count_hidden_create(exchange: &Exchange<'_>) {
     let worker = exchange.worker;
     let snapshot = worker.shared.chain.current();
     let view = list_of(exchange);
-    let matched = snapshot.matching(&MatchQuery::from(&view));
+    let matched = snapshot.matching_entries(&MatchQuery::from(&view));
     if matched.is_empty() {
         return;
     }

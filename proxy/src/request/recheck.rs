@@ -8,7 +8,7 @@ use ctrlmesh_wire::RequestInfo;
 
 use super::edit;
 use super::exchange::Exchange;
-use crate::chain::phases::{Attributed, EditError, Plugins, shaping};
+use crate::chain::phases::{Attributed, EditError, Plugins, shaping_entries};
 use crate::chain::{EntryId, Kind, MatchQuery};
 use crate::client::list_views::Position;
 use crate::plugin::verdict::RequestEdit;
@@ -17,7 +17,7 @@ use crate::stream::watch::{Begun, Watching};
 
 /// The reaction of an open watch to a new chain: it calls that chain's plugins for their edits, without effects, and ends if the chain
 /// would show it another view.
-pub(super) fn watching(
+pub(super) fn watch_reaction(
     exchange: &Exchange<'_>,
     plugins: &Rc<Plugins>,
     begun: Begun,
@@ -27,16 +27,16 @@ pub(super) fn watching(
     let worker = Rc::clone(exchange.worker);
     let view = Rc::clone(&plugins.view);
     let plugins = Rc::clone(plugins);
-    let owners: Vec<EntryId> = shaping(&edits).collect();
+    let owners: Vec<EntryId> = shaping_entries(&edits).collect();
     let before: Vec<RequestEdit> = view_of(edits);
     let recheck = Box::new(move || {
         worker.shared.metrics.rechecks.inc();
-        let (snapshot, ticket) = worker.enter(Kind::Watch);
+        let (snapshot, ticket) = worker.begin_request(Kind::Watch);
         let snapshot = Guard::into_inner(snapshot);
-        let matched = snapshot.matching(&MatchQuery::from(&*view));
+        let matched = snapshot.matching_entries(&MatchQuery::from(&*view));
         let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
         let edits = plugins.recheck()?;
-        (view_of(possible(&view, edits)) == before).then_some(ticket)
+        (view_of(possible_edits(&view, edits)) == before).then_some(ticket)
     });
     let metrics = Arc::clone(&exchange.worker.shared.metrics);
     let on_expired = Rc::new(move || {
@@ -52,7 +52,7 @@ pub(super) fn watching(
 }
 
 /// Leaves out the edits of entries whose edits are impossible, as `prepare` did when the watch began.
-fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
+fn possible_edits(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
     let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
         return edits;
     };

@@ -16,32 +16,32 @@ use crate::plugin::view::{Memory, RequestView};
 use crate::stream::watch::Begun;
 
 /// The plugins that want this request, or may want its watch when the chain changes. `None` lets the request pass unfiltered.
-pub(super) fn select(exchange: &Exchange<'_>, parts: &Parts) -> Option<FilteredRequest> {
+pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &Parts) -> Option<FilteredRequest> {
     let worker = exchange.worker;
     let (snapshot, begun) = match exchange.info.verb {
         Verb::Watch => {
             // The subscription comes first, so that a chain that comes into force from here on is not missed.
             let listener = worker.notifier.listen();
-            let (snapshot, ticket) = worker.enter(Kind::Watch);
+            let (snapshot, ticket) = worker.begin_request(Kind::Watch);
             (snapshot, Some(Begun { listener, ticket }))
         }
         Verb::List => {
-            let (snapshot, ticket) = worker.enter(Kind::List);
+            let (snapshot, ticket) = worker.begin_request(Kind::List);
             exchange.record.set_list(ticket);
             (snapshot, None)
         }
         _ if may_change_objects(&exchange.info) => {
-            let (snapshot, ticket) = worker.enter(Kind::Write);
+            let (snapshot, ticket) = worker.begin_request(Kind::Write);
             exchange.record.set_write(ticket);
             (snapshot, None)
         }
         _ => (worker.shared.chain.load(), None),
     };
-    let matched = snapshot.matching(&exchange.query(&parts.headers));
+    let matched = snapshot.matching_entries(&exchange.query(&parts.headers));
     if matched.is_empty() && !must_be_filtered(exchange) {
         return None;
     }
-    let plugins = plugins(exchange, parts, snapshot.clone(), matched);
+    let plugins = plugins_of(exchange, parts, snapshot.clone(), matched);
     Some(FilteredRequest::new(plugins, begun))
 }
 
@@ -65,7 +65,7 @@ fn may_change_objects(info: &RequestInfo<'_>) -> bool {
     is_write && !info.is_long_running()
 }
 
-fn plugins(exchange: &Exchange<'_>, parts: &Parts, snapshot: Arc<Snapshot>, matched: Matched) -> Rc<Plugins> {
+fn plugins_of(exchange: &Exchange<'_>, parts: &Parts, snapshot: Arc<Snapshot>, matched: Matched) -> Rc<Plugins> {
     let (worker, info) = (exchange.worker, &exchange.info);
     let is_lock = worker.shared.leader_locks.is_lock(info, user_agent(&parts.headers));
     let view = RequestView {

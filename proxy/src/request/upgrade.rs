@@ -41,7 +41,7 @@ pub(crate) struct Switched {
 /// Sends a request for an upgrade.
 pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: Uri) -> Offered {
     let client = parts.extensions.remove::<OnUpgrade>();
-    let accept = Accept::of(&parts.headers);
+    let accept = Accept::from_headers(&parts.headers);
     if let Some(protocols) = &exchange.upgrade {
         parts.headers.insert(UPGRADE, protocols.clone());
     }
@@ -50,9 +50,9 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     *request.headers_mut() = parts.headers;
     *request.uri_mut() = uri;
     let sent = Instant::now();
-    exchange.record.sent();
+    exchange.record.mark_sent();
     let result = exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await;
-    exchange.record.ended(match &result {
+    exchange.record.record_outcome(match &result {
         // Bytes from here on belong to no write that a hand-over waits for.
         Ok(Upgrade::Switched(..)) => WriteOutcome::Finished,
         Ok(Upgrade::Refused(response)) => WriteOutcome::of_status(response.status()),
@@ -64,7 +64,7 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
             Offered::Failed(answer(&exchange.record, &accept, reply))
         }
         Ok(Upgrade::Switched(response, upstream)) => {
-            exchange.received(StatusCode::SWITCHING_PROTOCOLS, sent);
+            exchange.record_response(StatusCode::SWITCHING_PROTOCOLS, sent);
             Offered::Switched(Switched {
                 response,
                 upstream,
@@ -73,10 +73,10 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
         }
         Ok(Upgrade::Refused(mut response)) => {
             headers::strip_response(response.headers_mut());
-            exchange.received(response.status(), sent);
+            exchange.record_response(response.status(), sent);
             Offered::Ordinary(response)
         }
-        Err(error) => Offered::Failed(exchange.failed(&error, &accept)),
+        Err(error) => Offered::Failed(exchange.failure_response(&error, &accept)),
     }
 }
 
@@ -86,21 +86,25 @@ fn is_offered(exchange: &Exchange<'_>, response: &Response<()>) -> bool {
 }
 
 /// Tells the client to switch protocols too, and begins the tunnel.
-pub(crate) fn switch(exchange: &Exchange<'_>, switched: Switched, watching: Option<Watching>) -> Response<ClientBody> {
+pub(crate) fn switch_protocols(
+    exchange: &Exchange<'_>,
+    switched: Switched,
+    watching: Option<Watching>,
+) -> Response<ClientBody> {
     let Switched {
         response,
         upstream,
         client,
     } = switched;
     if let Some(client) = client {
-        tunnel(exchange, client, upstream, watching);
+        start_tunnel(exchange, client, upstream, watching);
     }
     response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record))))
 }
 
 /// Copies in both directions in a task of the worker. Record and connection (with its place) live as long as the tunnel. A watch over
 /// WebSocket ends as soon as a new chain would show it another view.
-fn tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
+fn start_tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
     let (record, connection) = (Rc::clone(&exchange.record), Rc::clone(&exchange.connection));
     let stop = exchange.worker.shared.stop.clone();
     exchange.worker.spawn(async move {
@@ -111,7 +115,7 @@ fn tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStre
         };
         let expired = async {
             match watching {
-                Some(watching) => watching.ended().await,
+                Some(watching) => watching.wait_for_end().await,
                 None => std::future::pending().await,
             }
         };

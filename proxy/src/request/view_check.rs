@@ -3,8 +3,8 @@
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 
 use super::exchange::{Exchange, user_agent};
-use crate::chain::phases::{Attributed, Plugins, shaping};
-use crate::client::list_views::{Known, Position, Reader, Representation};
+use crate::chain::phases::{Attributed, Plugins, shaping_entries};
+use crate::client::list_views::{KnownView, Position, Reader, Representation};
 use crate::respond::Reply;
 
 const OTHER_VIEW: &str = "the rules of this controller's shard have changed since this resource version: list again";
@@ -28,7 +28,7 @@ pub(super) fn check_view(
     let fields = query.get("fieldSelector").unwrap_or_default();
     let reader = Reader {
         user_agent: user_agent(&plugins.view.headers).as_bytes(),
-        representation: Representation::of(&plugins.view.headers),
+        representation: Representation::from_headers(&plugins.view.headers),
         group: &info.group,
         version: &info.version,
         resource: &info.resource,
@@ -39,16 +39,16 @@ pub(super) fn check_view(
     let list_views = &exchange.worker.shared.list_views;
     let view = || edits.iter().map(|(_, edit)| edit);
     let is_right = |known| match known {
-        Known::Same => true,
-        Known::Other => false,
+        KnownView::Same => true,
+        KnownView::Other => false,
         // A watch of one object by name starts from a get, which leaves no note.
-        Known::Nothing => {
-            let is_unshaped = || !list_views.inherits() && view().all(|edit| !edit.shapes_view());
+        KnownView::Nothing => {
+            let is_unshaped = || !list_views.has_predecessor() && view().all(|edit| !edit.shapes_view());
             !info.name.is_empty() || plugins.is_of_first_chain() || is_unshaped()
         }
     };
     let expired = || {
-        plugins.expired(shaping(edits));
+        plugins.expired(shaping_entries(edits));
         Reply::expired(OTHER_VIEW)
     };
     match (info.verb, starts_anew(info, &query)) {
@@ -56,7 +56,7 @@ pub(super) fn check_view(
             list_views.list(&reader, view(), plugins.is_of_first_chain());
             Ok(None)
         }
-        (Verb::List, false) if is_right(list_views.page(&reader, view())) => Ok(None),
+        (Verb::List, false) if is_right(list_views.compare_page(&reader, view())) => Ok(None),
         (Verb::List, false) => Err(expired()),
         (_, true) => Ok(Some(list_views.start_anew(&reader, view()))),
         (_, false) => list_views

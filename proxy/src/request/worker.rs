@@ -106,8 +106,8 @@ impl Worker {
     }
 
     /// The chain in force, for a request that `/status` counts as long as the ticket lives.
-    pub(crate) fn enter(&self, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
-        self.shared.chain.enter(&self.counter, kind)
+    pub(crate) fn begin_request(&self, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
+        self.shared.chain.begin_request(&self.counter, kind)
     }
 
     /// Runs a task on this thread. [`Self::wait_for_tasks`] waits for it.

@@ -1,6 +1,6 @@
 use super::*;
 
-fn json(response: &Response<Bytes>) -> serde_json::Value {
+fn json_body(response: &Response<Bytes>) -> serde_json::Value {
     serde_json::from_slice(response.body()).unwrap()
 }
 
@@ -14,10 +14,10 @@ fn refusal_carries_code_reason_retry_after_and_cause() {
         cause: Some("rule/pods".into()),
         details: None,
     };
-    let response = Reply::refusal(&refusal).into_response(&Accept::default());
+    let response = Reply::refused_by_plugin(&refusal).into_response(&Accept::default());
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()[RETRY_AFTER], "7");
-    let status = json(&response);
+    let status = json_body(&response);
     assert_eq!(status["kind"], "Status");
     assert_eq!(status["apiVersion"], "v1");
     assert_eq!(status["reason"], "TooManyRequests");
@@ -31,10 +31,10 @@ fn write_that_may_have_happened_is_never_answered_with_retry_after() {
         maybe_executed: true,
         source: "reset".into(),
     };
-    let write = Reply::upstream(&broken, "the API server", false).into_response(&Accept::default());
+    let write = Reply::upstream_failed(&broken, "the API server", false).into_response(&Accept::default());
     assert_eq!(write.status(), 502);
     assert!(write.headers().get(RETRY_AFTER).is_none());
-    let read = Reply::upstream(&broken, "the API server", true).into_response(&Accept::default());
+    let read = Reply::upstream_failed(&broken, "the API server", true).into_response(&Accept::default());
     assert_eq!(read.headers()[RETRY_AFTER], "1");
 }
 
@@ -42,7 +42,7 @@ fn write_that_may_have_happened_is_never_answered_with_retry_after() {
 fn client_that_prefers_protobuf_gets_protobuf() {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/vnd.kubernetes.protobuf"));
-    let response = Reply::bad_request("no").into_response(&Accept::of(&headers));
+    let response = Reply::bad_request("no").into_response(&Accept::from_headers(&headers));
     assert!(response.body().starts_with(b"k8s\0"));
     assert_eq!(response.headers()[CONTENT_TYPE], "application/vnd.kubernetes.protobuf");
 
@@ -50,7 +50,7 @@ fn client_that_prefers_protobuf_gets_protobuf() {
         ACCEPT,
         HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json"),
     );
-    let response = Reply::bad_request("no").into_response(&Accept::of(&headers));
+    let response = Reply::bad_request("no").into_response(&Accept::from_headers(&headers));
     assert!(response.body().starts_with(b"k8s\0"), "client-go's own field");
 }
 
@@ -74,13 +74,13 @@ fn encoding_is_chosen_like_api_server() {
         ("text/html".into(), false),
     ] {
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::try_from(&field).unwrap())]);
-        assert_eq!(Accept::of(&headers).is_protobuf(), is_protobuf, "{field}");
+        assert_eq!(Accept::from_headers(&headers).is_protobuf(), is_protobuf, "{field}");
     }
-    assert!(!Accept::of(&HeaderMap::new()).is_protobuf());
+    assert!(!Accept::from_headers(&HeaderMap::new()).is_protobuf());
 }
 
-fn about(message: &str, reason: &str) -> Reply {
-    Reply::refusal(&Refusal {
+fn upstream_reply(message: &str, reason: &str) -> Reply {
+    Reply::refused_by_plugin(&Refusal {
         code: 500,
         reason: reason.into(),
         message: message.into(),
@@ -95,11 +95,11 @@ fn about(message: &str, reason: &str) -> Reply {
 
 #[test]
 fn name_is_filled_in_only_where_message_has_placeholder() {
-    assert!(!about("pods is forbidden", "").lacks_name());
-    let mut reply = about("pods \"{name}\" already exists", "");
+    assert!(!upstream_reply("pods is forbidden", "").lacks_name());
+    let mut reply = upstream_reply("pods \"{name}\" already exists", "");
     assert!(reply.lacks_name());
     reply.set_name("a");
-    let status = json(&reply.into_response(&Accept::default()));
+    let status = json_body(&reply.into_response(&Accept::default()));
     assert_eq!(
         (&status["message"], &status["details"]["name"]),
         (&"pods \"a\" already exists".into(), &"a".into())
@@ -109,7 +109,7 @@ fn name_is_filled_in_only_where_message_has_placeholder() {
 #[test]
 fn unknown_reason_is_left_out() {
     let reason = |text| {
-        json(&about("", text).into_response(&Accept::default()))
+        json_body(&upstream_reply("", text).into_response(&Accept::default()))
             .get("reason")
             .cloned()
     };

@@ -163,7 +163,7 @@ impl Streaming {
                     .idle
                     .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + IDLE_BODY)));
                 ready!(idle.as_mut().poll(cx));
-                self.record.fail(Failure::Timeout);
+                self.record.record_failure(Failure::Timeout);
                 Poll::Ready(Some(Err(SlowBody { idle: IDLE_BODY }.into())))
             }
         }
@@ -191,25 +191,25 @@ impl ClientBody {
     /// A body of the sidecar's own bytes.
     pub(crate) fn full(bytes: Bytes, record: Option<Rc<Record>>) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self::with(Kind::Full(bytes), None, record)
+        Self::with_kind(Kind::Full(bytes), None, record)
     }
 
     /// The server's response with its body streamed.
     pub(crate) fn upstream(response: Response<UpstreamBody>, record: &Rc<Record>) -> Response<Self> {
         let (head, body) = response.into_parts();
         let left = record.response_length(&head);
-        let body = Self::with(Kind::Upstream(body), left, Some(Rc::clone(record)));
+        let body = Self::with_kind(Kind::Upstream(body), left, Some(Rc::clone(record)));
         Response::from_parts(head, body)
     }
 
     /// A response whose body is changed in transit.
     pub(crate) fn boxed(head: response::Parts, body: BoxBody, record: &Rc<Record>) -> Response<Self> {
         let left = record.response_length(&head);
-        let body = Self::with(Kind::Boxed(body), left, Some(Rc::clone(record)));
+        let body = Self::with_kind(Kind::Boxed(body), left, Some(Rc::clone(record)));
         Response::from_parts(head, body)
     }
 
-    fn with(kind: Kind, left: Option<u64>, record: Option<Rc<Record>>) -> Self {
+    fn with_kind(kind: Kind, left: Option<u64>, record: Option<Rc<Record>>) -> Self {
         let is_streamed = !matches!(kind, Kind::Full(_));
         let unsent = record
             .as_ref()
@@ -225,7 +225,7 @@ impl ClientBody {
         if let Some(record) = &body.record
             && body.is_handed_over()
         {
-            record.completed();
+            record.mark_completed();
         }
         body
     }
@@ -234,7 +234,7 @@ impl ClientBody {
         self.left == Some(0) || self.is_end_stream()
     }
 
-    fn inspect(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>) {
+    fn inspect_frame(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>) {
         let Some(record) = &self.record else { return };
         match frame {
             Some(Ok(frame)) => {
@@ -242,15 +242,15 @@ impl ClientBody {
                 record.add_response_bytes(length);
                 self.left = self.left.map(|left| left.saturating_sub(length as u64));
             }
-            Some(Err(error)) if error.is::<BrokenOff>() => record.fail(Failure::PluginReset),
+            Some(Err(error)) if error.is::<BrokenOff>() => record.record_failure(Failure::PluginReset),
             Some(Err(error)) if matches!(error.downcast_ref(), Some(BodyError::Unread)) => {
-                record.fail(Failure::ClientGone)
+                record.record_failure(Failure::ClientGone)
             }
-            Some(Err(_)) => record.fail(Failure::UpstreamReset),
-            None => record.completed(),
+            Some(Err(_)) => record.record_failure(Failure::UpstreamReset),
+            None => record.mark_completed(),
         }
         if self.is_handed_over() {
-            record.completed();
+            record.mark_completed();
         }
     }
 }
@@ -268,7 +268,7 @@ impl Body for ClientBody {
             Kind::Upstream(body) => ready!(Pin::new(body).poll_frame(cx)),
             Kind::Boxed(body) => ready!(body.as_mut().poll_frame(cx)),
         };
-        self.inspect(frame.as_ref());
+        self.inspect_frame(frame.as_ref());
         Poll::Ready(match &self.unsent {
             Some(unsent) => frame.map(|frame| frame.map(|frame| frame.map_data(|data| unsent.count(data)))),
             None => frame,

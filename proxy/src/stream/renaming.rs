@@ -83,7 +83,7 @@ where
     B::Error: Into<BoxError>,
 {
     let bytes = body::collect_response(body, record).await?;
-    let back = back(rename);
+    let back = reverse_rename(rename);
     let renamed = match rename::body(content_type(headers), &bytes, &back) {
         Ok(renamed) => renamed,
         // Plain text from a failing API server has no object, so there is nothing to rename.
@@ -102,7 +102,7 @@ where
 }
 
 /// The reverse: from the API server's name to the controller's.
-pub(crate) fn back(rename: &Rename) -> Rename {
+pub(crate) fn reverse_rename(rename: &Rename) -> Rename {
     Rename {
         from: rename.to.clone(),
         to: rename.from.clone(),

@@ -113,7 +113,7 @@ impl<B> ShapedBody<B> {
         }
         self.sent += size as u64;
         let slice = self.kept.split_to(size);
-        self.boundary.pass(&slice);
+        self.boundary.track_events(&slice);
         Frame::data(slice)
     }
 
@@ -121,7 +121,7 @@ impl<B> ShapedBody<B> {
         self.shape.cut_after.is_some_and(|cut| self.sent >= cut)
     }
 
-    fn cut(&mut self) {
+    fn cut_body(&mut self) {
         self.state = State::Cut;
         self.pause_for(if self.shape.reset == Reset::Hang {
             LONGEST_HANG
@@ -175,7 +175,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for ShapedBody<B> {
             return Poll::Ready(Some(Err(BrokenOff::new(this.shape.reset).into())));
         }
         if this.is_cut() {
-            this.cut();
+            this.cut_body();
             return self.poll_frame(cx);
         }
         if this.kept.is_empty() {

@@ -54,7 +54,7 @@ impl Boundary {
         }
     }
 
-    pub(crate) fn pass(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn track_events(&mut self, mut bytes: &[u8]) {
         match self {
             Self::Line { at_start } => {
                 if let Some(last) = bytes.last() {
@@ -116,7 +116,7 @@ impl Watching {
             }
             None => {
                 if let Some(position) = &self.position {
-                    position.outdate();
+                    position.mark_outdated();
                 }
                 (self.on_expired)();
                 true
@@ -125,7 +125,7 @@ impl Watching {
     }
 
     /// Waits until a stream with unknown event boundaries must end: a new chain shows another view, or the sidecar drains.
-    pub(crate) async fn ended(mut self) {
+    pub(crate) async fn wait_for_end(mut self) {
         std::future::poll_fn(|cx| {
             if self.poll_expired(cx) || self.begun.listener.is_ending() {
                 Poll::Ready(())
@@ -157,7 +157,7 @@ enum State {
 impl<B> WatchBody<B> {
     /// `headers` are those of the response; they name the encoding.
     pub(crate) fn new(inner: B, headers: &HeaderMap, watching: Watching) -> Self {
-        let encoding = encoding(headers);
+        let encoding = watch_encoding(headers);
         Self {
             inner,
             watching,
@@ -167,7 +167,7 @@ impl<B> WatchBody<B> {
         }
     }
 
-    fn hear(&mut self, cx: &Context<'_>) {
+    fn poll_chain_change(&mut self, cx: &Context<'_>) {
         if self.watching.poll_expired(cx) && self.state == State::Open {
             self.state = State::Expiring;
         }
@@ -186,7 +186,7 @@ impl<B> WatchBody<B> {
                     .filter(|_| self.boundary != Boundary::Unknown)
                     .map(expired);
                 if let Some(position) = self.watching.position.as_mut().filter(|_| event.is_some()) {
-                    position.expire();
+                    position.mark_expired();
                 }
                 Some(event)
             }
@@ -206,7 +206,7 @@ fn expired(encoding: WatchEncoding) -> Frame<Bytes> {
 }
 
 /// The encoding of a watch; `None` if its event boundaries cannot be followed.
-pub(crate) fn encoding(headers: &HeaderMap) -> Option<WatchEncoding> {
+pub(crate) fn watch_encoding(headers: &HeaderMap) -> Option<WatchEncoding> {
     let plain = headers.get(CONTENT_ENCODING).is_none_or(|value| value == "identity");
     headers
         .get(CONTENT_TYPE)
@@ -221,7 +221,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for WatchBody<B> {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.hear(cx);
+        self.poll_chain_change(cx);
         if let Some(last) = self.end_here() {
             return Poll::Ready(last.map(Ok));
         }
@@ -229,7 +229,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for WatchBody<B> {
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(data) = frame.data_ref()
         {
-            self.boundary.pass(data);
+            self.boundary.track_events(data);
         }
         polled
     }

@@ -38,7 +38,7 @@ pub(super) struct Attempts {
 
 impl Attempts {
     /// Returns `Ok` to send the request again. `rewind` restarts the body, if possible.
-    pub(super) fn after(
+    pub(super) fn after_failure(
         &mut self,
         failure: Failure,
         repeatable: bool,
@@ -66,7 +66,7 @@ impl Attempts {
 mod tests {
     use super::*;
 
-    fn broken() -> Failure {
+    fn broken_failure() -> Failure {
         Failure::Broken {
             stale: true,
             source: "reset".into(),
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn write_that_may_have_been_executed_is_never_repeated() {
-        let end = Attempts::default().after(broken(), false, || true);
+        let end = Attempts::default().after_failure(broken_failure(), false, || true);
         assert!(matches!(
             end,
             Err(SendError::Broken {
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn read_on_stale_connection_is_repeated_once() {
         let mut attempts = Attempts::default();
-        attempts.after(broken(), true, || true).unwrap();
-        assert!(attempts.after(broken(), true, || true).is_err());
+        attempts.after_failure(broken_failure(), true, || true).unwrap();
+        assert!(attempts.after_failure(broken_failure(), true, || true).is_err());
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
             stale: false,
             source: "reset".into(),
         };
-        assert!(Attempts::default().after(failure, true, || true).is_err());
+        assert!(Attempts::default().after_failure(failure, true, || true).is_err());
     }
 
     #[test]
@@ -106,14 +106,14 @@ mod tests {
         let refused = || Failure::NotProcessed("refused".into());
         let mut attempts = Attempts::default();
         for _ in 1..MAX_ATTEMPTS {
-            attempts.after(refused(), false, || true).unwrap();
+            attempts.after_failure(refused(), false, || true).unwrap();
         }
-        let end = attempts.after(refused(), false, || true);
+        let end = attempts.after_failure(refused(), false, || true);
         assert!(
             matches!(end, Err(SendError::NotProcessed { .. })),
             "attempts are bounded"
         );
-        let end = Attempts::default().after(refused(), false, || false);
+        let end = Attempts::default().after_failure(refused(), false, || false);
         assert!(matches!(end, Err(SendError::NotProcessed { .. })), "no body, no repeat");
     }
 }

@@ -73,7 +73,7 @@ impl UpstreamBody {
         Self(Kind::Http1 { incoming, lease })
     }
 
-    pub(super) const fn alone(incoming: Incoming, driver: AbortOnDropHandle<()>, open: Open) -> Self {
+    pub(super) const fn owning_connection(incoming: Incoming, driver: AbortOnDropHandle<()>, open: Open) -> Self {
         Self(Kind::Alone {
             incoming,
             _driver: driver,
@@ -112,11 +112,11 @@ impl Body for UpstreamBody {
                 {
                     lease.finish();
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(broken)))
+                Poll::Ready(frame.map(|frame| frame.map_err(broken_connection)))
             }
             Kind::Alone { incoming, .. } => Pin::new(incoming)
                 .poll_frame(cx)
-                .map(|frame| frame.map(|frame| frame.map_err(broken))),
+                .map(|frame| frame.map(|frame| frame.map_err(broken_connection))),
         }
     }
 
@@ -139,6 +139,6 @@ impl Body for UpstreamBody {
     }
 }
 
-fn broken(error: hyper::Error) -> BoxError {
+fn broken_connection(error: hyper::Error) -> BoxError {
     BodyError::Broken { source: error.into() }.into()
 }

@@ -52,7 +52,7 @@ pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, Con
             generation: 0,
         });
     };
-    let stream = secure(target, Arc::clone(&identity.negotiated), tcp).await?;
+    let stream = connect_tls(target, Arc::clone(&identity.negotiated), tcp).await?;
     let chosen = stream.get_ref().1.alpn_protocol();
     let protocol = if chosen == Some(b"h2") {
         Protocol::Http2
@@ -72,12 +72,12 @@ pub(super) async fn open_http1(target: &Target, limits: &Limits) -> Result<Trans
     match target.identity() {
         None => Ok(Transport::Plain(tcp)),
         Some(identity) => Ok(Transport::Tls(Box::new(
-            secure(target, Arc::clone(&identity.http1), tcp).await?,
+            connect_tls(target, Arc::clone(&identity.http1), tcp).await?,
         ))),
     }
 }
 
-async fn secure(
+async fn connect_tls(
     target: &Target,
     settings: Arc<rustls::ClientConfig>,
     tcp: Socket,

@@ -74,7 +74,7 @@ impl Identity {
 
 impl Credentials {
     /// No identity at all. `tls` has no client certificate; it is `None` for plain HTTP.
-    pub(super) fn none(tls: Option<Arc<Identity>>) -> Self {
+    pub(super) fn without_identity(tls: Option<Arc<Identity>>) -> Self {
         Self {
             published: Arc::new(Published {
                 identity: tls.map(ArcSwap::new),
@@ -92,7 +92,7 @@ impl Credentials {
             url: url.clone(),
             source,
         };
-        let impersonation = impersonation(&config).await.map_err(failed)?;
+        let impersonation = impersonation_headers(&config).await.map_err(failed)?;
         let identity = if config.cluster_url.scheme() == Some(&http::uri::Scheme::HTTPS) {
             let identity = load_identity(&config, 0).await.map_err(failed)?;
             let identity = identity.map_err(|source| Error::Tls {
@@ -116,7 +116,7 @@ impl Credentials {
         };
         refresh.publish_header().await.map_err(failed)?;
         let task = refresh
-            .changes()
+            .can_change()
             .then(|| AbortOnDropHandle::new(tokio::spawn(refresh.run())));
         Ok(Self {
             published,
@@ -128,13 +128,13 @@ impl Credentials {
     /// The `Authorization` header in force, marked sensitive; `None` if the sidecar authenticates by certificate or not at all. When a
     /// refresh fails, the last good one stays in force.
     #[must_use]
-    pub fn current(&self) -> Option<HeaderValue> {
+    pub fn current_header(&self) -> Option<HeaderValue> {
         self.published.authorization.load().as_deref().cloned()
     }
 
     /// Adds the sidecar's identity to a request: `Authorization`, and the `Impersonate-*` headers if the kubeconfig has them (`as`).
     pub fn apply(&self, headers: &mut HeaderMap) {
-        if let Some(authorization) = self.current() {
+        if let Some(authorization) = self.current_header() {
             headers.insert(AUTHORIZATION, authorization);
         }
         if !self.impersonation.is_empty() {
@@ -167,7 +167,7 @@ impl Credentials {
 
     /// Number of successful refreshes since the start, for a metric.
     #[must_use]
-    pub fn refreshes(&self) -> u64 {
+    pub fn refresh_count(&self) -> u64 {
         self.published.refreshes.load(Ordering::Relaxed)
     }
 
@@ -194,7 +194,7 @@ struct Refresh {
 
 impl Refresh {
     /// Whether the credentials can ever change: a fixed token, password or inline certificate cannot.
-    const fn changes(&self) -> bool {
+    const fn can_change(&self) -> bool {
         let info = &self.config.auth_info;
         info.token_file.is_some() || info.exec.is_some() || info.auth_provider.is_some() || !self.certificate.is_empty()
     }
@@ -256,11 +256,13 @@ impl Refresh {
 
 /// Lets kube's layer add its headers to an empty request, and reads the result.
 fn header_of(layer: &AuthLayer) -> BoxFuture<'static, Result<Option<HeaderValue>, BoxError>> {
-    let dressed = layer.layer(service_fn(look)).oneshot(Request::new(Empty::new()));
+    let dressed = layer
+        .layer(service_fn(header_of_response))
+        .oneshot(Request::new(Empty::new()));
     Box::pin(dressed.map_ok(Response::into_body))
 }
 
-async fn look(request: Request<Empty<Bytes>>) -> Result<Response<Option<HeaderValue>>, BoxError> {
+async fn header_of_response(request: Request<Empty<Bytes>>) -> Result<Response<Option<HeaderValue>>, BoxError> {
     Ok(Response::new(request.headers().get(AUTHORIZATION).cloned()))
 }
 
@@ -277,7 +279,7 @@ async fn load_identity(config: &kube::Config, generation: u64) -> Result<Result<
     Ok(tokio::task::spawn_blocking(load).await?)
 }
 
-async fn impersonation(config: &kube::Config) -> Result<Vec<(HeaderName, HeaderValue)>, BoxError> {
+async fn impersonation_headers(config: &kube::Config) -> Result<Vec<(HeaderName, HeaderValue)>, BoxError> {
     let seen = service_fn(|request: Request<()>| async move { Ok::<_, BoxError>(request.headers().clone()) });
     let headers = config
         .extra_headers_layer()?

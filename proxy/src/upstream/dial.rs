@@ -213,11 +213,11 @@ impl Socket {
 /// # Errors
 /// The name has no address, the gate refuses one, none answers in time, or there are no sockets left.
 pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Limits) -> Result<Socket, ConnectError> {
-    let place = limits.socket()?;
+    let place = limits.socket_permit()?;
     let deadline = Instant::now() + limits.connect_timeout;
     let addresses = timeout_at(deadline, resolve(host, port, gate))
         .await
-        .unwrap_or_else(|_| Err(unresolved(host, io::ErrorKind::TimedOut.into())))?;
+        .unwrap_or_else(|_| Err(resolve_error(host, io::ErrorKind::TimedOut.into())))?;
     if let Some(gate) = gate {
         gate.check(host, &addresses)?;
     }
@@ -240,7 +240,7 @@ async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<Socke
     }
     let Some(gate) = gate else {
         let found = tokio::net::lookup_host((host, port)).await;
-        return Ok(found.map_err(|source| unresolved(host, source))?.collect());
+        return Ok(found.map_err(|source| resolve_error(host, source))?.collect());
     };
     let turn = Arc::clone(&gate.lookups).acquire_owned().await;
     let name = host.to_owned();
@@ -250,10 +250,10 @@ async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<Socke
         (name.as_str(), port).to_socket_addrs().map(Iterator::collect)
     });
     let found = lookup.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-    found.map_err(|source| unresolved(host, source))
+    found.map_err(|source| resolve_error(host, source))
 }
 
-fn unresolved(host: &str, source: io::Error) -> ConnectError {
+fn resolve_error(host: &str, source: io::Error) -> ConnectError {
     ConnectError::Resolve {
         host: host.to_owned(),
         source,
@@ -261,14 +261,14 @@ fn unresolved(host: &str, source: io::Error) -> ConnectError {
 }
 
 async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, ConnectError> {
-    let mut failure = unresolved(host, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    let mut failure = resolve_error(host, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (index, &address) in addresses.iter().enumerate() {
         // An address that drops packets must leave time for the others.
         let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
         let share = (deadline.saturating_duration_since(Instant::now()) / left).max(MIN_ADDRESS_TIMEOUT);
         let source = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                tune(&stream).map_err(|source| ConnectError::Connect { address, source })?;
+                set_socket_options(&stream).map_err(|source| ConnectError::Connect { address, source })?;
                 return Ok(stream);
             }
             Ok(Err(error)) => error,
@@ -282,7 +282,7 @@ async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Res
     Err(failure)
 }
 
-fn tune(stream: &TcpStream) -> io::Result<()> {
+fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     // Requests are written as a whole, so waiting for more data only delays them.
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);

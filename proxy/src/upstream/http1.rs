@@ -114,7 +114,7 @@ pub(super) async fn establish(
         returned: RefCell::new(None),
         returned_to: RefCell::new(None),
     });
-    let drive = drive(driver, Rc::downgrade(&line));
+    let drive = drive_connection(driver, Rc::downgrade(&line));
     Ok((
         Parked {
             sender,
@@ -125,7 +125,7 @@ pub(super) async fn establish(
     ))
 }
 
-async fn drive(mut driver: Driver, line: Weak<Line>) {
+async fn drive_connection(mut driver: Driver, line: Weak<Line>) {
     poll_fn(|cx| {
         if let Poll::Ready(end) = Pin::new(&mut driver).poll(cx) {
             if let Err(error) = end {

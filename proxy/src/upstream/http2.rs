@@ -95,7 +95,7 @@ pub(super) async fn establish(
         .handshake(io)
         .await
         .map_err(|error| broken(error.into()))?;
-    settings(&mut driver, &send).await.map_err(broken)?;
+    wait_for_settings(&mut driver, &send).await.map_err(broken)?;
     if send.current_max_send_streams() == 0 {
         return Err(ConnectError::NoStreams { authority: authority() });
     }
@@ -125,7 +125,7 @@ pub(super) async fn establish(
 }
 
 /// Drives the connection until the server's SETTINGS have arrived.
-async fn settings(driver: &mut Driver, send: &SendRequest<Bytes>) -> Result<(), BoxError> {
+async fn wait_for_settings(driver: &mut Driver, send: &SendRequest<Bytes>) -> Result<(), BoxError> {
     poll_fn(|cx| match Pin::new(&mut *driver).poll(cx) {
         Poll::Ready(Ok(())) => Poll::Ready(Err("connection closed".into())),
         Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
@@ -149,7 +149,7 @@ fn builder(limits: &Limits) -> Builder {
 }
 
 impl Connection {
-    pub(super) fn active(&self) -> usize {
+    pub(super) fn active_streams(&self) -> usize {
         self.active.get()
     }
 
@@ -163,7 +163,7 @@ impl Connection {
     }
 
     /// For how long the connection has been unused; `None` while it is in use.
-    pub(super) fn idle(&self) -> Option<Duration> {
+    pub(super) fn idle_time(&self) -> Option<Duration> {
         (self.active.get() == 0).then(|| self.idle_since.get().elapsed())
     }
 
@@ -177,7 +177,7 @@ impl Connection {
     }
 
     /// Takes a place for one request.
-    pub(super) fn slot(self: &Rc<Self>) -> Slot {
+    pub(super) fn take_slot(self: &Rc<Self>) -> Slot {
         self.active.set(self.active.get() + 1);
         Slot {
             connection: Rc::clone(self),
@@ -209,7 +209,7 @@ impl Slot {
             .send
             .clone()
             .send_request(request, body.is_none())
-            .map_err(unsent)?;
+            .map_err(unsent_failure)?;
         let (response, upload) = match body.take() {
             None => (response.await, None),
             Some(content) => {
@@ -232,11 +232,11 @@ impl Slot {
                 let unread = Rc::clone(&self.connection.unread);
                 Ok(response.map(|body| UpstreamBody::http2(unread.track(body), upload, self)))
             }
-            Err(error) => Err(self.failure(error)),
+            Err(error) => Err(self.failure_of(error)),
         }
     }
 
-    fn failure(&self, error: h2::Error) -> Failure {
+    fn failure_of(&self, error: h2::Error) -> Failure {
         let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
         // For h2, the server's GOAWAY is the error of a stream only if the stream lies above the last stream that the server will process
         // (RFC 9113 §6.8).
@@ -265,7 +265,7 @@ impl Drop for Slot {
 }
 
 /// The connection did not take the request: it was closing already, or the request cannot be written.
-fn unsent(error: h2::Error) -> Failure {
+fn unsent_failure(error: h2::Error) -> Failure {
     if error.is_go_away() || error.is_io() || error.is_reset() {
         Failure::Unsent(error.into())
     } else {

@@ -73,7 +73,7 @@ impl Limits {
     ///
     /// # Errors
     /// No permit is left.
-    pub(super) fn socket(&self) -> Result<Option<OwnedSemaphorePermit>, ConnectError> {
+    pub(super) fn socket_permit(&self) -> Result<Option<OwnedSemaphorePermit>, ConnectError> {
         let place = self
             .sockets
             .as_ref()

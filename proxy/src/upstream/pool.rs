@@ -88,7 +88,7 @@ impl Drop for Counted<'_> {
 impl Upstream {
     /// A place for a request: at once if there is room, otherwise on a connection that is opened for it. `avoid` is a connection that has
     /// just refused it.
-    pub(super) async fn place(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<Place, SendError> {
+    pub(super) async fn find_place(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<Place, SendError> {
         match self.free_place(avoid) {
             Some(place) => Ok(place),
             None => self.wait_for_place(avoid).await,
@@ -148,11 +148,11 @@ impl Upstream {
         loop {
             let usable = |connection: &&Rc<Connection>| avoid.is_none_or(|avoid| !Rc::ptr_eq(connection, avoid));
             let best = shared.iter().filter(usable).filter(|connection| connection.has_room());
-            let best = Rc::clone(best.min_by_key(|connection| connection.active())?);
+            let best = Rc::clone(best.min_by_key(|connection| connection.active_streams())?);
             if best.is_open() && best.generation == generation {
                 // The server may have lowered its limit meanwhile.
                 if best.has_room() {
-                    return Some(best.slot());
+                    return Some(best.take_slot());
                 }
                 continue;
             }
@@ -218,7 +218,7 @@ impl Upstream {
             index -= 1;
             if shared
                 .get(index)
-                .is_some_and(|connection| connection.idle().is_some_and(|idle| idle >= idle_timeout))
+                .is_some_and(|connection| connection.idle_time().is_some_and(|idle| idle >= idle_timeout))
             {
                 shared.remove(index);
                 left -= 1;
@@ -237,9 +237,9 @@ impl Upstream {
         while tasks.join_next().await.is_some() {}
     }
 
-    pub(super) fn streams(&self) -> usize {
+    pub(super) fn open_streams(&self) -> usize {
         let shared = self.pool.shared.borrow();
-        shared.iter().map(|connection| connection.active()).sum()
+        shared.iter().map(|connection| connection.active_streams()).sum()
     }
 }
 

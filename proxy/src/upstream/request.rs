@@ -51,7 +51,7 @@ impl Head {
             return Err(invalid("CONNECT is not for API servers".into()));
         }
         let path = target
-            .locate(parts.uri.path_and_query())
+            .request_path(parts.uri.path_and_query())
             .map_err(|error| invalid(error.into()))?;
         parts.headers.remove(HOST);
         parts.headers.remove(EXPECT);

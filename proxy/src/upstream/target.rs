@@ -143,7 +143,7 @@ impl Target {
             port,
             server_name: trust.map(|_| name.clone()),
             prefix: String::new(),
-            credentials: Credentials::none(trust.map(|trust| Arc::clone(&trust.0))),
+            credentials: Credentials::without_identity(trust.map(|trust| Arc::clone(&trust.0))),
             client_identity: None,
             gate: Some(gate),
         }))
@@ -221,7 +221,7 @@ impl Target {
     }
 
     /// The path of a request on this server: the server URL may have a path of its own (Rancher, `kubectl proxy --api-prefix`).
-    pub(super) fn locate(&self, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
+    pub(super) fn request_path(&self, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
         let path = path.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         if self.prefix.is_empty() {
             Ok(path)

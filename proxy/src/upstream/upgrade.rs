@@ -66,7 +66,9 @@ impl Upstream {
         let stream = self.open_alone().await.map_err(|error| SendError::Unreachable {
             source: Arc::new(error),
         })?;
-        let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let (mut sender, driver) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(broken_connection)?;
         let driver = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
             if let Err(error) = driver.with_upgrades().await {
                 tracing::debug!(%error, "connection for an upgrade ended");
@@ -75,13 +77,13 @@ impl Upstream {
         let mut response = self
             .within_head_timeout(&head, pin!(sender.send_request(request)))
             .await?
-            .map_err(failed)?;
+            .map_err(failed_connection)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Upgrade::Refused(
-                response.map(|body| UpstreamBody::alone(body, driver, open)),
+                response.map(|body| UpstreamBody::owning_connection(body, driver, open)),
             ));
         }
-        let io = TokioIo::new(hyper::upgrade::on(&mut response).await.map_err(broken)?);
+        let io = TokioIo::new(hyper::upgrade::on(&mut response).await.map_err(broken_connection)?);
         Ok(Upgrade::Switched(
             response.map(drop),
             UpgradedStream { io, _open: open },
@@ -102,18 +104,18 @@ impl Upstream {
     }
 }
 
-fn broken(error: hyper::Error) -> SendError {
+fn broken_connection(error: hyper::Error) -> SendError {
     SendError::Broken {
         maybe_executed: true,
         source: error.into(),
     }
 }
 
-fn failed(error: hyper::Error) -> SendError {
+fn failed_connection(error: hyper::Error) -> SendError {
     if error.is_user() {
         SendError::RequestBody { source: error.into() }
     } else {
-        broken(error)
+        broken_connection(error)
     }
 }
 

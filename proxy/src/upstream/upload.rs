@@ -66,13 +66,13 @@ impl Upload {
                     self.stream.send_reset(Reason::CANCEL);
                     return Poll::Ready(Uploaded::Failed(error));
                 }
-                None => return Poll::Ready(sent(self.stream.send_data(Bytes::new(), true))),
+                None => return Poll::Ready(upload_result(self.stream.send_data(Bytes::new(), true))),
             };
             match frame.into_data() {
                 Ok(data) if self.fits_unasked(&data) => {
                     self.unasked -= data.len();
                     let last = self.body.is_end_stream();
-                    let result = sent(self.stream.send_data(data, last));
+                    let result = upload_result(self.stream.send_data(data, last));
                     if last || matches!(result, Uploaded::Stopped) {
                         return Poll::Ready(result);
                     }
@@ -80,7 +80,7 @@ impl Upload {
                 Ok(data) => self.waiting = data,
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
-                        return Poll::Ready(sent(self.stream.send_trailers(trailers)));
+                        return Poll::Ready(upload_result(self.stream.send_trailers(trailers)));
                     }
                 }
             }
@@ -107,7 +107,7 @@ impl Upload {
     }
 }
 
-fn sent(result: Result<(), h2::Error>) -> Uploaded {
+fn upload_result(result: Result<(), h2::Error>) -> Uploaded {
     match result {
         Ok(()) => Uploaded::Complete,
         Err(_) => Uploaded::Stopped,

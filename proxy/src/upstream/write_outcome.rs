@@ -28,7 +28,7 @@ pub(crate) enum WriteOutcome {
 
 impl WriteOutcome {
     /// Derives the outcome from the result of sending.
-    pub(crate) fn of<B>(result: &Result<Response<B>, SendError>) -> Self {
+    pub(crate) fn from_result<B>(result: &Result<Response<B>, SendError>) -> Self {
         match result {
             Ok(response) => Self::of_status(response.status()),
             Err(error) => Self::of_error(error),
@@ -67,11 +67,11 @@ impl WriteOutcome {
 mod tests {
     use super::*;
 
-    fn answered(code: u16) -> Result<Response<()>, SendError> {
+    fn response_with(code: u16) -> Result<Response<()>, SendError> {
         Ok(Response::builder().status(code).body(()).unwrap())
     }
 
-    fn broken(maybe_executed: bool) -> Result<Response<()>, SendError> {
+    fn broken_send(maybe_executed: bool) -> Result<Response<()>, SendError> {
         let source = "reset".into();
         Err(SendError::Broken { maybe_executed, source })
     }
@@ -79,10 +79,18 @@ mod tests {
     #[test]
     fn write_ends_only_with_conclusive_response() {
         for code in [200, 201, 202, 307, 400, 403, 404, 409, 422, 429] {
-            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::Finished, "{code}");
+            assert_eq!(
+                WriteOutcome::from_result(&response_with(code)),
+                WriteOutcome::Finished,
+                "{code}"
+            );
         }
         for code in [500, 502, 503, 504] {
-            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::GivenUp, "{code}");
+            assert_eq!(
+                WriteOutcome::from_result(&response_with(code)),
+                WriteOutcome::GivenUp,
+                "{code}"
+            );
         }
     }
 
@@ -91,8 +99,8 @@ mod tests {
         let source = || "reset".into();
         let timeout = Duration::from_secs(75);
         for (result, outcome) in [
-            (broken(true), WriteOutcome::CutOff),
-            (broken(false), WriteOutcome::Finished),
+            (broken_send(true), WriteOutcome::CutOff),
+            (broken_send(false), WriteOutcome::Finished),
             (Err(SendError::HeadTimeout { timeout }), WriteOutcome::CutOff),
             (Err(SendError::RequestBody { source: source() }), WriteOutcome::GivenUp),
             (
@@ -101,7 +109,7 @@ mod tests {
             ),
             (Err(SendError::TooManyConnections { limit: 1 }), WriteOutcome::Finished),
         ] {
-            assert_eq!(WriteOutcome::of(&result), outcome, "{result:?}");
+            assert_eq!(WriteOutcome::from_result(&result), outcome, "{result:?}");
         }
     }
 

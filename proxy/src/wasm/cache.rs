@@ -61,7 +61,7 @@ impl Cache {
     }
 
     /// Whether there is a file with this name; does not check its seal.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has_artifact(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
@@ -82,7 +82,7 @@ impl Cache {
         let Some((seal, artifact)) = bytes.split_first_chunk::<SEAL_BYTES>() else {
             return Lookup::Refused("it is truncated".into());
         };
-        if constant_time::verify_slices_are_equal(self.seal(name, artifact).as_ref(), seal).is_err() {
+        if constant_time::verify_slices_are_equal(self.seal_of(name, artifact).as_ref(), seal).is_err() {
             return Lookup::Refused("its seal does not fit: it was damaged, or made by somebody else".into());
         }
         // The modification time marks the artifact as used for `prune`; an artifact that cannot be marked still works.
@@ -102,7 +102,7 @@ impl Cache {
     pub(crate) fn write(&self, name: &str, artifact: &Artifact) -> Result<(), Error> {
         let path = self.path(name);
         let aside = self.directory.join(format!(".{name}.{}", random_hex()?));
-        let seal = self.seal(name, artifact.bytes());
+        let seal = self.seal_of(name, artifact.bytes());
         let written = create_private(&aside)
             .and_then(|mut file| {
                 file.write_all(seal.as_ref())?;
@@ -113,7 +113,7 @@ impl Cache {
             let _ = fs::remove_file(&aside);
             return Err(io_error(&path, source));
         }
-        self.prune();
+        self.remove_oldest();
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Cache {
     }
 
     /// The seal covers the name (digest of the source, engine) and the code, so that no artifact can pass for another.
-    fn seal(&self, name: &str, artifact: &[u8]) -> hmac::Tag {
+    fn seal_of(&self, name: &str, artifact: &[u8]) -> hmac::Tag {
         let mut seal = hmac::Context::with_key(&self.key);
         seal.update(name.as_bytes());
         seal.update(&[0]);
@@ -137,7 +137,7 @@ impl Cache {
     }
 
     /// Removes the longest unused artifacts above [`MAX_ARTIFACTS`]. Best effort: a cache that is too large still works.
-    fn prune(&self) {
+    fn remove_oldest(&self) {
         let Ok(files) = fs::read_dir(&self.directory) else {
             return;
         };

@@ -69,7 +69,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    const fn memory(share: &CompilerShare) -> Self {
+    const fn allowed_memory(share: &CompilerShare) -> Self {
         Self::Memory {
             limit_bytes: share.process_bytes(),
             is_contended: share.is_contended(),
@@ -89,7 +89,7 @@ pub(crate) fn compile(
     share: Option<&CompilerShare>,
 ) -> Result<Vec<u8>, Failure> {
     if let Some(share) = share.filter(|share| share.process_bytes() < MIN_CHILD_MEMORY) {
-        return Err(Failure::memory(share));
+        return Err(Failure::allowed_memory(share));
     }
     let mut child = start(program, share)
         .map_err(|error| Failure::Refused(format!("the compiler {} can't be started: {error}", program.display())))?;
@@ -98,8 +98,8 @@ pub(crate) fn compile(
     let status = wait_until(&mut child, end);
     match (said, status, share) {
         (_, None, _) => Err(Failure::Deadline),
-        (said, Some(_), Some(share)) if said.cut || said.is_out_of_memory() => Err(Failure::memory(share)),
-        (Said { cut: true, .. }, ..) => Err(Failure::Refused(format!(
+        (said, Some(_), Some(share)) if said.cut || said.is_out_of_memory() => Err(Failure::allowed_memory(share)),
+        (CompilerMessage { cut: true, .. }, ..) => Err(Failure::Refused(format!(
             "the artifact is larger than {MAX_ARTIFACT_BYTES} bytes"
         ))),
         (said, Some(status), _) if status.success() && !said.artifact.is_empty() => Ok(said.artifact),
@@ -128,14 +128,14 @@ fn artifact_limit(share: &CompilerShare) -> u64 {
 }
 
 /// The child's output.
-struct Said {
+struct CompilerMessage {
     artifact: Vec<u8>,
     /// Whether the output exceeded its limit.
     cut: bool,
     message: String,
 }
 
-impl Said {
+impl CompilerMessage {
     fn is_out_of_memory(&self) -> bool {
         let message = self.message.to_ascii_lowercase();
         self.artifact.is_empty() && OUT_OF_MEMORY.iter().any(|cause| message.contains(cause))
@@ -144,7 +144,7 @@ impl Said {
 
 /// Feeds the child and collects its output, until it has closed stdout and stderr. At `end` it is killed, which closes them. `limit` is the
 /// maximum size of an artifact.
-fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> Said {
+fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> CompilerMessage {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         let (closed, all_closed) = mpsc::sync_channel::<()>(1);
@@ -164,7 +164,7 @@ fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> Said {
         }
         let (artifact, cut) = artifact.join().unwrap_or_default();
         let (message, _) = message.join().unwrap_or_default();
-        Said {
+        CompilerMessage {
             artifact,
             cut,
             message: String::from_utf8_lossy(&message).trim().to_owned(),

@@ -67,14 +67,14 @@ impl Compiler {
     /// [`Error`] says what is wrong with the bytes, and how to fix it.
     pub fn load(&self, engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, Error> {
         check_size(wasm)?;
-        let digest = sha256(wasm);
-        if let Some(plugin) = engine.loaded(&digest) {
+        let digest = sha256_digest(wasm);
+        if let Some(plugin) = engine.loaded_plugin(&digest) {
             return Ok(plugin);
         }
         check_format(wasm, &digest)?;
-        let (component, charge) = self.component(engine, wasm, &digest)?;
+        let (component, charge) = self.load_component(engine, wasm, &digest)?;
         let plugin = Arc::new(Plugin::new(engine, &component, charge, digest)?);
-        engine.remember(&plugin);
+        engine.remember_plugin(&plugin);
         Ok(plugin)
     }
 
@@ -84,12 +84,12 @@ impl Compiler {
     pub fn is_compiled(&self, engine: &Engine, plugin: &Digest) -> bool {
         let is_cached = || {
             let cache = self.cache.as_ref();
-            cache.is_some_and(|cache| cache.has(&artifact_name(engine, &plugin.hex())))
+            cache.is_some_and(|cache| cache.has_artifact(&artifact_name(engine, &plugin.hex())))
         };
-        engine.loaded(&plugin.to_string()).is_some() || is_cached()
+        engine.loaded_plugin(&plugin.to_string()).is_some() || is_cached()
     }
 
-    fn component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<(Component, Charge), Error> {
+    fn load_component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<(Component, Charge), Error> {
         let Some(cache) = &self.cache else {
             let artifact = self.compile(engine, wasm, digest)?;
             return load(
@@ -179,7 +179,7 @@ fn load(engine: &Engine, artifact: &Artifact, mut charge: Charge, digest: &str) 
 }
 
 /// `sha256:<hex>` of the bytes.
-pub(crate) fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256_digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(digest::digest(&digest::SHA256, bytes)))
 }
 

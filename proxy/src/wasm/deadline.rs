@@ -37,7 +37,7 @@ impl Deadline {
     pub(crate) fn start(limit: Duration) -> (Self, u64) {
         let half = limit / 2;
         // One more, because the current epoch is already partly over.
-        let epochs = epochs(half).saturating_add(1);
+        let epochs = epochs_in(half).saturating_add(1);
         (
             Self {
                 half,
@@ -61,11 +61,11 @@ impl Deadline {
         } else {
             self.stage = Stage::Second(ThreadTime::try_now().ok());
         }
-        UpdateDeadline::Continue(epochs(self.half))
+        UpdateDeadline::Continue(epochs_in(self.half))
     }
 }
 
-fn epochs(time: Duration) -> u64 {
+fn epochs_in(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos()))
         .unwrap_or(u64::MAX / 2)
         .max(1)

@@ -55,7 +55,7 @@ impl Engine {
 
     /// A flag by which one more instance signals a running call; `None` if deadlines are not enforced any more.
     pub(crate) fn call_flag(&self) -> Option<CallFlag> {
-        self.ticker.flag()
+        self.ticker.add_flag()
     }
 
     /// Memory that plugins may use and do use.
@@ -68,7 +68,7 @@ impl Engine {
     }
 
     /// The plugin, if it is still in use.
-    pub(crate) fn loaded(&self, digest: &str) -> Option<Arc<Plugin>> {
+    pub(crate) fn loaded_plugin(&self, digest: &str) -> Option<Arc<Plugin>> {
         let loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         loaded
             .iter()
@@ -77,7 +77,7 @@ impl Engine {
     }
 
     /// Remembers a plugin as long as it is in use.
-    pub(crate) fn remember(&self, plugin: &Arc<Plugin>) {
+    pub(crate) fn remember_plugin(&self, plugin: &Arc<Plugin>) {
         let mut loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         loaded.retain(|known| known.strong_count() > 0);
         loaded.push(Arc::downgrade(plugin));

@@ -68,7 +68,7 @@ impl PluginSeries {
     }
 
     /// All families by name. A name has one kind: if entries differ, the first entry's counts.
-    fn families(&self) -> BTreeMap<String, Samples> {
+    fn collect_families(&self) -> BTreeMap<String, Samples> {
         let mut families: BTreeMap<String, Samples> = BTreeMap::new();
         let mut add = |family: String, entry: &str, label: Option<String>, value: SeriesValue| {
             let samples = families.entry(family).or_default();
@@ -101,7 +101,7 @@ impl PluginSeries {
 
 impl Collector for PluginSeries {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        for (family, samples) in self.families() {
+        for (family, samples) in self.collect_families() {
             let (kind, help) = match (family.as_str(), samples.first()) {
                 ("plugin_updates_dropped", _) => (MetricType::Counter, "Updates of a plugin's metrics over its bounds"),
                 ("plugin_log_lines_suppressed", _) => (MetricType::Counter, "Lines of a plugin's log over its rate"),

@@ -75,7 +75,7 @@ impl Harness {
         timeout: Duration,
         memory_bytes: usize,
     ) -> Result<Self, HarnessError> {
-        let engine = engine()?;
+        let engine = shared_engine()?;
         let plugin = load(&engine, wasm)?;
         let entry = Arc::new(EntryConfig {
             name: "harness".into(),
@@ -161,7 +161,7 @@ impl Harness {
     /// The last lines that the plugin logged or printed.
     #[must_use]
     pub fn log(&self) -> Vec<LogLine> {
-        self.state.log().recent()
+        self.state.log().recent_lines()
     }
 
     /// The plugin's metrics.
@@ -188,7 +188,7 @@ impl Harness {
 }
 
 /// One engine for all tests of a process.
-fn engine() -> Result<Arc<Engine>, wasm::Error> {
+fn shared_engine() -> Result<Arc<Engine>, wasm::Error> {
     static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
     match ENGINE.get() {
         Some(engine) => Ok(Arc::clone(engine)),
@@ -266,7 +266,7 @@ impl Request {
     /// Name or value are invalid.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        append(&mut self.0.headers, name, value);
+        append_header(&mut self.0.headers, name, value);
         self
     }
 
@@ -313,7 +313,7 @@ impl Response {
     /// Name or value are invalid.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        append(&mut self.0.headers, name, value);
+        append_header(&mut self.0.headers, name, value);
         self
     }
 }
@@ -322,7 +322,7 @@ impl Response {
     clippy::expect_used,
     reason = "for tests: a typo in a header should stop the test where it is"
 )]
-fn append(headers: &mut HeaderMap, name: &str, value: &str) {
+fn append_header(headers: &mut HeaderMap, name: &str, value: &str) {
     let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
     headers.append(name, HeaderValue::from_str(value).expect("a header value"));
 }

@@ -96,7 +96,7 @@ impl Instance {
         entry: &Arc<EntryConfig>,
         state: &Arc<EntryState>,
     ) -> Result<(Self, Subscription), Fault> {
-        Self::make(engine, plugin, entry, state, false)
+        Self::instantiate(engine, plugin, entry, state, false)
     }
 
     /// The subscription of the plugin with these settings, and the memory in bytes that an instance needs initially; or the plugin's reason
@@ -111,11 +111,11 @@ impl Instance {
         entry: &Arc<EntryConfig>,
         state: &Arc<EntryState>,
     ) -> Result<(Subscription, usize), Fault> {
-        let (instance, subscription) = Self::make(engine, plugin, entry, state, true)?;
+        let (instance, subscription) = Self::instantiate(engine, plugin, entry, state, true)?;
         Ok((subscription, instance.store.data().limits.charged_bytes()))
     }
 
-    fn make(
+    fn instantiate(
         engine: &Arc<Engine>,
         plugin: &Arc<Plugin>,
         entry: &Arc<EntryConfig>,
@@ -140,13 +140,13 @@ impl Instance {
             origin: origin(plugin, entry, Phase::Instantiate),
             detail: "the epoch ticker of the sidecar has ended, so no deadline would be kept".into(),
         })?;
-        flag.enter();
+        flag.begin_call();
         let made = match &plugin.pre {
             Pre::V0_1(pre) => pre.instantiate(&mut store).map(Guest::V0_1),
         };
-        flag.leave();
+        flag.end_call();
         let context = Context { plugin, entry, limit };
-        let guest = made.map_err(|error| context.fault(Phase::Instantiate, &store, &error))?;
+        let guest = made.map_err(|error| context.fault_of(Phase::Instantiate, &store, &error))?;
         let mut instance = Self {
             store,
             guest,
@@ -172,7 +172,7 @@ impl Instance {
             Ok(subscription) => subscription.map_err(|what| self.invalid(Phase::Configure, what)),
             Err(message) => Err(Fault::Settings {
                 origin: self.origin(Phase::Configure),
-                message: bounded(message),
+                message: bounded_text(message),
             }),
         }
     }
@@ -255,16 +255,16 @@ impl Instance {
         let (deadline, epochs) = Deadline::start(limit);
         self.store.data_mut().deadline = deadline;
         self.store.set_epoch_deadline(epochs);
-        self.flag.enter();
+        self.flag.begin_call();
         let result = run(&mut self.store, &self.guest, &self.plugin, &self.entry).map_err(|error| {
             let context = Context {
                 plugin: &self.plugin,
                 entry: &self.entry,
                 limit,
             };
-            context.fault(phase, &self.store, &error)
+            context.fault_of(phase, &self.store, &error)
         });
-        self.flag.leave();
+        self.flag.end_call();
         self.store.data_mut().end_call();
         result
     }
@@ -272,7 +272,7 @@ impl Instance {
     fn invalid(&self, phase: Phase, what: String) -> Fault {
         Fault::Invalid {
             origin: self.origin(phase),
-            what: bounded(what),
+            what: bounded_text(what),
         }
     }
 
@@ -290,7 +290,7 @@ struct Context<'a> {
 
 impl Context<'_> {
     /// The fault that an error of wasmtime stands for.
-    fn fault(&self, phase: Phase, store: &Store<HostState>, error: &wasmtime::Error) -> Fault {
+    fn fault_of(&self, phase: Phase, store: &Store<HostState>, error: &wasmtime::Error) -> Fault {
         let origin = origin(self.plugin, self.entry, phase);
         debug!(%origin, error = format!("{error:#}"), "a plugin call failed");
         let host = store.data();
@@ -317,16 +317,16 @@ impl Context<'_> {
         match (what, phase) {
             (Some(what), _) => Fault::Trap {
                 origin,
-                detail: with_stderr(&what, &host.stdio.stderr()),
+                detail: with_stderr(&what, &host.stdio.stderr_line()),
             },
             (None, Phase::Instantiate) => Fault::Trap {
                 origin,
-                detail: bounded(error.root_cause().to_string()),
+                detail: bounded_text(error.root_cause().to_string()),
             },
             // The error is neither a trap nor our own: the guest ran, and the data that it passed could not be read.
             (None, _) => Fault::Invalid {
                 origin,
-                what: bounded(error.root_cause().to_string()),
+                what: bounded_text(error.root_cause().to_string()),
             },
         }
     }
@@ -341,14 +341,14 @@ fn origin(plugin: &Plugin, entry: &EntryConfig, phase: Phase) -> Box<Origin> {
 }
 
 fn with_stderr(what: &str, stderr: &str) -> String {
-    bounded(if stderr.is_empty() {
+    bounded_text(if stderr.is_empty() {
         what.to_owned()
     } else {
         format!("{what}: {stderr}")
     })
 }
 
-fn bounded(mut text: String) -> String {
+fn bounded_text(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_DETAIL_BYTES));
     text
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use tracing::{debug, error, info, warn};
 
 use super::clock::Clock;
-use super::state::lock;
+use super::state::lock_unpoisoned;
 
 /// Number of lines that may be logged at once.
 const BURST: u64 = 50;
@@ -81,7 +81,7 @@ impl PluginLog {
             Level::Warn => warn!(target: "plugin", entry, suppressed, message),
             Level::Error => error!(target: "plugin", entry, suppressed, message),
         }
-        let mut inner = lock(&self.inner);
+        let mut inner = lock_unpoisoned(&self.inner);
         if inner.recent.len() == REMEMBERED {
             inner.recent.pop_front();
         }
@@ -90,20 +90,20 @@ impl PluginLog {
 
     /// The last logged lines.
     #[must_use]
-    pub fn recent(&self) -> Vec<LogLine> {
-        lock(&self.inner).recent.iter().cloned().collect()
+    pub fn recent_lines(&self) -> Vec<LogLine> {
+        lock_unpoisoned(&self.inner).recent.iter().cloned().collect()
     }
 
     /// Number of lines left out.
     #[must_use]
     pub fn suppressed(&self) -> u64 {
-        lock(&self.inner).suppressed
+        lock_unpoisoned(&self.inner).suppressed
     }
 
     /// Admits one more line if the rate allows it, and returns how many were left out.
     fn admit(&self) -> Option<u64> {
         let now_ms = self.clock.monotonic_ms();
-        let mut inner = lock(&self.inner);
+        let mut inner = lock_unpoisoned(&self.inner);
         let earned = now_ms.saturating_sub(inner.at_ms) / MS_PER_LINE;
         inner.at_ms = inner.at_ms.saturating_add(earned * MS_PER_LINE);
         inner.allowance = inner.allowance.saturating_add(earned).min(BURST);
@@ -145,7 +145,7 @@ mod tests {
         log.write(Level::Warn, "too soon");
         assert_eq!(log.suppressed(), 4);
         assert_eq!(
-            log.recent().last().map(|line| line.message.clone()),
+            log.recent_lines().last().map(|line| line.message.clone()),
             Some("again".into())
         );
     }
@@ -154,7 +154,7 @@ mod tests {
     fn line_is_cut_at_character_and_can_not_forge_another() {
         let log = PluginLog::new("entry", Clock::manual());
         log.write(Level::Error, &format!("a\nb\u{1b}[2J{}", "ü".repeat(MAX_LINE_BYTES)));
-        let line = log.recent().remove(0);
+        let line = log.recent_lines().remove(0);
         assert!(line.message.starts_with("a b [2Jü"), "{}", line.message);
         assert!(line.message.len() <= MAX_LINE_BYTES);
     }

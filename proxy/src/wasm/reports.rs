@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use serde_json::Value;
 
-use super::state::lock;
+use super::state::lock_unpoisoned;
 
 /// Maximum number of reports of an entry.
 const MAX_REPORTS: usize = 64;
@@ -27,7 +27,7 @@ impl Reports {
         let Ok(value) = serde_json::from_str(json) else {
             return false;
         };
-        let mut reports = lock(&self.0);
+        let mut reports = lock_unpoisoned(&self.0);
         let fits = reports.len() < MAX_REPORTS || reports.contains_key(&key);
         if fits {
             reports.insert(key, value);
@@ -36,11 +36,11 @@ impl Reports {
     }
 
     pub(crate) fn remove(&self, key: &str) {
-        lock(&self.0).remove(key);
+        lock_unpoisoned(&self.0).remove(key);
     }
 
     pub(crate) fn snapshot(&self) -> BTreeMap<String, Value> {
-        lock(&self.0).clone()
+        lock_unpoisoned(&self.0).clone()
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::state::lock;
+use super::state::lock_unpoisoned;
 
 /// Maximum number of series of an entry: three decisions about each of the 64 buckets that it can claim for one request, and some more.
 /// At the maximum length of names and labels they take 100 KiB.
@@ -71,7 +71,7 @@ impl SeriesSet {
     /// than before.
     #[must_use]
     pub fn snapshot(&self) -> (Vec<Series>, u64) {
-        let inner = lock(&self.0);
+        let inner = lock_unpoisoned(&self.0);
         let series = inner.families.iter().flat_map(|(name, labels)| {
             labels.iter().map(|(label, value)| Series {
                 name: name.clone(),
@@ -84,12 +84,12 @@ impl SeriesSet {
 
     /// Counts another kind of update of the entry that was dropped.
     pub(crate) fn drop_update(&self) {
-        let mut inner = lock(&self.0);
+        let mut inner = lock_unpoisoned(&self.0);
         inner.dropped = inner.dropped.saturating_add(1);
     }
 
     fn update(&self, name: &str, label: &str, value: SeriesValue) {
-        let mut inner = lock(&self.0);
+        let mut inner = lock_unpoisoned(&self.0);
         let known = inner.families.get_mut(name).and_then(|labels| labels.get_mut(label));
         let is_updated = match known {
             Some(known) => known.update(value),

@@ -73,7 +73,7 @@ pub(crate) struct Ask {
 
 impl Ask {
     /// An ask for tokens that are available now.
-    pub(crate) const fn now(claim: Claim) -> Self {
+    pub(crate) const fn available_now(claim: Claim) -> Self {
         Self { claim, max_wait_ms: 0 }
     }
 }
@@ -129,7 +129,7 @@ impl StateStore {
     /// The state of an entry; created if it does not exist.
     #[must_use]
     pub fn entry(&self, name: &str) -> Arc<EntryState> {
-        let mut entries = lock(&self.entries);
+        let mut entries = lock_unpoisoned(&self.entries);
         if let Some(entry) = entries.get(name) {
             return Arc::clone(entry);
         }
@@ -140,13 +140,13 @@ impl StateStore {
 
     /// Drops the state of entries that are not in the chain any more. Running instances keep theirs to their end.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
-        lock(&self.entries).retain(|name, _| keep(name));
+        lock_unpoisoned(&self.entries).retain(|name, _| keep(name));
     }
 
     /// All entries by name, for the exporter.
     #[must_use]
     pub fn entries(&self) -> Vec<(String, Arc<EntryState>)> {
-        let mut entries: Vec<_> = lock(&self.entries)
+        let mut entries: Vec<_> = lock_unpoisoned(&self.entries)
             .iter()
             .map(|(name, entry)| (name.clone(), Arc::clone(entry)))
             .collect();
@@ -162,7 +162,7 @@ impl Default for StateStore {
 }
 
 /// No code panics while it holds one of these locks, and even then the numbers would be consistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

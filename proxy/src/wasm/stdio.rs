@@ -44,7 +44,7 @@ impl Stdio {
     }
 
     /// The guest's stderr in this call, on one line.
-    pub(crate) fn stderr(&self) -> String {
+    pub(crate) fn stderr_line(&self) -> String {
         let finished = self
             .lines
             .iter()
@@ -106,10 +106,10 @@ mod tests {
         stdio.write(Stream::Stdout, b"one\ntw");
         stdio.write(Stream::Stdout, b"o");
         stdio.write(Stream::Stderr, b"thread panicked:\nboom\n\n");
-        assert_eq!(stdio.stderr(), "thread panicked: boom");
+        assert_eq!(stdio.stderr_line(), "thread panicked: boom");
         stdio.flush(Some(&log));
         let lines: Vec<_> = log
-            .recent()
+            .recent_lines()
             .into_iter()
             .map(|line| (line.level, line.message))
             .collect();
@@ -119,7 +119,7 @@ mod tests {
             lines,
             [info("one"), warn("thread panicked:"), warn("boom"), info("two")]
         );
-        assert_eq!(stdio.stderr(), "");
+        assert_eq!(stdio.stderr_line(), "");
     }
 
     #[test]
@@ -128,6 +128,6 @@ mod tests {
         stdio.write(Stream::Stderr, &vec![b'x'; 1 << 20]);
         stdio.write(Stream::Stderr, &b"y\n".repeat(1 << 16));
         assert_eq!(stdio.lines.len(), MAX_LINES);
-        assert!(stdio.stderr().len() <= MAX_LINE_BYTES);
+        assert!(stdio.stderr_line().len() <= MAX_LINE_BYTES);
     }
 }

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use super::error::Error;
-use super::state::lock;
+use super::state::lock_unpoisoned;
 
 /// Length of an epoch, which is the accuracy of deadlines. Shorter costs wake-ups, longer costs latency behind a plugin that spins.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
@@ -60,10 +60,10 @@ impl Ticker {
     }
 
     /// A flag for one more instance. `None` if the thread is gone, so that no call runs without a deadline.
-    pub(crate) fn flag(&self) -> Option<CallFlag> {
+    pub(crate) fn add_flag(&self) -> Option<CallFlag> {
         let thread = self.thread.as_ref().filter(|thread| !thread.is_finished())?;
         let runs = Arc::<AtomicBool>::default();
-        let mut calls = lock(&self.shared.calls);
+        let mut calls = lock_unpoisoned(&self.shared.calls);
         calls.retain(|call| call.strong_count() > 0);
         calls.push(Arc::downgrade(&runs));
         Some(CallFlag {
@@ -87,7 +87,7 @@ impl Drop for Ticker {
 
 impl CallFlag {
     /// Marks the start of a call: from here on the epoch advances.
-    pub(crate) fn enter(&self) {
+    pub(crate) fn begin_call(&self) {
         self.runs.store(true, Ordering::SeqCst);
         if !self.shared.called.load(Ordering::SeqCst) {
             self.shared.called.store(true, Ordering::SeqCst);
@@ -98,14 +98,14 @@ impl CallFlag {
     }
 
     /// Marks the end of the call.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn end_call(&self) {
         self.runs.store(false, Ordering::SeqCst);
     }
 }
 
 impl Shared {
     fn a_call_runs(&self) -> bool {
-        lock(&self.calls)
+        lock_unpoisoned(&self.calls)
             .iter()
             .any(|call| call.upgrade().is_some_and(|call| call.load(Ordering::SeqCst)))
     }
@@ -164,49 +164,52 @@ mod tests {
         }
     }
 
-    fn rests(ticker: &Ticker) -> bool {
+    fn is_resting(ticker: &Ticker) -> bool {
         ticker.shared.rests.load(Ordering::SeqCst)
     }
 
     #[test]
     fn ticker_rests_when_idle_and_wakes_up_for_a_call() {
         let (ticker, ticks) = ticker();
-        wait_until("it rests", || rests(&ticker));
+        wait_until("it rests", || is_resting(&ticker));
         let at_rest = ticks.load(Ordering::SeqCst);
         assert!(at_rest >= u64::from(QUIET_TICKS));
-        let flag = ticker.flag().expect("it ticks");
-        flag.enter();
+        let flag = ticker.add_flag().expect("it ticks");
+        flag.begin_call();
         wait_until("it ticks again", || ticks.load(Ordering::SeqCst) > at_rest + 3);
-        flag.leave();
-        wait_until("it rests again", || rests(&ticker));
+        flag.end_call();
+        wait_until("it rests again", || is_resting(&ticker));
     }
 
     #[test]
     fn ticker_ticks_as_long_as_a_call_runs() {
         let (ticker, ticks) = ticker();
-        let (flag, other) = (ticker.flag().expect("it ticks"), ticker.flag().expect("it ticks"));
-        flag.enter();
-        other.enter();
-        other.leave();
+        let (flag, other) = (
+            ticker.add_flag().expect("it ticks"),
+            ticker.add_flag().expect("it ticks"),
+        );
+        flag.begin_call();
+        other.begin_call();
+        other.end_call();
         drop(other);
         wait_until("it ticks on", || {
             ticks.load(Ordering::SeqCst) > u64::from(5 * QUIET_TICKS)
         });
-        assert!(!rests(&ticker));
+        assert!(!is_resting(&ticker));
         // An instance that is dropped during a call, by a panic, does not keep the ticker awake.
         drop(flag);
-        wait_until("it rests", || rests(&ticker));
+        wait_until("it rests", || is_resting(&ticker));
     }
 
     #[test]
     fn short_call_wakes_ticker() {
         let (ticker, ticks) = ticker();
-        let flag = ticker.flag().expect("it ticks");
+        let flag = ticker.add_flag().expect("it ticks");
         for _ in 0..3 {
-            wait_until("it rests", || rests(&ticker));
+            wait_until("it rests", || is_resting(&ticker));
             let before = ticks.load(Ordering::SeqCst);
-            flag.enter();
-            flag.leave();
+            flag.begin_call();
+            flag.end_call();
             wait_until("it has ticked", || {
                 ticks.load(Ordering::SeqCst) >= before + u64::from(QUIET_TICKS)
             });
@@ -218,7 +221,7 @@ mod tests {
         let (awake, _) = ticker();
         drop(awake);
         let (resting, _) = ticker();
-        wait_until("it rests", || rests(&resting));
+        wait_until("it rests", || is_resting(&resting));
         drop(resting);
     }
 
@@ -228,6 +231,6 @@ mod tests {
         wait_until("it has ended", || {
             ticker.thread.as_ref().is_some_and(JoinHandle::is_finished)
         });
-        assert!(ticker.flag().is_none());
+        assert!(ticker.add_flag().is_none());
     }
 }

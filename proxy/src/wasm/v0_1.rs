@@ -74,7 +74,7 @@ impl state::Host for HostState {
     fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
         let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
         if self.recheck {
-            let asks: Vec<Ask> = claims.into_iter().map(Ask::now).collect();
+            let asks: Vec<Ask> = claims.into_iter().map(Ask::available_now).collect();
             return EntryState::check_admission(&asks, &[])
                 .map(|()| state::Grant::Granted)
                 .map_err(error);
@@ -100,12 +100,12 @@ impl state::Host for HostState {
         let (admission, held) = self.entry.admit(&asks, &places).map_err(error)?;
         request.memory.hold(held);
         Ok(match admission {
-            Admission::Granted { wait_ms } => state::Admission::Granted(saturated(wait_ms)),
+            Admission::Granted { wait_ms } => state::Admission::Granted(saturating_u32(wait_ms)),
             Admission::Short { ask, wait_ms } => state::Admission::Short(state::Shortage {
-                ask: saturated(ask as u64),
+                ask: saturating_u32(ask as u64),
                 wait_ms,
             }),
-            Admission::Full { place } => state::Admission::Full(saturated(place as u64)),
+            Admission::Full { place } => state::Admission::Full(saturating_u32(place as u64)),
         })
     }
 
@@ -176,7 +176,7 @@ impl report::Host for HostState {
     }
 }
 
-fn saturated(number: u64) -> u32 {
+fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 

@@ -79,17 +79,17 @@ impl TextBudget {
 
 /// Bounds the number of edits.
 pub(crate) fn edit_count(count: usize) -> Result<(), String> {
-    bounded("edits", count, MAX_EDITS)
+    check_count("edits", count, MAX_EDITS)
 }
 
 /// Bounds the number of match rules.
 pub(crate) fn rule_count(count: usize) -> Result<(), String> {
-    bounded("match rules", count, MAX_RULES)
+    check_count("match rules", count, MAX_RULES)
 }
 
 /// Bounds the number of causes.
 pub(crate) fn cause_count(count: usize) -> Result<(), String> {
-    bounded("causes", count, MAX_CAUSES)
+    check_count("causes", count, MAX_CAUSES)
 }
 
 /// The status of a response that is no `Status`.
@@ -101,7 +101,7 @@ pub(crate) fn answer_code(code: u16) -> Result<u16, String> {
     }
 }
 
-fn bounded(what: &str, count: usize, limit: usize) -> Result<(), String> {
+fn check_count(what: &str, count: usize, limit: usize) -> Result<(), String> {
     if count > limit {
         Err(format!("{count} {what}, at most {limit} are allowed"))
     } else {

@@ -6,7 +6,7 @@ use ctrlmesh_proxy::upstream::{Error, Target};
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::{until, worker};
+use crate::{run_on_worker, wait_until};
 
 fn kubeconfig(directory: &Path, server: &str, user: &Value) -> PathBuf {
     let config = json!({
@@ -30,29 +30,29 @@ const SERVER: &str = "http://127.0.0.1:1";
 
 #[test]
 fn rotated_token_file_is_noticed_and_last_good_token_kept_when_it_is_gone() {
-    worker(async {
+    run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
         let token = directory.path().join("token");
         fs::write(&token, "one").unwrap();
         let path = kubeconfig(directory.path(), SERVER, &json!({"tokenFile": token}));
         let target = Target::infer(Some(&path), None).await.unwrap();
         let credentials = target.credentials();
-        let first = credentials.current().unwrap();
+        let first = credentials.current_header().unwrap();
         assert_eq!(first, "Bearer one");
         assert!(first.is_sensitive(), "must not show in a debug print");
 
         fs::write(&token, "two").unwrap();
         credentials.refresh_now();
-        until(|| credentials.current().unwrap() == "Bearer two").await;
+        wait_until(|| credentials.current_header().unwrap() == "Bearer two").await;
 
         fs::remove_file(&token).unwrap();
         credentials.refresh_now();
-        until(|| credentials.refresh_failures() > 0).await;
-        assert_eq!(credentials.current().unwrap(), "Bearer two");
+        wait_until(|| credentials.refresh_failures() > 0).await;
+        assert_eq!(credentials.current_header().unwrap(), "Bearer two");
     });
 }
 
-fn plugin(directory: &Path) -> PathBuf {
+fn exec_plugin(directory: &Path) -> PathBuf {
     let plugin = directory.join("plugin.sh");
     let script = r#"#!/bin/sh
 echo run >> "$1/runs"
@@ -67,21 +67,21 @@ echo '"status":{"token":"'"$token"'","expirationTimestamp":"2999-01-01T00:00:00Z
 
 #[test]
 fn exec_plugin_gives_token_and_is_run_again_after_401() {
-    worker(async {
+    run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
         let user = json!({"exec": {
             "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
-            "command": plugin(directory.path()), "args": [directory.path()],
+            "command": exec_plugin(directory.path()), "args": [directory.path()],
         }});
         let path = kubeconfig(directory.path(), SERVER, &user);
         let target = Target::infer(Some(&path), None).await.unwrap();
-        let first = target.credentials().current().unwrap();
+        let first = target.credentials().current_header().unwrap();
         target.credentials().refresh_now();
-        until(|| target.credentials().current().unwrap() != first).await;
+        wait_until(|| target.credentials().current_header().unwrap() != first).await;
         assert!(
             target
                 .credentials()
-                .current()
+                .current_header()
                 .unwrap()
                 .to_str()
                 .unwrap()
@@ -92,7 +92,7 @@ fn exec_plugin_gives_token_and_is_run_again_after_401() {
 
 #[test]
 fn basic_auth_and_impersonation_are_applied_to_our_own_requests() {
-    worker(async {
+    run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
         let user = json!({"username": "u", "password": "p", "as": "someone", "as-groups": ["a", "b"]});
         let path = kubeconfig(directory.path(), SERVER, &user);
@@ -108,7 +108,7 @@ fn basic_auth_and_impersonation_are_applied_to_our_own_requests() {
 
 #[test]
 fn configurations_that_cannot_work_say_why() {
-    worker(async {
+    run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
         let path = kubeconfig(directory.path(), SERVER, &json!({}));
         let fails = async |path: Option<&Path>, context| Target::infer(path, context).await.unwrap_err();
@@ -143,7 +143,7 @@ fn configurations_that_cannot_work_say_why() {
 /// As kubelet mounts a ConfigMap: nobody has to know the key beforehand.
 #[test]
 fn directory_with_one_file_is_kubeconfig() {
-    worker(async {
+    run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
         let mounted = directory.path().join("mounted");
         fs::create_dir_all(mounted.join("..data")).unwrap();
@@ -152,7 +152,7 @@ fn directory_with_one_file_is_kubeconfig() {
         let path = kubeconfig(&mounted.join("..data"), SERVER, &json!({"token": "one"}));
         std::os::unix::fs::symlink(path, mounted.join("admin.conf")).unwrap();
         let target = Target::infer(Some(&mounted), None).await.unwrap();
-        assert_eq!(target.credentials().current().unwrap(), "Bearer one");
+        assert_eq!(target.credentials().current_header().unwrap(), "Bearer one");
         fs::write(mounted.join("other"), "").unwrap();
         assert!(problem().await.contains("has several files"), "{}", problem().await);
     });

@@ -10,14 +10,13 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::oneshot;
 
 use crate::{
-    get, h2c, http2, perhaps_executed, post, read,
+    get, h2c_limits, http2, perhaps_executed, post, read, run_on_worker,
     server::{Http2, by_hand, tells_reset},
-    worker,
 };
 
 #[test]
 fn refused_stream_is_sent_again_elsewhere_with_its_body() {
-    worker(async {
+    run_on_worker(async {
         let (_, upstream) = http2(|mut exchange| async move {
             let body = exchange.body().await;
             if exchange.connection == 0 {
@@ -38,7 +37,7 @@ fn refused_stream_is_sent_again_elsewhere_with_its_body() {
 
 #[test]
 fn refused_stream_with_body_too_large_to_keep_is_not_processed() {
-    worker(async {
+    run_on_worker(async {
         let server = Http2::default()
             .serve(|mut exchange| async move {
                 exchange.body().await;
@@ -48,7 +47,7 @@ fn refused_stream_with_body_too_large_to_keep_is_not_processed() {
         let upstream = server
             .upstream(Limits {
                 replay_buffer: 1000,
-                ..h2c()
+                ..h2c_limits()
             })
             .await;
         let failed = upstream.send(post("/", vec![0; 1001])).await.unwrap_err();
@@ -61,11 +60,11 @@ fn refused_stream_with_body_too_large_to_keep_is_not_processed() {
 
 #[test]
 fn write_whose_connection_broke_is_not_repeated() {
-    worker(async {
+    run_on_worker(async {
         let (server, upstream) = http2(|mut exchange| async move {
             exchange.body().await;
             if exchange.request.method() == http::Method::POST {
-                exchange.control.cut().await;
+                exchange.control.close_tcp().await;
             } else {
                 exchange.answer("");
             }
@@ -80,7 +79,7 @@ fn write_whose_connection_broke_is_not_repeated() {
 
 #[test]
 fn read_whose_reused_connection_broke_is_repeated_once() {
-    worker(async {
+    run_on_worker(async {
         let cuts = Rc::new(Cell::new(0));
         let counted = Rc::clone(&cuts);
         let (server, upstream) = http2(move |exchange| {
@@ -90,7 +89,7 @@ fn read_whose_reused_connection_broke_is_repeated_once() {
             }
             async move {
                 if cut {
-                    exchange.control.cut().await
+                    exchange.control.close_tcp().await
                 } else {
                     exchange.answer("ok")
                 }
@@ -105,7 +104,7 @@ fn read_whose_reused_connection_broke_is_repeated_once() {
 
 #[test]
 fn server_that_no_longer_answers_is_found_by_ping() {
-    worker(async {
+    run_on_worker(async {
         let server = by_hand(|mut tcp, _| async move {
             // Speaks as far as SETTINGS, then never reads again.
             let connection = h2::server::handshake(&mut tcp).await.unwrap();
@@ -118,7 +117,7 @@ fn server_that_no_longer_answers_is_found_by_ping() {
             ping_interval: ping,
             ping_timeout: ping,
             head_timeout: None,
-            ..h2c()
+            ..h2c_limits()
         };
         let upstream = server.upstream(limits).await;
         let failed = upstream.send(post("/", "")).await.unwrap_err();
@@ -129,7 +128,7 @@ fn server_that_no_longer_answers_is_found_by_ping() {
 
 #[test]
 fn body_that_client_breaks_off_is_told_apart() {
-    worker(async {
+    run_on_worker(async {
         let (_, upstream) = http2(|mut exchange| async move { drop(exchange.body().await) }).await;
         let frames = [
             Ok(http_body::Frame::data(Bytes::from("half"))),
@@ -143,7 +142,7 @@ fn body_that_client_breaks_off_is_told_apart() {
 
 #[test]
 fn missing_head_runs_into_limit_of_its_request() {
-    worker(async {
+    run_on_worker(async {
         let server = Http2::default()
             .serve(|exchange| async move {
                 std::future::pending::<()>().await;
@@ -153,7 +152,7 @@ fn missing_head_runs_into_limit_of_its_request() {
         let upstream = server
             .upstream(Limits {
                 head_timeout: None,
-                ..h2c()
+                ..h2c_limits()
             })
             .await;
         let mut request = get("/");
@@ -170,7 +169,7 @@ fn missing_head_runs_into_limit_of_its_request() {
 
 #[test]
 fn body_that_client_breaks_off_after_head_resets_stream() {
-    worker(async {
+    run_on_worker(async {
         let (upstream, seen) = tells_reset().await;
         let (break_off, broken) = oneshot::channel::<()>();
         let end = async move {

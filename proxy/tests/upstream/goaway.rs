@@ -13,14 +13,14 @@ use tokio::{
 };
 
 use crate::{
-    get, h2c, http2, post, read,
+    get, h2c_limits, http2, post, read, run_on_worker,
     server::{Http2, by_hand},
-    until, worker,
+    wait_until,
 };
 
 #[test]
 fn no_request_fails_or_is_doubled_while_server_sends_goaway_again_and_again() {
-    worker(async {
+    run_on_worker(async {
         let handled = Rc::new(Cell::new(0_u32));
         let counted = Rc::clone(&handled);
         let (server, upstream) = http2(move |mut exchange| {
@@ -59,7 +59,7 @@ fn no_request_fails_or_is_doubled_while_server_sends_goaway_again_and_again() {
 
 #[test]
 fn watch_goes_on_after_goaway_and_new_requests_go_elsewhere() {
-    worker(async {
+    run_on_worker(async {
         let more = Rc::new(Notify::new());
         let go_on = Rc::clone(&more);
         let (server, upstream) = http2(move |mut exchange| {
@@ -77,7 +77,7 @@ fn watch_goes_on_after_goaway_and_new_requests_go_elsewhere() {
         })
         .await;
         let watch = upstream.send(get("/watch")).await.unwrap();
-        until(|| server.connections.get() == 1).await;
+        wait_until(|| server.connections.get() == 1).await;
         // The GOAWAY may still be under way: the first of these may yet use the old connection.
         let mut answered_by = read(upstream.send(get("/")).await).await.1;
         while answered_by == "0" {
@@ -86,7 +86,7 @@ fn watch_goes_on_after_goaway_and_new_requests_go_elsewhere() {
         assert_eq!(answered_by, "1");
         more.notify_one();
         assert_eq!(watch.into_body().collect().await.unwrap().to_bytes(), "event");
-        until(|| upstream.stats().connections == 1).await;
+        wait_until(|| upstream.stats().connections == 1).await;
     });
 }
 
@@ -126,7 +126,7 @@ async fn process_only_the_first(mut tcp: TcpStream) {
 
 #[test]
 fn requests_above_last_stream_of_goaway_are_sent_again() {
-    worker(async {
+    run_on_worker(async {
         let bodies = Rc::new(std::cell::RefCell::new(HashMap::new()));
         let got = Rc::clone(&bodies);
         let second = Http2::default()
@@ -149,7 +149,7 @@ fn requests_above_last_stream_of_goaway_are_sent_again() {
             }
         })
         .await;
-        let upstream = server.upstream(h2c()).await;
+        let upstream = server.upstream(h2c_limits()).await;
         let first = spawn_local({
             let upstream = Rc::clone(&upstream);
             async move { read(upstream.send(post("/a", "a")).await).await }
@@ -175,7 +175,7 @@ fn requests_above_last_stream_of_goaway_are_sent_again() {
 
 #[test]
 fn unused_connections_are_closed_except_last() {
-    worker(async {
+    run_on_worker(async {
         let server = Http2 {
             max_streams: Some(1),
             ..Http2::default()
@@ -186,7 +186,7 @@ fn unused_connections_are_closed_except_last() {
         .await;
         let limits = Limits {
             idle_timeout: Duration::from_millis(30),
-            ..h2c()
+            ..h2c_limits()
         };
         let upstream = server.upstream(limits).await;
         let mut open = Vec::new();
@@ -194,7 +194,7 @@ fn unused_connections_are_closed_except_last() {
             open.push(upstream.send(get("/")).await.unwrap());
         }
         drop(open);
-        until(|| upstream.stats().connections == 1).await;
+        wait_until(|| upstream.stats().connections == 1).await;
         assert_eq!(read(upstream.send(get("/")).await).await.0, 200);
     });
 }

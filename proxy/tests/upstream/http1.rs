@@ -16,13 +16,13 @@ use tokio::{
 };
 
 use crate::{
-    get, http1, perhaps_executed, post, read,
+    get, http1, perhaps_executed, post, read, run_on_worker,
     server::{Server, by_hand},
-    until, worker,
+    wait_until,
 };
 
 /// Answers with method, path, host and body.
-async fn echo(tcp: TcpStream) {
+async fn echo_server(tcp: TcpStream) {
     let service = service_fn(|request: Request<Incoming>| async move {
         let host = request.headers()[header::HOST].to_str().unwrap().to_owned();
         assert!(request.headers().get(header::EXPECT).is_none());
@@ -36,7 +36,7 @@ async fn echo(tcp: TcpStream) {
 }
 
 async fn echo_server() -> Server {
-    by_hand(|tcp, _| echo(tcp)).await
+    by_hand(|tcp, _| echo_server(tcp)).await
 }
 
 /// Reads one request head and a body of `Content-Length`; `None` at the end of the connection.
@@ -58,8 +58,8 @@ async fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
 
 #[test]
 fn requests_reuse_connection_and_keep_their_form() {
-    worker(async {
-        let (server, upstream) = http1(|tcp, _| echo(tcp)).await;
+    run_on_worker(async {
+        let (server, upstream) = http1(|tcp, _| echo_server(tcp)).await;
         let mut request = post("/api/v1/x?a=%20b", "body");
         request
             .headers_mut()
@@ -78,7 +78,7 @@ fn requests_reuse_connection_and_keep_their_form() {
 
 #[test]
 fn concurrent_requests_take_connection_each_within_bound() {
-    worker(async {
+    run_on_worker(async {
         let server = echo_server().await;
         let upstream = server
             .upstream(Limits {
@@ -105,23 +105,23 @@ fn concurrent_requests_take_connection_each_within_bound() {
 
 #[test]
 fn write_on_connection_that_server_has_closed_goes_out_on_new_one() {
-    worker(async {
+    run_on_worker(async {
         let close = Rc::new(Notify::new());
         let closing = Rc::clone(&close);
         let (server, upstream) = http1(move |tcp, number| {
             let closing = Rc::clone(&closing);
             async move {
                 if number == 0 {
-                    tokio::select! { () = echo(tcp) => {}, () = closing.notified() => {} }
+                    tokio::select! { () = echo_server(tcp) => {}, () = closing.notified() => {} }
                 } else {
-                    echo(tcp).await;
+                    echo_server(tcp).await;
                 }
             }
         })
         .await;
         read(upstream.send(get("/")).await).await;
         close.notify_one();
-        until(|| upstream.stats().connections == 0).await;
+        wait_until(|| upstream.stats().connections == 0).await;
         assert_eq!(read(upstream.send(post("/", "x")).await).await.0, 200);
         assert_eq!(server.connections.get(), 2);
     });
@@ -129,7 +129,7 @@ fn write_on_connection_that_server_has_closed_goes_out_on_new_one() {
 
 #[test]
 fn write_that_was_received_is_not_repeated_and_read_is_once() {
-    worker(async {
+    run_on_worker(async {
         let seen = Rc::new(Cell::new(0));
         let counted = Rc::clone(&seen);
         let (_, upstream) = http1(move |tcp, _| {
@@ -162,7 +162,7 @@ fn write_that_was_received_is_not_repeated_and_read_is_once() {
 
 #[test]
 fn dropping_body_closes_connection() {
-    worker(async {
+    run_on_worker(async {
         let closed = Rc::new(Cell::new(false));
         let noticed = Rc::clone(&closed);
         let (_, upstream) = http1(move |tcp, _| {
@@ -180,13 +180,13 @@ fn dropping_body_closes_connection() {
         let mut watch = upstream.send(get("/?watch=1")).await.unwrap().into_body();
         assert_eq!(watch.frame().await.unwrap().unwrap().into_data().unwrap(), "x");
         drop(watch);
-        until(|| closed.get()).await;
+        wait_until(|| closed.get()).await;
     });
 }
 
 #[test]
 fn interim_responses_are_skipped_and_trailers_kept() {
-    worker(async {
+    run_on_worker(async {
         let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);
             read_request(&mut reader).await.unwrap();

@@ -10,13 +10,13 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::{sync::oneshot, task::spawn_local};
 
 use crate::{
-    get, h2c, http2, post, read,
+    get, h2c_limits, http2, post, read, run_on_worker,
     server::{Exchange, Http2, tells_reset},
-    until, worker,
+    wait_until,
 };
 
 /// Watches stay open, everything else is answered.
-async fn api(mut exchange: Exchange) {
+async fn api_handler(mut exchange: Exchange) {
     if exchange.request.uri().query() == Some("watch=1") {
         let mut stream = exchange.open();
         let _ = poll_fn(|cx| stream.poll_reset(cx)).await;
@@ -28,7 +28,7 @@ async fn api(mut exchange: Exchange) {
 
 #[test]
 fn request_arrives_as_it_was_sent() {
-    worker(async {
+    run_on_worker(async {
         let (server, upstream) = http2(|mut exchange| async move {
             let head = &exchange.request;
             assert_eq!(head.uri().scheme_str(), Some("http"));
@@ -54,14 +54,14 @@ fn request_arrives_as_it_was_sent() {
 }
 
 fn watches_never_block(server_limit: u32) {
-    worker(async move {
+    run_on_worker(async move {
         let server = Http2 {
             max_streams: Some(server_limit),
             ..Http2::default()
         }
-        .serve(api)
+        .serve(api_handler)
         .await;
-        let upstream = server.upstream(h2c()).await;
+        let upstream = server.upstream(h2c_limits()).await;
         let mut watches = Vec::new();
         for _ in 0..250 {
             let upstream = Rc::clone(&upstream);
@@ -101,14 +101,14 @@ fn watches_never_block_request_where_server_allows_10_streams() {
 
 #[test]
 fn burst_at_start_opens_few_connections() {
-    worker(async {
+    run_on_worker(async {
         let server = Http2 {
             max_streams: Some(100),
             ..Http2::default()
         }
-        .serve(api)
+        .serve(api_handler)
         .await;
-        let upstream = server.upstream(h2c()).await;
+        let upstream = server.upstream(h2c_limits()).await;
         let requests: Vec<_> = (0..200)
             .map(|_| {
                 let upstream = Rc::clone(&upstream);
@@ -128,17 +128,17 @@ fn burst_at_start_opens_few_connections() {
 
 #[test]
 fn requests_beyond_all_connections_wait_and_then_fail() {
-    worker(async {
+    run_on_worker(async {
         let server = Http2 {
             max_streams: Some(1),
             ..Http2::default()
         }
-        .serve(api)
+        .serve(api_handler)
         .await;
         let limits = Limits {
             max_connections: 2,
             connect_timeout: Duration::from_millis(200),
-            ..h2c()
+            ..h2c_limits()
         };
         let upstream = server.upstream(limits).await;
         let first = upstream.send(get("/?watch=1")).await.unwrap();
@@ -152,7 +152,7 @@ fn requests_beyond_all_connections_wait_and_then_fail() {
             let upstream = Rc::clone(&upstream);
             async move { read(upstream.send(get("/")).await).await.0 }
         });
-        until(|| upstream.stats().waiting == 1).await;
+        wait_until(|| upstream.stats().waiting == 1).await;
         drop(first);
         assert_eq!(waiting.await.unwrap(), 200);
     });
@@ -160,7 +160,7 @@ fn requests_beyond_all_connections_wait_and_then_fail() {
 
 #[test]
 fn slow_reader_stops_server_and_nobody_else() {
-    worker(async {
+    run_on_worker(async {
         let window = 100_000;
         let sent = Rc::new(Cell::new(0));
         let counted = Rc::clone(&sent);
@@ -186,11 +186,11 @@ fn slow_reader_stops_server_and_nobody_else() {
         let upstream = server
             .upstream(Limits {
                 stream_window: window,
-                ..h2c()
+                ..h2c_limits()
             })
             .await;
         let mut large = upstream.send(get("/large")).await.unwrap().into_body();
-        until(|| sent.get() >= window as usize).await;
+        wait_until(|| sent.get() >= window as usize).await;
         for _ in 0..10 {
             read(upstream.send(get("/small")).await).await;
         }
@@ -205,7 +205,7 @@ fn slow_reader_stops_server_and_nobody_else() {
 
 #[test]
 fn dropping_body_resets_stream() {
-    worker(async {
+    run_on_worker(async {
         let (upstream, seen) = tells_reset().await;
         drop(upstream.send(get("/?watch=1")).await.unwrap());
         assert_eq!(seen.await.unwrap(), Reason::CANCEL);
@@ -214,7 +214,7 @@ fn dropping_body_resets_stream() {
 
 #[test]
 fn trailers_pass_in_both_directions() {
-    worker(async {
+    run_on_worker(async {
         let (_, upstream) = http2(|mut exchange| async move {
             exchange.body().await;
             let trailers = exchange.request.body_mut().trailers().await.unwrap().unwrap();
@@ -239,7 +239,7 @@ fn trailers_pass_in_both_directions() {
 
 #[test]
 fn early_answer_does_not_wait_for_upload() {
-    worker(async {
+    run_on_worker(async {
         let (_, upstream) = http2(|exchange| async move { exchange.answer("no need") }).await;
         let body = StreamBody::new(futures_util::stream::pending::<
             Result<http_body::Frame<Bytes>, std::io::Error>,
@@ -251,7 +251,7 @@ fn early_answer_does_not_wait_for_upload() {
 
 #[test]
 fn shutdown_lets_requests_end_and_takes_no_longer() {
-    worker(async {
+    run_on_worker(async {
         let (finish, finished) = oneshot::channel::<()>();
         let finished = Rc::new(Cell::new(Some(finished)));
         let (_, upstream) = http2(move |mut exchange| {

@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 use crate::server::{Exchange, Http2, Server, by_hand};
 
 /// Runs a test as a worker thread runs.
-pub fn worker(test: impl Future<Output = ()>) {
+pub fn run_on_worker(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -41,14 +41,14 @@ pub fn worker(test: impl Future<Output = ()>) {
 }
 
 /// HTTP/2 without TLS, the rest as in production.
-pub fn h2c() -> Limits {
+pub fn h2c_limits() -> Limits {
     Limits {
         http2_prior_knowledge: true,
         ..Limits::default()
     }
 }
 
-pub async fn target(url: String) -> Arc<Target> {
+pub async fn target_of(url: String) -> Arc<Target> {
     Target::from_kube(kube::Config::new(url.parse().unwrap()))
         .await
         .unwrap()
@@ -60,7 +60,7 @@ where
     F: Future<Output = ()> + 'static,
 {
     let server = Http2::default().serve(handler).await;
-    let upstream = server.upstream(h2c()).await;
+    let upstream = server.upstream(h2c_limits()).await;
     (server, upstream)
 }
 
@@ -105,7 +105,7 @@ pub async fn read(response: Result<Response<UpstreamBody>, SendError>) -> (u16, 
 }
 
 /// Lets the other tasks run until something holds; bounded by the test's own time limit.
-pub async fn until(mut condition: impl FnMut() -> bool) {
+pub async fn wait_until(mut condition: impl FnMut() -> bool) {
     while !condition() {
         tokio::task::yield_now().await;
     }

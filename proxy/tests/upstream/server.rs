@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{http2, target};
+use crate::{http2, target_of};
 
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
@@ -52,7 +52,7 @@ impl Control {
     }
 
     /// Closes the TCP connection; never returns, so that the handler doesn't reset its stream first.
-    pub async fn cut(&self) {
+    pub async fn close_tcp(&self) {
         self.cut.notify_one();
         std::future::pending().await
     }
@@ -101,7 +101,7 @@ impl Server {
 
     /// What a worker has for this server, without TLS.
     pub async fn upstream(&self, limits: Limits) -> Rc<Upstream> {
-        Upstream::new(target(self.url()).await, limits)
+        Upstream::new(target_of(self.url()).await, limits)
     }
 }
 

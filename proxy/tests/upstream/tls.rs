@@ -11,9 +11,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    get, post, read,
+    get, post, read, run_on_worker,
     server::{Exchange, Http2, Server, by_hand},
-    until, worker,
+    wait_until,
 };
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
@@ -77,7 +77,7 @@ async fn answer_path(exchange: Exchange) {
     exchange.answer(uri);
 }
 
-async fn serve(authority: &Authority, clients: bool) -> Server {
+async fn serve_tls(authority: &Authority, clients: bool) -> Server {
     let tls = Some(server_settings(authority, &["localhost", "127.0.0.1"], b"h2", clients));
     Http2 {
         tls,
@@ -89,9 +89,9 @@ async fn serve(authority: &Authority, clients: bool) -> Server {
 
 #[test]
 fn servers_certificate_is_checked_and_its_url_may_have_path() {
-    worker(async {
+    run_on_worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
-        let server = serve(&authority, false).await;
+        let server = serve_tls(&authority, false).await;
         let base = format!("https://localhost:{}/k8s/clusters/c-1", server.address.port());
         let path = kubeconfig(directory.path(), &authority, &format!("{base}/"), &json!({}));
         let upstream = Upstream::new(Target::infer(Some(&path), None).await.unwrap(), Limits::default());
@@ -102,9 +102,9 @@ fn servers_certificate_is_checked_and_its_url_may_have_path() {
 
 #[test]
 fn certificate_of_another_authority_is_refused_with_reason() {
-    worker(async {
+    run_on_worker(async {
         let (ours, directory) = (authority(), tempfile::tempdir().unwrap());
-        let server = serve(&authority(), false).await;
+        let server = serve_tls(&authority(), false).await;
         let url = format!("https://{}", server.address);
         let path = kubeconfig(directory.path(), &ours, &url, &json!({}));
         let upstream = Upstream::new(Target::infer(Some(&path), None).await.unwrap(), Limits::default());
@@ -125,9 +125,9 @@ fn certificate_of_another_authority_is_refused_with_reason() {
 
 #[test]
 fn client_certificate_is_presented_and_its_renewal_noticed() {
-    worker(async {
+    run_on_worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
-        let server = serve(&authority, true).await;
+        let server = serve_tls(&authority, true).await;
         let url = format!("https://{}", server.address);
         write_identity(directory.path(), &authority);
         let user = json!({"client-certificate": "client.crt", "client-key": "client.key"});
@@ -137,11 +137,11 @@ fn client_certificate_is_presented_and_its_renewal_noticed() {
         assert_eq!(read(upstream.send(get("/")).await).await.0, 200);
         assert_eq!(read(upstream.send(get("/")).await).await.0, 200);
         assert_eq!(server.connections.get(), 1);
-        assert!(target.credentials().current().is_none());
+        assert!(target.credentials().current_header().is_none());
 
         write_identity(directory.path(), &authority);
         target.credentials().refresh_now();
-        until(|| target.credentials().refreshes() > 0).await;
+        wait_until(|| target.credentials().refresh_count() > 0).await;
         assert_eq!(read(upstream.send(get("/")).await).await.0, 200);
         assert_eq!(server.connections.get(), 2, "a new certificate needs a new connection");
     });
@@ -149,9 +149,9 @@ fn client_certificate_is_presented_and_its_renewal_noticed() {
 
 #[test]
 fn server_that_wants_client_certificate_and_gets_none_is_unreachable() {
-    worker(async {
+    run_on_worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
-        let server = serve(&authority, true).await;
+        let server = serve_tls(&authority, true).await;
         let path = kubeconfig(
             directory.path(),
             &authority,
@@ -167,7 +167,7 @@ fn server_that_wants_client_certificate_and_gets_none_is_unreachable() {
 
 #[test]
 fn server_without_http2_is_spoken_to_in_http1() {
-    worker(async {
+    run_on_worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
         let acceptor = TlsAcceptor::from(server_settings(&authority, &["localhost"], b"http/1.1", false));
         let server = by_hand(move |tcp, _| {
@@ -196,7 +196,7 @@ fn server_without_http2_is_spoken_to_in_http1() {
 
 #[test]
 fn literal_ipv6_address_is_understood() {
-    worker(async {
+    run_on_worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
         // Port 1: refused, or without IPv6 not even routed; that we got there is what counts.
         let path = kubeconfig(directory.path(), &authority, "https://[::1]:1", &json!({}));
@@ -215,13 +215,13 @@ fn literal_ipv6_address_is_understood() {
 
 #[test]
 fn closed_port_is_unreachable_and_nothing_was_executed() {
-    worker(async {
+    run_on_worker(async {
         let free = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .unwrap()
             .local_addr()
             .unwrap();
-        let upstream = Upstream::new(crate::target(format!("http://{free}")).await, Limits::default());
+        let upstream = Upstream::new(crate::target_of(format!("http://{free}")).await, Limits::default());
         let failed = upstream.send(post("/", "x")).await.unwrap_err();
         let SendError::Unreachable { source } = &failed else {
             panic!("{failed:?}")

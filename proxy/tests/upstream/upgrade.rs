@@ -11,9 +11,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{get, http1, until, worker};
+use crate::{get, http1, run_on_worker, wait_until};
 
-async fn head(reader: &mut BufReader<TcpStream>) -> String {
+async fn read_head(reader: &mut BufReader<TcpStream>) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         assert_ne!(reader.read_line(&mut head).await.unwrap(), 0);
@@ -21,7 +21,7 @@ async fn head(reader: &mut BufReader<TcpStream>) -> String {
     head.to_lowercase()
 }
 
-fn exec() -> http::Request<http_body_util::Empty<Bytes>> {
+fn exec_request() -> http::Request<http_body_util::Empty<Bytes>> {
     let mut request = get("/api/v1/namespaces/a/pods/b/exec?command=sh");
     request.headers_mut().insert(UPGRADE, "SPDY/3.1".parse().unwrap());
     request
@@ -29,10 +29,10 @@ fn exec() -> http::Request<http_body_util::Empty<Bytes>> {
 
 #[test]
 fn upgraded_stream_passes_bytes_both_ways_until_either_side_ends() {
-    worker(async {
+    run_on_worker(async {
         let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);
-            let head = head(&mut reader).await;
+            let head = read_head(&mut reader).await;
             assert!(
                 head.contains("\r\nconnection: upgrade\r\n") && head.contains("\r\nupgrade: spdy/3.1\r\n"),
                 "{head}"
@@ -45,7 +45,7 @@ fn upgraded_stream_passes_bytes_both_ways_until_either_side_ends() {
             reader.get_mut().write_all(&sent).await.unwrap();
         })
         .await;
-        let Upgrade::Switched(head, mut stream) = upstream.upgrade(exec()).await.unwrap() else {
+        let Upgrade::Switched(head, mut stream) = upstream.upgrade(exec_request()).await.unwrap() else {
             panic!("not switched")
         };
         assert_eq!(
@@ -63,16 +63,16 @@ fn upgraded_stream_passes_bytes_both_ways_until_either_side_ends() {
         );
         assert_eq!(upstream.stats().connections, 1);
         drop(stream);
-        until(|| upstream.stats().connections == 0).await;
+        wait_until(|| upstream.stats().connections == 0).await;
     });
 }
 
 #[test]
 fn server_that_does_not_switch_answers_as_usual() {
-    worker(async {
+    run_on_worker(async {
         let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);
-            head(&mut reader).await;
+            read_head(&mut reader).await;
             reader
                 .get_mut()
                 .write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")
@@ -80,7 +80,7 @@ fn server_that_does_not_switch_answers_as_usual() {
                 .unwrap();
         })
         .await;
-        let Upgrade::Refused(response) = upstream.upgrade(exec()).await.unwrap() else {
+        let Upgrade::Refused(response) = upstream.upgrade(exec_request()).await.unwrap() else {
             panic!("switched")
         };
         assert_eq!(response.status(), 403);

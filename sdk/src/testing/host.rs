@@ -139,7 +139,7 @@ impl FakeHost {
         self.before_report.0.set(Some(Box::new(other)));
     }
 
-    fn interrupted(&self) {
+    fn run_interruption(&self) {
         if let Some(other) = self.before_report.0.take() {
             other(self);
         }
@@ -201,7 +201,7 @@ impl Host for FakeHost {
     }
 
     fn put_report(&self, key: &str, json: &str) {
-        self.interrupted();
+        self.run_interruption();
         let mut reports = self.reports.borrow_mut();
         let has_room = reports.len() < MAX_REPORTS || reports.contains_key(key);
         match serde_json::from_str(json) {
@@ -213,7 +213,7 @@ impl Host for FakeHost {
     }
 
     fn remove_report(&self, key: &str) {
-        self.interrupted();
+        self.run_interruption();
         self.reports.borrow_mut().remove(key);
     }
 

@@ -164,7 +164,7 @@ impl TestRequest {
     }
 }
 
-fn first(fields: &[(String, String)], is_name: impl Fn(&str) -> bool) -> Option<String> {
+fn first_value(fields: &[(String, String)], is_name: impl Fn(&str) -> bool) -> Option<String> {
     fields
         .iter()
         .find(|(name, _)| is_name(name))
@@ -183,11 +183,11 @@ impl Request for TestRequest {
         {
             return None;
         }
-        first(&self.headers, |candidate| candidate.eq_ignore_ascii_case(name))
+        first_value(&self.headers, |candidate| candidate.eq_ignore_ascii_case(name))
     }
 
     fn query(&self, name: &str) -> Option<String> {
-        first(&self.query, |candidate| candidate == name)
+        first_value(&self.query, |candidate| candidate == name)
     }
 
     fn label_selector(&self) -> String {
@@ -270,7 +270,7 @@ impl ResponseHead for TestResponse {
     }
 
     fn header(&self, name: &str) -> Option<String> {
-        first(&self.headers, |candidate| candidate.eq_ignore_ascii_case(name))
+        first_value(&self.headers, |candidate| candidate.eq_ignore_ascii_case(name))
     }
 }
 

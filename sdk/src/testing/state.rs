@@ -44,7 +44,7 @@ struct Window {
 }
 
 impl Level {
-    fn full(bucket: Bucket, now_ms: u64) -> Self {
+    fn filled(bucket: Bucket, now_ms: u64) -> Self {
         Self {
             bucket,
             parts: capacity(bucket),
@@ -115,7 +115,7 @@ fn check(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
     Ok(())
 }
 
-fn number(index: usize) -> u32 {
+fn index_number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
@@ -155,17 +155,17 @@ impl State {
         check(asks, places)?;
         for (index, place) in places.iter().enumerate() {
             let wanted = places.iter().filter(|other| other.key == place.key).count();
-            let Slot::Places(held) = self.slot(&place.key, now_ms, || Slot::Places(0))? else {
+            let Slot::Places(held) = self.slot_mut(&place.key, now_ms, || Slot::Places(0))? else {
                 return Err(StateError::WrongKind);
             };
             if u64::from(*held) + wanted as u64 > u64::from(place.max) {
-                return Ok(Admission::Full(number(index)));
+                return Ok(Admission::Full(index_number(index)));
             }
         }
         let mut longest = 0;
         let mut short: Option<Shortage> = None;
         for (index, Ask { claim, max_wait_ms }) in asks.iter().enumerate() {
-            let slot = self.slot(&claim.key, now_ms, || Slot::Bucket(Level::full(claim.bucket, now_ms)))?;
+            let slot = self.slot_mut(&claim.key, now_ms, || Slot::Bucket(Level::filled(claim.bucket, now_ms)))?;
             let Slot::Bucket(level) = slot else {
                 return Err(StateError::WrongKind);
             };
@@ -174,7 +174,7 @@ impl State {
             longest = longest.max(wait_ms);
             if wait_ms > u64::from(*max_wait_ms) && short.is_none_or(|known| wait_ms > known.wait_ms) {
                 short = Some(Shortage {
-                    ask: number(index),
+                    ask: index_number(index),
                     wait_ms,
                 });
             }
@@ -218,7 +218,7 @@ impl State {
         max: Option<i64>,
         now_ms: u64,
     ) -> Result<Option<i64>, StateError> {
-        let Slot::Counter(value) = self.slot(key, now_ms, || Slot::Counter(0))? else {
+        let Slot::Counter(value) = self.slot_mut(key, now_ms, || Slot::Counter(0))? else {
             return Err(StateError::WrongKind);
         };
         let sum = value.saturating_add(delta).max(0);
@@ -245,7 +245,7 @@ impl State {
             slots,
             sums: VecDeque::new(),
         };
-        let Slot::Window(window) = self.slot(key, now_ms, || Slot::Window(fresh()))? else {
+        let Slot::Window(window) = self.slot_mut(key, now_ms, || Slot::Window(fresh()))? else {
             return Err(StateError::WrongKind);
         };
         if (window.length_ms, window.slots) != (length_ms, slots) {
@@ -284,7 +284,7 @@ impl State {
             return Ok(None);
         }
         let version = expected.saturating_add(1);
-        *self.slot(key, now_ms, || Slot::Counter(0))? = Slot::Cell(Cell {
+        *self.slot_mut(key, now_ms, || Slot::Counter(0))? = Slot::Cell(Cell {
             value: value.to_vec(),
             version,
         });
@@ -296,7 +296,7 @@ impl State {
         self.0.remove(key);
     }
 
-    fn slot(&mut self, key: &str, now_ms: u64, fresh: impl FnOnce() -> Slot) -> Result<&mut Slot, StateError> {
+    fn slot_mut(&mut self, key: &str, now_ms: u64, fresh: impl FnOnce() -> Slot) -> Result<&mut Slot, StateError> {
         check_key(key)?;
         if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {
             // What holds nothing is the same as a key that is not there.

@@ -28,7 +28,7 @@ pub fn digest(bytes: &[u8]) -> String {
 /// The payload that cosign signs for a manifest: a simple signing document (containers/image,
 /// `docs/containers-signature.5.md`).
 #[must_use]
-pub fn payload(reference: &str, manifest: &str) -> Vec<u8> {
+pub fn signature_payload(reference: &str, manifest: &str) -> Vec<u8> {
     let document = json!({
         "critical": {
             "identity": { "docker-reference": reference },
@@ -111,13 +111,13 @@ impl Content {
     }
 
     /// Media type and bytes, by digest or tag.
-    pub(super) fn manifest(&self, repository: &str, reference: &str) -> Option<(String, Bytes)> {
+    pub(super) fn find_manifest(&self, repository: &str, reference: &str) -> Option<(String, Bytes)> {
         let tag = (repository.to_owned(), reference.to_owned());
         let digest = self.tags.get(&tag).map_or(reference, String::as_str);
         self.manifests.get(&(repository.to_owned(), digest.to_owned())).cloned()
     }
 
-    pub(super) fn blob(&self, repository: &str, digest: &str) -> Option<Bytes> {
+    pub(super) fn find_blob(&self, repository: &str, digest: &str) -> Option<Bytes> {
         self.blobs.get(&(repository.to_owned(), digest.to_owned())).cloned()
     }
 }

@@ -43,7 +43,7 @@ impl Login {
     }
 
     /// The answer of the token endpoint; `None` to refuse.
-    pub(super) fn token(&self, authorization: &str, query: &str) -> Option<String> {
+    pub(super) fn token_response(&self, authorization: &str, query: &str) -> Option<String> {
         let Self::Bearer { user, password, .. } = self else {
             return None;
         };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 /// The requests that a mishap applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum On {
+pub enum AffectedRequests {
     Any,
     /// Requests for a manifest.
     Manifest,
@@ -42,9 +42,9 @@ pub enum Mishap {
 
 /// A planned mishap. Dropping this does not cancel it.
 #[derive(Debug)]
-pub struct Planned(Arc<Mutex<Rule>>);
+pub struct PlannedMishap(Arc<Mutex<Rule>>);
 
-impl Planned {
+impl PlannedMishap {
     /// Limits the mishap to this number of requests.
     pub fn times(self, times: u32) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).left = Some(times);
@@ -53,7 +53,7 @@ impl Planned {
 
 #[derive(Debug)]
 struct Rule {
-    on: On,
+    on: AffectedRequests,
     mishap: Mishap,
     /// `None`: unlimited.
     left: Option<u32>,
@@ -63,13 +63,13 @@ struct Rule {
 pub(super) struct Plan(Mutex<Vec<Arc<Mutex<Rule>>>>);
 
 impl Plan {
-    pub(super) fn add(&self, on: On, mishap: Mishap) -> Planned {
+    pub(super) fn add(&self, on: AffectedRequests, mishap: Mishap) -> PlannedMishap {
         let rule = Arc::new(Mutex::new(Rule { on, mishap, left: None }));
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Arc::clone(&rule));
-        Planned(rule)
+        PlannedMishap(rule)
     }
 
     pub(super) fn clear(&self) {
@@ -77,11 +77,11 @@ impl Plan {
     }
 
     /// The mishap for the next request of this kind.
-    pub(super) fn next(&self, kind: On) -> Option<Mishap> {
+    pub(super) fn next(&self, kind: AffectedRequests) -> Option<Mishap> {
         let rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rules.iter().find_map(|rule| {
             let mut rule = rule.lock().unwrap_or_else(PoisonError::into_inner);
-            if rule.left == Some(0) || (rule.on != On::Any && rule.on != kind) {
+            if rule.left == Some(0) || (rule.on != AffectedRequests::Any && rule.on != kind) {
                 return None;
             }
             rule.left = rule.left.map(|left| left - 1);

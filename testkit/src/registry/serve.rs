@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::mishap::{Mishap, On};
+use super::mishap::{AffectedRequests, Mishap};
 use super::{Request, Shared, digest};
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -114,15 +114,15 @@ fn record_request(request: &http::Request<Incoming>) -> Request {
     }
 }
 
-fn request_kind(path: &str) -> On {
+fn request_kind(path: &str) -> AffectedRequests {
     if path == "/token" {
-        On::Token
+        AffectedRequests::Token
     } else if path.contains("/manifests/") {
-        On::Manifest
+        AffectedRequests::Manifest
     } else if path.contains("/blobs/") {
-        On::Blob
+        AffectedRequests::Blob
     } else {
-        On::Any
+        AffectedRequests::Any
     }
 }
 
@@ -130,7 +130,7 @@ fn request_kind(path: &str) -> On {
 fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared) -> Response<Bytes> {
     let login = shared.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if path == "/token" {
-        return match login.token(&seen.authorization, query) {
+        return match login.token_response(&seen.authorization, query) {
             Some(token) => content_response("application/json", token.into()),
             None => status_response(StatusCode::UNAUTHORIZED),
         };
@@ -149,9 +149,9 @@ fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, share
     let blob = path.split_once("/blobs/");
     let manifest = path.split_once("/manifests/");
     let held = match (manifest, blob) {
-        (Some((repository, reference)), _) => content.manifest(repository, reference),
+        (Some((repository, reference)), _) => content.find_manifest(repository, reference),
         (_, Some((repository, digest))) => content
-            .blob(repository, digest)
+            .find_blob(repository, digest)
             .map(|bytes| ("application/octet-stream".to_owned(), bytes)),
         _ => None,
     };

@@ -43,7 +43,7 @@ async fn apply_creates_and_prunes_with_kube_rs() {
 #[tokio::test]
 async fn field_of_another_manager_conflicts_until_forced() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     assert_eq!(
         send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" })))
             .await
@@ -84,7 +84,7 @@ async fn field_of_another_manager_conflicts_until_forced() {
 #[tokio::test]
 async fn plain_update_owns_the_fields_it_changes() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" }))).await;
     let path = format!("{CONFIGMAPS}/a?fieldManager=editor");
     let patch = json!({ "data": { "k": "2" } });
@@ -109,7 +109,7 @@ async fn plain_update_owns_the_fields_it_changes() {
 #[tokio::test]
 async fn repeated_apply_writes_nothing() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" }))).await;
     let before = server.store().resource_version();
     assert_eq!(
@@ -135,7 +135,7 @@ async fn repeated_apply_writes_nothing() {
 #[tokio::test]
 async fn status_is_applied_only_at_its_subresource() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.create(WIDGETS, &widget("w1")).await;
     let mut config = widget("w1");
     config["status"] = json!({ "phase": "Ready" });
@@ -161,7 +161,7 @@ async fn status_is_applied_only_at_its_subresource() {
 #[tokio::test]
 async fn incomplete_apply_is_rejected() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     assert_eq!(
         send_apply(&client, "", &apply_body(&json!({}))).await.status,
         StatusCode::UNPROCESSABLE_ENTITY

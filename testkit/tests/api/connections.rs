@@ -9,11 +9,11 @@ use crate::support::{CONFIGMAPS, Connection, PATIENCE, configmap, server_builder
 async fn both_ports_speak_http1_and_http2() {
     let server = start_server().await;
     for (client, is_http2) in [
-        (Connection::h1(&server).await, false),
-        (Connection::h2c(&server).await, true),
-        (Connection::tls(&server, &["h2", "http/1.1"]).await, true),
-        (Connection::tls(&server, &["http/1.1"]).await, false),
-        (Connection::tls(&server, &[]).await, false),
+        (Connection::connect_http1(&server).await, false),
+        (Connection::connect_h2c(&server).await, true),
+        (Connection::connect_tls(&server, &["h2", "http/1.1"]).await, true),
+        (Connection::connect_tls(&server, &["http/1.1"]).await, false),
+        (Connection::connect_tls(&server, &[]).await, false),
     ] {
         assert_eq!(client.is_http2(), is_http2);
         assert_eq!(client.get("/version").await.status, StatusCode::OK);
@@ -25,7 +25,7 @@ async fn both_ports_speak_http1_and_http2() {
     }
     assert_eq!(server.activity().accepted, 5);
     let http1 = server_builder().alpn(&["http/1.1"]).start().await.expect("started");
-    assert!(!Connection::tls(&http1, &["h2", "http/1.1"]).await.is_http2());
+    assert!(!Connection::connect_tls(&http1, &["h2", "http/1.1"]).await.is_http2());
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn stream_over_the_limit_waits_for_one_to_end() {
         .start()
         .await
         .expect("started");
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     // The first answer makes sure that the client has read the server's settings.
     client.get("/version").await;
     let target = format!("{CONFIGMAPS}?watch=1");
@@ -66,7 +66,7 @@ async fn stream_over_the_limit_waits_for_one_to_end() {
 #[tokio::test]
 async fn watches_and_requests_share_one_connection() {
     let server = start_server().await;
-    let client = Connection::tls(&server, &["h2"]).await;
+    let client = Connection::connect_tls(&server, &["h2"]).await;
     let mut watches = Vec::new();
     for _ in 0..90 {
         watches.push(client.watch(&format!("{CONFIGMAPS}?watch=1")).await);
@@ -91,7 +91,7 @@ async fn clients_on_other_runtimes_are_served() {
                 .build()
                 .expect("a runtime");
             runtime.block_on(async {
-                let client = Connection::h2c(&server).await;
+                let client = Connection::connect_h2c(&server).await;
                 let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
                 client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
                 watch.expect_event("ADDED", "a").await;

@@ -15,7 +15,7 @@ fn find_entry<'a>(list: &'a Value, field: &str, name: &str) -> &'a Value {
 #[tokio::test]
 async fn discovery_names_groups_versions_and_resources() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let versions = client.get("/api").await.body;
     assert_eq!(versions["versions"], json!(["v1"]));
     let address = &versions["serverAddressByClientCIDRs"][0]["serverAddress"];
@@ -69,7 +69,7 @@ async fn discovery_names_groups_versions_and_resources() {
 #[tokio::test]
 async fn aggregated_discovery_is_served_when_accepted() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
     let answer = client
         .call_with(Method::GET, "/apis", &[("accept", accept)], None)
@@ -114,7 +114,7 @@ async fn kube_rs_discovers_custom_kind() {
 #[tokio::test]
 async fn health_is_plain_text() {
     let server = start_server().await;
-    let client = Connection::h1(&server).await;
+    let client = Connection::connect_http1(&server).await;
     for path in ["/healthz", "/readyz", "/livez", "/readyz/ping"] {
         let answer = client.get(path).await;
         assert_eq!((answer.status, &answer.body), (StatusCode::OK, &json!("ok")), "{path}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ctrlmesh_testkit::{Fault, Gate, Rule, When};
+use ctrlmesh_testkit::{Fault, FaultTime, Gate, Rule};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::support::{
 #[tokio::test]
 async fn status_fault_fires_given_times_and_executes_nothing() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let rule = Rule::new(Fault::Status {
         code: 429,
         retry_after: Some(2),
@@ -41,13 +41,13 @@ async fn status_fault_fires_given_times_and_executes_nothing() {
         );
     }
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
-    assert_eq!(server.faults().hits(rule), 2);
+    assert_eq!(server.faults().times_applied(rule), 2);
 }
 
 #[tokio::test]
 async fn rule_ends_when_removed() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let rule = server.faults().add(
         Rule::new(Fault::Status {
             code: 503,
@@ -72,14 +72,14 @@ async fn retry_after_of_zero_is_sent() {
         code: 500,
         retry_after: Some(0),
     }));
-    let refused = Connection::h2c(&server).await.get(CONFIGMAPS).await;
+    let refused = Connection::connect_h2c(&server).await.get(CONFIGMAPS).await;
     assert_eq!(refused.headers["retry-after"], "0");
 }
 
 #[tokio::test]
 async fn gate_holds_requests_until_opened() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let gate = Gate::new();
     server.faults().add(Rule::new(Fault::Hold(gate.clone())).verb("create"));
     let object = configmap("default", "a", "x");
@@ -99,7 +99,7 @@ async fn gate_holds_requests_until_opened() {
 #[tokio::test]
 async fn delay_precedes_execution() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let delay = Duration::from_millis(30);
     server.faults().add(Rule::new(Fault::Delay(delay)));
     let before = tokio::time::Instant::now();
@@ -110,8 +110,11 @@ async fn delay_precedes_execution() {
 #[tokio::test]
 async fn stream_reset_keeps_the_connection_alive() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
-    for (name, when, is_stored) in [("a", When::BeforeExecuting, false), ("b", When::AfterExecuting, true)] {
+    let client = Connection::connect_h2c(&server).await;
+    for (name, when, is_stored) in [
+        ("a", FaultTime::BeforeExecuting, false),
+        ("b", FaultTime::AfterExecuting, true),
+    ] {
         server
             .faults()
             .add(Rule::new(Fault::ResetStream(when)).verb("create").times(1));
@@ -134,9 +137,12 @@ async fn stream_reset_keeps_the_connection_alive() {
 #[tokio::test]
 async fn connection_reset_ends_all_its_streams() {
     let server = start_server().await;
-    for client in [Connection::h2c(&server).await, Connection::h1(&server).await] {
+    for client in [
+        Connection::connect_h2c(&server).await,
+        Connection::connect_http1(&server).await,
+    ] {
         server.faults().add(
-            Rule::new(Fault::ResetConnection(When::AfterExecuting))
+            Rule::new(Fault::ResetConnection(FaultTime::AfterExecuting))
                 .verb("create")
                 .times(1),
         );
@@ -163,7 +169,7 @@ async fn connection_reset_is_a_tcp_reset() {
     let server = start_server().await;
     server
         .faults()
-        .add(Rule::new(Fault::ResetConnection(When::BeforeExecuting)));
+        .add(Rule::new(Fault::ResetConnection(FaultTime::BeforeExecuting)));
     let mut stream = TcpStream::connect(server.address()).await.expect("open");
     stream
         .write_all(b"GET /version HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -176,7 +182,7 @@ async fn connection_reset_is_a_tcp_reset() {
 #[tokio::test]
 async fn goaway_ends_the_connection_and_spares_open_watches() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server.faults().add(Rule::new(Fault::Goaway).verb("list").times(1));
     assert_eq!(client.get(CONFIGMAPS).await.status, StatusCode::OK);
@@ -204,7 +210,7 @@ async fn goaway_ends_the_connection_and_spares_open_watches() {
 #[tokio::test]
 async fn goaway_closes_http1_connection_after_the_response() {
     let server = start_server().await;
-    let client = Connection::h1(&server).await;
+    let client = Connection::connect_http1(&server).await;
     server.faults().add(Rule::new(Fault::Goaway).times(1));
     let answer = client.get(CONFIGMAPS).await;
     assert_eq!(
@@ -216,7 +222,7 @@ async fn goaway_closes_http1_connection_after_the_response() {
 #[tokio::test]
 async fn slow_body_comes_in_pieces() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.faults().add(
         Rule::new(Fault::SlowBody {
             chunk: 10,
@@ -239,7 +245,10 @@ async fn slow_body_comes_in_pieces() {
 #[tokio::test]
 async fn cut_body_breaks_off() {
     let server = start_server().await;
-    for client in [Connection::h2c(&server).await, Connection::h1(&server).await] {
+    for client in [
+        Connection::connect_h2c(&server).await,
+        Connection::connect_http1(&server).await,
+    ] {
         server.faults().add(Rule::new(Fault::CutBody { after: 20 }).times(1));
         let response = client
             .send(build_request(Method::GET, CONFIGMAPS, &[], String::new()))
@@ -262,7 +271,7 @@ async fn cut_body_breaks_off() {
 #[tokio::test]
 async fn early_hints_precede_the_response_on_http1() {
     let server = start_server().await;
-    let client = Connection::h1(&server).await;
+    let client = Connection::connect_http1(&server).await;
     server.faults().add(Rule::new(Fault::EarlyHints).times(1));
     let (sender, hints) = std::sync::mpsc::sync_channel(4);
     let mut asked = build_request(Method::GET, "/version", &[], String::new());
@@ -274,7 +283,7 @@ async fn early_hints_precede_the_response_on_http1() {
     assert_eq!(hints.try_iter().collect::<Vec<_>>(), [StatusCode::EARLY_HINTS]);
     server.faults().add(Rule::new(Fault::EarlyHints).times(1));
     assert_eq!(
-        Connection::h2c(&server).await.get("/version").await.status,
+        Connection::connect_h2c(&server).await.get("/version").await.status,
         StatusCode::NOT_IMPLEMENTED
     );
 }
@@ -285,7 +294,10 @@ async fn trailers_follow_the_body() {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-checksum", "abc".parse().expect("a value"));
     server.faults().add(Rule::new(Fault::Trailers(trailers.clone())));
-    for client in [Connection::h2c(&server).await, Connection::h1(&server).await] {
+    for client in [
+        Connection::connect_h2c(&server).await,
+        Connection::connect_http1(&server).await,
+    ] {
         let asked = build_request(Method::GET, "/version", &[("te", "trailers")], String::new());
         let body = client
             .send(asked)
@@ -302,7 +314,7 @@ async fn trailers_follow_the_body() {
 #[tokio::test]
 async fn token_is_required_and_rotated() {
     let server = server_builder().token("old").start().await.expect("started");
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let ask = async |token: &str| {
         let bearer = format!("Bearer {token}");
         client
@@ -324,7 +336,7 @@ async fn token_is_required_and_rotated() {
 #[tokio::test]
 async fn requests_are_logged_and_counted() {
     let server = server_builder().request_log(2).start().await.expect("started");
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.get("/version").await;
     client
         .call_with(
@@ -335,7 +347,7 @@ async fn requests_are_logged_and_counted() {
         )
         .await;
     client.get(&format!("{CONFIGMAPS}/a")).await;
-    let seen = server.requests().all();
+    let seen = server.requests().recent();
     assert_eq!(seen.len(), 2, "the ring holds two");
     assert_eq!(
         (seen[0].target.as_str(), seen[0].verb),

@@ -18,7 +18,7 @@ async fn all_clients(server: &ApiServer) -> Vec<Client> {
     vec![
         kube_client(&server.kubeconfig()).await,
         kube_client(&server.plain_kubeconfig()).await,
-        kube_client_over(Connection::tls(server, &["h2"]).await),
+        kube_client_over(Connection::connect_tls(server, &["h2"]).await),
     ]
 }
 
@@ -174,7 +174,7 @@ async fn reflector_survives_outage_and_compaction() {
 #[tokio::test]
 async fn watcher_sees_changes_over_http2() {
     let server = start_server().await;
-    let client = kube_client_over(Connection::tls(&server, &["h2"]).await);
+    let client = kube_client_over(Connection::connect_tls(&server, &["h2"]).await);
     let api: Api<ConfigMap> = Api::default_namespaced(client);
     let mut stream = std::pin::pin!(watcher(
         api,
@@ -215,5 +215,8 @@ async fn kube_rs_retries_after_429() {
         .times(1),
     );
     api.list(&ListParams::default()).await.expect("the second try succeeds");
-    assert_eq!((server.faults().hits(rule), server.requests().count("list")), (1, 2));
+    assert_eq!(
+        (server.faults().times_applied(rule), server.requests().count("list")),
+        (1, 2)
+    );
 }

@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{CONFIGMAPS, Connection, accepting, configmap, item_names, server_builder, start_server};
+use crate::support::{CONFIGMAPS, Connection, accept_form, configmap, item_names, server_builder, start_server};
 
 async fn seeded_server() -> (ctrlmesh_testkit::ApiServer, Connection) {
     let server = start_server().await;
@@ -15,7 +15,7 @@ async fn seeded_server() -> (ctrlmesh_testkit::ApiServer, Connection) {
     ] {
         server.store().put(configmap(namespace, name, app)).expect("stored");
     }
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     (server, client)
 }
 
@@ -139,7 +139,7 @@ async fn page_expires_when_its_state_is_compacted() {
 #[tokio::test]
 async fn event_log_drops_the_oldest_changes() {
     let server = server_builder().event_log(3).start().await.expect("started");
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut versions = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
         server.store().put(configmap("default", name, "x")).expect("stored");
@@ -212,7 +212,7 @@ async fn stale_cache_is_shown_when_the_client_allows_it() {
 #[tokio::test]
 async fn table_shows_name_and_age() {
     let (_server, client) = seeded_server().await;
-    let [(header, table)] = accepting("Table");
+    let [(header, table)] = accept_form("Table");
     let list = client
         .call_with(Method::GET, &format!("{CONFIGMAPS}?limit=2"), &[(header, &table)], None)
         .await
@@ -250,7 +250,7 @@ async fn table_shows_name_and_age() {
 #[tokio::test]
 async fn list_shows_metadata_only_when_asked() {
     let (_server, client) = seeded_server().await;
-    let [(header, form)] = accepting("PartialObjectMetadataList");
+    let [(header, form)] = accept_form("PartialObjectMetadataList");
     let list = client
         .call_with(Method::GET, CONFIGMAPS, &[(header, &form)], None)
         .await
@@ -266,7 +266,7 @@ async fn list_shows_metadata_only_when_asked() {
 #[tokio::test]
 async fn large_list_is_streamed_completely() {
     let server = start_server().await;
-    let client = Connection::h1(&server).await;
+    let client = Connection::connect_http1(&server).await;
     for number in 0..500 {
         let mut object = configmap("default", &format!("c{number:03}"), "x");
         object["data"]["key"] = "x".repeat(1_000).into();

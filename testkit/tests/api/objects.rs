@@ -8,7 +8,7 @@ use crate::support::{CONFIGMAPS, Connection, WIDGETS, configmap, item_names, sta
 #[tokio::test]
 async fn created_object_gets_identity_and_is_read_back() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let created = client.create(WIDGETS, &widget("w1")).await;
     let metadata = &created["metadata"];
     assert_eq!(metadata["uid"].as_str().map(str::len), Some(36));
@@ -29,7 +29,7 @@ async fn created_object_gets_identity_and_is_read_back() {
 #[tokio::test]
 async fn second_create_is_rejected_and_generated_name_is_new() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let again = client
         .call(Method::POST, CONFIGMAPS, Some(&configmap("default", "a", "x")))
@@ -54,7 +54,7 @@ async fn second_create_is_rejected_and_generated_name_is_new() {
 #[tokio::test]
 async fn update_from_an_old_state_conflicts() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut object = client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let path = format!("{CONFIGMAPS}/a");
     object["data"]["key"] = "two".into();
@@ -84,7 +84,7 @@ async fn update_from_an_old_state_conflicts() {
 #[tokio::test]
 async fn custom_resource_update_requires_resource_version() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.create(WIDGETS, &widget("w1")).await;
     let answer = client
         .call(Method::PUT, &format!("{WIDGETS}/w1"), Some(&widget("w1")))
@@ -98,7 +98,7 @@ async fn custom_resource_update_requires_resource_version() {
 #[tokio::test]
 async fn lease_is_created_by_an_update() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/leader";
     let lease = json!({ "metadata": { "name": "leader" }, "spec": { "holderIdentity": "me" } });
     assert_eq!(
@@ -115,7 +115,7 @@ async fn lease_is_created_by_an_update() {
 #[tokio::test]
 async fn unchanged_update_keeps_the_resource_version() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let object = client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let before = server.store().resource_version();
     let answer = client
@@ -128,7 +128,7 @@ async fn unchanged_update_keeps_the_resource_version() {
 #[tokio::test]
 async fn only_spec_writes_raise_the_generation() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let (path, status_path) = (format!("{WIDGETS}/w1"), format!("{WIDGETS}/w1/status"));
     let mut object = widget("w1");
     object["status"] = json!({ "phase": "Forged" });
@@ -157,7 +157,7 @@ async fn only_spec_writes_raise_the_generation() {
 #[tokio::test]
 async fn finalizer_delays_deletion_until_removed() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let path = format!("{CONFIGMAPS}/a");
     let mut object = configmap("default", "a", "x");
     object["metadata"]["finalizers"] = json!(["example.com/hold"]);
@@ -184,7 +184,7 @@ async fn finalizer_delays_deletion_until_removed() {
 #[tokio::test]
 async fn delete_preconditions_protect_another_object() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let path = format!("{CONFIGMAPS}/a");
     let object = client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     for wrong in [json!({ "uid": "other" }), json!({ "resourceVersion": "1" })] {
@@ -205,7 +205,7 @@ async fn delete_preconditions_protect_another_object() {
 #[tokio::test]
 async fn dry_run_writes_nothing() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let before = server.store().resource_version();
     let target = format!("{CONFIGMAPS}?dryRun=All");
     let answer = client
@@ -240,7 +240,7 @@ async fn dry_run_writes_nothing() {
 #[tokio::test]
 async fn collection_delete_honours_the_selector() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     for (name, app) in [("a", "x"), ("b", "y"), ("c", "x")] {
         client.create(CONFIGMAPS, &configmap("default", name, app)).await;
     }
@@ -258,7 +258,7 @@ async fn collection_delete_honours_the_selector() {
 #[tokio::test]
 async fn create_requires_an_existing_namespace() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let nowhere = "/api/v1/namespaces/nowhere/configmaps";
     let answer = client
         .call(Method::POST, nowhere, Some(&json!({ "metadata": { "name": "a" } })))
@@ -281,7 +281,7 @@ async fn create_requires_an_existing_namespace() {
 #[tokio::test]
 async fn store_is_seeded_and_awaited_without_a_client() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut object = widget("w1");
     object["status"] = json!({ "phase": "Ready" });
     server.store().put(object).expect("stored");

@@ -9,7 +9,7 @@ use crate::support::{CONFIGMAPS, Connection, configmap, item_names, start_server
 #[tokio::test]
 async fn outage_cuts_connections_and_keeps_ports_objects_and_certificates() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let _watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     let version = server.store().resource_version();
@@ -25,7 +25,7 @@ async fn outage_cuts_connections_and_keeps_ports_objects_and_certificates() {
 
     server.restart().await.expect("it comes back");
     assert_eq!((server.address(), server.kubeconfig()), (address, kubeconfig));
-    let client = Connection::tls(&server, &["h2"]).await;
+    let client = Connection::connect_tls(&server, &["h2"]).await;
     assert_eq!(item_names(&client.get(CONFIGMAPS).await.body), ["a", "b"]);
     let mut watch = client
         .watch(&format!("{CONFIGMAPS}?watch=1&resourceVersion={version}"))
@@ -38,7 +38,7 @@ async fn outage_cuts_connections_and_keeps_ports_objects_and_certificates() {
 async fn server_closes_its_port_when_dropped() {
     let server = start_server().await;
     let address = server.address();
-    let client = Connection::h1(&server).await;
+    let client = Connection::connect_http1(&server).await;
     assert_eq!(client.get("/version").await.status, StatusCode::OK);
     drop(server);
     let closed = async { while TcpStream::connect(address).await.is_ok() {} };

@@ -15,7 +15,7 @@ async fn send_patch(client: &Connection, media_type: &str, body: &Value) -> Answ
 #[tokio::test]
 async fn merge_patch_sets_and_removes_fields() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let body = json!({ "data": { "key": null, "new": "1" } });
     let answer = send_patch(&client, "application/merge-patch+json", &body).await;
@@ -28,7 +28,7 @@ async fn merge_patch_sets_and_removes_fields() {
 #[tokio::test]
 async fn json_patch_tests_before_it_writes() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let media_type = "application/json-patch+json";
     let operations = |expected: &str| {
@@ -52,7 +52,7 @@ async fn json_patch_tests_before_it_writes() {
 #[tokio::test]
 async fn patch_with_an_old_resource_version_conflicts() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let object = client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let version = object["metadata"]["resourceVersion"].clone();
     let body = |value: &str| json!({ "metadata": { "resourceVersion": version }, "data": { "key": value } });
@@ -73,7 +73,7 @@ async fn patch_with_an_old_resource_version_conflicts() {
 #[tokio::test]
 async fn strategic_merge_patch_is_rejected_when_it_needs_a_schema() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let media_type = "application/strategic-merge-patch+json";
     assert_eq!(
@@ -91,7 +91,7 @@ async fn strategic_merge_patch_is_rejected_when_it_needs_a_schema() {
 #[tokio::test]
 async fn patch_never_renames_or_creates() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let media_type = "application/merge-patch+json";
     assert_eq!(
         send_patch(&client, media_type, &json!({})).await.status,

@@ -164,7 +164,10 @@ impl Frames {
 #[tokio::test]
 async fn objects_are_created_updated_and_deleted_in_protobuf() {
     let server = start_server().await;
-    for client in [Connection::h1(&server).await, Connection::h2c(&server).await] {
+    for client in [
+        Connection::connect_http1(&server).await,
+        Connection::connect_h2c(&server).await,
+    ] {
         let target = format!("{CONFIGMAPS}/a");
         let created = send_protobuf(&client, Method::POST, CONFIGMAPS, config_map("a", "", "one")).await;
         assert_eq!(
@@ -192,7 +195,7 @@ async fn objects_are_created_updated_and_deleted_in_protobuf() {
 #[tokio::test]
 async fn every_built_in_kind_is_listed_in_protobuf() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut listed = 0;
     for group in [
         "api/v1",
@@ -218,7 +221,7 @@ async fn every_built_in_kind_is_listed_in_protobuf() {
 #[tokio::test]
 async fn list_pages_are_in_protobuf() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     for name in ["a", "b", "c"] {
         server.store().put(configmap("default", name, "x")).expect("stored");
     }
@@ -234,7 +237,7 @@ async fn list_pages_are_in_protobuf() {
 #[tokio::test]
 async fn watches_are_framed_in_protobuf() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     let target = format!(
         "{CONFIGMAPS}?watch=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
@@ -265,7 +268,7 @@ async fn watches_are_framed_in_protobuf() {
 #[tokio::test]
 async fn error_status_uses_the_accepted_encoding() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let missing = format!("{CONFIGMAPS}/none");
     let json = client.get(&missing).await.body.to_string();
     let expected = Status::from_json(json.as_bytes()).expect("a Status");
@@ -290,7 +293,7 @@ async fn error_status_uses_the_accepted_encoding() {
 #[tokio::test]
 async fn custom_kinds_are_answered_in_json_or_with_406() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(widget("w")).expect("stored");
     for target in [WIDGETS, &format!("{WIDGETS}/w"), &format!("{WIDGETS}?watch=1")] {
         let answer = get_accepting(&client, target, PROTOBUF).await;
@@ -335,7 +338,7 @@ async fn custom_kinds_are_answered_in_json_or_with_406() {
 #[tokio::test]
 async fn custom_kind_metadata_is_in_protobuf() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(widget("w")).expect("stored");
     let one = get_accepting(&client, &format!("{WIDGETS}/w"), METADATA).await;
     assert_eq!(
@@ -350,7 +353,7 @@ async fn custom_kind_metadata_is_in_protobuf() {
 #[tokio::test]
 async fn delete_options_are_read_in_protobuf_for_every_kind() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let options = |uid: &str| {
         let preconditions = Message::new().string(1, uid);
         envelope("v1", "DeleteOptions", &Message::new().message(2, &preconditions))
@@ -383,7 +386,7 @@ async fn registered_kind_of_known_group_is_in_protobuf() {
         .start()
         .await
         .expect("the server starts");
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let target = "/api/v1/namespaces/default/bindings";
     let binding = Message::new().message(1, &Message::new().string(1, "a"));
     let created = send_protobuf(&client, Method::POST, target, envelope("v1", "Binding", &binding)).await;
@@ -393,7 +396,7 @@ async fn registered_kind_of_known_group_is_in_protobuf() {
 #[tokio::test]
 async fn unencodable_object_is_an_error_that_names_the_field() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut object = configmap("default", "a", "x");
     object["data"] = json!({ "n": 1 });
     server.store().put(object).expect("stored");

@@ -8,7 +8,7 @@ use crate::support::{CONFIGMAPS, Connection, configmap, start_server};
 #[tokio::test]
 async fn other_encodings_are_rejected() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     for media_type in ["application/cbor", "application/yaml"] {
         let headers = [("content-type", media_type)];
         let body = json!({});
@@ -34,7 +34,7 @@ async fn other_encodings_are_rejected() {
 #[tokio::test]
 async fn unsupported_methods_are_rejected() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     for (method, target) in [
         (Method::DELETE, "/api/v1/configmaps"),
@@ -54,7 +54,7 @@ async fn unsupported_methods_are_rejected() {
 #[tokio::test]
 async fn unknown_paths_are_not_found() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     for target in [
         "/api/v1/gadgets",
@@ -80,7 +80,7 @@ async fn unknown_paths_are_not_found() {
 #[tokio::test]
 async fn invalid_objects_are_rejected() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     for (body, expected) in [
         (json!([]), 400),
         (json!({ "metadata": [] }), 400),
@@ -104,7 +104,7 @@ async fn invalid_objects_are_rejected() {
 #[tokio::test]
 async fn deletions_that_need_a_garbage_collector_are_rejected() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     let path = format!("{CONFIGMAPS}/a");
     for body in [

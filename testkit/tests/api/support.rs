@@ -68,19 +68,19 @@ pub(crate) enum Connection {
 
 impl Connection {
     /// HTTP/2 with prior knowledge.
-    pub(crate) async fn h2c(server: &ApiServer) -> Self {
+    pub(crate) async fn connect_h2c(server: &ApiServer) -> Self {
         let stream = TcpStream::connect(server.address()).await.expect("the port is open");
         Self::http2(stream).await
     }
 
     /// Plain HTTP/1.1.
-    pub(crate) async fn h1(server: &ApiServer) -> Self {
+    pub(crate) async fn connect_http1(server: &ApiServer) -> Self {
         let stream = TcpStream::connect(server.address()).await.expect("the port is open");
         Self::http1(stream).await
     }
 
     /// TLS, with what ALPN comes to.
-    pub(crate) async fn tls(server: &ApiServer, alpn: &[&str]) -> Self {
+    pub(crate) async fn connect_tls(server: &ApiServer, alpn: &[&str]) -> Self {
         let mut roots = rustls::RootCertStore::empty();
         let ca = CertificateDer::from_pem_slice(server.ca_pem().as_bytes()).expect("the CA is PEM");
         roots.add(ca).expect("the CA is a certificate");
@@ -294,7 +294,7 @@ pub(crate) fn kube_client_over(connection: Connection) -> kube::Client {
 }
 
 /// The `Accept` header for JSON in a form of `meta.k8s.io/v1`.
-pub(crate) fn accepting(form: &str) -> [(&'static str, String); 1] {
+pub(crate) fn accept_form(form: &str) -> [(&'static str, String); 1] {
     [(
         ACCEPT.as_str(),
         format!("application/json;as={form};v=v1;g=meta.k8s.io"),

@@ -65,7 +65,7 @@ async fn tunnel_echoes_bytes_and_half_closes() {
 #[tokio::test]
 async fn tunnel_requires_pod_upgrade_and_http1() {
     let server = start_server().await;
-    let h1 = Connection::h1(&server).await;
+    let h1 = Connection::connect_http1(&server).await;
     let upgrade = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
     assert_eq!(
         h1.call_with(Method::POST, EXEC, &upgrade, None).await.status,
@@ -74,7 +74,7 @@ async fn tunnel_requires_pod_upgrade_and_http1() {
     server.store().put(test_pod()).expect("stored");
     assert_eq!(h1.call(Method::POST, EXEC, None).await.status, StatusCode::BAD_REQUEST);
     assert_eq!(
-        Connection::h2c(&server)
+        Connection::connect_h2c(&server)
             .await
             .call(Method::POST, EXEC, None)
             .await
@@ -86,7 +86,7 @@ async fn tunnel_requires_pod_upgrade_and_http1() {
 #[tokio::test]
 async fn websocket_watch_is_rejected_and_list_is_served() {
     let server = start_server().await;
-    let client = Connection::h1(&server).await;
+    let client = Connection::connect_http1(&server).await;
     let headers = [
         ("connection", "Upgrade"),
         ("upgrade", "websocket"),

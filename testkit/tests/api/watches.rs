@@ -3,12 +3,12 @@
 use http::StatusCode;
 use serde_json::json;
 
-use crate::support::{CONFIGMAPS, Connection, accepting, build_request, configmap, server_builder, start_server};
+use crate::support::{CONFIGMAPS, Connection, accept_form, build_request, configmap, server_builder, start_server};
 
 #[tokio::test]
 async fn watch_sends_each_change_after_the_resource_version() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let store = server.store();
     store.put(configmap("default", "before", "x")).expect("stored");
     let version = store.resource_version();
@@ -33,10 +33,10 @@ async fn watch_sends_each_change_after_the_resource_version() {
 #[tokio::test]
 async fn watch_begins_with_the_state_without_a_resource_version() {
     let server = start_server().await;
-    let client = Connection::h1(&server).await;
+    let client = Connection::connect_http1(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     for target in ["?watch=true", "?watch=&resourceVersion=0"] {
-        let mut watch = Connection::h1(&server)
+        let mut watch = Connection::connect_http1(&server)
             .await
             .watch(&format!("{CONFIGMAPS}{target}"))
             .await;
@@ -52,7 +52,7 @@ async fn watch_begins_with_the_state_without_a_resource_version() {
 #[tokio::test]
 async fn watch_list_ends_initial_events_with_a_bookmark() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     server.store().put(configmap("default", "b", "y")).expect("stored");
     let target = format!(
@@ -79,7 +79,7 @@ async fn watch_list_ends_initial_events_with_a_bookmark() {
 #[tokio::test]
 async fn object_is_added_or_deleted_when_it_crosses_the_selector() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let store = server.store();
     store.put(configmap("default", "a", "other")).expect("stored");
     let version = store.resource_version();
@@ -112,7 +112,7 @@ async fn bookmarks_come_on_time_and_on_request() {
         .start()
         .await
         .expect("started");
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut watch = client
         .watch(&format!("{CONFIGMAPS}?watch=1&allowWatchBookmarks=1&resourceVersion=1"))
         .await;
@@ -120,7 +120,7 @@ async fn bookmarks_come_on_time_and_on_request() {
     watch.expect_event("BOOKMARK", "").await;
 
     let server = crate::support::start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut with = client
         .watch(&format!("{CONFIGMAPS}?watch=1&allowWatchBookmarks=1"))
         .await;
@@ -144,7 +144,7 @@ async fn bookmarks_come_on_time_and_on_request() {
 #[tokio::test]
 async fn watch_sends_error_event_when_version_is_compacted() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     server.store().compact();
     let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1&resourceVersion=1")).await;
@@ -162,7 +162,7 @@ async fn watch_sends_error_event_when_version_is_compacted() {
 #[tokio::test]
 async fn slow_reader_is_cut_off_when_it_falls_behind_the_log() {
     let server = server_builder().event_log(8).start().await.expect("started");
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server
         .wait_until(|activity| activity.watches == 1)
@@ -185,7 +185,7 @@ async fn slow_reader_is_cut_off_when_it_falls_behind_the_log() {
 #[tokio::test]
 async fn watch_ends_cleanly_on_timeout_and_on_request() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let mut timed = client.watch(&format!("{CONFIGMAPS}?watch=1&timeoutSeconds=1")).await;
     assert_eq!(timed.next().await, None);
     let mut told = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
@@ -200,9 +200,9 @@ async fn watch_ends_cleanly_on_timeout_and_on_request() {
 #[tokio::test]
 async fn watch_is_closed_when_client_goes_away() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     let watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
-    let other = Connection::h1(&server).await;
+    let other = Connection::connect_http1(&server).await;
     let second = other.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server
         .wait_until(|activity| activity.watches == 2)
@@ -223,7 +223,7 @@ async fn watch_is_closed_when_client_goes_away() {
 #[tokio::test]
 async fn deprecated_watch_paths_are_served() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     for name in ["a", "b"] {
         server.store().put(configmap("default", name, name)).expect("stored");
     }
@@ -245,8 +245,8 @@ async fn deprecated_watch_paths_are_served() {
 #[tokio::test]
 async fn table_watch_names_its_columns_once() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
-    let [(header, table)] = accepting("Table");
+    let client = Connection::connect_h2c(&server).await;
+    let [(header, table)] = accept_form("Table");
     let target = format!("{CONFIGMAPS}?watch=1");
     let sent = client
         .send(build_request(
@@ -272,7 +272,7 @@ async fn table_watch_names_its_columns_once() {
 #[tokio::test]
 async fn invalid_watch_options_are_rejected() {
     let server = start_server().await;
-    let client = Connection::h2c(&server).await;
+    let client = Connection::connect_h2c(&server).await;
     for query in [
         "sendInitialEvents=true",
         "resourceVersionMatch=NotOlderThan&resourceVersion=1",

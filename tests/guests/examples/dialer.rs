@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -17,4 +17,4 @@ impl Act for Dialer {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<Dialer>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<Dialer>);

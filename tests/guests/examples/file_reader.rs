@@ -3,7 +3,7 @@
 use std::fs;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -18,4 +18,4 @@ impl Act for FileReader {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<FileReader>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<FileReader>);

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 
 #[derive(serde::Deserialize)]
 struct Greedy {}
@@ -18,4 +18,4 @@ impl Act for Greedy {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<Greedy>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<Greedy>);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::hint::black_box;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 
 const MIB: usize = 1024 * 1024;
 
@@ -35,4 +35,4 @@ impl Act for Hoard {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<Hoard>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<Hoard>);

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 
 #[derive(serde::Deserialize)]
 struct HostCalls {}
@@ -16,4 +16,4 @@ impl Act for HostCalls {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<HostCalls>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<HostCalls>);

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -45,4 +45,4 @@ impl Act for LogFlood {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<LogFlood>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<LogFlood>);

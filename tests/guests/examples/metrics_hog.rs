@@ -1,7 +1,7 @@
 //! Counts with `series` different labels, and with each of `names`.
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -24,4 +24,4 @@ impl Act for MetricsHog {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<MetricsHog>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<MetricsHog>);

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 
 #[derive(serde::Deserialize)]
 struct Recurse {}
@@ -20,4 +20,4 @@ fn recurse_deeper(depth: u64) -> u64 {
     recurse_deeper(depth + 1).wrapping_add(frame.iter().sum())
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<Recurse>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<Recurse>);

@@ -1,7 +1,7 @@
 //! Takes `ms` milliseconds, then continues normally.
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -16,4 +16,4 @@ impl Act for Slow {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<Slow>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<Slow>);

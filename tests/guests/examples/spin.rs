@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 
 #[derive(serde::Deserialize)]
 struct Spin {}
@@ -17,4 +17,4 @@ impl Act for Spin {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<Spin>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<Spin>);

@@ -1,7 +1,7 @@
 //! Fills the shared state with `keys` cells of `bytes` bytes, and counts each result: metric `state`, label `written` or the error.
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -30,4 +30,4 @@ impl Act for StateHog {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<StateHog>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<StateHog>);

@@ -1,7 +1,7 @@
 //! Traps, in the way that the setting `how` names.
 
 use ctrlmesh_sdk::Host;
-use ctrlmesh_test_guests::{Act, Acting};
+use ctrlmesh_test_guests::{Act, ActingPlugin};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -33,4 +33,4 @@ impl Act for Trap {
     }
 }
 
-ctrlmesh_sdk::export_plugin!(Acting<Trap>);
+ctrlmesh_sdk::export_plugin!(ActingPlugin<Trap>);

@@ -39,12 +39,12 @@ pub trait Act: DeserializeOwned + 'static {
 }
 
 /// A plugin that acts in one phase and lets all requests pass in the others.
-pub struct Acting<A> {
+pub struct ActingPlugin<A> {
     phase: Phase,
     act: A,
 }
 
-/// The settings of [`Acting`].
+/// The settings of [`ActingPlugin`].
 #[derive(Deserialize)]
 pub struct Settings<A> {
     #[serde(rename = "in")]
@@ -53,7 +53,7 @@ pub struct Settings<A> {
     act: A,
 }
 
-impl<A: Act> Acting<A> {
+impl<A: Act> ActingPlugin<A> {
     fn act_in(&self, phase: Phase, host: &dyn Host) {
         if self.phase == phase {
             self.act.act(host);
@@ -61,7 +61,7 @@ impl<A: Act> Acting<A> {
     }
 }
 
-impl<A: Act> Plugin for Acting<A> {
+impl<A: Act> Plugin for ActingPlugin<A> {
     type Settings = Settings<A>;
 
     fn configure(settings: Self::Settings, _: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn canonical(text: &str) -> String {
+fn canonical_text(text: &str) -> String {
     FieldSelector::parse(text)
         .unwrap_or_else(|e| panic!("{text:?}: {e}"))
         .to_string()
@@ -29,7 +29,7 @@ fn operators_and_escapes_are_parsed() {
         (" a = b ", " a = b "),
     ];
     for (text, expected) in cases {
-        assert_eq!(canonical(text), expected, "{text:?}");
+        assert_eq!(canonical_text(text), expected, "{text:?}");
     }
 }
 
@@ -56,7 +56,7 @@ fn exact_match_is_found() {
 #[test]
 fn both_sides_of_and_must_match() {
     let mut selector = FieldSelector::parse("a=1").unwrap();
-    selector.and(FieldSelector::parse("b!=2").unwrap());
+    selector.narrow_by(FieldSelector::parse("b!=2").unwrap());
     let fields = |b: &'static str| move |field: &str| Some(if field == "a" { "1" } else { b });
     assert!(selector.matches(&fields("3")));
     assert!(!selector.matches(&fields("2")));

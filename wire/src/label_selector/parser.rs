@@ -35,33 +35,33 @@ pub(super) fn parse<'a>(
         position: 0,
         next: Token::End,
     };
-    parser.next = parser.lex();
+    parser.next = parser.next_token();
     for _ in 0..MAX_REQUIREMENTS {
         match parser.next {
             Token::End => return Ok(()),
-            Token::Word(_) | Token::Not => parser.requirement(&mut sink)?,
-            _ => return Err(parser.unexpected("`!`, a key or the end")),
+            Token::Word(_) | Token::Not => parser.parse_requirement(&mut sink)?,
+            _ => return Err(parser.unexpected_token("`!`, a key or the end")),
         }
         match parser.next {
             Token::End => return Ok(()),
             Token::Comma => parser.advance(),
-            _ => return Err(parser.unexpected("`,` or the end")),
+            _ => return Err(parser.unexpected_token("`,` or the end")),
         };
         if !matches!(parser.next, Token::Word(_) | Token::Not) {
-            return Err(parser.unexpected("a key after `,`"));
+            return Err(parser.unexpected_token("a key after `,`"));
         }
     }
     Err(SelectorError::TooManyRequirements)
 }
 
 impl<'a> Parser<'a> {
-    fn requirement(&mut self, sink: &mut impl FnMut(&'a str, Operator, &[&'a str])) -> Result<(), SelectorError> {
+    fn parse_requirement(&mut self, sink: &mut impl FnMut(&'a str, Operator, &[&'a str])) -> Result<(), SelectorError> {
         let is_negated = self.next == Token::Not;
         if is_negated {
             self.advance();
         }
         let Token::Word(key) = self.next else {
-            return Err(self.unexpected("a key"));
+            return Err(self.unexpected_token("a key"));
         };
         self.advance();
         let single = |operator, values: &[&'a str], sink: &mut dyn FnMut(&'a str, Operator, &[&'a str])| {
@@ -77,7 +77,7 @@ impl<'a> Parser<'a> {
             Token::Word("in") => single(Operator::In, &self.value_list()?, sink),
             Token::Word("notin") => single(Operator::NotIn, &self.value_list()?, sink),
             Token::Symbol(operator) => single(operator, &[self.value()?], sink),
-            _ => Err(self.unexpected("=, ==, !=, in, notin, > or <")),
+            _ => Err(self.unexpected_token("=, ==, !=, in, notin, > or <")),
         }
     }
 
@@ -90,7 +90,7 @@ impl<'a> Parser<'a> {
                 self.advance();
                 Ok(value)
             }
-            _ => Err(self.unexpected("a value")),
+            _ => Err(self.unexpected_token("a value")),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Parser<'a> {
     fn value_list(&mut self) -> Result<Vec<&'a str>, SelectorError> {
         self.advance();
         if self.next != Token::Open {
-            return Err(self.unexpected("`(`"));
+            return Err(self.unexpected_token("`(`"));
         }
         let mut values = Vec::new();
         loop {
@@ -110,12 +110,12 @@ impl<'a> Parser<'a> {
                     self.advance();
                 }
                 Token::Comma | Token::Close => values.push(""),
-                _ => return Err(self.unexpected("`,`, `)` or a value")),
+                _ => return Err(self.unexpected_token("`,`, `)` or a value")),
             }
             match self.next {
                 Token::Comma => {}
                 Token::Close => break,
-                _ => return Err(self.unexpected("`,` or `)`")),
+                _ => return Err(self.unexpected_token("`,` or `)`")),
             }
         }
         self.advance();
@@ -123,10 +123,10 @@ impl<'a> Parser<'a> {
     }
 
     fn advance(&mut self) {
-        self.next = self.lex();
+        self.next = self.next_token();
     }
 
-    fn unexpected(&self, expected: &'static str) -> SelectorError {
+    fn unexpected_token(&self, expected: &'static str) -> SelectorError {
         let found = match self.next {
             Token::End => "",
             Token::Open => "(",
@@ -148,7 +148,7 @@ impl<'a> Parser<'a> {
 
     /// The next token. A NUL byte ends a word or a symbol like a space, and where a token would begin it ends the whole
     /// selector: upstream's lexer reads 0 as the end.
-    fn lex(&mut self) -> Token<'a> {
+    fn next_token(&mut self) -> Token<'a> {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
             self.position += 1;
         }
@@ -157,8 +157,8 @@ impl<'a> Parser<'a> {
                 self.position = self.text.len();
                 return Token::End;
             }
-            Some(first) if is_special(first) => self.symbol(first),
-            Some(_) => self.word(),
+            Some(first) if is_special(first) => self.read_symbol(first),
+            Some(_) => self.read_word(),
         };
         if self.peek() == Some(0) {
             self.position += 1;
@@ -166,7 +166,7 @@ impl<'a> Parser<'a> {
         token
     }
 
-    fn symbol(&mut self, first: u8) -> Token<'a> {
+    fn read_symbol(&mut self, first: u8) -> Token<'a> {
         self.position += 1;
         let is_pair = matches!(first, b'=' | b'!') && self.peek() == Some(b'=');
         if is_pair {
@@ -185,7 +185,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word(&mut self) -> Token<'a> {
+    fn read_word(&mut self) -> Token<'a> {
         let rest = self.text.get(self.position..).unwrap_or("");
         let end = rest.bytes().position(ends_word).unwrap_or(rest.len());
         self.position += end;

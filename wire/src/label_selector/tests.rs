@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn canonical(text: &str) -> String {
+fn canonical_text(text: &str) -> String {
     LabelSelector::parse(text)
         .unwrap_or_else(|e| panic!("{text:?}: {e}"))
         .to_string()
@@ -13,7 +13,7 @@ fn canonical(text: &str) -> String {
 #[test]
 fn all_operators_are_read_and_written() {
     let text = "a=1,b==2,c!=3,d in (x,y),e notin (z),f,!g,h>5,i<6";
-    assert_eq!(canonical(text), text);
+    assert_eq!(canonical_text(text), text);
     let operators: Vec<_> = LabelSelector::parse(text)
         .unwrap()
         .requirements
@@ -39,7 +39,7 @@ fn all_operators_are_read_and_written() {
 
 #[test]
 fn canonical_form_is_sorted() {
-    assert_eq!(canonical("z,b in (y,x,y),a=1"), "a=1,b in (x,y),z");
+    assert_eq!(canonical_text("z,b in (y,x,y),a=1"), "a=1,b in (x,y),z");
 }
 
 #[test]
@@ -62,16 +62,16 @@ fn unusual_spellings_are_accepted() {
         ("x.io/a=B_c.d-e", "x.io/a=B_c.d-e"),
     ];
     for (text, expected) in cases {
-        assert_eq!(canonical(text), expected, "{text:?}");
+        assert_eq!(canonical_text(text), expected, "{text:?}");
     }
 }
 
 /// Upstream's lexer takes a NUL byte for the end of the text where a token would begin.
 #[test]
 fn nul_byte_hides_the_rest_like_upstream() {
-    assert_eq!(canonical("a=b\0\0,c=d"), "a=b");
-    assert_eq!(canonical("\0a"), "");
-    assert_eq!(canonical("a\0=\0b"), "a=b");
+    assert_eq!(canonical_text("a=b\0\0,c=d"), "a=b");
+    assert_eq!(canonical_text("\0a"), "");
+    assert_eq!(canonical_text("a\0=\0b"), "a=b");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn selector() -> impl Strategy<Value = LabelSelector> {
         });
     prop::collection::vec(requirement, 0..6).prop_map(|requirements| {
         let mut selector = LabelSelector::default();
-        selector.and(LabelSelector { requirements });
+        selector.narrow_by(LabelSelector { requirements });
         selector
     })
 }
@@ -262,7 +262,7 @@ proptest! {
             _ => None,
         };
         let mut both = left.clone();
-        both.and(right.clone());
+        both.narrow_by(right.clone());
         prop_assert_eq!(both.matches(&labels), left.matches(&labels) && right.matches(&labels));
     }
 }

@@ -22,7 +22,7 @@ fn record(renew_time: &str) -> LockRecord {
 }
 
 /// A ConfigMap or Endpoints with this record.
-fn annotated(kind: &str, record: &str) -> String {
+fn annotated_object(kind: &str, record: &str) -> String {
     let annotations = serde_json::json!({ "a": "b", LOCK_ANNOTATION: record });
     serde_json::json!({ "kind": kind, "metadata": { "name": "lock", "annotations": annotations } }).to_string()
 }
@@ -59,7 +59,10 @@ fn record_is_read_from_every_kind_of_lock_in_both_encodings() {
     assert_eq!(lock_record(PROTOBUF, &body), Some(record(number)));
     for kind in ["ConfigMap", "Endpoints"] {
         let expected = Some(record("2026-01-01T00:00:02Z"));
-        assert_eq!(lock_record(JSON, annotated(kind, ANNOTATION).as_bytes()), expected);
+        assert_eq!(
+            lock_record(JSON, annotated_object(kind, ANNOTATION).as_bytes()),
+            expected
+        );
         let body = envelope("v1", kind, &annotated_message(ANNOTATION));
         assert_eq!(lock_record(PROTOBUF, &body), expected, "{kind}");
     }
@@ -87,7 +90,7 @@ fn released_lock_has_no_holder() {
         assert_eq!(lock_record(PROTOBUF, &body), nobody);
     }
     let released = r#"{"holderIdentity":"","leaseDurationSeconds":1,"leaderTransitions":4}"#;
-    let record = lock_record(JSON, annotated("ConfigMap", released).as_bytes()).unwrap();
+    let record = lock_record(JSON, annotated_object("ConfigMap", released).as_bytes()).unwrap();
     assert_eq!((&*record.holder, record.transitions), ("", Some(4)));
 }
 
@@ -96,9 +99,9 @@ fn other_objects_and_unreadable_locks_have_no_record() {
     let list = format!(r#"{{"kind":"LeaseList","items":[{LEASE}]}}"#);
     let numbers = LEASE.replace("15", "\"15\"");
     let maps = [
-        annotated("ConfigMap", "{"),
-        annotated("Secret", ANNOTATION),
-        annotated("ConfigMap", "").replace(LOCK_ANNOTATION, "other"),
+        annotated_object("ConfigMap", "{"),
+        annotated_object("Secret", ANNOTATION),
+        annotated_object("ConfigMap", "").replace(LOCK_ANNOTATION, "other"),
     ];
     let others = [
         "",

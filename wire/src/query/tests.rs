@@ -41,10 +41,10 @@ fn pairs_that_the_server_drops_are_ignored() {
     ] {
         let query = Query::new(raw);
         assert_eq!(query.get("labelSelector"), None, "{raw}");
-        assert_eq!(query.malformed(), Some(raw));
+        assert_eq!(query.malformed_pair(), Some(raw));
         assert_eq!(query.pairs().count(), 0);
     }
-    assert_eq!(Query::new("&&a=1&").malformed(), None);
+    assert_eq!(Query::new("&&a=1&").malformed_pair(), None);
 }
 
 #[test]

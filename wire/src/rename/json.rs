@@ -1,7 +1,7 @@
 //! Names in JSON: objects, lists, Tables, Status, Events and merge patches, told apart by their `kind`, which may come
 //! before or behind the names.
 
-use super::json_scanner::{JsonString, Scanner, Splice, splice};
+use super::json_scanner::{JsonString, Scanner, Splice, apply_splices};
 use super::{Rename, RenameError, is_lock_kind};
 
 /// Renames in one document.
@@ -11,9 +11,9 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
         quoted: quoted(rename),
     };
     let mut scanner = Scanner::new(body);
-    let splices = names.object(&mut scanner, Level::Top)?.settle();
-    scanner.end()?;
-    Ok(splice(body, splices))
+    let splices = names.scan_object(&mut scanner, Level::Top)?.into_splices();
+    scanner.expect_end()?;
+    Ok(apply_splices(body, splices))
 }
 
 /// Renames in the `object` of one JSON watch event.
@@ -24,15 +24,15 @@ pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option
     };
     let mut scanner = Scanner::new(event);
     let mut splices = Vec::new();
-    scanner.members(|scanner, key| match key {
+    scanner.visit_members(|scanner, key| match key {
         "object" => {
-            splices.extend(names.object(scanner, Level::Top)?.settle());
+            splices.extend(names.scan_object(scanner, Level::Top)?.into_splices());
             Ok(())
         }
-        _ => scanner.skip(),
+        _ => scanner.skip_value(),
     })?;
-    scanner.end()?;
-    Ok(splice(event, splices))
+    scanner.expect_end()?;
+    Ok(apply_splices(event, splices))
 }
 
 /// The condition of a replacement.
@@ -68,7 +68,7 @@ struct Found {
 
 impl Found {
     /// Keeps what fits the kind.
-    fn settle(self) -> Vec<Splice> {
+    fn into_splices(self) -> Vec<Splice> {
         let kind = self.kind.as_deref().unwrap_or("");
         let fits = |place| match place {
             Place::Name => true,
@@ -93,27 +93,27 @@ struct Names<'r> {
 }
 
 impl Names<'_> {
-    fn object(&self, scanner: &mut Scanner<'_>, level: Level) -> Result<Found, RenameError> {
+    fn scan_object(&self, scanner: &mut Scanner<'_>, level: Level) -> Result<Found, RenameError> {
         let mut found = Found::default();
         let splices = &mut found.splices;
-        scanner.members(|scanner, key| match key {
+        scanner.visit_members(|scanner, key| match key {
             "kind" => {
                 found.kind = scanner.string_value()?.and_then(|kind| kind.decode()).map(Into::into);
                 Ok(())
             }
-            "metadata" => self.member(scanner, "name", Place::Name, splices),
+            "metadata" => self.scan_member(scanner, "name", Place::Name, splices),
             "message" => self.message(scanner, splices),
             "details" => self.details(scanner, splices),
-            "involvedObject" | "regarding" => self.reference(scanner, splices),
-            "items" if level == Level::Top => scanner.elements(|scanner| self.item(scanner, splices)),
-            "rows" if level == Level::Top => scanner.elements(|scanner| self.row(scanner, splices)),
-            _ => scanner.skip(),
+            "involvedObject" | "regarding" => self.scan_reference(scanner, splices),
+            "items" if level == Level::Top => scanner.visit_elements(|scanner| self.scan_item(scanner, splices)),
+            "rows" if level == Level::Top => scanner.visit_elements(|scanner| self.scan_row(scanner, splices)),
+            _ => scanner.skip_value(),
         })?;
         Ok(found)
     }
 
-    fn item(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
-        let item = self.object(scanner, Level::Inner)?;
+    fn scan_item(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+        let item = self.scan_object(scanner, Level::Inner)?;
         // Items of a typed list have no kind of their own: the list tells whether they are Events.
         let is_untold = item.kind.is_none();
         let is_event = item.kind.as_deref() == Some("Event");
@@ -128,35 +128,35 @@ impl Names<'_> {
         Ok(())
     }
 
-    fn row(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
-        scanner.members(|scanner, key| match key {
-            "cells" => scanner.elements(|scanner| self.name(scanner, Place::Row, splices)),
+    fn scan_row(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+        scanner.visit_members(|scanner, key| match key {
+            "cells" => scanner.visit_elements(|scanner| self.name(scanner, Place::Row, splices)),
             "object" => {
-                let object = self.object(scanner, Level::Inner)?.settle();
+                let object = self.scan_object(scanner, Level::Inner)?.into_splices();
                 splices.extend(object.into_iter().map(|splice| (Place::Row, splice)));
                 Ok(())
             }
-            _ => scanner.skip(),
+            _ => scanner.skip_value(),
         })
     }
 
     fn details(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
-        scanner.members(|scanner, key| match key {
+        scanner.visit_members(|scanner, key| match key {
             "name" => self.name(scanner, Place::Status, splices),
-            "causes" => scanner.elements(|scanner| {
-                scanner.members(|scanner, key| match key {
+            "causes" => scanner.visit_elements(|scanner| {
+                scanner.visit_members(|scanner, key| match key {
                     "message" => self.message(scanner, splices),
-                    _ => scanner.skip(),
+                    _ => scanner.skip_value(),
                 })
             }),
-            _ => scanner.skip(),
+            _ => scanner.skip_value(),
         })
     }
 
-    fn reference(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+    fn scan_reference(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
         let mut is_lock = false;
         let mut names = Vec::new();
-        scanner.members(|scanner, key| match key {
+        scanner.visit_members(|scanner, key| match key {
             "kind" => {
                 is_lock = scanner
                     .string_value()?
@@ -165,7 +165,7 @@ impl Names<'_> {
                 Ok(())
             }
             "name" => self.name(scanner, Place::Reference, &mut names),
-            _ => scanner.skip(),
+            _ => scanner.skip_value(),
         })?;
         if is_lock {
             splices.append(&mut names);
@@ -173,16 +173,16 @@ impl Names<'_> {
         Ok(())
     }
 
-    fn member(
+    fn scan_member(
         &self,
         scanner: &mut Scanner<'_>,
         wanted: &str,
         place: Place,
         splices: &mut Vec<(Place, Splice)>,
     ) -> Result<(), RenameError> {
-        scanner.members(|scanner, key| match key {
+        scanner.visit_members(|scanner, key| match key {
             key if key == wanted => self.name(scanner, place, splices),
-            _ => scanner.skip(),
+            _ => scanner.skip_value(),
         })
     }
 

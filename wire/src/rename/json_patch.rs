@@ -1,7 +1,7 @@
 //! Names in a JSON patch (RFC 6902): values that are put at, or tested against, `/metadata/name` or a place above it.
 
 use super::json::rename_string;
-use super::json_scanner::{JsonString, Scanner, Splice, splice};
+use super::json_scanner::{JsonString, Scanner, Splice, apply_splices};
 use super::{Rename, RenameError};
 
 /// The position of the name in the value of an operation; `path` selects it.
@@ -19,15 +19,15 @@ enum Depth {
 pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     let mut scanner = Scanner::new(body);
     let mut splices = Vec::new();
-    scanner.elements(|scanner| operation(scanner, rename, &mut splices))?;
-    scanner.end()?;
-    Ok(splice(body, splices))
+    scanner.visit_elements(|scanner| scan_operation(scanner, rename, &mut splices))?;
+    scanner.expect_end()?;
+    Ok(apply_splices(body, splices))
 }
 
-fn operation(scanner: &mut Scanner<'_>, rename: &Rename, splices: &mut Vec<Splice>) -> Result<(), RenameError> {
+fn scan_operation(scanner: &mut Scanner<'_>, rename: &Rename, splices: &mut Vec<Splice>) -> Result<(), RenameError> {
     let mut depth = None;
     let mut found = Vec::new();
-    scanner.members(|scanner, key| match key {
+    scanner.visit_members(|scanner, key| match key {
         "path" => {
             let path = scanner.string_value()?.and_then(|path| path.decode());
             depth = path.and_then(|path| match path.as_ref() {
@@ -39,7 +39,7 @@ fn operation(scanner: &mut Scanner<'_>, rename: &Rename, splices: &mut Vec<Splic
             Ok(())
         }
         "value" => value(scanner, rename, &mut found),
-        _ => scanner.skip(),
+        _ => scanner.skip_value(),
     })?;
     splices.extend(
         found
@@ -62,18 +62,18 @@ fn value(scanner: &mut Scanner<'_>, rename: &Rename, found: &mut Vec<(Depth, Spl
         keep(Depth::Name, scanner.string_value()?);
         return Ok(());
     }
-    scanner.members(|scanner, key| match key {
+    scanner.visit_members(|scanner, key| match key {
         "name" => {
             keep(Depth::Metadata, scanner.string_value()?);
             Ok(())
         }
-        "metadata" => scanner.members(|scanner, key| match key {
+        "metadata" => scanner.visit_members(|scanner, key| match key {
             "name" => {
                 keep(Depth::Object, scanner.string_value()?);
                 Ok(())
             }
-            _ => scanner.skip(),
+            _ => scanner.skip_value(),
         }),
-        _ => scanner.skip(),
+        _ => scanner.skip_value(),
     })
 }

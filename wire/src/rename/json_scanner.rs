@@ -41,7 +41,7 @@ pub(super) struct Splice {
 }
 
 /// Applies the splices; `None` without any.
-pub(super) fn splice(text: &[u8], mut splices: Vec<Splice>) -> Option<Vec<u8>> {
+pub(super) fn apply_splices(text: &[u8], mut splices: Vec<Splice>) -> Option<Vec<u8>> {
     if splices.is_empty() {
         return None;
     }
@@ -63,38 +63,38 @@ impl<'a> Scanner<'a> {
     }
 
     /// Calls `visit` with each key of an object; it must consume the value. Another value is skipped.
-    pub(super) fn members(
+    pub(super) fn visit_members(
         &mut self,
         mut visit: impl FnMut(&mut Self, &str) -> Result<(), RenameError>,
     ) -> Result<(), RenameError> {
         if self.peek() != Some(b'{') {
-            return self.skip();
+            return self.skip_value();
         }
         self.position += 1;
         if self.take(b'}') {
             return Ok(());
         }
         loop {
-            let key = self.string()?.decode();
-            self.expect(b':')?;
+            let key = self.read_string()?.decode();
+            self.expect_byte(b':')?;
             match key {
                 Some(key) => visit(self, &key)?,
-                None => self.skip()?,
+                None => self.skip_value()?,
             }
             if self.take(b'}') {
                 return Ok(());
             }
-            self.expect(b',')?;
+            self.expect_byte(b',')?;
         }
     }
 
     /// Calls `visit` for each element of an array; it must consume the element. Another value is skipped.
-    pub(super) fn elements(
+    pub(super) fn visit_elements(
         &mut self,
         mut visit: impl FnMut(&mut Self) -> Result<(), RenameError>,
     ) -> Result<(), RenameError> {
         if self.peek() != Some(b'[') {
-            return self.skip();
+            return self.skip_value();
         }
         self.position += 1;
         if self.take(b']') {
@@ -105,15 +105,15 @@ impl<'a> Scanner<'a> {
             if self.take(b']') {
                 return Ok(());
             }
-            self.expect(b',')?;
+            self.expect_byte(b',')?;
         }
     }
 
     /// A string; `None`, and skipped, if the value is none.
     pub(super) fn string_value(&mut self) -> Result<Option<JsonString<'a>>, RenameError> {
         match self.peek() {
-            Some(b'"') => self.string().map(Some),
-            _ => self.skip().map(|()| None),
+            Some(b'"') => self.read_string().map(Some),
+            _ => self.skip_value().map(|()| None),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Succeeds when nothing but white space is left.
-    pub(super) fn end(&mut self) -> Result<(), RenameError> {
+    pub(super) fn expect_end(&mut self) -> Result<(), RenameError> {
         match self.peek() {
             None => Ok(()),
             Some(_) => Err(self.malformed("more than one value")),
@@ -131,7 +131,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Steps over any value, without recursion.
-    pub(super) fn skip(&mut self) -> Result<(), RenameError> {
+    pub(super) fn skip_value(&mut self) -> Result<(), RenameError> {
         let mut closers: Vec<u8> = Vec::new();
         loop {
             match self.peek() {
@@ -150,9 +150,9 @@ impl<'a> Scanner<'a> {
                     }
                 }
                 Some(b'"') => {
-                    self.string()?;
+                    self.read_string()?;
                 }
-                _ => self.literal()?,
+                _ => self.skip_literal()?,
             }
             if self.close(&mut closers)? {
                 return Ok(());
@@ -175,7 +175,7 @@ impl<'a> Scanner<'a> {
                 closers.pop();
                 continue;
             }
-            self.expect(b',')?;
+            self.expect_byte(b',')?;
             if closer == b'}' {
                 self.key()?;
             }
@@ -185,11 +185,11 @@ impl<'a> Scanner<'a> {
     }
 
     fn key(&mut self) -> Result<(), RenameError> {
-        self.string()?;
-        self.expect(b':')
+        self.read_string()?;
+        self.expect_byte(b':')
     }
 
-    fn literal(&mut self) -> Result<(), RenameError> {
+    fn skip_literal(&mut self) -> Result<(), RenameError> {
         let rest = self.text.get(self.position..).unwrap_or_default();
         let is_literal = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let literal = rest
@@ -203,8 +203,8 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<JsonString<'a>, RenameError> {
-        self.expect(b'"')?;
+    fn read_string(&mut self) -> Result<JsonString<'a>, RenameError> {
+        self.expect_byte(b'"')?;
         let start = self.position - 1;
         loop {
             match self.text.get(self.position) {
@@ -245,7 +245,7 @@ impl<'a> Scanner<'a> {
         is_there
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), RenameError> {
+    fn expect_byte(&mut self, byte: u8) -> Result<(), RenameError> {
         if self.take(byte) {
             Ok(())
         } else {

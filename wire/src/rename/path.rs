@@ -10,11 +10,11 @@ use crate::{RequestInfo, percent};
 #[must_use]
 pub fn path(raw_path: &str, info: &RequestInfo<'_>, rename: &Rename) -> Option<String> {
     // Not `info.name`, which may come from a field selector.
-    if info.parts().nth(1)? != rename.from {
+    if info.path_parts().nth(1)? != rename.from {
         return None;
     }
-    let segments = segments(raw_path);
-    let behind_name = info.parts().count() - 1;
+    let segments = segment_ranges(raw_path);
+    let behind_name = info.path_parts().count() - 1;
     let name = segments.get(segments.len().checked_sub(behind_name)?)?;
     let (before, after) = (raw_path.get(..name.start)?, raw_path.get(name.end..)?);
     Some(format!("{before}{}{after}", percent::encode(&rename.to)))
@@ -22,7 +22,7 @@ pub fn path(raw_path: &str, info: &RequestInfo<'_>, rename: &Rename) -> Option<S
 
 /// Where the segments of the decoded path lie in the raw one. An encoded slash separates like a raw one, and slashes at
 /// both ends don't count.
-fn segments(raw_path: &str) -> Vec<Range<usize>> {
+fn segment_ranges(raw_path: &str) -> Vec<Range<usize>> {
     let mut segments = Vec::new();
     let mut start = 0;
     let mut rest = raw_path;

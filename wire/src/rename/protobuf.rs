@@ -57,7 +57,7 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
     };
     let mut out = MAGIC.to_vec();
     let mut is_changed = false;
-    for field in Reader::of(unknown) {
+    for field in read_fields(unknown) {
         let field = field?;
         match field.payload {
             Some(object) if field.number == 2 => {
@@ -87,7 +87,7 @@ impl Unknown {
             api_version: String::new(),
             kind: String::new(),
         };
-        for field in Reader::of(unknown) {
+        for field in read_fields(unknown) {
             let field = field?;
             match (field.number, field.payload) {
                 (1, Some(type_meta)) => read.read_type(type_meta)?,
@@ -107,7 +107,7 @@ impl Unknown {
     }
 
     fn read_type(&mut self, type_meta: &[u8]) -> Result<(), RenameError> {
-        for field in Reader::of(type_meta) {
+        for field in read_fields(type_meta) {
             let field = field?;
             let text = || String::from_utf8_lossy(field.payload.unwrap_or_default()).into_owned();
             match field.number {
@@ -128,7 +128,7 @@ fn is_protobuf(content_type: &[u8]) -> bool {
 fn apply(message: &[u8], rules: &[(u32, Rule)], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     let mut out = Vec::with_capacity(message.len() + rename.to.len());
     let mut is_changed = false;
-    for field in Reader::of(message) {
+    for field in read_fields(message) {
         let field = field?;
         let rule = rules.iter().find(|(number, _)| *number == field.number);
         let replaced = match (rule, field.payload) {
@@ -158,7 +158,7 @@ fn replace(payload: &[u8], rule: &Rule, rename: &Rename) -> Result<Option<Vec<u8
 /// `v1.ObjectReference`: the kind is field 1, and the last one counts.
 fn is_about_lock(reference: &[u8]) -> Result<bool, RenameError> {
     let mut is_lock = false;
-    for field in Reader::of(reference) {
+    for field in read_fields(reference) {
         let field = field?;
         if field.number == 1 {
             is_lock = field
@@ -179,12 +179,8 @@ fn put_field(out: &mut Vec<u8>, field: &Field<'_>, replaced: Option<Vec<u8>>) ->
 }
 
 /// The fields of a message, with this module's error.
-struct Reader;
-
-impl Reader {
-    fn of(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, RenameError>> {
-        fields(message).map(|field| field.map_err(|WireError { problem, position }| malformed(problem, position)))
-    }
+fn read_fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, RenameError>> {
+    fields(message).map(|field| field.map_err(|WireError { problem, position }| malformed(problem, position)))
 }
 
 fn malformed(problem: &'static str, position: usize) -> RenameError {

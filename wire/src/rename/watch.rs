@@ -47,7 +47,7 @@ impl WatchRenamer {
         self.pending.extend_from_slice(chunk);
         let mut out = Vec::with_capacity(chunk.len());
         let mut done = 0;
-        while let Some(length) = self.frame(done)? {
+        while let Some(length) = self.frame_length(done)? {
             let frame = self.pending.get(done..done + length).unwrap_or_default();
             match self.encoding {
                 WatchEncoding::Json => {
@@ -76,7 +76,7 @@ impl WatchRenamer {
     }
 
     /// Length of the complete frame that starts at `start`, if there is one.
-    fn frame(&mut self, start: usize) -> Result<Option<usize>, RenameError> {
+    fn frame_length(&mut self, start: usize) -> Result<Option<usize>, RenameError> {
         let rest = self.pending.get(start..).unwrap_or_default();
         match self.encoding {
             WatchEncoding::Json => self.json.next(rest),

@@ -18,7 +18,7 @@ pub(super) struct PathParts<'p> {
 
 impl<'p> PathParts<'p> {
     /// Follows `NewRequestInfo` step by step; what it leaves out of a request about no resource is left out here too.
-    pub(super) fn of(path: &'p str) -> Result<Self, RequestInfoError> {
+    pub(super) fn parse(path: &'p str) -> Result<Self, RequestInfoError> {
         let mut parts = Self::default();
         let path = path.trim_matches('/');
         let Some((prefix @ ("api" | "apis"), rest)) = path.split_once('/') else {

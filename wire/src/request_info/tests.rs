@@ -12,7 +12,7 @@ fn parse<'a>(method: &'a str, target: &'a str) -> RequestInfo<'a> {
 }
 
 /// Verb, group, namespace, resource, subresource and name, as one line.
-fn summary(method: &str, target: &str) -> String {
+fn summary_line(method: &str, target: &str) -> String {
     let info = parse(method, target);
     let RequestInfo {
         group,
@@ -64,7 +64,7 @@ fn resource_paths_are_parsed() {
         ),
     ];
     for (method, target, expected) in cases {
-        assert_eq!(summary(method, target), expected, "{method} {target}");
+        assert_eq!(summary_line(method, target), expected, "{method} {target}");
     }
 }
 
@@ -85,7 +85,7 @@ fn non_resource_paths_have_the_method_as_verb() {
         let info = parse("PURGE", target);
         assert!(!info.is_resource_request, "{target}");
         assert_eq!(info.verb_str(), "purge");
-        assert_eq!(info.parts().count(), 0);
+        assert_eq!(info.path_parts().count(), 0);
     }
 }
 
@@ -105,7 +105,7 @@ fn unusual_paths_are_parsed_like_upstream() {
         ("/api/v1/namespaces/n1/configmaps/c1?watch=1", "get |n1|configmaps||c1"),
     ];
     for (target, expected) in cases {
-        assert_eq!(summary("GET", target), expected, "{target}");
+        assert_eq!(summary_line("GET", target), expected, "{target}");
     }
 }
 
@@ -117,7 +117,7 @@ fn deprecated_prefixes_determine_the_verb() {
         ("/api/v1/proxy/namespaces/n/services/s/a/b", "proxy |n|services||s"),
     ];
     for (target, expected) in cases {
-        assert_eq!(summary("GET", target), expected, "{target}");
+        assert_eq!(summary_line("GET", target), expected, "{target}");
     }
     let info = parse("GET", "/api/v1/watch/pods?labelSelector=a");
     assert!(info.verb_from_prefix);
@@ -145,7 +145,7 @@ fn watch_option_determines_the_verb() {
         "wat%63h=00",
     ] {
         assert_eq!(
-            summary("GET", &format!("/api/v1/pods?{query}")),
+            summary_line("GET", &format!("/api/v1/pods?{query}")),
             "watch ||pods||",
             "{query}"
         );
@@ -160,15 +160,15 @@ fn watch_option_determines_the_verb() {
         "limit=x",
     ] {
         assert_eq!(
-            summary("GET", &format!("/api/v1/pods?{query}")),
+            summary_line("GET", &format!("/api/v1/pods?{query}")),
             "list ||pods||",
             "{query}"
         );
     }
     // The decoder folds U+017F to s; the look at an undecodable query does not.
-    assert_eq!(summary("GET", "/api/v1/pods?watch=fal%C5%BFe"), "list ||pods||");
+    assert_eq!(summary_line("GET", "/api/v1/pods?watch=fal%C5%BFe"), "list ||pods||");
     assert_eq!(
-        summary("GET", "/api/v1/pods?watch=fal%C5%BFe&limit=x"),
+        summary_line("GET", "/api/v1/pods?watch=fal%C5%BFe&limit=x"),
         "watch ||pods||"
     );
 }
@@ -222,7 +222,7 @@ fn ordinary_requests_borrow_from_the_url() {
     ] {
         assert!(matches!(text, Cow::Borrowed(_)), "{text}");
     }
-    assert_eq!(info.parts().collect::<Vec<_>>(), ["deployments", "d", "status"]);
+    assert_eq!(info.path_parts().collect::<Vec<_>>(), ["deployments", "d", "status"]);
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn verbs_are_spelled_like_in_rules() {
     assert!(Verb::DeleteCollection.takes_selectors() && !Verb::Get.takes_selectors());
 }
 
-fn unclean(method: &str, target: &str) -> Result<(), UncleanPath> {
+fn check_path(method: &str, target: &str) -> Result<(), UncleanPath> {
     let path = target.split('?').next().unwrap();
     parse(method, target).check_path(path)
 }
@@ -308,7 +308,7 @@ fn unambiguous_paths_are_accepted() {
         "/api/v1/namespaces/n/pods/p/proxy/100%25/%2541",
         "/apis/cluster.karmada.io/v1alpha1/clusters/c/proxy/api/v1/pods",
     ] {
-        assert_eq!(unclean("GET", path), Ok(()), "{path}");
+        assert_eq!(check_path("GET", path), Ok(()), "{path}");
     }
 }
 
@@ -347,7 +347,7 @@ fn paths_that_a_proxy_would_clean_are_rejected() {
         ("/api/v1/namespaces/n%252fconfigmaps", EncodedTwice),
         ("/x%25255c/api", EncodedTwice),
     ] {
-        assert_eq!(unclean("GET", path), Err(expected), "{path}");
+        assert_eq!(check_path("GET", path), Err(expected), "{path}");
     }
 }
 
@@ -373,7 +373,7 @@ fn paths_behind_a_proxy_stay_below_its_prefix() {
         "/./../log",
     ] {
         let path = format!("{pod}{tail}");
-        assert_eq!(unclean("GET", &path), Err(UncleanPath::AboveProxy), "{path}");
+        assert_eq!(check_path("GET", &path), Err(UncleanPath::AboveProxy), "{path}");
     }
     for path in [
         "/api/v1/namespaces/n/pods/../proxy/a",
@@ -385,7 +385,7 @@ fn paths_behind_a_proxy_stay_below_its_prefix() {
         // The deprecated prefix is no subresource.
         "/api/v1/proxy/nodes/n/a/../b",
     ] {
-        assert!(unclean("GET", path).is_err(), "{path}");
+        assert!(check_path("GET", path).is_err(), "{path}");
     }
 }
 
@@ -399,7 +399,7 @@ fn empty_namespace_is_left_out_of_lists_and_watches() {
         ("/apis/g/v1/namespaces//widgets?watch=1", "/apis/g/v1/widgets"),
         ("/api/v1/watch/namespaces//configmaps", "/api/v1/watch/configmaps"),
     ] {
-        assert_eq!(unclean("GET", target), Ok(()), "{target}");
+        assert_eq!(check_path("GET", target), Ok(()), "{target}");
         assert_eq!(
             parse("GET", target).path_without_empty_namespace().as_deref(),
             Some(expected),
@@ -408,7 +408,7 @@ fn empty_namespace_is_left_out_of_lists_and_watches() {
     }
     for method in ["DELETE", "POST", "PUT", "PATCH", "OPTIONS"] {
         let path = "/api/v1/namespaces//configmaps";
-        assert_eq!(unclean(method, path), Err(UncleanPath::EmptySegment), "{method}");
+        assert_eq!(check_path(method, path), Err(UncleanPath::EmptySegment), "{method}");
         assert_eq!(parse(method, path).path_without_empty_namespace(), None, "{method}");
     }
     for path in [

@@ -43,7 +43,7 @@ impl RequestInfo<'_> {
         if !raw_path.starts_with('/') {
             return Err(UncleanPath::Relative);
         }
-        match self.proxied(raw_path) {
+        match self.split_proxied_path(raw_path) {
             Some((head, tail)) => {
                 check_segments(head, false)?;
                 check_below(tail)
@@ -86,7 +86,7 @@ impl RequestInfo<'_> {
 
     /// The decoded path up to a `proxy` subresource and its slash, and the raw path behind it. `None` if there is none, or if
     /// the first part has escapes that hide where its segments end.
-    fn proxied<'p>(&'p self, raw_path: &'p str) -> Option<(&'p str, &'p str)> {
+    fn split_proxied_path<'p>(&'p self, raw_path: &'p str) -> Option<(&'p str, &'p str)> {
         if !self.is_resource_request || self.subresource != "proxy" {
             return None;
         }

@@ -64,7 +64,7 @@ impl Scenario<'_> {
         let faults = self.env.server_faults().clone();
         self.wait_until_status("what was let through before has reached the API server", |facts| {
             let let_through = plugin_count(facts, "passed") + plugin_count(facts, "probed");
-            let seen = faults.hits(outage);
+            let seen = faults.times_applied(outage);
             (seen == let_through)
                 .then_some(())
                 .ok_or_else(|| format!("{seen} of {let_through} have"))
@@ -145,7 +145,7 @@ impl Scenario<'_> {
 
     /// Reads what the API server saw first, so that a probe in between can't be taken for another request.
     async fn count_outage(&self, outage: RuleId) -> Result<Outage, Error> {
-        let seen = self.env.server_faults().hits(outage);
+        let seen = self.env.server_faults().times_applied(outage);
         self.env.ask_sidecars().await?;
         Ok(self.facts().with_facts(|facts| Outage {
             seen,

@@ -64,7 +64,7 @@ impl Arrivals {
             .rules
             .iter()
             .filter(|(namespace, _)| namespaces.contains(namespace));
-        let seen: u64 = rules.map(|(_, rule)| self.faults.hits(*rule)).sum();
+        let seen: u64 = rules.map(|(_, rule)| self.faults.times_applied(*rule)).sum();
         seen.saturating_sub((namespaces.len() * WIDGETS_PER_NAMESPACE) as u64)
     }
 

@@ -64,7 +64,7 @@ pub(super) struct Fields<'m> {
 
 impl<'m> Fields<'m> {
     /// `None`, and a mistake, if the value is no mapping. `path` is empty for the document itself.
-    pub(super) fn of(value: Value, path: &'m str, mistakes: &'m mut Mistakes) -> Option<Self> {
+    pub(super) fn from_value(value: Value, path: &'m str, mistakes: &'m mut Mistakes) -> Option<Self> {
         let map = convert(
             value,
             if path.is_empty() { "document" } else { path },
@@ -89,13 +89,13 @@ impl<'m> Fields<'m> {
     /// A field that must be there.
     pub(super) fn required<T>(&mut self, name: &'static str, kind: &Kind<T>) -> Option<T> {
         if !self.map.contains_key(name) {
-            self.mistake(name, &format!("is missing; write {}", kind.expected));
+            self.add_mistake(name, &format!("is missing; write {}", kind.expected));
         }
         self.optional(name, kind)
     }
 
     /// Notes a mistake in a field.
-    pub(super) fn mistake(&mut self, name: &str, problem: &str) {
+    pub(super) fn add_mistake(&mut self, name: &str, problem: &str) {
         self.mistakes.add(join(self.path, name), problem);
     }
 

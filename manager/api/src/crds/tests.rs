@@ -6,20 +6,20 @@ use super::*;
 
 const REGENERATE: &str = "run `make crd` and commit what it writes";
 
-fn folder() -> std::path::PathBuf {
+fn crd_folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crd")
 }
 
 #[test]
 fn deploy_crd_matches_types() {
     let mut files = Vec::new();
-    for crd in all() {
-        let file = folder().join(file_name(&crd));
+    for crd in definitions() {
+        let file = crd_folder().join(file_name(&crd));
         let committed = std::fs::read_to_string(&file).unwrap_or_default();
-        assert_eq!(committed, yaml(&crd).unwrap(), "{}: {REGENERATE}", file.display());
+        assert_eq!(committed, to_yaml(&crd).unwrap(), "{}: {REGENERATE}", file.display());
         files.push(file_name(&crd));
     }
-    for entry in std::fs::read_dir(folder()).unwrap() {
+    for entry in std::fs::read_dir(crd_folder()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let is_known = files.contains(&name) || name == "Kustomization";
         assert!(is_known, "deploy/crd/{name} is of no kind; remove it");
@@ -28,9 +28,9 @@ fn deploy_crd_matches_types() {
 
 #[test]
 fn yaml_is_deterministic_and_complete() {
-    for crd in all() {
-        let text = yaml(&crd).unwrap();
-        assert_eq!(text, yaml(&crd).unwrap());
+    for crd in definitions() {
+        let text = to_yaml(&crd).unwrap();
+        assert_eq!(text, to_yaml(&crd).unwrap());
         let again: CustomResourceDefinition = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(again, crd);
     }
@@ -50,7 +50,7 @@ fn walk<'s>(schema: &'s JSONSchemaProps, path: &str, visit: &mut dyn FnMut(&str,
 
 #[test]
 fn schemas_are_structural_and_described() {
-    for crd in all() {
+    for crd in definitions() {
         let kind = crd.spec.names.kind.clone();
         walk(schema_of(&crd).unwrap(), &kind, &mut |path, schema| {
             let is_free = schema.x_kubernetes_preserve_unknown_fields == Some(true);
@@ -79,7 +79,7 @@ fn schemas_are_structural_and_described() {
 
 #[test]
 fn kinds_have_names_of_kusionstack() {
-    let names: Vec<_> = all()
+    let names: Vec<_> = definitions()
         .iter()
         .map(|crd| {
             let names = &crd.spec.names;
@@ -101,7 +101,7 @@ fn kinds_have_names_of_kusionstack() {
             "shardingconfigs.ctrlmesh.kusionstack.io ShardingConfig shard Namespaced",
         ]
     );
-    for crd in all() {
+    for crd in definitions() {
         let [version] = &crd.spec.versions[..] else {
             panic!("one version")
         };
@@ -119,7 +119,7 @@ fn kinds_have_names_of_kusionstack() {
 #[test]
 fn fields_are_spelt_as_in_kusionstack() {
     let mut ours = Vec::new();
-    for crd in all() {
+    for crd in definitions() {
         walk(schema_of(&crd).unwrap(), &crd.spec.names.kind, &mut |path, _| {
             ours.push(path.to_owned())
         });

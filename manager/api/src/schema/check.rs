@@ -18,16 +18,19 @@ use super::is_duration;
 pub fn check(value: &Value, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
     if schema.x_kubernetes_int_or_string == Some(true) {
         if !value.is_i64() && !value.is_string() {
-            mistakes.add(path, format!("is {}; write a whole number or a text", told(value)));
+            mistakes.add(
+                path,
+                format!("is {}; write a whole number or a text", describe_value(value)),
+            );
         }
         return;
     }
     match (schema.type_.as_deref(), value) {
-        (Some("object"), Value::Object(fields)) => object(fields, schema, path, mistakes),
-        (Some("array"), Value::Array(items)) => array(items, schema, path, mistakes),
-        (Some("string"), Value::String(text)) => string(text, schema, path, mistakes),
+        (Some("object"), Value::Object(fields)) => check_object(fields, schema, path, mistakes),
+        (Some("array"), Value::Array(items)) => check_array(items, schema, path, mistakes),
+        (Some("string"), Value::String(text)) => check_string(text, schema, path, mistakes),
         (Some("integer"), Value::Number(number)) if number.is_i64() => {
-            range(number.as_f64().unwrap_or_default(), schema, path, mistakes);
+            check_range(number.as_f64().unwrap_or_default(), schema, path, mistakes);
         }
         (Some("boolean"), Value::Bool(_)) | (None, _) => {}
         (Some("string"), Value::Number(number)) if is_duration(path) => {
@@ -36,11 +39,14 @@ pub fn check(value: &Value, schema: &JSONSchemaProps, path: &str, mistakes: &mut
                 format!("is {number} without a unit; write {number}s if seconds are meant, {number}ms if milliseconds"),
             );
         }
-        (Some(_), value) => mistakes.add(path, format!("is {}; write {}", told(value), wanted(schema, path))),
+        (Some(_), value) => mistakes.add(
+            path,
+            format!("is {}; write {}", describe_value(value), expected_content(schema, path)),
+        ),
     }
 }
 
-fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
+fn check_object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
     if schema.x_kubernetes_preserve_unknown_fields == Some(true) {
         return;
     }
@@ -48,7 +54,7 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mis
         if !fields.contains_key(name) {
             let path = join(path, name);
             let field = schema.properties.as_ref().and_then(|known| known.get(name));
-            let wanted = field.map_or_else(|| "it".to_owned(), |field| wanted(field, &path));
+            let wanted = field.map_or_else(|| "it".to_owned(), |field| expected_content(field, &path));
             mistakes.add(path, format!("is missing; write {wanted}"));
         }
     }
@@ -63,7 +69,7 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mis
             (_, Some(JSONSchemaPropsOrBool::Schema(schema))) => check(value, schema, &path, mistakes),
             (Some(known), _) => {
                 let names = known.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                let meant = meant(name, known);
+                let meant = suggested_field(name, known);
                 mistakes.add(path, format!("is not a field here; known are {names}{meant}"));
             }
             // `metadata` has no schema here: the API server knows its type.
@@ -73,7 +79,7 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mis
 }
 
 /// Suggests a known field with a similar name, or a field of this name in a mapping below.
-fn meant(name: &str, known: &BTreeMap<String, JSONSchemaProps>) -> String {
+fn suggested_field(name: &str, known: &BTreeMap<String, JSONSchemaProps>) -> String {
     let near = did_you_mean(name, known.keys().map(String::as_str));
     let has_it = |schema: &JSONSchemaProps| {
         schema
@@ -87,7 +93,7 @@ fn meant(name: &str, known: &BTreeMap<String, JSONSchemaProps>) -> String {
     }
 }
 
-fn array(items: &[Value], schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
+fn check_array(items: &[Value], schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
     let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
     if let Some(max) = schema.max_items.filter(|max| length > *max) {
         mistakes.add(path, format!("has {length} elements, at most {max} are allowed"));
@@ -101,12 +107,12 @@ fn array(items: &[Value], schema: &JSONSchemaProps, path: &str, mistakes: &mut M
         }
     }
     if let Some(keys) = &schema.x_kubernetes_list_map_keys {
-        unique(items, keys, path, mistakes);
+        check_unique_keys(items, keys, path, mistakes);
     }
 }
 
 /// Checks `x-kubernetes-list-type: map`.
-fn unique(items: &[Value], keys: &[String], path: &str, mistakes: &mut Mistakes) {
+fn check_unique_keys(items: &[Value], keys: &[String], path: &str, mistakes: &mut Mistakes) {
     let key = |item: &Value| keys.iter().map(|key| item.get(key).cloned()).collect::<Vec<_>>();
     let mut seen: Vec<Vec<Option<Value>>> = Vec::new();
     for (index, item) in items.iter().enumerate() {
@@ -125,8 +131,8 @@ fn unique(items: &[Value], keys: &[String], path: &str, mistakes: &mut Mistakes)
     }
 }
 
-fn string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
-    let allowed: Vec<&str> = words(schema).collect();
+fn check_string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
+    let allowed: Vec<&str> = allowed_values(schema).collect();
     if !allowed.is_empty() && !allowed.contains(&text) {
         let meant = did_you_mean(text, allowed.iter().copied());
         mistakes.add(path, format!("is {}; write {}{meant}", quote(text), or_list(&allowed)));
@@ -142,12 +148,12 @@ fn string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mista
     if let Some(pattern) = &schema.pattern
         && !regex_lite::Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
     {
-        mistakes.add(path, format!("is {}; {}", quote(text), advice(pattern)));
+        mistakes.add(path, format!("is {}; {}", quote(text), pattern_advice(pattern)));
     }
 }
 
 /// How to write a value that matches one of our patterns.
-fn advice(pattern: &str) -> String {
+fn pattern_advice(pattern: &str) -> String {
     match pattern {
         "^oci://.+" => "write it like oci://ghcr.io/you/plugin:1.0".to_owned(),
         "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" => {
@@ -158,7 +164,7 @@ fn advice(pattern: &str) -> String {
     }
 }
 
-fn range(number: f64, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
+fn check_range(number: f64, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
     let is_below = schema.minimum.is_some_and(|min| number < min);
     let is_above = schema.maximum.is_some_and(|max| number > max);
     if is_below || is_above {
@@ -171,7 +177,7 @@ fn range(number: f64, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mista
     }
 }
 
-fn told(value: &Value) -> String {
+fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "empty".to_owned(),
         Value::Bool(flag) => flag.to_string(),
@@ -183,8 +189,8 @@ fn told(value: &Value) -> String {
 }
 
 /// What a field must contain.
-fn wanted(schema: &JSONSchemaProps, path: &str) -> String {
-    let words: Vec<&str> = words(schema).collect();
+fn expected_content(schema: &JSONSchemaProps, path: &str) -> String {
+    let words: Vec<&str> = allowed_values(schema).collect();
     match schema.type_.as_deref() {
         _ if !words.is_empty() => or_list(&words),
         Some("string") if is_duration(path) => "a number and a unit, such as 250ms, 1s or 1m30s".to_owned(),
@@ -197,7 +203,7 @@ fn wanted(schema: &JSONSchemaProps, path: &str) -> String {
 }
 
 /// The allowed values of a text; none if any text is allowed.
-pub(super) fn words(schema: &JSONSchemaProps) -> impl Iterator<Item = &str> {
+pub(super) fn allowed_values(schema: &JSONSchemaProps) -> impl Iterator<Item = &str> {
     let allowed = schema.enum_.iter().flatten();
     allowed.filter_map(|JSON(value)| value.as_str())
 }

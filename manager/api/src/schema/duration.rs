@@ -31,23 +31,23 @@ mod tests {
     use crate::crds;
 
     /// Every text in a schema: field, and its description.
-    fn texts(schema: &JSONSchemaProps, found: &mut BTreeSet<(String, String)>) {
+    fn collect_texts(schema: &JSONSchemaProps, found: &mut BTreeSet<(String, String)>) {
         for (name, schema) in schema.properties.iter().flatten() {
             if schema.type_.as_deref() == Some("string") {
                 found.insert((name.clone(), schema.description.clone().unwrap_or_default()));
             }
-            texts(schema, found);
+            collect_texts(schema, found);
         }
         if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
-            texts(items, found);
+            collect_texts(items, found);
         }
     }
 
     #[test]
     fn duration_fields_are_those_of_definitions() {
         let mut found = BTreeSet::new();
-        for crd in crds::all() {
-            texts(crds::schema_of(&crd).unwrap(), &mut found);
+        for crd in crds::definitions() {
+            collect_texts(crds::schema_of(&crd).unwrap(), &mut found);
         }
         // Fields beside fixedDelay, in the same notation.
         let of_delay = ["max", "mean", "min"];

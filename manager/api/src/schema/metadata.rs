@@ -32,7 +32,7 @@ pub fn metadata() -> &'static JSONSchemaProps {
 /// objects that it stores must stay readable.
 pub fn check_metadata(document: &Value, mistakes: &mut Mistakes) {
     if let Some(metadata) = document.get("metadata") {
-        check(&known(metadata), &METADATA, "metadata", mistakes);
+        check(&known_fields(metadata), &METADATA, "metadata", mistakes);
     }
 }
 
@@ -45,7 +45,7 @@ pub fn check_metadata_fields(document: &Value, mistakes: &mut Mistakes) {
     }
 }
 
-fn known(metadata: &Value) -> Value {
+fn known_fields(metadata: &Value) -> Value {
     let mut metadata = metadata.clone();
     if let Value::Object(fields) = &mut metadata {
         fields.retain(|field, _| is_known(field));
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    fn told(check: fn(&Value, &mut Mistakes), metadata: &Value) -> Vec<String> {
+    fn mistakes_of(check: fn(&Value, &mut Mistakes), metadata: &Value) -> Vec<String> {
         let mut mistakes = Mistakes::default();
         check(&json!({"metadata": metadata}), &mut mistakes);
         let told = mistakes.list().iter();
@@ -101,14 +101,14 @@ mod tests {
         });
         let read: ObjectMeta = serde_json::from_value(metadata.clone()).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), metadata);
-        assert_eq!(told(check_metadata, &metadata), Vec::<String>::new());
-        assert_eq!(told(check_metadata_fields, &metadata), Vec::<String>::new());
+        assert_eq!(mistakes_of(check_metadata, &metadata), Vec::<String>::new());
+        assert_eq!(mistakes_of(check_metadata_fields, &metadata), Vec::<String>::new());
     }
 
     #[test]
     fn misspelt_fields_are_reported_with_suggestion() {
         let metadata = json!({"lables": {"a": "b"}, "namspace": "b", "name": "a", "colour": "red"});
-        let told = told(check_metadata_fields, &metadata);
+        let told = mistakes_of(check_metadata_fields, &metadata);
         let begins = ["metadata.colour: ", "metadata.lables: ", "metadata.namspace: "];
         let ends = [", uid", "; did you mean labels?", "; did you mean namespace?"];
         assert_eq!(told.len(), 3, "{told:?}");
@@ -120,7 +120,7 @@ mod tests {
             );
         }
         assert_eq!(
-            super::tests::told(check_metadata, &metadata),
+            super::tests::mistakes_of(check_metadata, &metadata),
             Vec::<String>::new(),
             "a later Kubernetes may have more"
         );
@@ -136,9 +136,9 @@ mod tests {
                 "metadata.finalizers: is the text \"a/b\"; write a list",
             ),
         ] {
-            assert_eq!(told(check_metadata, &metadata), [expected]);
+            assert_eq!(mistakes_of(check_metadata, &metadata), [expected]);
             assert_eq!(
-                told(check_metadata_fields, &metadata),
+                mistakes_of(check_metadata_fields, &metadata),
                 Vec::<String>::new(),
                 "told once"
             );

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Removes formats of unsigned numbers, because Kubernetes does not know them and would warn. Makes nothing nullable: an absent
 /// field is not `null` there, so rules need only ask `has(self.x)`.
-pub(crate) fn tidy(schema: &mut JSONSchemaProps) {
+pub(crate) fn tidy_schema(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     if matches!(&schema.default, Some(JSON(Value::Null))) {
         schema.default = None;
@@ -25,12 +25,12 @@ pub(crate) fn tidy(schema: &mut JSONSchemaProps) {
         .iter_mut()
         .flat_map(|properties| properties.values_mut())
     {
-        tidy(property);
+        tidy_schema(property);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        tidy(items);
+        tidy_schema(items);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        tidy(values);
+        tidy_schema(values);
     }
 }

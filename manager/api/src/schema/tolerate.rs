@@ -1,14 +1,14 @@
 //! Copies an object without the parts that its schema does not allow, so that rules can check the rest.
 
 use ctrlmesh_contract::Mistakes;
-use ctrlmesh_contract::suggest::closest;
+use ctrlmesh_contract::suggest::closest_word;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use serde_json::{Map, Value, json};
 
 use super::check;
-use super::check::{join, words};
+use super::check::{allowed_values, join};
 
 /// At least one of these texts is valid in any text field of our schemas.
 const TEXTS: [&str; 3] = ["1s", "0", "oci://a.example/a:1"];
@@ -23,7 +23,7 @@ pub struct Tolerated {
 
 /// Makes the copy. Unknown fields, and optional fields of another type, are left out. A word that almost matches an allowed one is
 /// replaced by it. Any other invalid or missing value is replaced by an allowed one. Recursion is bounded by the schema's depth.
-pub fn tolerated(value: &Value, schema: &JSONSchemaProps, path: &str) -> Tolerated {
+pub fn tolerate_mistakes(value: &Value, schema: &JSONSchemaProps, path: &str) -> Tolerated {
     let mut copy = Copy::default();
     let value = copy.value(value, schema, path);
     Tolerated {
@@ -52,15 +52,20 @@ struct Copy {
 impl Copy {
     fn value(&mut self, value: &Value, schema: &JSONSchemaProps, path: &str) -> Value {
         match (schema.type_.as_deref(), value) {
-            (Some("object"), Value::Object(fields)) => Value::Object(self.object(fields, schema, path)),
-            (Some("array"), Value::Array(items)) => Value::Array(self.array(items, schema, path)),
+            (Some("object"), Value::Object(fields)) => Value::Object(self.tolerate_object(fields, schema, path)),
+            (Some("array"), Value::Array(items)) => Value::Array(self.tolerate_array(items, schema, path)),
             (Some("string"), Value::String(text)) => self.text(text, schema, path),
-            _ if fits(value, schema) => value.clone(),
+            _ if is_valid(value, schema) => value.clone(),
             _ => self.guess(schema, path),
         }
     }
 
-    fn object(&mut self, fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str) -> Map<String, Value> {
+    fn tolerate_object(
+        &mut self,
+        fields: &Map<String, Value>,
+        schema: &JSONSchemaProps,
+        path: &str,
+    ) -> Map<String, Value> {
         if schema.x_kubernetes_preserve_unknown_fields == Some(true) {
             return fields.clone();
         }
@@ -92,7 +97,7 @@ impl Copy {
         kept
     }
 
-    fn array(&mut self, items: &[Value], schema: &JSONSchemaProps, path: &str) -> Vec<Value> {
+    fn tolerate_array(&mut self, items: &[Value], schema: &JSONSchemaProps, path: &str) -> Vec<Value> {
         let Some(JSONSchemaPropsOrArray::Schema(of_item)) = &schema.items else {
             return items.to_vec();
         };
@@ -106,16 +111,16 @@ impl Copy {
             copy.push(self.guess(of_item, path));
         }
         for key in schema.x_kubernetes_list_map_keys.iter().flatten() {
-            part(&mut copy, key);
+            make_keys_distinct(&mut copy, key);
         }
         copy
     }
 
     fn text(&mut self, text: &str, schema: &JSONSchemaProps, path: &str) -> Value {
-        if fits(&json!(text), schema) {
+        if is_valid(&json!(text), schema) {
             return json!(text);
         }
-        match closest(text, words(schema)) {
+        match closest_word(text, allowed_values(schema)) {
             Some(word) => json!(word),
             None => self.guess(schema, path),
         }
@@ -154,14 +159,14 @@ fn some_value(schema: &JSONSchemaProps) -> Value {
         }
         Some("boolean") => json!(false),
         _ => {
-            let mut texts = words(schema).chain(TEXTS);
-            json!(texts.find(|text| fits(&json!(text), schema)).unwrap_or_default())
+            let mut texts = allowed_values(schema).chain(TEXTS);
+            json!(texts.find(|text| is_valid(&json!(text), schema)).unwrap_or_default())
         }
     }
 }
 
 /// Makes elements with equal keys distinct. The key is a text.
-fn part(items: &mut [Value], key: &str) {
+fn make_keys_distinct(items: &mut [Value], key: &str) {
     let mut seen: Vec<String> = Vec::new();
     for (index, item) in items.iter_mut().enumerate() {
         let Some(Value::String(name)) = item.get_mut(key) else {
@@ -174,7 +179,7 @@ fn part(items: &mut [Value], key: &str) {
     }
 }
 
-fn fits(value: &Value, schema: &JSONSchemaProps) -> bool {
+fn is_valid(value: &Value, schema: &JSONSchemaProps) -> bool {
     let mut mistakes = Mistakes::default();
     check(value, schema, "", &mut mistakes);
     mistakes.list().is_empty()
@@ -207,7 +212,7 @@ mod tests {
             .as_object_mut()
             .unwrap()
             .extend(fields.as_object().unwrap().clone());
-        let Tolerated { mut value, guessed } = tolerated(&value, &schema(), "spec");
+        let Tolerated { mut value, guessed } = tolerate_mistakes(&value, &schema(), "spec");
         let mut mistakes = Mistakes::default();
         check(&value, &schema(), "spec", &mut mistakes);
         assert!(mistakes.list().is_empty(), "{mistakes}");
@@ -254,7 +259,7 @@ mod tests {
             "spec.number",
         ];
         assert_eq!(copy(&wrong), (expected, guessed.map(str::to_owned).to_vec()));
-        let Tolerated { value, guessed } = tolerated(&json!({}), &schema(), "spec");
+        let Tolerated { value, guessed } = tolerate_mistakes(&json!({}), &schema(), "spec");
         assert_eq!(value, json!({"name": "1s", "image": "oci://a.example/a:1"}));
         assert_eq!(guessed, ["spec.name", "spec.image"]);
     }

@@ -4,12 +4,12 @@
 use serde_json::{Value, json};
 
 use super::golden::cases;
-use crate::injected;
+use crate::inject_sidecar;
 
 const OURS: [&str; 2] = ["ctrlmesh-proxy", "ctrlmesh-init"];
 
 /// A container that would run another image, with more rights.
-fn foreign(name: &str) -> Value {
+fn foreign_container(name: &str) -> Value {
     json!({
         "name": name,
         "image": "evil.example/ctrlmesh-proxy:1",
@@ -33,7 +33,7 @@ fn foreign(name: &str) -> Value {
     })
 }
 
-fn containers<'p>(pod: &'p mut Value, list: &str) -> &'p mut Vec<Value> {
+fn containers_mut<'p>(pod: &'p mut Value, list: &str) -> &'p mut Vec<Value> {
     let list = pod["spec"].as_object_mut().unwrap().entry(list).or_insert(json!([]));
     list.as_array_mut().unwrap()
 }
@@ -42,26 +42,26 @@ fn containers<'p>(pod: &'p mut Value, list: &str) -> &'p mut Vec<Value> {
 fn containers_in_pod_are_rebuilt_from_settings() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
-        let once = injected(&case.pod, &known, &settings).unwrap();
+        let once = inject_sidecar(&case.pod, &known, &settings).unwrap();
         let mut reinjected = once.clone();
         let mut brought = once.clone();
         for list in ["initContainers", "containers"] {
-            for container in containers(&mut reinjected, list) {
+            for container in containers_mut(&mut reinjected, list) {
                 let name = container["name"].as_str().unwrap().to_owned();
                 if OURS.contains(&name.as_str()) {
-                    *container = foreign(&name);
+                    *container = foreign_container(&name);
                 }
             }
             // Also at the place of the other shape.
-            containers(&mut brought, list).extend(OURS.map(foreign));
+            containers_mut(&mut brought, list).extend(OURS.map(foreign_container));
         }
         for pod in [reinjected, brought] {
-            let mut again = injected(&pod, &known, &settings).unwrap();
+            let mut again = inject_sidecar(&pod, &known, &settings).unwrap();
             let mut once = once.clone();
             for pod in [&mut again, &mut once] {
                 // Resources that other webhooks set are kept.
                 for list in ["initContainers", "containers"] {
-                    containers(pod, list)
+                    containers_mut(pod, list)
                         .iter_mut()
                         .for_each(|it| drop(it.as_object_mut().unwrap().remove("resources")));
                 }
@@ -75,7 +75,7 @@ fn containers_in_pod_are_rebuilt_from_settings() {
 fn volumes_in_pod_under_our_names_are_replaced() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
-        let once = injected(&case.pod, &known, &settings).unwrap();
+        let once = inject_sidecar(&case.pod, &known, &settings).unwrap();
         let mut brought = once.clone();
         for volume in brought["spec"]["volumes"].as_array_mut().unwrap() {
             if volume["name"].as_str().unwrap().starts_with("ctrlmesh-") {
@@ -83,7 +83,7 @@ fn volumes_in_pod_under_our_names_are_replaced() {
             }
         }
         assert_eq!(
-            injected(&brought, &known, &settings).unwrap(),
+            inject_sidecar(&brought, &known, &settings).unwrap(),
             once,
             "{}",
             path.display()
@@ -95,10 +95,10 @@ fn volumes_in_pod_under_our_names_are_replaced() {
 fn resources_set_by_another_webhook_are_kept() {
     let (_, case) = cases().swap_remove(0);
     let (known, settings) = (case.known(), case.settings());
-    let mut pod = injected(&case.pod, &known, &settings).unwrap();
+    let mut pod = inject_sidecar(&case.pod, &known, &settings).unwrap();
     let theirs = json!({"requests": {"cpu": "1m"}});
     pod["spec"]["initContainers"][0]["resources"] = json!({"requests": {"cpu": "1m"}, "claims": [{"name": "gpu"}]});
-    let again = injected(&pod, &known, &settings).unwrap();
+    let again = inject_sidecar(&pod, &known, &settings).unwrap();
     assert_eq!(again["spec"]["initContainers"][0]["resources"], theirs);
-    assert_eq!(injected(&again, &known, &settings).unwrap(), again);
+    assert_eq!(inject_sidecar(&again, &known, &settings).unwrap(), again);
 }

@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use super::golden::cases;
-use super::refused::stand;
+use super::refused::accepted_pod;
 use crate::Rule;
 
 /// The variable with the sidecar's address for external calls.
-fn address(annotation: Option<&str>, rules: &[Value], flags: &str) -> Option<String> {
-    let mut stand = stand(flags);
+fn external_address(annotation: Option<&str>, rules: &[Value], flags: &str) -> Option<String> {
+    let mut stand = accepted_pod(flags);
     if let Some(annotation) = annotation {
-        stand = stand.with("annotations", "external-traffic", annotation);
+        stand = stand.with_metadata("annotations", "external-traffic", annotation);
     }
-    stand.known.rules.extend(rules.iter().filter_map(Rule::of));
+    stand.known.rules.extend(rules.iter().filter_map(Rule::from_document));
     let patch = stand.ask().unwrap();
     let containers = patch.iter().find(|it| it["path"] == "/spec/initContainers").unwrap();
     let variables = containers["value"][0]["env"].as_array().unwrap();
@@ -28,7 +28,7 @@ fn rule(kind: &str, app: &str, spec: &Value) -> Value {
 
 #[test]
 fn external_port_is_off_by_default() {
-    assert_eq!(address(None, &[], ""), None);
+    assert_eq!(external_address(None, &[], ""), None);
     for (path, case) in cases() {
         let after = std::fs::read_to_string(path.with_extension("after.yaml")).unwrap();
         let asks = serde_json::to_string(&case.pod).unwrap().contains("external-traffic");
@@ -39,15 +39,15 @@ fn external_port_is_off_by_default() {
 #[test]
 fn annotation_switches_external_port_on_and_off() {
     let on = Some("127.0.0.1:15002".to_owned());
-    assert_eq!(address(Some("true"), &[], ""), on);
+    assert_eq!(external_address(Some("true"), &[], ""), on);
     assert_eq!(
-        address(Some("true"), &[], "--proxy-external-port=7002").as_deref(),
+        external_address(Some("true"), &[], "--proxy-external-port=7002").as_deref(),
         Some("127.0.0.1:7002")
     );
     let lists = rule("CircuitBreaker", "operator", &json!({"trafficInterceptRules": [{}]}));
-    assert_eq!(address(Some("false"), &[lists], ""), None);
-    let problem = stand("--proxy-external-port=0")
-        .with("annotations", "external-traffic", "true")
+    assert_eq!(external_address(Some("false"), &[lists], ""), None);
+    let problem = accepted_pod("--proxy-external-port=0")
+        .with_metadata("annotations", "external-traffic", "true")
         .ask()
         .unwrap_err()
         .to_string();
@@ -86,11 +86,11 @@ fn rule_for_external_traffic_switches_port_on_for_its_pods() {
             true,
         ),
     ] {
-        let has_port = |app: &str| address(None, &[rule(kind, app, &spec)], "").is_some();
+        let has_port = |app: &str| external_address(None, &[rule(kind, app, &spec)], "").is_some();
         assert_eq!(has_port("operator"), is_external, "{kind} {spec}");
         assert!(!has_port("other"), "{kind} {spec}: it selects other pods");
         assert_eq!(
-            address(None, &[rule(kind, "operator", &spec)], "--proxy-external-port=0"),
+            external_address(None, &[rule(kind, "operator", &spec)], "--proxy-external-port=0"),
             None
         );
     }

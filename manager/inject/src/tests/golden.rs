@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::args::ProxyArgs;
-use crate::{Known, Rule, Settings, inject, injected};
+use crate::{ClusterFacts, Rule, Settings, inject, inject_sidecar};
 
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
@@ -47,15 +47,15 @@ impl Case {
         serde_saphyr::from_str(text).unwrap()
     }
 
-    pub(super) fn known(&self) -> Known {
+    pub(super) fn known(&self) -> ClusterFacts {
         let usual = json!({
             "kind": "ShardingConfig", "metadata": {"name": "operator-a"},
             "spec": {"selector": {"matchLabels": {"app": "operator"}}},
         });
         let rules = self.rules.clone().unwrap_or_else(|| vec![usual]);
-        Known {
+        ClusterFacts {
             namespace: "demo".to_owned(),
-            rules: rules.iter().filter_map(Rule::of).collect(),
+            rules: rules.iter().filter_map(Rule::from_document).collect(),
             public_key: "ed25519:AAAA".to_owned(),
             has_native_sidecars: self.native.unwrap_or(true),
             service_addresses: self
@@ -96,7 +96,7 @@ pub(super) fn cases() -> Vec<(PathBuf, Case)> {
 fn injected_pods_equal_golden_files() {
     let is_writing = std::env::var_os("CTRLMESH_WRITE_GOLDEN").is_some();
     for (path, case) in cases() {
-        let after = injected(&case.pod, &case.known(), &case.settings()).unwrap();
+        let after = inject_sidecar(&case.pod, &case.known(), &case.settings()).unwrap();
         let file = path.with_extension("after.yaml");
         if is_writing {
             fs::write(&file, serde_saphyr::to_string(&after).unwrap()).unwrap();
@@ -116,7 +116,7 @@ fn patch_produces_injected_pod() {
         json_patch::patch(&mut pod, &patch).unwrap();
         assert_eq!(
             pod,
-            injected(&case.pod, &known, &settings).unwrap(),
+            inject_sidecar(&case.pod, &known, &settings).unwrap(),
             "{}",
             path.display()
         );
@@ -133,7 +133,7 @@ fn k8s_openapi_reads(pod: &Value) {
 fn second_injection_changes_nothing() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
-        let once = injected(&case.pod, &known, &settings).unwrap();
+        let once = inject_sidecar(&case.pod, &known, &settings).unwrap();
         assert!(
             inject(&once, &known, &settings).unwrap().is_empty(),
             "{}",
@@ -146,7 +146,7 @@ fn second_injection_changes_nothing() {
 fn containers_added_by_later_webhooks_use_sidecar() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
-        let mut pod = injected(&case.pod, &known, &settings).unwrap();
+        let mut pod = inject_sidecar(&case.pod, &known, &settings).unwrap();
         let mut late = json!({"name": "late", "image": "late:1", "args": ["--kubeconfig", "/theirs"]});
         late["env"] = json!(server(&case.pod));
         pod["spec"]["containers"]
@@ -159,10 +159,10 @@ fn containers_added_by_later_webhooks_use_sidecar() {
         if let Some(default) = pod["metadata"]["annotations"].get(DEFAULT_CONTAINER) {
             before["metadata"]["annotations"][DEFAULT_CONTAINER] = default.clone();
         }
-        let again = injected(&pod, &known, &settings).unwrap();
+        let again = inject_sidecar(&pod, &known, &settings).unwrap();
         assert_eq!(
             again,
-            injected(&before, &known, &settings).unwrap(),
+            inject_sidecar(&before, &known, &settings).unwrap(),
             "{}",
             path.display()
         );
@@ -172,7 +172,7 @@ fn containers_added_by_later_webhooks_use_sidecar() {
 #[test]
 fn kubectl_default_container_is_pods_own() {
     for (path, case) in cases() {
-        let after = |pod: &Value| injected(pod, &case.known(), &case.settings()).unwrap();
+        let after = |pod: &Value| inject_sidecar(pod, &case.known(), &case.settings()).unwrap();
         let once = after(&case.pod);
         let containers = &once["spec"]["containers"];
         let is_sidecar_first = containers[0]["name"] == "ctrlmesh-proxy";
@@ -200,7 +200,7 @@ fn server(pod: &Value) -> Vec<&Value> {
 #[test]
 fn rest_of_pod_is_unchanged() {
     for (path, case) in cases() {
-        let after = injected(&case.pod, &case.known(), &case.settings()).unwrap();
+        let after = inject_sidecar(&case.pod, &case.known(), &case.settings()).unwrap();
         let untouched = |pod: &Value| {
             let mut pod = pod.clone();
             for (part, field) in [

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::refused::stand;
+use super::refused::accepted_pod;
 
 /// The API server's address that the containers of a pod get, or the refusal.
-fn servers(is_redirected: bool, is_native: &str, spec: &[(&str, Value)]) -> Result<Vec<Value>, String> {
-    let mut stand = stand("")
-        .with("labels", "enable-iptables", &is_redirected.to_string())
-        .with("annotations", "native-sidecar", is_native);
+fn api_server_variables(is_redirected: bool, is_native: &str, spec: &[(&str, Value)]) -> Result<Vec<Value>, String> {
+    let mut stand = accepted_pod("")
+        .with_metadata("labels", "enable-iptables", &is_redirected.to_string())
+        .with_metadata("annotations", "native-sidecar", is_native);
     for (field, value) in spec {
         stand.pod["spec"][field] = value.clone();
     }
@@ -26,37 +26,43 @@ fn redirected_containers_must_use_same_api_server() {
             "containers",
             json!([silent("manager"), says("helper", variable, value)]),
         )];
-        let problem = servers(true, "true", &helper).unwrap_err();
+        let problem = api_server_variables(true, "true", &helper).unwrap_err();
         let expected = format!("containers manager and helper have different values of {variable}");
         assert!(problem.starts_with(&expected), "{problem}");
-        assert!(servers(false, "true", &helper).is_ok(), "nothing is redirected");
+        assert!(
+            api_server_variables(false, "true", &helper).is_ok(),
+            "nothing is redirected"
+        );
         let both = [says("manager", variable, value), says("helper", variable, value)];
-        assert!(servers(true, "true", &[("containers", json!(both))]).is_ok());
+        assert!(api_server_variables(true, "true", &[("containers", json!(both))]).is_ok());
 
         let init = [
             ("initContainers", json!([says("prepare", variable, value)])),
             ("containers", json!([silent("manager")])),
         ];
-        let problem = servers(true, "true", &init).unwrap_err();
+        let problem = api_server_variables(true, "true", &init).unwrap_err();
         let expected = format!("containers prepare and manager have different values of {variable}");
         assert!(problem.starts_with(&expected), "{problem}");
-        assert!(servers(true, "false", &init).is_ok(), "it ends before");
+        assert!(api_server_variables(true, "false", &init).is_ok(), "it ends before");
     }
     // A variable with the default value is no difference.
     for (variable, value) in [(host, "10.96.0.1"), (port, "443")] {
         let same = json!([silent("manager"), says("helper", variable, value)]);
-        assert!(servers(true, "true", &[("containers", same)]).is_ok(), "{value}");
+        assert!(
+            api_server_variables(true, "true", &[("containers", same)]).is_ok(),
+            "{value}"
+        );
     }
 }
 
 #[test]
 fn redirected_pod_with_own_kubeconfig_is_refused() {
-    let mut stand = stand("").with("labels", "kubeconfig-volume", "up");
+    let mut stand = accepted_pod("").with_metadata("labels", "kubeconfig-volume", "up");
     let items = json!([{"key": "a", "path": "config"}]);
     stand.pod["spec"]["volumes"] = json!([{"name": "up", "secret": {"secretName": "x", "items": items}}]);
     assert!(stand.ask().is_ok());
     let problem = stand
-        .with("labels", "enable-iptables", "true")
+        .with_metadata("labels", "enable-iptables", "true")
         .ask()
         .unwrap_err()
         .to_string();
@@ -68,7 +74,7 @@ fn redirected_pod_with_own_kubeconfig_is_refused() {
 #[test]
 fn copied_variable_has_same_value_in_sidecar() {
     let ask = |name: &str, value: &str, env_from: &Value| {
-        let mut stand = stand("").with("annotations", "env-sync", "ZONE");
+        let mut stand = accepted_pod("").with_metadata("annotations", "env-sync", "ZONE");
         let variable = |name: &str, value: &str| json!({"name": name, "value": value});
         let env = [
             variable("NODE", "10.0.0.1"),
@@ -103,7 +109,7 @@ fn copied_variable_has_same_value_in_sidecar() {
 #[test]
 fn copied_variable_may_refer_to_variable_of_sidecar() {
     let ask = |sync: &str, path: &str| {
-        let mut stand = stand("").with("annotations", "env-sync", sync);
+        let mut stand = accepted_pod("").with_metadata("annotations", "env-sync", sync);
         let name = json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
         stand.pod["spec"]["containers"][0]["env"] = json!([
             {"name": "POD_NAME", "valueFrom": name},
@@ -127,10 +133,10 @@ fn copied_variable_may_refer_to_variable_of_sidecar() {
 #[test]
 fn requested_argument_that_cannot_be_added_is_refused() {
     let with = |label: &str, native: &str, containers: &str| {
-        let mut stand = stand("")
-            .with("labels", label, "true")
-            .with("annotations", "native-sidecar", native)
-            .with("annotations", "kubeconfig-arg", containers);
+        let mut stand = accepted_pod("")
+            .with_metadata("labels", label, "true")
+            .with_metadata("annotations", "native-sidecar", native)
+            .with_metadata("annotations", "kubeconfig-arg", containers);
         stand.pod["spec"]["initContainers"] = json!([{"name": "prepare"}]);
         stand.ask().map_err(|refusal| refusal.to_string())
     };

@@ -3,60 +3,60 @@
 use serde_json::{Value, json};
 
 use super::golden::Case;
-use crate::{Known, Refusal, Settings, inject, is_asked_for};
+use crate::{ClusterFacts, Refusal, Settings, inject, is_asked_for};
 
-pub(super) struct Stand {
+pub(super) struct PodUnderTest {
     pub(super) pod: Value,
-    pub(super) known: Known,
+    pub(super) known: ClusterFacts,
     settings: Settings,
 }
 
 /// A pod that is accepted.
-pub(super) fn stand(flags: &str) -> Stand {
+pub(super) fn accepted_pod(flags: &str) -> PodUnderTest {
     let case = Case::read(&format!(
         "about: a pod\nflags: [{flags}]\npod:\n  metadata: {{labels: {{app: operator, ctrlmesh.kusionstack.io/enable-proxy: 'true'}}}}\n  \
          spec: {{containers: [{{name: manager, image: m}}]}}\n"
     ));
-    Stand {
+    PodUnderTest {
         known: case.known(),
         settings: case.settings(),
         pod: case.pod,
     }
 }
 
-impl Stand {
+impl PodUnderTest {
     pub(super) fn ask(&self) -> Result<Vec<Value>, Refusal> {
         inject(&self.pod, &self.known, &self.settings)
     }
 
     /// Adds a label or annotation.
-    pub(super) fn with(mut self, part: &str, key: &str, value: &str) -> Self {
+    pub(super) fn with_metadata(mut self, part: &str, key: &str, value: &str) -> Self {
         self.pod["metadata"][part][format!("ctrlmesh.kusionstack.io/{key}")] = json!(value);
         self
     }
 }
 
 /// The message for a pod with these labels and this change of its spec.
-fn said(labels: &[(&str, &str)], change: impl FnOnce(&mut Value)) -> String {
-    let mut stand = stand("");
+fn refusal_message(labels: &[(&str, &str)], change: impl FnOnce(&mut Value)) -> String {
+    let mut stand = accepted_pod("");
     for (key, value) in labels {
-        stand = stand.with("labels", key, value);
+        stand = stand.with_metadata("labels", key, value);
     }
     assert!(stand.ask().is_ok());
     change(&mut stand.pod["spec"]);
     stand.ask().unwrap_err().to_string()
 }
 
-fn container(spec: &mut Value) -> &mut Value {
+fn first_container(spec: &mut Value) -> &mut Value {
     &mut spec["containers"][0]
 }
 
 #[test]
 fn pods_that_request_sidecar_are_recognised() {
-    let pod = stand("").pod;
+    let pod = accepted_pod("").pod;
     assert!(is_asked_for(&pod));
     for other in ["false", "True", ""] {
-        let pod = stand("").with("labels", "enable-proxy", other).pod;
+        let pod = accepted_pod("").with_metadata("labels", "enable-proxy", other).pod;
         assert!(!is_asked_for(&pod), "{other}");
     }
     assert!(!is_asked_for(&json!({})));
@@ -64,17 +64,17 @@ fn pods_that_request_sidecar_are_recognised() {
 
 #[test]
 fn conflicting_pod_is_refused() {
-    let problem = said(&[], |spec| spec["hostNetwork"] = json!(true));
+    let problem = refusal_message(&[], |spec| spec["hostNetwork"] = json!(true));
     assert!(
         problem.contains("hostNetwork") && problem.contains("sidecar's ports"),
         "{problem}"
     );
-    let problem = said(&[], |spec| spec["os"] = json!({"name": "windows"}));
+    let problem = refusal_message(&[], |spec| spec["os"] = json!({"name": "windows"}));
     assert!(
         problem.contains("for windows") && problem.contains("linux"),
         "{problem}"
     );
-    let mut stand = stand("");
+    let mut stand = accepted_pod("");
     stand.pod["spec"]["containers"] = json!("none");
     assert_eq!(stand.ask(), Err(Refusal::NoPod));
 }
@@ -82,12 +82,12 @@ fn conflicting_pod_is_refused() {
 #[test]
 fn name_conflict_is_reported_with_kind() {
     for name in ["ctrlmesh-proxy", "ctrlmesh-init"] {
-        let problem = said(&[], |spec| container(spec)["name"] = json!(name));
+        let problem = refusal_message(&[], |spec| first_container(spec)["name"] = json!(name));
         assert!(
             problem.starts_with(&format!("container {name} of this pod has the name")),
             "{problem}"
         );
-        let problem = said(&[], |spec| spec["initContainers"] = json!([{"name": name}]));
+        let problem = refusal_message(&[], |spec| spec["initContainers"] = json!([{"name": name}]));
         assert!(problem.starts_with(&format!("init container {name}")), "{problem}");
     }
     for name in [
@@ -98,7 +98,7 @@ fn name_conflict_is_reported_with_kind() {
         "ctrlmesh-tls",
         "fake-kubeconfig",
     ] {
-        let problem = said(&[], |spec| spec["volumes"] = json!([{"name": name, "emptyDir": {}}]));
+        let problem = refusal_message(&[], |spec| spec["volumes"] = json!([{"name": name, "emptyDir": {}}]));
         assert!(problem.starts_with(&format!("volume {name}")), "{problem}");
     }
 }
@@ -106,22 +106,25 @@ fn name_conflict_is_reported_with_kind() {
 #[test]
 fn port_conflict_is_reported_with_container() {
     for port in [5441, 5443] {
-        let problem = said(&[], |spec| {
-            container(spec)["ports"] = json!([{"containerPort": 80}, {"containerPort": port}])
+        let problem = refusal_message(&[], |spec| {
+            first_container(spec)["ports"] = json!([{"containerPort": 80}, {"containerPort": port}])
         });
         let expected = format!("container manager has port {port}, on which the sidecar ctrlmesh-proxy listens");
         assert!(problem.starts_with(&expected), "{problem}");
     }
-    let mut free = stand("");
+    let mut free = accepted_pod("");
     free.pod["spec"]["containers"][0]["ports"] =
         json!([{"containerPort": 15002}, {"containerPort": 5443, "protocol": "UDP"}]);
     assert!(free.ask().is_ok());
-    let problem = free.with("annotations", "external-traffic", "true").ask().unwrap_err();
+    let problem = free
+        .with_metadata("annotations", "external-traffic", "true")
+        .ask()
+        .unwrap_err();
     assert!(
         problem.to_string().starts_with("container manager has port 15002"),
         "{problem}"
     );
-    let mut moved = stand("--sidecar-port=7000");
+    let mut moved = accepted_pod("--sidecar-port=7000");
     moved.pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 7000}]);
     assert!(moved.ask().is_err());
 }
@@ -133,8 +136,9 @@ fn mount_conflict_is_reported_with_both_volumes() {
         "/etc/kubernetes/",
         "/etc/kubernetes/kubeconfig/x",
     ] {
-        let mount = |spec: &mut Value| container(spec)["volumeMounts"] = json!([{"name": "theirs", "mountPath": path}]);
-        let problem = said(&[], mount);
+        let mount =
+            |spec: &mut Value| first_container(spec)["volumeMounts"] = json!([{"name": "theirs", "mountPath": path}]);
+        let problem = refusal_message(&[], mount);
         let expected =
             format!("container manager mounts volume theirs at {path}, and ctrlmesh mounts volume fake-kubeconfig at");
         assert!(problem.starts_with(&expected), "{problem}");
@@ -142,13 +146,13 @@ fn mount_conflict_is_reported_with_both_volumes() {
             ("disable-fake-kubeconfig-arg", "true"),
             ("disable-fake-kubeconfig-env", "true"),
         ];
-        let mut stand = off
-            .iter()
-            .fold(stand(""), |stand, (key, value)| stand.with("labels", key, value));
+        let mut stand = off.iter().fold(accepted_pod(""), |stand, (key, value)| {
+            stand.with_metadata("labels", key, value)
+        });
         mount(&mut stand.pod["spec"]);
         assert!(stand.ask().is_ok());
     }
-    let mut stand = stand("");
+    let mut stand = accepted_pod("");
     stand.pod["spec"]["containers"][0]["volumeMounts"] =
         json!([{"name": "theirs", "mountPath": "/etc/kubernetes/kubeconfigs"}]);
     assert!(stand.ask().is_ok());
@@ -157,13 +161,13 @@ fn mount_conflict_is_reported_with_both_volumes() {
 #[test]
 fn container_with_uid_of_sidecar_is_refused() {
     let iptables = [("enable-iptables", "true")];
-    let problem = said(&iptables, |spec| {
-        container(spec)["securityContext"] = json!({"runAsUser": 1359})
+    let problem = refusal_message(&iptables, |spec| {
+        first_container(spec)["securityContext"] = json!({"runAsUser": 1359})
     });
     assert!(problem.starts_with("container manager runs as user 1359"), "{problem}");
-    let problem = said(&iptables, |spec| spec["securityContext"] = json!({"runAsUser": 1359}));
+    let problem = refusal_message(&iptables, |spec| spec["securityContext"] = json!({"runAsUser": 1359}));
     assert!(problem.starts_with("container manager runs as user 1359"), "{problem}");
-    let mut stand = stand("").with("labels", "enable-iptables", "true");
+    let mut stand = accepted_pod("").with_metadata("labels", "enable-iptables", "true");
     stand.pod["spec"]["securityContext"] = json!({"runAsUser": 1359});
     stand.pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1000});
     assert!(stand.ask().is_ok());
@@ -173,20 +177,20 @@ fn container_with_uid_of_sidecar_is_refused() {
 fn containers_with_different_api_servers_are_refused() {
     let host = |value: &str| json!([{"name": "KUBERNETES_SERVICE_HOST", "value": value}]);
     let two = |one: &str, other: &str| json!([{"name": "a", "env": host(one)}, {"name": "b"}, {"name": "c", "env": host(other)}]);
-    let problem = said(&[], |spec| spec["containers"] = two("10.0.0.1", "10.0.0.2"));
+    let problem = refusal_message(&[], |spec| spec["containers"] = two("10.0.0.1", "10.0.0.2"));
     assert!(
         problem.starts_with("containers a and c have different values of KUBERNETES_SERVICE_HOST"),
         "{problem}"
     );
-    let mut stand = stand("");
+    let mut stand = accepted_pod("");
     stand.pod["spec"]["containers"] = two("10.0.0.1", "10.0.0.1");
     assert!(stand.ask().is_ok());
 }
 
 #[test]
 fn kubeconfig_flag_that_cannot_be_rewritten_is_refused() {
-    let problem = said(&[], |spec| {
-        container(spec)["args"] = json!(["-c", "/m --kubeconfig=/x"])
+    let problem = refusal_message(&[], |spec| {
+        first_container(spec)["args"] = json!(["-c", "/m --kubeconfig=/x"])
     });
     assert!(
         problem.starts_with("container manager has --kubeconfig inside"),
@@ -196,16 +200,16 @@ fn kubeconfig_flag_that_cannot_be_rewritten_is_refused() {
 
 #[test]
 fn kubeconfig_variable_in_arguments_is_refused() {
-    let change = |spec: &mut Value| container(spec)["command"] = json!(["env", "KUBECONFIG=/x", "/m"]);
+    let change = |spec: &mut Value| first_container(spec)["command"] = json!(["env", "KUBECONFIG=/x", "/m"]);
     // Also where flags are not rewritten.
     for labels in [&[][..], &[("disable-fake-kubeconfig-arg", "true")]] {
-        let problem = said(labels, change);
+        let problem = refusal_message(labels, change);
         assert!(
             problem.starts_with("container manager sets KUBECONFIG in its arguments (\"KUBECONFIG=/x\")"),
             "{problem}"
         );
     }
-    let mut alone = stand("").with("labels", "disable-fake-kubeconfig-env", "true");
+    let mut alone = accepted_pod("").with_metadata("labels", "disable-fake-kubeconfig-env", "true");
     change(&mut alone.pod["spec"]);
     assert!(alone.ask().is_ok(), "the variable is left alone");
 }
@@ -242,7 +246,11 @@ fn invalid_annotations_are_refused() {
         ("log-path", "/var/run/secrets/tokens", "would hide files of the sidecar"),
         ("external-traffic", "on", "write \"true\" or \"false\""),
     ] {
-        let problem = stand("").with("annotations", key, value).ask().unwrap_err().to_string();
+        let problem = accepted_pod("")
+            .with_metadata("annotations", key, value)
+            .ask()
+            .unwrap_err()
+            .to_string();
         assert!(
             problem.starts_with(&format!("ctrlmesh.kusionstack.io/{key}: ")),
             "{problem}"
@@ -254,7 +262,7 @@ fn invalid_annotations_are_refused() {
 #[test]
 fn kubeconfig_volume_must_have_one_file() {
     let said = |volume: Value| {
-        let mut stand = stand("").with("labels", "kubeconfig-volume", "up");
+        let mut stand = accepted_pod("").with_metadata("labels", "kubeconfig-volume", "up");
         stand.pod["spec"]["volumes"] = json!([volume]);
         stand.ask().map_err(|refusal| refusal.to_string())
     };
@@ -292,9 +300,9 @@ fn kubeconfig_volume_must_have_one_file() {
 #[test]
 fn init_container_that_outlives_start_of_sidecar_is_refused() {
     let with = |labels: &[&str], is_native: &str, policy: &str| {
-        let mut stand = stand("").with("annotations", "native-sidecar", is_native);
+        let mut stand = accepted_pod("").with_metadata("annotations", "native-sidecar", is_native);
         for label in labels {
-            stand = stand.with("labels", label, "true");
+            stand = stand.with_metadata("labels", label, "true");
         }
         stand.pod["spec"]["initContainers"] = json!([{"name": "tail", "image": "t", "restartPolicy": policy}]);
         stand.ask()
@@ -320,8 +328,8 @@ fn init_container_that_outlives_start_of_sidecar_is_refused() {
 #[test]
 fn pod_that_needs_certificates_is_refused_without_mesh_ca() {
     for (part, key) in [("labels", "enable-iptables"), ("annotations", "loopback-tls")] {
-        let problem = stand("--mesh-ca=false")
-            .with(part, key, "true")
+        let problem = accepted_pod("--mesh-ca=false")
+            .with_metadata(part, key, "true")
             .ask()
             .unwrap_err()
             .to_string();
@@ -330,17 +338,17 @@ fn pod_that_needs_certificates_is_refused_without_mesh_ca() {
             "{problem}"
         );
         assert!(problem.contains("makes none (--mesh-ca=false"), "{problem}");
-        assert!(stand("").with(part, key, "true").ask().is_ok());
+        assert!(accepted_pod("").with_metadata(part, key, "true").ask().is_ok());
     }
-    assert!(stand("--mesh-ca=false").ask().is_ok());
+    assert!(accepted_pod("--mesh-ca=false").ask().is_ok());
 }
 
 #[test]
 fn pod_is_refused_without_rule_or_image() {
-    let mut nobody = stand("");
+    let mut nobody = accepted_pod("");
     nobody.known.rules.clear();
     assert!(matches!(nobody.ask(), Err(Refusal::NotSelected { .. })));
-    let mut without = stand("");
+    let mut without = accepted_pod("");
     without.settings.image.clear();
     assert_eq!(without.ask(), Err(Refusal::NoImage));
 }

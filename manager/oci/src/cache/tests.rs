@@ -8,8 +8,8 @@ use crate::Times;
 
 const RANDOM: u16 = u16::MAX;
 
-fn ask(image: &str) -> Ask {
-    Ask {
+fn ask(image: &str) -> ResolveRequest {
+    ResolveRequest {
         namespace: "demo".to_owned(),
         image: image.to_owned(),
         pull_policy: PullPolicy::IfNotPresent,
@@ -23,8 +23,8 @@ fn key(image: &str) -> Key {
     Key::new(&ask(image)).unwrap()
 }
 
-fn watched(image: &str) -> Key {
-    let ask = Ask {
+fn watched_key(image: &str) -> Key {
+    let ask = ResolveRequest {
         pull_policy: PullPolicy::Always,
         ..ask(image)
     };
@@ -53,8 +53,8 @@ fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn trouble() -> Result<Arc<Artifact>, Failure> {
-    Err(Failure::passing(Reason::RegistryUnavailable, "down"))
+fn pull_failure() -> Result<Arc<Artifact>, Failure> {
+    Err(Failure::temporary(Reason::RegistryUnavailable, "down"))
 }
 
 const ONE: &str = "oci://a.dev/b:1";
@@ -70,7 +70,7 @@ fn pin_is_used_only_for_its_image_and_policy() {
         })
     };
     let target = |pinned, pull_policy| {
-        let ask = Ask {
+        let ask = ResolveRequest {
             pinned,
             pull_policy,
             ..ask(ONE)
@@ -86,7 +86,7 @@ fn pin_is_used_only_for_its_image_and_policy() {
     assert_eq!(target(status(ONE, ""), PullPolicy::IfNotPresent), "1");
     assert_eq!(target(status(ONE, "../../other"), PullPolicy::IfNotPresent), "1");
     let digest = format!("oci://a.dev/b@{manifest}");
-    assert!(!watched(&digest).is_watched, "a digest is never looked up again");
+    assert!(!watched_key(&digest).is_watched, "a digest is never looked up again");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn reference_is_pulled_once_at_a_time() {
     assert_eq!(cache.take(now, 4).len(), 1);
     assert!(cache.take(now, 4).is_empty());
     assert_eq!(
-        cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM),
+        cache.finish_job(&key(ONE), Ok(artifact(b"x")), now, RANDOM),
         names(&["a", "b"])
     );
     // A reference that is not watched is never due again.
@@ -122,14 +122,14 @@ fn failed_pull_is_retried_with_growing_pauses() {
     let mut pauses = Vec::new();
     for _ in 0..9 {
         assert_eq!(cache.take(now, 1).len(), 1);
-        cache.done(&key(ONE), trouble(), now, RANDOM);
+        cache.finish_job(&key(ONE), pull_failure(), now, RANDOM);
         let due = cache.entries[&key(ONE)].due.unwrap();
         pauses.push((due - now).as_secs());
         assert!(cache.take(due - Duration::from_millis(1), 1).is_empty());
         now = due;
     }
     assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
-    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    cache.finish_job(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
     assert_eq!(cache.entries[&key(ONE)].failures, 0);
 }
 
@@ -139,10 +139,10 @@ fn retry_after_of_registry_lengthens_pause_up_to_limit() {
         let (mut cache, now) = (cache(), Instant::now());
         cache.ask(key(ONE), "a", now);
         let failure = Failure {
-            again: Again::After(Duration::from_secs(asked)),
-            ..trouble().unwrap_err()
+            again: Retry::After(Duration::from_secs(asked)),
+            ..pull_failure().unwrap_err()
         };
-        cache.done(&key(ONE), Err(failure), now, RANDOM);
+        cache.finish_job(&key(ONE), Err(failure), now, RANDOM);
         assert_eq!(
             cache.next().unwrap() - now,
             Duration::from_secs(expected).min(Duration::from_secs(900))
@@ -157,26 +157,26 @@ fn retry_after_of_registry_lengthens_pause_up_to_limit() {
 #[test]
 fn namespaces_are_reported_only_when_resolution_changes() {
     let (mut cache, now) = (cache(), Instant::now());
-    let key = watched(ONE);
+    let key = watched_key(ONE);
     cache.ask(key.clone(), "a", now);
-    assert_eq!(cache.done(&key, trouble(), now, RANDOM), names(&["a"]));
-    assert_eq!(cache.done(&key, trouble(), now, RANDOM), names(&[]));
+    assert_eq!(cache.finish_job(&key, pull_failure(), now, RANDOM), names(&["a"]));
+    assert_eq!(cache.finish_job(&key, pull_failure(), now, RANDOM), names(&[]));
     let first = artifact(b"x");
-    assert_eq!(cache.done(&key, Ok(first.clone()), now, RANDOM), names(&["a"]));
-    assert_eq!(cache.done(&key, Ok(first.clone()), now, RANDOM), names(&[]));
-    assert_eq!(cache.done(&key, trouble(), now, RANDOM), names(&["a"]));
+    assert_eq!(cache.finish_job(&key, Ok(first.clone()), now, RANDOM), names(&["a"]));
+    assert_eq!(cache.finish_job(&key, Ok(first.clone()), now, RANDOM), names(&[]));
+    assert_eq!(cache.finish_job(&key, pull_failure(), now, RANDOM), names(&["a"]));
     let (resolution, _) = cache.ask(key.clone(), "a", now);
     assert!(matches!(resolution, Resolution::Failed { last: Some(last), .. } if last == first));
-    assert_eq!(cache.done(&key, Ok(artifact(b"y")), now, RANDOM), names(&["a"]));
+    assert_eq!(cache.finish_job(&key, Ok(artifact(b"y")), now, RANDOM), names(&["a"]));
 }
 
 #[test]
 fn watched_tag_is_rechecked() {
     let (mut cache, now) = (cache(), Instant::now());
-    let key = watched(ONE);
+    let key = watched_key(ONE);
     cache.ask(key.clone(), "a", now);
     cache.take(now, 1);
-    cache.done(&key, Ok(artifact(b"x")), now, RANDOM);
+    cache.finish_job(&key, Ok(artifact(b"x")), now, RANDOM);
     assert_eq!(cache.next(), Some(now + Times::default().recheck));
     let job = cache.take(now + Times::default().recheck, 1).remove(0);
     assert_eq!(job.known.len(), 1);
@@ -187,14 +187,14 @@ fn fetched_plugin_is_shared_between_equal_credentials() {
     let (mut cache, now) = (cache(), Instant::now());
     let manifest = artifact(b"x").manifest.clone();
     cache.ask(key(ONE), "a", now);
-    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    cache.finish_job(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
     let digest = format!("oci://a.dev/b@{manifest}");
     assert!(matches!(
         cache.ask(key(&digest), "a", now),
         (Resolution::Ready(_), false)
     ));
     let with = |secret: Option<&str>, verification_key: Option<&str>| {
-        let ask = Ask {
+        let ask = ResolveRequest {
             pull_secret: secret.map(str::to_owned),
             verification_key: verification_key.map(str::to_owned),
             ..ask(&digest)
@@ -215,12 +215,12 @@ fn unused_references_are_forgotten_and_due_ones_are_taken_first() {
     let (mut cache, now) = (cache(), Instant::now());
     let idle = Times::default().idle;
     cache.ask(key(ONE), "a", now);
-    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
-    cache.ask(watched(ONE), "b", now);
-    cache.done(&watched(ONE), Ok(artifact(b"x")), now, RANDOM);
+    cache.finish_job(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    cache.ask(watched_key(ONE), "b", now);
+    cache.finish_job(&watched_key(ONE), Ok(artifact(b"x")), now, RANDOM);
     let broken = key("oci://a.dev/b:2");
     cache.ask(broken.clone(), "c", now);
-    cache.done(&broken, trouble(), now, RANDOM);
+    cache.finish_job(&broken, pull_failure(), now, RANDOM);
     assert_eq!(cache.sweep(now + idle - Duration::from_secs(1)), names(&[]));
     assert_eq!(cache.size().1, 3);
     assert_eq!(cache.sweep(now + idle), names(&["b", "c"]));
@@ -240,7 +240,7 @@ fn next_wakeup_is_earliest_due_or_expiring_reference() {
     assert_eq!(cache.next(), Some(now));
     cache.take(now, 1);
     assert_eq!(cache.next(), None, "what runs reports by itself");
-    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    cache.finish_job(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
     assert_eq!(cache.next(), Some(now + Times::default().idle));
 }
 
@@ -248,13 +248,13 @@ fn next_wakeup_is_earliest_due_or_expiring_reference() {
 fn cache_limits_bytes_and_references() {
     let (mut cache, now) = (cache(), Instant::now());
     cache.ask(key(ONE), "a", now);
-    cache.done(&key(ONE), Ok(artifact(&[1; 60])), now, RANDOM);
-    let two = watched("oci://a.dev/b:2");
+    cache.finish_job(&key(ONE), Ok(artifact(&[1; 60])), now, RANDOM);
+    let two = watched_key("oci://a.dev/b:2");
     cache.ask(two.clone(), "a", now);
-    cache.done(&two, Ok(artifact(&[2; 40])), now, RANDOM);
+    cache.finish_job(&two, Ok(artifact(&[2; 40])), now, RANDOM);
     assert_eq!(cache.size(), (100, 2));
     // It would fit in place of its own predecessor, but not beside the other reference.
-    cache.done(&two, Ok(artifact(&[3; 41])), now, RANDOM);
+    cache.finish_job(&two, Ok(artifact(&[3; 41])), now, RANDOM);
     assert!(matches!(
         cache.ask(two, "a", now).0,
         Resolution::Failed {

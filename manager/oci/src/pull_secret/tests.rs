@@ -11,25 +11,25 @@ fn secret(key: &str, content: &str) -> Secret {
     }
 }
 
-fn chosen(auths: &Value, image: &str) -> Result<String, String> {
+fn chosen_user(auths: &Value, image: &str) -> Result<String, String> {
     let secret = secret(".dockerconfigjson", &json!({ "auths": auths }).to_string());
     credentials(&secret, &Image::parse(image).unwrap()).map(|credentials| credentials.user)
 }
 
-fn user(name: &str) -> Value {
+fn auth_of_user(name: &str) -> Value {
     json!({ "username": name, "password": "p" })
 }
 
 #[test]
 fn most_specific_entry_is_taken_as_kubelet_does() {
     let auths = json!({
-        "ghcr.io": user("host"),
-        "https://ghcr.io/you": user("path"),
-        "registry.dev:5000": user("port"),
-        "*.example.com": user("wildcard"),
-        "eu.example.com": user("exact"),
-        "http://old.dev/v1/": user("old"),
-        "https://index.docker.io/v1/": user("hub"),
+        "ghcr.io": auth_of_user("host"),
+        "https://ghcr.io/you": auth_of_user("path"),
+        "registry.dev:5000": auth_of_user("port"),
+        "*.example.com": auth_of_user("wildcard"),
+        "eu.example.com": auth_of_user("exact"),
+        "http://old.dev/v1/": auth_of_user("old"),
+        "https://index.docker.io/v1/": auth_of_user("hub"),
     });
     for (image, expected) in [
         ("oci://ghcr.io/other/plugin:1", Some("host")),
@@ -44,7 +44,7 @@ fn most_specific_entry_is_taken_as_kubelet_does() {
         ("oci://old.dev/plugin:1", Some("old")),
         ("oci://docker.io/you/plugin:1", Some("hub")),
     ] {
-        assert_eq!(chosen(&auths, image).ok().as_deref(), expected, "{image}");
+        assert_eq!(chosen_user(&auths, image).ok().as_deref(), expected, "{image}");
     }
 }
 

@@ -11,8 +11,8 @@ fn message(result: Result<Url, Failure>) -> String {
 #[test]
 fn redirect_may_leave_registry_but_not_reach_managers_pod_or_machine() {
     let registry = url("https://ghcr.io/v2/a/blobs/sha256:0");
-    let zone = Zone::behind(&registry);
-    let to = |location: &str| redirect(&registry, location, zone);
+    let zone = Trust::for_registry(&registry);
+    let to = |location: &str| redirect_target(&registry, location, zone);
     for location in [
         "https://bucket.s3.amazonaws.com/x?sig=1",
         "https://10.1.2.3/x",
@@ -57,20 +57,24 @@ fn local_registry_may_redirect_to_loopback() {
         "http://[::1]:5000/v2/",
     ] {
         let registry = url(local);
-        let zone = Zone::behind(&registry);
-        assert!(redirect(&registry, "http://127.0.0.1:5001/x", zone).is_ok(), "{local}");
+        let zone = Trust::for_registry(&registry);
         assert!(
-            redirect(&registry, "http://169.254.169.254/x", zone).is_err(),
+            redirect_target(&registry, "http://127.0.0.1:5001/x", zone).is_ok(),
+            "{local}"
+        );
+        assert!(
+            redirect_target(&registry, "http://169.254.169.254/x", zone).is_err(),
             "{local}"
         );
     }
-    assert!(Zone::Named.check(&url("https://169.254.169.254/v2/")).is_err());
-    assert!(Zone::Named.check(&url("https://10.0.0.1/v2/")).is_ok());
+    assert!(Trust::FromObject.check(&url("https://169.254.169.254/v2/")).is_err());
+    assert!(Trust::FromObject.check(&url("https://10.0.0.1/v2/")).is_ok());
 }
 
 #[test]
 fn token_realm_must_be_on_registrys_site() {
-    let at = |registry: &str, to: &str| message(realm(&url(registry), to, |host| host == "login.example.com"));
+    let at =
+        |registry: &str, to: &str| message(token_server_url(&url(registry), to, |host| host == "login.example.com"));
     for (registry, to) in [
         ("https://ghcr.io/v2/", "https://ghcr.io/token"),
         ("https://index.docker.io/v2/", "https://auth.docker.io/token"),
@@ -133,12 +137,12 @@ async fn names_that_resolve_to_loopback_are_not_found() {
         proxies: Arc::new(vec!["proxy.example.com".to_owned()]),
     };
     let finds = async |zone, name: &str| resolver(zone).resolve(name.parse().unwrap()).await.map(Iterator::count);
-    assert_eq!(finds(Zone::Sent, "cluster.example.com").await.unwrap(), 1);
-    assert_eq!(finds(Zone::Named, "inside.example.com").await.unwrap(), 1);
+    assert_eq!(finds(Trust::FromRegistry, "cluster.example.com").await.unwrap(), 1);
+    assert_eq!(finds(Trust::FromObject, "inside.example.com").await.unwrap(), 1);
     for (zone, name) in [
-        (Zone::Sent, "inside.example.com"),
-        (Zone::Sent, "metadata.example.com"),
-        (Zone::Named, "metadata.example.com"),
+        (Trust::FromRegistry, "inside.example.com"),
+        (Trust::FromRegistry, "metadata.example.com"),
+        (Trust::FromObject, "metadata.example.com"),
     ] {
         let error = finds(zone, name).await.unwrap_err();
         assert!(is_out_of_reach(error.as_ref()), "{name}: {error}");
@@ -147,7 +151,7 @@ async fn names_that_resolve_to_loopback_are_not_found() {
     named.insert("proxy.example.com".to_owned(), "127.0.0.1".parse().unwrap());
     let through = Resolver {
         hosts: Arc::new(named),
-        ..resolver(Zone::Sent)
+        ..resolver(Trust::FromRegistry)
     };
     assert_eq!(
         through

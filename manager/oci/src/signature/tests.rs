@@ -6,7 +6,7 @@ use aws_lc_rs::signature::{
     RSA_PKCS1_SHA256, RsaKeyPair,
 };
 use ctrlmesh_contract::Digest;
-use ctrlmesh_testkit::registry::payload;
+use ctrlmesh_testkit::registry::signature_payload;
 use serde_json::json;
 
 use super::*;
@@ -32,7 +32,7 @@ fn manifest() -> String {
     Digest::of(b"manifest").to_string()
 }
 
-fn one(text: &[u8], signature: &[u8]) -> Vec<Signed> {
+fn one_signature(text: &[u8], signature: &[u8]) -> Vec<Signed> {
     let manifest = json!({
         "schemaVersion": 2,
         "config": {"mediaType": "", "digest": "", "size": 0},
@@ -41,12 +41,12 @@ fn one(text: &[u8], signature: &[u8]) -> Vec<Signed> {
             {"mediaType": TEXT, "digest": Digest::of(text).to_string(), "size": text.len(), "annotations": {ANNOTATION: STANDARD.encode(signature)}},
         ],
     });
-    signed(&serde_json::from_value(manifest).unwrap())
+    signed_layers(&serde_json::from_value(manifest).unwrap())
 }
 
 #[test]
 fn signatures_by_every_key_type_of_cosign_verify() {
-    let text = payload("example.com/you/plugin", &manifest());
+    let text = signature_payload("example.com/you/plugin", &manifest());
     let random = SystemRandom::new();
     let p256 = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
     let p384 = EcdsaKeyPair::generate(&ECDSA_P384_SHA384_ASN1_SIGNING).unwrap();
@@ -67,7 +67,7 @@ fn signatures_by_every_key_type_of_cosign_verify() {
         (spki(rsa.public_key()), by_rsa),
     ];
     for (index, (key, signature)) in signatures.iter().enumerate() {
-        let signed = one(&text, signature);
+        let signed = one_signature(&text, signature);
         assert_eq!(signed.len(), 1);
         for (other, (key_of_other, _)) in signatures.iter().enumerate() {
             let key_of_other = VerificationKey::parse(key_of_other).unwrap();
@@ -84,10 +84,10 @@ fn signatures_by_every_key_type_of_cosign_verify() {
 fn signature_of_other_manifest_or_type_is_rejected() {
     let key = Ed25519KeyPair::generate().unwrap();
     let public = VerificationKey::parse(&spki(key.public_key())).unwrap();
-    let counts = |text: &[u8]| one(text, key.sign(text).as_ref())[0].is_of(&manifest(), text, &public);
-    assert!(counts(&payload("a/b", &manifest())));
-    assert!(!counts(&payload("a/b", &Digest::of(b"other").to_string())));
-    let other = String::from_utf8(payload("a/b", &manifest()))
+    let counts = |text: &[u8]| one_signature(text, key.sign(text).as_ref())[0].is_of(&manifest(), text, &public);
+    assert!(counts(&signature_payload("a/b", &manifest())));
+    assert!(!counts(&signature_payload("a/b", &Digest::of(b"other").to_string())));
+    let other = String::from_utf8(signature_payload("a/b", &manifest()))
         .unwrap()
         .replace(KIND, "a receipt");
     assert!(!counts(other.as_bytes()));
@@ -113,5 +113,5 @@ fn invalid_key_error_shows_valid_form() {
 
 #[test]
 fn signature_tag_is_that_of_cosign() {
-    assert_eq!(tag("sha256:0a"), "sha256-0a.sig");
+    assert_eq!(signature_tag("sha256:0a"), "sha256-0a.sig");
 }

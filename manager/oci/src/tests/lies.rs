@@ -4,14 +4,14 @@ use bytes::Bytes;
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
 use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
-use ctrlmesh_testkit::registry::{Mishap, On, WASM_CONFIG_TYPE, WASM_LAYER_TYPE};
+use ctrlmesh_testkit::registry::{AffectedRequests, Mishap, WASM_CONFIG_TYPE, WASM_LAYER_TYPE};
 use serde_json::json;
 
 use super::test_env::{TestEnv, test_env};
 use crate::*;
 
-async fn mismatch(env: &mut TestEnv, ask: &Ask, words: &str) {
-    let (reason, message) = env.manager.failed(ask).await;
+async fn assert_mismatch(env: &mut TestEnv, ask: &ResolveRequest, words: &str) {
+    let (reason, message) = env.manager.resolve_failed(ask).await;
     assert_eq!(reason, Reason::DigestMismatch, "{message}");
     assert!(message.contains(words), "{message}");
 }
@@ -20,10 +20,12 @@ async fn mismatch(env: &mut TestEnv, ask: &Ask, words: &str) {
 async fn manifest_with_wrong_digest_is_refused() {
     let mut env = test_env().await;
     let manifest = env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    env.registry
-        .misbehave(On::Manifest, Mishap::Body(Bytes::from_static(b"{\"layers\":[]}")));
+    env.registry.plan_mishap(
+        AffectedRequests::Manifest,
+        Mishap::Body(Bytes::from_static(b"{\"layers\":[]}")),
+    );
     let ask = env.ask(&manifest);
-    mismatch(&mut env, &ask, "damaged or forged").await;
+    assert_mismatch(&mut env, &ask, "damaged or forged").await;
 }
 
 #[tokio::test]
@@ -31,9 +33,10 @@ async fn digest_header_that_differs_from_manifest_is_refused() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let other = Digest::of(b"other").to_string();
-    env.registry.misbehave(On::Manifest, Mishap::Digest(other.clone()));
+    env.registry
+        .plan_mishap(AffectedRequests::Manifest, Mishap::Digest(other.clone()));
     let ask = env.ask("1.0");
-    mismatch(&mut env, &ask, &other).await;
+    assert_mismatch(&mut env, &ask, &other).await;
 }
 
 #[tokio::test]
@@ -42,9 +45,10 @@ async fn blob_with_wrong_bytes_is_refused() {
     for bytes in [vec![b' '; 149], b"{}".to_vec()] {
         let mut env = test_env().await;
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-        env.registry.misbehave(On::Blob, Mishap::Body(bytes.into()));
+        env.registry
+            .plan_mishap(AffectedRequests::Blob, Mishap::Body(bytes.into()));
         let ask = env.ask("1.0");
-        mismatch(&mut env, &ask, "has digest sha256:").await;
+        assert_mismatch(&mut env, &ask, "has digest sha256:").await;
     }
 }
 
@@ -69,17 +73,17 @@ async fn blob_of_wrong_size_is_refused() {
         let mut env = test_env().await;
         put_with_size(&env, size);
         let ask = env.ask("1.0");
-        mismatch(&mut env, &ask, words).await;
+        assert_mismatch(&mut env, &ask, words).await;
     }
 }
 
 #[tokio::test]
 async fn endless_body_is_cut_off() {
-    for on in [On::Manifest, On::Blob] {
+    for on in [AffectedRequests::Manifest, AffectedRequests::Blob] {
         let mut env = test_env().await;
         put_with_size(&env, MAX_PLUGIN_BYTES);
-        env.registry.misbehave(on, Mishap::Endless);
+        env.registry.plan_mishap(on, Mishap::Endless);
         let ask = env.ask("1.0");
-        mismatch(&mut env, &ask, "sends more than").await;
+        assert_mismatch(&mut env, &ask, "sends more than").await;
     }
 }

@@ -1,20 +1,20 @@
 //! Registries that require a login.
 
 use ctrlmesh_plugins_builtin::SHARD_SELECTOR;
-use ctrlmesh_testkit::registry::{Login, Mishap, On};
+use ctrlmesh_testkit::registry::{AffectedRequests, Login, Mishap};
 use ctrlmesh_testkit::{Fault, Rule};
 
 use super::test_env::{TestEnv, test_env};
 use crate::*;
 
-fn with_secret(env: &TestEnv, name: &str) -> Ask {
-    Ask {
+fn with_secret(env: &TestEnv, name: &str) -> ResolveRequest {
+    ResolveRequest {
         pull_secret: Some(name.to_owned()),
         ..env.ask("1.0")
     }
 }
 
-fn logins() -> [Login; 2] {
+fn all_logins() -> [Login; 2] {
     let (user, password) = ("me".to_owned(), "hunter2".to_owned());
     [
         Login::Basic {
@@ -31,30 +31,30 @@ fn logins() -> [Login; 2] {
 
 #[tokio::test]
 async fn pull_secret_grants_access_and_its_lack_is_explained() {
-    for login in logins() {
+    for login in all_logins() {
         let mut env = test_env().await;
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
         env.registry.require(login);
         env.put_secret("right", "me", "hunter2");
         env.put_secret("wrong", "me", "*******");
         let [right, wrong] = ["right", "wrong"].map(|name| with_secret(&env, name));
-        env.manager.ready(&right).await;
-        let (reason, message) = env.manager.failed(&wrong).await;
+        env.manager.resolve_ready(&right).await;
+        let (reason, message) = env.manager.resolve_failed(&wrong).await;
         assert_eq!(reason, Reason::AccessDenied);
         assert!(
             message.contains("user \"me\"") && message.contains("pullSecret"),
             "{message}"
         );
         // An ask without the Secret does not get what it grants.
-        let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+        let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
         assert_eq!(reason, Reason::AccessDenied);
         assert!(message.contains("name a Secret"), "{message}");
         // A Secret of the same name in another namespace is another Secret.
-        let other = Ask {
+        let other = ResolveRequest {
             namespace: "other".to_owned(),
             ..right.clone()
         };
-        let (reason, message) = env.manager.failed(&other).await;
+        let (reason, message) = env.manager.resolve_failed(&other).await;
         assert_eq!(reason, Reason::PullSecret, "{message}");
     }
 }
@@ -69,15 +69,15 @@ async fn anonymous_token_is_used_when_registry_allows_it() {
         realm: String::new(),
     });
     env.registry
-        .misbehave(
-            On::Token,
+        .plan_mishap(
+            AffectedRequests::Token,
             Mishap::Status {
                 code: 503,
                 retry_after: None,
             },
         )
         .times(1);
-    env.manager.ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.ask("1.0")).await;
     // One token for the whole pull; the first request for one failed.
     assert_eq!(env.registry.count("/token"), 2);
 }
@@ -91,7 +91,7 @@ async fn foreign_token_realm_is_refused() {
         password: "hunter2".to_owned(),
         realm: "https://evil.example.com/token".to_owned(),
     });
-    let (reason, message) = env.manager.failed(&with_secret(&env, "right")).await;
+    let (reason, message) = env.manager.resolve_failed(&with_secret(&env, "right")).await;
     assert_eq!(reason, Reason::UnsafeRedirect);
     assert!(message.contains("--registry-auth-host=evil.example.com"), "{message}");
 }
@@ -100,7 +100,7 @@ async fn foreign_token_realm_is_refused() {
 async fn unusable_secret_is_reported() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let (reason, message) = env.manager.failed(&with_secret(&env, "none")).await;
+    let (reason, message) = env.manager.resolve_failed(&with_secret(&env, "none")).await;
     assert_eq!(reason, Reason::PullSecret);
     assert!(
         message.contains("kubectl -n demo create secret docker-registry none"),
@@ -117,12 +117,12 @@ async fn unusable_secret_is_reported() {
         .verb("get")
         .times(1),
     );
-    let (reason, message) = env.manager.failed(&ask).await;
+    let (reason, message) = env.manager.resolve_failed(&ask).await;
     assert_eq!(reason, Reason::PullSecret);
     assert!(message.contains("allow `get` of secrets"), "{message}");
     // It is retried, and succeeds once the Secret can be read.
     env.manager
-        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
     // Nothing was requested without the credentials that the object names.
     assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 1);

@@ -6,7 +6,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
 use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
-use ctrlmesh_testkit::registry::{WASM_CONFIG_TYPE, WASM_LAYER_TYPE, payload};
+use ctrlmesh_testkit::registry::{WASM_CONFIG_TYPE, WASM_LAYER_TYPE, signature_payload};
 use serde_json::json;
 
 use super::test_env::{ask, base64, test_env, test_env_with};
@@ -17,15 +17,15 @@ async fn component_is_fetched_once_for_all_namespaces() {
     let mut env = test_env().await;
     let manifest = env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let ours = env.ask("1.0");
-    let theirs = Ask {
+    let theirs = ResolveRequest {
         namespace: "other".to_owned(),
         ..ours.clone()
     };
     assert_eq!(env.manager.plugins.resolve(&ours), Resolution::Pending);
     assert_eq!(env.manager.plugins.resolve(&theirs), Resolution::Pending);
-    let told = [env.manager.told().await, env.manager.told().await];
+    let told = [env.manager.next_report().await, env.manager.next_report().await];
     assert_eq!(told, ["demo", "other"]);
-    let artifact = env.manager.ready(&ours).await;
+    let artifact = env.manager.resolve_ready(&ours).await;
     assert_eq!(artifact.digest, Digest::of(SHARD_SELECTOR));
     assert_eq!((artifact.size, &artifact.manifest), (SHARD_SELECTOR.len(), &manifest));
     assert_eq!(artifact.packed, pack(SHARD_SELECTOR));
@@ -33,7 +33,7 @@ async fn component_is_fetched_once_for_all_namespaces() {
         artifact.reference,
         format!("oci://{}/you/plugin@{manifest}", env.registry.host())
     );
-    assert!(Arc::ptr_eq(&artifact, &env.manager.ready(&theirs).await));
+    assert!(Arc::ptr_eq(&artifact, &env.manager.resolve_ready(&theirs).await));
     assert_eq!(env.registry.count("/v2/you/plugin/manifests/"), 1);
     assert_eq!(env.registry.count("/v2/you/plugin/blobs/"), 2);
     env.manager.stop().await;
@@ -43,8 +43,8 @@ async fn component_is_fetched_once_for_all_namespaces() {
 async fn pulls_are_counted_by_outcome() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let artifact = env.manager.ready(&env.ask("1.0")).await;
-    env.manager.failed(&env.ask("2.0")).await;
+    let artifact = env.manager.resolve_ready(&env.ask("1.0")).await;
+    env.manager.resolve_failed(&env.ask("2.0")).await;
     let mut registry = prometheus_client::registry::Registry::default();
     env.manager.metrics.register(&mut registry);
     let mut text = String::new();
@@ -94,7 +94,7 @@ async fn non_plugin_is_refused_before_its_blob_is_fetched() {
     ];
     for (tag, manifest, expected, words) in cases {
         env.registry.put_manifest("you/plugin", tag, &manifest);
-        let (reason, message) = env.manager.failed(&env.ask(tag)).await;
+        let (reason, message) = env.manager.resolve_failed(&env.ask(tag)).await;
         assert_eq!(reason, expected, "{tag}: {message}");
         assert!(message.contains(words), "{tag}: {message}");
     }
@@ -110,7 +110,7 @@ async fn component_of_another_world_is_refused() {
         ("cut", &SHARD_SELECTOR[..SHARD_SELECTOR.len() / 2], "can't be read"),
     ] {
         env.registry.put_component("you/plugin", tag, wasm);
-        let (reason, message) = env.manager.failed(&env.ask(tag)).await;
+        let (reason, message) = env.manager.resolve_failed(&env.ask(tag)).await;
         assert_eq!(reason, Reason::Incompatible);
         assert!(message.contains(words), "{message}");
     }
@@ -128,7 +128,7 @@ async fn manifest_must_be_signed_by_given_key() {
     let theirs = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
     let signed = env.registry.put_component("you/plugin", "signed", SHARD_SELECTOR);
     let other = env.registry.put_component("you/plugin", "other", RATE_LIMIT);
-    let text = payload("you/plugin", &signed);
+    let text = signature_payload("you/plugin", &signed);
     let signature = base64(ours.sign(&SystemRandom::new(), &text).unwrap().as_ref());
     env.registry.put_signature("you/plugin", &signed, &text, &signature);
     // A valid signature of another manifest, stored under this one's tag.
@@ -136,7 +136,7 @@ async fn manifest_must_be_signed_by_given_key() {
     env.registry
         .put_component("you/plugin", "unsigned", b"\0asm\x0d\0\x01\0");
     let [on_signed, on_other, on_unsigned] = ["signed", "other", "unsigned"].map(|tag| env.ask(tag));
-    let with = |ask: &Ask, key: String| Ask {
+    let with = |ask: &ResolveRequest, key: String| ResolveRequest {
         verification_key: Some(key),
         ..ask.clone()
     };
@@ -147,9 +147,9 @@ async fn manifest_must_be_signed_by_given_key() {
         (with(&on_unsigned, pem(&ours)), "there is no signature"),
         (with(&on_signed, "nonsense".to_owned()), "is no public key"),
     ];
-    assert_eq!(env.manager.ready(&good).await.manifest, signed);
+    assert_eq!(env.manager.resolve_ready(&good).await.manifest, signed);
     for (ask, words) in bad {
-        let (reason, message) = env.manager.failed(&ask).await;
+        let (reason, message) = env.manager.resolve_failed(&ask).await;
         assert_eq!(reason, Reason::SignatureInvalid);
         assert!(message.contains(words), "{message}");
     }
@@ -160,8 +160,8 @@ async fn manifest_must_be_signed_by_given_key() {
         0
     );
     // Without a key, no signature is checked. An unchecked artifact is not used for an ask with a key.
-    assert_eq!(env.manager.ready(&on_other).await.manifest, other);
-    let (reason, _) = env.manager.failed(&with(&on_other, pem(&ours))).await;
+    assert_eq!(env.manager.resolve_ready(&on_other).await.manifest, other);
+    let (reason, _) = env.manager.resolve_failed(&with(&on_other, pem(&ours))).await;
     assert_eq!(reason, Reason::SignatureInvalid);
 }
 
@@ -171,8 +171,8 @@ async fn plugin_beyond_cache_limit_is_refused_and_others_stay() {
     env.registry.put_component("you/plugin", "1", SHARD_SELECTOR);
     env.registry.put_component("you/plugin", "2", RATE_LIMIT);
     let first = env.ask("1");
-    env.manager.ready(&first).await;
-    let (reason, message) = env.manager.failed(&env.ask("2")).await;
+    env.manager.resolve_ready(&first).await;
+    let (reason, message) = env.manager.resolve_failed(&env.ask("2")).await;
     assert_eq!(reason, Reason::TooLarge);
     assert!(message.contains("--plugin-cache-mib"), "{message}");
     assert!(matches!(env.manager.plugins.resolve(&first), Resolution::Ready(_)));

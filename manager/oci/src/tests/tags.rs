@@ -3,13 +3,13 @@
 use ctrlmesh_contract::Digest;
 use ctrlmesh_manager_api::plugin::{PluginStatus, PullPolicy};
 use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
-use ctrlmesh_testkit::registry::{Mishap, On};
+use ctrlmesh_testkit::registry::{AffectedRequests, Mishap};
 
 use super::test_env::{Manager, settings, test_env};
 use crate::*;
 
-fn pinned(ask: &Ask, artifact: &Artifact) -> Ask {
-    Ask {
+fn pinned_ask(ask: &ResolveRequest, artifact: &Artifact) -> ResolveRequest {
+    ResolveRequest {
         pinned: Some(PluginStatus {
             name: "mine".to_owned(),
             image: ask.image.clone(),
@@ -26,9 +26,9 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let ask = env.ask("1.0");
-    let artifact = env.manager.ready(&ask).await;
+    let artifact = env.manager.resolve_ready(&ask).await;
     env.registry.put_component("you/plugin", "1.0", RATE_LIMIT);
-    let pinned = pinned(&ask, &artifact);
+    let pinned = pinned_ask(&ask, &artifact);
     // The pinned manifest was just fetched, so there is no request.
     let before = env.registry.requests().len();
     assert_eq!(
@@ -38,7 +38,7 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
     assert_eq!(env.registry.requests().len(), before);
 
     let mut standby = Manager::start(&env.api, settings(&env.registry)).await;
-    assert_eq!(standby.ready(&pinned).await, artifact);
+    assert_eq!(standby.resolve_ready(&pinned).await, artifact);
     assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 1);
     assert_eq!(
         env.registry
@@ -46,26 +46,26 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
         1
     );
     // A changed image is resolved anew.
-    let changed = Ask {
+    let changed = ResolveRequest {
         image: env.ask("2.0").image,
         ..pinned
     };
-    assert_eq!(standby.failed(&changed).await.0, Reason::NotFound);
+    assert_eq!(standby.resolve_failed(&changed).await.0, Reason::NotFound);
 }
 
 #[tokio::test]
 async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
-    let ask = Ask {
+    let ask = ResolveRequest {
         pull_policy: PullPolicy::Always,
         ..env.ask("dev")
     };
-    let first = env.manager.ready(&ask).await;
-    let ask = pinned(&ask, &first);
+    let first = env.manager.resolve_ready(&ask).await;
+    let ask = pinned_ask(&ask, &first);
     env.registry.put_component("you/plugin", "dev", RATE_LIMIT);
     let is_second = |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == Digest::of(RATE_LIMIT));
-    let Resolution::Ready(second) = env.manager.until(&ask, is_second).await else {
+    let Resolution::Ready(second) = env.manager.resolve_until(&ask, is_second).await else {
         panic!("not ready");
     };
     // Rechecks use `HEAD`, which does not count as a pull.
@@ -80,7 +80,7 @@ async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
 
     env.registry.put_component("you/plugin", "dev", b"#!/bin/sh");
     let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
-    match env.manager.until(&ask, is_failed).await {
+    match env.manager.resolve_until(&ask, is_failed).await {
         Resolution::Failed { reason, last, .. } => {
             assert_eq!((reason, last), (Reason::Incompatible, Some(second.clone())))
         }
@@ -89,36 +89,36 @@ async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
     let is_first =
         |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == first.digest);
-    env.manager.until(&ask, is_first).await;
+    env.manager.resolve_until(&ask, is_first).await;
 }
 
 #[tokio::test]
 async fn watched_tag_is_followed_without_digest_header() {
     let mut env = test_env().await;
-    env.registry.misbehave(On::Manifest, Mishap::NoDigest);
+    env.registry.plan_mishap(AffectedRequests::Manifest, Mishap::NoDigest);
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
-    let ask = Ask {
+    let ask = ResolveRequest {
         pull_policy: PullPolicy::Always,
         ..env.ask("dev")
     };
-    env.manager.ready(&ask).await;
+    env.manager.resolve_ready(&ask).await;
     env.registry.put_component("you/plugin", "dev", RATE_LIMIT);
     let is_second = |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == Digest::of(RATE_LIMIT));
-    env.manager.until(&ask, is_second).await;
+    env.manager.resolve_until(&ask, is_second).await;
 }
 
 #[tokio::test]
 async fn watched_tag_keeps_artifact_when_registry_goes_down() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
-    let ask = Ask {
+    let ask = ResolveRequest {
         pull_policy: PullPolicy::Always,
         ..env.ask("dev")
     };
-    let artifact = env.manager.ready(&ask).await;
+    let artifact = env.manager.resolve_ready(&ask).await;
     env.registry.stop().await;
     let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
-    match env.manager.until(&ask, is_failed).await {
+    match env.manager.resolve_until(&ask, is_failed).await {
         Resolution::Failed { reason, last, .. } => {
             assert_eq!((reason, last), (Reason::RegistryUnavailable, Some(artifact)));
         }
@@ -126,6 +126,6 @@ async fn watched_tag_keeps_artifact_when_registry_goes_down() {
     }
     env.registry.restart().await.unwrap();
     env.manager
-        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
 }

@@ -55,7 +55,7 @@ pub(crate) async fn test_env_with(change: impl FnOnce(&mut Settings, &Registry))
 
 impl TestEnv {
     /// An ask by namespace demo for a tag or digest of `you/plugin`.
-    pub(crate) fn ask(&self, target: &str) -> Ask {
+    pub(crate) fn ask(&self, target: &str) -> ResolveRequest {
         let separator = if target.contains(':') { '@' } else { ':' };
         ask(&format!("oci://{}/you/plugin{separator}{target}", self.registry.host()))
     }
@@ -79,8 +79,8 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 }
 
 /// An ask by namespace demo.
-pub(crate) fn ask(image: &str) -> Ask {
-    Ask {
+pub(crate) fn ask(image: &str) -> ResolveRequest {
+    ResolveRequest {
         namespace: "demo".to_owned(),
         image: image.to_owned(),
         pull_policy: PullPolicy::IfNotPresent,
@@ -122,7 +122,11 @@ impl Manager {
     }
 
     /// Resolves until a condition holds, again after each report of the namespace.
-    pub(crate) async fn until(&mut self, ask: &Ask, condition: impl Fn(&Resolution) -> bool) -> Resolution {
+    pub(crate) async fn resolve_until(
+        &mut self,
+        ask: &ResolveRequest,
+        condition: impl Fn(&Resolution) -> bool,
+    ) -> Resolution {
         let waiting = async {
             loop {
                 let resolution = self.plugins.resolve(ask);
@@ -139,22 +143,28 @@ impl Manager {
     }
 
     /// The next namespace that is reported.
-    pub(crate) async fn told(&mut self) -> String {
+    pub(crate) async fn next_report(&mut self) -> String {
         tokio::time::timeout(PATIENCE, self.changed.recv())
             .await
             .unwrap()
             .unwrap()
     }
 
-    pub(crate) async fn ready(&mut self, ask: &Ask) -> Arc<Artifact> {
-        match self.until(ask, |resolution| *resolution != Resolution::Pending).await {
+    pub(crate) async fn resolve_ready(&mut self, ask: &ResolveRequest) -> Arc<Artifact> {
+        match self
+            .resolve_until(ask, |resolution| *resolution != Resolution::Pending)
+            .await
+        {
             Resolution::Ready(artifact) => artifact,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) async fn failed(&mut self, ask: &Ask) -> (Reason, String) {
-        match self.until(ask, |resolution| *resolution != Resolution::Pending).await {
+    pub(crate) async fn resolve_failed(&mut self, ask: &ResolveRequest) -> (Reason, String) {
+        match self
+            .resolve_until(ask, |resolution| *resolution != Resolution::Pending)
+            .await
+        {
             Resolution::Failed { reason, message, .. } => (reason, message),
             other => panic!("{other:?}"),
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ctrlmesh_plugins_builtin::SHARD_SELECTOR;
-use ctrlmesh_testkit::registry::{Mishap, On};
+use ctrlmesh_testkit::registry::{AffectedRequests, Mishap};
 
 use super::test_env::{test_env, test_env_with};
 use crate::*;
@@ -14,7 +14,7 @@ async fn unreachable_registry_is_reported_and_retried() {
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     env.registry.stop().await;
     let ask = env.ask("1.0");
-    let (reason, message) = env.manager.failed(&ask).await;
+    let (reason, message) = env.manager.resolve_failed(&ask).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(
         message.contains("can't be reached") && message.contains("refused"),
@@ -22,7 +22,7 @@ async fn unreachable_registry_is_reported_and_retried() {
     );
     env.registry.restart().await.unwrap();
     env.manager
-        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
 }
 
@@ -35,30 +35,30 @@ async fn short_outage_of_registry_is_not_reported() {
         retry_after: None,
     };
     for (on, mishap) in [
-        (On::Manifest, status(503)),
-        (On::Manifest, status(500)),
-        (On::Manifest, status(429)),
-        (On::Blob, Mishap::Cut),
-        (On::Blob, Mishap::Stall),
-        (On::Blob, Mishap::Silence),
+        (AffectedRequests::Manifest, status(503)),
+        (AffectedRequests::Manifest, status(500)),
+        (AffectedRequests::Manifest, status(429)),
+        (AffectedRequests::Blob, Mishap::Cut),
+        (AffectedRequests::Blob, Mishap::Stall),
+        (AffectedRequests::Blob, Mishap::Silence),
     ] {
-        env.registry.misbehave(on, mishap).times(1);
+        env.registry.plan_mishap(on, mishap).times(1);
     }
-    env.manager.ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.ask("1.0")).await;
     assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 4);
 }
 
 #[tokio::test]
 async fn lasting_outage_of_registry_is_reported_after_four_attempts() {
     let mut env = test_env_with(|settings, _| settings.times.again = Duration::from_secs(3600)).await;
-    env.registry.misbehave(
-        On::Manifest,
+    env.registry.plan_mishap(
+        AffectedRequests::Manifest,
         Mishap::Status {
             code: 503,
             retry_after: None,
         },
     );
-    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(message.contains("503"), "{message}");
     assert_eq!(env.registry.requests().len(), 4);
@@ -72,9 +72,9 @@ async fn retry_after_is_waited_for() {
         code: 429,
         retry_after: Some("1".to_owned()),
     };
-    env.registry.misbehave(On::Manifest, busy).times(1);
+    env.registry.plan_mishap(AffectedRequests::Manifest, busy).times(1);
     let begin = Instant::now();
-    env.manager.ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.ask("1.0")).await;
     assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
@@ -85,8 +85,8 @@ async fn long_retry_after_is_reported_instead_of_waited_for() {
         code: 429,
         retry_after: Some("600".to_owned()),
     };
-    env.registry.misbehave(On::Manifest, busy);
-    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    env.registry.plan_mishap(AffectedRequests::Manifest, busy);
+    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(message.contains("429"), "{message}");
     assert_eq!(env.registry.requests().len(), 1);
@@ -97,8 +97,8 @@ async fn silent_or_stalled_registry_times_out() {
     for mishap in [Mishap::Silence, Mishap::Stall, Mishap::Cut] {
         let mut env = test_env().await;
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-        env.registry.misbehave(On::Blob, mishap.clone());
-        let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+        env.registry.plan_mishap(AffectedRequests::Blob, mishap.clone());
+        let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
         assert_eq!(reason, Reason::RegistryUnavailable, "{mishap:?}");
         assert!(message.contains("too slow"), "{mishap:?}: {message}");
     }
@@ -111,8 +111,8 @@ async fn endless_pull_times_out() {
         settings.times.read = Duration::from_secs(60);
     })
     .await;
-    env.registry.misbehave(On::Manifest, Mishap::Silence);
-    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    env.registry.plan_mishap(AffectedRequests::Manifest, Mishap::Silence);
+    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(message.contains("within 200ms"), "{message}");
 }
@@ -120,7 +120,7 @@ async fn endless_pull_times_out() {
 #[tokio::test]
 async fn worker_stops_during_pull() {
     let env = test_env().await;
-    env.registry.misbehave(On::Any, Mishap::Silence);
+    env.registry.plan_mishap(AffectedRequests::Any, Mishap::Silence);
     assert_eq!(env.manager.plugins.resolve(&env.ask("1.0")), Resolution::Pending);
     env.manager.stop().await;
 }

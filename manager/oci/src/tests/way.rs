@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
-use ctrlmesh_testkit::registry::{Login, Mishap, On, Registry};
+use ctrlmesh_testkit::registry::{AffectedRequests, Login, Mishap, Registry};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -26,12 +26,13 @@ async fn redirected_blob_is_fetched_without_credentials() {
     });
     env.put_secret("right", "me", "hunter2");
     let elsewhere = format!("http://{}{{path}}?signature=s3cret", bucket.host());
-    env.registry.misbehave(On::Blob, Mishap::Redirect(elsewhere));
-    let ask = Ask {
+    env.registry
+        .plan_mishap(AffectedRequests::Blob, Mishap::Redirect(elsewhere));
+    let ask = ResolveRequest {
         pull_secret: Some("right".to_owned()),
         ..env.ask("1.0")
     };
-    env.manager.ready(&ask).await;
+    env.manager.resolve_ready(&ask).await;
     let requests = bucket.requests();
     assert_eq!(requests.len(), 2);
     assert!(
@@ -41,11 +42,11 @@ async fn redirected_blob_is_fetched_without_credentials() {
     // The URL of a redirect grants access, so messages do not contain it.
     bucket.stop().await;
     env.registry.put_component("you/plugin", "2.0", RATE_LIMIT);
-    let other = Ask {
+    let other = ResolveRequest {
         pull_secret: Some("right".to_owned()),
         ..env.ask("2.0")
     };
-    let (reason, message) = env.manager.failed(&other).await;
+    let (reason, message) = env.manager.resolve_failed(&other).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(!message.contains("s3cret"), "{message}");
 }
@@ -71,11 +72,12 @@ async fn redirect_into_managers_pod_is_refused() {
         ("metadata", "http://169.254.169.254/latest/meta-data".to_owned()),
         ("file", "file:///etc/passwd".to_owned()),
     ] {
-        env.registry.misbehave(On::Manifest, Mishap::Redirect(location));
+        env.registry
+            .plan_mishap(AffectedRequests::Manifest, Mishap::Redirect(location));
         let ask = ask(&format!("oci://registry.test:{registry_port}/you/plugin:{tag}"));
-        let (reason, message) = env.manager.failed(&ask).await;
+        let (reason, message) = env.manager.resolve_failed(&ask).await;
         assert_eq!(reason, Reason::UnsafeRedirect, "{tag}: {message}");
-        env.registry.behave();
+        env.registry.clear_mishaps();
     }
     assert_eq!(inside.requests(), []);
 }
@@ -83,11 +85,11 @@ async fn redirect_into_managers_pod_is_refused() {
 #[tokio::test]
 async fn redirects_are_limited() {
     let mut env = test_env().await;
-    env.registry.misbehave(
-        On::Manifest,
+    env.registry.plan_mishap(
+        AffectedRequests::Manifest,
         Mishap::Redirect("/v2/you/plugin/manifests/1.0".to_owned()),
     );
-    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
     assert_eq!(reason, Reason::UnsafeRedirect);
     assert!(message.contains("in a circle"), "{message}");
     assert_eq!(env.registry.requests().len(), 6);
@@ -101,20 +103,20 @@ async fn private_authority_is_trusted_once_configured() {
     let mut env = test_env_with(|settings, _| settings.ca_file = Some(path.clone())).await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let ask = ask(&format!("oci://{}/you/plugin:1.0", env.registry.tls_host()));
-    let (reason, message) = env.manager.failed(&ask).await;
+    let (reason, message) = env.manager.resolve_failed(&ask).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(message.contains("certificate"), "{message}");
     // A mounted volume that is filled or renewed needs no restart.
     std::fs::write(&path, env.registry.ca_pem()).unwrap();
     env.manager
-        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
     // A registry that is not configured as insecure is never contacted without TLS.
     let plain = super::test_env::ask(&format!(
         "oci://localhost:{}/you/plugin:1.0",
         env.registry.host().split_once(':').unwrap().1
     ));
-    let (reason, message) = env.manager.failed(&plain).await;
+    let (reason, message) = env.manager.resolve_failed(&plain).await;
     assert_eq!(reason, Reason::RegistryUnavailable);
     assert!(message.ends_with("name it with --insecure-registry"), "{message}");
 }
@@ -163,12 +165,14 @@ async fn proxy_is_used_for_hosts_without_exception() {
         settings.insecure.insert(direct.host());
     })
     .await;
-    env.manager.ready(&ask("oci://localhost/you/plugin:1.0")).await;
+    env.manager.resolve_ready(&ask("oci://localhost/you/plugin:1.0")).await;
     assert_eq!(told.await.unwrap(), "CONNECT localhost:443 HTTP/1.1");
-    env.manager.ready(&ask("oci://plain.invalid/you/plugin:1.0")).await;
+    env.manager
+        .resolve_ready(&ask("oci://plain.invalid/you/plugin:1.0"))
+        .await;
     assert_eq!(registry.count("http://plain.invalid/v2/you/plugin/manifests/1.0"), 1);
     let before = registry.requests().len();
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    env.manager.ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.ask("1.0")).await;
     assert_eq!(registry.requests().len(), before);
 }

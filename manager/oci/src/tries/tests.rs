@@ -1,17 +1,23 @@
 use super::*;
 use crate::failure::Reason;
 
-fn after(text: &str) -> Option<Duration> {
+fn parsed_retry_after(text: &str) -> Option<Duration> {
     let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
     retry_after(&headers, "2026-11-22T08:49:30Z".parse().unwrap())
 }
 
 #[test]
 fn retry_after_is_seconds_or_a_date() {
-    assert_eq!(after("7"), Some(Duration::from_secs(7)));
-    assert_eq!(after("Sun, 22 Nov 2026 08:49:37 GMT"), Some(Duration::from_secs(7)));
-    assert_eq!(after("Sun, 22 Nov 2026 08:49:00 GMT"), Some(Duration::ZERO));
-    assert_eq!(after("soon"), None);
+    assert_eq!(parsed_retry_after("7"), Some(Duration::from_secs(7)));
+    assert_eq!(
+        parsed_retry_after("Sun, 22 Nov 2026 08:49:37 GMT"),
+        Some(Duration::from_secs(7))
+    );
+    assert_eq!(
+        parsed_retry_after("Sun, 22 Nov 2026 08:49:00 GMT"),
+        Some(Duration::ZERO)
+    );
+    assert_eq!(parsed_retry_after("soon"), None);
     assert_eq!(retry_after(&HeaderMap::new(), Timestamp::now()), None);
 }
 
@@ -21,7 +27,7 @@ fn retries_double_pause_spread_it_and_end() {
         pause: Duration::from_secs(1),
         ..Times::default()
     };
-    let trouble = || Failure::passing(Reason::RegistryUnavailable, "down");
+    let trouble = || Failure::temporary(Reason::RegistryUnavailable, "down");
     let pauses = |random| {
         let mut tries = Tries::new(&times);
         std::iter::from_fn(|| tries.next(trouble(), random).ok()).collect::<Vec<_>>()
@@ -34,8 +40,8 @@ fn retries_double_pause_spread_it_and_end() {
 fn retry_after_is_honoured_up_to_a_limit() {
     let times = Times::default();
     let asked = |pause| Failure {
-        again: Again::After(pause),
-        ..Failure::passing(Reason::RegistryUnavailable, "429")
+        again: Retry::After(pause),
+        ..Failure::temporary(Reason::RegistryUnavailable, "429")
     };
     let mut tries = Tries::new(&times);
     assert_eq!(tries.next(asked(Duration::from_secs(3)), 0), Ok(Duration::from_secs(3)));

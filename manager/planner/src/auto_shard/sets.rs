@@ -13,7 +13,7 @@ use super::SET;
 pub fn held_back(documents: &[Value]) -> BTreeSet<String> {
     let mut sets: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for document in documents.iter().filter(|document| is_alive(document)) {
-        if let Some(owner) = owner(document) {
+        if let Some(owner) = owner_uid(document) {
             sets.entry(owner).or_default().push(document);
         }
     }
@@ -34,7 +34,7 @@ fn is_whole(shards: &[&Value]) -> bool {
 
 /// The UID of the root that a shard was made from.
 #[must_use]
-pub fn owner(document: &Value) -> Option<&str> {
+pub fn owner_uid(document: &Value) -> Option<&str> {
     let metadata = document.get("metadata")?;
     metadata.get("labels")?.get(AUTO_SHARDING_ROOT)?;
     let owners = metadata.get("ownerReferences")?.as_array()?.iter();

@@ -46,7 +46,7 @@ fn labels_of(namespace: &str) -> BTreeMap<String, String> {
 }
 
 /// Names of the shards that see objects of a namespace.
-fn owners(shards: &[ShardingConfig], namespace: &str) -> Vec<String> {
+fn owner_names(shards: &[ShardingConfig], namespace: &str) -> Vec<String> {
     let labels = labels_of(namespace);
     let sees = |shard: &&ShardingConfig| {
         let limits = shard.spec.limits.as_deref().unwrap();
@@ -103,7 +103,7 @@ fn root_needs_no_canary() {
             shards.iter().map(pods).collect::<Vec<_>>().concat(),
             ["operator-0", "operator-1", "operator-2", "operator-3"]
         );
-        assert_eq!(owners(&shards, "ns-canary").len(), 1);
+        assert_eq!(owner_names(&shards, "ns-canary").len(), 1);
     }
 }
 
@@ -113,15 +113,15 @@ fn canary_gets_both_its_namespaces_and_buckets() {
         json!({"replicas": 1, "inNamespaces": ["ns-canary"], "inShardHash": [shard_hash("default").to_string()]});
     let namespaces = ["default", "ns-canary", "kube-system"].map(str::to_owned);
     let shards = shards(&spec(&canary, 2, 2), &namespaces);
-    assert_eq!(owners(&shards, "default"), ["demo-0-canary"]);
-    assert_eq!(owners(&shards, "ns-canary"), ["demo-0-canary"]);
-    assert_eq!(owners(&shards, "kube-system"), ["demo-2-normal"]);
+    assert_eq!(owner_names(&shards, "default"), ["demo-0-canary"]);
+    assert_eq!(owner_names(&shards, "ns-canary"), ["demo-0-canary"]);
+    assert_eq!(owner_names(&shards, "kube-system"), ["demo-2-normal"]);
     // Adding 32 letters leads to the same bucket; this namespace is not known.
     let unknown = "default-ABC";
     let same_bucket = (0..32)
         .map(|n| format!("{unknown}{}", char::from(b'a' + n % 26)))
         .find(|it| shard_hash(it) == 5);
-    assert_eq!(owners(&shards, &same_bucket.unwrap()), Vec::<String>::new());
+    assert_eq!(owner_names(&shards, &same_bucket.unwrap()), Vec::<String>::new());
 }
 
 #[test]
@@ -222,12 +222,12 @@ proptest! {
         let spec = spec(&canary, shards_wanted, replicas);
         let made = shards(&spec, &namespaces);
         for namespace in &namespaces {
-            prop_assert_eq!(owners(&made, namespace).len(), 1, "{}", namespace);
+            prop_assert_eq!(owner_names(&made, namespace).len(), 1, "{}", namespace);
         }
         // While no namespace is known, no object has two owners.
         let unknown = shards(&spec, &[]);
         for namespace in &namespaces {
-            prop_assert!(owners(&unknown, namespace).len() <= 1);
+            prop_assert!(owner_names(&unknown, namespace).len() <= 1);
         }
         let mut pods: Vec<String> = made.iter().flat_map(pods).collect();
         let count = pods.len();

@@ -8,7 +8,7 @@ use ctrlmesh_manager_api::plugin::OnFailure;
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, PluginRef, ShardingConfig};
 use serde_json::Value;
 
-use super::in_place::{self, Piece, divide};
+use super::in_place::{self, PodGroup, divide_pods};
 use super::{Resolved, origin};
 use crate::built_in::{BuiltIn, FIRST_OWN_ORDER};
 use crate::hand_over::entry_of_shard;
@@ -48,7 +48,7 @@ impl<'a> Context<'a> {
         if let Some(settings) = settings::rate_limit(breaker) {
             entries.extend(self.built_in(BuiltIn::RateLimit, &settings, pods, &origin)?);
         }
-        let lists = self.lists(breaker);
+        let lists = self.external_rules(breaker);
         if let Some(settings) = settings::circuit_breaker(breaker, &lists) {
             entries.extend(self.built_in(BuiltIn::CircuitBreaker, &settings, pods, &origin)?);
         }
@@ -66,10 +66,10 @@ impl<'a> Context<'a> {
             .spec
             .plugins
             .iter()
-            .filter(|plugin| BuiltIn::of(&plugin.name).is_none())
+            .filter(|plugin| BuiltIn::from_name(&plugin.name).is_none())
         {
-            let digest = self.resolved.own(config, plugin);
-            let digest = digest.map_err(|problem| unresolved(plugin, &problem))?;
+            let digest = self.resolved.own_digest(config, plugin);
+            let digest = digest.map_err(|problem| unresolved_plugin(plugin, &problem))?;
             let settings = Value::Object(plugin.settings.clone());
             let mut entry = own_entry(plugin, digest, settings, &pods, &origin);
             entry.name = format!("{}/{}", plugin.name, origin.name);
@@ -79,7 +79,7 @@ impl<'a> Context<'a> {
         let settings = settings::shard_selector(config);
         let name = entry_of_shard(&origin.name);
         let instead = instead_of(BuiltIn::ShardSelector, config);
-        entries.push(self.one(
+        entries.push(self.built_in_entry(
             BuiltIn::ShardSelector,
             name,
             &settings,
@@ -99,27 +99,27 @@ impl<'a> Context<'a> {
         origin: &Origin,
     ) -> Result<Vec<Entry>, Mistakes> {
         let waiting = self.unresolved.iter();
-        let running = waiting.filter(|config| self.before(plugin, origin, config).is_some());
+        let running = waiting.filter(|config| self.previous_replacement(plugin, origin, config).is_some());
         let mut configs: Vec<&ShardingConfig> = self.configs.iter().chain(running).copied().collect();
         configs.retain(|config| config.spec.root.is_none());
         configs.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let configs = configs.into_iter();
         let instead = configs.filter_map(|config| Some((config, instead_of(plugin, config)?)));
-        let entry = |Piece { suffix, pods, instead }: Piece<'_>| {
+        let entry = |PodGroup { suffix, pods, instead }: PodGroup<'_>| {
             let name = format!("{}/{}{suffix}", plugin.name(), origin.name);
-            self.one(plugin, name, settings, &pods, origin, instead)
+            self.built_in_entry(plugin, name, settings, &pods, origin, instead)
         };
-        divide(pods, instead)?.into_iter().map(entry).collect()
+        divide_pods(pods, instead)?.into_iter().map(entry).collect()
     }
 
     /// The plugin that replaced a built-in one for this ShardingConfig in the last chain.
-    fn before(&self, plugin: BuiltIn, origin: &Origin, config: &ShardingConfig) -> Option<Digest> {
-        let name = format!("{}/{}{}", plugin.name(), origin.name, in_place::suffix(config));
+    fn previous_replacement(&self, plugin: BuiltIn, origin: &Origin, config: &ShardingConfig) -> Option<Digest> {
+        let name = format!("{}/{}{}", plugin.name(), origin.name, in_place::entry_suffix(config));
         let mut entries = self.last?.entries.iter();
         entries.find(|entry| entry.name == name).map(|entry| entry.plugin)
     }
 
-    fn one(
+    fn built_in_entry(
         &self,
         plugin: BuiltIn,
         name: String,
@@ -130,9 +130,9 @@ impl<'a> Context<'a> {
     ) -> Result<Entry, Mistakes> {
         let mut entry = match instead {
             Some((config, own)) => {
-                let digest = self.resolved.own(config, own).or_else(|problem| {
-                    let before = self.before(plugin, origin, config);
-                    before.ok_or_else(|| unresolved(own, &problem))
+                let digest = self.resolved.own_digest(config, own).or_else(|problem| {
+                    let before = self.previous_replacement(plugin, origin, config);
+                    before.ok_or_else(|| unresolved_plugin(own, &problem))
                 })?;
                 own_entry(own, digest, with_more(settings, own), pods, origin)
             }
@@ -147,7 +147,7 @@ impl<'a> Context<'a> {
     }
 
     /// An object's lists of external services, and those of other objects that apply too.
-    fn lists(&self, breaker: &'a CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
+    fn external_rules(&self, breaker: &'a CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
         if switches::holds_lists(breaker, self.last) {
             return Vec::new();
         }
@@ -164,13 +164,13 @@ impl<'a> Context<'a> {
         if !breaker.spec.traffic_intercept_rules.iter().any(|list| is_allow(&list)) {
             return Vec::new();
         }
-        let pods = |breaker: &CircuitBreaker| LabelSet::of(&breaker.spec.selector);
+        let pods = |breaker: &CircuitBreaker| LabelSet::from_selector(&breaker.spec.selector);
         let Some(own) = pods(breaker) else { return Vec::new() };
         let covers = |other: &&&CircuitBreaker| {
             let is_other = other.metadata.name != breaker.metadata.name;
             let is_on = !has_label(&other.metadata, labels::CIRCUIT_BREAKER_DISABLE);
             let is_on = is_on && !switches::holds_lists(other, self.last);
-            is_other && is_on && pods(other).is_some_and(|others| own.minus(&others).is_empty())
+            is_other && is_on && pods(other).is_some_and(|others| own.difference(&others).is_empty())
         };
         let others = self.breakers.iter().filter(covers);
         others
@@ -193,7 +193,7 @@ fn with_more(settings: &Value, plugin: &PluginRef) -> Value {
     Value::Object(all)
 }
 
-fn unresolved(plugin: &PluginRef, problem: &str) -> Mistakes {
+fn unresolved_plugin(plugin: &PluginRef, problem: &str) -> Mistakes {
     let mut mistakes = Mistakes::default();
     mistakes.add("spec.plugins", format!("has {:?}, which {problem}", plugin.name));
     mistakes

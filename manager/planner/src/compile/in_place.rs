@@ -10,7 +10,7 @@ use crate::label_set::LabelSet;
 const MAX_PIECES: usize = 256;
 
 /// Some of an object's pods, and the plugin that they run instead of the built-in one.
-pub(super) struct Piece<'a> {
+pub(super) struct PodGroup<'a> {
     /// Suffix of the entry's name. It is empty for the first entry with the built-in plugin, so that its name does not change when
     /// the plugin is replaced for other pods.
     pub(super) suffix: String,
@@ -19,26 +19,28 @@ pub(super) struct Piece<'a> {
 }
 
 /// Splits the pods of an object by the plugin that they run.
-pub(super) fn divide<'a>(
+pub(super) fn divide_pods<'a>(
     pods: &LabelSelector,
     instead: impl Iterator<Item = (&'a ShardingConfig, &'a PluginRef)>,
-) -> Result<Vec<Piece<'a>>, Mistakes> {
+) -> Result<Vec<PodGroup<'a>>, Mistakes> {
     let instead: Vec<_> = instead.collect();
     if instead.is_empty() {
         let (suffix, pods) = (String::new(), pods.clone());
-        return Ok(vec![Piece {
+        return Ok(vec![PodGroup {
             suffix,
             pods,
             instead: None,
         }]);
     }
     let mut pieces = Vec::new();
-    let mut rest: Vec<LabelSet> = LabelSet::of(pods).into_iter().collect();
+    let mut rest: Vec<LabelSet> = LabelSet::from_selector(pods).into_iter().collect();
     for (config, plugin) in instead {
         let selector = config.spec.selector.clone().unwrap_or_default();
-        let Some(shard) = LabelSet::of(&selector) else { continue };
+        let Some(shard) = LabelSet::from_selector(&selector) else {
+            continue;
+        };
         pieces.extend(of_shard(&rest, &shard, config, plugin));
-        rest = rest.iter().flat_map(|part| part.minus(&shard)).collect();
+        rest = rest.iter().flat_map(|part| part.difference(&shard)).collect();
         if pieces.len() + rest.len() > MAX_PIECES {
             return Err(too_many());
         }
@@ -49,7 +51,7 @@ pub(super) fn divide<'a>(
         } else {
             format!("/rest/{number}")
         };
-        pieces.push(Piece {
+        pieces.push(PodGroup {
             suffix,
             pods,
             instead: None,
@@ -67,13 +69,13 @@ fn of_shard<'a>(
     shard: &LabelSet,
     config: &'a ShardingConfig,
     plugin: &'a PluginRef,
-) -> Vec<Piece<'a>> {
+) -> Vec<PodGroup<'a>> {
     let shared = pods
         .iter()
-        .filter_map(|part| part.and(shard))
+        .filter_map(|part| part.intersection(shard))
         .flat_map(|part| part.selectors());
-    let piece = |(number, pods)| Piece {
-        suffix: numbered(&suffix(config), number),
+    let piece = |(number, pods)| PodGroup {
+        suffix: numbered_name(&entry_suffix(config), number),
         pods,
         instead: Some((config, plugin)),
     };
@@ -81,11 +83,11 @@ fn of_shard<'a>(
 }
 
 /// Suffix of the first entry for a shard's pods.
-pub(super) fn suffix(config: &ShardingConfig) -> String {
+pub(super) fn entry_suffix(config: &ShardingConfig) -> String {
     format!("/{}", config.metadata.name.as_deref().unwrap_or_default())
 }
 
-fn numbered(name: &str, number: usize) -> String {
+fn numbered_name(name: &str, number: usize) -> String {
     if number == 0 {
         name.to_owned()
     } else {

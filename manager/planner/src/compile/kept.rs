@@ -23,7 +23,7 @@ pub fn is_same(before: &[Entry], after: &[Entry]) -> bool {
 /// The generation of a chain with these entries. It is the last one's if nothing changed and no later generation is known
 /// (`highest`), else one above all known generations.
 /// `None`: there is no higher number.
-pub fn generation(last: Option<&Chain>, highest: u64, entries: &[Entry]) -> Option<u64> {
+pub fn next_generation(last: Option<&Chain>, highest: u64, entries: &[Entry]) -> Option<u64> {
     match last {
         Some(last) if highest <= last.generation && is_same(&last.entries, entries) => Some(last.generation),
         Some(last) => highest.max(last.generation).checked_add(1),
@@ -42,10 +42,10 @@ mod tests {
             generation,
             entries: Vec::new(),
         };
-        assert_eq!(generation(None, 0, &[]), Some(1));
-        assert_eq!(generation(None, 41, &[]), Some(42), "above what sidecars speak of");
-        assert_eq!(generation(Some(&chain(7)), 7, &[]), Some(7), "nothing changed");
-        assert_eq!(generation(Some(&chain(7)), 9, &[]), Some(10), "it was put back");
-        assert_eq!(generation(None, u64::MAX, &[]), None);
+        assert_eq!(next_generation(None, 0, &[]), Some(1));
+        assert_eq!(next_generation(None, 41, &[]), Some(42), "above what sidecars speak of");
+        assert_eq!(next_generation(Some(&chain(7)), 7, &[]), Some(7), "nothing changed");
+        assert_eq!(next_generation(Some(&chain(7)), 9, &[]), Some(10), "it was put back");
+        assert_eq!(next_generation(None, u64::MAX, &[]), None);
     }
 }

@@ -20,13 +20,13 @@ impl Resolved {
     /// Adds a mistake for each plugin of an object that is not resolved.
     pub(super) fn check(&self, config: &ShardingConfig, mistakes: &mut Mistakes) {
         for (index, plugin) in config.spec.plugins.iter().enumerate() {
-            if let Err(problem) = self.own(config, plugin) {
+            if let Err(problem) = self.own_digest(config, plugin) {
                 mistakes.add(format!("spec.plugins[{index}].image"), problem);
             }
         }
     }
 
-    pub(super) fn own(&self, config: &ShardingConfig, plugin: &PluginRef) -> Result<Digest, String> {
+    pub(super) fn own_digest(&self, config: &ShardingConfig, plugin: &PluginRef) -> Result<Digest, String> {
         let key = (config.metadata.name.clone().unwrap_or_default(), plugin.name.clone());
         match self.own.get(&key) {
             Some(resolved) => resolved.clone(),

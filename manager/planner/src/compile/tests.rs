@@ -68,7 +68,7 @@ pub(super) fn names(compiled: &Compiled) -> Vec<&str> {
     compiled.chain.entries.iter().map(|entry| entry.name.as_str()).collect()
 }
 
-pub(super) fn entry<'c>(compiled: &'c Compiled, name: &str) -> &'c Entry {
+pub(super) fn find_entry<'c>(compiled: &'c Compiled, name: &str) -> &'c Entry {
     compiled.chain.entries.iter().find(|entry| entry.name == name).unwrap()
 }
 

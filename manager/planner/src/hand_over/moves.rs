@@ -59,7 +59,7 @@ impl<'a> Moves<'a> {
                 let lost = less(&seen(Some(&held.claim.limits), class), &seen(keeps, class));
                 gained
                     .iter()
-                    .any(|gained| lost.iter().any(|lost| gained.and(lost).is_some()))
+                    .any(|gained| lost.iter().any(|lost| gained.intersection(lost).is_some()))
             };
             classes(&all).iter().any(is_moved)
         };
@@ -76,7 +76,10 @@ impl<'a> Moves<'a> {
         }
         // Pods that do not exist yet count too.
         let has_others = || {
-            let (now, before) = (LabelSet::of(&shard.all_pods()), LabelSet::of(&old.all_pods()));
+            let (now, before) = (
+                LabelSet::from_selector(&shard.all_pods()),
+                LabelSet::from_selector(&old.all_pods()),
+            );
             !less(&now, &before).is_empty()
         };
         if !is_one_lease && has_others() {
@@ -169,8 +172,10 @@ fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
 
 /// One selector for the intersection of two; `None`: it takes several.
 fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
-    let set = |limit: &Limit| LabelSet::of(&limit.selector.clone().unwrap_or_default());
-    let set = set(limit).zip(set(other)).and_then(|(set, other)| set.and(&other));
+    let set = |limit: &Limit| LabelSet::from_selector(&limit.selector.clone().unwrap_or_default());
+    let set = set(limit)
+        .zip(set(other))
+        .and_then(|(set, other)| set.intersection(&other));
     let Some(set) = set else {
         return Some(no_object(NOTHING));
     };
@@ -244,24 +249,24 @@ fn no_object(key: &str) -> LabelSelector {
 
 /// The resources that any of the limits distinguishes. If none does, all resources are one class.
 pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
-    let mut classes = view::classes(limits.iter().flatten().flat_map(|limits| limits.iter()));
+    let mut classes = view::resource_classes(limits.iter().flatten().flat_map(|limits| limits.iter()));
     // A shard that sees everything has no limits, and gains everything if it saw nothing before.
     if classes.is_empty() {
-        classes.insert(ResourceClass::every());
+        classes.insert(ResourceClass::all_resources());
     }
     classes
 }
 
 /// `None` as limits: nothing is seen.
 pub(super) fn seen(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
-    view::seen(limits?.iter(), class)
+    view::visible_objects(limits?.iter(), class)
 }
 
 pub(super) fn less(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<LabelSet> {
     match (set, other) {
         (None, _) => Vec::new(),
         (Some(set), None) => vec![set.clone()],
-        (Some(set), Some(other)) => set.minus(other),
+        (Some(set), Some(other)) => set.difference(other),
     }
 }
 

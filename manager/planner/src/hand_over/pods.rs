@@ -69,9 +69,9 @@ fn free_name(name: &str, entries: &[Entry]) -> String {
 
 /// The pods of a shard that are in no other shard.
 fn leaving<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelector>) -> Vec<LabelSelector> {
-    let mut rest: Vec<LabelSet> = LabelSet::of(pods).into_iter().collect();
-    for other in others.filter_map(LabelSet::of) {
-        rest = rest.iter().flat_map(|part| part.minus(&other)).collect();
+    let mut rest: Vec<LabelSet> = LabelSet::from_selector(pods).into_iter().collect();
+    for other in others.filter_map(LabelSet::from_selector) {
+        rest = rest.iter().flat_map(|part| part.difference(&other)).collect();
     }
     rest.iter().flat_map(LabelSet::selectors).collect()
 }

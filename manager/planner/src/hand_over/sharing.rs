@@ -2,7 +2,7 @@
 //!
 //! Two objects of one `kubectl apply` arrive one after the other. If the gaining shard comes first, the edit of the losing one is
 //! not there yet, and nobody has anything to give up. So objects that would be shared are shown a little later. If the other edit
-//! arrives meanwhile, it is a hand-over like any other; if not, both are meant to see them, as [`crate::overlap()`] reports.
+//! arrives meanwhile, it is a hand-over like any other; if not, both are meant to see them, as [`crate::find_overlaps()`] reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,8 +71,8 @@ fn shares(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shard) -> bo
         let gained = less(&seen(now, class), &seen(old, class));
         let both = seen(keeps, class)
             .zip(seen(had, class))
-            .and_then(|(keeps, had)| keeps.and(&had));
-        both.is_some_and(|both| gained.iter().any(|gained| gained.and(&both).is_some()))
+            .and_then(|(keeps, had)| keeps.intersection(&had));
+        both.is_some_and(|both| gained.iter().any(|gained| gained.intersection(&both).is_some()))
     })
 }
 

@@ -83,7 +83,7 @@ fn wanted(owners: &[Option<usize>]) -> Vec<Entry> {
 
 /// Whether the sidecar of a pod with these entries shows a bucket's deployments. Without an entry it shows everything.
 fn sees(entries: &[Entry], pod: usize, bucket: usize) -> bool {
-    let class = |limits: &[Limit]| crate::view::classes(limits.iter());
+    let class = |limits: &[Limit]| crate::view::resource_classes(limits.iter());
     let own = entries
         .iter()
         .filter(|entry| entry.pod_selector.matches(&labels_of(pod)));
@@ -92,7 +92,7 @@ fn sees(entries: &[Entry], pod: usize, bucket: usize) -> bool {
     let Some(class) = classes.iter().next_back() else {
         return true;
     };
-    crate::view::seen(limits.iter(), class).is_some_and(|set| set.allows("hash", &bucket.to_string()))
+    crate::view::visible_objects(limits.iter(), class).is_some_and(|set| set.allows_value("hash", &bucket.to_string()))
 }
 
 /// One pod for each shard that was ever wanted, each with the chain that it runs.

@@ -43,7 +43,7 @@ pub enum ConfigError {
 
 /// The kinds that are to be labelled, whether the cluster has them or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SelectedKinds {
     kinds: BTreeMap<String, Vec<String>>,
     /// The default list: kinds that the cluster does not have are not reported.
     is_default: bool,
@@ -55,7 +55,7 @@ struct Document {
     group_version_kinds: BTreeMap<String, Vec<String>>,
 }
 
-impl Default for Wanted {
+impl Default for SelectedKinds {
     /// The kinds that KusionStack's chart labels.
     fn default() -> Self {
         let kinds: [(&str, &[&str]); 3] = [
@@ -77,7 +77,7 @@ impl Default for Wanted {
     }
 }
 
-impl Wanted {
+impl SelectedKinds {
     /// Reads a ConfigMap's data.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Wanted {
     /// Selects from the discovered resources of a group and version. Returns the kinds to label, and those that are skipped, with
     /// the reason.
     #[must_use]
-    pub fn select(&self, group_version: &str, found: &[APIResource]) -> (Vec<ApiResource>, Vec<String>) {
+    pub fn select_resources(&self, group_version: &str, found: &[APIResource]) -> (Vec<ApiResource>, Vec<String>) {
         let (mut selected, mut left): (Vec<ApiResource>, Vec<String>) = Default::default();
         let Ok(parsed) = group_version_of(group_version) else {
             return (selected, left);
@@ -125,7 +125,7 @@ impl Wanted {
         // Subresources such as `pods/status` are not kinds.
         let found = || found.iter().filter(|found| !found.name.contains('/'));
         if kinds.iter().any(|kind| kind == ALL) {
-            let fits = |found: &&APIResource| found.kind != EVENT && misfit(found).is_none();
+            let fits = |found: &&APIResource| found.kind != EVENT && reason_to_skip(found).is_none();
             selected.extend(found().filter(fits).map(|found| resource(&parsed, found)));
             if found().next().is_none() && !self.is_default {
                 left.push(format!("{group_version}: the cluster has no such group and version"));
@@ -134,7 +134,7 @@ impl Wanted {
         for kind in kinds.iter().filter(|kind| *kind != ALL) {
             match found().find(|found| found.kind == *kind) {
                 None => left.push(format!("{group_version} {kind}: the cluster has no such kind")),
-                Some(found) => match misfit(found) {
+                Some(found) => match reason_to_skip(found) {
                     Some(reason) => left.push(format!("{group_version} {kind}: {reason}")),
                     None => selected.push(resource(&parsed, found)),
                 },
@@ -147,7 +147,7 @@ impl Wanted {
 }
 
 /// Why objects of a kind can't be labelled.
-fn misfit(found: &APIResource) -> Option<&'static str> {
+fn reason_to_skip(found: &APIResource) -> Option<&'static str> {
     let can = |verb: &str| found.verbs.iter().any(|known| known == verb);
     if !found.namespaced {
         Some("its objects lie in no namespace")

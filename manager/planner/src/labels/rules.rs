@@ -33,14 +33,14 @@ pub struct Changes(BTreeMap<String, Option<String>>);
 impl Changes {
     /// The difference between an object's labels and the wanted ones; `None`: there is none.
     fn new(object: &ObjectMeta, wanted: impl IntoIterator<Item = (String, Option<String>)>) -> Option<Self> {
-        let differs = |(key, value): &(String, Option<String>)| label(object, key) != value.as_deref();
+        let differs = |(key, value): &(String, Option<String>)| label_value(object, key) != value.as_deref();
         let changes: BTreeMap<_, _> = wanted.into_iter().filter(differs).collect();
         (!changes.is_empty()).then_some(Self(changes))
     }
 
     /// Changes that give any object of a namespace the right labels, whatever labels it has.
     #[must_use]
-    pub fn all(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> Self {
+    pub fn all_changes(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> Self {
         Self(wanted_in(namespace, is_managed, is_ours, keys).into())
     }
 
@@ -86,7 +86,7 @@ impl Changes {
 /// Whether the objects in a namespace are sharded.
 #[must_use]
 pub fn is_managed(namespace: &ObjectMeta, keys: &LabelKeys) -> bool {
-    match label(namespace, &keys.control) {
+    match label_value(namespace, &keys.control) {
         Some(control) => control == MANAGED,
         None => !EXCEPTED.contains(&name(namespace)),
     }
@@ -100,7 +100,7 @@ pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<C
         return None;
     }
     if is_managed(namespace, keys) {
-        return Changes::new(namespace, wanted(name(namespace), true, keys));
+        return Changes::new(namespace, desired_labels(name(namespace), true, keys));
     }
     let gone = [&keys.shard_hash, &keys.namespace].map(|key| (key.clone(), None));
     Changes::new(namespace, gone)
@@ -120,15 +120,15 @@ pub fn patch_in(object: &ObjectMeta, namespace: &str, is_managed: bool, keys: &L
 
 /// Whether the manager made an object for itself or for its sidecars.
 pub fn is_ours(object: &ObjectMeta) -> bool {
-    label(object, MANAGED_BY) == Some(FIELD_MANAGER)
+    label_value(object, MANAGED_BY) == Some(FIELD_MANAGER)
 }
 
 /// The labels that an object in a namespace should have. The manager's own objects belong to no shard.
 fn wanted_in(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
-    wanted(namespace, is_managed && !is_ours, keys)
+    desired_labels(namespace, is_managed && !is_ours, keys)
 }
 
-fn wanted(namespace: &str, is_managed: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
+fn desired_labels(namespace: &str, is_managed: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
     let value = |value: String| is_managed.then_some(value);
     [
         (keys.shard_hash.clone(), value(shard_hash(namespace).to_string())),
@@ -141,7 +141,7 @@ fn name(meta: &ObjectMeta) -> &str {
     meta.name.as_deref().unwrap_or_default()
 }
 
-fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+fn label_value<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.labels.as_ref()?.get(key).map(String::as_str)
 }
 

@@ -7,7 +7,7 @@ use ctrlmesh_contract::Mistake;
 use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
 use ctrlmesh_manager_api::ShardingConfig;
 
-use super::{Overlap, OverlapKind, controller, limits, name, overlap_of};
+use super::{Overlap, OverlapKind, controller_key, limits, name, overlap_of};
 use crate::auto_shard::LabelKeys;
 use crate::label_set::LabelSet;
 use crate::labels::has_label;
@@ -20,11 +20,11 @@ const MAX_WARNINGS: usize = 8;
 /// with one name, the first counts. Objects that no shard sees are not reported, because the files may not contain all shards.
 #[must_use]
 pub fn shared_in_files(shard: &ShardingConfig, configs: &[ShardingConfig], keys: &LabelKeys) -> Vec<Mistake> {
-    let Some(own) = controller(shard).filter(|_| !has_label(&shard.metadata, IGNORE_VALIDATE)) else {
+    let Some(own) = controller_key(shard).filter(|_| !has_label(&shard.metadata, IGNORE_VALIDATE)) else {
         return Vec::new();
     };
     let mut names = BTreeSet::from([name(shard)]);
-    let others = configs.iter().filter(|config| controller(config) == Some(own));
+    let others = configs.iter().filter(|config| controller_key(config) == Some(own));
     let others = others.filter(|config| config.metadata.deletion_timestamp.is_none() && names.insert(name(config)));
     let shards: Vec<ShardingConfig> = [shard].into_iter().chain(others).cloned().collect();
     let objects = shared_objects(&shards, keys);
@@ -35,11 +35,11 @@ pub fn shared_in_files(shard: &ShardingConfig, configs: &[ShardingConfig], keys:
 /// A mistake if one of the two selectors selects all pods of the other. Selectors that only intersect are not reported, because no
 /// pod may ever have both sets of labels.
 fn shared_pods(shard: &ShardingConfig, other: &ShardingConfig) -> Option<Mistake> {
-    let pods = |config: &ShardingConfig| config.spec.selector.as_ref().and_then(LabelSet::of);
+    let pods = |config: &ShardingConfig| config.spec.selector.as_ref().and_then(LabelSet::from_selector);
     let (own, others) = (pods(shard)?, pods(other)?);
-    let whose = if own.minus(&others).is_empty() {
+    let whose = if own.difference(&others).is_empty() {
         "this shard"
-    } else if others.minus(&own).is_empty() {
+    } else if others.difference(&own).is_empty() {
         "that shard"
     } else {
         return None;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// What the first shard shares with the others.
-    fn told(configs: &[ShardingConfig]) -> Vec<String> {
+    fn overlap_warnings(configs: &[ShardingConfig]) -> Vec<String> {
         let found = shared_in_files(&configs[0], configs, &LabelKeys::default());
         found.iter().map(|it| format!("{}: {}", it.path, it.problem)).collect()
     }
@@ -160,7 +160,7 @@ mod tests {
     fn objects_in_common_buckets_and_namespaces_are_reported() {
         let left = shard("left", &json!({"shard": "left"}), &in_buckets(&["0", "5", "9"]));
         let right = |objects: &Value| shard("right", &json!({"shard": "right"}), objects);
-        let told_beside = |objects: &Value| told(&[left.clone(), right(objects)]);
+        let told_beside = |objects: &Value| overlap_warnings(&[left.clone(), right(objects)]);
         assert_eq!(
             told_beside(&in_buckets(&["5", "9", "31"])),
             [
@@ -177,7 +177,7 @@ mod tests {
         );
         let all = shard("left", &json!({"shard": "left"}), &json!({}));
         assert_eq!(
-            told(&[all, right(&json!({}))]),
+            overlap_warnings(&[all, right(&json!({}))]),
             ["spec.limits: pods of every namespace can be in both left, right; let their selectors exclude each other"]
         );
     }
@@ -188,7 +188,7 @@ mod tests {
         let [one, other] =
             [("left", "1"), ("right", "2")].map(|(name, bucket)| shard(name, &json!({"app": "a"}), &objects(bucket)));
         for (shards, of) in [([one.clone(), other.clone()], "right"), ([other, one.clone()], "left")] {
-            let told = told(&shards);
+            let told = overlap_warnings(&shards);
             assert_eq!(told.len(), 1, "{told:?}");
             assert!(
                 told[0].starts_with(&format!("spec.selector: selects pods that {of} selects, too")),
@@ -196,11 +196,11 @@ mod tests {
             );
         }
         let canary = shard("canary", &json!({"app": "a", "shard": "canary"}), &objects("2"));
-        assert!(told(&[canary.clone(), one.clone()])[0].contains("every pod of this shard"));
-        assert!(told(&[one.clone(), canary])[0].contains("every pod of that shard"));
+        assert!(overlap_warnings(&[canary.clone(), one.clone()])[0].contains("every pod of this shard"));
+        assert!(overlap_warnings(&[one.clone(), canary])[0].contains("every pod of that shard"));
         // A pod could have both labels, but usually has not.
         let apart = shard("apart", &json!({"shard": "apart"}), &objects("2"));
-        assert_eq!(told(&[one, apart]), Vec::<String>::new());
+        assert_eq!(overlap_warnings(&[one, apart]), Vec::<String>::new());
     }
 
     #[test]
@@ -222,8 +222,8 @@ mod tests {
             vec![unlocked, left.clone()],
             vec![ignored(left.clone()), right.clone()],
         ] {
-            assert_eq!(told(&configs), Vec::<String>::new());
+            assert_eq!(overlap_warnings(&configs), Vec::<String>::new());
         }
-        assert_eq!(told(&[left, right]).len(), 2);
+        assert_eq!(overlap_warnings(&[left, right]).len(), 2);
     }
 }

@@ -28,9 +28,9 @@ fn in_namespaces(names: &[&str]) -> Value {
     json!({"matchExpressions": [{"key": labels::NAMESPACE, "operator": "In", "values": names}]})
 }
 
-fn found(shards: &[ShardingConfig], namespaces: &[&str]) -> Vec<String> {
+fn overlap_lines(shards: &[ShardingConfig], namespaces: &[&str]) -> Vec<String> {
     let namespaces: Vec<String> = namespaces.iter().map(|&name| name.to_owned()).collect();
-    overlap(shards, &namespaces, &LabelKeys::default())
+    find_overlaps(shards, &namespaces, &LabelKeys::default())
         .iter()
         .map(ToString::to_string)
         .collect()
@@ -43,7 +43,7 @@ fn object_in_two_shards_or_in_none_is_found() {
         shard("b", &pods(), &in_namespaces(&["y", "z"])),
     ];
     assert_eq!(
-        found(&shards, &["x", "y", "z", "w"]),
+        overlap_lines(&shards, &["x", "y", "z", "w"]),
         [
             "pods (of any group) in namespace y can be in both a, b; let their selectors exclude each other",
             "pods (of any group) in namespace w can be in none of the shards a, b; add the namespace or its bucket to one",
@@ -53,20 +53,20 @@ fn object_in_two_shards_or_in_none_is_found() {
         shard("a", &pods(), &in_namespaces(&["x"])),
         shard("b", &pods(), &in_namespaces(&["y"])),
     ];
-    assert_eq!(found(&shards, &["x", "y"]), Vec::<String>::new());
+    assert_eq!(overlap_lines(&shards, &["x", "y"]), Vec::<String>::new());
 }
 
 #[test]
 fn objects_own_labels_may_have_any_value() {
     let app = |operator: &str| json!({"matchExpressions": [{"key": "app", "operator": operator, "values": ["web"]}]});
     let shards = [shard("a", &pods(), &app("In")), shard("b", &pods(), &app("NotIn"))];
-    assert_eq!(found(&shards, &["x"]), Vec::<String>::new());
+    assert_eq!(overlap_lines(&shards, &["x"]), Vec::<String>::new());
     let shards = [
         shard("a", &pods(), &app("In")),
         shard("b", &pods(), &json!({"matchLabels": {"tier": "front"}})),
     ];
     assert_eq!(
-        found(&shards, &["x"]).len(),
+        overlap_lines(&shards, &["x"]).len(),
         2,
         "an object may have both labels, or none"
     );
@@ -80,7 +80,7 @@ fn resources_are_distinguished_by_group_and_wildcard() {
         shard("a", &everything, &in_namespaces(&["x"])),
         shard("b", &deployments, &in_namespaces(&["y"])),
     ];
-    let found = found(&shards, &["x", "y"]);
+    let found = overlap_lines(&shards, &["x", "y"]);
     // Deployments are divided; of everything else, the second shard sees all.
     assert_eq!(
         found,
@@ -95,19 +95,19 @@ fn bucket_label_follows_namespace() {
         shard("a", &pods(), &buckets("In")),
         shard("b", &pods(), &buckets("NotIn")),
     ];
-    assert_eq!(found(&shards, &["default", "x"]), Vec::<String>::new());
+    assert_eq!(overlap_lines(&shards, &["default", "x"]), Vec::<String>::new());
     let shards = [
         shard("a", &pods(), &buckets("In")),
         shard("b", &pods(), &in_namespaces(&["default"])),
     ];
-    assert_eq!(found(&shards, &["default"]).len(), 1);
+    assert_eq!(overlap_lines(&shards, &["default"]).len(), 1);
 }
 
 #[test]
 fn finding_names_few_namespaces_and_counts_the_rest() {
     let shards = [shard("a", &pods(), &json!({})), shard("b", &pods(), &json!({}))];
     let names: Vec<String> = (0..300).map(|n| format!("tenant-{n:04}")).collect();
-    let found = overlap(&shards, &names, &LabelKeys::default());
+    let found = find_overlaps(&shards, &names, &LabelKeys::default());
     assert_eq!(
         (found.len(), found[0].namespaces, found[0].examples.len()),
         (1, 300, MAX_EXAMPLES)
@@ -128,7 +128,7 @@ fn full_cluster_is_checked_in_time() {
             .map(|n| shard(&format!("s{n:03}"), &pods(), &part(n)))
             .collect();
         let begin = std::time::Instant::now();
-        let found = overlap(&shards, &names, &LabelKeys::default());
+        let found = find_overlaps(&shards, &names, &LabelKeys::default());
         let took = begin.elapsed();
         assert!(took < std::time::Duration::from_secs(20), "{took:?}");
         println!("{took:?} for {} findings", found.len());
@@ -151,7 +151,7 @@ fn other_controllers_and_roots_are_left_out() {
     let mut without = shard("c", &pods(), &json!({}));
     without.spec.controller = None;
     assert_eq!(
-        found(&[shard("a", &pods(), &json!({})), other, without], &["x"]),
+        overlap_lines(&[shard("a", &pods(), &json!({})), other, without], &["x"]),
         Vec::<String>::new()
     );
 }
@@ -166,7 +166,7 @@ proptest! {
     ) {
         let shards = [shard("a", &pods(), &first), shard("b", &pods(), &second), shard("c", &pods(), &third)];
         let namespaces = ["x", "y"].map(str::to_owned);
-        let found = overlap(&shards, &namespaces, &LabelKeys::default());
+        let found = find_overlaps(&shards, &namespaces, &LabelKeys::default());
         for namespace in &namespaces {
             let (mut is_shared, mut is_orphaned) = (false, false);
             for app in [None, Some("web"), Some("db"), Some("other")] {
@@ -208,7 +208,7 @@ fn overlap_of_one_shard_compares_it_with_others() {
     let shards = [shard("a", &["x", "y"]), shard("b", &["x"]), shard("c", &["x"])];
     let (namespaces, keys) = (["x".to_owned(), "y".to_owned()], LabelKeys::default());
     let of_one = overlap_of("b", &shards, &namespaces, &keys, &|| false);
-    let all = overlap(&shards, &namespaces, &keys);
+    let all = find_overlaps(&shards, &namespaces, &keys);
     let mine: Vec<Overlap> = all
         .into_iter()
         .filter(|it| it.shards.contains(&"b".to_owned()))

@@ -2,7 +2,7 @@
 //! or key hides objects that the shard should show, or shows those of another shard.
 
 use ctrlmesh_contract::error::quote;
-use ctrlmesh_contract::suggest::closest;
+use ctrlmesh_contract::suggest::closest_word;
 use ctrlmesh_manager_api::sharding_config::Limit;
 use ctrlmesh_manager_api::{LabelSelector, ShardingConfig};
 
@@ -48,7 +48,7 @@ fn of_selector(selector: &LabelSelector, path: &str, keys: &LabelKeys, findings:
 }
 
 fn of_key(key: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
-    if let Some(meant) = meant(key, keys) {
+    if let Some(meant) = suggested_key(key, keys) {
         let problem = format!(
             "{} is no label that the manager sets; did you mean {meant}?",
             quote(key)
@@ -69,10 +69,10 @@ fn of_value(key: &str, value: &str, path: &str, keys: &LabelKeys, findings: &mut
 
 /// The manager's label that a key almost matches. KusionStack's documentation has `ctrlmesh.kusionstack.io/sharding-hash` for
 /// `ctrlmesh.kusionstack.io/shard-hash`.
-pub(super) fn meant<'k>(key: &str, keys: &'k LabelKeys) -> Option<&'k str> {
+pub(super) fn suggested_key<'k>(key: &str, keys: &'k LabelKeys) -> Option<&'k str> {
     let all = [&keys.shard_hash, &keys.namespace, &keys.control].map(String::as_str);
     let name = key.strip_prefix(PREFIX).filter(|_| !all.contains(&key))?;
-    let near = closest(name, all.into_iter().filter_map(|key| key.strip_prefix(PREFIX)))?;
+    let near = closest_word(name, all.into_iter().filter_map(|key| key.strip_prefix(PREFIX)))?;
     all.into_iter().find(|key| key.strip_prefix(PREFIX) == Some(near))
 }
 
@@ -86,7 +86,7 @@ mod tests {
 
     const HASH: &str = "ctrlmesh.kusionstack.io/shard-hash";
 
-    fn refused(selector: &Value, keys: &LabelKeys) -> Vec<String> {
+    fn mistakes_of(selector: &Value, keys: &LabelKeys) -> Vec<String> {
         let limits = json!([{"relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}], "selector": selector}]);
         let shard = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": limits});
         let root = json!({"controller": {"leaderElectionName": "a"}, "root": {
@@ -119,16 +119,16 @@ mod tests {
     fn bucket_values_are_numbers_from_0_to_31() {
         let keys = LabelKeys::default();
         for good in ["0", "7", "31"] {
-            assert_eq!(refused(&one_of(HASH, &[good]), &keys), Vec::<String>::new());
+            assert_eq!(mistakes_of(&one_of(HASH, &[good]), &keys), Vec::<String>::new());
         }
         for wrong in ["32", "-1", "07", "", "a"] {
-            let told = refused(&one_of(HASH, &["0", wrong]), &keys);
+            let told = mistakes_of(&one_of(HASH, &["0", wrong]), &keys);
             let expected = format!(
                 "matchExpressions[0].values[1]: \"{wrong}\" is no bucket, so no object has it; write \"0\" to \"31\""
             );
             assert!(told.contains(&expected), "{wrong}: {told:?}");
         }
-        let told = refused(&json!({"matchLabels": {HASH: "32"}}), &keys);
+        let told = mistakes_of(&json!({"matchLabels": {HASH: "32"}}), &keys);
         assert_eq!(
             told,
             [format!(
@@ -136,14 +136,14 @@ mod tests {
             )]
         );
         let exists = json!({"matchExpressions": [{"key": HASH, "operator": "Exists"}]});
-        assert_eq!(refused(&exists, &keys), Vec::<String>::new());
-        assert_eq!(refused(&one_of("a/hash", &["32"]), &keys), Vec::<String>::new());
+        assert_eq!(mistakes_of(&exists, &keys), Vec::<String>::new());
+        assert_eq!(mistakes_of(&one_of("a/hash", &["32"]), &keys), Vec::<String>::new());
         let keys = LabelKeys {
             shard_hash: "a/hash".to_owned(),
             ..keys
         };
         assert_eq!(
-            refused(&one_of("a/hash", &["32"]), &keys).len(),
+            mistakes_of(&one_of("a/hash", &["32"]), &keys).len(),
             1,
             "a flag of the manager says so"
         );
@@ -161,11 +161,11 @@ mod tests {
             let problem =
                 format!("{key:?} is no label that the manager sets; did you mean ctrlmesh.kusionstack.io/{meant}?");
             assert_eq!(
-                refused(&one_of(&key, &["1"]), &keys),
+                mistakes_of(&one_of(&key, &["1"]), &keys),
                 [format!("matchExpressions[0].key: {problem}")]
             );
             assert_eq!(
-                refused(&json!({"matchLabels": {&key: "1"}}), &keys),
+                mistakes_of(&json!({"matchLabels": {&key: "1"}}), &keys),
                 [format!("matchLabels.{key:?}: {problem}")]
             );
         }
@@ -175,14 +175,14 @@ mod tests {
             "ctrlmesh.kusionstack.io/enable-proxy",
             "ctrlmesh.kusionstack.io/control",
         ] {
-            assert_eq!(refused(&one_of(key, &["1"]), &keys), Vec::<String>::new(), "{key}");
+            assert_eq!(mistakes_of(&one_of(key, &["1"]), &keys), Vec::<String>::new(), "{key}");
         }
         let keys = LabelKeys {
             shard_hash: "ctrlmesh.kusionstack.io/sharding-hash".to_owned(),
             ..keys
         };
         assert_eq!(
-            refused(&one_of(&keys.shard_hash, &["1"]), &keys),
+            mistakes_of(&one_of(&keys.shard_hash, &["1"]), &keys),
             Vec::<String>::new(),
             "a flag of the manager says so"
         );

@@ -20,8 +20,8 @@ pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
         findings.warnings.add("spec", problem);
     }
     for (index, rule) in breaker.spec.rate_limitings.iter().enumerate() {
-        misplaced(rule, &format!("spec.rateLimitings[{index}]"), &mut findings);
-        let settings = json!({"rateLimitings": [settings::rule(rule)]});
+        check_misplaced_fields(rule, &format!("spec.rateLimitings[{index}]"), &mut findings);
+        let settings = json!({"rateLimitings": [settings::plugin_rule(rule)]});
         findings.ask(settings::plugin_of(rule), &settings, namespace, &|path| {
             format!("spec.{}", at_index(path, "rateLimitings", index))
         });
@@ -32,17 +32,17 @@ pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
             format!("spec.{}", at_index(path, "trafficInterceptRules", index))
         });
     }
-    unique(breaker, &mut findings);
+    check_unique_names(breaker, &mut findings);
     resource_names::of_breakers(breaker, &mut findings);
     if findings.is_accepted() {
-        together(breaker, namespace, &mut findings);
+        check_all_rules(breaker, namespace, &mut findings);
     }
     findings
 }
 
 /// Names must be unique. The API server enforces this by `x-kubernetes-list-map-keys`; objects that were made in memory have met no
 /// API server.
-fn unique(breaker: &CircuitBreaker, findings: &mut Findings) {
+fn check_unique_names(breaker: &CircuitBreaker, findings: &mut Findings) {
     let rules = breaker.spec.rate_limitings.iter().map(|rule| rule.name.as_str());
     let lists = breaker
         .spec
@@ -64,7 +64,7 @@ fn unique(breaker: &CircuitBreaker, findings: &mut Findings) {
 }
 
 /// Checks all rules together for limits on their number.
-fn together(breaker: &CircuitBreaker, namespace: &str, findings: &mut Findings) {
+fn check_all_rules(breaker: &CircuitBreaker, namespace: &str, findings: &mut Findings) {
     let lists: Vec<_> = breaker.spec.traffic_intercept_rules.iter().collect();
     for (plugin, settings) in [
         (BuiltIn::RateLimit, settings::rate_limit(breaker)),
@@ -77,7 +77,7 @@ fn together(breaker: &CircuitBreaker, namespace: &str, findings: &mut Findings) 
 }
 
 /// Refuses fields of rate limits in breakers, and the reverse.
-fn misplaced(rule: &RateLimiting, path: &str, findings: &mut Findings) {
+fn check_misplaced_fields(rule: &RateLimiting, path: &str, findings: &mut Findings) {
     let for_limits = [
         ("maxInFlight", rule.max_in_flight.is_some()),
         ("queue", rule.queue.is_some()),

@@ -30,7 +30,7 @@ pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Fi
         return;
     }
     for (at, limit, label) in divided {
-        let children = children(limit);
+        let children = created_resources(limit);
         if !children.is_empty() {
             let children = children.into_iter().collect::<Vec<_>>().join(", ");
             let problem = format!(
@@ -63,19 +63,19 @@ fn own_label<'s>(selector: &'s LabelSelector, keys: &LabelKeys) -> Option<&'s st
     (!all.any(is_managers)).then_some(first)
 }
 
-fn listed(groups: &[String]) -> String {
+fn joined_groups(groups: &[String]) -> String {
     let groups: Vec<String> = groups.iter().map(|group| quote(group)).collect();
     groups.join(", ")
 }
 
 /// The resources of a limit that controllers usually create.
-fn children(limit: &Limit) -> BTreeSet<String> {
+fn created_resources(limit: &Limit) -> BTreeSet<String> {
     let of_group = |group: &ResourceGroup| -> Vec<String> {
         let groups = &group.api_groups;
         let named = group.resources.iter().filter_map(|name| match name.as_str() {
             EVERY if !has_usual_children(groups) => None,
             EVERY if groups.iter().all(|group| group == EVERY) => Some("every kind".to_owned()),
-            EVERY => Some(format!("every kind of {}", listed(groups))),
+            EVERY => Some(format!("every kind of {}", joined_groups(groups))),
             name => is_usual_child(name).then(|| name.to_owned()),
         });
         named.collect()
@@ -95,7 +95,7 @@ mod tests {
     use crate::samples::object;
     use crate::validate::validate;
 
-    fn warned(limits: &Value) -> Vec<String> {
+    fn warnings_for(limits: &Value) -> Vec<String> {
         let spec = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": limits});
         let findings = validate(&object("ShardingConfig", "s", &spec));
         assert!(findings.is_accepted(), "{}", findings.mistakes);
@@ -114,7 +114,7 @@ mod tests {
             json!([limit(&["widgets", "configmaps"], &left)]),
             json!([limit(&["widgets"], &left), limit(&["configmaps"], &left)]),
         ] {
-            let told = warned(&limits);
+            let told = warnings_for(&limits);
             let [told] = &told[..] else {
                 panic!("{limits}: {told:?}")
             };
@@ -124,7 +124,7 @@ mod tests {
             );
         }
         let either = json!({"matchExpressions": [{"key": "shard", "operator": "In", "values": ["a", "b"]}]});
-        assert_eq!(warned(&json!([limit(&["pods", "services"], &either)])).len(), 1);
+        assert_eq!(warnings_for(&json!([limit(&["pods", "services"], &either)])).len(), 1);
     }
 
     #[test]
@@ -138,13 +138,13 @@ mod tests {
                 "hides every kind of \"\", \"apps\" without label shard, ",
             ),
         ] {
-            let told = warned(&every(groups));
+            let told = warnings_for(&every(groups));
             assert!(told.len() == 1 && told[0].contains(hides), "{groups:?}: {told:?}");
         }
         // Users create the resources of these groups.
-        assert_eq!(warned(&every(&["example.com"])), Vec::<String>::new());
+        assert_eq!(warnings_for(&every(&["example.com"])), Vec::<String>::new());
         let hash = json!({"matchExpressions": [{"key": "ctrlmesh.kusionstack.io/shard-hash", "operator": "In", "values": ["1"]}]});
-        assert_eq!(warned(&json!([limit(&["*"], &hash)])), Vec::<String>::new());
+        assert_eq!(warnings_for(&json!([limit(&["*"], &hash)])), Vec::<String>::new());
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
                 &json!({"matchExpressions": [{"key": "shard", "operator": "NotIn", "values": ["right"]}]})
             )]),
         ] {
-            assert_eq!(warned(&limits), Vec::<String>::new(), "{limits}");
+            assert_eq!(warnings_for(&limits), Vec::<String>::new(), "{limits}");
         }
     }
 }

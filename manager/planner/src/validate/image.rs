@@ -4,7 +4,7 @@ use ctrlmesh_contract::error::quote;
 
 /// The mistake in a reference: `oci://host[:port]/repository[:tag][@sha256:digest]`. Names follow the OCI distribution
 /// specification, "Pulling manifests".
-pub(super) fn problem(image: &str) -> Option<String> {
+pub(super) fn image_problem(image: &str) -> Option<String> {
     let wrong = |what: &str| {
         Some(format!(
             "{} {what}; write it like oci://ghcr.io/you/plugin:1.0 or oci://ghcr.io/you/plugin@sha256:...",
@@ -89,7 +89,7 @@ mod tests {
             &format!("oci://ghcr.io/you/plugin@{digest}"),
             &format!("oci://ghcr.io/you/plugin:1.0@{digest}"),
         ] {
-            assert_eq!(problem(image), None, "{image}");
+            assert_eq!(image_problem(image), None, "{image}");
         }
         for (image, expected) in [
             ("ghcr.io/you/plugin:1.0", "does not start with oci://"),
@@ -108,7 +108,7 @@ mod tests {
                 "has a digest that is none",
             ),
         ] {
-            let told = problem(image).unwrap_or_default();
+            let told = image_problem(image).unwrap_or_default();
             assert!(
                 told.contains(expected) && told.contains("write it like"),
                 "{image}: {told}"

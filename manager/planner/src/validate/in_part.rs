@@ -8,8 +8,8 @@ use super::{Findings, check, read};
 use crate::LabelKeys;
 
 /// Adds the findings of the rules for the valid rest of the document to the schema's mistakes.
-pub(super) fn judge(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) -> Findings {
-    let rest = read::rest(document);
+pub(super) fn check_valid_rest(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) -> Findings {
+    let rest = read::valid_rest(document);
     let Some(rest) = rest.filter(|rest| !rest.object.has_label(IGNORE_VALIDATE)) else {
         return Findings {
             mistakes,
@@ -18,10 +18,10 @@ pub(super) fn judge(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) 
     };
     let mut warnings = Mistakes::default();
     let found = check(&rest.object, keys);
-    let wrong: Vec<Wrong> = mistakes
+    let wrong: Vec<WrongFields> = mistakes
         .list()
         .iter()
-        .map(|it| Wrong {
+        .map(|it| WrongFields {
             path: it.path.clone(),
             is_guessed: rest.guessed.contains(&it.path),
         })
@@ -36,17 +36,17 @@ pub(super) fn judge(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) 
 }
 
 /// A mistake that the schema found.
-struct Wrong {
+struct WrongFields {
     path: String,
     /// Rules have checked a substitute for a missing value.
     is_guessed: bool,
 }
 
-impl Wrong {
+impl WrongFields {
     /// Whether a rule's finding at a path may follow from this mistake. Fields of one mapping are judged together. Deeper fields
     /// are judged by themselves, unless the mistake's value was a substitute, which may decide how they are checked.
     fn leads_to(&self, path: &str) -> bool {
-        let around = around(&self.path);
+        let around = parent_path(&self.path);
         let is_deeper = || {
             let rest = path.strip_prefix(around).unwrap_or_default();
             rest.trim_start_matches('.').contains('.')
@@ -59,7 +59,7 @@ impl Wrong {
 
 /// The mapping or element around a field. Direct fields of `spec` and `metadata` are judged one by one, so for them it is the field
 /// itself.
-fn around(path: &str) -> &str {
+fn parent_path(path: &str) -> &str {
     match path.rsplit_once('.') {
         Some((around, _)) if around != "spec" && around != "metadata" => around,
         _ => path,
@@ -92,7 +92,7 @@ mod tests {
             ("spec.typo", false, "spec", true),
             ("metadata.labels", false, "metadata.name", false),
         ] {
-            let wrong = Wrong {
+            let wrong = WrongFields {
                 path: path.to_owned(),
                 is_guessed,
             };

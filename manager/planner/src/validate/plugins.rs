@@ -11,7 +11,7 @@ use crate::built_in::BuiltIn;
 pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
     for (index, plugin) in plugins.iter().enumerate() {
         let path = format!("spec.plugins[{index}]");
-        if let Some(problem) = image::problem(&plugin.image) {
+        if let Some(problem) = image::image_problem(&plugin.image) {
             findings.refuse(format!("{path}.image"), problem);
         }
         if let Some(key) = &plugin.verification_key
@@ -24,7 +24,7 @@ pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
             let problem = format!("has {size} bytes as JSON, at most {MAX_SETTINGS_BYTES} are allowed; shorten it");
             findings.refuse(format!("{path}.settings"), problem);
         }
-        if let Some(built_in) = BuiltIn::of(&plugin.name) {
+        if let Some(built_in) = BuiltIn::from_name(&plugin.name) {
             in_place_of(built_in, plugin, &path, findings);
         }
     }

@@ -42,7 +42,7 @@ impl Object {
 }
 
 /// Made once, because a schema takes some hundred allocations.
-static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(crds::all);
+static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(crds::definitions);
 
 /// Parses a document of one of our kinds. Watches should use this for one object at a time, so that an object that is older than
 /// its schema does not hide the others.
@@ -104,14 +104,14 @@ fn no_kind(document: &Value) -> String {
 }
 
 /// The object that [`read`] would return without the mistakes of the document.
-pub(super) struct Rest {
+pub(super) struct ValidRest {
     pub(super) object: Object,
     /// Paths of values that nobody wrote.
     pub(super) guessed: Vec<String>,
 }
 
 /// The valid part of a document with mistakes, completed to an object, so that the rules can check it too. `None`: there is none.
-pub(super) fn rest(document: &Value) -> Option<Rest> {
+pub(super) fn valid_rest(document: &Value) -> Option<ValidRest> {
     let mut document = document.clone();
     schema::prune_nulls(&mut document);
     let kind = document.get("kind")?.as_str()?.to_owned();
@@ -120,10 +120,10 @@ pub(super) fn rest(document: &Value) -> Option<Rest> {
     let Tolerated {
         value: mut rest,
         guessed,
-    } = schema::tolerated(&own, schema, "");
+    } = schema::tolerate_mistakes(&own, schema, "");
     let metadata = document.get("metadata").filter(|metadata| metadata.is_object());
     let metadata = metadata.cloned().unwrap_or_else(|| json!({}));
-    let mut metadata = schema::tolerated(&metadata, schema::metadata(), "metadata").value;
+    let mut metadata = schema::tolerate_mistakes(&metadata, schema::metadata(), "metadata").value;
     let mut wrong = Mistakes::default();
     name(&json!({"metadata": metadata}), &mut wrong);
     if !wrong.list().is_empty() {
@@ -134,22 +134,22 @@ pub(super) fn rest(document: &Value) -> Option<Rest> {
     fields.insert("kind".to_owned(), json!(kind));
     fields.insert("metadata".to_owned(), metadata);
     let object = read(&rest).ok()?;
-    Some(Rest { object, guessed })
+    Some(ValidRest { object, guessed })
 }
 
 /// The schema of a kind's own fields.
 pub(super) fn schema_of(kind: &str) -> Option<&'static JSONSchemaProps> {
-    crd(kind).and_then(crds::schema_of)
+    definition_of(kind).and_then(crds::schema_of)
 }
 
-fn crd(kind: &str) -> Option<&'static CustomResourceDefinition> {
+fn definition_of(kind: &str) -> Option<&'static CustomResourceDefinition> {
     CRDS.iter().find(|crd| crd.spec.names.kind == kind)
 }
 
 /// Whether one of our kinds has this name.
 #[must_use]
 pub fn is_kind(name: &str) -> bool {
-    crd(name).is_some()
+    definition_of(name).is_some()
 }
 
 /// Fields that every object has, which an API server knows without a schema.

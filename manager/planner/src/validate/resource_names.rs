@@ -83,7 +83,7 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
 
 /// The plural of a misspelt name, with its subresource; `None`: the name may be right. Custom resources may have any name, so a
 /// name counts only if its group is listed, or all groups are.
-pub(super) fn plural(written: &str, groups: &[String]) -> Option<String> {
+pub(super) fn plural_of(written: &str, groups: &[String]) -> Option<String> {
     let (name, rest) = match written.split_once('/') {
         Some((name, rest)) => (name, format!("/{rest}")),
         None => (written, String::new()),
@@ -129,7 +129,7 @@ pub(super) fn has_usual_children(groups: &[String]) -> bool {
 /// Warns of each name in a list that no API server has.
 fn check(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
     for (index, name) in names.iter().enumerate() {
-        if let Some(plural) = plural(name, groups) {
+        if let Some(plural) = plural_of(name, groups) {
             let problem =
                 format!("{name:?} is the name of no resource, so nothing of it is meant; did you mean {plural:?}?");
             findings.warn(format!("{path}.resources[{index}]"), problem);
@@ -194,7 +194,7 @@ mod tests {
     fn singular_short_and_capital_names_have_plural_and_others_none() {
         let of = |name: &str, groups: &[&str]| {
             let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
-            plural(name, &groups)
+            plural_of(name, &groups)
         };
         for (name, groups, expected) in [
             ("configmap", &["*"][..], Some("configmaps")),

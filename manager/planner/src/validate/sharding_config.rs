@@ -98,16 +98,16 @@ fn check_limits(limits: &[Limit], path: &str, namespace: &str, findings: &mut Fi
             )
         });
     }
-    twice(limits, path, findings);
+    warn_of_duplicate_resources(limits, path, findings);
 }
 
 /// Warns of a resource that two limits name. Both would apply, which is hardly ever intended.
-fn twice(limits: &[Limit], path: &str, findings: &mut Findings) {
+fn warn_of_duplicate_resources(limits: &[Limit], path: &str, findings: &mut Findings) {
     for (at, limit) in limits.iter().enumerate() {
         for (rule, group) in limit.relate_resources.iter().enumerate() {
             let earlier = limits.iter().take(at).enumerate();
             if let Some((first, shared)) = earlier
-                .flat_map(|(first, limit)| Some((first, shared(limit, group)?)))
+                .flat_map(|(first, limit)| Some((first, shared_resource(limit, group)?)))
                 .next()
             {
                 let problem = format!(
@@ -120,7 +120,7 @@ fn twice(limits: &[Limit], path: &str, findings: &mut Findings) {
 }
 
 /// A group and resource that both have.
-pub(super) fn shared(limit: &Limit, group: &ResourceGroup) -> Option<String> {
+pub(super) fn shared_resource(limit: &Limit, group: &ResourceGroup) -> Option<String> {
     let both = |a: &[String], b: &[String]| {
         let is_in = |name: &&String| b.contains(name) || *name == "*" || b.iter().any(|other| other == "*");
         a.iter().find(is_in).cloned()
@@ -175,7 +175,7 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
     );
     canary_namespaces(root, findings);
     if findings.is_accepted() {
-        children(config, keys, findings);
+        check_children(config, keys, findings);
     }
 }
 
@@ -216,7 +216,7 @@ fn canary_namespaces(root: &Root, findings: &mut Findings) {
 }
 
 /// All other mistakes show in the shards that the root would make.
-fn children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
+fn check_children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
     match auto_shard(config, &[], keys) {
         Err(mistakes) => findings.mistakes = mistakes,
         // All shards have the same mistakes, so one is enough.

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use super::*;
 use crate::samples as objects;
 
-fn told(document: &Value) -> Vec<String> {
+fn mistakes_of(document: &Value) -> Vec<String> {
     let findings = validate(document);
     let mistakes = findings.mistakes.list().iter();
     mistakes.map(|it| format!("{}: {}", it.path, it.problem)).collect()
 }
 
 /// A valid object with fields replaced at JSON pointers; `null` removes one.
-fn with(document: &Value, changes: &Value) -> Value {
+fn with_changes(document: &Value, changes: &Value) -> Value {
     let mut document = document.clone();
     for (pointer, value) in changes.as_object().unwrap() {
         let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -50,11 +50,11 @@ fn faults() -> Value {
 }
 
 /// Each change makes one mistake, whose text starts with the path and contains the words.
-fn each(document: &Value, group: &str) {
-    assert_eq!(told(document), Vec::<String>::new());
+fn assert_each_mistake(document: &Value, group: &str) {
+    assert_eq!(mistakes_of(document), Vec::<String>::new());
     let cases: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
     for case in cases[group].as_array().unwrap() {
-        let told = told(&with(document, &case["set"]));
+        let told = mistakes_of(&with_changes(document, &case["set"]));
         let expected = case["says"].as_str().unwrap();
         assert!(told.len() == 1 && told[0].starts_with(expected), "{case}: {told:?}");
     }
@@ -62,18 +62,18 @@ fn each(document: &Value, group: &str) {
 
 #[test]
 fn document_fields_are_validated() {
-    each(&shard(), "documents");
+    assert_each_mistake(&shard(), "documents");
     let changes = json!({"/metadata/name": null, "/metadata/generateName": "s-", "/spec/controller": null});
-    assert_eq!(told(&with(&shard(), &changes)), Vec::<String>::new());
+    assert_eq!(mistakes_of(&with_changes(&shard(), &changes)), Vec::<String>::new());
     assert!(!validate(&json!("text")).is_accepted());
 }
 
 #[test]
 fn ignore_label_skips_rules_but_not_schema() {
     let ignored = json!({"/metadata/labels": {"ctrlmesh.kusionstack.io/ignore-validate": ""}});
-    let shard = with(&shard(), &ignored);
-    let without_limits = with(&shard, &json!({"/spec/limits": null}));
-    assert_eq!(told(&without_limits), Vec::<String>::new());
+    let shard = with_changes(&shard(), &ignored);
+    let without_limits = with_changes(&shard, &json!({"/spec/limits": null}));
+    assert_eq!(mistakes_of(&without_limits), Vec::<String>::new());
     let Ok(object) = read(&without_limits) else {
         panic!("it can be read")
     };
@@ -81,20 +81,20 @@ fn ignore_label_skips_rules_but_not_schema() {
         !check(&object, &LabelKeys::default()).is_accepted(),
         "what compiles does not follow from the label"
     );
-    let wrong_type = with(&shard, &json!({"/spec/limits": 1}));
-    assert_eq!(told(&wrong_type), ["spec.limits: is 1; write a list"]);
+    let wrong_type = with_changes(&shard, &json!({"/spec/limits": 1}));
+    assert_eq!(mistakes_of(&wrong_type), ["spec.limits: is 1; write a list"]);
 }
 
 #[test]
 fn shard_rules_refuse_invalid_fields() {
-    each(&shard(), "shards");
+    assert_each_mistake(&shard(), "shards");
 }
 
 #[test]
 fn root_rules_refuse_invalid_fields() {
-    each(&root(), "roots");
-    let disabled = with(&root(), &json!({"/spec/root/disable": true, "/spec/root/auto": null}));
-    assert_eq!(told(&disabled), Vec::<String>::new());
+    assert_each_mistake(&root(), "roots");
+    let disabled = with_changes(&root(), &json!({"/spec/root/disable": true, "/spec/root/auto": null}));
+    assert_eq!(mistakes_of(&disabled), Vec::<String>::new());
     let findings = validate(&disabled);
     let warning = &findings.warnings.list()[0];
     assert_eq!(warning.path, "spec.root.disable");
@@ -103,7 +103,7 @@ fn root_rules_refuse_invalid_fields() {
         "{}",
         warning.problem
     );
-    let findings = validate(&with(&disabled, &json!({"/spec/controller": null})));
+    let findings = validate(&with_changes(&disabled, &json!({"/spec/controller": null})));
     let warning = &findings.warnings.list()[0];
     assert!(warning.problem.contains("to zero first"), "{}", warning.problem);
     assert!(validate(&root()).warnings.list().is_empty());
@@ -117,9 +117,9 @@ fn plugin_rules_refuse_invalid_fields() {
         -----END PUBLIC KEY-----\n";
     let mut shard = shard();
     shard["spec"]["plugins"][0]["verificationKey"] = key.into();
-    each(&shard, "plugins");
+    assert_each_mistake(&shard, "plugins");
     shard["spec"]["plugins"][0]["settings"] = json!({"text": "x".repeat(300_000)});
-    let told = told(&shard);
+    let told = mistakes_of(&shard);
     assert!(
         told[0].starts_with("spec.plugins[0].settings: has 300011 bytes"),
         "{told:?}"
@@ -128,7 +128,7 @@ fn plugin_rules_refuse_invalid_fields() {
 
 #[test]
 fn circuit_breaker_rules_refuse_invalid_fields() {
-    each(&breaker(), "circuit_breakers");
+    assert_each_mistake(&breaker(), "circuit_breakers");
 }
 
 #[test]
@@ -137,9 +137,9 @@ fn too_many_rules_for_one_plugin_are_reported() {
         (0..count).map(|n| objects::limit(policy, &format!("r{n}"))).collect()
     };
     for (policy, most) in [("Normal", 24), ("LimiterOnly", 64)] {
-        let of = |count| with(&breaker(), &json!({"/spec/rateLimitings": many(policy, count)}));
-        assert_eq!(told(&of(most)), Vec::<String>::new());
-        let told = told(&of(most + 1));
+        let of = |count| with_changes(&breaker(), &json!({"/spec/rateLimitings": many(policy, count)}));
+        assert_eq!(mistakes_of(&of(most)), Vec::<String>::new());
+        let told = mistakes_of(&of(most + 1));
         let expected = format!("spec.rateLimitings: {} rules; at most", most + 1);
         assert!(told.len() == 1 && told[0].starts_with(&expected), "{told:?}");
     }
@@ -147,24 +147,24 @@ fn too_many_rules_for_one_plugin_are_reported() {
 
 #[test]
 fn fault_injection_rules_refuse_invalid_fields() {
-    each(&faults(), "fault_injections");
-    let conflict = with(
+    assert_each_mistake(&faults(), "fault_injections");
+    let conflict = with_changes(
         &faults(),
         &json!({"/spec/httpFault/0/abort": null, "/spec/httpFault/0/do": "conflict"}),
     );
-    assert_eq!(told(&conflict), Vec::<String>::new());
-    let unknown = told(&with(&conflict, &json!({"/spec/httpFault/0/do": "conflct"})));
+    assert_eq!(mistakes_of(&conflict), Vec::<String>::new());
+    let unknown = mistakes_of(&with_changes(&conflict, &json!({"/spec/httpFault/0/do": "conflct"})));
     assert!(unknown[0].starts_with("spec.httpFault[0].do"), "{unknown:?}");
     let mut fault = faults()["spec"]["httpFault"][0].clone();
     fault["name"] = "a".into();
-    let twice = told(&with(&faults(), &json!({"/spec/httpFault": [fault, fault]})));
+    let twice = mistakes_of(&with_changes(&faults(), &json!({"/spec/httpFault": [fault, fault]})));
     let expected = "spec.httpFault[1].name: \"a\" is the name of another rule too";
     assert!(twice.len() == 1 && twice[0].starts_with(expected), "{twice:?}");
 }
 
 #[test]
 fn all_mistakes_are_reported_at_once() {
-    let told = told(&with(
+    let told = mistakes_of(&with_changes(
         &breaker(),
         &json!({
             "/spec/rateLimitings/0/bucket/interval": "x",
@@ -177,7 +177,7 @@ fn all_mistakes_are_reported_at_once() {
 
 #[test]
 fn rules_check_fields_that_schema_accepts() {
-    let wrong = with(
+    let wrong = with_changes(
         &breaker(),
         &json!({
             "/spec/selecter": {},
@@ -186,7 +186,7 @@ fn rules_check_fields_that_schema_accepts() {
             "/spec/rateLimitings/1/bucket/interval": "y",
         }),
     );
-    let told = told(&wrong);
+    let told = mistakes_of(&wrong);
     let begins = [
         "spec.rateLimitings[0].maxInFligt: is not a field here",
         "spec.selecter: is not a field here",
@@ -195,7 +195,7 @@ fn rules_check_fields_that_schema_accepts() {
     ];
     let are_told = told.iter().zip(begins).all(|(told, begin)| told.starts_with(begin));
     assert!(told.len() == begins.len() && are_told, "{told:?}");
-    let unnamed = with(
+    let unnamed = with_changes(
         &breaker(),
         &json!({"/metadata/name": null, "/spec/rateLimitings/1/bucket/interval": "y"}),
     );
@@ -204,7 +204,7 @@ fn rules_check_fields_that_schema_accepts() {
 
 #[test]
 fn rules_check_rest_when_required_fields_are_missing_or_mistyped() {
-    let wrong = with(
+    let wrong = with_changes(
         &breaker(),
         &json!({
             "/metadata/labels": {"a": 1},
@@ -214,7 +214,7 @@ fn rules_check_rest_when_required_fields_are_missing_or_mistyped() {
             "/spec/selector": {"matchLabels": {"a": "b c"}},
         }),
     );
-    let told = told(&wrong);
+    let told = mistakes_of(&wrong);
     let begins = [
         "spec.rateLimitings[0].bucket.limit: is the text \"three\"; write a whole number",
         "spec.rateLimitings[0].name: is missing; write a text",
@@ -244,7 +244,7 @@ fn document_without_kind_or_version_is_refused_with_advice() {
             vec![": is no mapping; write apiVersion, kind, metadata and spec".to_owned()],
         ),
         (
-            with(&breaker(), &json!({"/spce": {}, "/metdata": {}})),
+            with_changes(&breaker(), &json!({"/spce": {}, "/metdata": {}})),
             ["metdata", "spce"]
                 .into_iter()
                 .zip(["metadata", "spec"])
@@ -254,7 +254,7 @@ fn document_without_kind_or_version_is_refused_with_advice() {
                 .collect(),
         ),
     ] {
-        let mut told = told(&document);
+        let mut told = mistakes_of(&document);
         told.sort();
         assert_eq!(told, expected, "{document}");
     }
@@ -271,7 +271,7 @@ fn fields_and_names_without_effect_are_warned_of() {
             .collect::<Vec<_>>()
     };
     let webhook = json!({"/spec/webhook": {"certDir": "/certs", "port": 9443}});
-    let told = warned(&with(&shard(), &webhook));
+    let told = warned(&with_changes(&shard(), &webhook));
     assert!(
         told.len() == 1 && told[0].starts_with("spec.webhook: has no effect"),
         "{told:?}"
@@ -284,7 +284,7 @@ fn fields_and_names_without_effect_are_warned_of() {
         (faults(), "/spec/httpFault/0/match/resources/0/resources"),
     ] {
         assert_eq!(warned(&document), Vec::<String>::new());
-        let told = warned(&with(&document, &names(path)));
+        let told = warned(&with_changes(&document, &names(path)));
         let says = "\"configmap\" is the name of no resource, so nothing of it is meant; did you mean \"configmaps\"?";
         assert!(told.len() == 1 && told[0].ends_with(says), "{path}: {told:?}");
         let place = told[0]
@@ -299,7 +299,10 @@ fn fields_and_names_without_effect_are_warned_of() {
 
 #[test]
 fn legal_field_without_effect_is_warned_of() {
-    let findings = validate(&with(&breaker(), &json!({"/spec/rateLimitings/0/resourceRules": []})));
+    let findings = validate(&with_changes(
+        &breaker(),
+        &json!({"/spec/rateLimitings/0/resourceRules": []}),
+    ));
     assert!(findings.is_accepted());
     let warning = &findings.warnings.list()[0];
     assert_eq!(warning.path, "spec");

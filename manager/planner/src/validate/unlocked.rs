@@ -9,7 +9,7 @@ use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_api::sharding_config::Limit;
 
 use super::Findings;
-use super::sharding_config::shared;
+use super::sharding_config::shared_resource;
 use crate::labels::has_label;
 
 /// Path of the lock.
@@ -81,7 +81,7 @@ fn limits(config: &ShardingConfig) -> impl Iterator<Item = &Limit> {
 /// Whether two limits have a resource in common. A limit without resources applies to all.
 fn names_same(limit: &Limit, other: &Limit) -> bool {
     let (own, others) = (&limit.relate_resources, &other.relate_resources);
-    own.is_empty() || others.is_empty() || own.iter().any(|group| shared(other, group).is_some())
+    own.is_empty() || others.is_empty() || own.iter().any(|group| shared_resource(other, group).is_some())
 }
 
 #[cfg(test)]
@@ -100,10 +100,10 @@ mod tests {
         if let Some(lock) = lock {
             spec["controller"] = json!({"leaderElectionName": lock});
         }
-        of(&object("ShardingConfig", name, &spec))
+        config_of(&object("ShardingConfig", name, &spec))
     }
 
-    fn of(document: &Value) -> ShardingConfig {
+    fn config_of(document: &Value) -> ShardingConfig {
         match read(document) {
             Ok(Object::ShardingConfig(config)) => *config,
             other => panic!("{other:?}"),
@@ -150,7 +150,7 @@ mod tests {
             let mut document = json!(config);
             let fields = metadata.as_object().cloned().unwrap();
             document["metadata"].as_object_mut().unwrap().extend(fields);
-            of(&document)
+            config_of(&document)
         };
         assert_eq!(
             beside(&with(&json!({"labels": {AUTO_SHARDING_ROOT: "a"}}), &left)),
@@ -185,7 +185,7 @@ mod tests {
             warnings.filter(|it| it.path == PATH).count()
         };
         assert_eq!((warned(None), warned(Some("lock"))), (1, 0));
-        let root = of(&object("ShardingConfig", "root", &spec(None)));
+        let root = config_of(&object("ShardingConfig", "root", &spec(None)));
         assert_eq!(
             unlocked_beside(&config("left", None, &["pods"]), &[root]),
             ["root"].into()

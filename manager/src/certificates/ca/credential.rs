@@ -50,7 +50,7 @@ impl Credential {
     pub(crate) fn issue(names: &[String], now: SystemTime, schedule: &Schedule) -> Result<Self, Error> {
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut ca = CertificateParams::default();
-        dates(&mut ca, now, now + schedule.life);
+        set_dates(&mut ca, now, now + schedule.life);
         ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         // Two CAs are in one bundle. By the name, clients know which of them to try.
@@ -65,7 +65,7 @@ impl Credential {
             certificate: sign(names, now, end, &key, &ca)?,
             key: key.serialize_pem(),
         };
-        issued.checked(names, now)
+        issued.ensure_valid(names, now)
     }
 
     /// Issues another certificate of the same CA.
@@ -73,7 +73,7 @@ impl Credential {
     /// # Errors
     /// As [`Self::issue`], or the CA's key does not match its certificate.
     pub(super) fn signed_again(&self, names: &[String], now: SystemTime, leaf: &Leaf) -> Result<Self, Error> {
-        let authority = certificates(&self.ca);
+        let authority = parse_certificates(&self.ca);
         let (Some(name), Some(end)) = (
             authority.first().and_then(|der| common_name(der)),
             authority.first().and_then(|der| not_after(der)),
@@ -89,11 +89,11 @@ impl Credential {
             key: key.serialize_pem(),
             ..self.clone()
         };
-        signed.checked(names, now)
+        signed.ensure_valid(names, now)
     }
 
     /// Fails if the certificate would be rejected; otherwise it would be issued again and again.
-    fn checked(self, names: &[String], now: SystemTime) -> Result<Self, Error> {
+    fn ensure_valid(self, names: &[String], now: SystemTime) -> Result<Self, Error> {
         if self.is_accepted(names, now) {
             Ok(self)
         } else {
@@ -103,7 +103,7 @@ impl Credential {
 
     /// Whether the CA should sign another certificate, and can.
     pub(super) fn is_due(&self, leaf: &Leaf, names: &[String], now: SystemTime) -> bool {
-        let (Some(ca), end) = (expiry(&self.ca), expiry(&self.certificate)) else {
+        let (Some(ca), end) = (expiry_of(&self.ca), expiry_of(&self.certificate)) else {
             return false;
         };
         // A certificate that expires with its CA is its last.
@@ -113,7 +113,7 @@ impl Credential {
 
     /// Whether the CA's key is there.
     fn can_sign(&self) -> bool {
-        let authority = certificates(&self.ca);
+        let authority = parse_certificates(&self.ca);
         let (Some(authority), Ok(key)) = (authority.first(), KeyPair::from_pem(&self.ca_key)) else {
             return false;
         };
@@ -124,15 +124,18 @@ impl Credential {
     /// When a replacement must be in place.
     pub(super) fn lives_until(&self, schedule: &Schedule) -> Option<SystemTime> {
         if schedule.leaf.is_some() && self.can_sign() {
-            expiry(&self.ca)
+            expiry_of(&self.ca)
         } else {
-            self.expires()
+            self.first_expiry()
         }
     }
 
     /// When the first of its certificates expires.
-    pub(crate) fn expires(&self) -> Option<SystemTime> {
-        [&self.ca, &self.certificate].into_iter().map(|pem| expiry(pem)).min()?
+    pub(crate) fn first_expiry(&self) -> Option<SystemTime> {
+        [&self.ca, &self.certificate]
+            .into_iter()
+            .map(|pem| expiry_of(pem))
+            .min()?
     }
 
     /// The certificate and key in rustls's form.
@@ -140,7 +143,7 @@ impl Credential {
     /// # Errors
     /// Something is not PEM, or the key does not match the certificate.
     pub(crate) fn certified_key(&self) -> Result<CertifiedKey, Error> {
-        let chain = certificates(&self.certificate);
+        let chain = parse_certificates(&self.certificate);
         if chain.is_empty() {
             return Err(Error::NotPem("certificate"));
         }
@@ -151,17 +154,17 @@ impl Credential {
     /// Whether a client that trusts the CA accepts the certificate for each of the names. Without names, any name will do.
     pub(crate) fn is_accepted(&self, names: &[String], now: SystemTime) -> bool {
         // rustls accepts a CA that has expired; API servers do not.
-        self.expires().is_some_and(|end| now < end)
+        self.first_expiry().is_some_and(|end| now < end)
             && self.certified_key().is_ok()
-            && verify(&self.certificate, &certificates(&self.ca), names, now)
+            && verify(&self.certificate, &parse_certificates(&self.ca), names, now)
     }
 }
 
-fn expiry(pem: &str) -> Option<SystemTime> {
-    not_after(certificates(pem).first()?)
+fn expiry_of(pem: &str) -> Option<SystemTime> {
+    not_after(parse_certificates(pem).first()?)
 }
 
-fn dates(params: &mut CertificateParams, now: SystemTime, end: SystemTime) {
+fn set_dates(params: &mut CertificateParams, now: SystemTime, end: SystemTime) {
     params.not_before = (now - CLOCK_SKEW).into();
     params.not_after = end.into();
 }
@@ -175,7 +178,7 @@ fn sign(
     ca: &Issuer<'_, KeyPair>,
 ) -> Result<String, Error> {
     let mut leaf = CertificateParams::new(names)?;
-    dates(&mut leaf, now, end);
+    set_dates(&mut leaf, now, end);
     leaf.distinguished_name.push(DnType::CommonName, SERVER);
     leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -194,7 +197,7 @@ pub(crate) fn verify(certificate: &str, authorities: &[CertificateDer<'_>], name
             return false;
         }
     }
-    let chain = certificates(certificate);
+    let chain = parse_certificates(certificate);
     let Some((leaf, intermediates)) = chain.split_first() else {
         return false;
     };
@@ -210,7 +213,7 @@ pub(crate) fn verify(certificate: &str, authorities: &[CertificateDer<'_>], name
 }
 
 /// The certificates in a PEM text. Invalid ones are left out.
-pub(crate) fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+pub(crate) fn parse_certificates(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .filter_map(Result::ok)
         .collect()

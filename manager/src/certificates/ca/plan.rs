@@ -11,7 +11,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::Error;
-use super::credential::{Credential, certificates};
+use super::credential::{Credential, parse_certificates};
 use super::stored::Stored;
 
 /// Lifetimes and pauses.
@@ -71,7 +71,7 @@ pub(crate) enum Step {
     Issue,
     /// Sign new certificates by the current CA and by the prepared one.
     Sign,
-    /// Write [`Stored::bundle`] to every webhook.
+    /// Write [`Stored::trust_bundle`] to every webhook.
     Trust,
     /// Issue the certificate that will be served next.
     Prepare,
@@ -86,7 +86,7 @@ pub(crate) enum Step {
 }
 
 /// The next step.
-pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
+pub(crate) fn next_step(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     let Facts { now, stored, names, .. } = *facts;
     if let Some(leaf) = &schedule.leaf
         && stored.credentials().any(|it| it.is_due(leaf, names, now))
@@ -98,7 +98,11 @@ pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     let Some(current) = stored.current.as_ref().filter(|it| it.is_accepted(&[], now)) else {
         return if next.is_some() { Step::Promote } else { Step::Issue };
     };
-    if !facts.bundles.iter().all(|bundle| is_same(bundle, &stored.bundle())) {
+    if !facts
+        .bundles
+        .iter()
+        .all(|bundle| is_same(bundle, &stored.trust_bundle()))
+    {
         return Step::Trust;
     }
     if stored.retired_until().is_some_and(|end| end <= now) {
@@ -126,7 +130,7 @@ pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
 /// Whether two PEM texts have the same certificates, in any order.
 fn is_same(bundle: &str, other: &str) -> bool {
     let sorted = |pem| {
-        let mut all = certificates(pem);
+        let mut all = parse_certificates(pem);
         all.sort_unstable_by(|a, b| a.as_ref().cmp(b.as_ref()));
         all.dedup();
         all
@@ -139,7 +143,7 @@ impl Stored {
     ///
     /// # Errors
     /// No certificate can be issued.
-    pub(crate) fn after(
+    pub(crate) fn with_step(
         &self,
         step: Step,
         names: &[String],
@@ -150,7 +154,7 @@ impl Stored {
         match step {
             Step::Issue => {
                 let old = stored.current.replace(Credential::issue(names, now, schedule)?);
-                stored.retire(old, now);
+                stored.retire_ca(old, now);
             }
             Step::Sign => {
                 if let Some(leaf) = &schedule.leaf {
@@ -163,7 +167,7 @@ impl Stored {
             Step::Promote => {
                 let next = stored.next.take();
                 let old = std::mem::replace(&mut stored.current, next);
-                stored.retire(old, now);
+                stored.retire_ca(old, now);
             }
             Step::Forget => stored.forget_ended(now),
             Step::Trust | Step::Settle | Step::Rest(_) => {}

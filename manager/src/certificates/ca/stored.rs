@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
-use super::credential::{Credential, certificates};
+use super::credential::{Credential, parse_certificates};
 use super::validity::not_after;
 
 const CA: &str = "ca-cert.pem";
@@ -32,7 +32,7 @@ pub(crate) struct Stored {
 
 impl Stored {
     /// Reads the Secret. Missing or invalid keys count as not created yet.
-    pub(crate) fn of(secret: &Secret) -> Self {
+    pub(crate) fn from_secret(secret: &Secret) -> Self {
         let text = |key: &str| {
             let bytes = &secret.data.as_ref()?.get(key)?.0;
             Some(std::str::from_utf8(bytes).ok()?.to_owned())
@@ -49,7 +49,7 @@ impl Stored {
         Self {
             current: credential(""),
             next: credential(NEXT),
-            retired: text(RETIRED).map(|pem| blocks(&pem)).unwrap_or_default(),
+            retired: text(RETIRED).map(|pem| split_certificates(&pem)).unwrap_or_default(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Stored {
     }
 
     /// Every CA that clients must trust, PEM.
-    pub(crate) fn bundle(&self) -> String {
+    pub(crate) fn trust_bundle(&self) -> String {
         let served = [&self.current, &self.next].into_iter().flatten();
         served
             .map(|it| it.ca.as_str())
@@ -96,28 +96,29 @@ impl Stored {
     }
 
     /// Adds a CA to the retired ones, unless it has expired or is invalid.
-    pub(super) fn retire(&mut self, credential: Option<Credential>, now: SystemTime) {
-        self.retired.extend(credential.iter().flat_map(|it| blocks(&it.ca)));
+    pub(super) fn retire_ca(&mut self, credential: Option<Credential>, now: SystemTime) {
+        self.retired
+            .extend(credential.iter().flat_map(|it| split_certificates(&it.ca)));
         self.forget_ended(now);
     }
 
     /// Removes retired CAs that have expired.
     pub(super) fn forget_ended(&mut self, now: SystemTime) {
-        self.retired.retain(|pem| expiry(pem).is_some_and(|end| now < end));
+        self.retired.retain(|pem| expiry_of(pem).is_some_and(|end| now < end));
     }
 
     /// When the next of the retired CAs expires.
     pub(super) fn retired_until(&self) -> Option<SystemTime> {
-        self.retired.iter().filter_map(|pem| expiry(pem)).min()
+        self.retired.iter().filter_map(|pem| expiry_of(pem)).min()
     }
 }
 
-fn expiry(pem: &str) -> Option<SystemTime> {
-    not_after(certificates(pem).first()?)
+fn expiry_of(pem: &str) -> Option<SystemTime> {
+    not_after(parse_certificates(pem).first()?)
 }
 
 /// Splits a PEM text into its certificates.
-pub(crate) fn blocks(pem: &str) -> Vec<String> {
+pub(crate) fn split_certificates(pem: &str) -> Vec<String> {
     const END: &str = "-----END CERTIFICATE-----";
     pem.split_inclusive(END)
         .filter(|block| block.ends_with(END))

@@ -19,13 +19,13 @@ fn start() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
 }
 
-fn living(life: Duration) -> Schedule {
+fn schedule_with_life(life: Duration) -> Schedule {
     Schedule {
         life,
         ..Schedule::default()
     }
 }
 
-fn issued(now: SystemTime, life: Duration) -> Credential {
-    Credential::issue(&names(), now, &living(life)).unwrap()
+fn issue_credential(now: SystemTime, life: Duration) -> Credential {
+    Credential::issue(&names(), now, &schedule_with_life(life)).unwrap()
 }

@@ -21,42 +21,42 @@ const GENERALIZED_TIME: u8 = 0x18;
 /// The second after which the certificate is no longer valid (RFC 5280, 4.1.2.5). `None`: not a certificate.
 pub(crate) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
     // After serial number, signature algorithm and issuer.
-    let (validity, _) = sequence(fields_after(certificate, 3)?)?;
-    let (_, _not_before, rest) = element(validity)?;
-    let (tag, text, _) = element(rest)?;
-    time(tag, std::str::from_utf8(text).ok()?)
+    let (validity, _) = read_sequence(fields_after(certificate, 3)?)?;
+    let (_, _not_before, rest) = read_element(validity)?;
+    let (tag, text, _) = read_element(rest)?;
+    parse_time(tag, std::str::from_utf8(text).ok()?)
 }
 
 /// The last part of the subject's name. In our certificates it is the whole name.
 pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     // After the validity, too.
-    let (mut parts, _) = sequence(fields_after(certificate, 4)?)?;
+    let (mut parts, _) = read_sequence(fields_after(certificate, 4)?)?;
     let mut last = None;
     while !parts.is_empty() {
-        let (tag, part, rest) = element(parts)?;
+        let (tag, part, rest) = read_element(parts)?;
         last = (tag == SET).then_some(part);
         parts = rest;
     }
-    let (pair, _) = sequence(last?)?;
-    let (_, _kind, value) = element(pair)?;
-    let (tag, name, _) = element(value)?;
+    let (pair, _) = read_sequence(last?)?;
+    let (_, _kind, value) = read_element(pair)?;
+    let (tag, name, _) = read_element(value)?;
     (tag == UTF8).then(|| String::from_utf8(name.to_vec()).ok())?
 }
 
 /// The common name of the subject, at any position. `None`: it has none, or more than one.
 pub(crate) fn subject_common_name(certificate: &[u8]) -> Option<String> {
-    let (mut parts, _) = sequence(fields_after(certificate, 4)?)?;
+    let (mut parts, _) = read_sequence(fields_after(certificate, 4)?)?;
     let mut names = Vec::new();
     while !parts.is_empty() {
-        let (tag, mut pairs, rest) = element(parts)?;
+        let (tag, mut pairs, rest) = read_element(parts)?;
         parts = rest;
         while tag == SET && !pairs.is_empty() {
-            let (pair, others) = sequence(pairs)?;
+            let (pair, others) = read_sequence(pairs)?;
             pairs = others;
-            let (OBJECT_IDENTIFIER, COMMON_NAME, value) = element(pair)? else {
+            let (OBJECT_IDENTIFIER, COMMON_NAME, value) = read_element(pair)? else {
                 continue;
             };
-            let (tag, name, _) = element(value)?;
+            let (tag, name, _) = read_element(value)?;
             if !matches!(tag, UTF8 | PRINTABLE) {
                 return None;
             }
@@ -68,19 +68,19 @@ pub(crate) fn subject_common_name(certificate: &[u8]) -> Option<String> {
 
 /// The bytes after the first `count` fields of a certificate.
 fn fields_after(certificate: &[u8], count: usize) -> Option<&[u8]> {
-    let (certificate, _) = sequence(certificate)?;
-    let (mut fields, _) = sequence(certificate)?;
-    let (tag, _, after_version) = element(fields)?;
+    let (certificate, _) = read_sequence(certificate)?;
+    let (mut fields, _) = read_sequence(certificate)?;
+    let (tag, _, after_version) = read_element(fields)?;
     if tag == VERSION {
         fields = after_version;
     }
     for _ in 0..count {
-        (_, _, fields) = element(fields)?;
+        (_, _, fields) = read_element(fields)?;
     }
     Some(fields)
 }
 
-fn time(tag: u8, text: &str) -> Option<SystemTime> {
+fn parse_time(tag: u8, text: &str) -> Option<SystemTime> {
     let text = match tag {
         GENERALIZED_TIME => text.to_owned(),
         // Years have two digits: 50 is 1950.
@@ -92,13 +92,13 @@ fn time(tag: u8, text: &str) -> Option<SystemTime> {
     Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp().into())
 }
 
-fn sequence(der: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (tag, content, rest) = element(der)?;
+fn read_sequence(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (tag, content, rest) = read_element(der)?;
     (tag == SEQUENCE).then_some((content, rest))
 }
 
 /// Tag, content, and the remaining bytes.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+fn read_element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    fn ending(seconds: u64) -> (Vec<u8>, SystemTime) {
+    fn certificate_ending(seconds: u64) -> (Vec<u8>, SystemTime) {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let mut params = rcgen::CertificateParams::new(vec!["a".to_owned()]).unwrap();
         params.not_after = end.into();
@@ -137,14 +137,14 @@ mod tests {
     fn end_of_certificate_is_read_in_both_forms() {
         // 1999, 2026, 2049 (UTCTime) and 2050, 2100 (GeneralizedTime).
         for seconds in [946_684_799, 1_795_000_000, 2_524_607_999, 2_524_608_000, 4_102_444_800] {
-            let (der, end) = ending(seconds);
+            let (der, end) = certificate_ending(seconds);
             assert_eq!(not_after(&der), Some(end), "{seconds}");
         }
     }
 
     #[test]
     fn part_of_certificate_is_rejected() {
-        let (der, end) = ending(1_795_000_000);
+        let (der, end) = certificate_ending(1_795_000_000);
         for length in 0..der.len() {
             assert_eq!(not_after(&der[..length]), None, "{length}");
             assert_eq!(common_name(&der[..length]), None, "{length}");

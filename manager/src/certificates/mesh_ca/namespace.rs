@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::CA_FILE;
 use super::object::{Files, Object};
-use crate::certificates::ca::{Error, Stored, TrustDomain, blocks, certificates};
+use crate::certificates::ca::{Error, Stored, TrustDomain, parse_certificates, split_certificates};
 use crate::cluster::Context;
 
 /// Names of the API server inside a cluster, and addresses that sidecars listen on.
@@ -34,17 +34,17 @@ pub(super) struct Cluster {
 }
 
 /// An event of a watch.
-pub(super) enum Seen {
+pub(super) enum NamespaceEvent {
     Bundle(Option<ConfigMap>),
     Certificate(Option<Secret>),
     Cluster,
 }
 
 /// Events for changes of the shared state.
-pub(super) fn changes(cluster: watch::Receiver<Cluster>) -> BoxStream<'static, Seen> {
+pub(super) fn cluster_changes(cluster: watch::Receiver<Cluster>) -> BoxStream<'static, NamespaceEvent> {
     let next = |mut cluster: watch::Receiver<Cluster>| async move {
         cluster.changed().await.ok()?;
-        Some((Seen::Cluster, cluster))
+        Some((NamespaceEvent::Cluster, cluster))
     };
     stream::unfold(cluster, next).boxed()
 }
@@ -77,13 +77,13 @@ impl Namespace {
 }
 
 impl TrustDomain for Namespace {
-    type Seen = Seen;
+    type Seen = NamespaceEvent;
 
-    fn observe(&mut self, seen: Seen) -> bool {
+    fn observe(&mut self, seen: NamespaceEvent) -> bool {
         match seen {
-            Seen::Bundle(found) => self.bundle.observe(found),
-            Seen::Certificate(found) => self.certificate.observe(found),
-            Seen::Cluster => {}
+            NamespaceEvent::Bundle(found) => self.bundle.observe(found),
+            NamespaceEvent::Certificate(found) => self.certificate.observe(found),
+            NamespaceEvent::Cluster => {}
         }
         true
     }
@@ -108,11 +108,11 @@ impl TrustDomain for Namespace {
         let Some(cluster) = &cluster.ca else {
             return Some(Vec::new());
         };
-        let cluster = certificates(cluster);
-        let is_ours = |block: &String| certificates(block).iter().all(|der| !cluster.contains(der));
-        let bundle = self.bundle.ours().map(|map| {
+        let cluster = parse_certificates(cluster);
+        let is_ours = |block: &String| parse_certificates(block).iter().all(|der| !cluster.contains(der));
+        let bundle = self.bundle.own_object().map(|map| {
             let text = map.data.as_ref().and_then(|data| data.get(CA_FILE));
-            blocks(text.map_or("", String::as_str))
+            split_certificates(text.map_or("", String::as_str))
                 .into_iter()
                 .filter(is_ours)
                 .collect()
@@ -126,7 +126,7 @@ impl TrustDomain for Namespace {
 
     async fn distribute(&mut self, stored: &Stored) -> Result<(), Error> {
         // The bundle comes first: clients must trust the CA before its certificate is served.
-        self.write_bundle(&stored.bundle()).await?;
+        self.write_bundle(&stored.trust_bundle()).await?;
         let Some(current) = &stored.current else {
             return Ok(());
         };

@@ -17,15 +17,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::namespace::{self, Cluster, Namespace, changes};
-use super::object::{Kept, is_ours};
-use super::seen::Seen;
-use super::{CA_FILE, CLUSTER_CA, OF_NAMESPACE, SECRET, SERVICE, addresses};
-use crate::certificates::ca::{self, CaSecret, Schedule, certificates, log_watch_errors};
+use super::namespace::{self, Cluster, Namespace, cluster_changes};
+use super::object::{ManagedObject, is_ours};
+use super::seen::LastSeen;
+use super::{CA_FILE, CLUSTER_CA, OF_NAMESPACE, SECRET, SERVICE, service_addresses};
+use crate::certificates::ca::{self, CaSecret, Schedule, log_watch_errors, parse_certificates};
 use crate::cluster::{Context, Error};
 
 /// An event of a watch.
-enum Told {
+enum WatchEvent {
     Namespace(Event<PartialObjectMeta<Core>>),
     Pod(Event<PartialObjectMeta<Pod>>),
     Authority(Event<Secret>),
@@ -39,20 +39,20 @@ enum Told {
 pub(super) struct Namespaces {
     context: Context,
     schedule: Schedule,
-    there: Seen<PartialObjectMeta<Core>>,
+    there: LastSeen<PartialObjectMeta<Core>>,
     /// Namespaces with a pod that needs the CA, or with a bundle of ours. A recreated namespace may be seen after a pod in it, so
     /// none is removed.
     needing: BTreeSet<String>,
-    authorities: Seen<Secret>,
-    bundles: Seen<ConfigMap>,
-    certificates: Seen<Secret>,
+    authorities: LastSeen<Secret>,
+    bundles: LastSeen<ConfigMap>,
+    certificates: LastSeen<Secret>,
     cluster: watch::Sender<Cluster>,
-    kept: BTreeMap<String, Keeping>,
+    kept: BTreeMap<String, NamespaceTask>,
     tasks: JoinSet<()>,
 }
 
 /// The task of a namespace.
-struct Keeping {
+struct NamespaceTask {
     /// UID of the namespace. A recreated namespace has another one.
     uid: Option<String>,
     stop: CancellationToken,
@@ -63,11 +63,11 @@ impl Namespaces {
         Self {
             context,
             schedule,
-            there: Seen::new(|namespace| Some(namespace.name_any())),
+            there: LastSeen::new(|namespace| Some(namespace.name_any())),
             needing: BTreeSet::new(),
-            authorities: Seen::new(namespace_of),
-            bundles: Seen::new(ResourceExt::namespace),
-            certificates: Seen::new(ResourceExt::namespace),
+            authorities: LastSeen::new(namespace_of),
+            bundles: LastSeen::new(ResourceExt::namespace),
+            certificates: LastSeen::new(ResourceExt::namespace),
             cluster: watch::Sender::default(),
             kept: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -79,14 +79,14 @@ impl Namespaces {
     /// # Errors
     /// A task panicked.
     pub(super) async fn run(mut self) -> Result<(), Error> {
-        let mut told = self.watched();
+        let mut told = self.watch_all();
         loop {
             tokio::select! {
                 () = self.context.stop.cancelled() => break,
                 Some(ended) = self.tasks.join_next() => ended?,
                 Some(told) = told.next() => {
                     self.observe(told);
-                    self.attend();
+                    self.reconcile_tasks();
                 }
             }
         }
@@ -96,7 +96,7 @@ impl Namespaces {
         Ok(())
     }
 
-    fn watched(&self) -> SelectAll<BoxStream<'static, Told>> {
+    fn watch_all(&self) -> SelectAll<BoxStream<'static, WatchEvent>> {
         let (client, own) = (&self.context.client, &self.context.args.namespace);
         let asking = Config::default().labels(&format!("{}=true", labels::ENABLE_PROXY));
         let namespaces: Api<PartialObjectMeta<Core>> = Api::all(client.clone());
@@ -107,32 +107,34 @@ impl Namespaces {
         let labelled = Config::default().labels(OF_NAMESPACE);
         select_all([
             log_watch_errors(watcher::watcher(namespaces, Config::default()))
-                .map(Told::Namespace)
+                .map(WatchEvent::Namespace)
                 .boxed(),
-            log_watch_errors(watcher::watcher(pods, asking)).map(Told::Pod).boxed(),
+            log_watch_errors(watcher::watcher(pods, asking))
+                .map(WatchEvent::Pod)
+                .boxed(),
             log_watch_errors(watcher::watcher(authorities, labelled))
-                .map(Told::Authority)
+                .map(WatchEvent::Authority)
                 .boxed(),
-            named(&self.context).map(Told::Bundle).boxed(),
-            named(&self.context).map(Told::Certificate).boxed(),
+            watch_by_name(&self.context).map(WatchEvent::Bundle).boxed(),
+            watch_by_name(&self.context).map(WatchEvent::Certificate).boxed(),
             log_watch_errors(watch_object(cluster_ca, CLUSTER_CA))
-                .map(Told::ClusterCa)
+                .map(WatchEvent::ClusterCa)
                 .boxed(),
             log_watch_errors(watch_object(services, SERVICE.1))
-                .map(|found| Told::Service(found.map(Box::new)))
+                .map(|found| WatchEvent::Service(found.map(Box::new)))
                 .boxed(),
         ])
     }
 
-    fn observe(&mut self, told: Told) {
+    fn observe(&mut self, told: WatchEvent) {
         match told {
-            Told::Namespace(event) => self.there.observe(event),
-            Told::Pod(Event::InitApply(pod) | Event::Apply(pod)) if asks(&pod) => {
+            WatchEvent::Namespace(event) => self.there.observe(event),
+            WatchEvent::Pod(Event::InitApply(pod) | Event::Apply(pod)) if needs_ca(&pod) => {
                 self.needing.extend(pod.namespace());
             }
-            Told::Pod(_) => {}
-            Told::Authority(event) => self.authorities.observe(event),
-            Told::Bundle(event) => {
+            WatchEvent::Pod(_) => {}
+            WatchEvent::Authority(event) => self.authorities.observe(event),
+            WatchEvent::Bundle(event) => {
                 // Existing objects are kept up to date, also while the namespace has no pods.
                 if let Event::InitApply(map) | Event::Apply(map) = &event
                     && is_ours(map)
@@ -141,10 +143,10 @@ impl Namespaces {
                 }
                 self.bundles.observe(event);
             }
-            Told::Certificate(event) => self.certificates.observe(event),
-            Told::ClusterCa(found) => self.observe_cluster_ca(found),
-            Told::Service(service) => {
-                let names = told_addresses(service.as_deref());
+            WatchEvent::Certificate(event) => self.certificates.observe(event),
+            WatchEvent::ClusterCa(found) => self.observe_cluster_ca(found),
+            WatchEvent::Service(service) => {
+                let names = address_names(service.as_deref());
                 self.cluster.send_modify(|cluster| cluster.addresses = Some(names));
             }
         }
@@ -152,7 +154,7 @@ impl Namespaces {
 
     fn observe_cluster_ca(&self, found: Option<ConfigMap>) {
         let text = found.and_then(|map| map.data?.remove(CA_FILE));
-        let text = text.filter(|text| !certificates(text).is_empty());
+        let text = text.filter(|text| !parse_certificates(text).is_empty());
         if text.is_none() {
             tracing::warn!(
                 namespace = self.context.args.namespace,
@@ -168,7 +170,7 @@ impl Namespaces {
     }
 
     /// Starts tasks for namespaces that need one, and stops the others.
-    fn attend(&mut self) {
+    fn reconcile_tasks(&mut self) {
         let uid = |name: &String| Some(self.there.get(name)?.uid());
         let gone = self
             .kept
@@ -185,35 +187,38 @@ impl Namespaces {
             if let Some(keeping) = self.kept.remove(&name) {
                 keeping.stop.cancel();
             }
-            self.authorities.forget(&name);
-            self.bundles.forget(&name);
-            self.certificates.forget(&name);
+            self.authorities.stop_following(&name);
+            self.bundles.stop_following(&name);
+            self.certificates.stop_following(&name);
         }
         for (name, uid) in missing {
-            self.keep(name, uid);
+            self.start_task(name, uid);
         }
     }
 
-    fn keep(&mut self, name: String, uid: Option<String>) {
+    fn start_task(&mut self, name: String, uid: Option<String>) {
         let stop = self.context.stop.child_token();
-        let context = self.context.until(stop.clone());
+        let context = self.context.with_stop(stop.clone());
         let ca_secret = CaSecret {
             what: format!("sidecars of namespace {name}"),
-            secret: authority(&name, uid.as_deref()),
+            secret: ca_metadata(&name, uid.as_deref()),
             schedule: self.schedule,
         };
-        let secrets = self.authorities.follow(&name).map({
+        let secrets = self.authorities.states_of(&name).map({
             let uid = uid.clone();
             move |found| found.filter(|secret| !is_of_another(secret, uid.as_deref()))
         });
-        let bundles = self.bundles.follow(&name).map(namespace::Seen::Bundle);
-        let certificates = self.certificates.follow(&name).map(namespace::Seen::Certificate);
+        let bundles = self.bundles.states_of(&name).map(namespace::NamespaceEvent::Bundle);
+        let certificates = self
+            .certificates
+            .states_of(&name)
+            .map(namespace::NamespaceEvent::Certificate);
         let cluster = self.cluster.subscribe();
-        let others = select_all([bundles.boxed(), certificates.boxed(), changes(cluster.clone())]);
+        let others = select_all([bundles.boxed(), certificates.boxed(), cluster_changes(cluster.clone())]);
         let namespace = Namespace::new(context.clone(), &name, cluster);
         self.tasks
             .spawn(ca::maintain(context, ca_secret, secrets.boxed(), others, namespace));
-        self.kept.insert(name, Keeping { uid, stop });
+        self.kept.insert(name, NamespaceTask { uid, stop });
     }
 }
 
@@ -230,7 +235,7 @@ fn is_of_another(secret: &Secret, uid: Option<&str>) -> bool {
 }
 
 /// Metadata of the Secret with a namespace's CA. It is deleted with the namespace.
-fn authority(namespace: &str, uid: Option<&str>) -> ObjectMeta {
+fn ca_metadata(namespace: &str, uid: Option<&str>) -> ObjectMeta {
     let owner = uid.map(|uid| OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Namespace".to_owned(),
@@ -247,22 +252,22 @@ fn authority(namespace: &str, uid: Option<&str>) -> ObjectMeta {
 }
 
 /// Whether a pod's containers use TLS to its sidecar.
-fn asks(pod: &PartialObjectMeta<Pod>) -> bool {
+fn needs_ca(pod: &PartialObjectMeta<Pod>) -> bool {
     let is_true = |value: Option<&String>| value.is_some_and(|value| value == "true");
     is_true(pod.labels().get(labels::ENABLE_IPTABLES)) || is_true(pod.annotations().get(annotations::LOOPBACK_TLS))
 }
 
-fn named<K: Kept>(context: &Context) -> BoxStream<'static, Event<K>> {
+fn watch_by_name<K: ManagedObject>(context: &Context) -> BoxStream<'static, Event<K>> {
     let name = format!("metadata.name={}", K::NAME);
     let api: Api<K> = Api::all(context.client.clone());
     log_watch_errors(watcher::watcher(api, Config::default().fields(&name)))
 }
 
 /// The Service's addresses as names of a certificate.
-fn told_addresses(service: Option<&Service>) -> Vec<String> {
+fn address_names(service: Option<&Service>) -> Vec<String> {
     if service.is_none() {
         tracing::warn!("Service kubernetes not found; certificates of sidecars will lack its addresses");
     }
-    let all = service.map(addresses).unwrap_or_default();
+    let all = service.map(service_addresses).unwrap_or_default();
     all.iter().map(ToString::to_string).collect()
 }

@@ -20,7 +20,7 @@ use crate::cluster::{Context, events, post_params};
 pub(super) type Files = BTreeMap<&'static str, String>;
 
 /// A kind of which each namespace has one object.
-pub(super) trait Kept:
+pub(super) trait ManagedObject:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()>
     + Clone
     + Debug
@@ -33,15 +33,15 @@ pub(super) trait Kept:
 {
     const NAME: &'static str;
 
-    fn holds(&self, files: &Files) -> bool;
+    fn has_files(&self, files: &Files) -> bool;
 
     fn put(&mut self, files: &Files);
 }
 
-impl Kept for ConfigMap {
+impl ManagedObject for ConfigMap {
     const NAME: &'static str = CA_CONFIG_MAP;
 
-    fn holds(&self, files: &Files) -> bool {
+    fn has_files(&self, files: &Files) -> bool {
         let data = self.data.as_ref();
         files
             .iter()
@@ -54,10 +54,10 @@ impl Kept for ConfigMap {
     }
 }
 
-impl Kept for Secret {
+impl ManagedObject for Secret {
     const NAME: &'static str = SERVING_SECRET;
 
-    fn holds(&self, files: &Files) -> bool {
+    fn has_files(&self, files: &Files) -> bool {
         let data = self.data.as_ref();
         let is_there =
             |name: &str, text: &str| data.is_some_and(|data| data.get(name).is_some_and(|it| it.0 == text.as_bytes()));
@@ -86,7 +86,7 @@ pub(super) struct Object<K> {
     failed: Option<String>,
 }
 
-impl<K: Kept> Object<K> {
+impl<K: ManagedObject> Object<K> {
     pub(super) const fn new(namespace: String) -> Self {
         Self {
             namespace,
@@ -105,7 +105,7 @@ impl<K: Kept> Object<K> {
     }
 
     /// The object, if the manager created it.
-    pub(super) fn ours(&self) -> Option<&K> {
+    pub(super) fn own_object(&self) -> Option<&K> {
         self.seen.iter().flatten().find(|object| is_ours(*object))
     }
 
@@ -121,7 +121,7 @@ impl<K: Kept> Object<K> {
                 self.warn_not_ours(context, &found).await;
                 return Ok(());
             }
-            Some(found) if found.holds(files) => return Ok(()),
+            Some(found) if found.has_files(files) => return Ok(()),
             Some(found) => {
                 let mut object = found.clone();
                 object.put(files);
@@ -136,7 +136,7 @@ impl<K: Kept> Object<K> {
                 (self.seen, self.failed) = (Some(Some(object)), None);
                 Ok(())
             }
-            Err(error) if passes(&error) => Ok(()),
+            Err(error) if is_transient(&error) => Ok(()),
             Err(source) => Err(self.write_error(context, source).await),
         }
     }
@@ -187,11 +187,11 @@ impl<K: Kept> Object<K> {
     }
 }
 
-pub(super) fn is_ours<K: Kept>(object: &K) -> bool {
+pub(super) fn is_ours<K: ManagedObject>(object: &K) -> bool {
     object.labels().get(MANAGED_BY).is_some_and(|by| by == FIELD_MANAGER)
 }
 
-fn new<K: Kept>(files: &Files) -> K {
+fn new<K: ManagedObject>(files: &Files) -> K {
     let mut object = K::default();
     *object.meta_mut() = ObjectMeta {
         name: Some(K::NAME.to_owned()),
@@ -203,7 +203,7 @@ fn new<K: Kept>(files: &Files) -> K {
 }
 
 /// Whether the error passes: somebody else wrote the object, which a watch will soon show, or the namespace is gone.
-fn passes(error: &kube::Error) -> bool {
+fn is_transient(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409) || is_terminating(status))
 }
 

@@ -9,19 +9,19 @@ use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
 /// `None`: not read yet.
-type Known<K> = Option<Option<K>>;
+type KnownState<K> = Option<Option<K>>;
 
-pub(super) struct Seen<K> {
+pub(super) struct LastSeen<K> {
     /// The namespace that an object is for.
     namespace_of: fn(&K) -> Option<String>,
     all: BTreeMap<String, K>,
     /// Objects of a list that is not complete.
     listed: BTreeMap<String, K>,
     is_complete: bool,
-    followed: BTreeMap<String, watch::Sender<Known<K>>>,
+    followed: BTreeMap<String, watch::Sender<KnownState<K>>>,
 }
 
-impl<K: Clone + Send + Sync + 'static> Seen<K> {
+impl<K: Clone + Send + Sync + 'static> LastSeen<K> {
     pub(super) fn new(namespace_of: fn(&K) -> Option<String>) -> Self {
         Self {
             namespace_of,
@@ -43,19 +43,19 @@ impl<K: Clone + Send + Sync + 'static> Seen<K> {
                 self.all = std::mem::take(&mut self.listed);
                 self.is_complete = true;
                 for namespace in self.followed.keys() {
-                    self.tell(namespace);
+                    self.notify(namespace);
                 }
             }
             Event::Apply(object) => {
                 if let Some(namespace) = (self.namespace_of)(&object) {
                     self.all.insert(namespace.clone(), object);
-                    self.tell(&namespace);
+                    self.notify(&namespace);
                 }
             }
             Event::Delete(object) => {
                 if let Some(namespace) = (self.namespace_of)(&object) {
                     self.all.remove(&namespace);
-                    self.tell(&namespace);
+                    self.notify(&namespace);
                 }
             }
         }
@@ -66,11 +66,11 @@ impl<K: Clone + Send + Sync + 'static> Seen<K> {
     }
 
     /// The states of a namespace's object, beginning with the current one; `None`: there is none.
-    pub(super) fn follow(&mut self, namespace: &str) -> BoxStream<'static, Option<K>> {
-        let (sender, mut receiver) = watch::channel(self.known(namespace));
+    pub(super) fn states_of(&mut self, namespace: &str) -> BoxStream<'static, Option<K>> {
+        let (sender, mut receiver) = watch::channel(self.known_state(namespace));
         self.followed.insert(namespace.to_owned(), sender);
         receiver.mark_changed();
-        let next = |mut receiver: watch::Receiver<Known<K>>| async move {
+        let next = |mut receiver: watch::Receiver<KnownState<K>>| async move {
             receiver.changed().await.ok()?;
             let known = receiver.borrow_and_update().clone();
             Some((known, receiver))
@@ -80,17 +80,17 @@ impl<K: Clone + Send + Sync + 'static> Seen<K> {
             .boxed()
     }
 
-    pub(super) fn forget(&mut self, namespace: &str) {
+    pub(super) fn stop_following(&mut self, namespace: &str) {
         self.followed.remove(namespace);
     }
 
-    fn known(&self, namespace: &str) -> Known<K> {
+    fn known_state(&self, namespace: &str) -> KnownState<K> {
         self.is_complete.then(|| self.all.get(namespace).cloned())
     }
 
-    fn tell(&self, namespace: &str) {
+    fn notify(&self, namespace: &str) {
         if let Some(sender) = self.followed.get(namespace) {
-            sender.send_replace(self.known(namespace));
+            sender.send_replace(self.known_state(namespace));
         }
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::certificates::ca::{Credential, Stored, certificates, verify};
+use crate::certificates::ca::{Credential, Stored, parse_certificates, verify};
 use crate::test_env::{self, Running, notes, put, until};
 
 const API_SERVER: [&str; 4] = ["kubernetes.default.svc", "10.96.0.1", "fd00::1", "127.0.0.1"];
@@ -18,7 +18,7 @@ fn cluster_ca() -> String {
         .ca
 }
 
-async fn cluster() -> ApiServer {
+async fn server_with_cluster_ca() -> ApiServer {
     let names = ["default", "demo", "other", "quiet"];
     let builder = names
         .into_iter()
@@ -38,8 +38,8 @@ fn publish(server: &ApiServer, ca: &str) {
 }
 
 /// A cluster with a published CA, and that CA.
-async fn trusted() -> (ApiServer, String) {
-    let (server, ca) = (cluster().await, cluster_ca());
+async fn server_with_trusted_ca() -> (ApiServer, String) {
+    let (server, ca) = (server_with_cluster_ca().await, cluster_ca());
     publish(&server, &ca);
     (server, ca)
 }
@@ -73,7 +73,7 @@ fn bundle(state: &Snapshot<'_>, namespace: &str) -> Option<String> {
 }
 
 /// Certificate and key that sidecars of a namespace serve.
-fn served(state: &Snapshot<'_>, namespace: &str) -> Option<[String; 2]> {
+fn served_certificate(state: &Snapshot<'_>, namespace: &str) -> Option<[String; 2]> {
     let secret = state.get("secrets", namespace, "ctrlmesh-serving-cert")?;
     let text = |key: &str| {
         let bytes: ByteString = serde_json::from_value(secret["data"][key].clone()).unwrap();
@@ -88,13 +88,14 @@ fn names(all: &[&str]) -> Vec<String> {
 
 /// Whether a client with the namespace's bundle accepts its certificate for every name of the API server.
 fn is_whole(state: &Snapshot<'_>, namespace: &str, cluster: &str) -> bool {
-    let (Some(bundle), Some([certificate, _])) = (bundle(state, namespace), served(state, namespace)) else {
+    let (Some(bundle), Some([certificate, _])) = (bundle(state, namespace), served_certificate(state, namespace))
+    else {
         return false;
     };
     bundle.starts_with(cluster.trim_end())
         && verify(
             &certificate,
-            &certificates(&bundle),
+            &parse_certificates(&bundle),
             &names(&API_SERVER),
             SystemTime::now(),
         )
@@ -102,7 +103,7 @@ fn is_whole(state: &Snapshot<'_>, namespace: &str, cluster: &str) -> bool {
 
 #[tokio::test]
 async fn namespace_gets_bundle_and_certificate_when_pod_needs_them() {
-    let (server, ca) = trusted().await;
+    let (server, ca) = server_with_trusted_ca().await;
     put(&server, pod("quiet", "a", "disable-fake-kubeconfig-arg"));
     let context = test_env::context(&server, &["--proxy-serving-names=api.example.org"]).await;
     let running = Running::start(&context, run(context.clone()));
@@ -112,16 +113,24 @@ async fn namespace_gets_bundle_and_certificate_when_pod_needs_them() {
     until(&server, "TLS on loopback", |state| is_whole(state, "other", &ca)).await;
     server.store().read(|state| {
         assert_eq!(bundle(state, "quiet").or(bundle(state, "ctrlmesh")), None);
-        assert_eq!(served(state, "quiet").or(served(state, "ctrlmesh")), None);
+        assert_eq!(
+            served_certificate(state, "quiet").or(served_certificate(state, "ctrlmesh")),
+            None
+        );
         let bundle = bundle(state, "demo").unwrap();
-        assert_eq!(certificates(&bundle).len(), 2, "the cluster's and ours");
-        let [certificate, key] = served(state, "demo").unwrap();
+        assert_eq!(parse_certificates(&bundle).len(), 2, "the cluster's and ours");
+        let [certificate, key] = served_certificate(state, "demo").unwrap();
         let more = names(&["api.example.org", "kubernetes", "localhost", "::1"]);
-        assert!(verify(&certificate, &certificates(&bundle), &more, SystemTime::now()));
-        assert!(!verify(&certificate, &certificates(&ca), &[], SystemTime::now()));
+        assert!(verify(
+            &certificate,
+            &parse_certificates(&bundle),
+            &more,
+            SystemTime::now()
+        ));
+        assert!(!verify(&certificate, &parse_certificates(&ca), &[], SystemTime::now()));
         // The CA's key stays in the manager's namespace, and its Secret is deleted with the namespace.
         let secret = state.get("secrets", "ctrlmesh", "ctrlmesh-mesh-ca-demo").unwrap();
-        let stored = Stored::of(&serde_json::from_value(secret.clone()).unwrap());
+        let stored = Stored::from_secret(&serde_json::from_value(secret.clone()).unwrap());
         assert_eq!(stored.current.unwrap().key, key);
         let owner = &secret["metadata"]["ownerReferences"][0];
         let uid = &state.get("namespaces", "", "demo").unwrap()["metadata"]["uid"];
@@ -135,7 +144,7 @@ async fn namespace_gets_bundle_and_certificate_when_pod_needs_them() {
 
 #[tokio::test]
 async fn certificate_of_one_namespace_is_not_trusted_in_another() {
-    let (server, ca) = trusted().await;
+    let (server, ca) = server_with_trusted_ca().await;
     for namespace in ["demo", "other"] {
         put(&server, pod(namespace, "a", "enable-iptables"));
     }
@@ -146,9 +155,9 @@ async fn certificate_of_one_namespace_is_not_trusted_in_another() {
     .await;
     server.store().read(|state| {
         for (of, at) in [("demo", "other"), ("other", "demo")] {
-            let [certificate, _] = served(state, of).unwrap();
+            let [certificate, _] = served_certificate(state, of).unwrap();
             let trusted = bundle(state, at).unwrap();
-            let is_accepted = verify(&certificate, &certificates(&trusted), &[], SystemTime::now());
+            let is_accepted = verify(&certificate, &parse_certificates(&trusted), &[], SystemTime::now());
             assert!(!is_accepted, "pods of {at} trust who has the key of {of}");
         }
     });
@@ -157,12 +166,15 @@ async fn certificate_of_one_namespace_is_not_trusted_in_another() {
 
 #[tokio::test]
 async fn ca_is_not_created_before_pod_needs_it() {
-    let (server, _) = trusted().await;
+    let (server, _) = server_with_trusted_ca().await;
     let theirs = config_map("other", "ctrlmesh-ca", "theirs");
     put(&server, theirs);
     let running = start(&server).await;
     put(&server, pod("demo", "a", "enable-iptables"));
-    until(&server, "where a pod asks", |state| served(state, "demo").is_some()).await;
+    until(&server, "where a pod asks", |state| {
+        served_certificate(state, "demo").is_some()
+    })
+    .await;
     server.store().read(|state| {
         let secrets = state
             .list("secrets")
@@ -175,7 +187,7 @@ async fn ca_is_not_created_before_pod_needs_it() {
 
 #[tokio::test]
 async fn recreated_namespace_gets_new_ca() {
-    let (server, ca) = trusted().await;
+    let (server, ca) = server_with_trusted_ca().await;
     put(&server, pod("demo", "a", "enable-iptables"));
     let running = start(&server).await;
     until(&server, "at first", |state| is_whole(state, "demo", &ca)).await;
@@ -213,7 +225,7 @@ async fn recreated_namespace_gets_new_ca() {
 
 #[tokio::test]
 async fn changed_or_deleted_object_is_restored() {
-    let (server, ca) = trusted().await;
+    let (server, ca) = server_with_trusted_ca().await;
     put(&server, pod("demo", "a", "enable-iptables"));
     let running = start(&server).await;
     until(&server, "at first", |state| is_whole(state, "demo", &ca)).await;
@@ -229,7 +241,8 @@ async fn changed_or_deleted_object_is_restored() {
     until(&server, "the bundle was edited", |state| is_whole(state, "demo", &ca)).await;
     secret["data"]["tls.key"] = json!("");
     put(&server, secret);
-    let key = |state: &Snapshot<'_>| served(state, "demo").is_some_and(|[_, key]| key.contains("PRIVATE KEY"));
+    let key =
+        |state: &Snapshot<'_>| served_certificate(state, "demo").is_some_and(|[_, key]| key.contains("PRIVATE KEY"));
     until(&server, "the key was edited", key).await;
     for (resource, name) in [("configmaps", "ctrlmesh-ca"), ("secrets", "ctrlmesh-serving-cert")] {
         server.store().delete(resource, "demo", name).unwrap();
@@ -247,11 +260,14 @@ async fn changed_or_deleted_object_is_restored() {
 
 #[tokio::test]
 async fn foreign_object_is_left_unchanged_and_reported() {
-    let (server, ca) = trusted().await;
+    let (server, ca) = server_with_trusted_ca().await;
     put(&server, config_map("demo", "ctrlmesh-ca", "theirs"));
     put(&server, pod("demo", "a", "enable-iptables"));
     let running = start(&server).await;
-    until(&server, "the certificate", |state| served(state, "demo").is_some()).await;
+    until(&server, "the certificate", |state| {
+        served_certificate(state, "demo").is_some()
+    })
+    .await;
     put(&server, pod("other", "a", "enable-iptables"));
     until(&server, "another namespace", |state| is_whole(state, "other", &ca)).await;
     assert_eq!(server.store().read(|state| bundle(state, "demo")).unwrap(), "theirs");
@@ -265,10 +281,13 @@ async fn foreign_object_is_left_unchanged_and_reported() {
 
 #[tokio::test]
 async fn bundle_waits_for_ca_of_cluster() {
-    let (server, ca) = (cluster().await, cluster_ca());
+    let (server, ca) = (server_with_cluster_ca().await, cluster_ca());
     put(&server, pod("demo", "a", "enable-iptables"));
     let running = start(&server).await;
-    until(&server, "the certificate", |state| served(state, "demo").is_some()).await;
+    until(&server, "the certificate", |state| {
+        served_certificate(state, "demo").is_some()
+    })
+    .await;
     assert_eq!(server.store().read(|state| bundle(state, "demo")), None);
     publish(&server, &ca);
     until(&server, "the bundle", |state| is_whole(state, "demo", &ca)).await;
@@ -277,14 +296,14 @@ async fn bundle_waits_for_ca_of_cluster() {
 
 #[tokio::test]
 async fn namespace_that_refuses_writes_blocks_no_other() {
-    let (server, ca) = trusted().await;
-    let rule = server.faults().add(refusing("create"));
+    let (server, ca) = server_with_trusted_ca().await;
+    let rule = server.faults().add(bundle_write_fault("create"));
     for namespace in ["demo", "other"] {
         put(&server, pod(namespace, "a", "enable-iptables"));
     }
     let running = start(&server).await;
     until(&server, "the other one", |state| is_whole(state, "other", &ca)).await;
-    while server.faults().hits(rule) < 3 {
+    while server.faults().times_applied(rule) < 3 {
         tokio::task::yield_now().await;
     }
     let told = notes(&server, "NotWritten");
@@ -302,7 +321,7 @@ async fn namespace_that_refuses_writes_blocks_no_other() {
 }
 
 /// Writes of the bundle in namespace demo fail.
-fn refusing(verb: &str) -> FaultRule {
+fn bundle_write_fault(verb: &str) -> FaultRule {
     let refusal = Fault::Status {
         code: 500,
         retry_after: None,
@@ -321,7 +340,7 @@ const HASTY: Schedule = Schedule {
 };
 
 /// A namespace whose CA expires soon, and that CA.
-fn ending(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
+fn store_expiring_ca(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
     let old = Schedule {
         life: Duration::from_secs(200 * DAY.as_secs()),
         ..SCHEDULE
@@ -358,18 +377,18 @@ fn ending(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
 fn has_rotated(state: &Snapshot<'_>, namespace: &str, old: &Credential, cluster: &str) -> bool {
     assert!(is_accepted(state, namespace), "{namespace} is cut off");
     let bundle = bundle(state, namespace).unwrap();
-    let [certificate, _] = served(state, namespace).unwrap();
-    let is_new = !verify(&certificate, &certificates(&old.ca), &[], SystemTime::now());
+    let [certificate, _] = served_certificate(state, namespace).unwrap();
+    let is_new = !verify(&certificate, &parse_certificates(&old.ca), &[], SystemTime::now());
     is_new && bundle.contains(&old.ca) && is_whole(state, namespace, cluster)
 }
 
 #[tokio::test]
 async fn new_ca_is_trusted_before_its_certificate_is_served() {
-    let (server, ca) = trusted().await;
-    let demo = ending(&server, "demo", &ca);
-    let other = ending(&server, "other", &ca);
+    let (server, ca) = server_with_trusted_ca().await;
+    let demo = store_expiring_ca(&server, "demo", &ca);
+    let other = store_expiring_ca(&server, "other", &ca);
     // A namespace whose bundle can't be written keeps what it has and blocks no other.
-    let rule = server.faults().add(refusing("update"));
+    let rule = server.faults().add(bundle_write_fault("update"));
     let context = test_env::context(&server, &[]).await;
     let running = Running::start(&context, Namespaces::new(context.clone(), HASTY).run());
     until(&server, "the rotation", |state| {
@@ -377,7 +396,7 @@ async fn new_ca_is_trusted_before_its_certificate_is_served() {
         has_rotated(state, "other", &other, &ca)
     })
     .await;
-    while server.faults().hits(rule) < 2 {
+    while server.faults().times_applied(rule) < 2 {
         tokio::task::yield_now().await;
     }
     assert!(!server.store().read(|state| has_rotated(state, "demo", &demo, &ca)));
@@ -387,7 +406,7 @@ async fn new_ca_is_trusted_before_its_certificate_is_served() {
 }
 
 fn is_accepted(state: &Snapshot<'_>, namespace: &str) -> bool {
-    let bundle = certificates(&bundle(state, namespace).unwrap());
-    let [certificate, _] = served(state, namespace).unwrap();
+    let bundle = parse_certificates(&bundle(state, namespace).unwrap());
+    let [certificate, _] = served_certificate(state, namespace).unwrap();
     verify(&certificate, &bundle, &[], SystemTime::now())
 }

@@ -15,7 +15,7 @@ pub(crate) const MUTATING: &str = "ctrlmesh-mutating";
 pub(crate) const VALIDATING: &str = "ctrlmesh-validating";
 
 /// APIs and names of the two configurations.
-pub(super) fn apis(client: &Client) -> [(Api<DynamicObject>, &'static str); 2] {
+pub(super) fn configuration_apis(client: &Client) -> [(Api<DynamicObject>, &'static str); 2] {
     let api = |resource: &ApiResource| Api::all_with(client.clone(), resource);
     [
         (api(&ApiResource::erase::<MutatingWebhookConfiguration>(&())), MUTATING),
@@ -40,7 +40,7 @@ struct Configuration {
 
 impl Bundles {
     pub(super) fn new(client: &Client) -> Self {
-        let seen = apis(client).map(|(api, name)| Configuration {
+        let seen = configuration_apis(client).map(|(api, name)| Configuration {
             api,
             name,
             object: None,
@@ -75,7 +75,7 @@ impl Bundles {
     pub(super) async fn write(&mut self, bundle: &str) -> Result<(), Error> {
         for configuration in &mut self.seen {
             if let Some(Some(object)) = &configuration.object
-                && let Some(patch) = patch(object, bundle)
+                && let Some(patch) = bundle_patch(object, bundle)
             {
                 let options = patch_params();
                 let patch = Patch::Merge(&patch);
@@ -94,7 +94,7 @@ fn bundle_of(webhook: &Value) -> String {
 }
 
 /// A merge patch replaces whole lists, so it carries the version that was read.
-fn patch(object: &DynamicObject, bundle: &str) -> Option<Value> {
+fn bundle_patch(object: &DynamicObject, bundle: &str) -> Option<Value> {
     let mut webhooks = object.data.get("webhooks")?.as_array()?.clone();
     let encoded = STANDARD.encode(bundle);
     for webhook in &mut webhooks {

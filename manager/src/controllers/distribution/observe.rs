@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, annotations, labels};
 use ctrlmesh_contract::signature::PublicKeys;
-use ctrlmesh_manager_oci::{Plugins, interface, pack};
+use ctrlmesh_manager_oci::{Plugins, interface_version, pack};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_rollout::available_plugins::{AvailablePlugins, PackedPlugin};
 use ctrlmesh_manager_rollout::config_maps::StoredConfigMaps;
@@ -200,7 +200,7 @@ fn packed(component: &[u8]) -> PackedPlugin {
     PackedPlugin {
         digest: Digest::of(component),
         bytes: pack(component).into(),
-        interface: interface(component),
+        interface: interface_version(component),
     }
 }
 
@@ -209,7 +209,7 @@ fn packed(component: &[u8]) -> PackedPlugin {
 pub(crate) fn builtin_plugins() -> BTreeMap<BuiltIn, PackedPlugin> {
     let plugins = ctrlmesh_plugins_builtin::builtin().iter();
     plugins
-        .filter_map(|plugin| Some((BuiltIn::of(plugin.name)?, packed(plugin.bytes))))
+        .filter_map(|plugin| Some((BuiltIn::from_name(plugin.name)?, packed(plugin.bytes))))
         .collect()
 }
 

@@ -285,7 +285,7 @@ async fn every_pod_is_nudged_when_some_nudges_fail() {
         pods.len() == 3 && pods.iter().all(told)
     })
     .await;
-    assert_eq!(server.faults().hits(refused), 2);
+    assert_eq!(server.faults().times_applied(refused), 2);
     running.stop().await;
 }
 
@@ -315,7 +315,7 @@ async fn foreign_keys_are_removed_from_plugin_config_maps() {
     })
     .await;
     let patches = || {
-        let seen = server.requests().all().into_iter();
+        let seen = server.requests().recent().into_iter();
         seen.filter(|seen| seen.verb == "patch" && seen.target.contains(SLOT))
             .count()
     };

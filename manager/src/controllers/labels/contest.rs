@@ -26,7 +26,7 @@ impl Contest {
     }
 
     /// Counts a write. Returns false if there were too many.
-    pub(super) fn admits(&mut self, uid: &str, now: Instant) -> bool {
+    pub(super) fn admits_write(&mut self, uid: &str, now: Instant) -> bool {
         if now.duration_since(self.since) >= WINDOW {
             *self = Self::new(now);
         }
@@ -57,13 +57,13 @@ mod tests {
     fn writes_of_object_are_limited() {
         let now = Instant::now();
         let mut contest = Contest::new(now);
-        let admitted = (0..10).filter(|_| contest.admits("one", now)).count();
+        let admitted = (0..10).filter(|_| contest.admits_write("one", now)).count();
         assert_eq!(admitted, 5);
-        assert!(contest.admits("other", now));
+        assert!(contest.admits_write("other", now));
         let later = now + WINDOW;
-        assert!(contest.admits("one", later));
+        assert!(contest.admits_write("one", later));
         for number in 0..2 * MAX_COUNTED {
-            assert!(contest.admits(&number.to_string(), later));
+            assert!(contest.admits_write(&number.to_string(), later));
         }
         assert_eq!(contest.writes.len(), MAX_COUNTED);
     }
@@ -73,10 +73,10 @@ mod tests {
         let now = Instant::now();
         let mut contest = Contest::new(now);
         for _ in 0..10 {
-            assert!(contest.admits("one", now));
+            assert!(contest.admits_write("one", now));
             contest.take_back("one");
         }
-        let admitted = (0..10).filter(|_| contest.admits("one", now)).count();
+        let admitted = (0..10).filter(|_| contest.admits_write("one", now)).count();
         assert_eq!(admitted, 5);
     }
 }

@@ -20,7 +20,7 @@ use super::progress::{Progress, Report};
 use super::{Shared, namespaces, objects};
 use crate::cluster::{Error, error_text, events};
 use crate::metrics::labels::Kind;
-use ctrlmesh_manager_planner::labels::kinds::Wanted;
+use ctrlmesh_manager_planner::labels::kinds::SelectedKinds;
 
 /// Runs until the manager stops.
 pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> Result<(), Error> {
@@ -53,21 +53,21 @@ pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> 
             break;
         }
     }
-    controller.end().await
+    controller.join_tasks().await
 }
 
 struct Controller {
     shared: Shared,
     /// `None`: not read yet.
-    wanted: Option<Wanted>,
-    followed: BTreeMap<String, Followed>,
+    wanted: Option<SelectedKinds>,
+    followed: BTreeMap<String, FollowedKind>,
     tasks: JoinSet<()>,
     progress: Progress,
     /// The last reported kinds that can't be labelled.
     left: Vec<String>,
 }
 
-struct Followed {
+struct FollowedKind {
     kind: ApiResource,
     stop: CancellationToken,
 }
@@ -85,16 +85,16 @@ impl Controller {
     }
 
     fn follow_namespaces(&mut self) {
-        self.tasks.spawn(namespaces::follow(self.shared.clone()));
+        self.tasks.spawn(namespaces::follow_namespaces(self.shared.clone()));
     }
 
     /// Applies the ConfigMap. An unreadable one changes nothing.
     async fn configure(&mut self, config: Option<ConfigMap>) {
         let is_good = &self.shared.context.metrics.labels.is_config_good;
-        match config.map(|config| Wanted::read(&config.data.unwrap_or_default())) {
+        match config.map(|config| SelectedKinds::read(&config.data.unwrap_or_default())) {
             None => {
                 is_good.set(1);
-                self.wanted = Some(Wanted::default());
+                self.wanted = Some(SelectedKinds::default());
             }
             Some(Ok(wanted)) => {
                 is_good.set(1);
@@ -123,9 +123,9 @@ impl Controller {
         let mut kinds = BTreeMap::new();
         let mut left = Vec::new();
         for group_version in wanted.group_versions() {
-            match self.resources(group_version).await {
+            match self.resources_of(group_version).await {
                 Ok(found) => {
-                    let (selected, not) = wanted.select(group_version, &found);
+                    let (selected, not) = wanted.select_resources(group_version, &found);
                     kinds.extend(selected.into_iter().map(|kind| (name_of(&kind), kind)));
                     left.extend(not);
                 }
@@ -143,7 +143,7 @@ impl Controller {
                 }
             }
         }
-        self.follow(kinds).await;
+        self.follow_kinds(kinds).await;
         if left != self.left {
             if !left.is_empty() {
                 let note = format!("not labelled: {}", left.join("; "));
@@ -154,7 +154,7 @@ impl Controller {
         }
     }
 
-    async fn resources(&self, group_version: &str) -> Result<Vec<APIResource>, kube::Error> {
+    async fn resources_of(&self, group_version: &str) -> Result<Vec<APIResource>, kube::Error> {
         let client = &self.shared.context.client;
         let found = if group_version.contains('/') {
             client.list_api_group_resources(group_version).await
@@ -169,17 +169,17 @@ impl Controller {
         }
     }
 
-    async fn follow(&mut self, kinds: BTreeMap<String, ApiResource>) {
+    async fn follow_kinds(&mut self, kinds: BTreeMap<String, ApiResource>) {
         // Otherwise each object would request its namespace.
-        self.shared.namespaces.known().await;
-        let is_wanted = |name: &String, followed: &Followed| kinds.get(name) == Some(&followed.kind);
+        self.shared.namespaces.wait_until_known().await;
+        let is_wanted = |name: &String, followed: &FollowedKind| kinds.get(name) == Some(&followed.kind);
         let gone: Vec<_> = self
             .followed
             .extract_if(.., |name, followed| !is_wanted(name, followed))
             .collect();
         for (name, followed) in gone {
             followed.stop.cancel();
-            self.forget(&name).await;
+            self.stop_following(&name).await;
         }
         let mut begun = Vec::new();
         for (name, kind) in kinds {
@@ -188,30 +188,30 @@ impl Controller {
             }
             let stop = self.shared.context.stop.child_token();
             self.tasks
-                .spawn(objects::follow(self.shared.clone(), kind.clone(), stop.clone()));
+                .spawn(objects::follow_objects(self.shared.clone(), kind.clone(), stop.clone()));
             begun.push(name.clone());
-            self.followed.insert(name, Followed { kind, stop });
+            self.followed.insert(name, FollowedKind { kind, stop });
         }
         if !begun.is_empty() {
-            self.begin(&begun).await;
+            self.report_begin(&begun).await;
         }
     }
 
-    async fn forget(&mut self, name: &str) {
+    async fn stop_following(&mut self, name: &str) {
         let kind = Kind { kind: name.to_owned() };
         self.shared.context.metrics.labels.is_done.remove(&kind);
-        if let Some(note) = self.progress.leave(name) {
+        if let Some(note) = self.progress.remove_kind(name) {
             self.tell_end(&note).await;
         }
     }
 
-    async fn begin(&mut self, kinds: &[String]) {
-        let note = self.progress.begin(kinds);
+    async fn report_begin(&mut self, kinds: &[String]) {
+        let note = self.progress.add_kinds(kinds);
         self.publish_event(EventType::Normal, "LabellingStarted", &note).await;
     }
 
     async fn report(&mut self, report: Report) {
-        if let Some(note) = self.progress.report(report) {
+        if let Some(note) = self.progress.record_report(report) {
             self.tell_end(&note).await;
         }
     }
@@ -240,7 +240,7 @@ impl Controller {
     }
 
     /// Waits for the tasks, which stop by the same signal.
-    async fn end(mut self) -> Result<(), Error> {
+    async fn join_tasks(mut self) -> Result<(), Error> {
         while let Some(ended) = self.tasks.join_next().await {
             ended?;
         }

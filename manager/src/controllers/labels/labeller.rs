@@ -116,7 +116,7 @@ impl Labeller {
     }
 
     /// All objects of the kind.
-    pub(super) fn objects(&self) -> Api<Object> {
+    pub(super) fn all_objects(&self) -> Api<Object> {
         Api::all_with(self.shared.context.background.clone(), &self.kind)
     }
 
@@ -126,7 +126,7 @@ impl Labeller {
     }
 
     /// A list begins. It includes everything that was still to be done.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin_list(&mut self) {
         self.counters.is_done.set(0);
         // Failed objects are in the list again.
         self.tally = Tally {
@@ -145,13 +145,13 @@ impl Labeller {
     }
 
     /// A list was read to its end.
-    pub(super) fn listed(&mut self) {
+    pub(super) fn finish_list(&mut self) {
         self.stage = Stage::Writing;
         self.is_unreadable = false;
     }
 
     /// The objects can't be read.
-    pub(super) async fn unreadable(&mut self, error: &kube::runtime::watcher::Error) {
+    pub(super) async fn report_unreadable(&mut self, error: &kube::runtime::watcher::Error) {
         tracing::warn!(
             kind = self.name,
             error = error_text(error),
@@ -165,34 +165,34 @@ impl Labeller {
     }
 
     /// An object was checked.
-    pub(super) fn label(&mut self, object: &ObjectMeta, changes: Option<&Changes>) {
+    pub(super) fn queue_changes(&mut self, object: &ObjectMeta, changes: Option<&Changes>) {
         self.counters.seen.inc();
         self.tally.seen += 1;
         if changes.is_none() {
             return;
         }
         let Some(work) = Work::new(object) else { return };
-        let uid = uid(object);
+        let uid = uid_or_name(object);
         if !self.is_writable() {
             self.tally.failed += 1;
-            self.keep(&uid, work);
+            self.queue_failed(&uid, work);
         } else if self.todo.put(&uid, work) {
-            self.fill();
+            self.start_writes();
         } else {
             self.is_short = true;
         }
     }
 
     /// An object could not be checked.
-    pub(super) fn unknown(&mut self, object: &ObjectMeta) {
+    pub(super) fn retry_unchecked(&mut self, object: &ObjectMeta) {
         match Work::new(object) {
-            Some(work) => self.fail(&uid(object), work),
-            None => self.lose(),
+            Some(work) => self.record_failed(&uid_or_name(object), work),
+            None => self.lose_track(),
         }
     }
 
     /// Objects could not be checked, and it is not known which.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn lose_track(&mut self) {
         self.is_lost = true;
         self.count_failed();
     }
@@ -208,23 +208,23 @@ impl Labeller {
     }
 
     /// Starts as many writes as are allowed.
-    fn fill(&mut self) {
+    fn start_writes(&mut self) {
         while self.writes.len() < MAX_WRITES
             && let Some((uid, work)) = self.next()
         {
-            if !self.contest.admits(&uid, Instant::now()) {
+            if !self.contest.admits_write(&uid, Instant::now()) {
                 tracing::warn!(
                     kind = self.name,
                     ?work,
                     "another writer keeps reverting the labels; backing off"
                 );
                 self.counters.contested.inc();
-                self.fail(&uid, work);
+                self.record_failed(&uid, work);
                 continue;
             }
             let objects = match &work {
                 Work::Object { namespace, .. } => self.objects_in(namespace),
-                Work::Namespace(_) => self.objects(),
+                Work::Namespace(_) => self.all_objects(),
             };
             let (shared, mut work) = (self.shared.clone(), work);
             let task = self.writes.spawn(async move {
@@ -238,7 +238,7 @@ impl Labeller {
     }
 
     /// Writes until all objects have to be checked again. Cancel-safe.
-    pub(super) async fn work(&mut self) {
+    pub(super) async fn write_queued(&mut self) {
         loop {
             if self.todo.is_empty() && self.writes.is_empty() && self.stage != Stage::Listing {
                 if self.is_short && self.is_moving {
@@ -247,16 +247,16 @@ impl Labeller {
                 }
                 if std::mem::take(&mut self.is_short) {
                     // If listed at once, the same objects would fail again, and so on without a pause.
-                    self.lose();
+                    self.lose_track();
                 }
-                self.end().await;
+                self.finish_pass().await;
             }
             // A list that has begun is read to its end first.
             let again = self.again.filter(|_| self.stage == Stage::Done);
             tokio::select! {
                 Some(ended) = self.writes.join_next_with_id() => {
-                    self.book(ended);
-                    self.fill();
+                    self.record_outcome(ended);
+                    self.start_writes();
                 }
                 Some(()) = OptionFuture::from(again.map(sleep_until)) => {
                     self.again = None;
@@ -277,10 +277,10 @@ impl Labeller {
         while let Some((uid, work)) = self.failed.pop() {
             self.is_short |= !self.todo.put(&uid, work);
         }
-        self.fill();
+        self.start_writes();
     }
 
-    async fn end(&mut self) {
+    async fn finish_pass(&mut self) {
         if self.stage == Stage::Done {
             return;
         }
@@ -304,11 +304,11 @@ impl Labeller {
     }
 
     /// Records the outcome of a write.
-    fn book(&mut self, ended: Result<(Id, (Work, Outcome)), JoinError>) {
+    fn record_outcome(&mut self, ended: Result<(Id, (Work, Outcome)), JoinError>) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let uid = self.under_way.remove(&id).unwrap_or_default();
         let Ok((_, (work, outcome))) = ended else {
-            return self.lose();
+            return self.lose_track();
         };
         if outcome != Outcome::Written {
             self.contest.take_back(&uid);
@@ -321,18 +321,18 @@ impl Labeller {
                 self.tally.written += 1;
                 self.forbidden = 0;
             }
-            Outcome::Failed => self.fail(&uid, work),
-            Outcome::Forbidden => self.forbid(&uid, work),
+            Outcome::Failed => self.record_failed(&uid, work),
+            Outcome::Forbidden => self.record_forbidden(&uid, work),
         }
     }
 
-    fn forbid(&mut self, uid: &str, work: Work) {
+    fn record_forbidden(&mut self, uid: &str, work: Work) {
         let was_writable = self.is_writable();
         self.forbidden = self.forbidden.saturating_add(1);
         if self.is_writable() {
             tracing::warn!(kind = self.name, ?work, "not permitted to write labels; retrying later");
         }
-        self.fail(uid, work);
+        self.record_failed(uid, work);
         if was_writable && !self.is_writable() {
             tracing::warn!(
                 kind = self.name,
@@ -340,17 +340,17 @@ impl Labeller {
             );
             while let Some((uid, work)) = self.todo.pop() {
                 self.tally.failed += 1;
-                self.keep(&uid, work);
+                self.queue_failed(&uid, work);
             }
         }
     }
 
-    fn fail(&mut self, uid: &str, work: Work) {
-        self.keep(uid, work);
+    fn record_failed(&mut self, uid: &str, work: Work) {
+        self.queue_failed(uid, work);
         self.count_failed();
     }
 
-    fn keep(&mut self, uid: &str, work: Work) {
+    fn queue_failed(&mut self, uid: &str, work: Work) {
         self.is_lost |= !self.failed.put(uid, work);
     }
 
@@ -365,7 +365,7 @@ impl Labeller {
     }
 }
 
-fn uid(object: &ObjectMeta) -> String {
+fn uid_or_name(object: &ObjectMeta) -> String {
     let by_name = || format!("{:?}/{:?}", object.namespace, object.name);
     object.uid.clone().unwrap_or_else(by_name)
 }

@@ -44,12 +44,12 @@ impl Namespaces {
     }
 
     /// Receives namespaces that begin or cease to be managed from now on.
-    pub(super) fn flips(&self) -> broadcast::Receiver<String> {
+    pub(super) fn subscribe_changes(&self) -> broadcast::Receiver<String> {
         self.flips.subscribe()
     }
 
     /// Waits until all namespaces were seen once.
-    pub(super) async fn known(&self) {
+    pub(super) async fn wait_until_known(&self) {
         // The sender is in `self`.
         let _ = self.known.subscribe().wait_for(|known| *known).await;
     }
@@ -98,14 +98,14 @@ impl Namespaces {
 }
 
 /// Follows the namespaces until the manager stops.
-pub(super) async fn follow(shared: Shared) {
+pub(super) async fn follow_namespaces(shared: Shared) {
     let mut follower = Follower {
         labeller: Labeller::new(shared.clone(), ApiResource::erase::<Namespace>(&())),
         shared,
         listed: HashSet::new(),
     };
     let stop = follower.shared.context.stop.clone();
-    while stop.run_until_cancelled(follower.pass()).await.is_some() {}
+    while stop.run_until_cancelled(follower.follow_once()).await.is_some() {}
 }
 
 struct Follower {
@@ -117,50 +117,50 @@ struct Follower {
 
 impl Follower {
     /// Follows one list and its watch, until everything has to be listed again.
-    async fn pass(&mut self) {
-        let stream = watcher(self.labeller.objects(), Config::default());
+    async fn follow_once(&mut self) {
+        let stream = watcher(self.labeller.all_objects(), Config::default());
         let mut stream = std::pin::pin!(StreamBackoff::new(stream, DefaultBackoff::default()));
         loop {
             tokio::select! {
-                () = self.labeller.work() => return,
+                () = self.labeller.write_queued() => return,
                 event = stream.next() => match event {
                     None => return,
-                    Some(Err(error)) => self.labeller.unreadable(&error).await,
-                    Some(Ok(event)) => self.handle(event),
+                    Some(Err(error)) => self.labeller.report_unreadable(&error).await,
+                    Some(Ok(event)) => self.handle_event(event),
                 },
             }
         }
     }
 
-    fn handle(&mut self, event: Event<Object>) {
+    fn handle_event(&mut self, event: Event<Object>) {
         let namespaces = &self.shared.namespaces;
         match event {
             Event::Init => {
                 self.listed.clear();
-                self.labeller.begin();
+                self.labeller.begin_list();
             }
             Event::InitApply(namespace) => {
                 self.listed.extend(namespace.metadata.name.clone());
                 let is_late = *namespaces.known.borrow();
                 namespaces.put(&namespace.metadata, is_late);
-                self.label(&namespace.metadata);
+                self.label_namespace(&namespace.metadata);
             }
             Event::InitDone => {
                 namespaces.retain(&self.listed);
                 self.listed = HashSet::new();
                 namespaces.known.send_replace(true);
-                self.labeller.listed();
+                self.labeller.finish_list();
             }
             Event::Apply(namespace) => {
                 namespaces.put(&namespace.metadata, false);
-                self.label(&namespace.metadata);
+                self.label_namespace(&namespace.metadata);
             }
             Event::Delete(namespace) => namespaces.remove(namespace.metadata.name.as_deref().unwrap_or_default()),
         }
     }
 
-    fn label(&mut self, namespace: &ObjectMeta) {
+    fn label_namespace(&mut self, namespace: &ObjectMeta) {
         let changes = patch_for_namespace(namespace, &self.shared.namespaces.keys);
-        self.labeller.label(namespace, changes.as_ref());
+        self.labeller.queue_changes(namespace, changes.as_ref());
     }
 }

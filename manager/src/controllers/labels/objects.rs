@@ -20,13 +20,13 @@ use ctrlmesh_manager_planner::labels::rules::patch_in;
 const PAGE: u32 = 500;
 
 /// Follows the objects of one kind until it is stopped.
-pub(super) async fn follow(shared: Shared, kind: ApiResource, stop: CancellationToken) {
+pub(super) async fn follow_objects(shared: Shared, kind: ApiResource, stop: CancellationToken) {
     let mut follower = Follower {
         labeller: Labeller::new(shared.clone(), kind),
-        flips: shared.namespaces.flips(),
+        flips: shared.namespaces.subscribe_changes(),
         shared,
     };
-    while stop.run_until_cancelled(follower.pass()).await.is_some() {}
+    while stop.run_until_cancelled(follower.follow_once()).await.is_some() {}
 }
 
 struct Follower {
@@ -41,13 +41,13 @@ impl Follower {
     ///
     /// The result does not depend on what was seen before: each object is compared with the current state of its namespace, and
     /// later changes come by the watch, which begins where the list was read.
-    async fn pass(&mut self) {
+    async fn follow_once(&mut self) {
         let config = Config::default().page_size(PAGE);
-        let stream = watcher(self.labeller.objects(), config);
+        let stream = watcher(self.labeller.all_objects(), config);
         let mut stream = std::pin::pin!(StreamBackoff::new(stream, DefaultBackoff::default()));
         loop {
             tokio::select! {
-                () = self.labeller.work() => return,
+                () = self.labeller.write_queued() => return,
                 flip = self.flips.recv() => match flip {
                     Ok(namespace) => self.look_into(&namespace).await,
                     // There are too many to check one by one.
@@ -55,23 +55,23 @@ impl Follower {
                 },
                 event = stream.next() => match event {
                     None => return,
-                    Some(Err(error)) => self.labeller.unreadable(&error).await,
-                    Some(Ok(event)) => self.handle(event).await,
+                    Some(Err(error)) => self.labeller.report_unreadable(&error).await,
+                    Some(Ok(event)) => self.handle_event(event).await,
                 },
             }
         }
     }
 
-    async fn handle(&mut self, event: Event<Object>) {
+    async fn handle_event(&mut self, event: Event<Object>) {
         match event {
-            Event::Init => self.labeller.begin(),
-            Event::InitApply(object) | Event::Apply(object) => self.label(&object.metadata).await,
-            Event::InitDone => self.labeller.listed(),
+            Event::Init => self.labeller.begin_list(),
+            Event::InitApply(object) | Event::Apply(object) => self.label_object(&object.metadata).await,
+            Event::InitDone => self.labeller.finish_list(),
             Event::Delete(_) => {}
         }
     }
 
-    async fn label(&mut self, object: &ObjectMeta) {
+    async fn label_object(&mut self, object: &ObjectMeta) {
         let Some(namespace) = object.namespace.as_deref() else {
             return;
         };
@@ -79,7 +79,7 @@ impl Follower {
         match namespaces.is_managed(client.clone(), namespace).await {
             Ok(Some(is_managed)) => {
                 let changes = patch_in(object, namespace, is_managed, &self.shared.keys);
-                self.labeller.label(object, changes.as_ref());
+                self.labeller.queue_changes(object, changes.as_ref());
             }
             // The namespace is being deleted, and the object with it.
             Ok(None) => {}
@@ -89,7 +89,7 @@ impl Follower {
                     namespace,
                     "failed to read whether the namespace is managed; retrying"
                 );
-                self.labeller.unknown(object);
+                self.labeller.retry_unchecked(object);
             }
         }
     }
@@ -108,11 +108,11 @@ impl Follower {
                         url = objects.resource_url(),
                         "failed to list objects of the namespace; retrying"
                     );
-                    return self.labeller.lose();
+                    return self.labeller.lose_track();
                 }
             };
             for object in &page.items {
-                self.label(&object.metadata).await;
+                self.label_object(&object.metadata).await;
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),

@@ -58,7 +58,7 @@ impl Progress {
     }
 
     /// These kinds are followed from now on. Returns the text to report.
-    pub(super) fn begin(&mut self, kinds: &[String]) -> String {
+    pub(super) fn add_kinds(&mut self, kinds: &[String]) -> String {
         if !self.is_undecided && self.open.is_empty() {
             *self = Self::default();
         }
@@ -69,12 +69,12 @@ impl Progress {
     }
 
     /// A kind is not followed any more. Returns the text to report if it was the last one.
-    pub(super) fn leave(&mut self, kind: &str) -> Option<String> {
+    pub(super) fn remove_kind(&mut self, kind: &str) -> Option<String> {
         self.close(kind)
     }
 
     /// Records a report. Returns the text to report if this was the last kind.
-    pub(super) fn report(&mut self, report: Report) -> Option<String> {
+    pub(super) fn record_report(&mut self, report: Report) -> Option<String> {
         match report {
             Report::Done(kind, tally) => {
                 if self.open.contains(&kind) {
@@ -131,7 +131,7 @@ impl Progress {
 mod tests {
     use super::*;
 
-    fn done(kind: &str, seen: u64, written: u64, failed: u64) -> Report {
+    fn done_report(kind: &str, seen: u64, written: u64, failed: u64) -> Report {
         Report::Done(kind.into(), Tally { seen, written, failed })
     }
 
@@ -139,18 +139,18 @@ mod tests {
     fn end_of_backfill_is_reported_once_with_totals() {
         let mut progress = Progress::default();
         assert_eq!(
-            progress.begin(&["pods".into(), "services".into()]),
+            progress.add_kinds(&["pods".into(), "services".into()]),
             "checking every object of pods, services"
         );
-        assert_eq!(progress.report(done("pods", 5, 4, 0)), None);
-        let said = progress.report(done("services", 2, 1, 0)).unwrap();
+        assert_eq!(progress.record_report(done_report("pods", 5, 4, 0)), None);
+        let said = progress.record_report(done_report("services", 2, 1, 0)).unwrap();
         assert_eq!(
             said,
             "checked every object of 2 kinds: 7 objects seen, 5 labelled, 0 failed"
         );
         assert!(progress.is_clean());
         assert_eq!(
-            progress.report(done("services", 2, 1, 0)),
+            progress.record_report(done_report("services", 2, 1, 0)),
             None,
             "a later pass of one kind"
         );
@@ -159,9 +159,9 @@ mod tests {
     #[test]
     fn end_of_backfill_waits_for_kinds() {
         let mut progress = Progress::new("namespaces");
-        assert_eq!(progress.report(done("namespaces", 3, 1, 0)), None);
-        progress.begin(&["pods".into()]);
-        let said = progress.report(done("pods", 5, 4, 0)).unwrap();
+        assert_eq!(progress.record_report(done_report("namespaces", 3, 1, 0)), None);
+        progress.add_kinds(&["pods".into()]);
+        let said = progress.record_report(done_report("pods", 5, 4, 0)).unwrap();
         assert_eq!(
             said,
             "checked every object of 2 kinds: 8 objects seen, 5 labelled, 0 failed"
@@ -171,18 +171,18 @@ mod tests {
     #[test]
     fn progress_reports_failures() {
         let mut progress = Progress::default();
-        progress.begin(&["pods".into(), "secrets".into(), "services".into()]);
-        progress.report(Report::Unreadable("secrets".into(), "forbidden".into()));
-        assert_eq!(progress.report(done("pods", 5, 3, 2)), None);
-        let said = progress.leave("services").unwrap();
+        progress.add_kinds(&["pods".into(), "secrets".into(), "services".into()]);
+        progress.record_report(Report::Unreadable("secrets".into(), "forbidden".into()));
+        assert_eq!(progress.record_report(done_report("pods", 5, 3, 2)), None);
+        let said = progress.remove_kind("services").unwrap();
         assert!(
             said.contains("2 failed, which is tried again; could not read secrets (forbidden)"),
             "{said}"
         );
         assert!(!progress.is_clean());
-        progress.begin(&["services".into()]);
+        progress.add_kinds(&["services".into()]);
         assert!(progress.is_clean(), "a new pass begins anew");
-        let said = progress.report(Report::Unwritable("services".into())).unwrap();
+        let said = progress.record_report(Report::Unwritable("services".into())).unwrap();
         assert!(
             said.ends_with("; may not write services; grant the manager patch on them"),
             "{said}"

@@ -62,7 +62,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn work(name: &str) -> Work {
+    fn work_of(name: &str) -> Work {
         Work::Object {
             namespace: "a".to_owned(),
             name: name.to_owned(),
@@ -73,13 +73,13 @@ mod tests {
     #[test]
     fn each_object_waits_once_with_what_was_seen_last() {
         let mut queue = Queue::new(2);
-        assert!(queue.put("1", work("one")) && queue.put("2", work("two")));
-        assert!(queue.put("1", work("newer")), "it is there already");
-        assert!(!queue.put("3", work("three")));
+        assert!(queue.put("1", work_of("one")) && queue.put("2", work_of("two")));
+        assert!(queue.put("1", work_of("newer")), "it is there already");
+        assert!(!queue.put("3", work_of("three")));
         let (uid, first) = queue.pop().unwrap();
         assert_eq!(uid, "1");
         assert!(matches!(first, Work::Object { name, .. } if name == "newer"));
-        assert!(queue.put("3", work("three")));
+        assert!(queue.put("3", work_of("three")));
         assert_eq!([queue.pop().unwrap().0, queue.pop().unwrap().0], ["2", "3"]);
         assert!(queue.pop().is_none() && queue.is_empty());
     }
@@ -88,7 +88,7 @@ mod tests {
     fn skipped_entry_keeps_its_place() {
         let mut queue = Queue::new(3);
         for uid in ["1", "2", "3"] {
-            assert!(queue.put(uid, work(uid)));
+            assert!(queue.put(uid, work_of(uid)));
         }
         assert_eq!(queue.pop_if(|uid| uid != "1").unwrap().0, "2");
         assert!(queue.pop_if(|uid| uid == "2").is_none());

@@ -43,7 +43,7 @@ fn config(kinds: &str) -> Value {
 }
 
 /// A cluster with namespaces `test-0`, `test-1` and so on, and a ConfigMap and a Service in each.
-async fn cluster(namespaces: usize) -> ApiServer {
+async fn server_with_namespaces(namespaces: usize) -> ApiServer {
     let widgets = Resource::namespaced("example.com", "v1", "widgets", "Widget");
     let server = test_env::builder().resource(widgets).start().await.unwrap();
     for number in 0..namespaces {
@@ -55,7 +55,7 @@ async fn cluster(namespaces: usize) -> ApiServer {
     server
 }
 
-async fn labelling(server: &ApiServer) -> (Context, Running) {
+async fn start_controller(server: &ApiServer) -> (Context, Running) {
     labelling_within(server, QUICK).await
 }
 
@@ -66,7 +66,7 @@ async fn labelling_within(server: &ApiServer, limits: Limits) -> (Context, Runni
 }
 
 /// The manager's labels: bucket, namespace, control.
-fn ours(object: &Value) -> [Option<&str>; 3] {
+fn manager_labels(object: &Value) -> [Option<&str>; 3] {
     [HASH, IN, CONTROL].map(|key| object["metadata"]["labels"][key].as_str())
 }
 
@@ -76,11 +76,11 @@ fn is_labelled(object: &Value) -> bool {
         _ => text(object, "/metadata/namespace"),
     };
     let hash = ctrlmesh_manager_planner::shard_hash(namespace).to_string();
-    ours(object) == [Some(hash.as_str()), Some(namespace), Some("true")]
+    manager_labels(object) == [Some(hash.as_str()), Some(namespace), Some("true")]
 }
 
-fn is_bare(object: &Value) -> bool {
-    ours(object) == [None; 3]
+fn is_unlabelled(object: &Value) -> bool {
+    manager_labels(object) == [None; 3]
 }
 
 /// Objects in the namespaces of the test.
@@ -93,7 +93,7 @@ fn objects<'a>(state: &Snapshot<'a>) -> Vec<&'a Value> {
 }
 
 /// Waits for a condition that no write signals.
-async fn until_so(what: &str, mut is_so: impl FnMut() -> bool) {
+async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !is_so() {
             tokio::task::yield_now().await;
@@ -105,7 +105,7 @@ async fn until_so(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Waits until a metric has this line.
 async fn until_counted(context: &Context, line: &str) {
     let line = format!("ctrlmesh_manager_labels_{line}\n");
-    until_so(&line, || context.metrics.render().unwrap().contains(&line)).await;
+    wait_until(&line, || context.metrics.render().unwrap().contains(&line)).await;
 }
 
 async fn until_finished(server: &ApiServer) {
@@ -119,12 +119,12 @@ async fn until_finished(server: &ApiServer) {
 
 #[tokio::test]
 async fn all_objects_of_cluster_are_labelled_page_by_page() {
-    let server = cluster(3).await;
+    let server = server_with_namespaces(3).await;
     for number in 0..1200 {
         put(&server, object("ConfigMap", "test-1", &format!("c{number}")));
     }
     put(&server, object("ConfigMap", "default", "a"));
-    let (context, running) = labelling(&server).await;
+    let (context, running) = start_controller(&server).await;
     until_finished(&server).await;
     server.store().read(|state| {
         assert!(objects(state).into_iter().all(is_labelled));
@@ -139,9 +139,9 @@ async fn all_objects_of_cluster_are_labelled_page_by_page() {
                 .filter(|one| text(one, "/metadata/name").starts_with("test-"))
                 .all(is_labelled)
         );
-        assert!(is_bare(state.get("configmaps", "default", "a").unwrap()));
+        assert!(is_unlabelled(state.get("configmaps", "default", "a").unwrap()));
     });
-    let pages = server.requests().all().into_iter();
+    let pages = server.requests().recent().into_iter();
     let pages = pages.filter(|seen| seen.verb == "list" && seen.target.starts_with("/api/v1/configmaps"));
     assert_eq!(pages.count(), 3, "500 to a page");
     let patches = server.requests().count("patch");
@@ -167,8 +167,8 @@ async fn all_objects_of_cluster_are_labelled_page_by_page() {
 
 #[tokio::test]
 async fn restart_writes_only_missing_labels() {
-    let server = cluster(3).await;
-    let (_, running) = labelling(&server).await;
+    let server = server_with_namespaces(3).await;
+    let (_, running) = start_controller(&server).await;
     until_finished(&server).await;
     running.stop().await;
 
@@ -181,12 +181,12 @@ async fn restart_writes_only_missing_labels() {
         namespace("test-1", &json!({ CONTROL: "false", HASH: "30", IN: "test-1" })),
     );
     server.requests().clear();
-    let (_, running) = labelling(&server).await;
+    let (_, running) = start_controller(&server).await;
     until(&server, "opted out while nobody looked", |state| {
         objects(state)
             .into_iter()
             .all(|object| match text(object, "/metadata/namespace") {
-                "test-1" => is_bare(object),
+                "test-1" => is_unlabelled(object),
                 _ => is_labelled(object),
             })
     })
@@ -209,10 +209,10 @@ async fn restart_writes_only_missing_labels() {
 
 #[tokio::test]
 async fn namespace_can_opt_out_and_in_again() {
-    let server = cluster(2).await;
-    let (_, running) = labelling(&server).await;
+    let server = server_with_namespaces(2).await;
+    let (_, running) = start_controller(&server).await;
     until_finished(&server).await;
-    for (control, is_right) in [("false", is_bare as fn(&Value) -> bool), ("true", is_labelled)] {
+    for (control, is_right) in [("false", is_unlabelled as fn(&Value) -> bool), ("true", is_labelled)] {
         put(
             &server,
             namespace(
@@ -222,7 +222,7 @@ async fn namespace_can_opt_out_and_in_again() {
         );
         until(&server, control, |state| {
             let namespace = state.get("namespaces", "", "test-1").unwrap();
-            let has_ours = ours(namespace)[..2].iter().all(Option::is_some);
+            let has_ours = manager_labels(namespace)[..2].iter().all(Option::is_some);
             has_ours == (control == "true")
                 && text(namespace, "/metadata/labels/team") == "a"
                 && objects(state)
@@ -240,8 +240,8 @@ async fn namespace_can_opt_out_and_in_again() {
 /// More namespaces than are checked one by one.
 #[tokio::test]
 async fn many_namespaces_opt_out_at_once() {
-    let server = cluster(100).await;
-    let (_, running) = labelling(&server).await;
+    let server = server_with_namespaces(100).await;
+    let (_, running) = start_controller(&server).await;
     until_finished(&server).await;
     for number in 0..100 {
         put(
@@ -249,14 +249,17 @@ async fn many_namespaces_opt_out_at_once() {
             namespace(&format!("test-{number}"), &json!({ CONTROL: "false" })),
         );
     }
-    until(&server, "all are bare", |state| objects(state).into_iter().all(is_bare)).await;
+    until(&server, "all are bare", |state| {
+        objects(state).into_iter().all(is_unlabelled)
+    })
+    .await;
     running.stop().await;
 }
 
 #[tokio::test]
 async fn new_and_edited_objects_are_labelled() {
-    let server = cluster(1).await;
-    let (_, running) = labelling(&server).await;
+    let server = server_with_namespaces(1).await;
+    let (_, running) = start_controller(&server).await;
     until_finished(&server).await;
     put(&server, namespace("test-new", &json!({})));
     put(&server, object("Service", "test-new", "a"));
@@ -279,16 +282,16 @@ async fn new_and_edited_objects_are_labelled() {
 
 #[tokio::test]
 async fn kinds_follow_the_config_map() {
-    let server = cluster(1).await;
+    let server = server_with_namespaces(1).await;
     put(&server, object("Deployment", "test-0", "a"));
     put(&server, config("{v1: [Endpoint]}"));
-    let (context, running) = labelling(&server).await;
+    let (context, running) = start_controller(&server).await;
     let endpoints = |state: &Snapshot<'_>| state.get("endpoints", "test-0", "a").is_some_and(is_labelled);
     put(&server, object("Endpoints", "test-0", "a"));
     until(&server, "endpoints", endpoints).await;
     server
         .store()
-        .read(|state| assert!(objects(state).into_iter().all(is_bare), "no other kind"));
+        .read(|state| assert!(objects(state).into_iter().all(is_unlabelled), "no other kind"));
 
     // A kind that is added is checked completely, also if the cluster gets it later.
     put(&server, config("{v1: [Service, Nothing], apps/v1: ['*']}"));
@@ -339,9 +342,9 @@ async fn kinds_follow_the_config_map() {
 
 #[tokio::test]
 async fn missing_group_has_no_kinds() {
-    let server = cluster(1).await;
+    let server = server_with_namespaces(1).await;
     put(&server, config("{example.org/v1: [Other]}"));
-    let (_, running) = labelling(&server).await;
+    let (_, running) = start_controller(&server).await;
     until(&server, "it is told", |state| {
         let mut events = state.list("events.events.k8s.io");
         events.any(|event| text(event, "/reason") == "KindsLeftAlone")
@@ -354,7 +357,7 @@ async fn missing_group_has_no_kinds() {
 
 #[tokio::test]
 async fn cluster_scoped_and_own_kinds_are_not_labelled() {
-    let server = cluster(1).await;
+    let server = server_with_namespaces(1).await;
     let shard = json!({
         "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
         "metadata": { "namespace": "test-0", "name": "a" }, "spec": {},
@@ -364,10 +367,10 @@ async fn cluster_scoped_and_own_kinds_are_not_labelled() {
         &server,
         config("{ctrlmesh.kusionstack.io/v1alpha1: ['*'], v1: [Namespace, ConfigMap]}"),
     );
-    let (_, running) = labelling(&server).await;
+    let (_, running) = start_controller(&server).await;
     until_finished(&server).await;
     server.store().read(|state| {
-        assert!(is_bare(
+        assert!(is_unlabelled(
             state
                 .get("shardingconfigs.ctrlmesh.kusionstack.io", "test-0", "a")
                 .unwrap()

@@ -84,7 +84,7 @@ pub(super) async fn write(
 ) -> Outcome {
     let mut wait = FIRST_WAIT;
     for tried in 1..=TRIES {
-        match attempt(objects, namespaces, keys, work).await {
+        match write_once(objects, namespaces, keys, work).await {
             Ok(outcome) => return outcome,
             Err(Error::Api(status)) if status.is_not_found() => return Outcome::Gone,
             Err(Error::Api(status)) if status.is_forbidden() => {
@@ -108,7 +108,7 @@ pub(super) async fn write(
     Outcome::Failed
 }
 
-async fn attempt(
+async fn write_once(
     objects: &Api<Object>,
     namespaces: &Namespaces,
     keys: &LabelKeys,
@@ -123,8 +123,8 @@ async fn attempt(
             let Some(is_managed) = namespaces.is_managed(objects.clone().into_client(), namespace).await? else {
                 return Ok(Outcome::Gone);
             };
-            let changes = Changes::all(namespace, is_managed, *is_ours, keys);
-            patch(objects, name, &changes.merge_patch()).await?;
+            let changes = Changes::all_changes(namespace, is_managed, *is_ours, keys);
+            patch_labels(objects, name, &changes.merge_patch()).await?;
         }
         Work::Namespace(namespace) => {
             let Some(changes) = patch_for_namespace(namespace, keys) else {
@@ -133,7 +133,7 @@ async fn attempt(
             let name = namespace.name.clone().unwrap_or_default();
             // Our default must not undo what a person has just written.
             let changes = changes.merge_patch_at(namespace.resource_version.as_deref());
-            let written = patch(objects, &name, &changes).await;
+            let written = patch_labels(objects, &name, &changes).await;
             if matches!(&written, Err(Error::Api(status)) if status.is_conflict()) {
                 **namespace = objects.get(&name).await?.metadata;
             }
@@ -143,7 +143,7 @@ async fn attempt(
     Ok(Outcome::Written)
 }
 
-async fn patch(objects: &Api<Object>, name: &str, patch: &Value) -> Result<Object, Error> {
+async fn patch_labels(objects: &Api<Object>, name: &str, patch: &Value) -> Result<Object, Error> {
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()

@@ -25,7 +25,7 @@ fn service(selector: &Value) -> Value {
 }
 
 /// Names and addresses; the leader's with a star.
-fn told(state: &Snapshot<'_>) -> Option<String> {
+fn listed_endpoints(state: &Snapshot<'_>) -> Option<String> {
     let status = &state.get(STATES, "", NAME)?["status"];
     let one = |endpoint: &Value| {
         let star = if endpoint["leader"] == true { "*" } else { "" };
@@ -97,7 +97,10 @@ async fn manager_state_follows_pods_and_leader() {
             }
         });
         let want = format!("{NAMESPACE}: {}", want.join(" "));
-        until(&server, leader, |state| told(state).as_deref() == Some(&want)).await;
+        until(&server, leader, |state| {
+            listed_endpoints(state).as_deref() == Some(&want)
+        })
+        .await;
         running.stop().await;
     }
     assert!(
@@ -117,7 +120,7 @@ async fn manager_state_is_written_only_when_managers_change() {
     let context = test_env::context(&server, &["--pod-name", "a"]).await;
     let running = Running::start(&context, run(context.clone()));
     until(&server, "it is made", |state| {
-        told(state).as_deref() == Some("ctrlmesh: a=10.0.0.1* b=10.0.0.2")
+        listed_endpoints(state).as_deref() == Some("ctrlmesh: a=10.0.0.1* b=10.0.0.2")
     })
     .await;
     server.requests().clear();
@@ -125,14 +128,14 @@ async fn manager_state_is_written_only_when_managers_change() {
     put(&server, pod("other", "10.0.0.4", &json!({ "x": "y" })));
     server.store().delete("pods", NAMESPACE, "b").unwrap();
     until(&server, "b is gone", |state| {
-        told(state).as_deref() == Some("ctrlmesh: a=10.0.0.1*")
+        listed_endpoints(state).as_deref() == Some("ctrlmesh: a=10.0.0.1*")
     })
     .await;
     put(&server, service(&json!({})));
     put(&server, pod("c", "10.0.0.5", &json!({ "app": "manager" })));
     put(&server, service(&json!({ "app": "manager" })));
     until(&server, "c is there", |state| {
-        told(state).as_deref() == Some("ctrlmesh: a=10.0.0.1* c=10.0.0.5")
+        listed_endpoints(state).as_deref() == Some("ctrlmesh: a=10.0.0.1* c=10.0.0.5")
     })
     .await;
     assert_eq!(server.requests().count("patch"), 2);

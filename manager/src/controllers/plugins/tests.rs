@@ -7,14 +7,14 @@ use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_oci::Reason;
 use ctrlmesh_manager_planner::samples;
 use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
-use ctrlmesh_testkit::registry::{Mishap, On, Registry};
+use ctrlmesh_testkit::registry::{AffectedRequests, Mishap, Registry};
 use ctrlmesh_testkit::{ApiServer, Snapshot};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 
-use super::settings;
+use super::puller_settings;
 use crate::args::Args;
 use crate::cluster::Context;
 use crate::test_env::{self, Running, text, until};
@@ -47,7 +47,7 @@ impl Cluster {
         format!("oci://{}/you/plugin:{tag}", self.registry.host())
     }
 
-    async fn manager(&self) -> (Context, Running) {
+    async fn start_manager(&self) -> (Context, Running) {
         let flag = format!("--insecure-registry={}", self.registry.host());
         let context = test_env::context(&self.server, &[&flag]).await;
         let running = Running::start(&context, crate::controllers::distribution::run(context.clone()));
@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     /// Changes fields of the plugin.
-    async fn change(&self, context: &Context, fields: &Value) {
+    async fn change_plugin(&self, context: &Context, fields: &Value) {
         let kind = ApiResource::erase::<ShardingConfig>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(context.client.clone(), "demo", &kind);
         let mut plugin = json!({ "name": "audit", "image": self.image("1.0") });
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     /// Waits until a condition has a reason, for the newest generation, and returns the object.
-    async fn reaches(&self, kind: &str, reason: &str) -> Value {
+    async fn wait_for_reason(&self, kind: &str, reason: &str) -> Value {
         let what = format!("{kind} is {reason}");
         until(&self.server, &what, |state| {
             let generation = &shard(state)["metadata"]["generation"];
@@ -85,7 +85,7 @@ impl Cluster {
         })
     }
 
-    fn audit(&self) -> Digest {
+    fn audit_digest(&self) -> Digest {
         let chain = self.chain();
         let mut entries = chain.entries.iter();
         entries.find(|entry| entry.name == "audit/s").unwrap().plugin
@@ -110,7 +110,7 @@ fn message<'a>(object: &'a Value, kind: &str) -> &'a str {
 }
 
 /// What goes wrong with the next version of a plugin: the change, and the reason that is told.
-fn troubles(cluster: &Cluster) -> [(Reason, Value); 5] {
+fn failing_versions(cluster: &Cluster) -> [(Reason, Value); 5] {
     [
         (Reason::DigestMismatch, json!({ "image": cluster.image("forged") })),
         (Reason::DigestMismatch, json!({ "image": cluster.image("endless") })),
@@ -124,14 +124,14 @@ fn troubles(cluster: &Cluster) -> [(Reason, Value); 5] {
 async fn registry_failure_keeps_chain_and_is_reported_in_status() {
     let cluster = Cluster::start().await;
     let manifest = cluster.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let (context, running) = cluster.manager().await;
-    let object = cluster.reaches("PluginsResolved", "Resolved").await;
+    let (context, running) = cluster.start_manager().await;
+    let object = cluster.wait_for_reason("PluginsResolved", "Resolved").await;
     let pinned = &object["status"]["plugins"][0];
     assert_eq!((&pinned["manifest"], pinned.get("message")), (&json!(manifest), None));
-    cluster.reaches("Distributed", "Distributed").await;
-    assert_eq!(cluster.audit(), Digest::of(SHARD_SELECTOR));
+    cluster.wait_for_reason("Distributed", "Distributed").await;
+    assert_eq!(cluster.audit_digest(), Digest::of(SHARD_SELECTOR));
     let before = cluster.chain();
-    for (reason, change) in troubles(&cluster) {
+    for (reason, change) in failing_versions(&cluster) {
         let tag = change["image"].as_str().and_then(|image| image.rsplit(':').next());
         if let Some(tag @ ("forged" | "endless")) = tag {
             cluster.registry.put_component("you/plugin", tag, RATE_LIMIT);
@@ -139,10 +139,10 @@ async fn registry_failure_keeps_chain_and_is_reported_in_status() {
                 "forged" => Mishap::Body(SHARD_SELECTOR.into()),
                 _ => Mishap::Endless,
             };
-            cluster.registry.misbehave(On::Blob, mishap);
+            cluster.registry.plan_mishap(AffectedRequests::Blob, mishap);
         }
-        cluster.change(&context, &change).await;
-        let object = cluster.reaches("PluginsResolved", reason.as_str()).await;
+        cluster.change_plugin(&context, &change).await;
+        let object = cluster.wait_for_reason("PluginsResolved", reason.as_str()).await;
         let told = message(&object, "PluginsResolved");
         assert!(told.starts_with(&format!("audit: {reason}: ")), "{change}: {told}");
         assert_eq!(condition(&object, "Accepted")["status"], "True", "{change}");
@@ -152,11 +152,11 @@ async fn registry_failure_keeps_chain_and_is_reported_in_status() {
             "{change}: {distributed}"
         );
         assert_eq!(cluster.chain(), before, "{change}");
-        cluster.registry.behave();
+        cluster.registry.clear_mishaps();
     }
-    cluster.change(&context, &json!({})).await;
-    cluster.reaches("PluginsResolved", "Resolved").await;
-    cluster.reaches("Distributed", "Distributed").await;
+    cluster.change_plugin(&context, &json!({})).await;
+    cluster.wait_for_reason("PluginsResolved", "Resolved").await;
+    cluster.wait_for_reason("Distributed", "Distributed").await;
     running.stop().await;
 }
 
@@ -164,36 +164,38 @@ async fn registry_failure_keeps_chain_and_is_reported_in_status() {
 async fn a_new_manager_goes_on_with_what_is_pinned_while_there_is_no_registry() {
     let cluster = Cluster::start().await;
     cluster.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let (_, running) = cluster.manager().await;
-    let object = cluster.reaches("PluginsResolved", "Resolved").await;
+    let (_, running) = cluster.start_manager().await;
+    let object = cluster.wait_for_reason("PluginsResolved", "Resolved").await;
     let pinned = object["status"]["plugins"][0]["manifest"].clone();
-    cluster.reaches("Distributed", "Distributed").await;
+    cluster.wait_for_reason("Distributed", "Distributed").await;
     let before = cluster.chain();
     running.stop().await;
 
     cluster.registry.put_component("you/plugin", "1.0", RATE_LIMIT);
     cluster.registry.stop().await;
-    let (context, running) = cluster.manager().await;
-    let object = cluster.reaches("PluginsResolved", "RegistryUnavailable").await;
+    let (context, running) = cluster.start_manager().await;
+    let object = cluster.wait_for_reason("PluginsResolved", "RegistryUnavailable").await;
     assert_eq!(object["status"]["plugins"][0]["manifest"], pinned);
     assert_eq!(condition(&object, "Distributed")["status"], "True");
     assert_eq!(cluster.chain(), before);
     // What a person changes meanwhile is distributed.
-    cluster.change(&context, &json!({ "settings": { "new": true } })).await;
+    cluster
+        .change_plugin(&context, &json!({ "settings": { "new": true } }))
+        .await;
     until(&cluster.server, "other settings are distributed", |state| {
         let map = state.get("configmaps", "demo", CHAIN).unwrap();
         text(map, "/data/chain.yaml").contains("\"new\"")
     })
     .await;
-    assert_eq!(cluster.audit(), Digest::of(SHARD_SELECTOR));
+    assert_eq!(cluster.audit_digest(), Digest::of(SHARD_SELECTOR));
     running.stop().await;
 
     // The tag has moved, and it is not looked up.
     cluster.registry.restart().await.unwrap();
-    let (_, running) = cluster.manager().await;
-    let object = cluster.reaches("PluginsResolved", "Resolved").await;
+    let (_, running) = cluster.start_manager().await;
+    let object = cluster.wait_for_reason("PluginsResolved", "Resolved").await;
     assert_eq!(object["status"]["plugins"][0]["manifest"], pinned);
-    assert_eq!(cluster.audit(), Digest::of(SHARD_SELECTOR));
+    assert_eq!(cluster.audit_digest(), Digest::of(SHARD_SELECTOR));
     running.stop().await;
 }
 
@@ -207,7 +209,7 @@ fn flags_are_taken() {
         "--registry-auth-host=login.example.com",
         "--plugin-cache-mib=7",
     ]);
-    let settings = settings(&args, |_| None);
+    let settings = puller_settings(&args, |_| None);
     assert_eq!(settings.ca_file.as_deref(), Some(std::path::Path::new("/ca.pem")));
     assert!(settings.insecure.contains("registry.dev:5000") && settings.insecure.contains("127.0.0.1:5001"));
     assert!(settings.auth_hosts.contains("login.example.com"));

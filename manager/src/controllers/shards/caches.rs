@@ -31,7 +31,7 @@ pub(super) type Triggers = stream::BoxStream<'static, ObjectRef<NamespaceMeta>>;
 
 /// Progress of the watches.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct WatchProgress {
     configs: bool,
     namespaces: bool,
     /// Incremented with each change.
@@ -44,7 +44,7 @@ pub(super) struct Caches {
     configs: Store<DynamicObject>,
     namespaces: Store<NamespaceMeta>,
     keys: LabelKeys,
-    seen: Arc<watch::Sender<Seen>>,
+    seen: Arc<watch::Sender<WatchProgress>>,
 }
 
 impl Caches {
@@ -80,7 +80,7 @@ impl Caches {
     }
 
     /// Waits until everything that exists was seen once. Before that, a missing object may only not be seen yet.
-    pub(super) async fn ready(&self) {
+    pub(super) async fn wait_until_ready(&self) {
         // The sender is in `self`.
         let _ = self
             .seen
@@ -89,7 +89,7 @@ impl Caches {
             .await;
     }
 
-    pub(super) fn changes(&self) -> watch::Receiver<Seen> {
+    pub(super) fn subscribe_changes(&self) -> watch::Receiver<WatchProgress> {
         self.seen.subscribe()
     }
 
@@ -103,12 +103,12 @@ impl Caches {
         all
     }
 
-    pub(super) fn namespaces(&self) -> Store<NamespaceMeta> {
+    pub(super) fn namespace_store(&self) -> Store<NamespaceMeta> {
         self.namespaces.clone()
     }
 
     /// Names of managed namespaces.
-    pub(super) fn managed(&self) -> Vec<String> {
+    pub(super) fn managed_namespaces(&self) -> Vec<String> {
         let known = self.namespaces.state();
         let managed = known.iter().filter(|known| is_managed(&known.metadata, &self.keys));
         managed.map(|known| known.name_any()).collect()
@@ -120,7 +120,7 @@ impl Caches {
     }
 
     /// ShardingConfigs of a namespace, as they were stored, by name.
-    pub(super) fn documents(&self, namespace: &str) -> Vec<Value> {
+    pub(super) fn documents_in(&self, namespace: &str) -> Vec<Value> {
         let configs = self.configs.state();
         let own = configs
             .iter()

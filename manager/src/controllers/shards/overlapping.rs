@@ -1,5 +1,5 @@
 //! Writes the condition `Overlapping` of shards: whether objects are in two shards of a controller, or in none.
-//! [`ctrlmesh_manager_planner::overlap()`] finds them.
+//! [`ctrlmesh_manager_planner::find_overlaps()`] finds them.
 //!
 //! A namespace is checked again when its ShardingConfigs or the cluster's namespaces have changed, at most once a second, one
 //! namespace after the other. All requests come after those of other parts.
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
 use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
-use ctrlmesh_manager_planner::overlap::{Overlap, OverlapKind, overlap};
+use ctrlmesh_manager_planner::overlap::{Overlap, OverlapKind, find_overlaps};
 use ctrlmesh_manager_planner::validate::{Object, read};
 use futures_util::{StreamExt as _, stream};
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -37,11 +37,11 @@ const MAX_TOLD: usize = 3;
 /// # Errors
 /// A computation panicked.
 pub(super) async fn run(context: Context, caches: Caches) -> Result<(), Error> {
-    let mut changes = caches.changes();
+    let mut changes = caches.subscribe_changes();
     let mut done: HashMap<String, u64> = HashMap::new();
     tokio::select! {
         () = context.stop.cancelled() => return Ok(()),
-        () = caches.ready() => {}
+        () = caches.wait_until_ready() => {}
     }
     loop {
         changes.mark_unchanged();
@@ -65,7 +65,7 @@ pub(super) async fn run(context: Context, caches: Caches) -> Result<(), Error> {
 
 /// Checks every namespace that has changed. Returns whether all conditions were written.
 async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap<String, u64>) -> Result<bool, Error> {
-    let mut namespaces = caches.managed();
+    let mut namespaces = caches.managed_namespaces();
     namespaces.sort_unstable();
     let by_namespace = caches.by_namespace();
     done.retain(|namespace, _| by_namespace.contains_key(namespace));
@@ -82,11 +82,11 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
         let (all, keys) = (namespaces.clone(), caches.keys().clone());
         // It may take a while, and others need the thread.
         let told = tokio::task::spawn_blocking(move || {
-            let said = find_overlaps(&documents, &all, &keys);
+            let said = overlap_conditions(&documents, &all, &keys);
             (documents, said)
         });
         let (documents, said) = told.await?;
-        if tell_all(&context.background, &documents, &said).await {
+        if write_conditions(&context.background, &documents, &said).await {
             done.insert(namespace, print);
         } else {
             is_whole = false;
@@ -110,7 +110,7 @@ fn fingerprint(configs: &[Config], namespaces: &[String]) -> u64 {
 
 /// The condition of each ShardingConfig, by name. Roots have none, nor do shards without a lock, because nothing says which of them
 /// belong together. Pure.
-fn find_overlaps(
+fn overlap_conditions(
     documents: &[Value],
     namespaces: &[String],
     keys: &ctrlmesh_manager_planner::LabelKeys,
@@ -120,7 +120,7 @@ fn find_overlaps(
         _ => None,
     });
     let configs: Vec<ShardingConfig> = read.collect();
-    let found = overlap(&configs, namespaces, keys);
+    let found = find_overlaps(&configs, namespaces, keys);
     let mut by_shard: BTreeMap<&str, Vec<&Overlap>> = BTreeMap::new();
     for overlap in &found {
         for shard in &overlap.shards {
@@ -132,13 +132,13 @@ fn find_overlaps(
         .filter(|config| config.spec.root.is_none() && config.spec.controller.is_some());
     let said = shards.map(|shard| {
         let name = shard.name_any();
-        let said = said(by_shard.get(name.as_str()).map(Vec::as_slice).unwrap_or_default());
+        let said = overlap_reason(by_shard.get(name.as_str()).map(Vec::as_slice).unwrap_or_default());
         (name, said)
     });
     said.collect()
 }
 
-fn said(found: &[&Overlap]) -> Said {
+fn overlap_reason(found: &[&Overlap]) -> Said {
     let is_shared = found.iter().any(|overlap| overlap.kind == OverlapKind::Shared);
     let reason = match (found.is_empty(), is_shared) {
         (true, _) => return (ConditionStatus::False, "None", String::new()),
@@ -154,13 +154,13 @@ fn said(found: &[&Overlap]) -> Said {
 }
 
 /// Returns whether all conditions were written.
-async fn tell_all(client: &Client, documents: &[Value], said: &BTreeMap<String, Said>) -> bool {
+async fn write_conditions(client: &Client, documents: &[Value], said: &BTreeMap<String, Said>) -> bool {
     let now = timestamp::now();
     let mut tells = Vec::new();
     for document in documents {
         let said = said.get(text(document, "/metadata/name"));
         let before = status::stored_condition(document, condition::OVERLAPPING);
-        let condition = said.map(|said| status::condition(document, condition::OVERLAPPING, said, &now));
+        let condition = said.map(|said| status::condition_of(document, condition::OVERLAPPING, said, &now));
         if condition != before {
             tells.push(write_condition(client, document, condition));
         }
@@ -219,8 +219,8 @@ mod tests {
         })
     }
 
-    fn judged(documents: &[Value]) -> Vec<String> {
-        let said = find_overlaps(
+    fn found_conditions(documents: &[Value]) -> Vec<String> {
+        let said = overlap_conditions(
             documents,
             &["x".to_owned()],
             &ctrlmesh_manager_planner::LabelKeys::default(),
@@ -239,7 +239,7 @@ mod tests {
     fn each_shard_gets_its_own_findings() {
         let (a, b, c) = (shard("a", &["x"]), shard("b", &["x", "y"]), shard("c", &["z"]));
         assert_eq!(
-            judged(&[a.clone(), b.clone(), c]),
+            found_conditions(&[a.clone(), b.clone(), c]),
             ["a True Shared 2", "b True Shared 2", "c True Orphaned 1"]
         );
         let mut rest = shard("c", &["x", "y"]);
@@ -249,19 +249,19 @@ mod tests {
         let mut going = a;
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert_eq!(
-            judged(&[going, b, rest, alone, json!({ "kind": "ShardingConfig" })]),
+            found_conditions(&[going, b, rest, alone, json!({ "kind": "ShardingConfig" })]),
             ["b False None 0", "c False None 0"],
             "what is going, alone, or can't be read says nothing"
         );
         let many: Vec<Value> = (0..6).map(|n| shard(&format!("s{n}"), &["x"])).collect();
         assert_eq!(
-            judged(&many)[0],
+            found_conditions(&many)[0],
             "s0 True Shared 4",
             "three findings, and that there are more"
         );
     }
 
-    fn of(object: &Value) -> String {
+    fn overlapping_reason(object: &Value) -> String {
         let told = status::stored_condition(object, condition::OVERLAPPING);
         told.map_or_else(String::new, |told| told.reason)
     }
@@ -278,7 +278,7 @@ mod tests {
             let server = &server;
             async move {
                 let is = |state: &ctrlmesh_testkit::Snapshot<'_>| {
-                    let reason = |name| state.get(KIND, "a", name).map(of).unwrap_or_default();
+                    let reason = |name| state.get(KIND, "a", name).map(overlapping_reason).unwrap_or_default();
                     (reason("one"), reason("two")) == (one.to_owned(), two.to_owned())
                 };
                 until(server, one, is).await;

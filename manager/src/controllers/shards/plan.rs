@@ -5,13 +5,12 @@ use ctrlmesh_contract::names::finalizers::PROTECTED;
 use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_api::status::ConditionStatus;
-use ctrlmesh_manager_planner::auto_shard::{LabelKeys, auto_shard};
+use ctrlmesh_manager_planner::auto_shard::{LabelKeys, auto_shard, owner_uid};
 use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
 use kube::Resource as _;
 use serde_json::Value;
 
-use super::status::{Said, is_told};
-use ctrlmesh_manager_planner::auto_shard::owner;
+use super::status::{Said, has_status};
 
 /// Maximum names in a condition.
 const MAX_NAMED: usize = 5;
@@ -43,40 +42,47 @@ pub(super) struct Write {
 }
 
 /// Whether this ShardingConfig may need changes.
-pub(super) fn concerns(document: &Value, documents: &[Value]) -> bool {
-    let has_trace = has_finalizer(document) && !is_deleted(document) || is_told(document);
-    is_root(document) || has_trace || children(document, documents).next().is_some()
+pub(super) fn needs_plan(document: &Value, documents: &[Value]) -> bool {
+    let has_trace = has_finalizer(document) && !is_deleted(document) || has_status(document);
+    is_root(document) || has_trace || children_of(document, documents).next().is_some()
 }
 
 /// `documents` are all ShardingConfigs of the namespace.
-pub(super) fn plan(root: &Value, documents: &[Value], namespaces: &[String], keys: &LabelKeys) -> Plan {
+pub(super) fn plan_root(root: &Value, documents: &[Value], namespaces: &[String], keys: &LabelKeys) -> Plan {
     if is_deleted(root) || !is_root(root) {
-        return ended(root, documents, None);
+        return plan_without_shards(root, documents, None);
     }
     let read = read(root);
     let (wanted, is_disabled) = match &read {
         Ok(Object::ShardingConfig(config)) => {
             let is_disabled = config.spec.root.as_ref().is_some_and(|root| root.disable == Some(true));
-            (wanted(config, namespaces, keys), is_disabled)
+            (desired_shards(config, namespaces, keys), is_disabled)
         }
         Ok(_) => return Plan::default(),
         Err(mistakes) => (Err(mistakes.clone()), false),
     };
     match wanted {
         Err(mistakes) => Plan {
-            said: Some(bad("Invalid", format!("{mistakes}; the shards stay as they are"))),
+            said: Some(not_sharded(
+                "Invalid",
+                format!("{mistakes}; the shards stay as they are"),
+            )),
             ..Plan::default()
         },
         Ok(_) if is_disabled => {
-            let said = bad("Disabled", "root.disable is true: no shard is made".to_owned());
-            ended(root, documents, Some(said))
+            let said = not_sharded("Disabled", "root.disable is true: no shard is made".to_owned());
+            plan_without_shards(root, documents, Some(said))
         }
-        Ok(wanted) => compared(root, &wanted, documents),
+        Ok(wanted) => plan_changes(root, &wanted, documents),
     }
 }
 
 /// The shards of a root. Fails if one of them is invalid.
-fn wanted(config: &ShardingConfig, namespaces: &[String], keys: &LabelKeys) -> Result<Vec<ShardingConfig>, Mistakes> {
+fn desired_shards(
+    config: &ShardingConfig,
+    namespaces: &[String],
+    keys: &LabelKeys,
+) -> Result<Vec<ShardingConfig>, Mistakes> {
     let findings = check_sharding_config(config, keys);
     if !findings.mistakes.list().is_empty() {
         return Err(findings.mistakes);
@@ -100,13 +106,13 @@ fn wanted(config: &ShardingConfig, namespaces: &[String], keys: &LabelKeys) -> R
 }
 
 /// The plan of an object that should have no shards.
-fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
-    let children: Vec<&Value> = children(root, documents).collect();
+fn plan_without_shards(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
+    let children: Vec<&Value> = children_of(root, documents).collect();
     let said = match (said, waits_for(&children)) {
         (Some((status, reason, message)), Some(waits)) => {
             Some((status, reason, format!("{message}; waits for {waits}")))
         }
-        (None, Some(waits)) if is_root(root) && is_deleted(root) => Some(bad(
+        (None, Some(waits)) if is_root(root) && is_deleted(root) => Some(not_sharded(
             "Deleting",
             format!("is deleted when its shards are gone; waits for {waits}"),
         )),
@@ -115,7 +121,7 @@ fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
     // If the object never was a root, distribution removes the finalizer when the object is deleted.
     let is_ours = is_root(root) || !is_deleted(root);
     Plan {
-        deletes: children.iter().filter_map(|child| deletion(child)).collect(),
+        deletes: children.iter().filter_map(|child| shard_to_delete(child)).collect(),
         made: Some(Vec::new()),
         said,
         release: has_finalizer(root) && is_ours && children.is_empty(),
@@ -134,9 +140,9 @@ fn waits_for(children: &[&Value]) -> Option<String> {
     })
 }
 
-fn compared(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Plan {
+fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Plan {
     let names: Vec<String> = wanted.iter().filter_map(|child| child.metadata.name.clone()).collect();
-    if let Some(said) = hindered(root, &names, documents) {
+    if let Some(said) = blocking_reason(root, &names, documents) {
         return Plan {
             said: Some(said),
             ..Plan::default()
@@ -155,12 +161,12 @@ fn compared(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Pla
         })
     };
     let others =
-        children(root, documents).filter(|child| !names.iter().any(|name| name == text(child, "/metadata/name")));
+        children_of(root, documents).filter(|child| !names.iter().any(|name| name == text(child, "/metadata/name")));
     let message = format!("{} shards", names.len());
     Plan {
         protect: !has_finalizer(root),
         writes: wanted.iter().filter_map(write).collect(),
-        deletes: others.filter_map(deletion).collect(),
+        deletes: others.filter_map(shard_to_delete).collect(),
         made: Some(names),
         said: Some((ConditionStatus::True, "Sharded", message)),
         release: false,
@@ -168,7 +174,7 @@ fn compared(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Pla
 }
 
 /// Why nothing can be written now.
-fn hindered(root: &Value, names: &[String], documents: &[Value]) -> Option<Said> {
+fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Option<Said> {
     let is_wanted = |document: &&Value| names.iter().any(|name| name == text(document, "/metadata/name"));
     let there: Vec<&Value> = documents.iter().filter(is_wanted).collect();
     let named = |is_such: &dyn Fn(&Value) -> bool| -> Vec<&str> {
@@ -181,7 +187,7 @@ fn hindered(root: &Value, names: &[String], documents: &[Value]) -> Option<Said>
             "{} exists and was not made from this root, so the shards stay as they are; delete it, or write another root.prefix",
             joined_names(&taken)
         );
-        return Some(bad("NameTaken", problem));
+        return Some(not_sharded("NameTaken", problem));
     }
     let going = named(&is_deleted);
     let problem = || {
@@ -190,10 +196,10 @@ fn hindered(root: &Value, names: &[String], documents: &[Value]) -> Option<Said>
             joined_names(&going)
         )
     };
-    (!going.is_empty()).then(|| bad("Progressing", problem()))
+    (!going.is_empty()).then(|| not_sharded("Progressing", problem()))
 }
 
-fn bad(reason: &'static str, message: String) -> Said {
+fn not_sharded(reason: &'static str, message: String) -> Said {
     (ConditionStatus::False, reason, message)
 }
 
@@ -206,7 +212,7 @@ fn joined_names(names: &[&str]) -> String {
 }
 
 /// `None`: it is being deleted already.
-fn deletion(child: &Value) -> Option<(String, String)> {
+fn shard_to_delete(child: &Value) -> Option<(String, String)> {
     let field = |pointer: &str| text(child, pointer).to_owned();
     (!is_deleted(child)).then(|| (field("/metadata/name"), field("/metadata/uid")))
 }
@@ -240,7 +246,7 @@ pub(super) fn is_same_spec(stored: &ShardingConfig, wanted: &ShardingConfig) -> 
 }
 
 /// The shards that were made from this root.
-fn children<'a>(root: &'a Value, documents: &'a [Value]) -> impl Iterator<Item = &'a Value> {
+fn children_of<'a>(root: &'a Value, documents: &'a [Value]) -> impl Iterator<Item = &'a Value> {
     documents.iter().filter(move |document| is_child(document, root))
 }
 
@@ -251,7 +257,7 @@ fn is_child(document: &Value, root: &Value) -> bool {
     if label != Some(text(root, "/metadata/name")) {
         return false;
     }
-    match owner(document) {
+    match owner_uid(document) {
         Some(uid) => uid == text(root, "/metadata/uid"),
         None => is_root(root) && was_made_by_kusionstack(document),
     }

@@ -27,17 +27,20 @@ pub(super) struct Sharder {
 impl Sharder {
     /// Reconciles the roots of a namespace. A failure of one does not block the others.
     pub(super) async fn reconcile(&self, namespace: &Arc<NamespaceMeta>) -> Result<Action, Error> {
-        let documents = self.caches.documents(&namespace.name_any());
+        let documents = self.caches.documents_in(&namespace.name_any());
         let mut managed = None;
         let mut outcome = Ok(Action::await_change());
-        for document in documents.iter().filter(|document| plan::concerns(document, &documents)) {
-            let namespaces = managed.get_or_insert_with(|| self.caches.managed());
-            let plan = plan::plan(document, &documents, namespaces, self.caches.keys());
+        for document in documents
+            .iter()
+            .filter(|document| plan::needs_plan(document, &documents))
+        {
+            let namespaces = managed.get_or_insert_with(|| self.caches.managed_namespaces());
+            let plan = plan::plan_root(document, &documents, namespaces, self.caches.keys());
             match self.carry_out(document, &plan).await {
                 Ok(()) if outcome.is_ok() => outcome = Ok(Action::requeue(RESYNC)),
                 Ok(()) => {}
                 Err(error) => {
-                    self.complain(document, &error).await;
+                    self.report_refusal(document, &error).await;
                     outcome = Err(error);
                 }
             }
@@ -68,7 +71,8 @@ impl Sharder {
         }
         // A released root is gone before anybody reads its status.
         if root.pointer("/metadata/deletionTimestamp").is_none() || plan.said.is_some() {
-            self.report(root, plan.said.as_ref(), plan.made.as_deref()).await?;
+            self.write_status(root, plan.said.as_ref(), plan.made.as_deref())
+                .await?;
         }
         if plan.release {
             self.set_finalizer(root, false).await?;
@@ -130,14 +134,14 @@ impl Sharder {
         is_gone(written).map(drop)
     }
 
-    async fn report(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
+    async fn write_status(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
         let now = timestamp::now();
         let told = patch_status(&self.context.client, root, said, made, &now).await;
         is_gone(told).map(drop)
     }
 
     /// Writes a refusal by the API server into the root's status. Conflicts with other writers are not reported.
-    async fn complain(&self, root: &Value, error: &Error) {
+    async fn report_refusal(&self, root: &Value, error: &Error) {
         let Error::Api(kube::Error::Api(status)) = error else {
             return;
         };
@@ -152,7 +156,7 @@ impl Sharder {
                 status.message
             ),
         );
-        if let Err(error) = self.report(root, Some(&said), None).await {
+        if let Err(error) = self.write_status(root, Some(&said), None).await {
             tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
         }
     }

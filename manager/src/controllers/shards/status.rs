@@ -17,7 +17,7 @@ const FIELD_MANAGER: &str = "ctrlmesh-manager-shards";
 pub(super) type Said = (ConditionStatus, &'static str, String);
 
 /// Whether the status has ever reported shards.
-pub(super) fn is_told(document: &Value) -> bool {
+pub(super) fn has_status(document: &Value) -> bool {
     stored_condition(document, condition::SHARDED).is_some() || !created_shards(document).is_empty()
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn patch_status(
 ) -> Result<(), kube::Error> {
     let before = created_shards(document);
     let names = names.unwrap_or(&before);
-    let condition = said.map(|said| condition(document, condition::SHARDED, said, now));
+    let condition = said.map(|said| condition_of(document, condition::SHARDED, said, now));
     if condition == stored_condition(document, condition::SHARDED) && names == before {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub(super) async fn patch_status(
 }
 
 /// A condition. If its status is unchanged, so is the time of the last transition.
-pub(super) fn condition(document: &Value, kind: &str, (status, reason, message): &Said, now: &str) -> Condition {
+pub(super) fn condition_of(document: &Value, kind: &str, (status, reason, message): &Said, now: &str) -> Condition {
     let before = stored_condition(document, kind).filter(|before| before.status == *status);
     Condition {
         kind: kind.to_owned(),

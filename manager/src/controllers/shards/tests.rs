@@ -19,7 +19,7 @@ fn config(namespace: &str, name: &str, spec: &Value) -> Value {
     })
 }
 
-fn spec(shards: u32) -> Value {
+fn root_spec(shards: u32) -> Value {
     json!({
         "controller": { "leaderElectionName": "lock" },
         "root": {
@@ -35,7 +35,7 @@ fn spec(shards: u32) -> Value {
 type Change = fn(&mut Value);
 
 /// A shard that a person wrote.
-fn foreign(namespace: &str, name: &str) -> Value {
+fn foreign_shard(namespace: &str, name: &str) -> Value {
     let limits = json!([{ "selector": { "matchLabels": { "a": "b" } } }]);
     config(
         namespace,
@@ -45,7 +45,7 @@ fn foreign(namespace: &str, name: &str) -> Value {
 }
 
 /// Changes a stored object.
-fn edit(server: &ApiServer, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+fn edit_object(server: &ApiServer, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
     let mut object = get(server, namespace, name).unwrap();
     change(&mut object);
     put(server, object);
@@ -74,7 +74,7 @@ fn shards(state: &Snapshot<'_>, namespace: &str) -> Vec<String> {
 }
 
 /// Reason and message of a root's condition.
-fn said(object: &Value) -> (String, String) {
+fn sharded_reason(object: &Value) -> (String, String) {
     let list = object["status"]["conditions"].as_array().into_iter().flatten();
     let mut own = list.filter(|condition| condition["type"] == "Sharded");
     own.next().map_or_else(Default::default, |condition| {
@@ -103,12 +103,12 @@ fn is_sharded(state: &Snapshot<'_>, namespace: &str, root: &str, count: usize) -
     names.len() == count
         && ctrlmesh_manager_planner::auto_shard::held_back(&all).is_empty()
         && root["status"]["root"]["childShardingConfigs"] == json!(names)
-        && said(root).0 == "Sharded"
+        && sharded_reason(root).0 == "Sharded"
         && has_finalizer(root)
 }
 
 /// Number of buckets of a shard.
-fn buckets(object: &Value) -> usize {
+fn bucket_count(object: &Value) -> usize {
     let expressions = object["spec"]["limits"][0]["selector"]["matchExpressions"].as_array();
     let of = expressions.into_iter().flatten().last();
     of.and_then(|last| last["values"].as_array()).map_or(0, Vec::len)
@@ -117,16 +117,16 @@ fn buckets(object: &Value) -> usize {
 #[tokio::test]
 async fn root_makes_shards_and_edits_them_in_place() {
     let (server, context, running) = start(&[]).await;
-    put(&server, config("a", "root", &spec(2)));
+    put(&server, config("a", "root", &root_spec(2)));
     until(&server, "two shards", |state| is_sharded(state, "a", "root", 2)).await;
     let first = get(&server, "a", "demo-1-normal").unwrap();
-    assert_eq!(buckets(&first), 16);
+    assert_eq!(bucket_count(&first), 16);
     for count in [3, 1, 4] {
-        edit(&server, "a", "root", |root| root["spec"] = spec(count));
+        edit_object(&server, "a", "root", |root| root["spec"] = root_spec(count));
         let count = usize::try_from(count).unwrap();
         until(&server, "other shards", |state| is_sharded(state, "a", "root", count)).await;
         let now = get(&server, "a", "demo-1-normal").unwrap();
-        assert_eq!(buckets(&now), 32 / count);
+        assert_eq!(bucket_count(&now), 32 / count);
         assert_eq!(
             now["metadata"]["uid"], first["metadata"]["uid"],
             "it is the same object"
@@ -134,10 +134,10 @@ async fn root_makes_shards_and_edits_them_in_place() {
     }
     // A change without effect leads to no write, which would come before the next change.
     server.requests().clear();
-    edit(&server, "a", "root", |root| {
+    edit_object(&server, "a", "root", |root| {
         root["metadata"]["labels"] = json!({ "team": "x" })
     });
-    put(&server, config("b", "late", &spec(1)));
+    put(&server, config("b", "late", &root_spec(1)));
     until(&server, "the other root", |state| is_sharded(state, "b", "late", 1)).await;
     let writes = ["patch", "create", "update", "delete"].map(|verb| server.requests().count(verb));
     assert_eq!(writes, [3, 0, 0, 0], "a finalizer, a shard, a status");
@@ -151,7 +151,7 @@ async fn root_makes_shards_and_edits_them_in_place() {
 #[tokio::test]
 async fn changed_bundle_is_restored() {
     let (server, _, running) = start(&[]).await;
-    put(&server, config("a", "root", &spec(2)));
+    put(&server, config("a", "root", &root_spec(2)));
     let is_right = |state: &Snapshot<'_>| is_sharded(state, "a", "root", 2);
     until(&server, "two shards", is_right).await;
     let wanted = get(&server, "a", "demo-2-normal").unwrap();
@@ -162,7 +162,7 @@ async fn changed_bundle_is_restored() {
         |shard| shard["metadata"]["annotations"][SET] = json!("9-x"),
     ];
     for change in changes {
-        edit(&server, "a", "demo-2-normal", change);
+        edit_object(&server, "a", "demo-2-normal", change);
         until(&server, "it is restored", |state| {
             let shard = state.get(KIND, "a", "demo-2-normal").unwrap();
             let same = ["/spec", "/metadata/ownerReferences", "/metadata/annotations"];
@@ -173,7 +173,7 @@ async fn changed_bundle_is_restored() {
     server.store().delete(KIND, "a", "demo-2-normal").unwrap();
     until(&server, "it is made again", is_right).await;
     // An unreadable object is written again.
-    edit(&server, "a", "demo-2-normal", |shard| {
+    edit_object(&server, "a", "demo-2-normal", |shard| {
         shard["spec"]["limits"] = json!("none")
     });
     until(&server, "it can be read again", |state| {
@@ -187,34 +187,37 @@ async fn changed_bundle_is_restored() {
 #[tokio::test]
 async fn shards_end_with_their_root() {
     let (server, _, running) = start(&[]).await;
-    put(&server, config("a", "root", &spec(2)));
-    put(&server, config("b", "root", &spec(3)));
+    put(&server, config("a", "root", &root_spec(2)));
+    put(&server, config("b", "root", &root_spec(3)));
     until(&server, "shards", |state| {
         is_sharded(state, "a", "root", 2) && is_sharded(state, "b", "root", 3)
     })
     .await;
-    edit(&server, "a", "root", |root| {
+    edit_object(&server, "a", "root", |root| {
         root["spec"]["root"]["disable"] = json!(true)
     });
     until(&server, "it is disabled", |state| {
         let root = state.get(KIND, "a", "root").unwrap();
         let is_free = root["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
-        shards(state, "a").is_empty() && is_free && root["status"]["root"].is_null() && said(root).0 == "Disabled"
+        shards(state, "a").is_empty()
+            && is_free
+            && root["status"]["root"].is_null()
+            && sharded_reason(root).0 == "Disabled"
     })
     .await;
-    edit(&server, "a", "root", |root| root["spec"] = spec(2));
+    edit_object(&server, "a", "root", |root| root["spec"] = root_spec(2));
     until(&server, "it is enabled", |state| is_sharded(state, "a", "root", 2)).await;
     // A root that becomes a shard itself has no shards.
-    edit(&server, "a", "root", |root| {
-        root["spec"] = foreign("a", "root")["spec"].clone()
+    edit_object(&server, "a", "root", |root| {
+        root["spec"] = foreign_shard("a", "root")["spec"].clone()
     });
     until(&server, "it is a root no more", |state| {
         let root = state.get(KIND, "a", "root").unwrap();
         let is_free = root["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
-        shards(state, "a") == ["root"] && is_free && said(root).0.is_empty()
+        shards(state, "a") == ["root"] && is_free && sharded_reason(root).0.is_empty()
     })
     .await;
-    edit(&server, "a", "root", |root| root["spec"] = spec(2));
+    edit_object(&server, "a", "root", |root| root["spec"] = root_spec(2));
     until(&server, "it is a root again", |state| is_sharded(state, "a", "root", 2)).await;
 
     server.store().delete(KIND, "a", "root").unwrap();
@@ -232,28 +235,28 @@ async fn shards_end_with_their_root() {
 #[tokio::test]
 async fn root_names_the_shards_that_its_deletion_waits_for() {
     let (server, _, running) = start(&[]).await;
-    put(&server, config("a", "root", &spec(2)));
+    put(&server, config("a", "root", &root_spec(2)));
     until(&server, "shards", |state| is_sharded(state, "a", "root", 2)).await;
     // As distribution holds a shard until its pods show nothing.
-    edit(&server, "a", "demo-1-normal", |shard| {
+    edit_object(&server, "a", "demo-1-normal", |shard| {
         shard["metadata"]["finalizers"] = json!([HAND_OVER]);
     });
-    edit(&server, "a", "root", |root| {
+    edit_object(&server, "a", "root", |root| {
         root["spec"]["root"]["disable"] = json!(true)
     });
     let waits = "waits for demo-1-normal: the condition Distributed of each shard";
     until(&server, "the disabled root names it", |state| {
-        let (reason, message) = said(state.get(KIND, "a", "root").unwrap());
+        let (reason, message) = sharded_reason(state.get(KIND, "a", "root").unwrap());
         reason == "Disabled" && message.contains(waits) && shards(state, "a") == ["demo-1-normal"]
     })
     .await;
     server.store().delete(KIND, "a", "root").unwrap();
     until(&server, "the deleted root names it", |state| {
-        let (reason, message) = said(state.get(KIND, "a", "root").unwrap());
+        let (reason, message) = sharded_reason(state.get(KIND, "a", "root").unwrap());
         reason == "Deleting" && message.contains(waits)
     })
     .await;
-    edit(&server, "a", "demo-1-normal", |shard| {
+    edit_object(&server, "a", "demo-1-normal", |shard| {
         shard["metadata"]["finalizers"] = json!([]);
     });
     until(&server, "it is gone with its shards", |state| {
@@ -266,22 +269,22 @@ async fn root_names_the_shards_that_its_deletion_waits_for() {
 #[tokio::test]
 async fn foreign_objects_are_left_unchanged() {
     let (server, _, running) = start(&[]).await;
-    put(&server, config("a", "root", &spec(2)));
+    put(&server, config("a", "root", &root_spec(2)));
     until(&server, "shards", |state| is_sharded(state, "a", "root", 2)).await;
-    put(&server, foreign("a", "demo-3-normal"));
+    put(&server, foreign_shard("a", "demo-3-normal"));
     let before = ["demo-1-normal", "demo-2-normal", "demo-3-normal"].map(|name| get(&server, "a", name));
-    edit(&server, "a", "root", |root| root["spec"] = spec(3));
+    edit_object(&server, "a", "root", |root| root["spec"] = root_spec(3));
     until(&server, "it says so", |state| {
-        let (reason, message) = said(state.get(KIND, "a", "root").unwrap());
+        let (reason, message) = sharded_reason(state.get(KIND, "a", "root").unwrap());
         reason == "NameTaken" && message.starts_with("demo-3-normal exists and was not made from this root")
     })
     .await;
     let after = ["demo-1-normal", "demo-2-normal", "demo-3-normal"].map(|name| get(&server, "a", name));
     assert_eq!(before, after, "neither it nor the shards have changed");
     // Another root wants the same names.
-    put(&server, config("a", "second", &spec(1)));
+    put(&server, config("a", "second", &root_spec(1)));
     until(&server, "the second says so", |state| {
-        said(state.get(KIND, "a", "second").unwrap()).0 == "NameTaken"
+        sharded_reason(state.get(KIND, "a", "second").unwrap()).0 == "NameTaken"
     })
     .await;
     server.store().delete(KIND, "a", "second").unwrap();
@@ -294,25 +297,25 @@ async fn foreign_objects_are_left_unchanged() {
 async fn shards_of_kusionstack_are_taken_over() {
     let server = test_env::builder().namespace("a").start().await.unwrap();
     for name in ["demo-1-normal", "demo-2-normal"] {
-        let mut shard = foreign("a", name);
+        let mut shard = foreign_shard("a", name);
         shard["metadata"]["labels"] = json!({ "ctrlmesh.kusionstack.io/auto-sharding-root": "root" });
         shard["metadata"]["annotations"] = json!({ "ctrlmesh.kusionstack.io/auto-sharding-hash": "0123" });
         put(&server, shard);
     }
-    put(&server, config("a", "root", &spec(2)));
+    put(&server, config("a", "root", &root_spec(2)));
     let uid = get(&server, "a", "demo-1-normal").unwrap()["metadata"]["uid"].clone();
     let context = test_env::context(&server, &FAST).await;
     let running = Running::start(&context, run(context.clone()));
     until(&server, "shards", |state| is_sharded(state, "a", "root", 2)).await;
     let now = get(&server, "a", "demo-1-normal").unwrap();
-    assert_eq!((&now["metadata"]["uid"], buckets(&now)), (&uid, 16));
+    assert_eq!((&now["metadata"]["uid"], bucket_count(&now)), (&uid, 16));
     running.stop().await;
 }
 
 #[tokio::test]
 async fn invalid_root_keeps_its_shards() {
     let (server, _, running) = start(&[]).await;
-    put(&server, config("a", "root", &spec(2)));
+    put(&server, config("a", "root", &root_spec(2)));
     until(&server, "shards", |state| is_sharded(state, "a", "root", 2)).await;
     let wrongs: [(Change, &str); 2] = [
         (
@@ -322,10 +325,10 @@ async fn invalid_root_keeps_its_shards() {
         (|root| root["spec"]["root"]["auto"] = json!("two"), "spec.root.auto"),
     ];
     for (wrong, field) in wrongs {
-        edit(&server, "a", "root", wrong);
+        edit_object(&server, "a", "root", wrong);
         until(&server, field, |state| {
             let root = state.get(KIND, "a", "root").unwrap();
-            let (reason, message) = said(root);
+            let (reason, message) = sharded_reason(root);
             reason == "Invalid"
                 && message.contains(field)
                 && has_finalizer(root)
@@ -341,7 +344,7 @@ async fn invalid_root_keeps_its_shards() {
 #[tokio::test]
 async fn new_namespace_joins_canary_with_its_bucket() {
     let (server, _, running) = start(&[]).await;
-    let mut both = spec(1);
+    let mut both = root_spec(1);
     both["root"]["canary"] = json!({
         "replicas": 1, "inNamespaces": ["test"], "inShardHash": [ctrlmesh_manager_planner::shard_hash("new").to_string()],
     });

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use tower::{BoxError, Service};
 
 /// State of the lease.
-pub(super) struct Held {
+pub(super) struct LeaseState {
     is_leader: watch::Receiver<bool>,
     /// When the last renewal began.
     renewed: watch::Receiver<Option<Instant>>,
@@ -25,7 +25,7 @@ pub(super) struct Held {
     lasts: Duration,
 }
 
-impl Held {
+impl LeaseState {
     pub(super) fn new(
         is_leader: watch::Receiver<bool>,
         renewed: watch::Receiver<Option<Instant>>,
@@ -39,15 +39,15 @@ impl Held {
     }
 
     /// Until when the lease is held, if it is held now.
-    fn until(&self) -> Option<Instant> {
+    fn held_until(&self) -> Option<Instant> {
         let until = (*self.renewed.borrow()).map(|began| began + self.lasts)?;
         (*self.is_leader.borrow() && Instant::now() < until).then_some(until)
     }
 
     /// Waits until the lease is held. `false`: it is not renewed any more.
-    pub(super) async fn held(&mut self) -> bool {
-        while self.until().is_none() {
-            if !self.changed().await {
+    pub(super) async fn wait_until_held(&mut self) -> bool {
+        while self.held_until().is_none() {
+            if !self.wait_for_change().await {
                 return false;
             }
         }
@@ -55,10 +55,10 @@ impl Held {
     }
 
     /// Waits until the lease is not held.
-    pub(super) async fn lost(&mut self) {
-        while let Some(until) = self.until() {
+    pub(super) async fn wait_until_lost(&mut self) {
+        while let Some(until) = self.held_until() {
             tokio::select! {
-                goes_on = self.changed() => if !goes_on { return },
+                goes_on = self.wait_for_change() => if !goes_on { return },
                 () = sleep_until(until) => {
                     tracing::warn!("lease was not renewed in time; another manager may take over");
                 }
@@ -66,7 +66,7 @@ impl Held {
         }
     }
 
-    async fn changed(&mut self) -> bool {
+    async fn wait_for_change(&mut self) -> bool {
         tokio::select! {
             changed = self.is_leader.changed() => changed.is_ok(),
             changed = self.renewed.changed() => changed.is_ok(),
@@ -75,9 +75,9 @@ impl Held {
 }
 
 /// A client that reports when it began to write a Lease that, as the API server answers, this process holds.
-pub(super) fn witnessed(client: &Client, identity: &str, renewed: watch::Sender<Option<Instant>>) -> Client {
+pub(super) fn with_lease_witness(client: &Client, identity: &str, renewed: watch::Sender<Option<Instant>>) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let witness = Witness {
+    let witness = LeaseWitness {
         client: client.clone(),
         identity: identity.into(),
         renewed,
@@ -86,13 +86,13 @@ pub(super) fn witnessed(client: &Client, identity: &str, renewed: watch::Sender<
 }
 
 #[derive(Clone)]
-struct Witness {
+struct LeaseWitness {
     client: Client,
     identity: Arc<str>,
     renewed: watch::Sender<Option<Instant>>,
 }
 
-impl Witness {
+impl LeaseWitness {
     async fn send(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let (began, is_write) = (Instant::now(), request.method() == Method::PATCH);
         let response = self.client.send(request).await?;
@@ -110,7 +110,7 @@ impl Witness {
     }
 }
 
-impl Service<Request<Body>> for Witness {
+impl Service<Request<Body>> for LeaseWitness {
     type Response = Response<Body>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;

@@ -40,27 +40,27 @@ impl Default for Share {
 }
 
 impl Share {
-    pub(super) fn begin(&mut self, id: u64, bytes: usize) {
+    pub(super) fn add_body(&mut self, id: u64, bytes: usize) {
         self.bytes += bytes;
         self.places += 1;
         self.silent.insert(id);
     }
 
-    pub(super) fn grow(&mut self, id: u64, bytes: usize) {
+    pub(super) fn add_bytes(&mut self, id: u64, bytes: usize) {
         self.bytes += bytes;
         if self.silent.remove(&id) {
             self.begun.insert(id);
         }
     }
 
-    pub(super) fn complete(&mut self, id: u64) {
+    pub(super) fn mark_complete(&mut self, id: u64) {
         self.silent.remove(&id);
         self.begun.remove(&id);
         self.waiting.insert(id);
     }
 
     /// The body is being decided or gone, so it no longer gives its place to another.
-    pub(super) fn settle(&mut self, id: u64) {
+    pub(super) fn mark_settled(&mut self, id: u64) {
         self.silent.remove(&id);
         self.begun.remove(&id);
         self.waiting.remove(&id);
@@ -71,7 +71,7 @@ impl Share {
     }
 
     /// Bodies that may have to give their place to others.
-    fn undecided(&self) -> usize {
+    fn undecided_bodies(&self) -> usize {
         self.silent.len() + self.begun.len() + self.waiting.len()
     }
 
@@ -96,14 +96,14 @@ impl Shares {
     }
 
     fn undecided_of(&self, source: Source) -> usize {
-        self.0.get(&source).map_or(0, Share::undecided)
+        self.0.get(&source).map_or(0, Share::undecided_bodies)
     }
 
-    pub(super) fn end(&mut self, source: Source, id: u64, bytes: usize) {
+    pub(super) fn remove_body(&mut self, source: Source, id: u64, bytes: usize) {
         let Some(share) = self.0.get_mut(&source) else {
             return;
         };
-        share.settle(id);
+        share.mark_settled(id);
         share.bytes = share.bytes.saturating_sub(bytes);
         share.places = share.places.saturating_sub(1);
         if share.places == 0 {
@@ -119,8 +119,8 @@ impl Shares {
     /// The body that gives its place to a new one: from the source with the most undecided bodies. The new body counts for its
     /// source. If that source has the most, the new body does not replace one that has arrived.
     pub(super) fn first_to_go_for(&self, asks: Source) -> Option<u64> {
-        let places = |(source, share): &(&Source, &Share)| share.undecided() + usize::from(**source == asks);
-        let undecided = self.0.iter().filter(|(_, share)| share.undecided() > 0);
+        let places = |(source, share): &(&Source, &Share)| share.undecided_bodies() + usize::from(**source == asks);
+        let undecided = self.0.iter().filter(|(_, share)| share.undecided_bodies() > 0);
         let (source, share) = undecided.max_by_key(places)?;
         if *source == asks {
             return share.oldest_arriving();
@@ -130,7 +130,7 @@ impl Shares {
 
     /// The body that gives its place to one that is arriving: only from a source with more undecided bodies.
     pub(super) fn first_to_go_of_larger(&self, asks: Source) -> Option<u64> {
-        let largest = self.0.values().max_by_key(|share| share.undecided())?;
-        (largest.undecided() > self.undecided_of(asks)).then(|| largest.first_to_go())?
+        let largest = self.0.values().max_by_key(|share| share.undecided_bodies())?;
+        (largest.undecided_bodies() > self.undecided_of(asks)).then(|| largest.first_to_go())?
     }
 }

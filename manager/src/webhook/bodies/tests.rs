@@ -4,31 +4,31 @@ use super::*;
 
 const MOST: usize = 4 << 20;
 
-fn source(last: u8) -> Source {
-    Source::of([10, 0, 0, last].into())
+fn source_of(last: u8) -> Source {
+    Source::from_address([10, 0, 0, last].into())
 }
 
-fn is_given_up(place: &Place<'_>) -> bool {
+fn is_given_up(place: &BodyPlace<'_>) -> bool {
     place.given_up.is_cancelled()
 }
 
 /// As many heads of this source as fit into half of the limit.
-fn half_of_heads(bodies: &Bodies, of: Source) -> Vec<Place<'_>> {
-    (0..MOST / 2 / HEAD).map(|_| bodies.begin(of).unwrap()).collect()
+fn half_of_heads(bodies: &Bodies, of: Source) -> Vec<BodyPlace<'_>> {
+    (0..MOST / 2 / HEAD).map(|_| bodies.begin_body(of).unwrap()).collect()
 }
 
-fn given_up(places: &[Place<'_>]) -> usize {
+fn given_up(places: &[BodyPlace<'_>]) -> usize {
     places.iter().filter(|place| is_given_up(place)).count()
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_body_makes_room_for_others() {
     let bodies = Bodies::new(MOST);
-    let slow = [1, 2].map(|last| bodies.begin(source(last)).unwrap());
+    let slow = [1, 2].map(|last| bodies.begin_body(source_of(last)).unwrap());
     for place in &slow {
         place.take(MOST / 2 - 2 * HEAD).await;
     }
-    let quick = bodies.begin(source(3)).unwrap();
+    let quick = bodies.begin_body(source_of(3)).unwrap();
     let begun = Instant::now();
     quick.take(1 << 20).await;
     assert!(begun.elapsed() < SLOW * 3, "{:?}", begun.elapsed());
@@ -40,13 +40,13 @@ async fn slow_body_makes_room_for_others() {
 #[tokio::test(start_paused = true)]
 async fn body_that_is_complete_or_quick_stays() {
     let bodies = Bodies::new(MOST);
-    let complete = bodies.begin(source(1)).unwrap();
+    let complete = bodies.begin_body(source_of(1)).unwrap();
     complete.take(MOST / 2 - 3 * HEAD).await;
     complete.complete();
     tokio::time::advance(SLOW * 2).await;
-    let quick = bodies.begin(source(2)).unwrap();
+    let quick = bodies.begin_body(source_of(2)).unwrap();
     quick.take(MOST / 2 - 3 * HEAD).await;
-    let waits = bodies.begin(source(3)).unwrap();
+    let waits = bodies.begin_body(source_of(3)).unwrap();
     assert!(!waits.try_take(1 << 20));
     assert!(!is_given_up(&complete) && !is_given_up(&quick));
     drop(quick);
@@ -56,41 +56,43 @@ async fn body_that_is_complete_or_quick_stays() {
 #[tokio::test]
 async fn source_has_half_of_the_bound() {
     let bodies = Bodies::new(MOST);
-    let one = bodies.begin(source(1)).unwrap();
+    let one = bodies.begin_body(source_of(1)).unwrap();
     assert!(!one.try_take(MOST / 2));
     assert!(one.try_take(MOST / 2 - HEAD));
     one.complete();
-    assert!(bodies.begin(source(1)).is_none());
-    let other = bodies.begin(source(2)).unwrap();
+    assert!(bodies.begin_body(source_of(1)).is_none());
+    let other = bodies.begin_body(source_of(2)).unwrap();
     assert!(other.try_take(MOST / 4));
     drop((one, other));
-    assert_eq!(bodies.state().used, 0);
+    assert_eq!(bodies.lock_state().used, 0);
 }
 
 #[test]
 fn head_takes_place_of_oldest_silent_body_of_largest_source() {
     let bodies = Bodies::new(MOST);
-    let few = bodies.begin(source(1)).unwrap();
+    let few = bodies.begin_body(source_of(1)).unwrap();
     let [first, second] = [(2, 1), (3, 2)].map(|(last, fewer)| -> Vec<_> {
         let heads = MOST / 2 / HEAD - fewer;
-        (0..heads).map(|_| bodies.begin(source(last)).unwrap()).collect()
+        (0..heads)
+            .map(|_| bodies.begin_body(source_of(last)).unwrap())
+            .collect()
     });
     assert!(first[0].try_take(1));
-    let last = bodies.begin(source(1)).unwrap();
+    let last = bodies.begin_body(source_of(1)).unwrap();
     assert_eq!((given_up(&first), given_up(&second)), (0, 0), "there was room");
-    let new = bodies.begin(source(1)).unwrap();
+    let new = bodies.begin_body(source_of(1)).unwrap();
     assert!(is_given_up(&first[1]), "the oldest without bytes");
     assert_eq!((given_up(&first), given_up(&second)), (1, 0));
     assert!(![&few, &last, &new].into_iter().any(is_given_up));
-    assert!(bodies.state().used <= MOST);
+    assert!(bodies.lock_state().used <= MOST);
 }
 
 #[test]
 fn source_at_its_half_gives_up_its_own_bodies_alone() {
     let bodies = Bodies::new(MOST);
-    let other = bodies.begin(source(1)).unwrap();
-    let places = half_of_heads(&bodies, source(2));
-    let _new = bodies.begin(source(2)).unwrap();
+    let other = bodies.begin_body(source_of(1)).unwrap();
+    let places = half_of_heads(&bodies, source_of(2));
+    let _new = bodies.begin_body(source_of(2)).unwrap();
     assert!(is_given_up(&places[0]) && !is_given_up(&other));
     assert_eq!(given_up(&places), 1);
 }
@@ -99,11 +101,11 @@ fn source_at_its_half_gives_up_its_own_bodies_alone() {
 #[test]
 fn bodies_that_wait_for_their_turn_make_room_for_source_with_fewer() {
     let bodies = Bodies::new(MOST);
-    let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source(last)));
+    let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source_of(last)));
     for place in second.iter().chain(&third) {
         place.complete();
     }
-    let first = bodies.begin(source(1)).unwrap();
+    let first = bodies.begin_body(source_of(1)).unwrap();
     assert_eq!(given_up(&second) + given_up(&third), 1);
     assert!(
         [&second, &third]
@@ -112,17 +114,17 @@ fn bodies_that_wait_for_their_turn_make_room_for_source_with_fewer() {
         "the newest, which is decided last"
     );
     assert!(first.try_take(MOST / 4));
-    assert!(!is_given_up(&first) && bodies.state().used <= MOST);
+    assert!(!is_given_up(&first) && bodies.lock_state().used <= MOST);
 }
 
 #[test]
 fn source_with_most_bodies_that_wait_gets_no_place_for_another() {
     let bodies = Bodies::new(MOST);
-    let crowd = half_of_heads(&bodies, source(2));
+    let crowd = half_of_heads(&bodies, source_of(2));
     for place in &crowd {
         place.complete();
     }
-    assert!(bodies.begin(source(2)).is_none());
+    assert!(bodies.begin_body(source_of(2)).is_none());
     assert_eq!(given_up(&crowd), 0);
 }
 
@@ -131,42 +133,42 @@ async fn bodies_that_are_being_decided_are_never_given_up() {
     let bodies = Bodies::new(MOST);
     let mut decided = Vec::new();
     for last in [2, 3] {
-        let place = bodies.begin(source(last)).unwrap();
+        let place = bodies.begin_body(source_of(last)).unwrap();
         place.take(MOST / 2 - HEAD).await;
         place.complete();
-        decided.push((place.decide().await.unwrap(), place));
+        decided.push((place.wait_to_decide().await.unwrap(), place));
     }
-    assert!(bodies.begin(source(1)).is_none());
+    assert!(bodies.begin_body(source_of(1)).is_none());
     assert!(decided.iter().all(|(_, place)| !is_given_up(place)));
 }
 
 #[tokio::test]
 async fn body_that_was_given_up_is_not_decided() {
     let bodies = Bodies::new(MOST);
-    let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source(last)));
+    let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source_of(last)));
     for place in second.iter().chain(&third) {
         place.complete();
     }
-    let _first = bodies.begin(source(1)).unwrap();
+    let _first = bodies.begin_body(source_of(1)).unwrap();
     let mut all = second.iter().chain(&third);
     let given_up = all.find(|place| is_given_up(place)).unwrap();
-    assert!(given_up.decide().await.is_none());
+    assert!(given_up.wait_to_decide().await.is_none());
 }
 
 /// Attackers replace their heads before any of them is slow.
 #[tokio::test(start_paused = true)]
 async fn arriving_body_gets_room_from_sources_with_more_bodies_at_once() {
     let bodies = Bodies::new(MOST);
-    let body = bodies.begin(source(1)).unwrap();
-    let mut crowd = half_of_heads(&bodies, source(2));
-    crowd.extend((1..MOST / 2 / HEAD).map(|_| bodies.begin(source(3)).unwrap()));
+    let body = bodies.begin_body(source_of(1)).unwrap();
+    let mut crowd = half_of_heads(&bodies, source_of(2));
+    crowd.extend((1..MOST / 2 / HEAD).map(|_| bodies.begin_body(source_of(3)).unwrap()));
     for place in &crowd[..10] {
         place.complete();
     }
     assert!(body.try_take(MOST / 4));
     assert!(given_up(&crowd) >= MOST / 4 / HEAD);
     assert_eq!(given_up(&crowd[..10]), 0);
-    assert!(!is_given_up(&body) && bodies.state().used <= MOST);
+    assert!(!is_given_up(&body) && bodies.lock_state().used <= MOST);
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,17 +177,17 @@ async fn decisions_of_two_sources_leave_turns_for_a_third() {
     let mut held = Vec::new();
     for last in [2, 3] {
         for _ in 0..DECISIONS_OF_SOURCE {
-            let place = bodies.begin(source(last)).unwrap();
+            let place = bodies.begin_body(source_of(last)).unwrap();
             place.complete();
-            held.push((place.decide().await.unwrap(), place));
+            held.push((place.wait_to_decide().await.unwrap(), place));
         }
-        let waits = bodies.begin(source(last)).unwrap();
-        let waited = tokio::time::timeout(SLOW, waits.decide()).await;
+        let waits = bodies.begin_body(source_of(last)).unwrap();
+        let waited = tokio::time::timeout(SLOW, waits.wait_to_decide()).await;
         assert!(waited.is_err(), "its source has all its turns");
     }
-    let place = bodies.begin(source(1)).unwrap();
-    assert!(tokio::time::timeout(SLOW, place.decide()).await.is_ok());
+    let place = bodies.begin_body(source_of(1)).unwrap();
+    assert!(tokio::time::timeout(SLOW, place.wait_to_decide()).await.is_ok());
     held.pop();
-    let place = bodies.begin(source(3)).unwrap();
-    assert!(tokio::time::timeout(SLOW, place.decide()).await.is_ok());
+    let place = bodies.begin_body(source_of(3)).unwrap();
+    assert!(tokio::time::timeout(SLOW, place.wait_to_decide()).await.is_ok());
 }

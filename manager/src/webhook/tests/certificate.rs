@@ -9,7 +9,7 @@ use ctrlmesh_testkit::{Fault, Rule};
 use serde_json::{Value, json};
 
 use super::{Client, TestEnv, configuration};
-use crate::certificates::ca::{Credential, Schedule, Stored, certificates};
+use crate::certificates::ca::{Credential, Schedule, Stored, parse_certificates};
 use crate::certificates::webhook_ca::maintain;
 
 /// A schedule without waits: everything is due at once.
@@ -53,11 +53,11 @@ async fn wait_for_bundles(env: &TestEnv) -> Stored {
         let Some(secret) = state.get("secrets", "ctrlmesh", "ctrlmesh-webhook-certs") else {
             return false;
         };
-        found = Stored::of(&serde_json::from_value(secret.clone()).unwrap());
+        found = Stored::from_secret(&serde_json::from_value(secret.clone()).unwrap());
         KINDS.iter().all(|(plural, _, name)| {
             let object = state.get(&format!("{plural}.admissionregistration.k8s.io"), "", name);
             object.is_some_and(|it| {
-                (0..2).all(|index| authorities(&bundle_of(it, index)) == authorities(&found.bundle()))
+                (0..2).all(|index| authority_ders(&bundle_of(it, index)) == authority_ders(&found.trust_bundle()))
             })
         })
     });
@@ -65,8 +65,8 @@ async fn wait_for_bundles(env: &TestEnv) -> Stored {
     found
 }
 
-fn authorities(pem: &str) -> BTreeSet<Vec<u8>> {
-    certificates(pem).iter().map(|der| der.to_vec()).collect()
+fn authority_ders(pem: &str) -> BTreeSet<Vec<u8>> {
+    parse_certificates(pem).iter().map(|der| der.to_vec()).collect()
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn refused_certificate_write_is_retried() {
     ];
     let leader = tokio::spawn(maintain(env.context.clone(), Schedule::default()));
     wait_for_bundles(&env).await;
-    assert_eq!(refused.map(|rule| faults.hits(rule)), [1; 3]);
+    assert_eq!(refused.map(|rule| faults.times_applied(rule)), [1; 3]);
     env.context.stop.cancel();
     leader.await.unwrap();
 }
@@ -138,14 +138,14 @@ async fn expiring_certificate_is_replaced_without_refusing_clients() {
         ..Stored::default()
     };
     env.put_secret(&old);
-    let (address, served) = env.serve().await;
-    let client = Client::trusting(&old.bundle());
+    let (address, served) = env.start_server().await;
+    let client = Client::with_bundle(&old.trust_bundle());
     assert_eq!(client.get(address, "/healthz").await.unwrap(), (200, "ok".to_owned()));
 
     let leader = tokio::spawn(maintain(env.context.clone(), HASTY));
     let is_rotated = |secret: &Value| {
-        let stored = Stored::of(&serde_json::from_value(secret.clone()).unwrap());
-        stored.next.is_none() && stored.current != old.current && stored.retired == [old.bundle()]
+        let stored = Stored::from_secret(&serde_json::from_value(secret.clone()).unwrap());
+        stored.next.is_none() && stored.current != old.current && stored.retired == [old.trust_bundle()]
     };
     let secret = |state: &ctrlmesh_testkit::Snapshot<'_>| {
         state
@@ -153,8 +153,8 @@ async fn expiring_certificate_is_replaced_without_refusing_clients() {
             .is_some_and(is_rotated)
     };
     env.server.store().wait_until(secret).await.unwrap();
-    let bundle = wait_for_bundles(&env).await.bundle();
-    let both = Client::trusting(&bundle);
+    let bundle = wait_for_bundles(&env).await.trust_bundle();
+    let both = Client::with_bundle(&bundle);
     // Until the replica has seen the new certificate it serves the old one, which the bundle covers. After that, the old CA alone
     // does not suffice.
     let changed = async {

@@ -17,17 +17,17 @@ use tokio_rustls::client::TlsStream;
 pub(crate) struct Client(TlsConnector);
 
 impl Client {
-    pub(crate) fn trusting(bundle: &str) -> Self {
-        Self::speaking(bundle, &[])
+    pub(crate) fn with_bundle(bundle: &str) -> Self {
+        Self::with_protocols(bundle, &[])
     }
 
     /// A client with these protocols to choose from.
-    pub(crate) fn speaking(bundle: &str, protocols: &[&str]) -> Self {
-        Self::showing(bundle, protocols, None)
+    pub(crate) fn with_protocols(bundle: &str, protocols: &[&str]) -> Self {
+        Self::with_identity(bundle, protocols, None)
     }
 
     /// A client with this certificate and key, PEM.
-    pub(crate) fn showing(bundle: &str, protocols: &[&str], identity: Option<(&str, &str)>) -> Self {
+    pub(crate) fn with_identity(bundle: &str, protocols: &[&str], identity: Option<(&str, &str)>) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
             roots.add(certificate.unwrap()).unwrap();
@@ -54,10 +54,10 @@ impl Client {
 
     /// Connects with the Service's name, as API servers do.
     pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
-        self.over(TcpStream::connect(address).await?).await
+        self.connect_over(TcpStream::connect(address).await?).await
     }
 
-    pub(crate) async fn over(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn connect_over(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from("ctrlmesh-manager-webhook.ctrlmesh.svc").unwrap();
         self.0.connect(name, stream).await
     }

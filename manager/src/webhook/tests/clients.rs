@@ -26,7 +26,7 @@ impl Authority {
         }
     }
 
-    fn file(&self) -> NamedTempFile {
+    fn write_file(&self) -> NamedTempFile {
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(self.issuer.pem().as_bytes()).unwrap();
         file
@@ -45,19 +45,19 @@ impl Authority {
 }
 
 /// A server that requires certificates of this CA, and a client with one.
-pub(super) async fn known(authority: &Authority, flags: &[&str]) -> (Server, NamedTempFile) {
-    let file = authority.file();
+pub(super) async fn server_with_client_ca(authority: &Authority, flags: &[&str]) -> (Server, NamedTempFile) {
+    let file = authority.write_file();
     let flag = format!("--webhook-client-ca-file={}", file.path().display());
     let flags: Vec<&str> = flags.iter().copied().chain([flag.as_str()]).collect();
     let (chain, key) = authority.client("api server");
-    let server = Server::of(TestEnv::start(&flags).await, Some((&chain, &key))).await;
+    let server = Server::with_client(TestEnv::start(&flags).await, Some((&chain, &key))).await;
     (server, file)
 }
 
 /// Whether a client with this certificate is answered.
 pub(super) async fn is_answered(server: &Server, identity: Option<(String, String)>) -> bool {
     let identity = identity.as_ref().map(|(chain, key)| (chain.as_str(), key.as_str()));
-    let client = Client::showing(&server.bundle, &[], identity);
+    let client = Client::with_identity(&server.bundle, &[], identity);
     client
         .get(server.address, "/healthz")
         .await
@@ -67,7 +67,7 @@ pub(super) async fn is_answered(server: &Server, identity: Option<(String, Strin
 #[tokio::test]
 async fn clients_without_certificate_of_ca_are_not_answered() {
     let authority = Authority::new();
-    let (server, _file) = known(&authority, &[]).await;
+    let (server, _file) = server_with_client_ca(&authority, &[]).await;
     assert!(is_answered(&server, Some(authority.client("anything"))).await);
     assert!(!is_answered(&server, None).await);
     assert!(!is_answered(&server, Some(Authority::new().client("api server"))).await);
@@ -76,7 +76,7 @@ async fn clients_without_certificate_of_ca_are_not_answered() {
 #[tokio::test]
 async fn clients_with_another_name_are_not_answered() {
     let authority = Authority::new();
-    let (server, _file) = known(&authority, &["--webhook-client-name=api server,other"]).await;
+    let (server, _file) = server_with_client_ca(&authority, &["--webhook-client-name=api server,other"]).await;
     assert!(is_answered(&server, Some(authority.client("api server"))).await);
     assert!(is_answered(&server, Some(authority.client("other"))).await);
     assert!(!is_answered(&server, Some(authority.client("system:node:one"))).await);
@@ -96,7 +96,7 @@ async fn unreadable_client_ca_file_fails_start() {
 }
 
 /// A key for chains, and two shards that both select a pod.
-async fn fill(server: &Server) {
+async fn store_conflicting_shards(server: &Server) {
     let store = server.env.server.store();
     let data =
         json!({"public": "ZWQyNTUxOTpBQUVDQXdRRkJnY0lDUW9MREEwT0R4QVJFaE1VRlJZWEdCa2FHeHdkSGg4PQ==", "private": ""});
@@ -122,9 +122,9 @@ fn pod() -> Value {
 async fn refusals_name_objects_only_to_api_servers() {
     let image = "--proxy-image=ctrlmesh-proxy:1";
     let anybody = Server::start(&[image]).await;
-    let (api_server, _file) = known(&Authority::new(), &[image]).await;
+    let (api_server, _file) = server_with_client_ca(&Authority::new(), &[image]).await;
     for (server, is_known) in [(anybody, false), (api_server, true)] {
-        fill(&server).await;
+        store_conflicting_shards(&server).await;
         let response = server.create(MUTATE_POD, &pod()).await;
         assert_eq!(response["allowed"], false, "{response}");
         let text = response.to_string();
@@ -136,7 +136,7 @@ async fn refusals_name_objects_only_to_api_servers() {
 #[tokio::test]
 async fn response_for_pod_reveals_nothing_of_config_map() {
     let server = Server::start(&["--proxy-image=ctrlmesh-proxy:1"]).await;
-    fill(&server).await;
+    store_conflicting_shards(&server).await;
     server
         .env
         .server

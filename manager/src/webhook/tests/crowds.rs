@@ -47,14 +47,14 @@ async fn post(stream: &mut TlsStream<TcpStream>, body: &str) -> std::io::Result<
 }
 
 /// Idle connections from these addresses of this host, after their handshakes.
-async fn idle(server: &Server, sources: &[IpAddr], each: usize) -> Vec<TlsStream<TcpStream>> {
+async fn idle_connections(server: &Server, sources: &[IpAddr], each: usize) -> Vec<TlsStream<TcpStream>> {
     let mut connecting = JoinSet::new();
     for source in sources.iter().flat_map(|source| std::iter::repeat_n(*source, each)) {
         let (client, address) = (server.client.clone(), server.address);
         connecting.spawn(async move {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind(SocketAddr::new(source, 0)).unwrap();
-            client.over(socket.connect(address).await.unwrap()).await
+            client.connect_over(socket.connect(address).await.unwrap()).await
         });
     }
     // A connection that was closed before the end of its handshake does not count.
@@ -64,7 +64,7 @@ async fn idle(server: &Server, sources: &[IpAddr], each: usize) -> Vec<TlsStream
 #[tokio::test]
 async fn review_is_answered_in_time_beside_idle_connections_of_one_source() {
     let server = Server::start(&[]).await;
-    let crowd = idle(&server, &[[127, 0, 0, 1].into()], 600).await;
+    let crowd = idle_connections(&server, &[[127, 0, 0, 1].into()], 600).await;
     assert!(crowd.len() > 512, "{} have connected", crowd.len());
     let took = review(&server).await;
     assert!(took < IN_TIME, "{took:?}");
@@ -74,7 +74,7 @@ async fn review_is_answered_in_time_beside_idle_connections_of_one_source() {
 async fn review_is_answered_in_time_beside_idle_connections_of_many_sources() {
     let server = Server::start_with(|env| env.bounds.connections = 64).await;
     let sources: Vec<IpAddr> = (1..=20).map(|last| [127, 0, 1, last].into()).collect();
-    let crowd = idle(&server, &sources, 5).await;
+    let crowd = idle_connections(&server, &sources, 5).await;
     assert!(crowd.len() > 64, "{} have connected", crowd.len());
     let took = review(&server).await;
     assert!(took < IN_TIME, "{took:?}");

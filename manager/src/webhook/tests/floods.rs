@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::crowds::{IN_TIME, namespace_review, review};
 use super::frames::Frames;
 use super::reviews::Server;
-use super::{Client, eventually};
+use super::{Client, wait_for};
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE};
 
 const SOURCES: [[u8; 4]; 3] = [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]];
@@ -46,7 +46,7 @@ impl Flood {
     async fn start(server: &Server, sources: usize, sent: Sent) -> Self {
         let answered = Arc::new(AtomicUsize::new(0));
         let stop = CancellationToken::new();
-        let (client, address) = (Client::speaking(&server.bundle, &["h2"]), server.address);
+        let (client, address) = (Client::with_protocols(&server.bundle, &["h2"]), server.address);
         let sending = send(client, address, &SOURCES[..sources], sent, Arc::clone(&answered));
         let until = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -65,7 +65,7 @@ impl Flood {
     /// Waits until heads have been answered, because there is no room for all, and others have been sent instead.
     async fn goes_on(&self) {
         let before = self.answered.load(Ordering::Relaxed);
-        eventually(|| self.answered.load(Ordering::Relaxed) > before + CONNECTIONS * HEADS).await;
+        wait_for(|| self.answered.load(Ordering::Relaxed) > before + CONNECTIONS * HEADS).await;
     }
 }
 
@@ -83,7 +83,7 @@ async fn send(client: Client, address: SocketAddr, sources: &[[u8; 4]], sent: Se
         senders.spawn(async move {
             loop {
                 if let Ok(frames) = Frames::connect(&client, source.into(), address).await {
-                    let _ = holds(frames, sent, &answered).await;
+                    let _ = hold_stream(frames, sent, &answered).await;
                 }
             }
         });
@@ -91,15 +91,15 @@ async fn send(client: Client, address: SocketAddr, sources: &[[u8; 4]], sent: Se
     senders.join_all().await;
 }
 
-async fn holds(mut frames: Frames, sent: Sent, answered: &AtomicUsize) -> std::io::Result<()> {
+async fn hold_stream(mut frames: Frames, sent: Sent, answered: &AtomicUsize) -> std::io::Result<()> {
     let (path, review) = (MUTATE_RESOURCE, unknown_namespace_review());
     let mut begin = HEADS;
     loop {
-        for stream in frames.begin(path, begin).await? {
+        for stream in frames.send_heads(path, begin).await? {
             match sent {
                 Sent::Head => {}
                 Sent::Begun(part) => frames.send(stream, part).await?,
-                Sent::Review => frames.end(stream, review.as_bytes()).await?,
+                Sent::Review => frames.send_body(stream, review.as_bytes()).await?,
             }
         }
         frames.answer().await?;
@@ -160,7 +160,7 @@ async fn two_hundred_reviews_at_once_are_answered_in_time_beside_flood() {
     let server = Server::start(&[]).await;
     let flood = Flood::start(&server, 2, Sent::Head).await;
     let body = namespace_review();
-    let client = Client::speaking(&server.bundle, &["h2"]);
+    let client = Client::with_protocols(&server.bundle, &["h2"]);
     let source = IpAddr::from(API_SERVER);
     let mut connections = Vec::new();
     for _ in 0..2 {
@@ -169,11 +169,11 @@ async fn two_hundred_reviews_at_once_are_answered_in_time_beside_flood() {
     let begun = Instant::now();
     let mut streams = Vec::new();
     for connection in &mut connections {
-        streams.push(connection.begin(MUTATE_NAMESPACE, REVIEWS).await.unwrap());
+        streams.push(connection.send_heads(MUTATE_NAMESPACE, REVIEWS).await.unwrap());
     }
     for (connection, streams) in connections.iter_mut().zip(streams) {
         for stream in streams {
-            connection.end(stream, body.as_bytes()).await.unwrap();
+            connection.send_body(stream, body.as_bytes()).await.unwrap();
         }
     }
     for connection in &mut connections {

@@ -18,7 +18,7 @@ const END_HEADERS: u8 = 4;
 const OK: u8 = 0x88;
 const POST_BY_HTTPS: [u8; 2] = [0x83, 0x87];
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+fn encode_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut bytes = length[1..].to_vec();
     bytes.extend([kind, flags]);
@@ -38,17 +38,17 @@ impl Frames {
     pub(super) async fn connect(client: &Client, source: IpAddr, address: SocketAddr) -> std::io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(source, 0))?;
-        let mut stream = client.over(socket.connect(address).await?).await?;
+        let mut stream = client.connect_over(socket.connect(address).await?).await?;
         let mut opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        opening.extend(frame(SETTINGS, 0, 0, &[]));
+        opening.extend(encode_frame(SETTINGS, 0, 0, &[]));
         // A window for any number of responses.
-        opening.extend(frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
+        opening.extend(encode_frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
         stream.write_all(&opening).await?;
         Ok(Self { stream, next: 1 })
     }
 
     /// Sends the heads of `requests` requests. Returns their streams, on which bodies may follow.
-    pub(super) async fn begin(&mut self, path: &str, requests: usize) -> std::io::Result<Vec<u32>> {
+    pub(super) async fn send_heads(&mut self, path: &str, requests: usize) -> std::io::Result<Vec<u32>> {
         let mut block = POST_BY_HTTPS.to_vec();
         // Without indexing: `:authority` and `:path`.
         for (name, value) in [(1, "a"), (4, path)] {
@@ -58,7 +58,7 @@ impl Frames {
         let mut bytes = Vec::new();
         let mut streams = Vec::new();
         for _ in 0..requests {
-            bytes.extend(frame(HEADERS, END_HEADERS, self.next, &block));
+            bytes.extend(encode_frame(HEADERS, END_HEADERS, self.next, &block));
             streams.push(self.next);
             self.next += 2;
         }
@@ -67,14 +67,16 @@ impl Frames {
         Ok(streams)
     }
 
-    pub(super) async fn end(&mut self, stream: u32, body: &[u8]) -> std::io::Result<()> {
-        self.stream.write_all(&frame(DATA, END_STREAM, stream, body)).await?;
+    pub(super) async fn send_body(&mut self, stream: u32, body: &[u8]) -> std::io::Result<()> {
+        self.stream
+            .write_all(&encode_frame(DATA, END_STREAM, stream, body))
+            .await?;
         self.stream.flush().await
     }
 
     /// Sends a part of a body.
     pub(super) async fn send(&mut self, stream: u32, part: &[u8]) -> std::io::Result<()> {
-        self.stream.write_all(&frame(DATA, 0, stream, part)).await?;
+        self.stream.write_all(&encode_frame(DATA, 0, stream, part)).await?;
         self.stream.flush().await
     }
 

@@ -47,7 +47,7 @@ fn of_shard(shard: &str) -> Value {
 }
 
 /// The pod with the response's patch.
-fn made(pod: &Value, response: &Value) -> Value {
+fn patched_pod(pod: &Value, response: &Value) -> Value {
     assert_eq!(
         (&response["allowed"], &response["patchType"]),
         (&json!(true), &json!("JSONPatch")),
@@ -61,7 +61,7 @@ fn made(pod: &Value, response: &Value) -> Value {
 }
 
 #[track_caller]
-fn refused(response: &Value, code: u16, says: &str) {
+fn assert_refused(response: &Value, code: u16, says: &str) {
     assert_eq!(
         (&response["allowed"], &response["status"]["code"]),
         (&json!(false), &json!(code)),
@@ -75,7 +75,7 @@ fn refused(response: &Value, code: u16, says: &str) {
 async fn pod_that_requests_sidecar_is_injected() {
     let server = server(&[]).await;
     let before = of_shard("a");
-    let after = made(&before, &server.create(MUTATE_POD, &before).await);
+    let after = patched_pod(&before, &server.create(MUTATE_POD, &before).await);
     assert_eq!(
         after["metadata"]["labels"]["ctrlmesh.kusionstack.io/sharding-config-injected"],
         "a"
@@ -103,7 +103,7 @@ async fn pod_that_requests_sidecar_is_injected() {
 async fn pod_selected_by_breaker_or_fault_is_injected() {
     let server = server(&[]).await;
     let before = of_shard("b");
-    refused(
+    assert_refused(
         &server.create(MUTATE_POD, &before).await,
         403,
         "in namespace demo selects this pod",
@@ -111,13 +111,13 @@ async fn pod_selected_by_breaker_or_fault_is_injected() {
     let pods = json!({"matchLabels": {"shard": "b"}});
     let store = server.env.server.store();
     store.put(samples::breaker("calm", &pods, &[], &[])).unwrap();
-    let after = made(&before, &server.create(MUTATE_POD, &before).await);
+    let after = patched_pod(&before, &server.create(MUTATE_POD, &before).await);
     let label = &after["metadata"]["labels"]["ctrlmesh.kusionstack.io/sharding-config-injected"];
     assert!(label.is_null());
     let before = of_shard("c");
-    refused(&server.create(MUTATE_POD, &before).await, 403, "in namespace demo");
+    assert_refused(&server.create(MUTATE_POD, &before).await, 403, "in namespace demo");
     store.put(samples::faults("all")).unwrap();
-    made(&before, &server.create(MUTATE_POD, &before).await);
+    patched_pod(&before, &server.create(MUTATE_POD, &before).await);
 }
 
 #[tokio::test]
@@ -152,11 +152,11 @@ async fn pod_that_cannot_be_injected_is_rejected() {
     let mut pod = of_shard("a");
     pod["spec"]["hostNetwork"] = json!(true);
     let response = server.create(MUTATE_POD, &pod).await;
-    refused(&response, 403, "remove hostNetwork");
+    assert_refused(&response, 403, "remove hostNetwork");
     assert_eq!(response["status"]["reason"], "Forbidden");
 
     put_key(&server, "none");
-    refused(
+    assert_refused(
         &server.create(MUTATE_POD, &of_shard("a")).await,
         503,
         "can't get one now",
@@ -168,14 +168,14 @@ async fn pod_that_cannot_be_injected_is_rejected() {
         .delete("secrets", "ctrlmesh", "ctrlmesh-chain-key")
         .unwrap();
     let response = server.create(MUTATE_POD, &of_shard("a")).await;
-    refused(&response, 503, "the manager that leads makes it");
+    assert_refused(&response, 503, "the manager that leads makes it");
     put_key(&server, KEY);
     server
         .env
         .server
         .faults()
         .add(Rule::new(Fault::Hold(Gate::new())).resource("faultinjections"));
-    refused(&server.create(MUTATE_POD, &of_shard("a")).await, 503, "try again");
+    assert_refused(&server.create(MUTATE_POD, &of_shard("a")).await, 503, "try again");
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn pod_is_rejected_without_sidecar_image() {
     let server = Server::start(&[]).await;
     put_key(&server, KEY);
     server.env.server.store().put(samples::shard("a", &[])).unwrap();
-    refused(
+    assert_refused(
         &server.create(MUTATE_POD, &of_shard("a")).await,
         403,
         "--proxy-image (CTRLMESH_PROXY_IMAGE)",
@@ -199,13 +199,13 @@ async fn native_sidecar_flag_decides_kind_of_container() {
     ] {
         let server = server(&[&format!("--native-sidecar={flag}")]).await;
         let before = of_shard("a");
-        let after = made(&before, &server.create(MUTATE_POD, &before).await);
+        let after = patched_pod(&before, &server.create(MUTATE_POD, &before).await);
         assert_eq!(after["spec"][list][0]["name"], "ctrlmesh-proxy", "{flag}");
     }
 }
 
 /// Arguments of the init container.
-fn redirected(pod: &Value) -> &Value {
+fn init_arguments(pod: &Value) -> &Value {
     let init = &pod["spec"]["initContainers"][0];
     assert_eq!(init["name"], "ctrlmesh-init");
     &init["args"]
@@ -227,7 +227,7 @@ async fn both_addresses_of_api_server_are_redirected() {
     ]);
     let response = server.create(MUTATE_POD, &before).await;
     assert_eq!(
-        redirected(&made(&before, &response)),
+        init_arguments(&patched_pod(&before, &response)),
         &json!(["init", "--host=10.96.0.1,fd00::1"])
     );
     assert_eq!(response.get("warnings"), None);
@@ -241,14 +241,14 @@ async fn both_addresses_of_api_server_are_redirected() {
         server.env.server.faults().add(Rule::new(refusal).resource("services"))
     };
     let rule = lists(500);
-    refused(&server.create(MUTATE_POD, &before).await, 503, "can't get one now");
-    made(&of_shard("a"), &server.create(MUTATE_POD, &of_shard("a")).await);
+    assert_refused(&server.create(MUTATE_POD, &before).await, 503, "can't get one now");
+    patched_pod(&of_shard("a"), &server.create(MUTATE_POD, &of_shard("a")).await);
     server.env.server.faults().remove(rule);
 
     lists(403);
     let response = server.create(MUTATE_POD, &before).await;
     assert_eq!(
-        redirected(&made(&before, &response)),
+        init_arguments(&patched_pod(&before, &response)),
         &json!(["init"]),
         "kubelet tells of one"
     );
@@ -265,7 +265,7 @@ async fn pods_with_switches_of_kusionstack_are_warned_of() {
     let mut before = of_shard("a");
     before["spec"]["containers"][0]["env"] = json!([{"name": "DISABLE_CIRCUIT_BREAKER", "value": "true"}]);
     let response = server.create(MUTATE_POD, &before).await;
-    made(&before, &response);
+    patched_pod(&before, &response);
     let warning = response["warnings"][0].as_str().unwrap();
     assert!(
         warning.starts_with("container manager sets DISABLE_CIRCUIT_BREAKER"),

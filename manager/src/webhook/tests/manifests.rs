@@ -18,7 +18,7 @@ use crate::args::Args;
 use crate::certificates::webhook_ca::bundles::{MUTATING, VALIDATING};
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
 
-fn shipped<T: DeserializeOwned>(file: &str) -> T {
+fn shipped_manifest<T: DeserializeOwned>(file: &str) -> T {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../deploy/webhook")
         .join(file);
@@ -39,7 +39,7 @@ fn path(client: &WebhookClientConfig) -> String {
 
 #[test]
 fn service_targets_port_of_webhooks() {
-    let (service, args): (Service, Args) = (shipped("service.yaml"), Args::parse_from(["ctrlmesh-manager"]));
+    let (service, args): (Service, Args) = (shipped_manifest("service.yaml"), Args::parse_from(["ctrlmesh-manager"]));
     assert_eq!(service.metadata.name.unwrap(), args.webhook_service_name);
     assert_eq!(service.metadata.namespace.unwrap(), args.namespace);
     let ports = service.spec.unwrap().ports.unwrap();
@@ -49,7 +49,7 @@ fn service_targets_port_of_webhooks() {
 
 #[test]
 fn webhook_validates_exactly_kinds_with_rules() {
-    let configuration: ValidatingWebhookConfiguration = shipped("validating.yaml");
+    let configuration: ValidatingWebhookConfiguration = shipped_manifest("validating.yaml");
     assert_eq!(configuration.metadata.name.as_deref(), Some(VALIDATING));
     let mut asked = BTreeSet::new();
     for webhook in configuration.webhooks.unwrap() {
@@ -70,7 +70,7 @@ fn webhook_validates_exactly_kinds_with_rules() {
             asked.extend(rule.resources.unwrap().into_iter().map(|plural| (plural, path.clone())));
         }
     }
-    let checked = crds::all()
+    let checked = crds::definitions()
         .into_iter()
         .filter(|crd| crd.spec.names.kind != "ManagerState");
     let kinds = checked.map(|crd| {
@@ -88,7 +88,7 @@ fn webhook_validates_exactly_kinds_with_rules() {
 
 #[test]
 fn labelling_webhooks_fail_open_and_skip_system_namespaces() {
-    let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
+    let configuration: MutatingWebhookConfiguration = shipped_manifest("mutating.yaml");
     assert_eq!(configuration.metadata.name.as_deref(), Some(MUTATING));
     let mut webhooks = configuration.webhooks.unwrap();
     let paths: Vec<String> = webhooks.iter().map(|webhook| path(&webhook.client_config)).collect();
@@ -103,7 +103,7 @@ fn labelling_webhooks_fail_open_and_skip_system_namespaces() {
         let conditions = webhook.match_conditions.unwrap();
         let names: Vec<&str> = conditions.iter().map(|condition| condition.name.as_str()).collect();
         assert_eq!(names, ["is-not-being-deleted", "labels-are-new"]);
-        let excluded = excluded(&webhook.namespace_selector.unwrap());
+        let excluded = excluded_namespaces(&webhook.namespace_selector.unwrap());
         assert_eq!(excluded, ["kube-system", "kube-public", "kube-node-lease", "ctrlmesh"]);
         // Status has no labels, and kubelets write it often.
         let resources = webhook
@@ -117,7 +117,7 @@ fn labelling_webhooks_fail_open_and_skip_system_namespaces() {
 
 #[test]
 fn only_pods_that_request_sidecar_depend_on_manager() {
-    let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
+    let configuration: MutatingWebhookConfiguration = shipped_manifest("mutating.yaml");
     let webhook = configuration.webhooks.unwrap().pop().unwrap();
     assert_eq!(path(&webhook.client_config), MUTATE_POD);
     let told = [
@@ -140,7 +140,7 @@ fn only_pods_that_request_sidecar_depend_on_manager() {
     assert_eq!(rules[0].operations.as_deref(), Some(&["CREATE".to_owned()][..]));
 }
 
-fn excluded(selector: &LabelSelector) -> Vec<String> {
+fn excluded_namespaces(selector: &LabelSelector) -> Vec<String> {
     let expression = &selector.match_expressions.as_ref().unwrap()[0];
     assert_eq!(
         (expression.key.as_str(), expression.operator.as_str()),

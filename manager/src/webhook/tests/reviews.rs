@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use ctrlmesh_manager_planner::samples;
 use serde_json::{Value, json};
 
-use super::clients::{Authority, known};
+use super::clients::{Authority, server_with_client_ca};
 use super::{Client, TestEnv};
 use crate::certificates::ca::{Credential, Schedule, Stored};
 use crate::webhook::namespaces::Namespaces;
@@ -24,17 +24,17 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start(flags: &[&str]) -> Self {
-        Self::of(TestEnv::start(flags).await, None).await
+        Self::with_client(TestEnv::start(flags).await, None).await
     }
 
     pub(super) async fn start_with(change: impl FnOnce(&mut TestEnv)) -> Self {
         let mut env = TestEnv::start(&[]).await;
         change(&mut env);
-        Self::of(env, None).await
+        Self::with_client(env, None).await
     }
 
     /// A server with a client that shows this certificate and key.
-    pub(super) async fn of(env: TestEnv, identity: Option<(&str, &str)>) -> Self {
+    pub(super) async fn with_client(env: TestEnv, identity: Option<(&str, &str)>) -> Self {
         let schedule = Schedule::default();
         let names = env.context.args.webhook_names();
         let stored = Stored {
@@ -42,10 +42,10 @@ impl Server {
             ..Stored::default()
         };
         env.put_secret(&stored);
-        let (address, _) = env.serve().await;
+        let (address, _) = env.start_server().await;
         Self {
-            bundle: stored.bundle(),
-            client: Client::showing(&stored.bundle(), &[], identity),
+            bundle: stored.trust_bundle(),
+            client: Client::with_identity(&stored.trust_bundle(), &[], identity),
             env,
             address,
         }
@@ -112,7 +112,7 @@ fn shard(name: &str) -> Value {
 }
 
 /// A shard without pods, and with a limit that has two kinds of mistakes.
-fn broken() -> Value {
+fn invalid_shard() -> Value {
     let mut shard = shard("s");
     shard["spec"]["selector"] = json!({});
     shard["spec"]["limits"][0]["selector"] = json!({"matchLabels": {"a b": "c"}});
@@ -123,7 +123,7 @@ fn broken() -> Value {
 async fn rejection_lists_each_invalid_field() {
     let server = Server::start(&[]).await;
     for path in VALIDATE {
-        let response = server.create(path, &broken()).await;
+        let response = server.create(path, &invalid_shard()).await;
         assert_eq!(
             (&response["allowed"], &response["status"]["code"]),
             (&json!(false), &json!(422)),
@@ -163,7 +163,7 @@ async fn rejection_lists_each_invalid_field() {
 async fn invalid_stored_object_can_still_be_edited() {
     let server = Server::start(&[]).await;
     let with = |pointer: &str, value: Value| {
-        let mut object = broken();
+        let mut object = invalid_shard();
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[field] = value;
         object
@@ -182,18 +182,22 @@ async fn invalid_stored_object_can_still_be_edited() {
         ("the spec", spec.clone(), false),
     ];
     for (what, new, is_allowed) in cases {
-        assert_eq!(server.update(&broken(), &new).await["allowed"], is_allowed, "{what}");
+        assert_eq!(
+            server.update(&invalid_shard(), &new).await["allowed"],
+            is_allowed,
+            "{what}"
+        );
     }
     let mut ignored = spec;
     ignored["metadata"]["labels"] = json!({"ctrlmesh.kusionstack.io/ignore-validate": ""});
-    assert_eq!(server.update(&broken(), &ignored).await["allowed"], true);
+    assert_eq!(server.update(&invalid_shard(), &ignored).await["allowed"], true);
     ignored["spec"]["limits"] = json!("none");
     assert_eq!(
-        server.update(&broken(), &ignored).await["allowed"],
+        server.update(&invalid_shard(), &ignored).await["allowed"],
         false,
         "it can't be read"
     );
-    let delete = json!({"operation": "DELETE", "object": null, "oldObject": broken()});
+    let delete = json!({"operation": "DELETE", "object": null, "oldObject": invalid_shard()});
     assert_eq!(server.ask(VALIDATE[0], &delete).await["allowed"], true);
     let status = json!({"operation": "UPDATE", "subResource": "status", "object": ignored, "oldObject": shard("s")});
     assert_eq!(server.ask(VALIDATE[0], &status).await["allowed"], true);
@@ -231,7 +235,7 @@ async fn warnings_name_other_shards_only_to_api_servers() {
 
 #[tokio::test]
 async fn shards_that_share_objects_are_warned_of() {
-    let (server, _file) = known(&Authority::new(), &[]).await;
+    let (server, _file) = server_with_client_ca(&Authority::new(), &[]).await;
     let store = server.env.server.store();
     let managed = json!({"ctrlmesh.kusionstack.io/control": "true"});
     store.put(namespace("shared-ns", &managed)).unwrap();

@@ -72,19 +72,19 @@ impl TestEnv {
     }
 
     /// Starts the webhook server and waits until it is ready.
-    pub(crate) async fn serve(&self) -> (SocketAddr, JoinHandle<Result<(), crate::cluster::Error>>) {
+    pub(crate) async fn start_server(&self) -> (SocketAddr, JoinHandle<Result<(), crate::cluster::Error>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (context, readiness, goes) = (self.context.clone(), self.readiness.clone(), self.goes.clone());
         let running = run_within(context, listener, readiness, goes, self.bounds);
         let running = tokio::spawn(running);
-        eventually(|| self.readiness.is_ready()).await;
+        wait_for(|| self.readiness.is_ready()).await;
         (address, running)
     }
 }
 
 /// Waits at most ten seconds.
-pub(crate) async fn eventually(condition: impl Fn() -> bool) {
+pub(crate) async fn wait_for(condition: impl Fn() -> bool) {
     let waited = async {
         while !condition() {
             tokio::task::yield_now().await;

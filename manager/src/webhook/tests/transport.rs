@@ -10,16 +10,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::{Client, TestEnv, eventually};
+use super::{Client, TestEnv, wait_for};
 use crate::certificates::ca::{Credential, Schedule, Stored};
 use crate::webhook::bodies::Bodies;
 use crate::webhook::connections::Source;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE, read};
-use crate::webhook::served::Served;
+use crate::webhook::served::ServedCertificate;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
-fn credential(env: &TestEnv) -> Credential {
+fn issue_credential(env: &TestEnv) -> Credential {
     let schedule = Schedule {
         life: LIFE,
         ..Schedule::default()
@@ -27,9 +27,9 @@ fn credential(env: &TestEnv) -> Credential {
     Credential::issue(&env.context.args.webhook_names(), SystemTime::now(), &schedule).unwrap()
 }
 
-fn stored(env: &TestEnv) -> Stored {
+fn stored_ca(env: &TestEnv) -> Stored {
     Stored {
-        current: Some(credential(env)),
+        current: Some(issue_credential(env)),
         ..Stored::default()
     }
 }
@@ -38,10 +38,10 @@ fn stored(env: &TestEnv) -> Stored {
 async fn request_without_review_is_rejected() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.body = Duration::from_millis(200);
-    let stored = stored(&env);
+    let stored = stored_ca(&env);
     env.put_secret(&stored);
-    let (address, _running) = env.serve().await;
-    let client = Client::trusting(&stored.bundle());
+    let (address, _running) = env.start_server().await;
+    let client = Client::with_bundle(&stored.trust_bundle());
     for path in VALIDATE
         .into_iter()
         .chain([MUTATE_NAMESPACE, MUTATE_RESOURCE, MUTATE_POD])
@@ -70,7 +70,7 @@ async fn request_without_review_is_rejected() {
 #[tokio::test]
 async fn body_above_limit_is_rejected() {
     let bodies = Bodies::new(64 << 20);
-    let place = || bodies.begin(Source::of([127, 0, 0, 1].into())).unwrap();
+    let place = || bodies.begin_body(Source::from_address([127, 0, 0, 1].into())).unwrap();
     let most = 7 << 20;
     for (size, expected) in [(most, None), (most + 1, Some(StatusCode::PAYLOAD_TOO_LARGE))] {
         let body = Body::from("x".repeat(size));
@@ -84,9 +84,9 @@ async fn body_above_limit_is_rejected() {
 async fn old_http2_connection_ends() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.age = Duration::from_millis(100);
-    let stored = stored(&env);
+    let stored = stored_ca(&env);
     env.put_secret(&stored);
-    let (address, _running) = env.serve().await;
+    let (address, _running) = env.start_server().await;
     goes_away(&mut http2(&stored, address).await).await;
 }
 
@@ -95,10 +95,10 @@ async fn old_http2_connection_ends() {
 async fn connections_end_during_shutdown_and_new_ones_are_served() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.late = Duration::from_millis(100);
-    let stored = stored(&env);
+    let stored = stored_ca(&env);
     env.put_secret(&stored);
-    let (address, _running) = env.serve().await;
-    let client = Client::trusting(&stored.bundle());
+    let (address, _running) = env.start_server().await;
+    let client = Client::with_bundle(&stored.trust_bundle());
     let (mut before, mut plain) = (http2(&stored, address).await, client.connect(address).await.unwrap());
     env.goes.cancel();
     goes_away(&mut before).await;
@@ -109,7 +109,7 @@ async fn connections_end_during_shutdown_and_new_ones_are_served() {
 
 /// Sends the preface, and SETTINGS without a setting.
 async fn http2(stored: &Stored, address: SocketAddr) -> TlsStream<TcpStream> {
-    let client = Client::speaking(&stored.bundle(), &["h2"]);
+    let client = Client::with_protocols(&stored.trust_bundle(), &["h2"]);
     let mut stream = client.connect(address).await.unwrap();
     let opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     stream.write_all(opening).await.unwrap();
@@ -137,21 +137,21 @@ async fn goes_away(stream: &mut TlsStream<TcpStream>) {
 async fn slow_handshake_times_out() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.handshake = Duration::from_millis(100);
-    let stored = stored(&env);
+    let stored = stored_ca(&env);
     env.put_secret(&stored);
-    let (address, _running) = env.serve().await;
+    let (address, _running) = env.start_server().await;
     let mut silent = TcpStream::connect(address).await.unwrap();
     let mut bytes = [0; 16];
     let closed = tokio::time::timeout(Duration::from_secs(4), silent.read(&mut bytes)).await;
     assert_eq!(closed.unwrap().unwrap(), 0, "it is closed");
     assert!(
-        Client::trusting(&credential(&env).ca)
+        Client::with_bundle(&issue_credential(&env).ca)
             .get(address, "/healthz")
             .await
             .is_err()
     );
     assert_eq!(
-        Client::trusting(&stored.bundle())
+        Client::with_bundle(&stored.trust_bundle())
             .get(address, "/healthz")
             .await
             .unwrap()
@@ -164,10 +164,10 @@ async fn slow_handshake_times_out() {
 #[tokio::test]
 async fn review_in_flight_is_answered_before_server_stops() {
     let env = TestEnv::start(&[]).await;
-    let stored = stored(&env);
+    let stored = stored_ca(&env);
     env.put_secret(&stored);
-    let (address, running) = env.serve().await;
-    let client = Client::trusting(&stored.bundle());
+    let (address, running) = env.start_server().await;
+    let client = Client::with_bundle(&stored.trust_bundle());
     let mut stream = client.connect(address).await.unwrap();
     let head = "POST /mutate-namespace HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -193,8 +193,8 @@ async fn certificate_files_are_served_and_reloaded() {
         std::fs::write(folder.path().join("tls.key"), &credential.key).unwrap();
         std::fs::write(folder.path().join("tls.crt"), &credential.certificate).unwrap();
     };
-    let (first, second) = (credential(&env), credential(&env));
-    let served = Arc::new(Served::default());
+    let (first, second) = (issue_credential(&env), issue_credential(&env));
+    let served = Arc::new(ServedCertificate::default());
     let chain = || served.key.load_full().map(|key| key.cert.clone());
     let mut last = None;
     let mut read = async || served.read_files(&env.context, folder.path(), &mut last).await;
@@ -217,11 +217,11 @@ async fn certificate_files_are_served_and_reloaded() {
     });
     write(&second);
     let second = Some(second.certified_key().unwrap().cert);
-    eventually(|| chain() == second).await;
+    wait_for(|| chain() == second).await;
     // Configurations and Secrets are not changed.
     let leader = tokio::spawn(crate::certificates::webhook_ca::run(env.context.clone()));
     env.context.stop.cancel();
     following.await.unwrap();
     leader.await.unwrap().unwrap();
-    assert_eq!(env.server.requests().all().len(), 0);
+    assert_eq!(env.server.requests().recent().len(), 0);
 }

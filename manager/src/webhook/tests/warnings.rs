@@ -7,7 +7,7 @@ use ctrlmesh_testkit::{Fault, Rule};
 use serde_json::json;
 use tracing::subscriber::DefaultGuard;
 
-use super::clients::{Authority, is_answered, known};
+use super::clients::{Authority, is_answered, server_with_client_ca};
 use super::reviews::Server;
 use crate::webhook::routes::MUTATE_RESOURCE;
 
@@ -56,7 +56,7 @@ impl Log {
 async fn clients_with_certificate_of_another_name_cause_one_warning() {
     let log = Log::start();
     let authority = Authority::new();
-    let (server, _file) = known(&authority, &["--webhook-client-name=api server"]).await;
+    let (server, _file) = server_with_client_ca(&authority, &["--webhook-client-name=api server"]).await;
     for _ in 0..3 {
         assert!(!is_answered(&server, Some(authority.client("other"))).await);
     }

@@ -39,7 +39,7 @@ pub(super) fn deny(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> 
             code: error_code(params.code.unwrap_or(403).into(), "code")?,
         },
     };
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Reply(0, Reply::Denied(denied)),
         Applicability::Write,
     ))
@@ -56,7 +56,7 @@ pub(super) fn quota(params: &Params, _: &Context) -> Result<BuiltFault, Invalid>
             limited: text_or(params.limited.as_ref(), "pods=10"),
         },
     };
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Reply(0, Reply::Quota(quota)),
         Applicability::Create,
     ))
@@ -77,13 +77,13 @@ pub(super) fn webhook_down(params: &Params, _: &Context) -> Result<BuiltFault, I
         },
     };
     let act = Act::Reply(after, Reply::WebhookDown(webhook));
-    Ok(BuiltFault::legal(act, Applicability::Write))
+    Ok(BuiltFault::with_action(act, Applicability::Write))
 }
 
 pub(super) fn webhook_slow(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let wait = parse_wait(params)?;
     check_webhook(wait.longest_ms(), if params.length.is_some() { "for" } else { "max" })?;
-    Ok(BuiltFault::legal(Act::Delay(wait), Applicability::Write))
+    Ok(BuiltFault::with_action(Act::Delay(wait), Applicability::Write))
 }
 
 fn check_webhook(ms: u32, field: &str) -> Result<(), Invalid> {
@@ -95,5 +95,5 @@ fn check_webhook(ms: u32, field: &str) -> Result<(), Invalid> {
 
 pub(super) fn namespace_terminating(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let act = Act::Reply(0, Reply::NamespaceTerminating);
-    Ok(BuiltFault::legal(act, Applicability::Namespaced))
+    Ok(BuiltFault::with_action(act, Applicability::Namespaced))
 }

@@ -5,7 +5,7 @@ use ctrlmesh_sdk::settings::Invalid;
 
 use super::{BuiltFault, Context, error_code, one_of_words, required_param};
 use crate::fault::{Act, Applicability};
-use crate::params::{Params, Wait, checked_millis};
+use crate::params::{DelayParam, Params, checked_millis};
 use crate::reply::Reply;
 use crate::reply::generic::CustomRefusal;
 
@@ -15,8 +15,8 @@ const STORE_RETRY: u32 = 2;
 const MAX_RETRY: u32 = 86_400;
 
 /// A wait, by the parameters that all waits share.
-pub(super) fn parse_wait(params: &Params) -> Result<Wait, Invalid> {
-    Wait::new(("for", params.length), params.min, params.mean, params.max)
+pub(super) fn parse_wait(params: &Params) -> Result<DelayParam, Invalid> {
+    DelayParam::new(("for", params.length), params.min, params.mean, params.max)
 }
 
 /// `retryAfter`, bounded.
@@ -30,11 +30,17 @@ pub(super) fn parse_retry_after(params: &Params) -> Result<Option<u32>, Invalid>
 }
 
 pub(super) fn delay(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(Act::Delay(parse_wait(params)?), Applicability::Every))
+    Ok(BuiltFault::with_action(
+        Act::Delay(parse_wait(params)?),
+        Applicability::Every,
+    ))
 }
 
 pub(super) fn hold(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(Act::Hold(parse_wait(params)?), Applicability::Every))
+    Ok(BuiltFault::with_action(
+        Act::Hold(parse_wait(params)?),
+        Applicability::Every,
+    ))
 }
 
 pub(super) fn refuse(params: &Params, context: &Context) -> Result<BuiltFault, Invalid> {
@@ -46,7 +52,7 @@ pub(super) fn refuse(params: &Params, context: &Context) -> Result<BuiltFault, I
         user: params.user.clone().unwrap_or_else(|| context.user.clone()),
     };
     check_reason(plain.reason.as_deref())?;
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Reply(0, Reply::Plain(plain)),
         Applicability::Every,
     ))
@@ -67,10 +73,13 @@ pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), Invalid> {
 pub(super) fn timeout(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let after = required_param(params.after.as_ref(), "after", "60s (as long as the API server waits)")?;
     let ms = checked_millis(*after).map_err(|error| error.field("after"))?;
-    Ok(BuiltFault::legal(Act::Reply(ms, Reply::Timeout), Applicability::Every))
+    Ok(BuiltFault::with_action(
+        Act::Reply(ms, Reply::Timeout),
+        Applicability::Every,
+    ))
 }
 
-pub(super) fn lose(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+pub(super) fn lose_response(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let how = one_of_words(params.how.as_deref(), "how", &["reset", "hang", "error", "retry"])?;
     for (field, belongs_to, is_written) in [
         ("code", "error", params.code.is_some()),
@@ -87,7 +96,7 @@ pub(super) fn lose(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> 
         // Go does not retry silently after INTERNAL_ERROR.
         _ => Act::LoseBy(Reset::InternalError),
     };
-    Ok(BuiltFault::legal(act, Applicability::Every))
+    Ok(BuiltFault::with_action(act, Applicability::Every))
 }
 
 fn lost_reply(code: u16) -> Result<Reply, Invalid> {
@@ -102,9 +111,15 @@ fn lost_reply(code: u16) -> Result<Reply, Invalid> {
 }
 
 pub(super) fn conflict(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(Act::Reply(0, Reply::Conflict), Applicability::Change))
+    Ok(BuiltFault::with_action(
+        Act::Reply(0, Reply::Conflict),
+        Applicability::Change,
+    ))
 }
 
-pub(super) fn exists(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(Act::Reply(0, Reply::Exists), Applicability::Create))
+pub(super) fn already_exists(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    Ok(BuiltFault::with_action(
+        Act::Reply(0, Reply::Exists),
+        Applicability::Create,
+    ))
 }

@@ -8,7 +8,7 @@ use crate::params::Params;
 use crate::reply::Reply;
 
 pub(super) fn unauthorized(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Reply(0, Reply::Unauthorized),
         Applicability::Every,
     ))
@@ -16,7 +16,7 @@ pub(super) fn unauthorized(_: &Params, _: &Context) -> Result<BuiltFault, Invali
 
 pub(super) fn forbidden(params: &Params, context: &Context) -> Result<BuiltFault, Invalid> {
     let user = params.user.clone().unwrap_or_else(|| context.user.clone());
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Reply(0, Reply::Forbidden(user)),
         Applicability::Every,
     ))

@@ -30,16 +30,19 @@ pub(super) fn refuse_connections(params: &Params, _: &Context) -> Result<BuiltFa
     let length = required_param(params.length.as_ref(), "for", "5s")?;
     let ms = checked_millis(*length).map_err(|error| error.field("for"))?;
     let act = Act::RefuseConnections(check_closed_ms(params, "for", ms)?);
-    Ok(BuiltFault::legal(act, Applicability::Every))
+    Ok(BuiltFault::with_action(act, Applicability::Every))
 }
 
 pub(super) fn reset(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let how = fault::parse_reset(params.how.as_deref())?;
-    Ok(BuiltFault::legal(Act::Reset(how), Applicability::Every))
+    Ok(BuiltFault::with_action(Act::Reset(how), Applicability::Every))
 }
 
 pub(super) fn black_hole(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(Act::Reset(Reset::BlackHole), Applicability::Every))
+    Ok(BuiltFault::with_action(
+        Act::Reset(Reset::BlackHole),
+        Applicability::Every,
+    ))
 }
 
 pub(super) fn slow_body(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
@@ -47,7 +50,7 @@ pub(super) fn slow_body(params: &Params, _: &Context) -> Result<BuiltFault, Inva
     if pace == 0 {
         return Err(Invalid::new("at least 1; blackHole sends nothing at all").field("bytesPerSecond"));
     }
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Shape(BodyShape::default().pace(pace)),
         Applicability::Every,
     ))
@@ -57,11 +60,11 @@ pub(super) fn cut_body(params: &Params, _: &Context) -> Result<BuiltFault, Inval
     let bytes = *required_param(params.after_bytes.as_ref(), "afterBytes", "100")?;
     let how = fault::parse_reset(params.how.as_deref())?;
     let shape = BodyShape::default().cut_after(bytes, how);
-    Ok(BuiltFault::legal(Act::Shape(shape), Applicability::Every))
+    Ok(BuiltFault::with_action(Act::Shape(shape), Applicability::Every))
 }
 
 pub(super) fn goaway(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(Act::CloseConnection, Applicability::Every))
+    Ok(BuiltFault::with_action(Act::CloseConnection, Applicability::Every))
 }
 
 pub(super) fn answer(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
@@ -88,5 +91,5 @@ pub(super) fn answer(params: &Params, _: &Context) -> Result<BuiltFault, Invalid
     }
     // A load balancer may refuse in its own words; only the API server may claim that something was done.
     let class = if code < 400 { Class::Illegal } else { Class::Legal };
-    Ok(BuiltFault::legal(Act::Reply(0, Reply::Foreign(answer)), Applicability::Every).with_class(class))
+    Ok(BuiltFault::with_action(Act::Reply(0, Reply::Foreign(answer)), Applicability::Every).with_class(class))
 }

@@ -7,15 +7,15 @@ use super::network::check_closed_ms;
 use super::{BuiltFault, Context, Stage, Steps};
 use crate::catalogue::answers::parse_retry_after;
 use crate::fault::{Act, Applicability, Class};
-use crate::params::{Params, Wait, checked_millis};
+use crate::params::{DelayParam, Params, checked_millis};
 use crate::reply::Reply;
 
 /// Percentage of requests that an overloaded server refuses: while the load rises and falls, and at its peak.
 const SOME: f64 = 30.0;
 const MOST: f64 = 90.0;
 /// Delay of the requests that it serves.
-const SLOW: Wait = Wait::Between(200, 1_000);
-const SLOWEST: Wait = Wait::Between(1_000, 5_000);
+const SLOW: DelayParam = DelayParam::Between(200, 1_000);
+const SLOWEST: DelayParam = DelayParam::Between(1_000, 5_000);
 
 struct StageList {
     stages: Vec<Stage>,

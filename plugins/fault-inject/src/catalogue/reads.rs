@@ -9,11 +9,14 @@ use crate::params::Params;
 use crate::reply::Reply;
 
 pub(super) fn too_old(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(Act::Reply(0, Reply::TooOld), Applicability::Aged))
+    Ok(BuiltFault::with_action(
+        Act::Reply(0, Reply::TooOld),
+        Applicability::Aged,
+    ))
 }
 
 pub(super) fn too_new(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Reply(0, Reply::TooNew),
         Applicability::NotOlderThan,
     ))
@@ -24,10 +27,10 @@ pub(super) fn fail_page(params: &Params, _: &Context) -> Result<BuiltFault, Inva
         "reset" => Act::Reset(Reset::InternalError),
         _ => Act::Reply(0, Reply::PageExpired),
     };
-    Ok(BuiltFault::legal(act, Applicability::NextPage))
+    Ok(BuiltFault::with_action(act, Applicability::NextPage))
 }
 
 pub(super) fn no_watch_list(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let act = Act::Reply(0, Reply::NoWatchList);
-    Ok(BuiltFault::legal(act, Applicability::WatchList).with_class(Class::Server))
+    Ok(BuiltFault::with_action(act, Applicability::WatchList).with_class(Class::Server))
 }

@@ -11,7 +11,7 @@ use crate::reply::Reply;
 
 pub(super) fn throttle(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let seconds = parse_retry_after(params)?.unwrap_or(1);
-    Ok(BuiltFault::legal(
+    Ok(BuiltFault::with_action(
         Act::Reply(0, Reply::Throttled(seconds)),
         Applicability::Every,
     ))
@@ -48,7 +48,7 @@ pub(super) fn group_down(params: &Params, _: &Context) -> Result<BuiltFault, Inv
         ..ResourceRule::default()
     };
     own.add_resources(&[rule], Lists::AbsentIsAll)?;
-    Ok(BuiltFault::legal(Act::Reply(0, Reply::Unavailable), suits).with_rules(own))
+    Ok(BuiltFault::with_action(Act::Reply(0, Reply::Unavailable), suits).with_rules(own))
 }
 
 pub(super) fn discovery_down(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
@@ -63,7 +63,7 @@ pub(super) fn discovery_down(params: &Params, _: &Context) -> Result<BuiltFault,
     let paths = ["/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version"];
     add_paths(&mut own, paths.map(str::to_owned).to_vec())?;
     let act = Act::Reply(0, Reply::Discovery(code));
-    Ok(BuiltFault::legal(act, Applicability::Every)
+    Ok(BuiltFault::with_action(act, Applicability::Every)
         .with_class(class)
         .with_rules(own))
 }

@@ -43,7 +43,7 @@ impl CustomRefusal {
             404 => not_found(req),
             405 => method_not_supported(req),
             // As errors.go reads a 409 without a reason.
-            409 if facts.verb == Verb::Create => writes::exists(facts),
+            409 if facts.verb == Verb::Create => writes::already_exists(facts),
             409 => writes::conflict(facts),
             410 => reads::too_old(req),
             500 => internal_error("the server could not complete the request"),

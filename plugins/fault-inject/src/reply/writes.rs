@@ -23,7 +23,7 @@ pub(crate) fn conflict(facts: &Facts) -> Refusal {
 }
 
 /// `NewAlreadyExists`.
-pub(crate) fn exists(facts: &Facts) -> Refusal {
+pub(crate) fn already_exists(facts: &Facts) -> Refusal {
     let message = format!("{} {:?} already exists", qualified_resource(facts), shown_name(facts));
     Refusal::new(409, message)
         .reason("AlreadyExists")

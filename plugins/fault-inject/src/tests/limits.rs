@@ -66,7 +66,7 @@ fn max_count_is_exact_across_instances_and_reloads() {
 }
 
 /// `matched` and `fired`.
-fn counts(bench: &Bench<FaultInject>) -> (u64, u64) {
+fn matched_and_fired(bench: &Bench<FaultInject>) -> (u64, u64) {
     let report = bench.host.report("x").unwrap();
     let count = |field: &str| report[field].as_u64().unwrap();
     let counts = (count("matched"), count("fired"));
@@ -84,11 +84,11 @@ fn requests_after_the_last_hit_are_not_matched() {
     ] {
         let mut bench = bench_with_rule(fault);
         hit_numbers(&mut bench, 2);
-        let (matched, fired) = counts(&bench);
+        let (matched, fired) = matched_and_fired(&bench);
         assert_eq!(matched, 2, "{fault}");
         bench.host.advance_ms(30_000);
         assert_eq!(hit_numbers(&mut bench, 5), [] as [usize; 0], "{fault}");
-        assert_eq!(counts(&bench), (2, fired), "{fault}");
+        assert_eq!(matched_and_fired(&bench), (2, fired), "{fault}");
     }
     // A sequence that repeats is never over.
     let mut bench =
@@ -96,7 +96,7 @@ fn requests_after_the_last_hit_are_not_matched() {
     hit_numbers(&mut bench, 2);
     bench.host.advance_ms(30_000);
     hit_numbers(&mut bench, 5);
-    assert_eq!(counts(&bench).0, 7);
+    assert_eq!(matched_and_fired(&bench).0, 7);
     // The same holds for a fault on the response.
     let mut bench = bench_with_rule(r#""do": {"hold": {"for": "10s"}}, "maxCount": 1"#);
     for _ in 0..3 {
@@ -104,7 +104,7 @@ fn requests_after_the_last_hit_are_not_matched() {
         assert!(!is_hit(&mut bench, &req));
         bench.on_response(&req, &ctrlmesh_sdk::testing::TestResponse::new(200));
     }
-    assert_eq!(counts(&bench), (1, 1));
+    assert_eq!(matched_and_fired(&bench), (1, 1));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn selection_counts_the_requests_that_match_until_the_last_hit() {
     ] {
         let mut bench = bench_with_rule(&format!(r#""do": "refuse", {select}"#));
         assert_eq!(hit_numbers(&mut bench, 10), expected, "{select}");
-        assert_eq!(counts(&bench), (matched, expected.len() as u64), "{select}");
+        assert_eq!(matched_and_fired(&bench), (matched, expected.len() as u64), "{select}");
     }
 }
 

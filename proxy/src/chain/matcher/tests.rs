@@ -33,7 +33,7 @@ fn naive_field(patterns: &[String], text: &str) -> bool {
 }
 
 /// All fields that are set must match.
-pub(crate) fn naive(subscription: &Subscription, query: &MatchQuery<'_>) -> bool {
+pub(crate) fn matches_naively(subscription: &Subscription, query: &MatchQuery<'_>) -> bool {
     subscription.rules.iter().any(|rule| {
         (rule.traffic.is_empty() || rule.traffic.contains(&query.traffic))
             && (rule.verbs.is_empty() || rule.verbs.contains(&query.verb))
@@ -57,14 +57,14 @@ fn patterns() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec("[*ab]{0,3}", 0..3)
 }
 
-fn few<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Vec<T>> {
+fn some_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Vec<T>> {
     prop::collection::vec(select(all), 0..3)
 }
 
 prop_compose! {
     fn rule()(
-        traffic in few(&TRAFFIC_LIST),
-        verbs in few(&VERBS),
+        traffic in some_of(&TRAFFIC_LIST),
+        verbs in some_of(&VERBS),
         fields in prop::collection::vec(patterns(), 8),
     ) -> MatchRule {
         let mut fields = fields.into_iter();
@@ -132,7 +132,7 @@ proptest! {
     #[test]
     fn matcher_agrees_with_naive_matcher(subscription in subscription(), words in words()) {
         let (matcher, query) = (Matcher::new(&subscription), words.query());
-        prop_assert_eq!(matcher.matches(&query), naive(&subscription, &query));
+        prop_assert_eq!(matcher.matches(&query), matches_naively(&subscription, &query));
     }
 
     #[test]

@@ -80,14 +80,14 @@ mod tests {
     use super::*;
     use crate::plugin::verdict::{BodyShape, Refusal, Reset, ResponseEdit};
 
-    fn named(name: &str, decides: Part) -> NamedRule {
+    fn named_rule(name: &str, decides: Part) -> NamedRule {
         NamedRule {
             name: name.to_owned(),
             decides,
         }
     }
 
-    fn refusal(cause: Option<&str>) -> Refusal {
+    fn refusal_by(cause: Option<&str>) -> Refusal {
         Refusal {
             code: 429,
             reason: String::new(),
@@ -107,18 +107,18 @@ mod tests {
     #[test]
     fn each_part_of_verdict_has_its_rules() {
         let rules = vec![
-            named("slow", Part::Delay),
-            named("slower", Part::Delay),
-            named("conflict", Part::Action),
+            named_rule("slow", Part::Delay),
+            named_rule("slower", Part::Delay),
+            named_rule("conflict", Part::Action),
         ];
-        let done = on_request(5, RequestAction::Refuse(refusal(Some("cause"))), rules);
+        let done = on_request(5, RequestAction::Refuse(refusal_by(Some("cause"))), rules);
         let expected = [("slow", "delayed"), ("slower", "delayed"), ("conflict", "refused")];
         assert_eq!(done, expected.map(|(rule, effect)| (rule.to_owned(), effect)));
     }
 
     #[test]
     fn refusal_without_named_rule_has_its_cause() {
-        let refuse = |cause| on_request(0, RequestAction::Refuse(refusal(cause)), Vec::new());
+        let refuse = |cause| on_request(0, RequestAction::Refuse(refusal_by(cause)), Vec::new());
         assert_eq!(refuse(Some("writes")), [("writes".to_owned(), "refused")]);
         assert_eq!(refuse(None), [(String::new(), "refused")]);
         let reset = on_request(0, RequestAction::Reset(Reset::Close), Vec::new());
@@ -133,10 +133,10 @@ mod tests {
                 delay: Duration::ZERO,
                 action,
             };
-            let done = of_response(&verdict, vec![named("r", Part::Action)]);
+            let done = of_response(&verdict, vec![named_rule("r", Part::Action)]);
             done.iter().map(|(_, effect)| effect.as_str()).collect::<Vec<_>>()
         };
-        assert_eq!(on_response(ResponseAction::Replace(refusal(None))), ["lost"]);
+        assert_eq!(on_response(ResponseAction::Replace(refusal_by(None))), ["lost"]);
         assert_eq!(on_response(ResponseAction::Reset(Reset::Cancel)), ["lost"]);
         let shape = BodyShape {
             pace: Some(1),

@@ -16,7 +16,8 @@ use serde_json::json;
 
 use super::super::tests::mount::Mount;
 use super::super::tests::{
-    document, entry, files_of, handle, place, place_with_labels, scripted, source, source_after, with,
+    document, entry_value, files_of, place_with_labels, scripted_guest, source_after, test_handle, test_source,
+    valid_place, with_field,
 };
 use super::super::{Admission, Metrics, Past, Place};
 use super::*;
@@ -45,21 +46,21 @@ impl Fixture {
     }
 
     fn with_place(change: impl FnOnce(&mut Place)) -> Self {
-        Self::of(change, Past::unknown())
+        Self::with_place(change, Past::without_note())
     }
 
     /// A fixture of a sidecar that has predecessors.
-    fn after(past: Past) -> Self {
-        Self::of(|_| {}, past)
+    fn with_predecessors(past: Past) -> Self {
+        Self::with_place(|_| {}, past)
     }
 
-    fn of(change: impl FnOnce(&mut Place), past: Past) -> Self {
+    fn with_place(change: impl FnOnce(&mut Place), past: Past) -> Self {
         let mount = Mount::new();
-        let mut place = place(mount.path());
+        let mut place = valid_place(mount.path());
         change(&mut place);
         let mut registry = Registry::default();
-        let handle = handle(Metrics::new(&mut registry));
-        let updater = Updater::new(source_after(place, past), handle, ready(), NO_POLL);
+        let handle = test_handle(Metrics::new(&mut registry));
+        let updater = Updater::new(source_after(place, past), handle, prepare_nothing(), NO_POLL);
         Self {
             mount,
             registry,
@@ -91,7 +92,7 @@ impl Fixture {
     }
 }
 
-fn ready() -> Prepare {
+fn prepare_nothing() -> Prepare {
     Arc::new(|_| async { Ok(()) }.boxed())
 }
 
@@ -100,12 +101,14 @@ async fn entries_are_in_force_in_chain_order() {
     let mut fixture = Fixture::new();
     assert!(!fixture.updater.handle.is_ready());
     let entries = [
-        with(entry("b", scripted()), "order", json!(5)),
-        entry("c", scripted()),
-        with(entry("a", scripted()), "order", json!(5)),
-        with(entry("d", scripted()), "order", json!(-5)),
+        with_field(entry_value("b", scripted_guest()), "order", json!(5)),
+        entry_value("c", scripted_guest()),
+        with_field(entry_value("a", scripted_guest()), "order", json!(5)),
+        with_field(entry_value("d", scripted_guest()), "order", json!(-5)),
     ];
-    fixture.publish(files_of(document(3, &entries), &[scripted()])).await;
+    fixture
+        .publish(files_of(document(3, &entries), &[scripted_guest()]))
+        .await;
     assert_eq!(fixture.names(), ["d", "c", "a", "b"]);
     assert!(fixture.updater.handle.is_ready());
     let status = fixture.updater.handle.status();
@@ -132,7 +135,7 @@ async fn chain_without_entries_is_chain() {
 #[tokio::test]
 async fn unchanged_files_change_nothing() {
     let mut fixture = Fixture::new();
-    let files = files_of(document(1, &[entry("a", scripted())]), &[scripted()]);
+    let files = files_of(document(1, &[entry_value("a", scripted_guest())]), &[scripted_guest()]);
     fixture.publish(files.clone()).await;
     let before = fixture.current();
     assert_eq!(fixture.publish(files).await, Outcome::Settled);
@@ -143,23 +146,31 @@ async fn unchanged_files_change_nothing() {
 async fn unchanged_entry_keeps_instances_state_and_health() {
     let mut fixture = Fixture::new();
     let first = [
-        entry("same", scripted()),
-        entry("moved", scripted()),
-        entry("changed", scripted()),
+        entry_value("same", scripted_guest()),
+        entry_value("moved", scripted_guest()),
+        entry_value("changed", scripted_guest()),
     ];
-    fixture.publish(files_of(document(1, &first), &[scripted()])).await;
+    fixture
+        .publish(files_of(document(1, &first), &[scripted_guest()]))
+        .await;
     let before = fixture.current();
     let second = [
-        entry("same", scripted()),
-        with(
-            with(entry("moved", scripted()), "order", json!(7)),
+        entry_value("same", scripted_guest()),
+        with_field(
+            with_field(entry_value("moved", scripted_guest()), "order", json!(7)),
             "onFailure",
             json!("Open"),
         ),
-        with(entry("changed", scripted()), "settings", json!({"subscribe": []})),
-        with(entry("new", scripted()), "timeoutMs", json!(20)),
+        with_field(
+            entry_value("changed", scripted_guest()),
+            "settings",
+            json!({"subscribe": []}),
+        ),
+        with_field(entry_value("new", scripted_guest()), "timeoutMs", json!(20)),
     ];
-    fixture.publish(files_of(document(2, &second), &[scripted()])).await;
+    fixture
+        .publish(files_of(document(2, &second), &[scripted_guest()]))
+        .await;
     let after = fixture.current();
     let pair = |name: &str| {
         (
@@ -186,10 +197,13 @@ async fn unchanged_entry_keeps_instances_state_and_health() {
 async fn kept_entry_is_reused_without_plugin_file() {
     let mut fixture = Fixture::new();
     fixture
-        .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))
+        .publish(files_of(
+            document(1, &[entry_value("a", scripted_guest())]),
+            &[scripted_guest()],
+        ))
         .await;
     fixture
-        .publish(files_of(document(2, &[entry("a", scripted())]), &[]))
+        .publish(files_of(document(2, &[entry_value("a", scripted_guest())]), &[]))
         .await;
     assert_eq!(fixture.current().generation, 2);
 }
@@ -198,8 +212,8 @@ async fn kept_entry_is_reused_without_plugin_file() {
 async fn state_of_entry_that_is_gone_is_dropped() {
     let mut fixture = Fixture::new();
     let files = |generation, names: &[&str]| {
-        let entries: Vec<_> = names.iter().map(|name| entry(name, scripted())).collect();
-        files_of(document(generation, &entries), &[scripted()])
+        let entries: Vec<_> = names.iter().map(|name| entry_value(name, scripted_guest())).collect();
+        files_of(document(generation, &entries), &[scripted_guest()])
     };
     fixture.publish(files(1, &["a", "b"])).await;
     let old = Arc::clone(&fixture.current().entry("a").unwrap().state);
@@ -215,8 +229,8 @@ async fn entries_are_chosen_by_labels_that_pod_has_now() {
     let path = labels.path().join(files::LABELS);
     let mut fixture = Fixture::with_place(|place| *place = place_with_labels(&place.directory, path));
     let shard = |n: &str| {
-        with(
-            entry(&format!("shard-{n}"), scripted()),
+        with_field(
+            entry_value(&format!("shard-{n}"), scripted_guest()),
             "podSelector",
             json!({"matchLabels": {"shard": n}}),
         )
@@ -225,9 +239,11 @@ async fn entries_are_chosen_by_labels_that_pod_has_now() {
     let entries = [
         shard("0"),
         shard("1"),
-        with(entry("stable", scripted()), "podSelector", no_canary),
+        with_field(entry_value("stable", scripted_guest()), "podSelector", no_canary),
     ];
-    fixture.publish(files_of(document(1, &entries), &[scripted()])).await;
+    fixture
+        .publish(files_of(document(1, &entries), &[scripted_guest()]))
+        .await;
     assert_eq!(fixture.names(), ["shard-0", "stable"]);
     assert!(fixture.current().is_first());
 
@@ -290,7 +306,10 @@ async fn chain_is_refused_when_workers_hang() {
 async fn status_reports_quarantine() {
     let mut fixture = Fixture::new();
     fixture
-        .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))
+        .publish(files_of(
+            document(1, &[entry_value("a", scripted_guest())]),
+            &[scripted_guest()],
+        ))
         .await;
     let (current, handle) = (fixture.current(), Arc::clone(&fixture.updater.handle));
     let entry = current.entry("a").unwrap();
@@ -329,9 +348,14 @@ async fn status_reports_quarantine() {
 #[tokio::test]
 async fn chain_is_first_when_earlier_sidecar_had_no_other() {
     let state = tempfile::tempdir().unwrap();
-    let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
+    let chain = |generation, name| {
+        files_of(
+            document(generation, &[entry_value(name, scripted_guest())]),
+            &[scripted_guest()],
+        )
+    };
     for (generation, name, is_first) in [(1, "a", true), (2, "a", true), (3, "b", false), (4, "b", false)] {
-        let mut fixture = Fixture::after(Past::open(state.path()).unwrap());
+        let mut fixture = Fixture::with_predecessors(Past::open(state.path()).unwrap());
         fixture.publish(chain(generation, name)).await;
         assert_eq!(fixture.current().is_first(), is_first, "{generation} {name}");
     }
@@ -340,11 +364,16 @@ async fn chain_is_first_when_earlier_sidecar_had_no_other() {
 #[tokio::test]
 async fn later_sidecar_knows_of_second_chain() {
     let state = tempfile::tempdir().unwrap();
-    let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
-    let mut fixture = Fixture::after(Past::open(state.path()).unwrap());
+    let chain = |generation, name| {
+        files_of(
+            document(generation, &[entry_value(name, scripted_guest())]),
+            &[scripted_guest()],
+        )
+    };
+    let mut fixture = Fixture::with_predecessors(Past::open(state.path()).unwrap());
     fixture.publish(chain(1, "a")).await;
     fixture.publish(chain(2, "b")).await;
-    let mut fixture = Fixture::after(Past::open(state.path()).unwrap());
+    let mut fixture = Fixture::with_predecessors(Past::open(state.path()).unwrap());
     fixture.publish(chain(3, "b")).await;
     assert!(
         !fixture.current().is_first(),

@@ -67,7 +67,7 @@ impl Election {
     }
 
     /// The controller has written this record to the lock.
-    pub(super) fn wrote(&mut self, record: LockRecord, asked: Asked, answered: Instant) {
+    pub(super) fn record_write(&mut self, record: LockRecord, asked: Asked, answered: Instant) {
         if self.written.is_some_and(|later| asked.at < later) {
             return;
         }
@@ -112,7 +112,7 @@ impl Election {
 
     /// A watch or a cache has returned a record of unknown age. It is newer than the controller's own write if the lock has changed hands
     /// more often.
-    pub(super) fn saw(&mut self, record: LockRecord) {
+    pub(super) fn record_read(&mut self, record: LockRecord) {
         let is_later = |term: &Term| {
             let both = record.transitions.zip(term.transitions);
             both.is_some_and(|(shown, written)| shown > written)
@@ -131,8 +131,8 @@ impl Election {
     }
 
     /// The controller has deleted the lock.
-    pub(super) fn deleted(&mut self, asked: Asked, answered: Instant) {
-        self.wrote(LockRecord::default(), asked, answered);
+    pub(super) fn record_deletion(&mut self, asked: Asked, answered: Instant) {
+        self.record_write(LockRecord::default(), asked, answered);
     }
 
     /// Start of the controller's leadership, if it leads now.
@@ -143,12 +143,12 @@ impl Election {
 
     /// Order in which elections are forgotten: first those in which the controller does not lead, and of these the one that was not
     /// observed for longest.
-    pub(super) fn worth(&self, now: Instant) -> (bool, Option<Instant>) {
+    pub(super) fn retention_priority(&self, now: Instant) -> (bool, Option<Instant>) {
         (self.leads_since(now).is_some(), self.known_from)
     }
 
     /// The election for `/status`.
-    pub(super) fn told(&self, now: Instant) -> LeaderElection {
+    pub(super) fn to_status(&self, now: Instant) -> LeaderElection {
         let since = self.leads_since(now);
         LeaderElection {
             resource: self.lock.resource.to_owned(),

@@ -29,7 +29,7 @@ fn ask(leadership: &Arc<Leadership>, method: &str, target: &str, sent: &[u8]) ->
     leadership.observe_request(&info, &Query::new(query), &rename(), (&sent, true), Instant::now())
 }
 
-fn head(code: StatusCode, content_type: &str) -> Parts {
+fn response_head(code: StatusCode, content_type: &str) -> Parts {
     let response = Response::builder().status(code).header(CONTENT_TYPE, content_type);
     response.body(()).unwrap().into_parts().0
 }
@@ -37,17 +37,17 @@ fn head(code: StatusCode, content_type: &str) -> Parts {
 /// An exchange, from its request to its response.
 fn exchange(leadership: &Arc<Leadership>, method: &str, target: &str, code: StatusCode, body: &Bytes) {
     let lock_exchange = ask(leadership, method, target, body).unwrap();
-    lock_exchange.observe_response(&head(code, "application/json"), body);
+    lock_exchange.observe_response(&response_head(code, "application/json"), body);
 }
 
 /// The holder of the only observed lock, and whether it is this controller.
-fn told(leadership: &Leadership) -> Option<(String, bool)> {
+fn observed_holder(leadership: &Leadership) -> Option<(String, bool)> {
     let mut told = leadership.statuses();
     assert!(told.len() < 2, "{told:?}");
     told.pop().map(|election| (election.holder, election.leads))
 }
 
-fn some(holder: &str, leads: bool) -> Option<(String, bool)> {
+fn expected_holder(holder: &str, leads: bool) -> Option<(String, bool)> {
     Some((holder.to_owned(), leads))
 }
 
@@ -61,14 +61,14 @@ fn write_counts_once_api_server_accepts_it() {
         let leadership = Arc::default();
         for refused in [StatusCode::CONFLICT, StatusCode::INTERNAL_SERVER_ERROR] {
             exchange(&leadership, method, target, refused, &lease("lock", "me"));
-            assert_eq!(told(&leadership), None, "{method}: {refused}");
+            assert_eq!(observed_holder(&leadership), None, "{method}: {refused}");
         }
         exchange(&leadership, method, target, code, &lease("lock", "me"));
-        assert_eq!(told(&leadership), some("me", true), "{method}");
+        assert_eq!(observed_holder(&leadership), expected_holder("me", true), "{method}");
         exchange(&leadership, "DELETE", LEASE, StatusCode::NOT_FOUND, &Bytes::new());
-        assert_eq!(told(&leadership), some("me", true));
+        assert_eq!(observed_holder(&leadership), expected_holder("me", true));
         exchange(&leadership, "DELETE", LEASE, StatusCode::OK, &Bytes::new());
-        assert_eq!(told(&leadership), some("", false));
+        assert_eq!(observed_holder(&leadership), expected_holder("", false));
     }
 }
 
@@ -77,18 +77,18 @@ async fn leadership_runs_out_when_not_renewed() {
     let leadership = Arc::default();
     let lock_exchange = ask(&leadership, "PUT", LEASE, b"").unwrap();
     tokio::time::advance(Duration::from_secs(5)).await;
-    lock_exchange.observe_response(&head(StatusCode::OK, "application/json"), &lease("lock", "me"));
-    assert_eq!(told(&leadership), some("me", true));
+    lock_exchange.observe_response(&response_head(StatusCode::OK, "application/json"), &lease("lock", "me"));
+    assert_eq!(observed_holder(&leadership), expected_holder("me", true));
     tokio::time::advance(Duration::from_millis(9_999)).await;
-    assert_eq!(told(&leadership), some("me", true));
+    assert_eq!(observed_holder(&leadership), expected_holder("me", true));
     tokio::time::advance(Duration::from_millis(1)).await;
-    assert_eq!(told(&leadership), some("me", false));
+    assert_eq!(observed_holder(&leadership), expected_holder("me", false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn get_of_older_state_does_not_end_leadership() {
     let leadership = Arc::default();
-    let ok = head(StatusCode::OK, "application/json");
+    let ok = response_head(StatusCode::OK, "application/json");
     let get = ask(&leadership, "GET", LEASE, b"").unwrap();
     tokio::time::advance(Duration::from_millis(1)).await;
     let put = ask(&leadership, "PUT", LEASE, b"").unwrap();
@@ -97,7 +97,7 @@ async fn get_of_older_state_does_not_end_leadership() {
     put.observe_response(&ok, &lease("lock", "me"));
     get.observe_response(&ok, &lease("lock", "other"));
     crossing.observe_response(&ok, &lease("lock", "other"));
-    assert_eq!(told(&leadership), some("me", true));
+    assert_eq!(observed_holder(&leadership), expected_holder("me", true));
     // A response for a given version may come from a cache.
     exchange(
         &leadership,
@@ -106,9 +106,9 @@ async fn get_of_older_state_does_not_end_leadership() {
         StatusCode::OK,
         &lease("lock", "other"),
     );
-    assert_eq!(told(&leadership), some("me", true));
+    assert_eq!(observed_holder(&leadership), expected_holder("me", true));
     exchange(&leadership, "GET", LEASE, StatusCode::OK, &lease("lock", "other"));
-    assert_eq!(told(&leadership), some("other", false));
+    assert_eq!(observed_holder(&leadership), expected_holder("other", false));
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn watch_shows_who_took_over() {
     };
     let see = |event: String| watch.observe_event(WatchEncoding::Json, event.as_bytes());
     see(event("lock---b", "them", 7));
-    assert_eq!(told(&leadership), None, "another shard's");
+    assert_eq!(observed_holder(&leadership), None, "another shard's");
     see(event("lock---a", "other", 7));
-    assert_eq!(told(&leadership), some("other", false));
+    assert_eq!(observed_holder(&leadership), expected_holder("other", false));
 }
 
 #[test]
@@ -178,12 +178,15 @@ fn patch_without_holder_makes_no_leader() {
     let leadership = Arc::default();
     let patch = |sent: &str, holder: &str| {
         let lock_exchange = ask(&leadership, "PATCH", LEASE, sent.as_bytes()).unwrap();
-        lock_exchange.observe_response(&head(StatusCode::OK, "application/json"), &lease("lock", holder));
+        lock_exchange.observe_response(
+            &response_head(StatusCode::OK, "application/json"),
+            &lease("lock", holder),
+        );
     };
     patch(r#"{"metadata":{"labels":{"a":"b"}}}"#, "other");
-    assert_eq!(told(&leadership), some("other", false));
+    assert_eq!(observed_holder(&leadership), expected_holder("other", false));
     patch(r#"{"spec":{"renewTime":"t2"}}"#, "me");
-    assert_eq!(told(&leadership), some("me", true));
+    assert_eq!(observed_holder(&leadership), expected_holder("me", true));
 }
 
 #[test]
@@ -199,12 +202,18 @@ fn unreadable_lock_record_is_ignored() {
         ("application/json", &*long),
     ] {
         let lock_exchange = ask(&leadership, "PUT", LEASE, b"").unwrap();
-        lock_exchange.observe_response(&head(StatusCode::OK, content_type), &Bytes::copy_from_slice(body));
-        assert_eq!(told(&leadership), None, "{content_type}");
+        lock_exchange.observe_response(
+            &response_head(StatusCode::OK, content_type),
+            &Bytes::copy_from_slice(body),
+        );
+        assert_eq!(observed_holder(&leadership), None, "{content_type}");
     }
     let holder = "ä".repeat(2 * MAX_HOLDER);
     exchange(&leadership, "PUT", LEASE, StatusCode::OK, &lease("lock", &holder));
-    assert_eq!(told(&leadership), some(&"ä".repeat(MAX_HOLDER), true));
+    assert_eq!(
+        observed_holder(&leadership),
+        expected_holder(&"ä".repeat(MAX_HOLDER), true)
+    );
 }
 
 #[test]
@@ -218,9 +227,10 @@ fn locks_are_sorted_and_bounded_and_led_ones_are_kept() {
         let info = RequestInfo::parse(method, LEASE, None).unwrap();
         let now = Instant::now() + Duration::from_millis(u64::try_from(number).unwrap());
         let lock_exchange = leadership.observe_request(&info, &Query::new(""), &rename, (&Bytes::new(), true), now);
-        lock_exchange
-            .unwrap()
-            .observe_response(&head(StatusCode::OK, "application/json"), &lease("lock", holder));
+        lock_exchange.unwrap().observe_response(
+            &response_head(StatusCode::OK, "application/json"),
+            &lease("lock", holder),
+        );
     }
     let told: Vec<String> = leadership
         .statuses()

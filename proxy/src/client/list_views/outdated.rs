@@ -30,7 +30,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn of(reader: &Reader<'_>) -> Arc<Self> {
+    pub(super) fn from_reader(reader: &Reader<'_>) -> Arc<Self> {
         let printable = |c: char| if c.is_control() { ' ' } else { c };
         let user_agent = String::from_utf8_lossy(reader.user_agent);
         let resource = match (reader.resource, reader.group) {
@@ -69,7 +69,7 @@ impl Sent {
         self.since.elapsed() >= PATIENCE
     }
 
-    fn told(&self) -> StaleCache {
+    fn to_status(&self) -> StaleCache {
         let since = SystemTime::now().checked_sub(self.since.elapsed());
         StaleCache {
             client: self.client.user_agent.to_string(),
@@ -96,7 +96,7 @@ impl Outdated {
     /// [`PATIENCE`]. Returns whether this is the first refusal beyond that.
     pub(super) fn note_refusal(&mut self, key: u64, most: Option<u16>, view: u64, reader: &Reader<'_>) -> bool {
         let was_given_up = self.0.get(&key).is_some_and(|sent| sent.at - sent.since >= PATIENCE);
-        let Some(sent) = self.one_more(key, most, || Client::of(reader)) else {
+        let Some(sent) = self.one_more(key, most, || Client::from_reader(reader)) else {
             return false;
         };
         if sent.view.is_some_and(|known| known != view) {
@@ -130,7 +130,7 @@ impl Outdated {
     }
 
     /// Notes that a client begins a watch: its cache is of the view that the watch shows.
-    pub(super) fn renew(&mut self, key: u64) {
+    pub(super) fn begin_watch(&mut self, key: u64) {
         if let Some(sent) = self.0.get_mut(&key) {
             sent.clients = sent.clients.saturating_sub(1);
             if sent.clients == 0 {
@@ -147,11 +147,11 @@ impl Outdated {
     }
 
     /// The clients that have waited longest.
-    pub(super) fn told(&mut self) -> Vec<StaleCache> {
+    pub(super) fn longest_waiting(&mut self) -> Vec<StaleCache> {
         self.forget_late();
         let mut sent: Vec<&Sent> = self.0.values().collect();
         sent.sort_by_key(|sent| sent.since);
-        sent.into_iter().take(MAX_NAMED).map(Sent::told).collect()
+        sent.into_iter().take(MAX_NAMED).map(Sent::to_status).collect()
     }
 
     /// A client that keeps repeating its watch is kept beyond [`PATIENCE`]; otherwise it would be waited for again from the start.

@@ -44,7 +44,7 @@ const MISSING: [i32; 4] = [2, 95, 93, 97];
 const EPERM: i32 = 1;
 
 impl Error {
-    pub(super) fn of(family: Family, source: io::Error) -> Self {
+    pub(super) fn from_kernel(family: Family, source: io::Error) -> Self {
         let number = source.raw_os_error();
         let family = family.name();
         match number {

@@ -22,7 +22,7 @@ impl Attributes {
         Self::default()
     }
 
-    pub(super) fn bytes(mut self, kind: u16, content: &[u8]) -> Self {
+    pub(super) fn with_bytes(mut self, kind: u16, content: &[u8]) -> Self {
         // No attribute here has more than a few hundred bytes.
         let length = u16::try_from(ATTRIBUTE_HEADER + content.len()).unwrap_or(u16::MAX);
         self.0.extend(length.to_ne_bytes());
@@ -35,16 +35,16 @@ impl Attributes {
     pub(super) fn text(self, kind: u16, text: &str) -> Self {
         let mut content = text.as_bytes().to_vec();
         content.push(0);
-        self.bytes(kind, &content)
+        self.with_bytes(kind, &content)
     }
 
     /// nf_tables uses network byte order for numbers.
-    pub(super) fn number(self, kind: u16, number: u32) -> Self {
-        self.bytes(kind, &number.to_be_bytes())
+    pub(super) fn with_number(self, kind: u16, number: u32) -> Self {
+        self.with_bytes(kind, &number.to_be_bytes())
     }
 
-    pub(super) fn nested(self, kind: u16, content: &Self) -> Self {
-        self.bytes(kind | NESTED, &content.0)
+    pub(super) fn with_nested(self, kind: u16, content: &Self) -> Self {
+        self.with_bytes(kind | NESTED, &content.0)
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Outcome {
 }
 
 /// The results of messages in a datagram from the kernel; other content is skipped.
-pub(super) fn outcomes(mut datagram: &[u8]) -> Vec<Outcome> {
+pub(super) fn read_outcomes(mut datagram: &[u8]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     while let Some((length, kind, sequence)) = header(datagram) {
         let (message, rest) = datagram
@@ -144,10 +144,10 @@ mod tests {
         datagram.extend(answer(3, 9, -5, &[]));
         datagram.extend(answer(ERROR, 3, -1, &[]));
         let expected = [(2, 0), (3, 1)].map(|(sequence, error)| Outcome { sequence, error });
-        assert_eq!(outcomes(&datagram), expected);
+        assert_eq!(read_outcomes(&datagram), expected);
         // The kernel may truncate the message that it quotes.
         assert_eq!(
-            outcomes(&answer(ERROR, 4, -2, &[7; 40])[..30]),
+            read_outcomes(&answer(ERROR, 4, -2, &[7; 40])[..30]),
             [Outcome { sequence: 4, error: 2 }]
         );
     }
@@ -155,8 +155,8 @@ mod tests {
     proptest! {
         #[test]
         fn parser_of_outcomes_ends_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..80), length in 0_u32..40) {
-            outcomes(&bytes);
-            outcomes(&[&length.to_ne_bytes()[..], &bytes].concat());
+            read_outcomes(&bytes);
+            read_outcomes(&[&length.to_ne_bytes()[..], &bytes].concat());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::message::{Message, outcomes};
+use super::message::{Message, read_outcomes};
 
 /// `AF_NETLINK`, `NETLINK_NETFILTER`; the socket library has no names for them.
 const NETLINK: i32 = 16;
@@ -20,7 +20,7 @@ const ANSWER: usize = 16 << 10;
 ///
 /// # Errors
 /// The first error that the kernel reports. Nothing has changed then.
-pub(super) fn commit(messages: &[Message]) -> io::Result<()> {
+pub(super) fn send_batch(messages: &[Message]) -> io::Result<()> {
     let socket = Socket::new(Domain::from(NETLINK), Type::DGRAM, Some(Protocol::from(NETFILTER)))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
@@ -33,7 +33,7 @@ pub(super) fn commit(messages: &[Message]) -> io::Result<()> {
     let mut answer = vec![0; ANSWER];
     while missing > 0 {
         let length = (&socket).read(&mut answer)?;
-        for outcome in outcomes(answer.get(..length).unwrap_or_default()) {
+        for outcome in read_outcomes(answer.get(..length).unwrap_or_default()) {
             if outcome.error != 0 {
                 return Err(io::Error::from_raw_os_error(outcome.error));
             }

@@ -58,7 +58,7 @@ pub(super) enum Family {
 impl Family {
     pub(super) const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    pub(super) const fn of(address: IpAddr) -> Self {
+    pub(super) const fn family_of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,
             IpAddr::V6(_) => Self::V6,
@@ -73,7 +73,7 @@ impl Family {
     }
 
     /// `NFPROTO_IPV4`, `NFPROTO_IPV6`.
-    const fn number(self) -> u8 {
+    const fn family_number(self) -> u8 {
         match self {
             Self::V4 => 2,
             Self::V6 => 10,
@@ -102,33 +102,33 @@ pub(super) struct Redirect<'a> {
 
 /// The batch after which these rules are the sidecar's only ones in a family; without servers no table is left. It comes into force as a
 /// whole, or not at all.
-pub(super) fn batch(family: Family, redirect: &Redirect<'_>) -> Vec<Message> {
+pub(super) fn rule_batch(family: Family, redirect: &Redirect<'_>) -> Vec<Message> {
     let message = |kind, flags, attributes| Message {
         kind,
         flags: REQUEST | ACKNOWLEDGE | flags,
-        family: family.number(),
+        family: family.family_number(),
         resource: 0,
         attributes,
     };
     // Ensures that there is a table to delete.
     let mut messages = vec![
-        end(BATCH_BEGIN),
-        message(NEW_TABLE, CREATE, table()),
-        message(DELETE_TABLE, 0, table()),
+        batch_end(BATCH_BEGIN),
+        message(NEW_TABLE, CREATE, table_attributes()),
+        message(DELETE_TABLE, 0, table_attributes()),
     ];
     if !redirect.servers.is_empty() {
-        messages.push(message(NEW_TABLE, CREATE, table()));
+        messages.push(message(NEW_TABLE, CREATE, table_attributes()));
         messages.push(message(NEW_CHAIN, CREATE, chain()));
         let rules = redirect.servers.iter().map(|server| to_sidecar(*server, redirect.port));
         for expressions in std::iter::once(leave_alone(redirect.user)).chain(rules) {
-            messages.push(message(NEW_RULE, CREATE | APPEND, rule(&expressions)));
+            messages.push(message(NEW_RULE, CREATE | APPEND, rule_attributes(&expressions)));
         }
     }
-    messages.push(end(BATCH_END));
+    messages.push(batch_end(BATCH_END));
     messages
 }
 
-fn end(kind: u16) -> Message {
+fn batch_end(kind: u16) -> Message {
     Message {
         kind,
         flags: REQUEST,
@@ -138,10 +138,10 @@ fn end(kind: u16) -> Message {
     }
 }
 
-fn table() -> Attributes {
+fn table_attributes() -> Attributes {
     const NAME: u16 = 1;
     const FLAGS: u16 = 2;
-    Attributes::new().text(NAME, TABLE).number(FLAGS, 0)
+    Attributes::new().text(NAME, TABLE).with_number(FLAGS, 0)
 }
 
 fn chain() -> Attributes {
@@ -152,103 +152,103 @@ fn chain() -> Attributes {
     const NUMBER: u16 = 1;
     const AT: u16 = 2;
     let hook = Attributes::new()
-        .number(NUMBER, HOOK_OUTPUT)
-        .number(AT, PRIORITY.cast_unsigned());
+        .with_number(NUMBER, HOOK_OUTPUT)
+        .with_number(AT, PRIORITY.cast_unsigned());
     Attributes::new()
         .text(TABLE_NAME, TABLE)
         .text(NAME, CHAIN)
-        .nested(HOOK, &hook)
+        .with_nested(HOOK, &hook)
         .text(TYPE, "nat")
 }
 
-fn rule(expressions: &Attributes) -> Attributes {
+fn rule_attributes(expressions: &Attributes) -> Attributes {
     const TABLE_NAME: u16 = 1;
     const CHAIN_NAME: u16 = 2;
     const EXPRESSIONS: u16 = 4;
     Attributes::new()
         .text(TABLE_NAME, TABLE)
         .text(CHAIN_NAME, CHAIN)
-        .nested(EXPRESSIONS, expressions)
+        .with_nested(EXPRESSIONS, expressions)
 }
 
 fn leave_alone(user: u32) -> Attributes {
     const CODE: u16 = 1;
     const VERDICT: u16 = 2;
-    let verdict = Attributes::new().number(CODE, RETURN);
-    let content = Attributes::new().nested(VERDICT, &verdict);
-    let expressions = meta(Attributes::new(), META_SKUID);
+    let verdict = Attributes::new().with_number(CODE, RETURN);
+    let content = Attributes::new().with_nested(VERDICT, &verdict);
+    let expressions = add_meta(Attributes::new(), META_SKUID);
     // The register holds it in this machine's byte order.
-    let expressions = is(expressions, &user.to_ne_bytes());
-    immediate(expressions, REGISTER_VERDICT, &content)
+    let expressions = add_comparison(expressions, &user.to_ne_bytes());
+    add_immediate(expressions, REGISTER_VERDICT, &content)
 }
 
 fn to_sidecar(server: SocketAddr, port: u16) -> Attributes {
     const VALUE: u16 = 1;
-    let offset = Family::of(server.ip()).destination_offset();
+    let offset = Family::family_of(server.ip()).destination_offset();
     let octets = match server.ip() {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    let expressions = payload(Attributes::new(), PAYLOAD_NETWORK, offset, octets.len());
-    let expressions = meta(is(expressions, &octets), META_L4PROTO);
-    let expressions = payload(is(expressions, &[TCP]), PAYLOAD_TRANSPORT, PORT_OFFSET, 2);
-    let expressions = is(expressions, &server.port().to_be_bytes());
-    let to = Attributes::new().bytes(VALUE, &port.to_be_bytes());
-    redirect(immediate(expressions, REGISTER, &to))
+    let expressions = add_payload(Attributes::new(), PAYLOAD_NETWORK, offset, octets.len());
+    let expressions = add_meta(add_comparison(expressions, &octets), META_L4PROTO);
+    let expressions = add_payload(add_comparison(expressions, &[TCP]), PAYLOAD_TRANSPORT, PORT_OFFSET, 2);
+    let expressions = add_comparison(expressions, &server.port().to_be_bytes());
+    let to = Attributes::new().with_bytes(VALUE, &port.to_be_bytes());
+    add_redirect(add_immediate(expressions, REGISTER, &to))
 }
 
-fn expression(list: Attributes, name: &str, content: &Attributes) -> Attributes {
+fn add_expression(list: Attributes, name: &str, content: &Attributes) -> Attributes {
     const ELEMENT: u16 = 1;
     const NAME: u16 = 1;
     const DATA: u16 = 2;
-    let expression = Attributes::new().text(NAME, name).nested(DATA, content);
-    list.nested(ELEMENT, &expression)
+    let expression = Attributes::new().text(NAME, name).with_nested(DATA, content);
+    list.with_nested(ELEMENT, &expression)
 }
 
-fn meta(list: Attributes, key: u32) -> Attributes {
+fn add_meta(list: Attributes, key: u32) -> Attributes {
     const TO: u16 = 1;
     const KEY: u16 = 2;
-    let content = Attributes::new().number(KEY, key).number(TO, REGISTER);
-    expression(list, "meta", &content)
+    let content = Attributes::new().with_number(KEY, key).with_number(TO, REGISTER);
+    add_expression(list, "meta", &content)
 }
 
-fn payload(list: Attributes, base: u32, offset: u32, length: usize) -> Attributes {
+fn add_payload(list: Attributes, base: u32, offset: u32, length: usize) -> Attributes {
     const TO: u16 = 1;
     const BASE: u16 = 2;
     const OFFSET: u16 = 3;
     const LENGTH: u16 = 4;
     let content = Attributes::new()
-        .number(TO, REGISTER)
-        .number(BASE, base)
-        .number(OFFSET, offset)
-        .number(LENGTH, u32::try_from(length).unwrap_or(u32::MAX));
-    expression(list, "payload", &content)
+        .with_number(TO, REGISTER)
+        .with_number(BASE, base)
+        .with_number(OFFSET, offset)
+        .with_number(LENGTH, u32::try_from(length).unwrap_or(u32::MAX));
+    add_expression(list, "payload", &content)
 }
 
 /// An expression that ends the rule unless the register has this value.
-fn is(list: Attributes, value: &[u8]) -> Attributes {
+fn add_comparison(list: Attributes, value: &[u8]) -> Attributes {
     const FROM: u16 = 1;
     const OPERATION: u16 = 2;
     const DATA: u16 = 3;
     const VALUE: u16 = 1;
     let content = Attributes::new()
-        .number(FROM, REGISTER)
-        .number(OPERATION, EQUAL)
-        .nested(DATA, &Attributes::new().bytes(VALUE, value));
-    expression(list, "cmp", &content)
+        .with_number(FROM, REGISTER)
+        .with_number(OPERATION, EQUAL)
+        .with_nested(DATA, &Attributes::new().with_bytes(VALUE, value));
+    add_expression(list, "cmp", &content)
 }
 
-fn immediate(list: Attributes, register: u32, value: &Attributes) -> Attributes {
+fn add_immediate(list: Attributes, register: u32, value: &Attributes) -> Attributes {
     const TO: u16 = 1;
     const DATA: u16 = 2;
-    let content = Attributes::new().number(TO, register).nested(DATA, value);
-    expression(list, "immediate", &content)
+    let content = Attributes::new().with_number(TO, register).with_nested(DATA, value);
+    add_expression(list, "immediate", &content)
 }
 
 /// Redirects to the family's loopback address (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`), to the port in the register.
-fn redirect(list: Attributes) -> Attributes {
+fn add_redirect(list: Attributes) -> Attributes {
     const PORT: u16 = 1;
-    expression(list, "redir", &Attributes::new().number(PORT, REGISTER))
+    add_expression(list, "redir", &Attributes::new().with_number(PORT, REGISTER))
 }
 
 #[cfg(test)]
@@ -275,14 +275,17 @@ mod tests {
         let lines: Vec<Line> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert!(lines.len() >= 7);
         for line in lines {
-            let family = Family::ALL.into_iter().find(|it| it.number() == line.family).unwrap();
+            let family = Family::ALL
+                .into_iter()
+                .find(|it| it.family_number() == line.family)
+                .unwrap();
             let servers = line.servers.unwrap_or_default();
             let redirect = Redirect {
                 servers: &servers,
                 port: line.port,
                 user: line.user,
             };
-            let messages = batch(family, &redirect);
+            let messages = rule_batch(family, &redirect);
             let encoded: Vec<String> = messages.iter().map(|it| hex::encode(it.encode(0))).collect();
             assert_eq!(encoded, line.messages, "{servers:?}");
         }

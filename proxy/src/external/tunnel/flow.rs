@@ -33,7 +33,7 @@ impl Flow {
     }
 
     /// When bytes passed last.
-    pub(super) fn last(&self) -> Instant {
+    pub(super) fn last_activity(&self) -> Instant {
         self.last.get()
     }
 
@@ -52,18 +52,18 @@ impl Flow {
         self.is_broken.get()
     }
 
-    fn passed(&self) {
+    fn record_activity(&self) {
         self.last.set(Instant::now());
     }
 
-    fn end(&self) {
+    fn mark_ended(&self) {
         if !self.is_half_closed.replace(true) {
-            self.passed();
+            self.record_activity();
             self.half_closed.notify_one();
         }
     }
 
-    fn look<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn observe_result<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if matches!(result, Poll::Ready(Err(_))) {
             self.is_broken.set(true);
         }
@@ -88,14 +88,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let before = buf.filled().len();
         let result = Pin::new(&mut this.stream).poll_read(cx, buf);
         match buf.filled().len() - before {
-            0 if matches!(result, Poll::Ready(Ok(()))) && buf.remaining() > 0 => this.flow.end(),
+            0 if matches!(result, Poll::Ready(Ok(()))) && buf.remaining() > 0 => this.flow.mark_ended(),
             0 => {}
             read => {
-                this.flow.passed();
+                this.flow.record_activity();
                 this.flow.record.add_response_bytes(read);
             }
         }
-        this.flow.look(result)
+        this.flow.observe_result(result)
     }
 }
 
@@ -104,22 +104,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.stream).poll_write(cx, buf);
         if let Poll::Ready(Ok(written)) = &result {
-            this.flow.passed();
+            this.flow.record_activity();
             this.flow.record.add_request_bytes(*written);
         }
-        this.flow.look(result)
+        this.flow.observe_result(result)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.stream).poll_flush(cx);
-        this.flow.look(result)
+        this.flow.observe_result(result)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // The client's side has ended.
-        this.flow.end();
+        this.flow.mark_ended();
         Pin::new(&mut this.stream).poll_shutdown(cx)
     }
 }

@@ -18,16 +18,16 @@ pub(crate) struct ApiTraffic {
 
 impl ApiTraffic {
     /// Notes that requests are accepted from now on.
-    pub(crate) fn begins(&self, now: SystemTime) {
+    pub(crate) fn record_start(&self, now: SystemTime) {
         // Several ports call this; the first call counts.
         let _ = self
             .since
-            .compare_exchange(0, seconds(now), Ordering::Relaxed, Ordering::Relaxed);
+            .compare_exchange(0, unix_seconds(now), Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Notes that a request has arrived or ended; both count, because a watch may have been open for long.
-    pub(crate) fn seen(&self, now: SystemTime) {
-        let now = seconds(now);
+    pub(crate) fn record_request(&self, now: SystemTime) {
+        let now = unix_seconds(now);
         if self.last.load(Ordering::Relaxed) != now {
             self.last.store(now, Ordering::Relaxed);
         }
@@ -48,7 +48,7 @@ impl ApiTraffic {
     }
 }
 
-fn seconds(time: SystemTime) -> u64 {
+fn unix_seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
@@ -64,10 +64,10 @@ mod tests {
         let traffic = ApiTraffic::default();
         let silent = traffic.status(at(1), 0);
         assert_eq!((silent.since, silent.last), (None, None));
-        traffic.begins(at(2));
-        traffic.begins(at(3));
+        traffic.record_start(at(2));
+        traffic.record_start(at(3));
         for second in [4, 5, 5] {
-            traffic.seen(at(second));
+            traffic.record_request(at(second));
         }
         let told = traffic.status(at(6), 2);
         assert_eq!(Some(told.now), text("06"));

@@ -73,12 +73,12 @@ impl Requests {
         u64::try_from(self.in_flight.get()).unwrap_or_default()
     }
 
-    pub(super) fn began(&self) {
+    pub(super) fn count_begun(&self) {
         self.in_flight.inc();
     }
 
     /// Counts a request of this kind that is over.
-    pub(super) fn ended(&self, kind: usize, status: u16, seconds: f64, failure: Option<Failure>) {
+    pub(super) fn count_ended(&self, kind: usize, status: u16, seconds: f64, failure: Option<Failure>) {
         self.in_flight.dec();
         if let Some(kind) = self.kinds.get(kind) {
             if let Some(counter) = kind.codes.get(usize::from(status / 100).min(CODES.len() - 1)) {

@@ -6,7 +6,7 @@ use crate::chain::EntryId;
 fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Option<String>, String> {
     let uri: Uri = target.parse().unwrap();
     let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
-    let edits: Vec<Attributed> = edits.into_iter().map(|edit| (EntryId::unused(), edit)).collect();
+    let edits: Vec<Attributed> = edits.into_iter().map(|edit| (EntryId::next_id(), edit)).collect();
     match apply(&info, &uri, &edits) {
         Ok(edited) => Ok(edited.path_and_query),
         Err(EditError::Client(reply)) => Err(format!("client {}", reply.code())),
@@ -14,15 +14,15 @@ fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Optio
     }
 }
 
-fn shard() -> Vec<RequestEdit> {
+fn shard_edits() -> Vec<RequestEdit> {
     vec![RequestEdit::AndLabelSelector("shard=a".into())]
 }
 
 /// The label selector that the API server would read from the edited query.
 fn selector(target: &str) -> String {
-    let edited = apply_to(target, "GET", shard()).unwrap().unwrap();
+    let edited = apply_to(target, "GET", shard_edits()).unwrap().unwrap();
     let query = edited.split_once('?').unwrap().1.to_owned();
-    assert_eq!(Query::new(&query).malformed(), None);
+    assert_eq!(Query::new(&query).malformed_pair(), None);
     Query::new(&query).get("labelSelector").unwrap().into_owned()
 }
 
@@ -53,7 +53,7 @@ fn other_parameters_keep_their_order_and_bytes() {
     let edited = apply_to(
         "/api/v1/configmaps?limit=5&labelSelector=x%3D1&continue=a%2Bb%3d&b",
         "GET",
-        shard(),
+        shard_edits(),
     )
     .unwrap();
     let query = edited.unwrap();
@@ -68,7 +68,7 @@ fn other_parameters_keep_their_order_and_bytes() {
 fn query_that_api_server_would_drop_is_refused() {
     for query in ["labelSelector=a%3D0;x=1", "labelSelector=a%3D0%zz", "x=%", "a;b"] {
         assert_eq!(
-            apply_to(&format!("/api/v1/configmaps?{query}"), "GET", shard()),
+            apply_to(&format!("/api/v1/configmaps?{query}"), "GET", shard_edits()),
             Err("client 400".into()),
             "{query}"
         );
@@ -76,7 +76,7 @@ fn query_that_api_server_would_drop_is_refused() {
     for selector in ["a===", ",", "a%3D0,", "a%253D0", "a%20in%200"] {
         let target = format!("/api/v1/configmaps?labelSelector={selector}");
         assert_eq!(
-            apply_to(&target, "GET", shard()),
+            apply_to(&target, "GET", shard_edits()),
             Err("client 400".into()),
             "{selector}"
         );
@@ -91,7 +91,7 @@ fn malformed_query_passes_when_no_view_is_at_stake() {
 
 #[test]
 fn delete_collection_is_narrowed_to_shard() {
-    let edited = apply_to("/api/v1/namespaces/n/configmaps", "DELETE", shard()).unwrap();
+    let edited = apply_to("/api/v1/namespaces/n/configmaps", "DELETE", shard_edits()).unwrap();
     assert_eq!(
         edited.as_deref(),
         Some("/api/v1/namespaces/n/configmaps?labelSelector=shard%3Da")
@@ -222,7 +222,9 @@ fn options_of_delete_are_kept_for_its_body() {
     let options = |method: &str, edit: RequestEdit| {
         let uri: Uri = "/api/v1/namespaces/n/configmaps/c?a=b".parse().unwrap();
         let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
-        apply(&info, &uri, &[(EntryId::unused(), edit)]).unwrap().delete_options
+        apply(&info, &uri, &[(EntryId::next_id(), edit)])
+            .unwrap()
+            .delete_options
     };
     let dry_run = || RequestEdit::SetQuery("dryRun".into(), "All".into());
     assert_eq!(options("DELETE", dry_run()), [DeleteOption::DryRun.set("All").unwrap()]);

@@ -2,7 +2,7 @@ use http_body_util::{BodyExt, Full};
 
 use super::*;
 
-fn plain() -> BodyShape {
+fn plain_shape() -> BodyShape {
     BodyShape {
         pace: None,
         hold: None,
@@ -13,7 +13,7 @@ fn plain() -> BodyShape {
     }
 }
 
-fn shaped(
+fn shaped_body(
     bytes: &'static [u8],
     shape: BodyShape,
     encoding: Option<WatchEncoding>,
@@ -23,25 +23,29 @@ fn shaped(
 }
 
 /// A body that never sends anything, like an idle watch.
-fn idle(shape: BodyShape, encoding: Option<WatchEncoding>) -> impl Body<Data = Bytes, Error = BoxError> {
+fn idle_body(shape: BodyShape, encoding: Option<WatchEncoding>) -> impl Body<Data = Bytes, Error = BoxError> {
     let never = http_body_util::StreamBody::new(futures_util::stream::pending::<Result<Frame<Bytes>, BoxError>>());
     ShapedBody::new(never, shape, encoding, Rc::default())
 }
 
 #[tokio::test(start_paused = true)]
 async fn body_without_shape_is_unchanged() {
-    let bytes = shaped(b"hello", plain(), None).collect().await.unwrap().to_bytes();
+    let bytes = shaped_body(b"hello", plain_shape(), None)
+        .collect()
+        .await
+        .unwrap()
+        .to_bytes();
     assert_eq!(bytes, "hello");
 }
 
 #[tokio::test(start_paused = true)]
 async fn first_byte_is_held() {
     let start = Instant::now();
-    let body = shaped(
+    let body = shaped_body(
         b"hello",
         BodyShape {
             hold: Some(Duration::from_secs(12)),
-            ..plain()
+            ..plain_shape()
         },
         None,
     );
@@ -53,11 +57,11 @@ async fn first_byte_is_held() {
 async fn body_is_sent_at_configured_pace() {
     static BYTES: [u8; 10_000] = [7; 10_000];
     let start = Instant::now();
-    let body = shaped(
+    let body = shaped_body(
         &BYTES,
         BodyShape {
             pace: Some(1_000),
-            ..plain()
+            ..plain_shape()
         },
         None,
     );
@@ -71,12 +75,12 @@ async fn cut_sends_limited_bytes_and_then_reset() {
         (Reset::Cancel, h2::Reason::CANCEL),
         (Reset::InternalError, h2::Reason::INTERNAL_ERROR),
     ] {
-        let mut body = Box::pin(shaped(
+        let mut body = Box::pin(shaped_body(
             b"hello",
             BodyShape {
                 cut_after: Some(3),
                 reset,
-                ..plain()
+                ..plain_shape()
             },
             None,
         ));
@@ -94,12 +98,12 @@ async fn cut_sends_limited_bytes_and_then_reset() {
 #[tokio::test(start_paused = true)]
 async fn hang_ends_after_maximum_time() {
     let start = Instant::now();
-    let mut body = Box::pin(shaped(
+    let mut body = Box::pin(shaped_body(
         b"hello",
         BodyShape {
             cut_after: Some(0),
             reset: Reset::Hang,
-            ..plain()
+            ..plain_shape()
         },
         None,
     ));
@@ -112,10 +116,10 @@ async fn watch_ends_after_its_time_with_or_without_expired() {
     let shape = BodyShape {
         end_after: Some(Duration::from_secs(5)),
         expired: true,
-        ..plain()
+        ..plain_shape()
     };
     let start = Instant::now();
-    let bytes = idle(shape.clone(), Some(WatchEncoding::Json))
+    let bytes = idle_body(shape.clone(), Some(WatchEncoding::Json))
         .collect()
         .await
         .unwrap()
@@ -123,7 +127,7 @@ async fn watch_ends_after_its_time_with_or_without_expired() {
     assert_eq!(start.elapsed().as_secs(), 5);
     let event: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(event["object"]["code"], 410);
-    let quiet = idle(
+    let quiet = idle_body(
         BodyShape {
             expired: false,
             ..shape
@@ -140,9 +144,9 @@ async fn event_under_way_is_finished_before_watch_ends() {
         pace: Some(10),
         end_after: Some(Duration::from_millis(500)),
         expired: true,
-        ..plain()
+        ..plain_shape()
     };
-    let bytes = shaped(EVENT, shape, Some(WatchEncoding::Json))
+    let bytes = shaped_body(EVENT, shape, Some(WatchEncoding::Json))
         .collect()
         .await
         .unwrap()

@@ -10,13 +10,13 @@ use super::*;
 use crate::chain::tally::Tally;
 use crate::chain::{Counter, Kind};
 use crate::client::list_views::tests::{READER, resumed_as};
-use crate::client::list_views::{Known, ListViews};
+use crate::client::list_views::{KnownView, ListViews};
 use crate::connection::StreamNotifier;
 use crate::plugin::verdict::RequestEdit;
 
 type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
 
-struct Stand {
+struct TestWatch {
     notifier: Rc<StreamNotifier>,
     upstream: Frames,
     differs: Rc<Cell<bool>>,
@@ -28,7 +28,7 @@ struct Stand {
     body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
 }
 
-fn stand(content_type: &'static str) -> Stand {
+fn test_watch(content_type: &'static str) -> TestWatch {
     let notifier = StreamNotifier::new();
     let (upstream, mut frames) = mpsc::channel(8);
     let inner = StreamBody::new(futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx)));
@@ -59,7 +59,7 @@ fn stand(content_type: &'static str) -> Stand {
             position: Some(list_views.start_anew(&READER, [].iter())),
         },
     ));
-    Stand {
+    TestWatch {
         notifier,
         upstream,
         differs,
@@ -71,7 +71,7 @@ fn stand(content_type: &'static str) -> Stand {
     }
 }
 
-impl Stand {
+impl TestWatch {
     async fn send(&self, bytes: &[u8]) {
         self.upstream
             .send(Ok(Frame::data(Bytes::copy_from_slice(bytes))))
@@ -84,7 +84,7 @@ impl Stand {
     }
 
     /// The outcome of resuming the watch after it has ended, and after a list under another view.
-    fn next_watch(self) -> Known {
+    fn next_watch(self) -> KnownView {
         drop(self.body);
         let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
         self.list_views.list(&READER, view.iter(), true);
@@ -92,7 +92,7 @@ impl Stand {
     }
 
     /// How often it counts as a watch of the chain that it began under, and as one of a later chain.
-    fn counts(&self) -> (u64, u64) {
+    fn watch_counts(&self) -> (u64, u64) {
         (self.earlier.sum().watches, self.later.sum().watches)
     }
 
@@ -106,14 +106,14 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 #[tokio::test]
 async fn watch_continues_under_same_view_and_expires_under_another() {
-    let mut stand = stand(JSON);
+    let mut stand = test_watch(JSON);
     stand.send(b"{\"type\":\"ADDED\"}\n").await;
     assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
     assert!(stand.is_pending().await);
     stand.notifier.chain_changed();
-    assert_eq!(stand.counts(), (1, 0));
+    assert_eq!(stand.watch_counts(), (1, 0));
     assert!(stand.is_pending().await, "the same view");
-    assert_eq!(stand.counts(), (0, 1));
+    assert_eq!(stand.watch_counts(), (0, 1));
     stand.differs.set(true);
     stand.notifier.chain_changed();
     let event: serde_json::Value = serde_json::from_slice(&stand.next().await.unwrap()).unwrap();
@@ -122,18 +122,18 @@ async fn watch_continues_under_same_view_and_expires_under_another() {
     assert_eq!(event["object"]["reason"], "Expired");
     assert_eq!(stand.next().await, None);
     assert_eq!(stand.expired.get(), 1);
-    assert_eq!(stand.next_watch(), Known::Same, "the client was told");
+    assert_eq!(stand.next_watch(), KnownView::Same, "the client was told");
 }
 
 #[tokio::test]
 async fn watch_expires_after_current_event() {
-    let mut stand = stand(JSON);
+    let mut stand = test_watch(JSON);
     stand.send(b"{\"type\":").await;
     assert!(stand.next().await.is_some());
     stand.differs.set(true);
     stand.notifier.chain_changed();
     assert!(stand.is_pending().await, "in the middle of an event");
-    assert_eq!(stand.counts(), (1, 0), "it still shows the earlier view");
+    assert_eq!(stand.watch_counts(), (1, 0), "it still shows the earlier view");
     stand.send(b"\"ADDED\"}\n").await;
     assert_eq!(stand.next().await.unwrap(), "\"ADDED\"}\n");
     assert!(stand.next().await.unwrap().starts_with(b"{\"type\":\"ERROR\""));
@@ -142,7 +142,7 @@ async fn watch_expires_after_current_event() {
 
 #[tokio::test]
 async fn protobuf_frames_are_followed_byte_by_byte() {
-    let mut stand = stand(PROTOBUF);
+    let mut stand = test_watch(PROTOBUF);
     for part in [&[0_u8, 0][..], &[0, 3, 1], &[2]] {
         stand.send(part).await;
         stand.next().await.unwrap();
@@ -160,16 +160,16 @@ async fn protobuf_frames_are_followed_byte_by_byte() {
 
 #[tokio::test]
 async fn watch_in_unknown_encoding_ends_without_event() {
-    let mut stand = stand("application/cbor-seq");
+    let mut stand = test_watch("application/cbor-seq");
     stand.differs.set(true);
     stand.notifier.chain_changed();
     assert_eq!(stand.next().await, None);
-    assert_eq!(stand.next_watch(), Known::Other, "the client is still to be told");
+    assert_eq!(stand.next_watch(), KnownView::Other, "the client is still to be told");
 }
 
 #[tokio::test]
 async fn draining_ends_watch_between_events() {
-    let mut stand = stand(JSON);
+    let mut stand = test_watch(JSON);
     assert!(stand.is_pending().await);
     stand.notifier.end();
     assert_eq!(stand.next().await, None);

@@ -3,11 +3,11 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-fn artifact(text: &str) -> Artifact {
+fn artifact_of(text: &str) -> Artifact {
     Artifact::just_compiled(text.as_bytes().to_vec())
 }
 
-fn directory() -> (tempfile::TempDir, PathBuf) {
+fn cache_directory() -> (tempfile::TempDir, PathBuf) {
     let parent = tempfile::tempdir().expect("a directory");
     let path = parent.path().join("cache");
     (parent, path)
@@ -21,16 +21,16 @@ fn read(cache: &Cache, name: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-fn mode(path: &Path) -> u32 {
+fn file_mode(path: &Path) -> u32 {
     fs::metadata(path).expect("it is there").permissions().mode() & 0o777
 }
 
 #[test]
 fn cached_artifact_is_read_back_after_restart() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     Cache::open(&path)
         .expect("a cache")
-        .write("a", &artifact("code"))
+        .write("a", &artifact_of("code"))
         .expect("written");
     let cache = Cache::open(&path).expect("a cache");
     assert_eq!(read(&cache, "a"), Ok(b"code".to_vec()));
@@ -41,14 +41,14 @@ fn cached_artifact_is_read_back_after_restart() {
 
 #[test]
 fn directory_key_and_artifacts_are_private() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     Cache::open(&path)
         .expect("a cache")
-        .write("a", &artifact("code"))
+        .write("a", &artifact_of("code"))
         .expect("written");
-    assert_eq!(mode(&path), 0o700);
-    assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
-    assert_eq!(mode(&path.join("a.cwasm")), 0o600);
+    assert_eq!(file_mode(&path), 0o700);
+    assert_eq!(file_mode(&path.join(KEY_FILE)), 0o600);
+    assert_eq!(file_mode(&path.join("a.cwasm")), 0o600);
     assert_eq!(
         fs::read_dir(&path).expect("it is there").count(),
         2,
@@ -58,9 +58,9 @@ fn directory_key_and_artifacts_are_private() {
 
 #[test]
 fn changed_byte_anywhere_is_refused() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     let cache = Cache::open(&path).expect("a cache");
-    cache.write("a", &artifact("code")).expect("written");
+    cache.write("a", &artifact_of("code")).expect("written");
     let file = path.join("a.cwasm");
     let whole = fs::read(&file).expect("it is there");
     for index in 0..whole.len() {
@@ -79,19 +79,19 @@ fn changed_byte_anywhere_is_refused() {
 
 #[test]
 fn artifact_can_not_pass_for_another_plugins() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     let cache = Cache::open(&path).expect("a cache");
-    cache.write("a", &artifact("code")).expect("written");
+    cache.write("a", &artifact_of("code")).expect("written");
     fs::rename(path.join("a.cwasm"), path.join("b.cwasm")).expect("renamed");
     assert!(read(&cache, "b").expect_err("refused").contains("seal"));
 }
 
 #[test]
 fn artifact_sealed_with_another_key_is_refused() {
-    let ((_one, ours), (_two, theirs)) = (directory(), directory());
+    let ((_one, ours), (_two, theirs)) = (cache_directory(), cache_directory());
     Cache::open(&theirs)
         .expect("a cache")
-        .write("a", &artifact("evil"))
+        .write("a", &artifact_of("evil"))
         .expect("written");
     let cache = Cache::open(&ours).expect("a cache");
     fs::copy(theirs.join("a.cwasm"), ours.join("a.cwasm")).expect("copied");
@@ -100,7 +100,7 @@ fn artifact_sealed_with_another_key_is_refused() {
 
 #[test]
 fn directory_that_others_may_write_to_is_refused() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     Cache::open(&path).expect("a cache");
     for open in [0o770, 0o707] {
         fs::set_permissions(&path, Permissions::from_mode(open)).expect("set");
@@ -111,7 +111,7 @@ fn directory_that_others_may_write_to_is_refused() {
 
 #[test]
 fn key_is_refused_when_readable_by_others_or_broken() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     Cache::open(&path).expect("a cache");
     let key = path.join(KEY_FILE);
     fs::set_permissions(&key, Permissions::from_mode(0o640)).expect("set");
@@ -135,7 +135,7 @@ fn key_is_refused_when_readable_by_others_or_broken() {
 
 #[test]
 fn symbolic_link_in_place_of_directory_is_refused() {
-    let (parent, path) = directory();
+    let (parent, path) = cache_directory();
     let real = parent.path().join("real");
     fs::create_dir(&real).expect("made");
     std::os::unix::fs::symlink(&real, &path).expect("linked");
@@ -150,7 +150,7 @@ fn symbolic_link_in_place_of_directory_is_refused() {
 
 #[test]
 fn caches_opened_at_once_agree_on_key() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     std::thread::scope(|scope| {
         for number in 0..8 {
             let path = &path;
@@ -158,7 +158,7 @@ fn caches_opened_at_once_agree_on_key() {
                 let name = number.to_string();
                 Cache::open(path)
                     .expect("a cache")
-                    .write(&name, &artifact("code"))
+                    .write(&name, &artifact_of("code"))
                     .expect("written");
             });
         }
@@ -171,7 +171,7 @@ fn caches_opened_at_once_agree_on_key() {
 
 #[test]
 fn longest_unused_artifacts_are_removed_first() {
-    let (_parent, path) = directory();
+    let (_parent, path) = cache_directory();
     let cache = Cache::open(&path).expect("a cache");
     let aged = |name: &str, seconds: u64| {
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
@@ -183,12 +183,12 @@ fn longest_unused_artifacts_are_removed_first() {
     };
     for number in 0..MAX_ARTIFACTS {
         let name = format!("n{number}");
-        cache.write(&name, &artifact("code")).expect("written");
+        cache.write(&name, &artifact_of("code")).expect("written");
         aged(&name, number as u64 + 1);
     }
     // `n0` was used just now, so the second oldest has to go.
     read(&cache, "n0").expect("a hit");
-    cache.write("new", &artifact("code")).expect("written");
+    cache.write("new", &artifact_of("code")).expect("written");
     assert!(read(&cache, "n0").is_ok());
     assert_eq!(read(&cache, "n1"), Err("miss".into()));
     assert!(read(&cache, "new").is_ok());

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use super::bucket::Bucket;
 use super::window::Window;
 use super::{
-    Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError, lock,
+    Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError,
+    lock_unpoisoned,
 };
 use crate::wasm::reports::Reports;
 
@@ -79,7 +80,7 @@ impl EntryState {
     pub fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
         check_key(key)?;
         let now = self.clock.monotonic_ms();
-        let mut keys = lock(&self.keys);
+        let mut keys = lock_unpoisoned(&self.keys);
         match keys.value(key, now, || Value::Counter(0))? {
             Value::Counter(value) => {
                 let sum = bounded_sum(*value, delta, max);
@@ -93,7 +94,7 @@ impl EntryState {
     /// The result that [`EntryState::add`] would return, without the effect.
     pub(crate) fn peek_add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
         check_key(key)?;
-        match lock(&self.keys).values.get(key) {
+        match lock_unpoisoned(&self.keys).values.get(key) {
             Some(Value::Counter(value)) => Ok(bounded_sum(*value, delta, max)),
             Some(_) => Err(StateError::WrongKind),
             None => Ok(bounded_sum(0, delta, max)),
@@ -108,7 +109,7 @@ impl EntryState {
         check_key(key)?;
         let now = self.clock.monotonic_ms();
         Window::check(length_ms, slots)?;
-        let mut keys = lock(&self.keys);
+        let mut keys = lock_unpoisoned(&self.keys);
         match keys.value(key, now, || Value::Window(Window::new(length_ms, slots, now)))? {
             Value::Window(window) => {
                 if !window.has_shape(length_ms, slots) {
@@ -126,7 +127,7 @@ impl EntryState {
         let now = self.clock.monotonic_ms();
         Window::check(length_ms, slots)?;
         let mut window = Window::new(length_ms, slots, now);
-        match lock(&self.keys).values.get(key) {
+        match lock_unpoisoned(&self.keys).values.get(key) {
             Some(Value::Window(known)) if known.has_shape(length_ms, slots) => window = known.clone(),
             Some(Value::Window(_)) | None => {}
             Some(_) => return Err(StateError::WrongKind),
@@ -140,7 +141,7 @@ impl EntryState {
     /// The key is too long or holds another kind of value.
     pub fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
         check_key(key)?;
-        match lock(&self.keys).values.get(key) {
+        match lock_unpoisoned(&self.keys).values.get(key) {
             Some(Value::Cell(cell)) => Ok(Some(cell.clone())),
             Some(_) => Err(StateError::WrongKind),
             None => Ok(None),
@@ -155,7 +156,7 @@ impl EntryState {
         check_key(key)?;
         check_value(&value)?;
         let now = self.clock.monotonic_ms();
-        let mut keys = lock(&self.keys);
+        let mut keys = lock_unpoisoned(&self.keys);
         let Some(version) = keys.next_version(key, expected)? else {
             return Ok(None);
         };
@@ -168,12 +169,12 @@ impl EntryState {
     pub(crate) fn peek_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {
         check_key(key)?;
         check_value(value)?;
-        lock(&self.keys).next_version(key, expected)
+        lock_unpoisoned(&self.keys).next_version(key, expected)
     }
 
     /// Removes a key of any kind.
     pub fn remove(&self, key: &str) {
-        lock(&self.keys).values.remove(key);
+        lock_unpoisoned(&self.keys).values.remove(key);
     }
 }
 

@@ -41,7 +41,7 @@ impl Window {
 
     /// Adds to the current slot and returns the sum over the window, both saturating.
     pub(super) fn add(&mut self, amount: u64, now_ms: u64) -> u64 {
-        self.advance(now_ms);
+        self.advance_to(now_ms);
         let count = self.slots.len() as u64;
         let slot = self
             .newest
@@ -55,7 +55,7 @@ impl Window {
 
     /// Whether the window is equal to an unused one.
     pub(super) fn is_empty(&mut self, now_ms: u64) -> bool {
-        self.advance(now_ms);
+        self.advance_to(now_ms);
         self.sum() == 0
     }
 
@@ -64,7 +64,7 @@ impl Window {
     }
 
     /// Empties the slots that are older than the window.
-    fn advance(&mut self, now_ms: u64) {
+    fn advance_to(&mut self, now_ms: u64) {
         let count = self.slots.len() as u64;
         let now = slot_number(self.length_ms, self.slots.len() as u32, now_ms);
         let passed = now.saturating_sub(self.newest).min(count);

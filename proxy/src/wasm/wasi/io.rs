@@ -77,7 +77,7 @@ fn resource<T: 'static>(instance: &mut LinkerInstance<'_, HostState>, name: &str
 }
 
 /// Creates a handle for the guest.
-fn own<T: 'static>(mut store: Store<'_>, number: u32) -> wasmtime::Result<(Resource<T>,)> {
+fn new_handle<T: 'static>(mut store: Store<'_>, number: u32) -> wasmtime::Result<(Resource<T>,)> {
     let handles = &mut store.data_mut().wasi_handles;
     if *handles >= MAX_HANDLES {
         return Err(Refused::TooManyHandles(*handles).into());
@@ -122,7 +122,7 @@ fn add_input(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()
     }
     streams.func_wrap(
         "[method]input-stream.subscribe",
-        |store: Store<'_>, (_,): (Resource<InputStream>,)| own::<Pollable>(store, 0),
+        |store: Store<'_>, (_,): (Resource<InputStream>,)| new_handle::<Pollable>(store, 0),
     )
 }
 
@@ -171,23 +171,25 @@ fn add_output(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<(
     }
     streams.func_wrap(
         "[method]output-stream.subscribe",
-        |store: Store<'_>, (_,): (Resource<OutputStream>,)| own::<Pollable>(store, 0),
+        |store: Store<'_>, (_,): (Resource<OutputStream>,)| new_handle::<Pollable>(store, 0),
     )
 }
 
 fn add_stdio(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut stdin = linker.instance("wasi:cli/stdin@0.2.0")?;
     resource::<InputStream>(&mut stdin, "input-stream")?;
-    stdin.func_wrap("get-stdin", |store: Store<'_>, (): ()| own::<InputStream>(store, 0))?;
+    stdin.func_wrap("get-stdin", |store: Store<'_>, (): ()| {
+        new_handle::<InputStream>(store, 0)
+    })?;
     let mut stdout = linker.instance("wasi:cli/stdout@0.2.0")?;
     resource::<OutputStream>(&mut stdout, "output-stream")?;
     stdout.func_wrap("get-stdout", |store: Store<'_>, (): ()| {
-        own::<OutputStream>(store, STDOUT)
+        new_handle::<OutputStream>(store, STDOUT)
     })?;
     let mut stderr = linker.instance("wasi:cli/stderr@0.2.0")?;
     resource::<OutputStream>(&mut stderr, "output-stream")?;
     stderr.func_wrap("get-stderr", |store: Store<'_>, (): ()| {
-        own::<OutputStream>(store, STDERR)
+        new_handle::<OutputStream>(store, STDERR)
     })
 }
 

@@ -12,7 +12,7 @@ fn told_of(value: &Value, schema: &Value) -> Vec<String> {
         .collect()
 }
 
-fn each(cases: &[(Value, &Value, &str)]) {
+fn assert_each_mistake(cases: &[(Value, &Value, &str)]) {
     for (value, schema, expected) in cases {
         assert_eq!(told_of(value, schema), [*expected], "{value} {schema}");
     }
@@ -23,7 +23,7 @@ fn invalid_texts_and_numbers_are_refused() {
     let text = json!({"type": "string", "minLength": 1, "maxLength": 2, "pattern": "^a"});
     let number = json!({"type": "integer", "minimum": 1, "maximum": 3});
     let either = json!({"x-kubernetes-int-or-string": true});
-    each(&[
+    assert_each_mistake(&[
         (json!("ü"), &text, "spec: is \"ü\"; write it like ^a"),
         (
             json!(""),
@@ -60,7 +60,7 @@ fn durations_need_a_unit() {
     let delay = json!({"type": "object", "required": ["interval"], "properties": {
         "fixedDelay": {"type": "string"}, "interval": {"type": "string"},
     }});
-    each(&[
+    assert_each_mistake(&[
         (
             json!({"fixedDelay": 5, "interval": "1s"}),
             &delay,
@@ -84,7 +84,7 @@ fn invalid_lists_and_mappings_are_refused() {
     let item = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}});
     let named = json!({"type": "array", "maxItems": 2, "x-kubernetes-list-map-keys": ["name"], "items": item});
     let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
-    each(&[
+    assert_each_mistake(&[
         (
             json!([{"name": "a"}, {"name": "a"}]),
             &named,
@@ -118,7 +118,7 @@ fn near_words_are_suggested_and_far_words_are_not() {
         "root": {"type": "object", "properties": {"resourceSelector": {"type": "array"}}},
         "policy": {"type": "string", "enum": ["Normal", "LimiterOnly"]},
     }});
-    each(&[
+    assert_each_mistake(&[
         (
             json!({"limit": []}),
             &schema,

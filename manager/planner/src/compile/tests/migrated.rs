@@ -5,12 +5,12 @@ use crate::switches;
 use crate::validate::validate;
 
 /// The object with the finalizer of KusionStack's manager.
-fn theirs(mut object: Value) -> Value {
+fn with_kusionstack_finalizer(mut object: Value) -> Value {
     object["metadata"]["finalizers"] = json!(["finalizer.ctrlmesh.kusionstack.io/protected"]);
     object
 }
 
-fn activated(mut object: Value) -> Value {
+fn with_activation(mut object: Value) -> Value {
     object["metadata"]["annotations"] = json!({"ctrlmesh.kusionstack.io/activate": "true"});
     object
 }
@@ -24,7 +24,7 @@ fn with_lists() -> Value {
     )
 }
 
-fn after(document: &Value, last: Option<Chain>) -> Compiled {
+fn compile_after(document: &Value, last: Option<Chain>) -> Compiled {
     let mut world = World::new(std::slice::from_ref(document));
     world.last = last;
     world.compile()
@@ -32,13 +32,16 @@ fn after(document: &Value, last: Option<Chain>) -> Compiled {
 
 #[test]
 fn faults_of_kusionstack_do_nothing_until_they_are_activated() {
-    let object = theirs(faults("old"));
-    let none = after(&object, None);
+    let object = with_kusionstack_finalizer(faults("old"));
+    let none = compile_after(&object, None);
     assert!(names(&none).is_empty(), "{:?}", names(&none));
     assert!(reasons(&none).is_empty(), "it makes sense");
     assert_eq!(switches::why_inert(&object, &none.chain), Some(switches::FAULTS));
-    for object in [faults("new"), activated(theirs(faults("old")))] {
-        let compiled = after(&object, None);
+    for object in [
+        faults("new"),
+        with_activation(with_kusionstack_finalizer(faults("old"))),
+    ] {
+        let compiled = compile_after(&object, None);
         assert_eq!(compiled.chain.entries.len(), 1, "{object}");
         assert_eq!(switches::why_inert(&object, &compiled.chain), None);
     }
@@ -53,12 +56,12 @@ fn faults_of_kusionstack_do_nothing_until_they_are_activated() {
 
 #[test]
 fn lists_of_kusionstack_do_nothing_until_they_are_activated_and_limits_act() {
-    let object = theirs(with_lists());
-    let compiled = after(&object, None);
+    let object = with_kusionstack_finalizer(with_lists());
+    let compiled = compile_after(&object, None);
     assert_eq!(names(&compiled), ["rate-limit/calm"]);
     assert_eq!(switches::why_inert(&object, &compiled.chain), Some(switches::LISTS));
-    for object in [with_lists(), activated(theirs(with_lists()))] {
-        let compiled = after(&object, None);
+    for object in [with_lists(), with_activation(with_kusionstack_finalizer(with_lists()))] {
+        let compiled = compile_after(&object, None);
         assert_eq!(
             names(&compiled),
             ["rate-limit/calm", "circuit-breaker/calm"],
@@ -66,8 +69,8 @@ fn lists_of_kusionstack_do_nothing_until_they_are_activated_and_limits_act() {
         );
         assert_eq!(switches::why_inert(&object, &compiled.chain), None);
     }
-    let without = theirs(breaker("calm", &json!({}), &[limit("Normal", "break")], &[]));
-    let compiled = after(&without, None);
+    let without = with_kusionstack_finalizer(breaker("calm", &json!({}), &[limit("Normal", "break")], &[]));
+    let compiled = compile_after(&without, None);
     assert_eq!(names(&compiled), ["circuit-breaker/calm"], "breakers were on there");
     assert_eq!(switches::why_inert(&without, &compiled.chain), None);
 }
@@ -75,8 +78,15 @@ fn lists_of_kusionstack_do_nothing_until_they_are_activated_and_limits_act() {
 #[test]
 fn inert_allow_list_allows_nothing_to_others() {
     let allow = |name: &str, host: &str| breaker(name, &json!({}), &[], &[list("hosts", "Whitelist", host)]);
-    let compiled = World::new(&[allow("own", "a.example"), theirs(allow("old", "b.example"))]).compile();
-    let settings = entry(&compiled, "circuit-breaker/own").settings.value().to_string();
+    let compiled = World::new(&[
+        allow("own", "a.example"),
+        with_kusionstack_finalizer(allow("old", "b.example")),
+    ])
+    .compile();
+    let settings = find_entry(&compiled, "circuit-breaker/own")
+        .settings
+        .value()
+        .to_string();
     assert!(
         settings.contains("a.example") && !settings.contains("b.example"),
         "{settings}"
@@ -86,10 +96,13 @@ fn inert_allow_list_allows_nothing_to_others() {
 #[test]
 fn migrated_objects_that_act_already_stay_active() {
     for object in [faults("old"), with_lists()] {
-        let before = after(&object, None).chain;
-        let compiled = after(&theirs(object.clone()), Some(before.clone()));
+        let before = compile_after(&object, None).chain;
+        let compiled = compile_after(&with_kusionstack_finalizer(object.clone()), Some(before.clone()));
         assert_eq!(compiled.chain.entries, before.entries);
-        assert_eq!(switches::why_inert(&theirs(object), &compiled.chain), None);
+        assert_eq!(
+            switches::why_inert(&with_kusionstack_finalizer(object), &compiled.chain),
+            None
+        );
     }
 }
 
@@ -104,7 +117,10 @@ fn lint_and_admission_warn_of_each_inert_object() {
     };
     for object in [faults("old"), with_lists()] {
         assert!(!warned(&object), "{object}");
-        assert!(warned(&theirs(object.clone())), "{object}");
-        assert!(!warned(&activated(theirs(object.clone()))), "{object}");
+        assert!(warned(&with_kusionstack_finalizer(object.clone())), "{object}");
+        assert!(
+            !warned(&with_activation(with_kusionstack_finalizer(object.clone()))),
+            "{object}"
+        );
     }
 }

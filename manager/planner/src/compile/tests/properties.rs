@@ -102,7 +102,7 @@ proptest! {
         for entry in &compiled.chain.entries {
             let (plugin, _) = entry.name.split_once('/').unwrap();
             let own = entry.plugin == Digest::of(b"own");
-            if let Some(built_in) = BuiltIn::of(plugin).filter(|_| !own) {
+            if let Some(built_in) = BuiltIn::from_name(plugin).filter(|_| !own) {
                 let told = built_in.check(entry.settings.value(), "demo");
                 prop_assert!(told.is_ok(), "{}: {:?}", entry.name, told);
             }

@@ -25,9 +25,12 @@ fn entries_have_documented_order() {
             "shard-selector/s",
         ]
     );
-    assert_eq!(entry(&compiled, "shard-selector/s").on_failure, FailurePolicy::Closed);
-    assert_eq!(entry(&compiled, "rate-limit/b").on_failure, FailurePolicy::Open);
-    let origin = entry(&compiled, "audit/s").origin.clone().unwrap();
+    assert_eq!(
+        find_entry(&compiled, "shard-selector/s").on_failure,
+        FailurePolicy::Closed
+    );
+    assert_eq!(find_entry(&compiled, "rate-limit/b").on_failure, FailurePolicy::Open);
+    let origin = find_entry(&compiled, "audit/s").origin.clone().unwrap();
     assert_eq!(
         (origin.kind.as_str(), origin.uid.as_str(), origin.generation),
         ("ShardingConfig", "uid-s", 3)
@@ -47,9 +50,9 @@ fn circuit_breaker_is_divided_between_two_plugins() {
         &[list("l", "Blacklist", "a.example")],
     )]);
     let compiled = world.compile();
-    let limits = entry(&compiled, "rate-limit/b").settings.value();
+    let limits = find_entry(&compiled, "rate-limit/b").settings.value();
     assert_eq!(limits, &json!({"rateLimitings": [limit("LimiterOnly", "slow")]}));
-    let breakers = entry(&compiled, "circuit-breaker/b").settings.value();
+    let breakers = find_entry(&compiled, "circuit-breaker/b").settings.value();
     let mut forced = limit("ForceOpened", "stop");
     // The bucket has no effect there.
     forced.as_object_mut().unwrap().remove("bucket");
@@ -58,13 +61,16 @@ fn circuit_breaker_is_divided_between_two_plugins() {
         breakers["trafficInterceptRules"],
         json!([list("l", "Blacklist", "a.example")])
     );
-    assert_eq!(entry(&compiled, "rate-limit/b").pod_selector.match_labels["app"], "x");
+    assert_eq!(
+        find_entry(&compiled, "rate-limit/b").pod_selector.match_labels["app"],
+        "x"
+    );
 }
 
 #[test]
 fn shard_entry_has_limits_and_lock() {
     let compiled = World::new(&[shard("s", &[])]).compile();
-    let settings = entry(&compiled, "shard-selector/s").settings.value();
+    let settings = find_entry(&compiled, "shard-selector/s").settings.value();
     assert_eq!(
         (&settings["leaderElectionName"], &settings["shard"]),
         (&json!("lock"), &json!("s"))
@@ -107,7 +113,7 @@ fn plugin_replaces_built_in_one_with_its_settings() {
     selector["memoryMiB"] = 32.into();
     let compiled = World::new(&[shard("s", &[selector]), shard("t", &[])]).compile();
     assert_eq!(names(&compiled), ["shard-selector/s", "shard-selector/t"]);
-    let own = entry(&compiled, "shard-selector/s");
+    let own = find_entry(&compiled, "shard-selector/s");
     assert_eq!(
         (own.plugin, own.on_failure, own.memory_mib),
         (Digest::of(b"own"), FailurePolicy::Open, 32)
@@ -116,7 +122,7 @@ fn plugin_replaces_built_in_one_with_its_settings() {
         (&own.settings.value()["shard"], &own.settings.value()["mine"]),
         (&json!("s"), &json!(true))
     );
-    let other = entry(&compiled, "shard-selector/t");
+    let other = find_entry(&compiled, "shard-selector/t");
     assert_eq!(
         (other.plugin, &other.settings.value()["mine"]),
         (Digest::of(b"shard-selector"), &Value::Null)
@@ -155,7 +161,7 @@ fn plugin_replaces_rate_limit_only_for_pods_of_its_shard() {
         (runs("s"), runs("t")),
         (vec![Digest::of(b"own")], vec![Digest::of(b"rate-limit")])
     );
-    let settings = |name: &str| entry(&compiled, name).settings.value()["rateLimitings"].clone();
+    let settings = |name: &str| find_entry(&compiled, name).settings.value()["rateLimitings"].clone();
     assert_eq!(settings("rate-limit/b"), settings("rate-limit/b/s"));
 }
 
@@ -178,7 +184,7 @@ fn host_allowed_by_one_object_is_allowed_for_all_its_pods() {
     );
     let compiled = World::new(&[everyone, some]).compile();
     let lists = |name: &str| {
-        let lists = entry(&compiled, name).settings.value()["trafficInterceptRules"].clone();
+        let lists = find_entry(&compiled, name).settings.value()["trafficInterceptRules"].clone();
         let names: Vec<Value> = lists
             .as_array()
             .unwrap()
@@ -232,12 +238,12 @@ fn shard_of_incomplete_set_keeps_its_entries() {
 fn refused_object_keeps_its_entries_and_blocks_no_other() {
     let mut world = World::new(&[faults("f"), faults("g")]);
     world.last = Some(world.compile().chain);
-    let before = entry(&world.compile(), "fault-inject/f").clone();
+    let before = find_entry(&world.compile(), "fault-inject/f").clone();
     world.faults[0].spec.http_fault[0].abort.as_mut().unwrap().http_status = 200;
     world.faults[1].spec.seed = Some(9);
     let compiled = world.compile();
-    assert_eq!(entry(&compiled, "fault-inject/f"), &before);
-    assert_eq!(entry(&compiled, "fault-inject/g").settings.value()["seed"], 9);
+    assert_eq!(find_entry(&compiled, "fault-inject/f"), &before);
+    assert_eq!(find_entry(&compiled, "fault-inject/g").settings.value()["seed"], 9);
     assert!(compiled.refused[0].is_kept);
     let told = reasons(&compiled);
     assert!(
@@ -257,7 +263,7 @@ fn refused_object_keeps_its_entries_and_blocks_no_other() {
 fn shard_keeps_its_lock_until_it_is_gone() {
     let mut world = World::new(&[shard("s", &[])]);
     world.last = Some(world.compile().chain);
-    let before = entry(&world.compile(), "shard-selector/s").clone();
+    let before = find_entry(&world.compile(), "shard-selector/s").clone();
     let lock = |name: Option<&str>| {
         name.map(|name| Controller {
             leader_election_name: name.to_owned(),
@@ -266,7 +272,7 @@ fn shard_keeps_its_lock_until_it_is_gone() {
     for (name, problem) in [(Some("other"), "is \"other\", but "), (None, "is missing, but ")] {
         world.configs[0].spec.controller = lock(name);
         let compiled = world.compile();
-        assert_eq!(entry(&compiled, "shard-selector/s"), &before);
+        assert_eq!(find_entry(&compiled, "shard-selector/s"), &before);
         let told = reasons(&compiled);
         let start = format!(
             "s: spec.controller.leaderElectionName: {problem}pods of this shard elect their leader by \"lock\""
@@ -317,7 +323,7 @@ fn object_keeps_previous_entries_until_plugins_resolve() {
     ];
     let mut world = World::new(&documents);
     let first = world.compile();
-    assert_eq!(entry(&first, "rate-limit/b/s").plugin, Digest::of(b"own"));
+    assert_eq!(find_entry(&first, "rate-limit/b/s").plugin, Digest::of(b"own"));
     for resolved in world.resolved.own.values_mut() {
         *resolved = Err("is being fetched".to_owned());
     }
@@ -333,12 +339,12 @@ fn object_keeps_previous_entries_until_plugins_resolve() {
     // Other objects are not blocked: a changed limit changes for all pods.
     world.breakers[0].spec.rate_limitings[0].bucket.as_mut().unwrap().burst = 7;
     let compiled = world.compile();
-    let settings = |name: &str| entry(&compiled, name).settings.clone();
+    let settings = |name: &str| find_entry(&compiled, name).settings.clone();
     assert_eq!(
         settings("rate-limit/b").value()["rateLimitings"][0]["bucket"]["burst"],
         7
     );
-    assert_eq!(entry(&compiled, "rate-limit/b/s").plugin, Digest::of(b"own"));
+    assert_eq!(find_entry(&compiled, "rate-limit/b/s").plugin, Digest::of(b"own"));
     assert_eq!(
         settings("rate-limit/b/s").value()["rateLimitings"],
         settings("rate-limit/b").value()["rateLimitings"]
@@ -397,7 +403,7 @@ fn shard_without_lock_beside_another_is_warned_of() {
     let warned = |documents: &[Value]| {
         let compiled = World::new(documents).compile();
         assert!(reasons(&compiled).is_empty());
-        let of = |warned: &Warned| {
+        let of = |warned: &WarnedObject| {
             let told = warned.warnings.list().iter().map(|it| it.path.clone());
             told.map(|path| (warned.origin.name.clone(), path)).collect::<Vec<_>>()
         };

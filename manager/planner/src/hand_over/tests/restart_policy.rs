@@ -41,12 +41,12 @@ impl Running {
     fn view(&self) -> Option<View> {
         let own = Self::own(self.running.as_ref()?, &self.known);
         let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
-        let classes = crate::view::classes(limits.iter());
+        let classes = crate::view::resource_classes(limits.iter());
         let sees = |bucket: usize| match classes.iter().next_back() {
             None => true,
             Some(class) => {
-                let set = crate::view::seen(limits.iter(), class);
-                set.is_some_and(|set| set.allows("hash", &bucket.to_string()))
+                let set = crate::view::visible_objects(limits.iter(), class);
+                set.is_some_and(|set| set.allows_value("hash", &bucket.to_string()))
             }
         };
         Some((0..BUCKETS).map(sees).collect())

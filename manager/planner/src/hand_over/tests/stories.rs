@@ -185,7 +185,7 @@ impl Pods {
 /// Whether a pod with these entries shows a bucket's deployments.
 fn shows(own: &[Entry], bucket: usize) -> bool {
     let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
-    let class = crate::view::classes(
+    let class = crate::view::resource_classes(
         shard(0, &[0])
             .settings
             .value()
@@ -195,7 +195,7 @@ fn shows(own: &[Entry], bucket: usize) -> bool {
             .iter(),
     );
     let class = class.iter().next_back().unwrap();
-    crate::view::seen(limits.iter(), class).is_some_and(|set| set.allows("hash", &bucket.to_string()))
+    crate::view::visible_objects(limits.iter(), class).is_some_and(|set| set.allows_value("hash", &bucket.to_string()))
 }
 
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 use super::*;
 
-fn read(text: &str) -> Result<Wanted, ConfigError> {
-    Wanted::read(&[(CONFIG_KEY.to_owned(), text.to_owned())].into())
+fn read(text: &str) -> Result<SelectedKinds, ConfigError> {
+    SelectedKinds::read(&[(CONFIG_KEY.to_owned(), text.to_owned())].into())
 }
 
-fn found(kind: &str, name: &str, namespaced: bool, verbs: &[&str]) -> APIResource {
+fn api_resource(kind: &str, name: &str, namespaced: bool, verbs: &[&str]) -> APIResource {
     APIResource {
         kind: kind.to_owned(),
         name: name.to_owned(),
@@ -16,19 +16,19 @@ fn found(kind: &str, name: &str, namespaced: bool, verbs: &[&str]) -> APIResourc
 
 const USUAL: &[&str] = &["create", "get", "list", "patch", "update", "watch"];
 
-fn core() -> Vec<APIResource> {
+fn core_resources() -> Vec<APIResource> {
     vec![
-        found("Pod", "pods", true, USUAL),
-        found("Pod", "pods/status", true, USUAL),
-        found("Endpoints", "endpoints", true, USUAL),
-        found("Event", "events", true, USUAL),
-        found("Node", "nodes", false, USUAL),
-        found("Binding", "bindings", true, &["create"]),
+        api_resource("Pod", "pods", true, USUAL),
+        api_resource("Pod", "pods/status", true, USUAL),
+        api_resource("Endpoints", "endpoints", true, USUAL),
+        api_resource("Event", "events", true, USUAL),
+        api_resource("Node", "nodes", false, USUAL),
+        api_resource("Binding", "bindings", true, &["create"]),
     ]
 }
 
-fn plurals(wanted: &Wanted, group_version: &str) -> Vec<String> {
-    let (selected, _) = wanted.select(group_version, &core());
+fn selected_plurals(wanted: &SelectedKinds, group_version: &str) -> Vec<String> {
+    let (selected, _) = wanted.select_resources(group_version, &core_resources());
     selected.into_iter().map(|selected| selected.plural).collect()
 }
 
@@ -43,25 +43,26 @@ fn kinds_are_named_or_all() {
     ];
     for (kinds, plural) in cases {
         let wanted = read(&format!("groupVersionKinds: {{v1: {kinds}}}")).unwrap();
-        assert_eq!(plurals(&wanted, "v1"), plural, "{kinds}");
+        assert_eq!(selected_plurals(&wanted, "v1"), plural, "{kinds}");
     }
 }
 
 #[test]
 fn endpoint_is_accepted_for_endpoints() {
     assert_eq!(
-        plurals(&read("groupVersionKinds: {v1: [Endpoint]}").unwrap(), "v1"),
+        selected_plurals(&read("groupVersionKinds: {v1: [Endpoint]}").unwrap(), "v1"),
         ["endpoints"]
     );
     let elsewhere = read("groupVersionKinds: {example.com/v1: [Endpoint]}").unwrap();
-    let (selected, _) = elsewhere.select("example.com/v1", &[found("Endpoint", "endpoints", true, USUAL)]);
+    let (selected, _) =
+        elsewhere.select_resources("example.com/v1", &[api_resource("Endpoint", "endpoints", true, USUAL)]);
     assert_eq!(selected.len(), 1);
 }
 
 #[test]
 fn unlabelable_kinds_are_skipped_with_reason() {
     let wanted = read("groupVersionKinds: {v1: [Node, Binding, Widget, Pod]}").unwrap();
-    let (selected, left) = wanted.select("v1", &core());
+    let (selected, left) = wanted.select_resources("v1", &core_resources());
     assert_eq!(selected.len(), 1);
     let expected = [
         "v1 Node: its objects lie in no namespace",
@@ -74,18 +75,18 @@ fn unlabelable_kinds_are_skipped_with_reason() {
 #[test]
 fn missing_group_is_reported_only_if_configured() {
     let wanted = read("groupVersionKinds: {example.com/v1: ['*']}").unwrap();
-    let (selected, left) = wanted.select("example.com/v1", &[]);
+    let (selected, left) = wanted.select_resources("example.com/v1", &[]);
     assert!(selected.is_empty());
     assert_eq!(left, ["example.com/v1: the cluster has no such group and version"]);
-    let by_default = Wanted::default();
-    let (_, left) = by_default.select("apps.kusionstack.io/v1alpha1", &[]);
+    let by_default = SelectedKinds::default();
+    let (_, left) = by_default.select_resources("apps.kusionstack.io/v1alpha1", &[]);
     assert!(left.is_empty(), "most clusters have none of it: {left:?}");
 }
 
 #[test]
 fn selected_resources_have_group_version_and_plural() {
     let wanted = read("groupVersionKinds: {apps/v1: [Deployment]}").unwrap();
-    let (selected, _) = wanted.select("apps/v1", &[found("Deployment", "deployments", true, USUAL)]);
+    let (selected, _) = wanted.select_resources("apps/v1", &[api_resource("Deployment", "deployments", true, USUAL)]);
     let expected = ApiResource {
         group: "apps".into(),
         version: "v1".into(),
@@ -121,5 +122,5 @@ fn configuration_errors_say_what_to_write() {
         let problem = read(text).unwrap_err().to_string();
         assert!(problem.contains(message), "{text}: {problem}");
     }
-    assert_eq!(Wanted::read(&BTreeMap::new()), Err(ConfigError::NoKey));
+    assert_eq!(SelectedKinds::read(&BTreeMap::new()), Err(ConfigError::NoKey));
 }

@@ -16,12 +16,12 @@ fn meta(name: &str, labels: &[(&str, &str)]) -> ObjectMeta {
     }
 }
 
-fn listed(changes: Option<Changes>) -> Vec<(String, Option<String>)> {
+fn list_changes(changes: Option<Changes>) -> Vec<(String, Option<String>)> {
     let changes = changes.map(|changes| changes.0).unwrap_or_default();
     changes.into_iter().collect()
 }
 
-fn wanted(changes: &[(&str, Option<&str>)]) -> Vec<(String, Option<String>)> {
+fn expected_changes(changes: &[(&str, Option<&str>)]) -> Vec<(String, Option<String>)> {
     let mut changes: Vec<_> = changes
         .iter()
         .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)))
@@ -48,7 +48,7 @@ fn managed_namespace_gets_bucket_name_and_control_label() {
     ];
     for (labels, changes) in cases {
         let found = patch_for_namespace(&meta("test-0", labels), &LabelKeys::default());
-        assert_eq!(listed(found), wanted(changes), "{labels:?}");
+        assert_eq!(list_changes(found), expected_changes(changes), "{labels:?}");
     }
 }
 
@@ -57,7 +57,11 @@ fn opted_out_namespace_loses_labels_and_keeps_opt_out() {
     for word in ["false", "", "True"] {
         let labels = [(HASH, "29"), (NAMESPACE, "test-0"), (CONTROL, word), ("team", "a")];
         let found = patch_for_namespace(&meta("test-0", &labels), &LabelKeys::default());
-        assert_eq!(listed(found), wanted(&[(HASH, None), (NAMESPACE, None)]), "{word}");
+        assert_eq!(
+            list_changes(found),
+            expected_changes(&[(HASH, None), (NAMESPACE, None)]),
+            "{word}"
+        );
         let rest = [(CONTROL, word), ("team", "a")];
         assert_eq!(patch_for_namespace(&meta("test-0", &rest), &LabelKeys::default()), None);
     }
@@ -69,7 +73,7 @@ fn namespaces_of_kubernetes_are_managed_only_on_request() {
     for name in EXCEPTED {
         assert_eq!(patch_for_namespace(&meta(name, &[]), &keys), None, "{name}");
         let asked = meta(name, &[(CONTROL, "true")]);
-        assert_eq!(listed(patch_for_namespace(&asked, &keys)).len(), 2, "{name}");
+        assert_eq!(list_changes(patch_for_namespace(&asked, &keys)).len(), 2, "{name}");
         assert!(patch_for_object(&meta("a", &[]), &asked, &keys).is_some(), "{name}");
         assert_eq!(
             patch_for_object(&meta("a", &[]), &meta(name, &[]), &keys),
@@ -112,7 +116,11 @@ fn object_labels_follow_namespace() {
     ];
     for (namespace, labels, changes) in cases {
         let found = patch_for_object(&meta("a", labels), &meta("test-0", namespace), &keys);
-        assert_eq!(listed(found), wanted(changes), "{namespace:?} {labels:?}");
+        assert_eq!(
+            list_changes(found),
+            expected_changes(changes),
+            "{namespace:?} {labels:?}"
+        );
     }
 }
 
@@ -126,14 +134,14 @@ fn label_keys_can_be_changed() {
     let opted_out = meta("test-0", &[("example.com/managed", "no"), (CONTROL, "true")]);
     let object = meta("a", &[("example.com/bucket", "29"), (HASH, "29")]);
     let found = patch_for_object(&object, &opted_out, &keys);
-    assert_eq!(listed(found), wanted(&[("example.com/bucket", None)]));
-    let changes = listed(patch_for_namespace(&meta("test-0", &[]), &keys));
+    assert_eq!(list_changes(found), expected_changes(&[("example.com/bucket", None)]));
+    let changes = list_changes(patch_for_namespace(&meta("test-0", &[]), &keys));
     let expected = [
         ("example.com/bucket", Some("29")),
         ("example.com/in", Some("test-0")),
         ("example.com/managed", Some("true")),
     ];
-    assert_eq!(changes, wanted(&expected));
+    assert_eq!(changes, expected_changes(&expected));
 }
 
 /// Both forms of a patch do the same, and nothing is left to do after either.

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::super::credential::{certificates, verify};
+use super::super::credential::{parse_certificates, verify};
 use super::*;
 
-fn asked(stored: &Stored, bundle: &str, now: SystemTime, trusted_since: Option<SystemTime>) -> Step {
+fn planned_step(stored: &Stored, bundle: &str, now: SystemTime, trusted_since: Option<SystemTime>) -> Step {
     let facts = Facts {
         now,
         stored,
@@ -13,63 +13,83 @@ fn asked(stored: &Stored, bundle: &str, now: SystemTime, trusted_since: Option<S
         bundles: &[bundle.to_owned()],
         trusted_since,
     };
-    plan(&facts, &Schedule::default())
+    next_step(&facts, &Schedule::default())
 }
 
-fn after(stored: &Stored, step: Step, now: SystemTime) -> Stored {
-    stored.after(step, &names(), now, &Schedule::default()).unwrap()
+fn with_step(stored: &Stored, step: Step, now: SystemTime) -> Stored {
+    stored.with_step(step, &names(), now, &Schedule::default()).unwrap()
 }
 
 #[test]
 fn rotation_steps_follow_in_order() {
     let (now, schedule) = (start(), Schedule::default());
     let none = Stored::default();
-    assert_eq!(asked(&none, "", now, None), Step::Issue);
-    let fresh = after(&none, Step::Issue, now);
-    assert_eq!(asked(&fresh, "", now, None), Step::Trust);
-    assert_eq!(asked(&fresh, &fresh.bundle(), now, None), Step::Rest(schedule.rest));
+    assert_eq!(planned_step(&none, "", now, None), Step::Issue);
+    let fresh = with_step(&none, Step::Issue, now);
+    assert_eq!(planned_step(&fresh, "", now, None), Step::Trust);
+    assert_eq!(
+        planned_step(&fresh, &fresh.trust_bundle(), now, None),
+        Step::Rest(schedule.rest)
+    );
 
     let due = now + schedule.life - schedule.renew_before;
     let almost = due - Duration::from_secs(7);
     assert_eq!(
-        asked(&fresh, &fresh.bundle(), almost, None),
+        planned_step(&fresh, &fresh.trust_bundle(), almost, None),
         Step::Rest(Duration::from_secs(7))
     );
-    assert_eq!(asked(&fresh, &fresh.bundle(), due, None), Step::Prepare);
-    let prepared = after(&fresh, Step::Prepare, due);
+    assert_eq!(planned_step(&fresh, &fresh.trust_bundle(), due, None), Step::Prepare);
+    let prepared = with_step(&fresh, Step::Prepare, due);
     assert_eq!(prepared.current, fresh.current, "what was prepared is not served");
-    assert_eq!(asked(&prepared, &fresh.bundle(), due, None), Step::Trust);
-    assert_eq!(asked(&prepared, &prepared.bundle(), due, None), Step::Settle);
+    assert_eq!(planned_step(&prepared, &fresh.trust_bundle(), due, None), Step::Trust);
+    assert_eq!(
+        planned_step(&prepared, &prepared.trust_bundle(), due, None),
+        Step::Settle
+    );
     let early = due + schedule.settle - Duration::from_secs(1);
     let rest = Step::Rest(Duration::from_secs(1));
-    assert_eq!(asked(&prepared, &prepared.bundle(), early, Some(due)), rest);
+    assert_eq!(
+        planned_step(&prepared, &prepared.trust_bundle(), early, Some(due)),
+        rest
+    );
     let settled = due + schedule.settle;
-    assert_eq!(asked(&prepared, &prepared.bundle(), settled, Some(due)), Step::Promote);
+    assert_eq!(
+        planned_step(&prepared, &prepared.trust_bundle(), settled, Some(due)),
+        Step::Promote
+    );
     // A bundle that somebody has reset is restored first, however long it was complete.
-    assert_eq!(asked(&prepared, &fresh.bundle(), settled, Some(due)), Step::Trust);
+    assert_eq!(
+        planned_step(&prepared, &fresh.trust_bundle(), settled, Some(due)),
+        Step::Trust
+    );
 
-    let promoted = after(&prepared, Step::Promote, settled);
+    let promoted = with_step(&prepared, Step::Promote, settled);
     assert_eq!((&promoted.current, &promoted.next), (&prepared.next, &None));
-    assert_eq!(certificates(&promoted.bundle()).len(), 2);
-    let bundle = promoted.bundle();
-    assert_eq!(asked(&promoted, &bundle, settled, None), Step::Rest(schedule.rest));
+    assert_eq!(parse_certificates(&promoted.trust_bundle()).len(), 2);
+    let bundle = promoted.trust_bundle();
+    assert_eq!(
+        planned_step(&promoted, &bundle, settled, None),
+        Step::Rest(schedule.rest)
+    );
     let ended = now + schedule.life;
-    assert_eq!(asked(&promoted, &bundle, ended, None), Step::Forget);
-    let forgot = after(&promoted, Step::Forget, ended);
-    assert_eq!(certificates(&forgot.bundle()).len(), 1);
-    assert_eq!(asked(&forgot, &bundle, ended, None), Step::Trust);
+    assert_eq!(planned_step(&promoted, &bundle, ended, None), Step::Forget);
+    let forgot = with_step(&promoted, Step::Forget, ended);
+    assert_eq!(parse_certificates(&forgot.trust_bundle()).len(), 1);
+    assert_eq!(planned_step(&forgot, &bundle, ended, None), Step::Trust);
 }
 
 #[test]
 fn unacceptable_certificate_is_replaced_at_once() {
     let now = start();
-    let good = issued(now, 300 * DAY);
+    let good = issue_credential(now, 300 * DAY);
     type Change = fn(&mut Credential);
     let changes: [(&str, Change); 4] = [
-        ("another's key", |it| it.key = issued(start(), DAY).key),
-        ("another's CA", |it| it.ca = issued(start(), DAY).ca),
+        ("another's key", |it| it.key = issue_credential(start(), DAY).key),
+        ("another's CA", |it| it.ca = issue_credential(start(), DAY).ca),
         ("no PEM", |it| it.certificate = "certificate".to_owned()),
-        ("its CA has ended", |it| it.ca = issued(start() - 9 * DAY, DAY).ca),
+        ("its CA has ended", |it| {
+            it.ca = issue_credential(start() - 9 * DAY, DAY).ca
+        }),
     ];
     for (what, change) in changes {
         let mut bad = good.clone();
@@ -78,13 +98,20 @@ fn unacceptable_certificate_is_replaced_at_once() {
             current: Some(bad),
             ..Stored::default()
         };
-        assert_eq!(asked(&stored, &stored.bundle(), now, None), Step::Issue, "{what}");
+        assert_eq!(
+            planned_step(&stored, &stored.trust_bundle(), now, None),
+            Step::Issue,
+            "{what}"
+        );
     }
     let stored = Stored {
         current: Some(good.clone()),
         ..Stored::default()
     };
-    assert_eq!(asked(&stored, &stored.bundle(), now + 300 * DAY, None), Step::Issue);
+    assert_eq!(
+        planned_step(&stored, &stored.trust_bundle(), now + 300 * DAY, None),
+        Step::Issue
+    );
     let renamed = Facts {
         now,
         stored: &stored,
@@ -93,11 +120,11 @@ fn unacceptable_certificate_is_replaced_at_once() {
         trusted_since: None,
     };
     // The certificate stays valid for clients that use the old name.
-    assert_eq!(plan(&renamed, &Schedule::default()), Step::Prepare);
+    assert_eq!(next_step(&renamed, &Schedule::default()), Step::Prepare);
     // Clients that use the old name still trust the certificate that a replica may serve.
-    assert!(after(&stored, Step::Issue, now).bundle().contains(&good.ca));
+    assert!(with_step(&stored, Step::Issue, now).trust_bundle().contains(&good.ca));
     assert!(matches!(
-        Credential::issue(&["*.".to_owned()], now, &living(DAY)),
+        Credential::issue(&["*.".to_owned()], now, &schedule_with_life(DAY)),
         Err(Error::Names(_))
     ));
 }
@@ -106,7 +133,7 @@ fn unacceptable_certificate_is_replaced_at_once() {
 #[test]
 fn secret_of_kusionstack_is_taken_over() {
     let now = start();
-    let theirs = issued(now - 365 * DAY, 3650 * DAY);
+    let theirs = issue_credential(now - 365 * DAY, 3650 * DAY);
     let text = |text: &str| k8s_openapi::ByteString(text.as_bytes().to_vec());
     let keys = [
         ("ca-cert.pem", &theirs.ca),
@@ -121,9 +148,9 @@ fn secret_of_kusionstack_is_taken_over() {
         data: Some(data.clone()),
         ..Secret::default()
     };
-    let stored = Stored::of(&secret);
+    let stored = Stored::from_secret(&secret);
     assert_eq!(
-        asked(&stored, &theirs.ca, now, None),
+        planned_step(&stored, &theirs.ca, now, None),
         Step::Rest(Schedule::default().rest)
     );
     let mut written = data.clone();
@@ -131,7 +158,7 @@ fn secret_of_kusionstack_is_taken_over() {
     assert_eq!(written, data);
     // KusionStack's manager finds the served certificate under its names.
     let mut rotated = data.clone();
-    let promoted = after(&after(&stored, Step::Prepare, now), Step::Promote, now);
+    let promoted = with_step(&with_step(&stored, Step::Prepare, now), Step::Promote, now);
     promoted.write(&mut rotated);
     assert_eq!(
         rotated["cert.pem"],
@@ -141,12 +168,12 @@ fn secret_of_kusionstack_is_taken_over() {
         data: Some(rotated),
         ..Secret::default()
     };
-    assert_eq!(Stored::of(&rotated), promoted);
+    assert_eq!(Stored::from_secret(&rotated), promoted);
 }
 
 #[test]
 fn keys_are_not_printed() {
-    let stored = after(&Stored::default(), Step::Issue, start());
+    let stored = with_step(&Stored::default(), Step::Issue, start());
     let printed = format!("{stored:?}");
     assert!(!printed.contains("KEY") && !printed.contains("BEGIN"), "{printed}");
 }
@@ -178,7 +205,7 @@ impl World {
     }
 
     /// The leader does steps until there is nothing to do.
-    fn work(&mut self) {
+    fn run_all_steps(&mut self) {
         for _ in 0..20 {
             let facts = Facts {
                 now: self.now,
@@ -187,17 +214,17 @@ impl World {
                 bundles: &self.bundles,
                 trusted_since: self.trusted_since,
             };
-            let step = plan(&facts, &Schedule::default());
+            let step = next_step(&facts, &Schedule::default());
             match step {
                 Step::Rest(_) => return,
                 Step::Settle => self.trusted_since = Some(self.now),
                 Step::Trust => {
-                    let bundle = self.stored.bundle();
+                    let bundle = self.stored.trust_bundle();
                     self.set_bundles(&bundle);
                 }
                 step => {
                     self.trusted_since = None;
-                    let after = self.stored.after(step, &self.names, self.now, &Schedule::default());
+                    let after = self.stored.with_step(step, &self.names, self.now, &Schedule::default());
                     self.stored = after.unwrap();
                 }
             }
@@ -227,11 +254,11 @@ impl World {
         }
         let (now, settle) = (self.now, Schedule::default().settle);
         self.replaced.retain(|(at, _)| now < *at + settle);
-        self.served.retain(|it| it.expires().unwrap() > now);
+        self.served.retain(|it| it.first_expiry().unwrap() > now);
         let old = self.replaced.iter().map(|(_, bundle)| bundle);
         for bundle in old.chain(&self.bundles).filter(|bundle| !bundle.is_empty()) {
             for served in &self.served {
-                let is_accepted = verify(&served.certificate, &certificates(bundle), &[], now);
+                let is_accepted = verify(&served.certificate, &parse_certificates(bundle), &[], now);
                 assert!(is_accepted, "after {step:?} somebody is cut off");
             }
         }
@@ -246,7 +273,7 @@ proptest! {
     ) {
         const WAITS: [u64; 7] = [1, 60, 299, 301, 3_600, 86_400, 15 * 86_400];
         let mut world = World::new();
-        world.work();
+        world.run_all_steps();
         let mut rotations = 0;
         // A year without events at the end, so that there is at least one rotation.
         for (wait, event) in waits.into_iter().chain(vec![(6, u8::MAX); 25]) {
@@ -261,7 +288,7 @@ proptest! {
                 _ => {}
             }
             let before = world.stored.current.clone();
-            world.work();
+            world.run_all_steps();
             rotations += usize::from(before != world.stored.current);
         }
         prop_assert!(rotations > 0);

@@ -8,7 +8,7 @@ use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
 use ctrlmesh_manager_rollout::available_plugins::{NamedPlugin, NamedPlugins, PackedPlugin};
 use kube::ResourceExt as _;
 
-use ctrlmesh_manager_oci::{Ask, Reason, Resolution};
+use ctrlmesh_manager_oci::{Reason, Resolution, ResolveRequest};
 
 /// Reason while a reference has not been looked up.
 const FETCHING: &str = "Fetching";
@@ -19,7 +19,7 @@ pub(super) fn resolve_plugins(
     namespace: &str,
     objects: &[ShardingConfig],
     running: &BTreeSet<Digest>,
-    resolve: impl Fn(&Ask) -> Resolution,
+    resolve: impl Fn(&ResolveRequest) -> Resolution,
 ) -> NamedPlugins {
     let with_plugins = objects.iter().filter(|object| !object.spec.plugins.is_empty());
     let named = with_plugins.map(|object| {
@@ -33,8 +33,8 @@ pub(super) fn resolve_plugins(
     NamedPlugins(named.collect())
 }
 
-fn ask(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> Ask {
-    Ask {
+fn ask(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> ResolveRequest {
+    ResolveRequest {
         namespace: namespace.to_owned(),
         image: plugin.image.clone(),
         pull_policy: plugin.pull_policy,
@@ -115,7 +115,7 @@ mod tests {
 
     const IMAGE: &str = "oci://ghcr.io/you/plugin:1";
 
-    fn object(status: &serde_json::Value) -> ShardingConfig {
+    fn config_with_status(status: &serde_json::Value) -> ShardingConfig {
         let mut object = samples::shard("a", &[samples::plugin("mine", 0)]);
         object["status"] = json!({ "plugins": status });
         serde_json::from_value(object).unwrap()
@@ -132,16 +132,19 @@ mod tests {
         })
     }
 
-    fn found(status: &serde_json::Value, resolution: Resolution) -> (Option<Result<Digest, String>>, PluginStatus) {
+    fn resolve_one(
+        status: &serde_json::Value,
+        resolution: Resolution,
+    ) -> (Option<Result<Digest, String>>, PluginStatus) {
         let running = [artifact().digest].into();
-        let found = resolve_plugins("demo", &[object(status)], &running, |_| resolution.clone());
+        let found = resolve_plugins("demo", &[config_with_status(status)], &running, |_| resolution.clone());
         let digest = found.digests().remove(&("a".to_owned(), "mine".to_owned()));
         (digest, found.status("a").unwrap().remove(0))
     }
 
     #[test]
     fn resolved_plugin_is_pinned() {
-        let (digest, status) = found(&json!([]), Resolution::Ready(artifact()));
+        let (digest, status) = resolve_one(&json!([]), Resolution::Ready(artifact()));
         assert_eq!(digest, Some(Ok(Digest::of(b"component"))));
         assert_eq!((status.name.as_str(), status.image.as_str()), ("mine", IMAGE));
         assert_eq!(status.manifest, artifact().manifest);
@@ -154,7 +157,7 @@ mod tests {
         let pinned =
             |image: &str| json!([{ "name": "mine", "image": image, "manifest": "sha256:m", "digest": "sha256:d" }]);
         let found_of = |status: &serde_json::Value| {
-            resolve_plugins("demo", &[object(status)], &BTreeSet::new(), |ask| {
+            resolve_plugins("demo", &[config_with_status(status)], &BTreeSet::new(), |ask| {
                 assert_eq!(
                     ask.pinned.as_ref().map(|pinned| pinned.manifest.as_str()),
                     Some("sha256:m")
@@ -182,10 +185,10 @@ mod tests {
             message: "no such tag".to_owned(),
             last,
         };
-        let (digest, status) = found(&json!([]), failed(None));
+        let (digest, status) = resolve_one(&json!([]), failed(None));
         assert_eq!(digest, Some(Err("NotFound: no such tag".to_owned())));
         assert_eq!(status.message, "NotFound: no such tag");
-        let (digest, status) = found(&json!([]), failed(Some(artifact())));
+        let (digest, status) = resolve_one(&json!([]), failed(Some(artifact())));
         assert_eq!(digest, Some(Ok(Digest::of(b"component"))));
         assert_eq!(status.message, "NotFound: no such tag; what was fetched before goes on");
         assert_eq!(status.manifest, artifact().manifest);
@@ -205,30 +208,32 @@ mod tests {
             message: "why".to_owned(),
             last: None,
         };
-        let (digest, status) = found(&pinned(ours(), ""), Resolution::Pending);
+        let (digest, status) = resolve_one(&pinned(ours(), ""), Resolution::Pending);
         assert_eq!((digest, status.message.as_str()), (Some(Ok(ours())), ""));
-        let (digest, status) = found(&pinned(ours(), "RegistryUnavailable: why"), Resolution::Pending);
+        let (digest, status) = resolve_one(&pinned(ours(), "RegistryUnavailable: why"), Resolution::Pending);
         assert_eq!(
             (digest, status.message.as_str()),
             (Some(Ok(ours())), "is being fetched")
         );
-        let (digest, status) = found(&pinned(ours(), ""), failed(Reason::RegistryUnavailable));
+        let (digest, status) = resolve_one(&pinned(ours(), ""), failed(Reason::RegistryUnavailable));
         assert_eq!(digest, Some(Ok(ours())));
         assert_eq!(
             status.message,
             "RegistryUnavailable: why; what was fetched before goes on"
         );
         // A plugin whose signature fails is not kept, nor is a pinned one that no sidecar runs.
-        let (digest, _) = found(&pinned(ours(), ""), failed(Reason::SignatureInvalid));
+        let (digest, _) = resolve_one(&pinned(ours(), ""), failed(Reason::SignatureInvalid));
         assert_eq!(digest, Some(Err("SignatureInvalid: why".to_owned())));
-        let (digest, _) = found(&pinned(Digest::of(b"other"), ""), Resolution::Pending);
+        let (digest, _) = resolve_one(&pinned(Digest::of(b"other"), ""), Resolution::Pending);
         assert_eq!(digest, Some(Err("is being fetched".to_owned())));
     }
 
     #[test]
     fn first_problem_becomes_reason() {
         let of = |resolution: Resolution| {
-            let found = resolve_plugins("demo", &[object(&json!([]))], &BTreeSet::new(), |_| resolution.clone());
+            let found = resolve_plugins("demo", &[config_with_status(&json!([]))], &BTreeSet::new(), |_| {
+                resolution.clone()
+            });
             found.problem("a")
         };
         let (message, last) = (String::new(), None);

@@ -59,7 +59,7 @@ async fn status_of_a_shard_follows_its_leader() {
     })
     .await;
     let published = || {
-        let seen = server.requests().all().into_iter();
+        let seen = server.requests().recent().into_iter();
         seen.filter(|seen| seen.verb == "patch" && seen.target.contains("/left/status"))
             .count()
     };

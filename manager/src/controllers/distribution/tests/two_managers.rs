@@ -86,15 +86,15 @@ fn buckets(entries: &[Entry]) -> BTreeSet<u64> {
         .iter()
         .flat_map(|entry| serde_json::from_value::<Vec<Limit>>(entry.settings.value()["limits"].clone()).unwrap())
         .collect();
-    let classes = view::classes(limits.iter());
+    let classes = view::resource_classes(limits.iter());
     let all = 0..BUCKETS;
     let Some(class) = classes.iter().next_back() else {
         return all.collect();
     };
-    let set = view::seen(limits.iter(), class);
+    let set = view::visible_objects(limits.iter(), class);
     all.filter(|bucket| {
         set.as_ref()
-            .is_some_and(|set| set.allows("bucket", &bucket.to_string()))
+            .is_some_and(|set| set.allows_value("bucket", &bucket.to_string()))
     })
     .collect()
 }

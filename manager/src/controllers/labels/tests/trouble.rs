@@ -9,7 +9,7 @@ use super::*;
 
 #[tokio::test]
 async fn failed_label_write_is_retried() {
-    let server = cluster(2).await;
+    let server = server_with_namespaces(2).await;
     let refused = |code: u16, retry_after| FaultRule::new(Fault::Status { code, retry_after }).verb("patch");
     // A permanent refusal, a busy server, a conflict.
     let rules = [
@@ -17,12 +17,12 @@ async fn failed_label_write_is_retried() {
         server.faults().add(refused(429, Some(0)).resource("services").times(3)),
         server.faults().add(refused(409, None).resource("namespaces").times(2)),
     ];
-    let (context, running) = labelling(&server).await;
+    let (context, running) = start_controller(&server).await;
     until(&server, "all is labelled in the end", |state| {
         objects(state).into_iter().all(is_labelled)
     })
     .await;
-    assert_eq!(rules.map(|rule| server.faults().hits(rule)), [1, 3, 2]);
+    assert_eq!(rules.map(|rule| server.faults().times_applied(rule)), [1, 3, 2]);
     let counted = context.metrics.render().unwrap();
     assert!(
         counted.contains("labels_objects_failed_total{kind=\"configmaps\"} 1"),
@@ -40,8 +40,8 @@ async fn failed_label_write_is_retried() {
 /// Another controller sets all labels, and neither side gives in.
 #[tokio::test]
 async fn contested_labels_are_not_written_for_ever() {
-    let server = cluster(1).await;
-    let (context, running) = labelling(&server).await;
+    let server = server_with_namespaces(1).await;
+    let (context, running) = start_controller(&server).await;
     until_finished(&server).await;
     let removed = AtomicU64::new(0);
     let fight = async {
@@ -57,7 +57,7 @@ async fn contested_labels_are_not_written_for_ever() {
     let none = "labels_objects_contested_total{kind=\"services\"} 0";
     tokio::select! {
         () = fight => {}
-        () = until_so("it is put off", || !context.metrics.render().unwrap().contains(none)) => {}
+        () = wait_until("it is put off", || !context.metrics.render().unwrap().contains(none)) => {}
     }
     assert_eq!(removed.load(Ordering::Relaxed), 5);
     running.stop().await;
@@ -65,7 +65,7 @@ async fn contested_labels_are_not_written_for_ever() {
 
 #[tokio::test]
 async fn labelling_keeps_request_rate() {
-    let server = cluster(100).await;
+    let server = server_with_namespaces(100).await;
     let flags = ["--rest-config-qps=100", "--rest-config-burst=20"];
     let context = test_env::context(&server, &flags).await;
     server.requests().clear();
@@ -83,24 +83,24 @@ async fn labelling_keeps_request_rate() {
 /// The namespace was read, but not written yet, when a person writes it.
 #[tokio::test]
 async fn concurrent_label_edit_is_not_reverted() {
-    let server = cluster(1).await;
+    let server = server_with_namespaces(1).await;
     let gate = Gate::new();
     let first = FaultRule::new(Fault::Hold(gate.clone()))
         .verb("patch")
         .name("test-0")
         .times(1);
     server.faults().add(first);
-    let (_, running) = labelling(&server).await;
+    let (_, running) = start_controller(&server).await;
     gate.wait_for_arrivals(1).await.unwrap();
     put(&server, namespace("test-0", &json!({ CONTROL: "false" })));
     gate.open();
     until_finished(&server).await;
     server.store().read(|state| {
         let namespace = state.get("namespaces", "", "test-0").unwrap();
-        assert_eq!(ours(namespace), [None, None, Some("false")]);
+        assert_eq!(manager_labels(namespace), [None, None, Some("false")]);
     });
     until(&server, "its objects follow", |state| {
-        objects(state).into_iter().all(is_bare)
+        objects(state).into_iter().all(is_unlabelled)
     })
     .await;
     running.stop().await;
@@ -109,13 +109,13 @@ async fn concurrent_label_edit_is_not_reverted() {
 /// Objects that change more often than they can be written, as those of a busy controller do.
 #[tokio::test]
 async fn busy_object_does_not_count_as_contested() {
-    let server = cluster(1).await;
+    let server = server_with_namespaces(1).await;
     let gate = Gate::new();
     let held = FaultRule::new(Fault::Hold(gate.clone()))
         .verb("patch")
         .resource("services");
     let held = server.faults().add(held);
-    let (context, running) = labelling(&server).await;
+    let (context, running) = start_controller(&server).await;
     gate.wait_for_arrivals(1).await.unwrap();
     for number in 0..20 {
         let mut busy = object("Service", "test-0", "a");
@@ -131,7 +131,7 @@ async fn busy_object_does_not_count_as_contested() {
         counted.contains("labels_objects_contested_total{kind=\"services\"} 0"),
         "{counted}"
     );
-    let patches = server.requests().all().into_iter();
+    let patches = server.requests().recent().into_iter();
     let patches = patches.filter(|seen| seen.verb == "patch" && seen.target.contains("/services/"));
     assert!(
         patches.count() <= 2,
@@ -140,8 +140,8 @@ async fn busy_object_does_not_count_as_contested() {
     running.stop().await;
 }
 
-fn requests(server: &ApiServer, verb: &str, target: &str) -> usize {
-    let all = server.requests().all().into_iter();
+fn count_requests(server: &ApiServer, verb: &str, target: &str) -> usize {
+    let all = server.requests().recent().into_iter();
     all.filter(|seen| seen.verb == verb && seen.target.contains(target))
         .count()
 }
@@ -149,7 +149,7 @@ fn requests(server: &ApiServer, verb: &str, target: &str) -> usize {
 /// The role lacks a kind.
 #[tokio::test]
 async fn forbidden_kind_is_reported_once_and_skipped() {
-    let server = cluster(2).await;
+    let server = server_with_namespaces(2).await;
     for number in 0..1200 {
         put(&server, object("ConfigMap", "test-1", &format!("c{number}")));
     }
@@ -171,9 +171,9 @@ async fn forbidden_kind_is_reported_once_and_skipped() {
         said.contains("may not write configmaps; grant the manager patch on them"),
         "{said}"
     );
-    assert!(requests(&server, "patch", "/configmaps/") <= 16 + MAX_WRITES);
+    assert!(count_requests(&server, "patch", "/configmaps/") <= 16 + MAX_WRITES);
     assert_eq!(
-        requests(&server, "list", "/api/v1/configmaps"),
+        count_requests(&server, "list", "/api/v1/configmaps"),
         3,
         "no page is read twice"
     );
@@ -188,16 +188,23 @@ async fn forbidden_kind_is_reported_once_and_skipped() {
 
 #[tokio::test]
 async fn permanently_refused_object_is_retried_alone() {
-    let server = cluster(2).await;
+    let server = server_with_namespaces(2).await;
     let refusal = Fault::Status {
         code: 403,
         retry_after: None,
     };
     let refused = FaultRule::new(refusal).verb("patch").resource("configmaps");
     let rule = server.faults().add(refused.namespace("test-0").name("a"));
-    let (context, running) = labelling(&server).await;
-    until_so("it is tried again and again", || server.faults().hits(rule) >= 40).await;
-    assert_eq!(requests(&server, "list", "/api/v1/configmaps"), 1, "only what failed");
+    let (context, running) = start_controller(&server).await;
+    wait_until("it is tried again and again", || {
+        server.faults().times_applied(rule) >= 40
+    })
+    .await;
+    assert_eq!(
+        count_requests(&server, "list", "/api/v1/configmaps"),
+        1,
+        "only what failed"
+    );
     server.faults().remove(rule);
     until(&server, "it is labelled in the end", |state| {
         objects(state).into_iter().all(is_labelled)
@@ -210,31 +217,33 @@ async fn permanently_refused_object_is_retried_alone() {
 /// Objects that the manager creates for sidecars belong to no shard, whoever labelled them.
 #[tokio::test]
 async fn labels_on_managers_own_objects_are_removed() {
-    let server = cluster(1).await;
+    let server = server_with_namespaces(1).await;
     let mut ours = object("ConfigMap", "test-0", "ctrlmesh-chain");
     ours["metadata"]["labels"] = json!({
         "app.kubernetes.io/managed-by": "ctrlmesh-manager", HASH: "29", IN: "test-0", CONTROL: "true",
     });
     put(&server, ours);
-    let (_, running) = labelling(&server).await;
+    let (_, running) = start_controller(&server).await;
     until_finished(&server).await;
     server.store().read(|state| {
-        assert!(is_bare(state.get("configmaps", "test-0", "ctrlmesh-chain").unwrap()));
+        assert!(is_unlabelled(
+            state.get("configmaps", "test-0", "ctrlmesh-chain").unwrap()
+        ));
         assert!(is_labelled(state.get("configmaps", "test-0", "a").unwrap()));
     });
     running.stop().await;
 }
 
 /// A cluster with `count` ConfigMaps in `test-0`.
-async fn crowd(count: usize) -> ApiServer {
-    let server = cluster(1).await;
+async fn server_with_configmaps(count: usize) -> ApiServer {
+    let server = server_with_namespaces(1).await;
     for number in 1..count {
         put(&server, object("ConfigMap", "test-0", &format!("c{number}")));
     }
     server
 }
 
-fn unacceptable() -> FaultRule {
+fn invalid_patch_fault() -> FaultRule {
     let fault = Fault::Status {
         code: 422,
         retry_after: None,
@@ -244,7 +253,7 @@ fn unacceptable() -> FaultRule {
 
 #[tokio::test]
 async fn objects_without_room_in_queue_are_read_again() {
-    let server = crowd(40).await;
+    let server = server_with_configmaps(40).await;
     let refusal = Fault::Status {
         code: 403,
         retry_after: None,
@@ -256,27 +265,27 @@ async fn objects_without_room_in_queue_are_read_again() {
     server
         .store()
         .read(|state| assert!(objects(state).into_iter().all(is_labelled)));
-    let lists = requests(&server, "list", "/api/v1/configmaps");
+    let lists = count_requests(&server, "list", "/api/v1/configmaps");
     assert!((2..=10).contains(&lists), "each has room for four: {lists}");
     running.stop().await;
 }
 
 #[tokio::test]
 async fn refused_objects_are_not_read_again_at_once() {
-    let server = crowd(40).await;
-    let rule = server.faults().add(unacceptable());
+    let server = server_with_configmaps(40).await;
+    let rule = server.faults().add(invalid_patch_fault());
     let (_, running) = labelling_within(&server, Limits { todo: 4, ..LIMITS }).await;
     until(&server, "it is told", |state| {
         let mut events = state.list("events.events.k8s.io");
         events.any(|event| text(event, "/reason") == "LabellingIncomplete")
     })
     .await;
-    assert_eq!(requests(&server, "list", "/api/v1/configmaps"), 1);
-    assert_eq!(requests(&server, "patch", "/configmaps/"), MAX_WRITES + 4);
+    assert_eq!(count_requests(&server, "list", "/api/v1/configmaps"), 1);
+    assert_eq!(count_requests(&server, "patch", "/configmaps/"), MAX_WRITES + 4);
     running.stop().await;
 
     let (_, running) = labelling_within(&server, Limits { todo: 4, ..QUICK }).await;
-    until_so("it is tried again", || server.faults().hits(rule) > 40).await;
+    wait_until("it is tried again", || server.faults().times_applied(rule) > 40).await;
     server.faults().remove(rule);
     until(&server, "it is labelled in the end", |state| {
         objects(state).into_iter().all(is_labelled)
@@ -288,15 +297,17 @@ async fn refused_objects_are_not_read_again_at_once() {
 #[tokio::test]
 async fn failures_without_room_are_found_again() {
     for (count, limits) in [(40, Limits { failed: 4, ..QUICK }), (12, Limits { todo: 4, ..QUICK })] {
-        let server = crowd(count).await;
-        server.faults().add(unacceptable().times(u32::try_from(count).unwrap()));
+        let server = server_with_configmaps(count).await;
+        server
+            .faults()
+            .add(invalid_patch_fault().times(u32::try_from(count).unwrap()));
         let (context, running) = labelling_within(&server, limits).await;
         until(&server, "it is labelled in the end", |state| {
             objects(state).into_iter().all(is_labelled)
         })
         .await;
         until_counted(&context, "backfill_done{kind=\"configmaps\"} 1").await;
-        assert_eq!(requests(&server, "list", "/api/v1/configmaps"), 2, "{limits:?}");
+        assert_eq!(count_requests(&server, "list", "/api/v1/configmaps"), 2, "{limits:?}");
         running.stop().await;
     }
 }
@@ -305,7 +316,7 @@ async fn failures_without_room_are_found_again() {
 #[tokio::test]
 async fn forbidden_kind_is_retried() {
     for failed in [4, 1024] {
-        let server = crowd(200).await;
+        let server = server_with_configmaps(200).await;
         let refusal = Fault::Status {
             code: 403,
             retry_after: None,
@@ -320,7 +331,7 @@ async fn forbidden_kind_is_retried() {
             ..QUICK
         };
         let (context, running) = labelling_within(&server, limits).await;
-        until_so("it is tried again", || server.faults().hits(rule) >= 60).await;
+        wait_until("it is tried again", || server.faults().times_applied(rule) >= 60).await;
         assert!(start.elapsed() >= 2 * repeat, "60 are more than two times");
         server.faults().remove(rule);
         until_counted(&context, "backfill_done{kind=\"configmaps\"} 1").await;
@@ -333,7 +344,7 @@ async fn forbidden_kind_is_retried() {
 
 #[tokio::test]
 async fn labelling_stops_while_it_waits_for_namespaces() {
-    let server = cluster(1).await;
+    let server = server_with_namespaces(1).await;
     let unread = Fault::Status {
         code: 403,
         retry_after: None,
@@ -341,10 +352,15 @@ async fn labelling_stops_while_it_waits_for_namespaces() {
     let rule = server
         .faults()
         .add(FaultRule::new(unread).verb("list").resource("namespaces"));
-    let (_, running) = labelling(&server).await;
+    let (_, running) = start_controller(&server).await;
     let last = "/apis/apps.kusionstack.io/v1alpha1";
-    until_so("kinds are looked for", || {
-        server.requests().all().iter().any(|seen| seen.target.starts_with(last)) && server.faults().hits(rule) > 0
+    wait_until("kinds are looked for", || {
+        server
+            .requests()
+            .recent()
+            .iter()
+            .any(|seen| seen.target.starts_with(last))
+            && server.faults().times_applied(rule) > 0
     })
     .await;
     running.stop().await;

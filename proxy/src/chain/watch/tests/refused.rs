@@ -5,7 +5,7 @@ use ctrlmesh_contract::{Digest, plugin_file};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::Value;
 
-use super::super::super::tests::{guest, plugin};
+use super::super::super::tests::{guest_bytes, plugin_file_of};
 use super::*;
 
 /// Files that are published over a good chain of generation 5, and the expected refusal.
@@ -25,24 +25,27 @@ fn case(name: &'static str, files: Vec<(String, Vec<u8>)>, reason: &'static str,
     }
 }
 
-fn good() -> Vec<(String, Vec<u8>)> {
-    files_of(document(5, &[entry("good", scripted())]), &[scripted()])
+fn valid_files() -> Vec<(String, Vec<u8>)> {
+    files_of(
+        document(5, &[entry_value("good", scripted_guest())]),
+        &[scripted_guest()],
+    )
 }
 
 /// Files of a higher generation with one more entry, which runs this plugin out of this file.
-fn more(named: &[u8], file: (String, Vec<u8>)) -> Vec<(String, Vec<u8>)> {
-    let entries = [entry("good", scripted()), entry("bad", named)];
-    let mut files = files_of(document(6, &entries), &[scripted()]);
+fn files_with_plugin(named: &[u8], file: (String, Vec<u8>)) -> Vec<(String, Vec<u8>)> {
+    let entries = [entry_value("good", scripted_guest()), entry_value("bad", named)];
+    let mut files = files_of(document(6, &entries), &[scripted_guest()]);
     files.push(file);
     files
 }
 
-fn raw(document: impl Into<Vec<u8>>) -> Vec<(String, Vec<u8>)> {
-    files_of(document.into(), &[scripted()])
+fn files_with_document(document: impl Into<Vec<u8>>) -> Vec<(String, Vec<u8>)> {
+    files_of(document.into(), &[scripted_guest()])
 }
 
 /// A zstd file with the name for `named` and this content.
-fn packed(named: &[u8], content: Vec<u8>) -> (String, Vec<u8>) {
+fn packed_file(named: &[u8], content: Vec<u8>) -> (String, Vec<u8>) {
     (
         plugin_file::name(&Digest::of(named), plugin_file::Encoding::Zstd),
         content,
@@ -52,7 +55,7 @@ fn packed(named: &[u8], content: Vec<u8>) -> (String, Vec<u8>) {
 /// Checks that each case leaves the chain of generation 5 in force.
 async fn check(cases: Vec<Case>) {
     let mut fixture = Fixture::new();
-    fixture.publish(good()).await;
+    fixture.publish(valid_files()).await;
     let in_force = fixture.current();
     for Case {
         name,
@@ -84,7 +87,7 @@ async fn check(cases: Vec<Case>) {
         assert!(refused.message.contains(message), "{name}: {}", refused.message);
         assert_eq!(count(&fixture.metrics()), before + 1, "{name}: is not counted");
 
-        fixture.publish(good()).await;
+        fixture.publish(valid_files()).await;
         assert_eq!(
             fixture.updater.handle.status().refused,
             None,
@@ -95,49 +98,72 @@ async fn check(cases: Vec<Case>) {
 
 #[tokio::test]
 async fn invalid_documents_are_refused() {
-    let generation = |n| document(n, &[entry("good", scripted()), entry("other", scripted())]);
-    let unknown_field = document(6, &[with(entry("a", scripted()), "timeout", json!(10))]);
+    let generation = |n| {
+        document(
+            n,
+            &[
+                entry_value("good", scripted_guest()),
+                entry_value("other", scripted_guest()),
+            ],
+        )
+    };
+    let unknown_field = document(
+        6,
+        &[with_field(entry_value("a", scripted_guest()), "timeout", json!(10))],
+    );
     let other = String::from_utf8(generation(6)).unwrap();
     let other = other.replace("\"demo\"", "\"elsewhere\"");
-    let crowd: Vec<Value> = (0..65).map(|n| entry(&format!("e{n}"), scripted())).collect();
+    let crowd: Vec<Value> = (0..65)
+        .map(|n| entry_value(&format!("e{n}"), scripted_guest()))
+        .collect();
     check(vec![
         case("missing", vec![], "missing", "there is no chain.yaml in"),
-        case("empty", raw(""), "document", "is empty; write apiVersion"),
-        case("cut off", raw(&generation(6)[..50]), "document", "not valid JSON"),
-        case("binary", raw(scripted()), "document", "not UTF-8"),
+        case(
+            "empty",
+            files_with_document(""),
+            "document",
+            "is empty; write apiVersion",
+        ),
+        case(
+            "cut off",
+            files_with_document(&generation(6)[..50]),
+            "document",
+            "not valid JSON",
+        ),
+        case("binary", files_with_document(scripted_guest()), "document", "not UTF-8"),
         case(
             "unknown field",
-            raw(unknown_field),
+            files_with_document(unknown_field),
             "document",
             "entries[0].\"timeout\": is not a field here; known are name,",
         ),
         case(
             "50 MiB",
-            raw(vec![b' '; 50 << 20]),
+            files_with_document(vec![b' '; 50 << 20]),
             "too_large",
             "chain.yaml is larger than the 1048576 bytes",
         ),
         case(
             "older",
-            raw(generation(4)),
+            files_with_document(generation(4)),
             "generation",
             "generation 4 is older than generation 5",
         ),
         case(
             "same generation",
-            raw(generation(5)),
+            files_with_document(generation(5)),
             "generation",
             "each change needs a higher generation",
         ),
         case(
             "other namespace",
-            raw(other),
+            files_with_document(other),
             "namespace",
             "the chain is for namespace elsewhere, but this pod runs in demo",
         ),
         case(
             "crowd",
-            raw(document(6, &crowd)),
+            files_with_document(document(6, &crowd)),
             "too_many_entries",
             "65 entries select this pod, at most 64 may",
         ),
@@ -147,30 +173,35 @@ async fn invalid_documents_are_refused() {
 
 #[tokio::test]
 async fn invalid_plugin_files_are_refused() {
-    let (good, other) = (guest("recorder"), guest("slow"));
+    let (good, other) = (guest_bytes("recorder"), guest_bytes("slow"));
     check(vec![
         case(
             "unknown plugin",
-            more(good, plugin(other, other)),
+            files_with_plugin(good, plugin_file_of(other, other)),
             "plugin_missing",
             "add the file, or check that all of",
         ),
         case(
             "wrong digest",
-            more(good, plugin(good, other)),
+            files_with_plugin(good, plugin_file_of(good, other)),
             "digest",
             "the file is damaged, cut off or misnamed",
         ),
         case(
             "cut off",
-            more(good, plugin(good, &good[..1000])),
+            files_with_plugin(good, plugin_file_of(good, &good[..1000])),
             "digest",
             "as entry bad asks",
         ),
-        case("empty", more(good, plugin(good, b"")), "digest", "write it again"),
+        case(
+            "empty",
+            files_with_plugin(good, plugin_file_of(good, b"")),
+            "digest",
+            "write it again",
+        ),
         case(
             "50 MiB",
-            more(good, plugin(good, &vec![0; 50 << 20])),
+            files_with_plugin(good, plugin_file_of(good, &vec![0; 50 << 20])),
             "too_large",
             "than the 16777216 bytes",
         ),
@@ -180,31 +211,31 @@ async fn invalid_plugin_files_are_refused() {
 
 #[tokio::test]
 async fn invalid_packed_plugin_files_are_refused() {
-    let (good, other) = (guest("recorder"), guest("slow"));
+    let (good, other) = (guest_bytes("recorder"), guest_bytes("slow"));
     let zst = compress_to_vec(good, CompressionLevel::Fastest);
     let bomb = compress_to_vec(&*vec![0; 50 << 20], CompressionLevel::Fastest);
     check(vec![
         case(
             "packed: cut off",
-            more(good, packed(good, zst[..zst.len() / 2].into())),
+            files_with_plugin(good, packed_file(good, zst[..zst.len() / 2].into())),
             "packed",
             "not a whole zstd stream",
         ),
         case(
             "packed: empty",
-            more(good, packed(good, vec![])),
+            files_with_plugin(good, packed_file(good, vec![])),
             "packed",
             "pack it again with zstd",
         ),
         case(
             "packed: other content",
-            more(other, packed(other, zst)),
+            files_with_plugin(other, packed_file(other, zst)),
             "digest",
             "(unpacked)",
         ),
         case(
             "packed: bomb",
-            more(good, packed(good, bomb)),
+            files_with_plugin(good, packed_file(good, bomb)),
             "too_large",
             "than the 16777216 bytes",
         ),
@@ -215,28 +246,28 @@ async fn invalid_packed_plugin_files_are_refused() {
 #[tokio::test]
 async fn invalid_plugins_are_refused() {
     let module: &[u8] = b"\0asm\x01\0\0\0";
-    let more = |bytes: &[u8]| more(bytes, plugin(bytes, bytes));
+    let more = |bytes: &[u8]| files_with_plugin(bytes, plugin_file_of(bytes, bytes));
     let because = json!({"because": "limits must not be empty; write at least one"});
-    let refusing = with(entry("bad", guest("refuse_settings")), "settings", because);
+    let refusing = with_field(entry_value("bad", guest_bytes("refuse_settings")), "settings", because);
     check(vec![
         case("no bytes", more(b""), "size", "the plugin is empty"),
         case("no wasm", more(b"#!/bin/sh"), "format", "is not WebAssembly"),
         case("core module", more(module), "format", "wasm32-wasip2"),
         case(
             "other world",
-            more(guest("wrong_world")),
+            more(guest_bytes("wrong_world")),
             "world",
             "is not a ctrlmesh plugin",
         ),
         case(
             "newer world",
-            more(guest("newer_world")),
+            more(guest_bytes("newer_world")),
             "version",
             "update the sidecar",
         ),
         case(
             "refused settings",
-            files_of(document(6, &[refusing]), &[guest("refuse_settings")]),
+            files_of(document(6, &[refusing]), &[guest_bytes("refuse_settings")]),
             "settings",
             "limits must not be empty; write at least one",
         ),
@@ -247,8 +278,14 @@ async fn invalid_plugins_are_refused() {
 #[tokio::test]
 async fn packed_plugin_is_accepted() {
     let mut fixture = Fixture::new();
-    let file = packed(scripted(), compress_to_vec(scripted(), CompressionLevel::Fastest));
-    let chain = (files::CHAIN.to_owned(), document(1, &[entry("a", scripted())]));
+    let file = packed_file(
+        scripted_guest(),
+        compress_to_vec(scripted_guest(), CompressionLevel::Fastest),
+    );
+    let chain = (
+        files::CHAIN.to_owned(),
+        document(1, &[entry_value("a", scripted_guest())]),
+    );
     fixture.publish(vec![chain, file]).await;
     assert_eq!(fixture.names(), ["a"]);
 }
@@ -271,7 +308,7 @@ async fn signatures_are_required_once_key_is_set() {
     cut[1].1.truncate(40);
     for (files, message) in [
         (
-            raw(document(2, &[])),
+            files_with_document(document(2, &[])),
             "the chain is not signed; let the manager write it",
         ),
         (signed(2, &other), "signed with another key"),
@@ -292,7 +329,7 @@ async fn signatures_are_required_once_key_is_set() {
 async fn unsigned_document_is_refused_before_parsing() {
     let key = SigningKey::generate().unwrap();
     let mut fixture = Fixture::with_place(|place| place.public_keys = Some(key.public_key().into()));
-    fixture.publish(raw("{ nonsense")).await;
+    fixture.publish(files_with_document("{ nonsense")).await;
     assert_eq!(fixture.updater.handle.status().refused.unwrap().reason, "signature");
 }
 
@@ -301,7 +338,7 @@ async fn malformed_and_missing_labels_are_refused() {
     let mut labels = Mount::new();
     let path = labels.path().join(files::LABELS);
     let mut fixture = Fixture::with_place(|place| *place = place_with_labels(&place.directory, path));
-    fixture.publish(good()).await;
+    fixture.publish(valid_files()).await;
     let refused = fixture.updater.handle.status().refused.unwrap();
     assert_eq!(refused.reason, "labels");
     assert!(
@@ -323,13 +360,13 @@ async fn malformed_and_missing_labels_are_refused() {
 #[tokio::test]
 async fn refused_chain_is_tried_again_only_after_a_change() {
     let mut fixture = Fixture::new();
-    let chain = document(1, &[entry("a", scripted())]);
+    let chain = document(1, &[entry_value("a", scripted_guest())]);
     fixture.publish(files_of(chain.clone(), &[])).await;
     assert_eq!(fixture.updater.handle.status().counts.refused, 1);
     assert_eq!(fixture.updater.update().await, Outcome::Settled);
     assert_eq!(fixture.updater.update().await, Outcome::Settled);
     assert_eq!(fixture.updater.handle.status().counts.refused, 1, "it was tried again");
-    fixture.publish(files_of(chain, &[scripted()])).await;
+    fixture.publish(files_of(chain, &[scripted_guest()])).await;
     assert_eq!(fixture.current().generation, 1);
     assert_eq!(fixture.updater.handle.status().refused, None);
 }

@@ -13,13 +13,13 @@ struct Running {
 
 impl Running {
     fn start(mount: Mount, change: impl FnOnce(&mut Place)) -> Self {
-        let mut place = place(mount.path());
+        let mut place = valid_place(mount.path());
         change(&mut place);
-        let (handle, cancel) = (handle(Metrics::default()), CancellationToken::new());
+        let (handle, cancel) = (test_handle(Metrics::default()), CancellationToken::new());
         let task = tokio::spawn(run(
-            source(place),
+            test_source(place),
             Arc::clone(&handle),
-            ready(),
+            prepare_nothing(),
             NO_POLL,
             cancel.clone(),
         ));
@@ -32,7 +32,7 @@ impl Running {
     }
 
     /// Waits until the chain in force is as expected.
-    async fn until(&self, what: &str, expected: impl Fn(&Snapshot) -> bool) {
+    async fn wait_until(&self, what: &str, expected: impl Fn(&Snapshot) -> bool) {
         let mut changes = self.handle.subscribe();
         let wait = async {
             while !expected(&self.handle.current()) {
@@ -56,14 +56,19 @@ impl Running {
 #[tokio::test]
 async fn chain_watch_follows_swaps_of_mounted_volume() {
     let mut running = Running::start(Mount::new(), |_| {});
-    let files = |generation| files_of(document(generation, &[entry("a", scripted())]), &[scripted()]);
+    let files = |generation| {
+        files_of(
+            document(generation, &[entry_value("a", scripted_guest())]),
+            &[scripted_guest()],
+        )
+    };
     for generation in 1..=3 {
         running.mount.publish(files(generation));
         running
-            .until("a swap", |snapshot| snapshot.generation == generation)
+            .wait_until("a swap", |snapshot| snapshot.generation == generation)
             .await;
     }
-    timeout(PATIENCE, running.handle.ready()).await.unwrap();
+    timeout(PATIENCE, running.handle.wait_until_ready()).await.unwrap();
     running.stop().await;
 }
 
@@ -99,17 +104,21 @@ async fn chain_watch_follows_labels_of_pod() {
     let path = labels.path().join(files::LABELS);
     let mut mount = Mount::new();
     let selector = json!({"matchLabels": {"shard": "1"}});
-    let entries = [with(entry("shard-1", scripted()), "podSelector", selector)];
-    mount.publish(files_of(document(1, &entries), &[scripted()]));
+    let entries = [with_field(
+        entry_value("shard-1", scripted_guest()),
+        "podSelector",
+        selector,
+    )];
+    mount.publish(files_of(document(1, &entries), &[scripted_guest()]));
     let running = Running::start(mount, |place| *place = place_with_labels(&place.directory, path));
     running
-        .until("the first chain", |snapshot| {
+        .wait_until("the first chain", |snapshot| {
             snapshot.generation == 1 && snapshot.entries().is_empty()
         })
         .await;
     labels.publish([(files::LABELS, b"shard=\"1\"\n".to_vec())]);
     running
-        .until("the new label", |snapshot| snapshot.entry("shard-1").is_some())
+        .wait_until("the new label", |snapshot| snapshot.entry("shard-1").is_some())
         .await;
     running.stop().await;
 }

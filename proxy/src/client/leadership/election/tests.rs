@@ -35,29 +35,30 @@ impl Story {
         }
     }
 
-    fn at(&self, seconds: u64) -> Instant {
+    fn instant_at(&self, seconds: u64) -> Instant {
         self.start + Duration::from_secs(seconds)
     }
 
-    fn asked(&self, seconds: u64) -> Asked {
+    fn asked_at(&self, seconds: u64) -> Asked {
         Asked {
-            at: self.at(seconds),
+            at: self.instant_at(seconds),
             wall: self.wall + Duration::from_secs(seconds),
         }
     }
 
     /// A write that was requested and answered at these seconds.
-    fn writes(&mut self, record: LockRecord, asked: u64, answered: u64) {
-        self.election.wrote(record, self.asked(asked), self.at(answered));
+    fn record_write_at(&mut self, record: LockRecord, asked: u64, answered: u64) {
+        self.election
+            .record_write(record, self.asked_at(asked), self.instant_at(answered));
     }
 
-    fn reads(&mut self, record: LockRecord, asked: u64) {
-        self.election.read(record, self.at(asked));
+    fn record_read_at(&mut self, record: LockRecord, asked: u64) {
+        self.election.read(record, self.instant_at(asked));
     }
 
     /// The second since which the controller leads, seen at the second `seconds`.
-    fn leads(&self, seconds: u64) -> Option<u64> {
-        let since = self.election.leads_since(self.at(seconds))?;
+    fn leading_since(&self, seconds: u64) -> Option<u64> {
+        let since = self.election.leads_since(self.instant_at(seconds))?;
         Some(since.duration_since(self.wall).unwrap().as_secs())
     }
 
@@ -69,15 +70,15 @@ impl Story {
 #[test]
 fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
     let mut story = Story::new();
-    assert_eq!(story.leads(0), None);
-    story.writes(record("me", 10, 0), 10, 14);
-    assert_eq!(story.leads(24), Some(10));
+    assert_eq!(story.leading_since(0), None);
+    story.record_write_at(record("me", 10, 0), 10, 14);
+    assert_eq!(story.leading_since(24), Some(10));
     assert_eq!(
-        story.leads(25),
+        story.leading_since(25),
         None,
         "15 s after it was asked for, and not after the answer"
     );
-    let told = story.election.told(story.at(24));
+    let told = story.election.to_status(story.instant_at(24));
     let expected = LeaderElection {
         resource: "leases.coordination.k8s.io".to_owned(),
         namespace: "operator".to_owned(),
@@ -93,131 +94,131 @@ fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
         since: None,
         ..expected
     };
-    assert_eq!(story.election.told(story.at(25)), over);
+    assert_eq!(story.election.to_status(story.instant_at(25)), over);
 }
 
 #[test]
 fn renewal_in_time_keeps_start_of_leadership_and_late_one_resets_it() {
     let mut story = Story::new();
-    story.writes(record("me", 0, 0), 0, 0);
+    story.record_write_at(record("me", 0, 0), 0, 0);
     for seconds in (2..20).step_by(2) {
-        story.writes(record("me", seconds, 0), seconds, seconds);
+        story.record_write_at(record("me", seconds, 0), seconds, seconds);
     }
-    assert_eq!(story.leads(32), Some(0));
+    assert_eq!(story.leading_since(32), Some(0));
     // This renewal was requested in time and answered too late.
-    story.writes(record("me", 32, 0), 32, 34);
-    assert_eq!(story.leads(46), Some(0));
-    story.writes(record("me", 47, 0), 47, 47);
-    assert_eq!(story.leads(48), Some(47));
+    story.record_write_at(record("me", 32, 0), 32, 34);
+    assert_eq!(story.leading_since(46), Some(0));
+    story.record_write_at(record("me", 47, 0), 47, 47);
+    assert_eq!(story.leading_since(48), Some(47));
     // Another identity means another process.
-    story.writes(record("my next", 50, 1), 50, 50);
-    assert_eq!((story.leads(51), story.holder()), (Some(50), "my next"));
+    story.record_write_at(record("my next", 50, 1), 50, 50);
+    assert_eq!((story.leading_since(51), story.holder()), (Some(50), "my next"));
 }
 
 #[test]
 fn holder_stops_leading_when_it_releases_lock() {
     let mut story = Story::new();
-    story.writes(record("me", 0, 0), 0, 0);
-    story.writes(record("", 2, 0), 2, 2);
-    assert_eq!((story.leads(2), story.holder()), (None, ""));
-    story.writes(record("me", 4, 1), 4, 4);
-    assert_eq!(story.leads(4), Some(4));
-    story.election.deleted(story.asked(6), story.at(6));
-    assert_eq!((story.leads(6), story.holder()), (None, ""));
+    story.record_write_at(record("me", 0, 0), 0, 0);
+    story.record_write_at(record("", 2, 0), 2, 2);
+    assert_eq!((story.leading_since(2), story.holder()), (None, ""));
+    story.record_write_at(record("me", 4, 1), 4, 4);
+    assert_eq!(story.leading_since(4), Some(4));
+    story.election.record_deletion(story.asked_at(6), story.instant_at(6));
+    assert_eq!((story.leading_since(6), story.holder()), (None, ""));
 }
 
 #[test]
 fn leader_stops_leading_when_it_reads_another_holder() {
     let mut story = Story::new();
-    story.reads(record("other", 0, 0), 0);
-    assert_eq!((story.leads(0), story.holder()), (None, "other"));
-    story.writes(record("me", 1, 1), 1, 2);
-    story.reads(record("me", 1, 1), 3);
-    assert_eq!(story.leads(15), Some(1));
-    assert_eq!(story.leads(16), None, "a read renews nothing");
-    story.reads(record("other", 4, 2), 4);
-    assert_eq!((story.leads(5), story.holder()), (None, "other"));
-    story.writes(record("me", 6, 3), 6, 6);
-    story.reads(record("", 7, 3), 7);
-    assert_eq!((story.leads(7), story.holder()), (None, ""), "nobody holds it");
+    story.record_read_at(record("other", 0, 0), 0);
+    assert_eq!((story.leading_since(0), story.holder()), (None, "other"));
+    story.record_write_at(record("me", 1, 1), 1, 2);
+    story.record_read_at(record("me", 1, 1), 3);
+    assert_eq!(story.leading_since(15), Some(1));
+    assert_eq!(story.leading_since(16), None, "a read renews nothing");
+    story.record_read_at(record("other", 4, 2), 4);
+    assert_eq!((story.leading_since(5), story.holder()), (None, "other"));
+    story.record_write_at(record("me", 6, 3), 6, 6);
+    story.record_read_at(record("", 7, 3), 7);
+    assert_eq!((story.leading_since(7), story.holder()), (None, ""), "nobody holds it");
 }
 
 #[test]
 fn read_that_was_asked_for_before_write_was_answered_may_be_older() {
     for asked in [0, 2, 3] {
         let mut story = Story::new();
-        story.writes(record("me", 2, 1), 2, 4);
-        story.reads(record("other", 0, 0), asked);
+        story.record_write_at(record("me", 2, 1), 2, 4);
+        story.record_read_at(record("other", 0, 0), asked);
         assert_eq!(
-            (story.leads(5), story.holder()),
+            (story.leading_since(5), story.holder()),
             (Some(2), "me"),
             "asked for at {asked}"
         );
     }
     let mut story = Story::new();
-    story.reads(record("newer", 2, 0), 2);
-    story.reads(record("older", 0, 0), 1);
+    story.record_read_at(record("newer", 2, 0), 2);
+    story.record_read_at(record("older", 0, 0), 1);
     assert_eq!(story.holder(), "newer");
 }
 
 #[test]
 fn latest_requested_of_crossing_writes_counts() {
     let mut story = Story::new();
-    story.writes(record("me", 0, 0), 0, 0);
-    story.writes(record("", 3, 0), 3, 4);
-    story.writes(record("me", 2, 0), 2, 5);
-    assert_eq!(story.leads(5), None);
+    story.record_write_at(record("me", 0, 0), 0, 0);
+    story.record_write_at(record("", 3, 0), 3, 4);
+    story.record_write_at(record("me", 2, 0), 2, 5);
+    assert_eq!(story.leading_since(5), None);
     let mut story = Story::new();
-    story.writes(record("me", 4, 0), 4, 4);
-    story.writes(record("me", 1, 0), 1, 5);
-    assert_eq!(story.leads(18), Some(4), "the renewal is not taken back");
+    story.record_write_at(record("me", 4, 0), 4, 4);
+    story.record_write_at(record("me", 1, 0), 1, 5);
+    assert_eq!(story.leading_since(18), Some(4), "the renewal is not taken back");
 }
 
 #[test]
 fn watch_or_cache_counts_if_lock_has_changed_hands_since() {
     let mut story = Story::new();
-    story.election.saw(record("other", 0, 3));
+    story.election.record_read(record("other", 0, 3));
     assert_eq!(story.holder(), "other");
-    story.writes(record("me", 1, 4), 1, 1);
+    story.record_write_at(record("me", 1, 4), 1, 1);
     let untold = LockRecord {
         transitions: None,
         ..record("other", 2, 0)
     };
     for older in [record("other", 0, 3), record("", 1, 3), record("me", 1, 4), untold] {
-        story.election.saw(older);
-        assert_eq!((story.leads(2), story.holder()), (Some(1), "me"));
+        story.election.record_read(older);
+        assert_eq!((story.leading_since(2), story.holder()), (Some(1), "me"));
     }
-    story.election.saw(record("other", 2, 5));
-    assert_eq!((story.leads(2), story.holder()), (None, "other"));
+    story.election.record_read(record("other", 2, 5));
+    assert_eq!((story.leading_since(2), story.holder()), (None, "other"));
 }
 
 #[test]
 fn writer_that_keeps_another_holder_does_not_lead() {
     let mut story = Story::new();
-    story.reads(record("other", 7, 3), 8);
+    story.record_read_at(record("other", 7, 3), 8);
     // The write changes something else, such as labels.
-    story.writes(record("other", 7, 3), 9, 9);
-    assert_eq!((story.leads(9), story.holder()), (None, "other"));
-    story.writes(record("me", 10, 4), 10, 10);
-    story.reads(record("me", 10, 4), 11);
-    story.writes(record("me", 10, 4), 12, 12);
-    assert_eq!(story.leads(26), Some(10), "its own");
+    story.record_write_at(record("other", 7, 3), 9, 9);
+    assert_eq!((story.leading_since(9), story.holder()), (None, "other"));
+    story.record_write_at(record("me", 10, 4), 10, 10);
+    story.record_read_at(record("me", 10, 4), 11);
+    story.record_write_at(record("me", 10, 4), 12, 12);
+    assert_eq!(story.leading_since(26), Some(10), "its own");
 }
 
 #[test]
 fn lock_without_duration_makes_no_leader() {
     let mut story = Story::new();
-    story.writes(record("me", 0, 0), 0, 0);
+    story.record_write_at(record("me", 0, 0), 0, 0);
     let forever = LockRecord {
         lease_duration: Duration::ZERO,
         ..record("me", 1, 0)
     };
-    story.writes(forever, 1, 1);
-    assert_eq!((story.leads(1), story.holder()), (None, "me"));
+    story.record_write_at(forever, 1, 1);
+    assert_eq!((story.leading_since(1), story.holder()), (None, "me"));
     let forever = LockRecord {
         lease_duration: Duration::MAX,
         ..record("me", 2, 0)
     };
-    story.writes(forever, 2, 2);
-    assert_eq!(story.leads(2), None, "longer than any clock");
+    story.record_write_at(forever, 2, 2);
+    assert_eq!(story.leading_since(2), None, "longer than any clock");
 }

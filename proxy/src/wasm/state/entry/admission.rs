@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::super::bucket::Bucket;
-use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError, lock};
+use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError, lock_unpoisoned};
 use super::{EntryState, Keys, Value, check_key};
 
 /// A place among the requests in flight. Dropping it releases the place.
@@ -18,7 +18,7 @@ pub(crate) struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // The key may have been removed meanwhile, and even reused for another kind of value.
-        if let Some(Value::Places(held)) = lock(&self.entry.keys).values.get_mut(&self.key) {
+        if let Some(Value::Places(held)) = lock_unpoisoned(&self.entry.keys).values.get_mut(&self.key) {
             *held = held.saturating_sub(1);
         }
     }
@@ -30,8 +30,8 @@ impl EntryState {
     /// # Errors
     /// [`StateError`]; nothing was taken then.
     pub fn take(&self, claims: impl IntoIterator<Item = Claim>) -> Result<Grant, StateError> {
-        let asks: Vec<Ask> = claims.into_iter().map(Ask::now).collect();
-        Ok(match self.settle(&asks, &[])? {
+        let asks: Vec<Ask> = claims.into_iter().map(Ask::available_now).collect();
+        Ok(match self.decide_and_take(&asks, &[])? {
             Admission::Short { wait_ms, .. } => Grant::WaitMs(wait_ms),
             Admission::Granted { .. } | Admission::Full { .. } => Grant::Granted,
         })
@@ -46,7 +46,7 @@ impl EntryState {
         asks: &[Ask],
         places: &[Place],
     ) -> Result<(Admission, Vec<Held>), StateError> {
-        let admission = self.settle(asks, places)?;
+        let admission = self.decide_and_take(asks, places)?;
         let held = match admission {
             Admission::Granted { .. } => places
                 .iter()
@@ -81,16 +81,16 @@ impl EntryState {
         Ok(())
     }
 
-    fn settle(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
+    fn decide_and_take(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
         Self::check_admission(asks, places)?;
         let now = self.clock.monotonic_ms();
-        let mut keys = lock(&self.keys);
+        let mut keys = lock_unpoisoned(&self.keys);
         let wanted = asks.iter().map(|ask| ask.claim.key.as_str());
         keys.make_room(now, wanted.chain(places.iter().map(|place| place.key.as_str())))?;
         if let Some(index) = keys.full_place(places, now)? {
             return Ok(Admission::Full { place: index });
         }
-        let admission = keys.weigh(asks, now)?;
+        let admission = keys.check_buckets(asks, now)?;
         if let Admission::Granted { .. } = admission {
             keys.charge(asks, places);
         }
@@ -114,7 +114,7 @@ impl Keys {
     }
 
     /// Refills the buckets and returns whether all asks can be granted.
-    fn weigh(&mut self, asks: &[Ask], now_ms: u64) -> Result<Admission, StateError> {
+    fn check_buckets(&mut self, asks: &[Ask], now_ms: u64) -> Result<Admission, StateError> {
         let mut longest = 0;
         let mut short: Option<(u64, usize)> = None;
         for (at, Ask { claim, max_wait_ms }) in asks.iter().enumerate() {

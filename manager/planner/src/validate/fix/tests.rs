@@ -7,14 +7,14 @@ use crate::samples::object;
 use crate::validate::validate;
 
 /// All changes, and the document after them.
-fn mended(document: &Value) -> (Vec<String>, Value) {
-    let (mut told, mut document) = (Vec::new(), document.clone());
-    while let Some(mend) = mend(&document) {
-        assert!(told.len() < 20, "it does not end: {told:?}");
-        told.push(mend.to_string());
-        document = mend.apply(&document).unwrap();
+fn fix_all(document: &Value) -> (Vec<String>, Value) {
+    let (mut fixes, mut document) = (Vec::new(), document.clone());
+    while let Some(fix) = next_fix(&document) {
+        assert!(fixes.len() < 20, "it does not end: {fixes:?}");
+        fixes.push(fix.to_string());
+        document = fix.apply(&document).unwrap();
     }
-    (told, document)
+    (fixes, document)
 }
 
 fn root(selector: &Value) -> Value {
@@ -50,12 +50,12 @@ fn pod_names_are_removed_from_selector_of_root() {
             "spec.selector.matchLabels.\"statefulset.kubernetes.io/pod-name\": removed",
         ),
     ] {
-        let (told, document) = mended(&root(&selector));
+        let (told, document) = fix_all(&root(&selector));
         assert_eq!(told, [expected], "{selector}");
         assert!(validate(&document).is_accepted(), "{document}");
     }
     let shard = json!({"selector": {"matchLabels": {POD: "t-0"}}, "limits": [{"relateResources": []}]});
-    assert_eq!(mend(&object("ShardingConfig", "s", &shard)), None, "it is no root");
+    assert_eq!(next_fix(&object("ShardingConfig", "s", &shard)), None, "it is no root");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn misplaced_limits_are_moved() {
         "relatedResources": [{"apiGroups": ["*"], "resources": ["configmap", "pods", "pod"]}], "selector": selector,
     }});
     let spec = json!({"selector": selector, "limits": [limit]});
-    let (told, document) = mended(&object("ShardingConfig", "s", &spec));
+    let (told, document) = fix_all(&object("ShardingConfig", "s", &spec));
     assert_eq!(
         told,
         [
@@ -82,7 +82,7 @@ fn misplaced_limits_are_moved() {
     let mut root = root(&Value::Null);
     let list = root["spec"]["root"].as_object_mut().unwrap().remove("resourceSelector");
     root["spec"]["resourceSelector"] = list.unwrap();
-    let (told, document) = mended(&root);
+    let (told, document) = fix_all(&root);
     assert_eq!(told, ["spec.resourceSelector: moved into root beside it"]);
     assert!(validate(&document).is_accepted(), "{}", validate(&document).mistakes);
 }
@@ -94,7 +94,7 @@ fn match_fields_of_faults_are_wrapped_and_renamed() {
         json!({"relatedResources": [{"apiGroups": [""], "resources": ["Pod"], "verbs": ["delete"]}]}),
     ];
     let faults = matches.map(|matching| json!({"match": matching, "abort": {"httpStatus": 500}}));
-    let (told, document) = mended(&object(
+    let (told, document) = fix_all(&object(
         "FaultInjection",
         "f",
         &json!({"selector": {}, "httpFault": faults}),
@@ -117,7 +117,7 @@ fn misspelt_schema_words_are_corrected_when_unambiguous() {
         "resourceRule": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}],
     });
     let spec = json!({"selector": {"matchLabels": {"a": 1, "b": true}}, "rateLimitings": [rule]});
-    let (told, document) = mended(&object("CircuitBreaker", "b", &spec));
+    let (told, document) = fix_all(&object("CircuitBreaker", "b", &spec));
     assert_eq!(
         told,
         [
@@ -136,7 +136,7 @@ fn misspelt_fields_of_object_and_metadata_are_renamed_and_texts_quoted() {
         "apiVersion": API_VERSION, "kind": "CircuitBreaker", "spce": {"selector": {}},
         "metadata": {"name": "a", "namspace": "demo", "lables": {"a": 1}, "colour": "red"},
     });
-    let (told, document) = mended(&document);
+    let (told, document) = fix_all(&document);
     assert_eq!(
         told,
         [
@@ -163,7 +163,7 @@ fn misspelt_keys_of_manager_labels_are_corrected() {
             {"relateResources": resources, "selector": {"matchExpressions": [expression(key)], "matchLabels": {key: "1"}}},
         ]})
     };
-    let (told, document) = mended(&object("ShardingConfig", "s", &spec(WRONG)));
+    let (told, document) = fix_all(&object("ShardingConfig", "s", &spec(WRONG)));
     let limit = "spec.limits[0].selector";
     assert_eq!(
         told,
@@ -177,7 +177,7 @@ fn misspelt_keys_of_manager_labels_are_corrected() {
     let both = json!({"matchLabels": {WRONG: "1", RIGHT: "2"}});
     let both = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [{"relateResources": resources, "selector": both}]});
     assert_eq!(
-        mend(&object("ShardingConfig", "s", &both)),
+        next_fix(&object("ShardingConfig", "s", &both)),
         None,
         "one of both values is meant"
     );
@@ -193,16 +193,16 @@ fn number_without_unit_or_in_place_of_word_is_not_corrected() {
     ] {
         let faults = json!({"selector": {}, "httpFault": [{"match": matching, "delay": delay}]});
         let document = object("FaultInjection", "f", &faults);
-        assert_eq!(mend(&document), None, "{document}");
+        assert_eq!(next_fix(&document), None, "{document}");
     }
     let rule = |field: &str, value: Value| {
         let mut rule = crate::samples::limit("LimiterOnly", "a");
         rule[field] = value;
         object("CircuitBreaker", "b", &json!({"selector": {}, "rateLimitings": [rule]}))
     };
-    assert_eq!(mend(&rule("queue", json!(5))), None);
-    assert_eq!(mend(&rule("triggerPolicy", json!(1))), None);
-    let (told, _) = mended(&rule("recover", json!(1)));
+    assert_eq!(next_fix(&rule("queue", json!(5))), None);
+    assert_eq!(next_fix(&rule("triggerPolicy", json!(1))), None);
+    let (told, _) = fix_all(&rule("recover", json!(1)));
     assert_eq!(
         told,
         ["spec.rateLimitings[0].recover: is \"1\" now"],
@@ -223,6 +223,6 @@ fn ambiguous_mistakes_are_not_corrected() {
         json!({"apiVersion": "example.com/v1", "kind": "ShardingConfig", "spec": {"limit": []}}),
         json!("text"),
     ] {
-        assert_eq!(mend(&document), None, "{document}");
+        assert_eq!(next_fix(&document), None, "{document}");
     }
 }

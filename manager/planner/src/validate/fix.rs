@@ -2,7 +2,7 @@
 //! misspelt fields, numbers in place of texts, and names of resources. Which pods are selected, how long a breaker stays open or
 //! what a shard limits is up to people.
 //!
-//! Guarantees: pure; one change at a time ([`mend`]), each of which leaves fewer to make, so that calling it repeatedly ends.
+//! Guarantees: pure; one change at a time ([`next_fix`]), each of which leaves fewer to make, so that calling it repeatedly ends.
 //! `ctrlmesh lint` reads and writes files and finds the positions of fields in them.
 
 mod kusion;
@@ -49,29 +49,29 @@ pub enum Change {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mend {
+pub struct Fix {
     pub path: Path,
     pub change: Change,
 }
 
 /// The next change of one of our objects, with the default keys of labels; `None`: nothing can be corrected.
 #[must_use]
-pub fn mend(document: &Value) -> Option<Mend> {
-    mend_with(document, &LabelKeys::default())
+pub fn next_fix(document: &Value) -> Option<Fix> {
+    next_fix_with(document, &LabelKeys::default())
 }
 
 /// The next change of one of our objects, for a cluster whose manager has these keys.
 #[must_use]
-pub fn mend_with(document: &Value, keys: &LabelKeys) -> Option<Mend> {
+pub fn next_fix_with(document: &Value, keys: &LabelKeys) -> Option<Fix> {
     let text = |field: &str| document.get(field).and_then(Value::as_str);
     let kind = text("kind").filter(|_| text("apiVersion") == Some(API_VERSION))?;
-    kusion::mend(document, kind)
-        .or_else(|| schema::mend(document, kind))
-        .or_else(|| names::mend(document, kind))
-        .or_else(|| labels::mend(document, kind, keys))
+    kusion::fix_kusionstack(document, kind)
+        .or_else(|| schema::fix_schema(document, kind))
+        .or_else(|| names::fix_names(document, kind))
+        .or_else(|| labels::fix_labels(document, kind, keys))
 }
 
-impl Mend {
+impl Fix {
     fn new(path: Path, change: Change) -> Self {
         Self { path, change }
     }
@@ -139,19 +139,19 @@ fn step_mut<'v>(value: &'v mut Value, step: &Step) -> Option<&'v mut Value> {
 
 impl Path {
     /// Parses names of fields with dots between them.
-    fn of(fields: &str) -> Self {
+    fn from_fields(fields: &str) -> Self {
         Self(fields.split('.').map(|field| Step::Key(field.to_owned())).collect())
     }
 
     fn key(&self, key: &str) -> Self {
-        self.and(Step::Key(key.to_owned()))
+        self.with_step(Step::Key(key.to_owned()))
     }
 
-    fn index(&self, index: usize) -> Self {
-        self.and(Step::Index(index))
+    fn with_index(&self, index: usize) -> Self {
+        self.with_step(Step::Index(index))
     }
 
-    fn and(&self, step: Step) -> Self {
+    fn with_step(&self, step: Step) -> Self {
         let mut path = self.clone();
         path.0.push(step);
         path
@@ -183,7 +183,7 @@ impl fmt::Display for Path {
     }
 }
 
-impl fmt::Display for Mend {
+impl fmt::Display for Fix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = &self.path;
         match &self.change {
@@ -198,10 +198,10 @@ impl fmt::Display for Mend {
 }
 
 /// The elements of the list at a path, with their paths.
-fn elements<'v>(document: &'v Value, path: &Path) -> Vec<(Path, &'v Value)> {
+fn list_elements<'v>(document: &'v Value, path: &Path) -> Vec<(Path, &'v Value)> {
     let list = path.find(document).and_then(Value::as_array).into_iter().flatten();
     list.enumerate()
-        .map(|(index, item)| (path.index(index), item))
+        .map(|(index, item)| (path.with_index(index), item))
         .collect()
 }
 
@@ -210,6 +210,6 @@ fn limits(document: &Value) -> Vec<(Path, &Value)> {
     let lists = ["spec.limits", "spec.root.resourceSelector", "spec.resourceSelector"];
     lists
         .into_iter()
-        .flat_map(|path| elements(document, &Path::of(path)))
+        .flat_map(|path| list_elements(document, &Path::from_fields(path)))
         .collect()
 }
