@@ -7,6 +7,7 @@
 //! | `debounce` | merges changes that follow each other fast into one pass |
 //! | `events` | Events of Kubernetes |
 //! | `rule` | permissions of a part at the API server |
+//! | `status` | the one function that patches a status |
 //! | `error`, `error_text` | errors, and their texts for people |
 //! | `timestamp` | the time, as an API server writes it |
 
@@ -17,6 +18,7 @@ mod error_text;
 pub mod events;
 pub mod rate;
 mod rule;
+pub(crate) mod status;
 pub(crate) mod timestamp;
 
 pub use context::{Context, Readiness};

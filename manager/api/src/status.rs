@@ -1,9 +1,13 @@
 //! Parts of the status that several kinds share: conditions, and one element for each sidecar.
 
+mod reason;
+
 use k8s_openapi::jiff::Timestamp;
 use kube_core::Status;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use reason::{ConditionDraft, Reason, stored_condition};
 
 /// Types of [`Condition`]s, in the order in which they become true.
 pub mod condition {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use ctrlmesh_contract::Origin;
 use ctrlmesh_contract::names::{annotations, labels};
-use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
+use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, Reason, condition, stored_condition};
 use serde_json::{Map, Value, json};
 
 use crate::facts::{Facts, Rollout};
 use crate::next_chain::OVERLAP_GRACE;
-use crate::reason::{Reason, few, named_pods};
+use crate::reason::{few, named_pods};
 
 /// Reason code of objects whose entries are in the chain.
 const DISTRIBUTED: &str = "Distributed";
@@ -41,28 +41,17 @@ pub fn object_status(origin: &Origin, facts: &Facts, before: &Value, now: &str) 
         list.any(|condition| condition["type"] == condition::BYPASSED)
     };
     let bypassed = (was_bypassed(before) || !facts.bypassed.is_empty()).then(|| bypassed(facts));
-    for Draft { kind, status, reason } in drafts(facts).into_iter().chain(bypassed) {
-        let old = before["conditions"].as_array().into_iter().flatten();
-        let old = old
-            .filter_map(|condition| serde_json::from_value::<Condition>(condition.clone()).ok())
-            .find(|condition| condition.kind == kind && condition.status == status);
+    for mut draft in drafts(facts).into_iter().chain(bypassed) {
+        let stored = stored_condition(before, draft.kind);
         // Another generation of the chain, because of other objects, is no news of this one.
-        let is_said = |old: &&Condition| {
-            let is_same = (&*old.reason, old.observed_generation) == (reason.code, Some(generation));
-            is_same && reason.code == DISTRIBUTED
-        };
-        let message = old
-            .as_ref()
-            .filter(is_said)
-            .map_or(reason.message, |old| old.message.clone());
-        list.push(Condition {
-            kind: kind.to_owned(),
-            status,
-            reason: reason.code.to_owned(),
-            message,
-            last_transition_time: old.map_or_else(|| now.to_owned(), |old| old.last_transition_time),
-            observed_generation: Some(generation),
-        });
+        if let Some(stored) = &stored
+            && draft.reason.code == DISTRIBUTED
+            && (stored.status, &*stored.reason) == (draft.status, DISTRIBUTED)
+            && stored.observed_generation == Some(generation)
+        {
+            draft.reason.message.clone_from(&stored.message);
+        }
+        list.push(draft.into_condition(stored, Some(generation), now));
     }
     let rollout = &facts.rollout;
     let mut status = Map::new();
@@ -89,24 +78,7 @@ pub fn object_status(origin: &Origin, facts: &Facts, before: &Value, now: &str) 
     Value::Object(status)
 }
 
-/// A condition without its times.
-struct Draft {
-    kind: &'static str,
-    status: ConditionStatus,
-    reason: Reason,
-}
-
-impl Draft {
-    fn new(kind: &'static str, status: ConditionStatus, code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            status,
-            reason: Reason::new(code, message),
-        }
-    }
-}
-
-fn drafts(facts: &Facts) -> Vec<Draft> {
+fn drafts(facts: &Facts) -> Vec<ConditionDraft> {
     let mut drafts = vec![accepted(facts)];
     drafts.extend(facts.plugins.as_deref().map(|plugins| resolved(plugins, facts)));
     if !facts.is_root {
@@ -115,13 +87,13 @@ fn drafts(facts: &Facts) -> Vec<Draft> {
     drafts
 }
 
-fn accepted(facts: &Facts) -> Draft {
+fn accepted(facts: &Facts) -> ConditionDraft {
     if facts.mistakes.is_empty() {
         let message = facts.warnings.clone();
-        return Draft::new(condition::ACCEPTED, ConditionStatus::True, "Accepted", message);
+        return ConditionDraft::new(condition::ACCEPTED, ConditionStatus::True, "Accepted", message);
     }
     let message = format!("{}{}", facts.mistakes, kept(facts));
-    Draft::new(condition::ACCEPTED, ConditionStatus::False, "Invalid", message)
+    ConditionDraft::new(condition::ACCEPTED, ConditionStatus::False, "Invalid", message)
 }
 
 const fn kept(facts: &Facts) -> &'static str {
@@ -132,7 +104,7 @@ const fn kept(facts: &Facts) -> &'static str {
     }
 }
 
-fn resolved(plugins: &[Value], facts: &Facts) -> Draft {
+fn resolved(plugins: &[Value], facts: &Facts) -> ConditionDraft {
     let text = |plugin: &Value, field: &str| plugin.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let problems: Vec<String> = plugins
         .iter()
@@ -145,10 +117,10 @@ fn resolved(plugins: &[Value], facts: &Facts) -> Draft {
     } else {
         (ConditionStatus::False, facts.plugins_problem.unwrap_or("Unresolved"))
     };
-    Draft::new(condition::PLUGINS_RESOLVED, status, code, problems.join("; "))
+    ConditionDraft::new(condition::PLUGINS_RESOLVED, status, code, problems.join("; "))
 }
 
-fn distributed(facts: &Facts) -> Draft {
+fn distributed(facts: &Facts) -> ConditionDraft {
     let reason = match (&facts.withheld, &facts.deleted, &facts.start_blocker) {
         // Nobody releases the object while the chain can't be written, so it says how a person can.
         (Some(withheld), Some(deleted), _) => {
@@ -171,10 +143,10 @@ fn distributed(facts: &Facts) -> Draft {
         _ if !facts.overlaps.is_empty() => Reason::new("Settling", overlap_message(&facts.overlaps)),
         _ => {
             let message = format!("since generation {} of the chain", facts.chain);
-            return Draft::new(condition::DISTRIBUTED, ConditionStatus::True, DISTRIBUTED, message);
+            return ConditionDraft::new(condition::DISTRIBUTED, ConditionStatus::True, DISTRIBUTED, message);
         }
     };
-    Draft {
+    ConditionDraft {
         kind: condition::DISTRIBUTED,
         status: ConditionStatus::False,
         reason,
@@ -190,7 +162,7 @@ fn overlap_message(others: &[String]) -> String {
     )
 }
 
-fn enforced(facts: &Facts) -> Draft {
+fn enforced(facts: &Facts) -> ConditionDraft {
     let rollout = &facts.rollout;
     let count = format!("{}/{}", rollout.enforced, rollout.selected);
     let is_whole = facts.withheld.is_none()
@@ -201,7 +173,7 @@ fn enforced(facts: &Facts) -> Draft {
         && facts.deleted.is_none()
         && !facts.is_unresolved
         && facts.restart.is_none();
-    let draft = |status, code, message: String| Draft::new(condition::ENFORCED, status, code, message);
+    let draft = |status, code, message: String| ConditionDraft::new(condition::ENFORCED, status, code, message);
     if facts.withheld.is_some() {
         let message = format!("{count}; see Distributed{}", lagging(rollout));
         draft(ConditionStatus::False, "Progressing", message)
@@ -228,10 +200,10 @@ fn enforced(facts: &Facts) -> Draft {
 }
 
 /// Present from the first bypassed pod on.
-fn bypassed(facts: &Facts) -> Draft {
+fn bypassed(facts: &Facts) -> ConditionDraft {
     if facts.bypassed.is_empty() {
         let message = "all pods that were named before send requests through their sidecars";
-        return Draft::new(condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
+        return ConditionDraft::new(condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
     }
     let message = format!(
         "containers of {} have sent nothing to the API server through their sidecars for a minute since they started, or for two \
@@ -241,7 +213,7 @@ fn bypassed(facts: &Facts) -> Draft {
         annotations::KUBECONFIG_ARG,
         labels::ENABLE_IPTABLES,
     );
-    Draft::new(condition::BYPASSED, ConditionStatus::True, "NoTraffic", message)
+    ConditionDraft::new(condition::BYPASSED, ConditionStatus::True, "NoTraffic", message)
 }
 
 fn lagging(rollout: &Rollout) -> String {

@@ -1,23 +1,9 @@
 //! Why something is held back, as conditions and Events say it.
 
+pub use ctrlmesh_manager_api::status::Reason;
+
 /// Pods that a message names.
 const MAX_NAMED: usize = 5;
-
-/// Reason of a condition: a code of a closed set, which users and tools match, and a message that says what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
-    pub code: &'static str,
-    pub message: String,
-}
-
-impl Reason {
-    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
-    }
-}
 
 /// The first of these, and how many more there are.
 pub fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {

@@ -529,7 +529,8 @@ async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, 
         "resourceVersion": document.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default(),
         "finalizers": finalizers,
     } });
-    let api = custom_resource_api(&context.client, namespace, &origin.kind);
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(context.client.clone(), namespace, &custom_resource(&origin.kind));
     match api
         .patch(&origin.name, &PatchParams::default(), &Patch::Merge(patch))
         .await
@@ -545,14 +546,13 @@ async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, 
     }
 }
 
-/// Objects of one of our kinds.
-pub(crate) fn custom_resource_api(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
-    let kind = match kind {
+/// The resource of one of our kinds.
+pub(crate) fn custom_resource(kind: &str) -> ApiResource {
+    match kind {
         "ShardingConfig" => ApiResource::erase::<ShardingConfig>(&()),
         "CircuitBreaker" => ApiResource::erase::<CircuitBreaker>(&()),
         _ => ApiResource::erase::<FaultInjection>(&()),
-    };
-    Api::namespaced_with(client.clone(), namespace, &kind)
+    }
 }
 
 /// Reference for an Event about an object.

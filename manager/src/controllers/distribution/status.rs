@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use ctrlmesh_contract::Origin;
 use ctrlmesh_manager_api::status::condition;
 use futures_util::{StreamExt as _, stream};
-use kube::api::Patch;
 use kube::runtime::events::EventType;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::act::{custom_resource_api, has_code, object_reference};
-use crate::cluster::{Context, Rule, Scope, error_text, events, patch_params, timestamp};
+use super::act::{custom_resource, has_code, object_reference};
+use crate::cluster::status::{StatusPatch, patch_status};
+use crate::cluster::{Context, Rule, Scope, error_text, events, timestamp};
 use ctrlmesh_manager_rollout::Decision;
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
 use ctrlmesh_manager_rollout::outcome::Outcome;
@@ -69,7 +69,13 @@ pub(crate) async fn publish_all(
 async fn publish(context: &Context, namespace: &str, document: &Value, origin: &Origin, after: Value, now: &str) {
     let before = &document["status"];
     let events = events_of(before, &after);
-    match patch_status(context, namespace, document, origin, after, now).await {
+    let has_time = origin.kind != "ShardingConfig";
+    let patch = StatusPatch::Replace {
+        version: document.pointer("/metadata/resourceVersion"),
+        status: conditions::status_patch(before, after, has_time.then_some(now)),
+    };
+    let kind = custom_resource(&origin.kind);
+    match patch_status(&context.client, &kind, namespace, &origin.name, patch).await {
         // Events follow the status that they are about.
         Ok(()) => {
             let about = object_reference(namespace, origin);
@@ -87,29 +93,6 @@ async fn publish(context: &Context, namespace: &str, document: &Value, origin: &
             tracing::warn!(error = error_text(&error), kind = origin.kind, %namespace, name = origin.name, "failed to update status");
         }
     }
-}
-
-/// Writes a status, if the object is still the one that was read.
-///
-/// # Errors
-/// The API server's error; 409 if somebody else has written.
-async fn patch_status(
-    context: &Context,
-    namespace: &str,
-    document: &Value,
-    origin: &Origin,
-    status: Value,
-    now: &str,
-) -> Result<(), kube::Error> {
-    let has_time = origin.kind != "ShardingConfig";
-    let patch = json!({
-        "metadata": { "resourceVersion": document.pointer("/metadata/resourceVersion") },
-        "status": conditions::status_patch(&document["status"], status, has_time.then_some(now)),
-    });
-    let api = custom_resource_api(&context.client, namespace, &origin.kind);
-    api.patch_status(&origin.name, &patch_params(), &Patch::Merge(&patch))
-        .await?;
-    Ok(())
 }
 
 struct StatusEvent {

@@ -8,19 +8,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
-use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
+use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, condition};
 use ctrlmesh_manager_planner::overlap::{Overlap, OverlapKind, find_overlaps};
 use ctrlmesh_manager_planner::validate::{Object, read};
 use futures_util::{StreamExt as _, stream};
-use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::ApiResource;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::caches::{Caches, Config};
 use super::plan::text;
-use super::status::{self, Said};
+use super::status::{condition_of, patch_config, stored_of};
+use crate::cluster::status::StatusPatch;
 use crate::cluster::{Context, Error, error_text, timestamp};
 
 /// Field manager of this condition.
@@ -30,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum concurrent writes of a status.
 const CONCURRENCY: usize = 4;
 /// Maximum findings in a condition.
-const MAX_TOLD: usize = 3;
+const MAX_FINDINGS: usize = 3;
 
 /// Keeps the condition up to date until the manager stops.
 ///
@@ -81,12 +80,12 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
             .collect();
         let (all, keys) = (namespaces.clone(), caches.keys().clone());
         // It may take a while, and others need the thread.
-        let told = tokio::task::spawn_blocking(move || {
-            let said = overlap_conditions(&documents, &all, &keys);
-            (documents, said)
+        let checked = tokio::task::spawn_blocking(move || {
+            let conditions = overlap_conditions(&documents, &all, &keys);
+            (documents, conditions)
         });
-        let (documents, said) = told.await?;
-        if write_conditions(&context.background, &documents, &said).await {
+        let (documents, conditions) = checked.await?;
+        if write_conditions(&context.background, &documents, &conditions).await {
             done.insert(namespace, print);
         } else {
             is_whole = false;
@@ -114,7 +113,7 @@ fn overlap_conditions(
     documents: &[Value],
     namespaces: &[String],
     keys: &ctrlmesh_manager_planner::LabelKeys,
-) -> BTreeMap<String, Said> {
+) -> BTreeMap<String, ConditionDraft> {
     let read = documents.iter().filter_map(|document| match read(document) {
         Ok(Object::ShardingConfig(config)) if config.metadata.deletion_timestamp.is_none() => Some(*config),
         _ => None,
@@ -130,58 +129,54 @@ fn overlap_conditions(
     let shards = configs
         .iter()
         .filter(|config| config.spec.root.is_none() && config.spec.controller.is_some());
-    let said = shards.map(|shard| {
+    let conditions = shards.map(|shard| {
         let name = shard.name_any();
-        let said = overlap_reason(by_shard.get(name.as_str()).map(Vec::as_slice).unwrap_or_default());
-        (name, said)
+        let condition = overlap_condition(by_shard.get(name.as_str()).map(Vec::as_slice).unwrap_or_default());
+        (name, condition)
     });
-    said.collect()
+    conditions.collect()
 }
 
-fn overlap_reason(found: &[&Overlap]) -> Said {
+fn overlap_condition(found: &[&Overlap]) -> ConditionDraft {
+    let draft = |status, code, message| ConditionDraft::new(condition::OVERLAPPING, status, code, message);
     let is_shared = found.iter().any(|overlap| overlap.kind == OverlapKind::Shared);
-    let reason = match (found.is_empty(), is_shared) {
-        (true, _) => return (ConditionStatus::False, "None", String::new()),
+    let code = match (found.is_empty(), is_shared) {
+        (true, _) => return draft(ConditionStatus::False, "None", String::new()),
         (false, true) => "Shared",
         (false, false) => "Orphaned",
     };
-    let some: Vec<String> = found.iter().take(MAX_TOLD).map(ToString::to_string).collect();
-    let message = match found.len().saturating_sub(MAX_TOLD) {
+    let some: Vec<String> = found.iter().take(MAX_FINDINGS).map(ToString::to_string).collect();
+    let message = match found.len().saturating_sub(MAX_FINDINGS) {
         0 => some.join("; "),
         more => format!("{}; and {more} more", some.join("; ")),
     };
-    (ConditionStatus::True, reason, message)
+    draft(ConditionStatus::True, code, message)
 }
 
 /// Returns whether all conditions were written.
-async fn write_conditions(client: &Client, documents: &[Value], said: &BTreeMap<String, Said>) -> bool {
+async fn write_conditions(client: &Client, documents: &[Value], conditions: &BTreeMap<String, ConditionDraft>) -> bool {
     let now = timestamp::now();
-    let mut tells = Vec::new();
+    let mut writes = Vec::new();
     for document in documents {
-        let said = said.get(text(document, "/metadata/name"));
-        let before = status::stored_condition(document, condition::OVERLAPPING);
-        let condition = said.map(|said| status::condition_of(document, condition::OVERLAPPING, said, &now));
+        let draft = conditions.get(text(document, "/metadata/name"));
+        let before = stored_of(document, condition::OVERLAPPING);
+        let condition = draft.map(|draft| condition_of(document, draft, &now));
         if condition != before {
-            tells.push(write_condition(client, document, condition));
+            writes.push(write_condition(client, document, condition));
         }
     }
-    let told: Vec<bool> = stream::iter(tells).buffer_unordered(CONCURRENCY).collect().await;
-    told.into_iter().all(|is_told| is_told)
+    let written: Vec<bool> = stream::iter(writes).buffer_unordered(CONCURRENCY).collect().await;
+    written.into_iter().all(|is_written| is_written)
 }
 
 async fn write_condition(client: &Client, document: &Value, condition: Option<Condition>) -> bool {
     let (namespace, name) = (text(document, "/metadata/namespace"), text(document, "/metadata/name"));
-    let kind = ApiResource::erase::<ShardingConfig>(&());
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
-    let apply = json!({
-        "apiVersion": API_VERSION,
-        "kind": "ShardingConfig",
-        "metadata": { "name": name, "namespace": namespace },
-        "status": { "conditions": Vec::from_iter(condition) },
-    });
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    match api.patch_status(name, &params, &Patch::Apply(&apply)).await {
-        Ok(_) => true,
+    let patch = StatusPatch::Apply {
+        field_manager: FIELD_MANAGER,
+        status: json!({ "conditions": Vec::from_iter(condition) }),
+    };
+    match patch_config(client, document, patch).await {
+        Ok(()) => true,
         Err(kube::Error::Api(status)) if status.code == 404 => true,
         Err(error) => {
             tracing::warn!(
@@ -197,6 +192,9 @@ async fn write_condition(client: &Client, document: &Value, condition: Option<Co
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_manager_api::API_VERSION;
+    use ctrlmesh_manager_api::status::Reason;
+
     use super::super::run as run_all;
     use super::*;
     use crate::test_env;
@@ -220,19 +218,20 @@ mod tests {
     }
 
     fn found_conditions(documents: &[Value]) -> Vec<String> {
-        let said = overlap_conditions(
+        let conditions = overlap_conditions(
             documents,
             &["x".to_owned()],
             &ctrlmesh_manager_planner::LabelKeys::default(),
         );
-        let line = |(name, (status, reason, message)): (String, Said)| {
+        let line = |(name, draft): (String, ConditionDraft)| {
+            let (status, Reason { code, message }) = (draft.status, draft.reason);
             let count = message
                 .split("; ")
                 .filter(|one| one.contains("can be in") || one.starts_with("and "))
                 .count();
-            format!("{name} {status:?} {reason} {count}")
+            format!("{name} {status:?} {code} {count}")
         };
-        said.into_iter().map(line).collect()
+        conditions.into_iter().map(line).collect()
     }
 
     #[test]
@@ -262,8 +261,8 @@ mod tests {
     }
 
     fn overlapping_reason(object: &Value) -> String {
-        let told = status::stored_condition(object, condition::OVERLAPPING);
-        told.map_or_else(String::new, |told| told.reason)
+        let stored = stored_of(object, condition::OVERLAPPING);
+        stored.map_or_else(String::new, |stored| stored.reason)
     }
 
     #[tokio::test]

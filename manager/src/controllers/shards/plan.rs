@@ -4,13 +4,13 @@ use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::names::finalizers::PROTECTED;
 use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_manager_api::ShardingConfig;
-use ctrlmesh_manager_api::status::ConditionStatus;
+use ctrlmesh_manager_api::status::{ConditionDraft, ConditionStatus, condition};
 use ctrlmesh_manager_planner::auto_shard::{LabelKeys, auto_shard, owner_uid};
 use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
 use kube::Resource as _;
 use serde_json::Value;
 
-use super::status::{Said, has_status};
+use super::status::has_status;
 
 /// Maximum names in a condition.
 const MAX_NAMED: usize = 5;
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     /// Names of all shards, in the order of their numbers; `None`: unchanged.
     pub(super) made: Option<Vec<String>>,
     /// The condition; `None`: the object is not a root (any more), so it has none.
-    pub(super) said: Option<Said>,
+    pub(super) condition: Option<ConditionDraft>,
     /// Remove the finalizer from the root.
     pub(super) release: bool,
 }
@@ -63,15 +63,15 @@ pub(super) fn plan_root(root: &Value, documents: &[Value], namespaces: &[String]
     };
     match wanted {
         Err(mistakes) => Plan {
-            said: Some(not_sharded(
+            condition: Some(not_sharded(
                 "Invalid",
                 format!("{mistakes}; the shards stay as they are"),
             )),
             ..Plan::default()
         },
         Ok(_) if is_disabled => {
-            let said = not_sharded("Disabled", "root.disable is true: no shard is made".to_owned());
-            plan_without_shards(root, documents, Some(said))
+            let disabled = not_sharded("Disabled", "root.disable is true: no shard is made");
+            plan_without_shards(root, documents, Some(disabled))
         }
         Ok(wanted) => plan_changes(root, &wanted, documents),
     }
@@ -106,24 +106,25 @@ fn desired_shards(
 }
 
 /// The plan of an object that should have no shards.
-fn plan_without_shards(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
+fn plan_without_shards(root: &Value, documents: &[Value], condition: Option<ConditionDraft>) -> Plan {
     let children: Vec<&Value> = children_of(root, documents).collect();
-    let said = match (said, waits_for(&children)) {
-        (Some((status, reason, message)), Some(waits)) => {
-            Some((status, reason, format!("{message}; waits for {waits}")))
+    let condition = match (condition, waits_for(&children)) {
+        (Some(mut condition), Some(waits)) => {
+            condition.reason.message.push_str(&format!("; waits for {waits}"));
+            Some(condition)
         }
         (None, Some(waits)) if is_root(root) && is_deleted(root) => Some(not_sharded(
             "Deleting",
             format!("is deleted when its shards are gone; waits for {waits}"),
         )),
-        (said, _) => said,
+        (condition, _) => condition,
     };
     // If the object never was a root, distribution removes the finalizer when the object is deleted.
     let is_ours = is_root(root) || !is_deleted(root);
     Plan {
         deletes: children.iter().filter_map(|child| shard_to_delete(child)).collect(),
         made: Some(Vec::new()),
-        said,
+        condition,
         release: has_finalizer(root) && is_ours && children.is_empty(),
         ..Plan::default()
     }
@@ -142,9 +143,9 @@ fn waits_for(children: &[&Value]) -> Option<String> {
 
 fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Plan {
     let names: Vec<String> = wanted.iter().filter_map(|child| child.metadata.name.clone()).collect();
-    if let Some(said) = blocking_reason(root, &names, documents) {
+    if let Some(blocked) = blocking_reason(root, &names, documents) {
         return Plan {
-            said: Some(said),
+            condition: Some(blocked),
             ..Plan::default()
         };
     }
@@ -168,13 +169,18 @@ fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) ->
         writes: wanted.iter().filter_map(write).collect(),
         deletes: others.filter_map(shard_to_delete).collect(),
         made: Some(names),
-        said: Some((ConditionStatus::True, "Sharded", message)),
+        condition: Some(ConditionDraft::new(
+            condition::SHARDED,
+            ConditionStatus::True,
+            "Sharded",
+            message,
+        )),
         release: false,
     }
 }
 
 /// Why nothing can be written now.
-fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Option<Said> {
+fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Option<ConditionDraft> {
     let is_wanted = |document: &&Value| names.iter().any(|name| name == text(document, "/metadata/name"));
     let there: Vec<&Value> = documents.iter().filter(is_wanted).collect();
     let named = |is_such: &dyn Fn(&Value) -> bool| -> Vec<&str> {
@@ -199,8 +205,8 @@ fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Optio
     (!going.is_empty()).then(|| not_sharded("Progressing", problem()))
 }
 
-fn not_sharded(reason: &'static str, message: String) -> Said {
-    (ConditionStatus::False, reason, message)
+pub(super) fn not_sharded(code: &'static str, message: impl Into<String>) -> ConditionDraft {
+    ConditionDraft::new(condition::SHARDED, ConditionStatus::False, code, message)
 }
 
 fn joined_names(names: &[&str]) -> String {

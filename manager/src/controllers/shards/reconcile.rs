@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ctrlmesh_contract::names::finalizers::PROTECTED;
-use ctrlmesh_manager_api::status::ConditionStatus;
+use ctrlmesh_manager_api::status::ConditionDraft;
 use ctrlmesh_manager_api::{FIELD_MANAGER, ShardingConfig};
 use ctrlmesh_manager_planner::validate::{Object, read};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::RESYNC;
 use super::caches::{Caches, NamespaceMeta};
-use super::plan::{self, Plan, Write, text};
-use super::status::{Said, patch_status};
+use super::plan::{self, Plan, Write, not_sharded, text};
+use super::status::write_root_status;
 use crate::cluster::{Context, Error, patch_params, timestamp};
 
 /// Everything that a pass needs.
@@ -70,8 +70,8 @@ impl Sharder {
             }
         }
         // A released root is gone before anybody reads its status.
-        if root.pointer("/metadata/deletionTimestamp").is_none() || plan.said.is_some() {
-            self.write_status(root, plan.said.as_ref(), plan.made.as_deref())
+        if root.pointer("/metadata/deletionTimestamp").is_none() || plan.condition.is_some() {
+            self.write_status(root, plan.condition.as_ref(), plan.made.as_deref())
                 .await?;
         }
         if plan.release {
@@ -134,10 +134,15 @@ impl Sharder {
         is_gone(written).map(drop)
     }
 
-    async fn write_status(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
+    async fn write_status(
+        &self,
+        root: &Value,
+        condition: Option<&ConditionDraft>,
+        made: Option<&[String]>,
+    ) -> Result<(), Error> {
         let now = timestamp::now();
-        let told = patch_status(&self.context.client, root, said, made, &now).await;
-        is_gone(told).map(drop)
+        let written = write_root_status(&self.context.client, root, condition, made, &now).await;
+        is_gone(written).map(drop)
     }
 
     /// Writes a refusal by the API server into the root's status. Conflicts with other writers are not reported.
@@ -148,15 +153,14 @@ impl Sharder {
         if !(400..500).contains(&status.code) || matches!(status.code, 409 | 429) {
             return;
         }
-        let said = (
-            ConditionStatus::False,
+        let refused = not_sharded(
             "Refused",
             format!(
                 "the API server refuses a shard, so all stay as they are: {}",
                 status.message
             ),
         );
-        if let Err(error) = self.write_status(root, Some(&said), None).await {
+        if let Err(error) = self.write_status(root, Some(&refused), None).await {
             tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
         }
     }
