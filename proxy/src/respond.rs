@@ -283,7 +283,7 @@ impl Reply {
 
 /// Error of a request body of which nothing arrived for too long.
 #[derive(Debug, thiserror::Error)]
-#[error("nothing of the request body came for {} s", idle.as_secs())]
+#[error("no bytes of the request body arrived for {} s", idle.as_secs())]
 pub(crate) struct SlowBody {
     pub(crate) idle: Duration,
 }

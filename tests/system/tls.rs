@@ -67,7 +67,7 @@ async fn port_serves_tls_and_plaintext_and_rotates_its_certificate() -> anyhow::
     assert_eq!(
         get_over_tls(&env, &first, "h2").await?,
         200,
-        "the last good one goes on"
+        "the last good certificate is kept"
     );
     let second = write_certificate(directory.path())?;
     wait_until("the new certificate is served", || async {

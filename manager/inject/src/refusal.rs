@@ -5,7 +5,7 @@ use ctrlmesh_contract::names::{annotations, labels, pod};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// What was sent is none.
-    #[error("this is no pod: it needs metadata and spec.containers")]
+    #[error("the object is not a pod: it needs metadata and spec.containers")]
     NoPod,
     /// The manager does not know what to run.
     #[error("the manager knows no image for the sidecar; start it with --proxy-image (CTRLMESH_PROXY_IMAGE)")]
@@ -48,7 +48,7 @@ pub enum Refusal {
         os: String,
     },
     /// Something of the pod has the name of something of ours.
-    #[error("{kind} {name} of this pod has the name of what ctrlmesh adds for the sidecar; give it another name")]
+    #[error("{kind} {name} of this pod has the same name as an element that ctrlmesh adds for the sidecar; rename it")]
     NameTaken {
         /// container, init container or volume.
         kind: &'static str,
@@ -82,7 +82,7 @@ pub enum Refusal {
     SidecarUser { container: String },
     /// It starts before the sidecar, and goes on.
     #[error(
-        "init container {container} goes on beside the containers (restartPolicy: Always) and starts before the sidecar {}, so that its \
+        "init container {container} keeps running beside the containers (restartPolicy: Always) and starts before the sidecar {}, so that its \
          connections could go past it; have the sidecar start first (annotation {}: \"true\"), or make it one of the \
          containers",
         pod::SIDECAR,

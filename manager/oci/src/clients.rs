@@ -56,7 +56,7 @@ fn client(settings: &Settings, authorities: &[u8], zone: Trust) -> Result<reqwes
         ("HTTP_PROXY", proxies.http.as_ref().map(Proxy::http)),
     ] {
         if let Some(proxy) = proxy {
-            let proxy = proxy.map_err(|error| wrong(&format!("{variable} is no URL of a proxy"), error))?;
+            let proxy = proxy.map_err(|error| wrong(&format!("{variable} is not the URL of a proxy"), error))?;
             builder = builder.proxy(proxy.no_proxy(except.clone()));
         }
     }

@@ -77,7 +77,7 @@ fn is_localhost(name: &str) -> bool {
 /// The target of a redirect, if it is allowed.
 pub(super) fn redirect_target(from: &Url, location: &str, zone: Trust) -> Result<Url, Failure> {
     let Ok(to) = from.join(location) else {
-        return Err(unsafe_redirect("it sends us to something that is no URL"));
+        return Err(unsafe_redirect("it redirects to an invalid URL"));
     };
     let is_allowed = match to.scheme() {
         "https" => true,
@@ -86,7 +86,7 @@ pub(super) fn redirect_target(from: &Url, location: &str, zone: Trust) -> Result
     };
     if !is_allowed {
         return Err(unsafe_redirect(&format!(
-            "it sends us from {} to {}: {}",
+            "it redirects from {} to {}: {}",
             from.scheme(),
             to.scheme(),
             host(&to)
@@ -101,7 +101,7 @@ pub(super) fn redirect_target(from: &Url, location: &str, zone: Trust) -> Result
 /// The URL of a registry's token server, if it is allowed.
 pub(super) fn token_server_url(registry: &Url, realm: &str, allowed: impl Fn(&str) -> bool) -> Result<Url, Failure> {
     let Ok(to) = Url::parse(realm) else {
-        return Err(unsafe_redirect("the realm that it names for tokens is no URL"));
+        return Err(unsafe_redirect("the realm that it names for tokens is an invalid URL"));
     };
     let (ours, theirs) = (
         registry.host_str().unwrap_or_default(),
@@ -110,16 +110,14 @@ pub(super) fn token_server_url(registry: &Url, realm: &str, allowed: impl Fn(&st
     let is_same = ours == theirs;
     let is_safe = to.scheme() == "https" || (is_same && to.scheme() == "http" && registry.scheme() == "http");
     if !is_safe {
-        return Err(unsafe_redirect(&format!(
-            "it asks us to log in at {theirs} without TLS"
-        )));
+        return Err(unsafe_redirect(&format!("it asks to log in at {theirs} without TLS")));
     }
     if is_same || allowed(theirs) {
         return Ok(to);
     }
     if !is_same_site(ours, theirs) {
         return Err(unsafe_redirect(&format!(
-            "it asks us to log in at {theirs}, which is another site; if that is right, start the manager with \
+            "it asks to log in at {theirs}, which is another site; if that is right, start the manager with \
              --registry-auth-host={theirs}"
         )));
     }

@@ -113,7 +113,7 @@ fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>)
         match bind(API, *address) {
             Ok(more) => bound.extend([more]),
             Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
-                tracing::info!(%address, "the pod's network does not have this address; not listening there");
+                tracing::info!(%address, "address is not in the pod's network; not listening on it");
             }
             Err(error) => return Err(error),
         }

@@ -127,7 +127,7 @@ impl Host {
             if !error.is_want_of_memory() {
                 return Err(error);
             }
-            tracing::info!(%error, "ending plugin instances that the new chain does not keep, to make room for it");
+            tracing::info!(%error, "closing plugin instances that the new chain does not keep, to make room for it");
             (self.make_room)(kept);
             self.start(wanted, &bytes, compiling)
         });

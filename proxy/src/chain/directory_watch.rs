@@ -87,7 +87,7 @@ impl DirectoryWatch {
         let Some(watcher) = &mut self.watcher else { return };
         for directory in &self.directories {
             if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {
-                debug!(directory = %directory.display(), %error, "a directory can't be watched yet");
+                debug!(directory = %directory.display(), %error, "failed to watch directory; retrying with the next poll");
             }
         }
     }

@@ -29,7 +29,7 @@ pub enum Error {
     #[error("{} is larger than the {limit} bytes that it may have", path.display())]
     TooLarge { path: PathBuf, limit: usize },
     /// The files changed faster than they could be read.
-    #[error("the files in {} kept changing while they were read; it is tried again", directory.display())]
+    #[error("the files in {} kept changing while they were read; retrying", directory.display())]
     Changing { directory: PathBuf },
     /// The document or its signature is wrong.
     #[error(transparent)]
@@ -109,10 +109,10 @@ pub enum Error {
         over: wasm::OverBudget,
     },
     /// The worker threads could not start the chain's instances.
-    #[error("the chain is good, but the worker threads could not take it over: {0}; it is tried again")]
+    #[error("the chain is valid, but the worker threads failed to start it: {0}; retrying")]
     Prepare(String),
     /// An internal task panicked.
-    #[error("reading the chain was broken off: {0}; it is tried again")]
+    #[error("reading the chain was aborted: {0}; retrying")]
     Task(String),
 }
 

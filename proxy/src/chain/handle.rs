@@ -202,7 +202,7 @@ impl ChainHandle {
             refused: None,
         }));
         self.changes.send_modify(|count| *count += 1);
-        info!(generation, entries, "a new chain is in force");
+        info!(generation, entries, "chain in force");
     }
 
     /// Clears the last refusal, because the files match the chain in force again.
@@ -240,9 +240,9 @@ impl ChainHandle {
         let in_force = self.load().generation;
         let reason = error.reason();
         if in_force == 0 {
-            warn!(%error, reason, generation, "chain refused and no earlier one to use: no requests are served");
+            warn!(%error, reason, generation, "chain refused; there is no earlier one to keep, so no requests are served");
         } else {
-            warn!(%error, reason, generation, in_force, "a chain is refused, the last good one goes on");
+            warn!(%error, reason, generation, in_force, "chain refused; keeping the last good one");
         }
     }
 

@@ -53,11 +53,11 @@ enum Error {
     Send(#[from] SendError),
     #[error("the API server answered {0}")]
     Status(StatusCode),
-    #[error("the answer broke off or has more than {MAX_ANSWER} bytes: {0}")]
+    #[error("the response of /api is incomplete or has more than {MAX_ANSWER} bytes: {0}")]
     Body(#[source] BoxError),
-    #[error("the answer is no list of API versions: {0}")]
+    #[error("the response of /api is not an APIVersions object: {0}")]
     Document(#[from] serde_json::Error),
-    #[error("no answer within {} s", PATIENCE.as_secs())]
+    #[error("the API server did not respond within {} s", PATIENCE.as_secs())]
     Late,
 }
 
@@ -93,7 +93,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
                     }
                 }
                 Err(error) if has_failed => {
-                    tracing::debug!(%error, "still failing to read the addresses of the API server")
+                    tracing::debug!(%error, "failed to read the addresses that the API server advertises; retrying")
                 }
                 Err(error) => {
                     has_failed = true;
@@ -138,7 +138,7 @@ async fn ask(worker: &Worker) -> Result<HashSet<Place>, Error> {
     for (host, port) in names_of(&places) {
         match tokio::net::lookup_host((host.as_str(), port)).await {
             Ok(found) => places.extend(found.take(MAX_PLACES).map(Place::Address)),
-            Err(error) => tracing::debug!(%error, host, "a name that the API server advertises can't be looked up"),
+            Err(error) => tracing::debug!(%error, host, "failed to resolve a name that the API server advertises"),
         }
     }
     Ok(places)

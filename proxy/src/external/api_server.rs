@@ -106,8 +106,8 @@ impl ApiServer {
                         on_news();
                     }
                 }
-                Ok(Err(error)) => tracing::debug!(%error, host = self.host, "the API server's name can't be looked up"),
-                Err(_) => tracing::debug!(host = self.host, "the API server's name is not looked up in time"),
+                Ok(Err(error)) => tracing::debug!(%error, host = self.host, "failed to resolve the API server's name"),
+                Err(_) => tracing::debug!(host = self.host, "timed out resolving the API server's name"),
             }
         }
     }

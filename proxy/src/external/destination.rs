@@ -45,7 +45,7 @@ pub(crate) enum DestinationError {
     Connect,
     #[error("only http:// and https:// are forwarded")]
     Scheme,
-    #[error("a URL with a user or password in it: send them in the header Authorization")]
+    #[error("the URL has a user or password in it: send them in the header Authorization")]
     User,
     #[error("{host:?} is no host name")]
     Host { host: String },
@@ -55,9 +55,9 @@ pub(crate) enum DestinationError {
     OddAddress { host: String },
     #[error("port 0 can't be connected to")]
     Port,
-    #[error("more than one Host header")]
+    #[error("the request has more than one Host header")]
     ManyHosts,
-    #[error("no Host header, which HTTP/1.1 requires (RFC 9112 §3.2)")]
+    #[error("the request has no Host header, which HTTP/1.1 requires (RFC 9112 §3.2)")]
     NoHost,
     #[error("the URL is longer than {limit} bytes")]
     TooLong { limit: usize },

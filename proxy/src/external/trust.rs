@@ -19,7 +19,7 @@ pub(super) fn load(file: Option<&Path>) -> Result<Trust, Error> {
     // This respects `SSL_CERT_FILE` and `SSL_CERT_DIR`.
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
-        tracing::debug!(%error, "a certificate authority of the system can't be read");
+        tracing::debug!(%error, "failed to read a certificate authority of the system");
     }
     roots.add_parsable_certificates(system.certs);
     if let Some(path) = file {

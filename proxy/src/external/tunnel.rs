@@ -104,7 +104,7 @@ async fn run_tunnel(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain
     };
     tokio::select! {
         copied = copy => if let Err(error) = copied {
-            tracing::debug!(%error, "a tunnel broke off");
+            tracing::debug!(%error, "tunnel aborted");
             record.record_failure(if flow.is_broken() { Failure::UpstreamReset } else { Failure::ClientGone });
         },
         () = wait_until_idle(&flow, drain) => {}

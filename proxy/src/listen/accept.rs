@@ -93,7 +93,7 @@ pub(crate) async fn accept(
             Ok(stream) => stream,
             Err(error) => {
                 if let Some(suppressed) = failures.admit() {
-                    tracing::warn!(%error, suppressed, "accept failed");
+                    tracing::warn!(%error, suppressed, "failed to accept connection");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

@@ -96,7 +96,7 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
                 metrics.connections.inc();
                 match tokio::net::TcpStream::from_std(stream) {
                     Ok(stream) => serve::serve(serving, traffic, stream, permit).await,
-                    Err(error) => tracing::warn!(%error, "failed to hand a connection to its worker"),
+                    Err(error) => tracing::warn!(%error, "failed to hand connection to worker"),
                 }
                 metrics.connections.dec();
             });

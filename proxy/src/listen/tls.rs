@@ -81,7 +81,7 @@ impl ServerTls {
             }
             Err(error) => {
                 *unusable = Some(digest);
-                tracing::warn!(%error, "the new TLS certificate is unusable; the last good one goes on");
+                tracing::warn!(%error, "new TLS certificate is unusable; keeping the last good one");
             }
         }
     }
@@ -171,7 +171,7 @@ mod tests {
         assert!(is_replaced());
         assert!(!is_replaced(), "nothing has changed since");
         std::fs::write(directory.path().join(KEY), "no key").unwrap();
-        assert!(!is_replaced(), "the last good one goes on");
+        assert!(!is_replaced(), "the last good certificate is kept");
         let told = unusable;
         assert!(told.is_some());
         tls.read_again(directory.path(), &mut unusable);

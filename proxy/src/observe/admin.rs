@@ -63,7 +63,7 @@ impl Admin {
                     }
                     Err(error) => {
                         if let Some(suppressed) = failures.admit() {
-                            tracing::warn!(%error, suppressed, "accept failed on the admin port");
+                            tracing::warn!(%error, suppressed, "failed to accept connection on the admin port");
                         }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
@@ -91,7 +91,7 @@ impl Admin {
         match tokio::time::timeout(LIFE, serving).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "admin connection ended"),
-            Err(_) => tracing::debug!("admin connection closed: nothing was asked, or read, for too long"),
+            Err(_) => tracing::debug!("admin connection closed: it was idle for too long"),
         }
     }
 

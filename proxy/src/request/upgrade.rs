@@ -125,7 +125,7 @@ fn start_tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: Upgrad
                     record.add_request_bytes(usize::try_from(up).unwrap_or(usize::MAX));
                     record.add_response_bytes(usize::try_from(down).unwrap_or(usize::MAX));
                 }
-                Err(error) => tracing::debug!(%error, "upgraded stream broke off"),
+                Err(error) => tracing::debug!(%error, "upgraded stream aborted"),
             },
             () = expired => {}
             () = stop.cancelled() => {}

@@ -57,7 +57,7 @@ enum State {
 
 /// A plugin broke the exchange off. hyper searches the chain of causes for the `h2::Error`.
 #[derive(Debug, thiserror::Error)]
-#[error("broken off by a plugin")]
+#[error("response aborted by a plugin")]
 pub(crate) struct BrokenOff {
     #[source]
     reason: h2::Error,

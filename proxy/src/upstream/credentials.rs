@@ -211,7 +211,7 @@ impl Refresh {
                 }
                 Err(error) => {
                     self.published.failures.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(%error, "failed to refresh credentials; the last good ones stay in use");
+                    tracing::warn!(%error, "failed to refresh credentials; keeping the last good ones");
                 }
             }
             if asked {

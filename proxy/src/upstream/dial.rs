@@ -95,7 +95,7 @@ impl Gate {
     pub(crate) fn check_open_sockets(&self) {
         for socket in self.open.by_id().values() {
             if let Err(why) = (self.judge)(&socket.host, socket.address) {
-                tracing::info!(why, "closing a connection to an address that is out of reach by now");
+                tracing::info!(reason = why, "closing connection: its address is no longer allowed");
                 socket.closed.cancel();
             }
         }
@@ -155,7 +155,7 @@ impl std::fmt::Debug for Admission {
 }
 
 fn out_of_reach() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "its address is out of reach by now")
+    io::Error::new(io::ErrorKind::ConnectionAborted, "its address is no longer allowed")
 }
 
 impl AsyncRead for Socket {

@@ -197,7 +197,7 @@ impl Upstream {
     }
 
     fn opening_failed(&self, error: ConnectError) {
-        tracing::debug!(%error, authority = %self.target.authority(), "no connection");
+        tracing::debug!(%error, authority = %self.target.authority(), "failed to connect to server");
         self.pool.last_failure.replace(Some(Arc::new(error)));
         self.pool.failures.set(self.pool.failures.get() + 1);
     }
@@ -300,7 +300,7 @@ async fn drive_http2(
     // Runs in its own task, so that the driver need not check timers each time it is woken.
     let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
         keepalive.until_dead().await;
-        tracing::warn!("a server stopped answering pings; closing the connection");
+        tracing::warn!("server stopped answering pings; closing the connection");
         if let Some(task) = own {
             task.abort();
         }

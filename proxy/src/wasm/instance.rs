@@ -292,7 +292,7 @@ impl Context<'_> {
     /// The fault that an error of wasmtime stands for.
     fn fault_of(&self, phase: Phase, store: &Store<HostState>, error: &wasmtime::Error) -> Fault {
         let origin = origin(self.plugin, self.entry, phase);
-        debug!(%origin, error = format!("{error:#}"), "a plugin call failed");
+        debug!(%origin, error = format!("{error:#}"), "plugin call failed");
         let host = store.data();
         let trap = error.downcast_ref::<wasmtime::Trap>();
         if trap == Some(&wasmtime::Trap::Interrupt) {

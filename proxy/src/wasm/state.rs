@@ -41,7 +41,7 @@ pub enum StateError {
     #[error("the key is used for another kind of state")]
     WrongKind,
     /// A number is invalid.
-    #[error("a number makes no sense")]
+    #[error("a number is out of range")]
     Invalid,
 }
 

@@ -310,7 +310,7 @@ fn init_container_that_outlives_start_of_sidecar_is_refused() {
     for labels in [&["enable-iptables"][..], &[]] {
         let said = with(labels, "false", "Always").unwrap_err().to_string();
         assert!(
-            said.starts_with("init container tail goes on beside the containers"),
+            said.starts_with("init container tail keeps running beside the containers"),
             "{said}"
         );
         assert!(

@@ -113,7 +113,7 @@ fn token_realm_must_be_on_registrys_site() {
         ("https://ghcr.io/v2/", "http://login.example.com/token", "without TLS"),
         ("https://10.0.0.1/v2/", "https://10.0.0.2/token", "another site"),
         ("https://registry/v2/", "https://auth/token", "another site"),
-        ("https://ghcr.io/v2/", "/token", "no URL"),
+        ("https://ghcr.io/v2/", "/token", "invalid URL"),
     ] {
         let text = at(registry, to);
         assert!(text.contains(expected), "{registry} {to}: {text}");

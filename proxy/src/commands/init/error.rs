@@ -9,17 +9,17 @@ use super::rules::Family;
 pub enum Error {
     /// The API server's address is unknown.
     #[error(
-        "nobody says where the API server is: KUBERNETES_SERVICE_HOST is not set; run in a pod, or write --host=10.96.0.1"
+        "the address of the API server is unknown: KUBERNETES_SERVICE_HOST is not set; run in a pod, or write --host=10.96.0.1"
     )]
     NoServer,
     /// `--host` is not an IP address.
     #[error(
         "--host (KUBERNETES_SERVICE_HOST): {host:?} is not the IP address of a server; write one, such as 10.96.0.1 or fd00::1. \
-         Where only a name is known, take the label ctrlmesh.kusionstack.io/enable-iptables off the pod: by a kubeconfig it works"
+         If only a name is known, remove the label ctrlmesh.kusionstack.io/enable-iptables from the pod: a kubeconfig works with names"
     )]
     Host { host: String },
     /// There are more API servers than the rules are made for.
-    #[error("--host (KUBERNETES_SERVICE_HOST): {count} addresses; at most {max} can be redirected")]
+    #[error("--host (KUBERNETES_SERVICE_HOST) has {count} addresses, and at most {max} can be redirected; list fewer")]
     TooMany { count: usize, max: usize },
     /// The kernel denies this process the change.
     #[error(
@@ -34,7 +34,7 @@ pub enum Error {
     )]
     Unsupported { family: &'static str, source: io::Error },
     #[error(
-        "the rules for {family} can't be set: {source}; none of them was changed. Is the pod out of memory, or does a seccomp profile forbid netlink?"
+        "failed to set the rules for {family}: {source}; none of them was changed. Check whether the pod is out of memory, or a seccomp profile forbids netlink"
     )]
     Netlink { family: &'static str, source: io::Error },
 }
