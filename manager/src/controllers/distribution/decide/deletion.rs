@@ -9,9 +9,9 @@ use ctrlmesh_manager_planner::hand_over::{Teardown, all_pods, entry_of_shard, is
 use serde_json::{Value, json};
 
 use super::next_chain::NextChain;
-use super::pod_actions::MAX_COMMAND;
+use super::pod_actions::{MAX_COMMAND, stale_pods};
 use super::pods::{LEASE, Pods};
-use super::{Reason, named_pods};
+use super::{Reason, few, named_pods};
 use crate::controllers::distribution::observe::{CustomResources, entry_name_of, is_deleted, is_shard};
 
 /// Finalizers that distribution removes from objects.
@@ -30,8 +30,15 @@ pub(crate) fn deleted_entries(resources: &CustomResources) -> BTreeSet<String> {
 /// Entries of deleted ShardingConfigs that may go now. `next`: the chain that is stored.
 pub(crate) fn released_entries(next: &NextChain, resources: &CustomResources, pods: Pods<'_>) -> BTreeSet<String> {
     let mut released = deleted_entries(resources);
-    released.retain(|entry| is_released(entry, &next.chain.entries, &next.claims, &pods));
+    released.retain(|entry| is_released(entry, &next.chain.entries, &next.claims, &next.plan.evict, &pods));
     released
+}
+
+/// Pods of a deleted shard that the manager evicts, because the shard has `reshard: Restart`.
+fn pods_to_replace(entry: &str, next: &NextChain, pods: Pods<'_>) -> Vec<String> {
+    let evictions = next.plan.evict.iter().filter(|evict| evict.entry == entry);
+    let stale = evictions.flat_map(|evict| stale_pods(evict, pods.fleet));
+    stale.map(|sidecar| sidecar.pod.clone()).collect()
 }
 
 /// Why a deleted ShardingConfig is not gone yet.
@@ -46,9 +53,14 @@ pub(crate) fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>)
         }
         None => {
             let late = late_pods(|name| shard_of(name) == shard_of(&entry), next, pods);
-            let message = match late {
-                none if none.is_empty() => "waits for the next chain".to_owned(),
-                late => format!("waits until its pods report that they show nothing any more: {late}"),
+            let replaced = pods_to_replace(&entry, next, pods);
+            let message = match (late.is_empty(), replaced.is_empty()) {
+                (false, _) => format!("waits until its pods report that they show nothing any more: {late}"),
+                (true, false) => format!(
+                    "its pods show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
+                    few(replaced.into_iter(), ", ")
+                ),
+                (true, true) => "waits for the next chain".to_owned(),
             };
             let cost = "then nothing guards objects that its pods may still show";
             (Reason::new("Deleting", message), cost)
