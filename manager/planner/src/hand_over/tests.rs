@@ -27,6 +27,7 @@ fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
         wanted,
         restarts,
         deleted: &NONE,
+        settle: SettleTimes::default(),
     }
 }
 

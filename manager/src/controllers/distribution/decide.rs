@@ -94,8 +94,8 @@ pub(crate) fn known_uninjected(observation: &Observation, memory: &Memory) -> Op
     error.map(|problem| UninjectedPods::unknown(problem.to_owned()))
 }
 
-/// Decides what a pass does. Returns no decision when nothing was written in the namespace yet and sidecars were not polled yet:
-/// which generation they have is not known, and their first report starts the next pass.
+/// Decides what a pass does. Returns no decision while a manager that has just started to lead has not polled all sidecars: their
+/// generations are not known, nor what pods show whose labels have changed. The first report starts the next pass.
 pub(crate) fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, Memory) {
     let mut memory = memory;
     let (fleet, now) = (&observation.fleet, observation.now);
@@ -105,9 +105,10 @@ pub(crate) fn decide(observation: &Observation, memory: Memory) -> (Option<Decis
     states.awaits_reports = memory.awaits_reports(fleet, now);
     let unasked_since = memory.pods.unasked_since.unwrap_or(now);
     memory.pods.unasked_since = (!fleet.unasked.is_empty()).then_some(unasked_since);
-    if states.awaits_reports && states.is_first {
+    if states.awaits_reports && (states.is_first || !memory.pods.are_all_polled) {
         return (None, memory);
     }
+    memory.pods.are_all_polled = true;
     let configs = &observation.resources.sharding_configs;
     states.given_up = pods::given_up(&memory.pods.silent, fleet, configs, now);
     memory.start_gate.record_listing(&fleet.uninjected);

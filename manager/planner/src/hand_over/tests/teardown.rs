@@ -73,6 +73,7 @@ fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
         wanted: &wanted(&[None, Some(1)]),
         restarts: &NONE,
         deleted: &[name.clone()].into(),
+        settle: SettleTimes::default(),
     };
     let Plan { entries, claims, .. } = plan(&cluster.last, &cluster.claims, goal, &fleet);
     fleet[0].labels = labels_of(1);
@@ -191,6 +192,7 @@ fn replacements_are_not_evicted_when_pods_are_too_many_to_name() {
         wanted: &[],
         restarts: &restarts,
         deleted: &restarts,
+        settle: SettleTimes::default(),
     };
     let evicts = |fleet: &Vec<Known>| plan(&entries, &Claims::default(), goal, fleet).evict.len();
     assert_eq!(evicts(&fleet), 0);

@@ -50,6 +50,8 @@ pub(crate) struct PodMemory {
     pub(crate) silent: SilentPods,
     /// Since when there are sidecars that were not polled yet.
     pub(crate) unasked_since: Option<Instant>,
+    /// All sidecars that this manager found at first were polled, or waited for long enough.
+    pub(crate) are_all_polled: bool,
 }
 
 /// What a pass concludes from reports and memory. Pods are given by name.
@@ -177,7 +179,10 @@ pub(crate) fn judge(observation: &Observation, memory: &mut Memory) -> Judgement
     let configs = &observation.resources.sharding_configs;
     let left = |sidecar: &Sidecar| {
         let (_, since) = memory.pods.quiet.get(&sidecar.uid)?;
-        let settle = settle_time(sidecar, configs, observation.settings.settle);
+        let earlier = config_maps
+            .claims
+            .settle_times(&sidecar.uid, &sidecar.labels, &chain.entries);
+        let settle = settle_time(sidecar, configs, earlier, observation.settings.settle);
         Some(settle.saturating_sub(now.duration_since(*since)))
     };
     let settling = fleet.sidecars.iter().filter_map(left).filter(|left| !left.is_zero());
@@ -196,16 +201,23 @@ pub(crate) fn judge(observation: &Observation, memory: &mut Memory) -> Judgement
     judgement
 }
 
-/// How long a pod must have been quiet: the longest time of its shards.
-fn settle_time(sidecar: &Sidecar, configs: &[ShardingConfig], default: Duration) -> Duration {
-    let times = shards_of(sidecar, configs).map(|config| {
-        let seconds = config
-            .spec
-            .settle_seconds
-            .and_then(|seconds| u64::try_from(seconds).ok());
-        seconds.map_or(default, Duration::from_secs)
-    });
-    times.max().unwrap_or(default)
+/// How long a pod must have been quiet: the longest time of its shards. `earlier`: times of the shards whose objects it may show, as
+/// the claims say. Those of its ShardingConfigs may have been edited since, or can't be read.
+fn settle_time(
+    sidecar: &Sidecar,
+    configs: &[ShardingConfig],
+    earlier: impl Iterator<Item = Option<Duration>>,
+    default: Duration,
+) -> Duration {
+    let times = shards_of(sidecar, configs).map(|config| settle_time_of(config, default));
+    let earlier = earlier.map(|time| time.unwrap_or(default));
+    times.chain(earlier).max().unwrap_or(default)
+}
+
+pub(crate) fn settle_time_of(config: &ShardingConfig, default: Duration) -> Duration {
+    let seconds = config.spec.settle_seconds;
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.map_or(default, Duration::from_secs)
 }
 
 /// ShardingConfigs that are shards and select a pod.

@@ -175,6 +175,8 @@ pub(super) struct Mesh {
     clock: usize,
     /// The chain that the last pass has seen.
     seen: Vec<Entry>,
+    /// A manager that takes over plans nothing before it has asked all sidecars.
+    has_asked_all: bool,
     /// Each pass knows what all sidecars run at that time.
     pub(super) has_current_reports: bool,
     /// Shards with a ShardingConfig; `false`: it is deleted, but not released yet.
@@ -200,6 +202,7 @@ impl Mesh {
             made: 0,
             clock: 0,
             seen: Vec::new(),
+            has_asked_all: false,
             has_current_reports: false,
             objects: (0..3).map(|id| (id, true)).collect(),
             restarts: BTreeSet::new(),
@@ -296,6 +299,11 @@ impl Mesh {
     /// A pass of the manager: it acts on pods only after it has stored the chain. Returns whether nothing is left to do.
     pub(super) fn look(&mut self) -> bool {
         self.clock += 1;
+        let is_asked = |pod: &Controller| pod.running.is_none() || pod.memory.report.is_some();
+        self.has_asked_all |= self.has_current_reports || self.pods.values().all(is_asked);
+        if !self.has_asked_all {
+            return false;
+        }
         let is_new_chain = self.seen != self.last;
         self.seen.clone_from(&self.last);
         if self.has_current_reports {
@@ -312,6 +320,7 @@ impl Mesh {
             wanted: &self.wanted(),
             restarts: &restarts,
             deleted: &deleted,
+            settle: SettleTimes::default(),
         };
         let fleet = self.fleet();
         let plan = plan(&self.last, &self.claims, goal, &fleet);
@@ -439,6 +448,7 @@ impl Mesh {
             controller.memory = Memory::default();
         }
         self.seen.clear();
+        self.has_asked_all = false;
     }
 
     /// Somebody moves a pod to another shard.
