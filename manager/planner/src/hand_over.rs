@@ -154,7 +154,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
     let wanted = teardown::without_renamed(last, wanted);
     let teardowns = teardown::next(last, &claims.teardowns, &wanted, goal.deleted, fleet);
     restarts.retain(|name| wanted.iter().any(|entry| entry.name == *name));
-    let wanted = teardown::with_torn_down(last, wanted, &teardowns);
+    let wanted = teardown::with_torn_down(last, &wanted, &teardowns);
     let all = restart_policy::with_kept(last, &wanted, &restarts, fleet);
     let all = pods::with_leavers(last, &all, fleet);
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();

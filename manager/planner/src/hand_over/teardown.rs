@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::moves::is_nothing;
 use super::restart_policy::{Evict, Stale};
-use super::shard::{LOCK, SHARD, Shard, left, left_name, with};
+use super::shard::{LOCK, SHARD, Shard, hidden_from_leavers, left, left_name, with};
 use super::{Fleet, Pod, is_of_shard, is_waiting, lock_of, restart_policy, shard_of};
 
 /// Maximum pods that are remembered by UID. If a controller has more, its other shards must have no pods left at all.
@@ -221,11 +221,13 @@ fn is_left(entry: &Entry) -> bool {
 }
 
 /// The wanted entries, and those of shards that are torn down.
-pub(super) fn with_torn_down(last: &[Entry], wanted: Vec<Entry>, teardowns: &Teardowns) -> Vec<Entry> {
-    let mut entries = wanted;
+pub(super) fn with_torn_down(last: &[Entry], wanted: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
+    let mut entries = wanted.to_vec();
     for entry in last.iter().filter(|entry| restart_policy::base(&entry.name).is_none()) {
-        let lock = Shard::of(entry).and_then(|(_, shard)| shard.lock);
-        let Some(teardown) = lock.and_then(|lock| teardowns.get(&lock)) else {
+        let Some(lock) = Shard::of(entry).and_then(|(_, shard)| shard.lock) else {
+            continue;
+        };
+        let Some(teardown) = teardowns.get(&lock) else {
             continue;
         };
         let pods = all_pods(entry);
@@ -235,7 +237,8 @@ pub(super) fn with_torn_down(last: &[Entry], wanted: Vec<Entry>, teardowns: &Tea
                 ..with(entry, &[], false)
             }
         } else {
-            left(entry, entry.name.clone(), pods)
+            let hidden = hidden_from_leavers(Some(&lock), &pods, last, wanted);
+            left(entry, entry.name.clone(), pods, &hidden)
         });
     }
     entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));

@@ -107,6 +107,13 @@ fn shows(own: &[Entry], bucket: usize) -> bool {
     crate::view::seen(limits.iter(), class).is_some_and(|set| set.allows("hash", &bucket.to_string()))
 }
 
+/// Whether these entries of a pod show all services, which no shard limits.
+fn shows_services(own: &[Entry]) -> bool {
+    let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
+    let services = |limit: &Limit| limit.relate_resources.is_empty();
+    !limits.iter().any(services)
+}
+
 /// One pod for each shard that was ever wanted, each with the chain that it runs.
 #[derive(Default)]
 struct Cluster {

@@ -63,6 +63,49 @@ fn pods_of_deleted_shard_show_nothing_when_another_controller_has_a_shard_there(
     }
 }
 
+/// Its limits name deployments. What it does not name is the other controller's alone.
+#[test]
+fn leaver_of_one_controller_hides_nothing_else_from_another_one() {
+    for lock in [Some("another"), None] {
+        let another = shard_of_another_controller(lock);
+        let pair = [shard(0, &[0]), shard(1, &[1]), another.clone()];
+        let mut cluster = with_pods(0..2, &pair);
+        let mut visible = |target: &[Entry]| {
+            for _ in 0..3 {
+                cluster.step(target);
+                all_on(&mut cluster);
+            }
+            let own = names(&cluster.last, &labels_of(0)).into_iter();
+            let own = own.filter_map(|name| cluster.last.iter().find(|entry| entry.name == name));
+            let own: Vec<Entry> = own.cloned().collect();
+            (shows_services(&own), shows(&own, 0))
+        };
+        assert_eq!(visible(&pair[1..]), (true, false), "one shard of two goes, {lock:?}");
+        assert_eq!(
+            visible(&pair[1..2]),
+            (false, false),
+            "the other controller has no shard"
+        );
+        assert_eq!(visible(&pair[1..]), (true, false), "it has one again");
+        let moved = Entry {
+            pod_selector: pods_of(7),
+            ..pair[0].clone()
+        };
+        assert_eq!(visible(&[moved, pair[1].clone(), another.clone()]), (true, false));
+    }
+}
+
+#[test]
+fn teardown_of_one_controller_hides_nothing_else_from_another_one() {
+    let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
+    mesh.has_another = true;
+    mesh.settle().unwrap();
+    (0..3).for_each(|id| mesh.delete(id));
+    mesh.settle().unwrap();
+    assert!(mesh.last.len() > 2, "{:#?}", mesh.last);
+    mesh.check_another().unwrap();
+}
+
 /// Its entry does not select the pod any more, and the pod still shows the entry's earlier view.
 #[test]
 fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
@@ -99,7 +142,7 @@ fn deleted_shard_is_held_until_its_entries_show_nothing_and_its_pods_say_so() {
         ..shard(0, &[0])
     };
     assert!(!released(&kept, &fleet), "pods keep what they began with");
-    let nothing = left(&kept, kept.name.clone(), kept.pod_selector.clone());
+    let nothing = left(&kept, kept.name.clone(), kept.pod_selector.clone(), &[]);
     assert!(released(&nothing, &fleet));
     fleet[0].is_quiet = false;
     assert!(!released(&nothing, &fleet), "its pod has not said so");
@@ -258,6 +301,7 @@ proptest! {
             mesh.check()?;
         }
         mesh.settle()?;
+        mesh.check_another()?;
         (mesh.has_another, mesh.restarts) = (false, BTreeSet::new());
         (0..3).for_each(|id| mesh.delete(id));
         mesh.settle()?;

@@ -382,6 +382,14 @@ impl Mesh {
         Ok(())
     }
 
+    /// Another controller that has a shard sees what no shard of this one limits.
+    pub(super) fn check_another(&self) -> Result<(), TestCaseError> {
+        for pod in self.pods.values().filter(|_| self.has_another) {
+            prop_assert!(shows_services(&pod.own()), "{:#?}", pod.own());
+        }
+        Ok(())
+    }
+
     /// Lets everything happen that happens by itself. A person has to recreate some pods.
     pub(super) fn settle(&mut self) -> Result<(), TestCaseError> {
         let mut done = 0;
