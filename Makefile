@@ -101,7 +101,7 @@ test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators 
 
 .PHONY: soak-model
 soak-model: export CTRLMESH_MODEL_CASES ?= 20000
-soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random stories each
+soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random stories each; CTRLMESH_MODEL_SEED repeats those of a failure
 	cargo test --locked --workspace --lib hand_over
 
 .PHONY: e2e-node

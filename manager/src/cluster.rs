@@ -6,6 +6,7 @@
 //! | `rate` | the rate of requests to the API server, and their priorities |
 //! | `debounce` | merges changes that follow each other fast into one pass |
 //! | `events` | Events of Kubernetes |
+//! | `passes` | runs the passes of a controller until it stops |
 //! | `rule` | permissions of a part at the API server |
 //! | `status` | the one function that patches a status |
 //! | `error`, `error_text` | errors, and their texts for people |
@@ -16,6 +17,7 @@ mod debounce;
 pub mod error;
 mod error_text;
 pub mod events;
+mod passes;
 pub mod rate;
 mod rule;
 pub(crate) mod status;
@@ -26,4 +28,5 @@ pub(crate) use context::{patch_params, post_params};
 pub(crate) use debounce::debounce;
 pub use error::Error;
 pub(crate) use error_text::error_text;
+pub(crate) use passes::run_passes;
 pub use rule::{Rule, Scope};

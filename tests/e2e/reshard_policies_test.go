@@ -28,6 +28,7 @@ func TestReshardPolicies(t *testing.T) {
 	m.setLabelledKinds(t, "")
 	leading := waitLeader(t, m.startManager(t, uniqueName("manager")))
 	t.Run("restart_recreates_pods_one_by_one", func(t *testing.T) { testReshardRestart(t, m) })
+	t.Run("deleted_shard_stays_until_its_pods_are_evicted", func(t *testing.T) { testDeletedShardWithRestart(t, m) })
 	t.Run("unreachable_pods_are_overtaken", func(t *testing.T) { testUnreachablePods(t, m, leading) })
 }
 
@@ -106,7 +107,7 @@ func testReshardRestart(t *testing.T, m *mesh) {
 	lease := &coordination.Lease{ObjectMeta: meta.ObjectMeta{Name: "lock---left"}, Spec: coordination.LeaseSpec{HolderIdentity: &leads}}
 	_, err := m.client.CoordinationV1().Leases(namespace).Create(t.Context(), lease, meta.CreateOptions{})
 	check(t, err)
-	budget := e.forbidEvictions(t)
+	budget := e.forbidEvictions(t, "left")
 	owner := e.startStatefulSetController(t)
 	assertSettings := e.recordSettings(t)
 
@@ -136,12 +137,49 @@ func testReshardRestart(t *testing.T, m *mesh) {
 	assertSettings(t)
 }
 
-// forbidEvictions creates a budget that allows no eviction: no controller updates it.
-func (e *enforcement) forbidEvictions(t *testing.T) *policy.PodDisruptionBudget {
+// testDeletedShardWithRestart deletes all shards. One of them gets everything; the pods of the other one are evicted.
+func testDeletedShardWithRestart(t *testing.T, m *mesh) {
+	e := newEnforcementWithSpec(t, m, "reshard: Restart", 2, 2)
+	namespace := e.nodePods.namespace
+	budgets := map[string]*policy.PodDisruptionBudget{"left": e.forbidEvictions(t, "left"), "right": e.forbidEvictions(t, "right")}
+	owner := e.startStatefulSetController(t)
+	for shard := range budgets {
+		check(t, m.resource("ShardingConfig", namespace).Delete(t.Context(), shard, meta.DeleteOptions{}))
+	}
+	// Either shard may be the successor, because they are deleted one after the other.
+	successor, other := "left", "right"
+	eventually(t, "one shard gets everything", func() error {
+		found, _, err := m.readStatus(t.Context(), "ShardingConfig", namespace, successor)
+		if got := found.condition("Distributed"); err != nil || got.Reason != "Gathering" {
+			successor, other = other, successor
+			return fmt.Errorf("%s is not gathering: %v", other, err)
+		}
+		return nil
+	})
+	want := []string{other + "-0", other + "-1"}
+	m.waitConditionReason(t, namespace, other, "Distributed", "Deleting", "evicted one by one", want[0], want[1])
+	m.waitConditionReason(t, namespace, other, "Enforced", "EvictionRefused", want[0]+" can't be evicted", "budget")
+	if deleted := owner.deletionOrder(); len(deleted) > 0 {
+		t.Errorf("%v were deleted although a budget forbids it", deleted)
+	}
+	e.allowEvictions(t, budgets[other])
+	m.waitReleased(t, namespace, other)
+	if !slices.Equal(owner.deletionOrder(), want) {
+		t.Errorf("%v were re-created before the shard was gone, want %v", owner.deletionOrder(), want)
+	}
+	m.waitReleased(t, namespace, successor)
+	if !slices.Equal(owner.deletionOrder(), want) {
+		t.Errorf("%v were re-created, want %v", owner.deletionOrder(), want)
+	}
+	owner.assertOneMissing(t)
+}
+
+// forbidEvictions creates a budget that allows no eviction of a shard's pods: no controller updates it.
+func (e *enforcement) forbidEvictions(t *testing.T, shard string) *policy.PodDisruptionBudget {
 	t.Helper()
 	budget := &policy.PodDisruptionBudget{
-		ObjectMeta: meta.ObjectMeta{Name: "left"},
-		Spec:       policy.PodDisruptionBudgetSpec{Selector: &meta.LabelSelector{MatchLabels: map[string]string{"shard": "left"}}},
+		ObjectMeta: meta.ObjectMeta{Name: shard},
+		Spec:       policy.PodDisruptionBudgetSpec{Selector: &meta.LabelSelector{MatchLabels: map[string]string{"shard": shard}}},
 	}
 	budgets := e.mesh.client.PolicyV1().PodDisruptionBudgets(e.nodePods.namespace)
 	budget = must(budgets.Create(t.Context(), budget, meta.CreateOptions{}))(t)

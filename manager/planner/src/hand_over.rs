@@ -17,6 +17,7 @@ mod claims;
 mod moves;
 mod pods;
 pub mod restart_policy;
+mod settle;
 mod shard;
 mod sharing;
 mod teardown;
@@ -32,6 +33,7 @@ pub use claims::Claims;
 use moves::Moves;
 pub use moves::{is_waiting, waiting};
 use restart_policy::{Evict, Hold};
+pub use settle::SettleTimes;
 use shard::{Shard, with};
 pub use sharing::{Shown, newly_shared, unshared};
 pub use teardown::{Teardown, all_pods, is_released};
@@ -141,6 +143,7 @@ pub struct Goal<'a> {
     pub restarts: &'a BTreeSet<String>,
     /// Entries whose ShardingConfigs wait for their deletion.
     pub deleted: &'a BTreeSet<String>,
+    pub settle: SettleTimes<'a>,
 }
 
 /// Makes the next chain on the way from the last entries to a goal.
@@ -151,7 +154,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
     let wanted = teardown::without_renamed(last, wanted);
     let teardowns = teardown::next(last, &claims.teardowns, &wanted, goal.deleted, fleet);
     restarts.retain(|name| wanted.iter().any(|entry| entry.name == *name));
-    let wanted = teardown::with_torn_down(last, wanted, &teardowns);
+    let wanted = teardown::with_torn_down(last, &wanted, &teardowns);
     let all = restart_policy::with_kept(last, &wanted, &restarts, fleet);
     let all = pods::with_leavers(last, &all, fleet);
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
@@ -186,6 +189,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
         .extend(teardown::evictions(last, &teardowns, goal.restarts, fleet));
     relax(&mut plan, last, &restarts, fleet);
     plan.claims = Claims::remembered(&plan.entries, &all, possible, fleet);
+    plan.claims.settle(claims, goal.settle, &plan.entries);
     teardown::unlock(&mut plan.entries, &teardowns);
     plan.claims.teardowns = teardowns;
     plan

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::next_chain::NextChain;
 use crate::observation::{CustomResources, is_deleted, is_shard};
-use crate::pod_actions::MAX_COMMAND;
+use crate::pod_actions::{MAX_COMMAND, stale_pods};
 use crate::pods::{LEASE, Pods};
-use crate::reason::{Reason, named_pods};
+use crate::reason::{Reason, few, named_pods};
 
 /// Finalizers that distribution removes from objects.
 const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
@@ -20,8 +20,15 @@ const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
 /// Entries of deleted ShardingConfigs that may go now. `next`: the chain that is stored.
 pub fn released_entries(next: &NextChain, resources: &CustomResources, pods: Pods<'_>) -> BTreeSet<String> {
     let mut released = resources.deleted_entries();
-    released.retain(|entry| is_released(entry, &next.chain.entries, &next.claims, &pods));
+    released.retain(|entry| is_released(entry, &next.chain.entries, &next.claims, &next.plan.evict, &pods));
     released
+}
+
+/// Pods of a deleted shard that the manager evicts, because the shard has `reshard: Restart`.
+fn pods_to_replace(entry: &str, next: &NextChain, pods: Pods<'_>) -> Vec<String> {
+    let evictions = next.plan.evict.iter().filter(|evict| evict.entry == entry);
+    let stale = evictions.flat_map(|evict| stale_pods(evict, pods.fleet));
+    stale.map(|sidecar| sidecar.pod.clone()).collect()
 }
 
 /// Why a deleted ShardingConfig is not gone yet.
@@ -36,9 +43,14 @@ pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Rea
         }
         None => {
             let late = late_pods(|name| shard_of(name) == shard_of(&entry), next, pods);
-            let message = match late {
-                none if none.is_empty() => "waits for the next chain".to_owned(),
-                late => format!("waits until its pods report that they show nothing any more: {late}"),
+            let replaced = pods_to_replace(&entry, next, pods);
+            let message = match (late.is_empty(), replaced.is_empty()) {
+                (false, _) => format!("waits until its pods report that they show nothing any more: {late}"),
+                (true, false) => format!(
+                    "its pods show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
+                    few(replaced.into_iter(), ", ")
+                ),
+                (true, true) => "waits for the next chain".to_owned(),
             };
             let cost = "then nothing guards objects that its pods may still show";
             (Reason::new("Deleting", message), cost)

@@ -74,8 +74,8 @@ pub fn known_uninjected(observation: &Observation, memory: &Memory) -> Option<Un
     error.map(|problem| UninjectedPods::unknown(problem.to_owned()))
 }
 
-/// Decides what a pass does. Returns no decision when nothing was written in the namespace yet and sidecars were not polled yet:
-/// which generation they have is not known, and their first report starts the next pass.
+/// Decides what a pass does. Returns no decision while a manager that has just started to lead has not polled all sidecars: their
+/// generations are not known, nor what pods show whose labels have changed. The first report starts the next pass.
 pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, Memory) {
     let mut memory = memory;
     let (fleet, now) = (&observation.fleet, observation.now);
@@ -85,9 +85,10 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     states.awaits_reports = memory.awaits_reports(fleet, now);
     let unasked_since = memory.pods.unasked_since.unwrap_or(now);
     memory.pods.unasked_since = (!fleet.unasked.is_empty()).then_some(unasked_since);
-    if states.awaits_reports && states.is_first {
+    if states.awaits_reports && (states.is_first || !memory.pods.are_all_polled) {
         return (None, memory);
     }
+    memory.pods.are_all_polled = true;
     let configs = &observation.resources.sharding_configs;
     states.given_up = pods::given_up(&memory.pods.silent, fleet, configs, now);
     memory.start_gate.record_listing(&fleet.uninjected);

@@ -10,14 +10,14 @@ use ctrlmesh_contract::{Chain, Entry, Origin};
 use ctrlmesh_manager_api::sharding_config::{Reshard, ShardingConfig};
 use ctrlmesh_manager_planner::compile::kept::is_same;
 use ctrlmesh_manager_planner::compile::{RefusedObject, WarnedObject, kept};
-use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, Shown, newly_shared, shard_of, unshared};
+use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown, newly_shared, shard_of, unshared};
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
 use crate::chain_memory::ChainMemory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
-use crate::pods::Pods;
+use crate::pods::{Pods, settle_time_of};
 use crate::reason::Reason;
 use crate::start_gate::{self, BlockedShards, StartGate};
 
@@ -154,10 +154,15 @@ fn plan(
     for entry in desired.iter_mut().filter(|entry| blocked.contains_key(&entry.name)) {
         *entry = hand_over::waiting(entry);
     }
+    let default = observation.settings.settle;
     let goal = Goal {
         wanted: &desired,
         restarts: &restarts,
         deleted: &resources.deleted_entries(),
+        settle: SettleTimes {
+            default,
+            by_entry: &settle_times(resources, default),
+        },
     };
     let mut plan = hand_over::plan(last, &next.claims, goal, &pods);
     // Remember the target of blocked shards too: an object may be invalid when its time comes.
@@ -216,6 +221,13 @@ fn restarts(resources: &CustomResources) -> BTreeSet<String> {
     let shards = resources.sharding_configs.iter();
     let restarts = shards.filter(|config| config.spec.reshard == Reshard::Restart);
     restarts.map(entry_name_of).collect()
+}
+
+/// Settle times of shards whose ShardingConfigs can be read, by entry.
+fn settle_times(resources: &CustomResources, default: Duration) -> BTreeMap<String, Duration> {
+    let shards = resources.sharding_configs.iter();
+    let time = |config: &ShardingConfig| (entry_name_of(config), settle_time_of(config, default));
+    shards.filter(|config| config.spec.root.is_none()).map(time).collect()
 }
 
 /// Entries of shards that are generated from a root.

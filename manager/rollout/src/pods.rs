@@ -50,6 +50,8 @@ pub struct PodMemory {
     pub silent: SilentPods,
     /// Since when there are sidecars that were not polled yet.
     pub unasked_since: Option<Instant>,
+    /// All sidecars that this manager found at first were polled, or waited for long enough.
+    pub are_all_polled: bool,
 }
 
 /// What a pass concludes from reports and memory. Pods are given by name.
@@ -179,7 +181,10 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
     let configs = &observation.resources.sharding_configs;
     let left = |sidecar: &Sidecar| {
         let (_, since) = memory.quiet.get(&sidecar.uid)?;
-        let settle = settle_time(sidecar, configs, observation.settings.settle);
+        let earlier = config_maps
+            .claims
+            .settle_times(&sidecar.uid, &sidecar.labels, &chain.entries);
+        let settle = settle_time(sidecar, configs, earlier, observation.settings.settle);
         Some(settle.saturating_sub(now.duration_since(*since)))
     };
     let settling = fleet.sidecars.iter().filter_map(left).filter(|left| !left.is_zero());
@@ -198,16 +203,23 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
     judgement
 }
 
-/// How long a pod must have been quiet: the longest time of its shards.
-fn settle_time(sidecar: &Sidecar, configs: &[ShardingConfig], default: Duration) -> Duration {
-    let times = shards_of(sidecar, configs).map(|config| {
-        let seconds = config
-            .spec
-            .settle_seconds
-            .and_then(|seconds| u64::try_from(seconds).ok());
-        seconds.map_or(default, Duration::from_secs)
-    });
-    times.max().unwrap_or(default)
+/// How long a pod must have been quiet: the longest time of its shards. `earlier`: times of the shards whose objects it may show, as
+/// the claims say. Those of its ShardingConfigs may have been edited since, or can't be read.
+fn settle_time(
+    sidecar: &Sidecar,
+    configs: &[ShardingConfig],
+    earlier: impl Iterator<Item = Option<Duration>>,
+    default: Duration,
+) -> Duration {
+    let times = shards_of(sidecar, configs).map(|config| settle_time_of(config, default));
+    let earlier = earlier.map(|time| time.unwrap_or(default));
+    times.chain(earlier).max().unwrap_or(default)
+}
+
+pub(crate) fn settle_time_of(config: &ShardingConfig, default: Duration) -> Duration {
+    let seconds = config.spec.settle_seconds;
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.map_or(default, Duration::from_secs)
 }
 
 /// ShardingConfigs that are shards and select a pod.

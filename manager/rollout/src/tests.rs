@@ -166,16 +166,66 @@ fn first_chain_waits_for_reports_for_some_seconds() {
     observation.now += MAX_UNASKED;
     let (decision, _) = decide(&observation, memory.clone());
     assert!(decision.is_some_and(|decision| !decision.states.awaits_reports));
-    // A chain that is stored already goes on meanwhile.
-    observation.now -= MAX_UNASKED;
+}
+
+/// It does not know what pods show whose labels have changed meanwhile. Later, pods that start hold up nothing.
+#[test]
+fn manager_that_takes_over_polls_all_sidecars_first() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
     let chain = Chain {
         namespace: "demo".to_owned(),
         generation: 1,
         entries: Vec::new(),
     };
     observation.config_maps = StoredConfigMaps::written(chain, Default::default(), []);
+    observation.fleet.unasked = [POD.to_owned()].into();
+    let (decision, memory) = decide(&observation, Memory::default());
+    assert!(decision.is_none());
+    observation.now += MAX_UNASKED;
+    assert!(decide(&observation, memory.clone()).0.is_some(), "it was waited for");
+    observation.now -= MAX_UNASKED;
+    observation.fleet.unasked.clear();
+    let (_, memory) = decided(&observation, memory);
+    observation.fleet.unasked = [POD.to_owned()].into();
     let (decision, _) = decided(&observation, memory);
     assert!(decision.states.awaits_reports && decision.requeue_after <= Some(MAX_UNASKED));
+}
+
+#[test]
+fn settle_time_of_shard_is_stored_with_the_chain() {
+    let mut shard = samples::shard("a", &[]);
+    shard["spec"]["settleSeconds"] = 60.into();
+    let (decision, _) = decided(&observation(vec![shard], without_chain()), Memory::default());
+    let NextChain { chain, claims, .. } = decision.next;
+    let labels = [("shard".to_owned(), "a".to_owned())].into();
+    let times: Vec<_> = claims.settle_times("uid", &labels, &chain.entries).collect();
+    assert_eq!(times, [Some(Duration::from_secs(60))]);
+}
+
+#[test]
+fn settle_time_of_earlier_shard_counts_for_pod_that_has_moved() {
+    let mut observation = observation(Vec::new(), without_chain());
+    let entry = samples::entry("shard-selector/b");
+    let claims =
+        r#"{"shown":{"shard-selector/a":[{"named":["uid"],"limits":[]}]},"settle":{"shard-selector/a":60000}}"#;
+    let chain = Chain {
+        namespace: "demo".to_owned(),
+        generation: 1,
+        entries: vec![entry],
+    };
+    observation.fleet.reports = [(POD.to_owned(), running(1, Some(&chain)))].into();
+    observation.config_maps = StoredConfigMaps::written(chain, serde_json::from_str(claims).unwrap(), []);
+    observation.settings.settle = Duration::ZERO;
+    let mut memory = Memory::default();
+    let mut is_quiet_after = |seconds| {
+        observation.now += Duration::from_secs(seconds);
+        pods::judge(&observation, &mut memory.chain, &mut memory.pods)
+            .states
+            .quiet
+            .contains(POD)
+    };
+    let quiet: Vec<bool> = [0, 59, 1].map(&mut is_quiet_after).to_vec();
+    assert_eq!(quiet, [false, false, true]);
 }
 
 #[test]

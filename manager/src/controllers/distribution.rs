@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
 use ctrlmesh_manager_rollout::memory::{MAX_UNASKED, Memory};
 use ctrlmesh_manager_rollout::{decide, known_uninjected};
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, stream};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -50,7 +50,7 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::mpsc;
 
-use crate::cluster::{Context, Error, debounce};
+use crate::cluster::{Context, Error, debounce, run_passes};
 use crate::controllers::plugins;
 use observe::Observer;
 use observe::caches::Caches;
@@ -94,7 +94,10 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     let (changed, fetched) = mpsc::channel(FETCHED);
     let (plugins, worker) = plugins::start(&context, changed);
     let dirty = Arc::new(DirtyNamespaces::default());
-    let triggers = stream::select(triggers, stream::select(namespaces(fetched), dirty.namespaces()));
+    let triggers = stream::select(
+        triggers,
+        stream::select(fetched_namespaces(fetched), dirty.namespaces()),
+    );
     let triggers = debounce(triggers, context.args.debounce_time());
     let stop = context.stop.clone();
     let fetching = worker.run(stop.clone());
@@ -111,9 +114,10 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     let longest = Duration::from_secs(context.args.poll_seconds);
     let poller = SidecarPoller::new(client, longest, dirty, Arc::clone(&metrics));
     let keys = PublicKeys::from(key.public_key());
+    let (namespaces, stop) = (controller.store(), context.stop.clone());
     let distributor = Arc::new(Distributor {
         observer: Observer::new(context.clone(), caches, poller, plugins, keys),
-        namespaces: controller.store(),
+        namespaces: namespaces.clone(),
         memories: Mutex::default(),
         key,
         context,
@@ -124,7 +128,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
         distributor,
     );
     let passing = async {
-        passes.for_each(async |_| ()).await;
+        run_passes(passes, &namespaces, &stop).await;
         Ok(())
     };
     let ended = tokio::try_join!(passing, fetching).map(drop);
@@ -133,7 +137,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
 }
 
 /// Namespaces whose plugins resolve to something else than before.
-fn namespaces(fetched: mpsc::Receiver<String>) -> impl Stream<Item = ObjectRef<Namespace>> {
+fn fetched_namespaces(fetched: mpsc::Receiver<String>) -> impl Stream<Item = ObjectRef<Namespace>> {
     stream::unfold(fetched, async |mut fetched| {
         let namespace = fetched.recv().await?;
         Some((ObjectRef::new(&namespace), fetched))

@@ -32,10 +32,10 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream;
 use kube::runtime::controller::{Action, Config, Controller};
 
-use crate::cluster::{Context, Error, Rule, Scope, debounce};
+use crate::cluster::{Context, Error, Rule, Scope, debounce, run_passes};
 use caches::{Caches, NamespaceMeta, Triggers};
 use reconcile::Sharder;
 
@@ -94,17 +94,17 @@ pub async fn run(context: Context) -> Result<(), Error> {
 async fn follow_roots(context: Context, caches: Caches, triggers: Triggers) -> Result<(), Error> {
     let stop = context.stop.clone();
     let triggers = debounce(triggers, context.args.debounce_time());
-    let reader = caches.namespace_store();
-    let controller = Controller::for_stream(stream::pending(), reader)
+    let namespaces = caches.namespace_store();
+    let controller = Controller::for_stream(stream::pending(), namespaces.clone())
         .with_config(Config::default().concurrency(CONCURRENCY))
         .reconcile_on(triggers)
-        .graceful_shutdown_on(stop.cancelled_owned());
+        .graceful_shutdown_on(stop.clone().cancelled_owned());
     let passes = controller.run(
         run_pass,
         |namespace, error, sharder| requeue_failed(&namespace, error, &sharder),
         Arc::new(Sharder { context, caches }),
     );
-    passes.for_each(async |_| ()).await;
+    run_passes(passes, &namespaces, &stop).await;
     Ok(())
 }
 

@@ -109,7 +109,7 @@ async fn overlap_warnings(
         let _turn = turn;
         let looked_at = namespaces.get(..MAX_NAMESPACES).unwrap_or(&namespaces);
         let found = overlap_of(&name, &configs, looked_at, &keys, &|| Instant::now() >= end);
-        let warnings = overlap_warnings(&name, &found, looked_at.len() < namespaces.len());
+        let warnings = overlap_messages(&name, &found, looked_at.len() < namespaces.len());
         if names_shards || warnings.is_empty() {
             warnings
         } else {
@@ -119,7 +119,7 @@ async fn overlap_warnings(
     Ok(tokio::task::spawn_blocking(search).await?)
 }
 
-fn overlap_warnings(name: &str, found: &[Overlap], are_more: bool) -> Vec<String> {
+fn overlap_messages(name: &str, found: &[Overlap], are_more: bool) -> Vec<String> {
     let mine = found
         .iter()
         .filter(|overlap| overlap.shards.iter().any(|shard| shard == name));
@@ -151,12 +151,12 @@ mod tests {
             examples: vec!["a".to_owned()],
             namespaces: 1,
         }];
-        assert_eq!(overlap_warnings("one", &found, false).len(), 1);
-        let warnings = overlap_warnings("one", &found, true);
+        assert_eq!(overlap_messages("one", &found, false).len(), 1);
+        let warnings = overlap_messages("one", &found, true);
         assert!(
             warnings[1].contains("only the first 200 namespaces were looked at"),
             "{warnings:?}"
         );
-        assert!(overlap_warnings("three", &found, true).is_empty());
+        assert!(overlap_messages("three", &found, true).is_empty());
     }
 }

@@ -147,23 +147,26 @@ fn port(
 mod tests {
     use super::*;
 
-    fn bind_all(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
+    fn bound_addresses(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
         let wanted: Vec<SocketAddr> = wanted.iter().map(|address| address.parse().unwrap()).collect();
         bind_all(&wanted).map(|(_, addresses)| addresses)
     }
 
     #[tokio::test]
     async fn missing_addresses_are_skipped_except_first() {
-        let addresses = bind_all(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
+        let addresses = bound_addresses(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
         let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
         assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
         assert!(matches!(
-            bind_all(&["192.0.2.1:0", "127.0.0.1:0"]),
+            bound_addresses(&["192.0.2.1:0", "127.0.0.1:0"]),
             Err(Error::Bind { .. })
         ));
         // A taken address is an error in any position.
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = taken.local_addr().unwrap().to_string();
-        assert!(matches!(bind_all(&["127.0.0.2:0", &taken]), Err(Error::Bind { .. })));
+        assert!(matches!(
+            bound_addresses(&["127.0.0.2:0", &taken]),
+            Err(Error::Bind { .. })
+        ));
     }
 }

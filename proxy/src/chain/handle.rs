@@ -161,7 +161,7 @@ impl ChainHandle {
     pub fn is_ready(&self) -> bool {
         self.has_chain()
             && match &self.required {
-                Required::Entry(name) => self.is_follower.load(Ordering::Acquire) || self.load().has_entry(name),
+                Required::Entry(name) => self.is_follower.load(Ordering::Acquire) || self.load().has_entry_named(name),
                 Required::Nothing | Required::Chain => true,
             }
     }

@@ -119,7 +119,7 @@ impl Past {
     /// Whether clients read under a chain. They do from the first chain with the awaited entry on, even if a later chain lacks it.
     fn is_served(&self, snapshot: &Snapshot) -> bool {
         let awaited = self.awaited.as_ref();
-        let is_served = self.is_there() || awaited.is_none_or(|name| snapshot.has_entry(name));
+        let is_served = self.is_there() || awaited.is_none_or(|name| snapshot.has_entry_named(name));
         self.has_served.fetch_or(is_served, Ordering::AcqRel) || is_served
     }
 }

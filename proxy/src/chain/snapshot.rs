@@ -118,7 +118,7 @@ impl Snapshot {
     }
 
     /// Whether an entry has this name. A name that ends with a slash stands for any entry below it.
-    pub(super) fn has_entry(&self, name: &str) -> bool {
+    pub(super) fn has_entry_named(&self, name: &str) -> bool {
         let is_below = |entry: &str| name.ends_with('/') && entry.starts_with(name);
         let mut entries = self.entries.iter();
         entries.any(|entry| entry.name == name || is_below(&entry.name))

@@ -234,7 +234,7 @@ impl ClientBody {
         self.left == Some(0) || self.is_end_stream()
     }
 
-    fn inspect_frame(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>) {
+    fn record_frame(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>) {
         let Some(record) = &self.record else { return };
         match frame {
             Some(Ok(frame)) => {
@@ -268,7 +268,7 @@ impl Body for ClientBody {
             Kind::Upstream(body) => ready!(Pin::new(body).poll_frame(cx)),
             Kind::Boxed(body) => ready!(body.as_mut().poll_frame(cx)),
         };
-        self.inspect_frame(frame.as_ref());
+        self.record_frame(frame.as_ref());
         Poll::Ready(match &self.unsent {
             Some(unsent) => frame.map(|frame| frame.map(|frame| frame.map_data(|data| unsent.count(data)))),
             None => frame,

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Answers with method, path, host and body.
-async fn echo_server(tcp: TcpStream) {
+async fn serve_echo(tcp: TcpStream) {
     let service = service_fn(|request: Request<Incoming>| async move {
         let host = request.headers()[header::HOST].to_str().unwrap().to_owned();
         assert!(request.headers().get(header::EXPECT).is_none());
@@ -36,7 +36,7 @@ async fn echo_server(tcp: TcpStream) {
 }
 
 async fn echo_server() -> Server {
-    by_hand(|tcp, _| echo_server(tcp)).await
+    by_hand(|tcp, _| serve_echo(tcp)).await
 }
 
 /// Reads one request head and a body of `Content-Length`; `None` at the end of the connection.
@@ -59,7 +59,7 @@ async fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
 #[test]
 fn requests_reuse_connection_and_keep_their_form() {
     run_on_worker(async {
-        let (server, upstream) = http1(|tcp, _| echo_server(tcp)).await;
+        let (server, upstream) = http1(|tcp, _| serve_echo(tcp)).await;
         let mut request = post("/api/v1/x?a=%20b", "body");
         request
             .headers_mut()
@@ -112,9 +112,9 @@ fn write_on_connection_that_server_has_closed_goes_out_on_new_one() {
             let closing = Rc::clone(&closing);
             async move {
                 if number == 0 {
-                    tokio::select! { () = echo_server(tcp) => {}, () = closing.notified() => {} }
+                    tokio::select! { () = serve_echo(tcp) => {}, () = closing.notified() => {} }
                 } else {
-                    echo_server(tcp).await;
+                    serve_echo(tcp).await;
                 }
             }
         })

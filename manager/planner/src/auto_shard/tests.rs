@@ -45,6 +45,27 @@ fn labels_of(namespace: &str) -> BTreeMap<String, String> {
     .into()
 }
 
+#[test]
+fn shards_have_the_policies_of_their_root() {
+    let mut root = root(&spec(&json!(null), 2, 1));
+    let policies =
+        json!({"reshard": "Restart", "settleSeconds": 60, "unreachablePods": {"policy": "Proceed", "afterSeconds": 9}});
+    let mut edited = serde_json::to_value(&root.spec).unwrap();
+    edited
+        .as_object_mut()
+        .unwrap()
+        .extend(policies.as_object().unwrap().clone());
+    root.spec = serde_json::from_value(edited).unwrap();
+    let shards = auto_shard(&root, &[], &LabelKeys::default()).unwrap();
+    assert_eq!(shards.len(), 2);
+    for shard in shards {
+        let spec = serde_json::to_value(&shard.spec).unwrap();
+        for (field, policy) in policies.as_object().unwrap() {
+            assert_eq!(spec[field], *policy, "{field}");
+        }
+    }
+}
+
 /// Names of the shards that see objects of a namespace.
 fn owner_names(shards: &[ShardingConfig], namespace: &str) -> Vec<String> {
     let labels = labels_of(namespace);

@@ -1,6 +1,7 @@
 //! Claims: what pods may still show in addition to the last chain's view.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ctrlmesh_contract::{Entry, LabelSelector};
 use ctrlmesh_manager_api::sharding_config::Limit;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::moves::is_nothing_yet;
+use super::settle::{self, SettleTimes, StoredTimes};
 use super::shard::{Shard, limits_of};
 use super::teardown::{Teardown, Teardowns};
 use super::{Fleet, Pod, pods};
@@ -31,6 +33,9 @@ pub struct Claims {
     /// Teardowns of controllers, by lock.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) teardowns: Teardowns,
+    /// Settle times of shards.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    settle: StoredTimes,
 }
 
 /// An earlier view of a shard's entry, and the pods that may still have it.
@@ -100,7 +105,11 @@ impl Claim {
     }
 
     fn has(&self, pod: &Pod<'_>) -> bool {
-        self.named.contains(pod.uid) || self.selector().is_some_and(|pods| pods.matches(pod.labels))
+        self.has_pod(pod.uid, pod.labels)
+    }
+
+    fn has_pod(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.named.contains(uid) || self.selector().is_some_and(|pods| pods.matches(labels))
     }
 
     fn selector(&self) -> Option<LabelSelector> {
@@ -132,7 +141,23 @@ impl Held {
 impl Claims {
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shown.is_empty() && self.wanted.is_empty() && self.teardowns.is_empty()
+        self.shown.is_empty() && self.wanted.is_empty() && self.teardowns.is_empty() && self.settle.is_empty()
+    }
+
+    /// Settle times of the shards whose objects a pod may show. `None` is the default. `entries` are the last chain's; times of these
+    /// are left out if they are the default.
+    pub fn settle_times(
+        &self,
+        uid: &str,
+        labels: &BTreeMap<String, String>,
+        entries: &[Entry],
+    ) -> impl Iterator<Item = Option<Duration>> {
+        let is_its = |claims: &Vec<Claim>| claims.iter().any(|claim| claim.has_pod(uid, labels));
+        let claimed = self.shown.iter().filter(move |(_, claims)| is_its(claims));
+        let claimed = claimed.map(|(name, _)| settle::stored(&self.settle, name));
+        let own = entries.iter().filter(|entry| entry.pod_selector.matches(labels));
+        let own = own.filter_map(|entry| settle::stored(&self.settle, &entry.name));
+        claimed.chain(own.map(Some))
     }
 
     /// The teardown in which this entry is the successor.
@@ -148,7 +173,7 @@ impl Claims {
             .extend(aims.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
     }
 
-    /// Whether these claims include all claims of `others`, and have the same targets and teardowns.
+    /// Whether these claims include all claims of `others`, and have the same targets, teardowns and settle times.
     #[must_use]
     pub fn cover(&self, others: &Self) -> bool {
         let is_known = |name: &String, claim: &Claim| {
@@ -156,7 +181,8 @@ impl Claims {
             own.any(|own| own.is_like(claim) && own.named.is_superset(&claim.named))
         };
         let mut shown = others.shown.iter();
-        let is_said = self.wanted == others.wanted && self.teardowns == others.teardowns;
+        let is_said =
+            self.wanted == others.wanted && self.teardowns == others.teardowns && self.settle == others.settle;
         is_said && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
     }
 
@@ -276,7 +302,13 @@ impl Claims {
                 .map(|entry| (entry.name.clone(), limits_of(entry.settings.value())))
                 .collect(),
             teardowns: Teardowns::new(),
+            settle: StoredTimes::new(),
         }
+    }
+
+    /// Remembers the settle times that count with these entries. `before`: the claims of the last chain.
+    pub(super) fn settle(&mut self, before: &Self, times: SettleTimes<'_>, entries: &[Entry]) {
+        self.settle = settle::next(&before.settle, times, entries, self.shown.keys());
     }
 }
 

@@ -147,9 +147,12 @@ pub(super) fn narrowed_in_part(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit
         return Some(old.to_vec());
     }
     let both = both(old, &shard.limits);
-    // A sidecar that refused the limits would keep all that it shows.
-    let bytes = serde_json::to_vec(&both).map_or(usize::MAX, |json| json.len());
-    (bytes <= MAX_LIMITS_BYTES).then_some(both)
+    (!is_too_large(&both)).then_some(both)
+}
+
+/// Whether a sidecar could refuse the limits. It would keep all that it shows.
+pub(super) fn is_too_large(limits: &[Limit]) -> bool {
+    serde_json::to_vec(limits).map_or(usize::MAX, |json| json.len()) > MAX_LIMITS_BYTES
 }
 
 /// Limits that apply together, as few as possible.
@@ -185,13 +188,8 @@ fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
     }
 }
 
-/// Limits that hide every object of every resource.
-pub(super) fn nothing() -> Vec<Limit> {
-    of_all_kinds(NOTHING)
-}
-
-/// Limits that hide every object of these resources.
-fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
+/// Limits that hide every object of these resources; without limits, of all resources.
+pub(super) fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
     hidden(limits, NOTHING)
 }
 
@@ -210,6 +208,11 @@ pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
 pub(super) fn is_nothing(limits: &[Limit]) -> bool {
     let nothing = [NOTHING, NOTHING_YET].map(|key| Some(no_object(key)));
     !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
+}
+
+/// Whether the limit hides every object of every resource.
+pub(super) fn is_nothing_at_all(limit: &Limit) -> bool {
+    limit.relate_resources.is_empty() && is_nothing(std::slice::from_ref(limit))
 }
 
 fn of_all_kinds(key: &str) -> Vec<Limit> {

@@ -1,10 +1,13 @@
 //! A shard as its entry in the chain describes it: pods, lock, limits.
 
+use std::collections::BTreeMap;
+
 use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::{Value, json};
 
 use super::{moves, restart_policy};
+use crate::label_set::LabelSet;
 
 /// The shard-selector setting that makes lists at least as new as their request: the first list of gained objects has to show the
 /// last writes of the losing shard.
@@ -78,13 +81,13 @@ pub(super) fn with(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entr
     }
 }
 
-/// The entry of pods that leave the shard: they see nothing, and use a lease of no shard. If the shard has not begun, its limits
-/// still say so.
-pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
+/// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lease of no shard. If the shard has not
+/// begun, its limits still say so.
+pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector, hidden: &[Limit]) -> Entry {
     let limits = if super::is_waiting(entry) {
-        moves::nothing_yet_of(&[])
+        moves::nothing_yet_of(hidden)
     } else {
-        moves::nothing()
+        moves::nothing_of(hidden)
     };
     let nothing = with(entry, &limits, false);
     let mut settings = nothing.settings.value().clone();
@@ -97,6 +100,39 @@ pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
         settings: Settings::new(settings),
         ..nothing
     }
+}
+
+/// Limits that name what pods must not see any more when they leave a shard with this lock. None: no resource at all.
+///
+/// That is every resource. But if a shard of another controller has some of these pods, resources that no shard of this controller
+/// limits stay visible, so that the other controller goes on. (All shards of this one see these; they never had one owner.) For that
+/// case the limited resources are always named, because nothing else says later which they are.
+pub(super) fn hidden_from_leavers(
+    lock: Option<&str>,
+    pods: &LabelSelector,
+    last: &[Entry],
+    wanted: &[Entry],
+) -> Vec<Limit> {
+    let shards = || last.iter().chain(wanted).filter_map(Shard::of);
+    let own = shards().filter(|(_, shard)| shard.lock.as_deref() == lock);
+    let limits = own.flat_map(|(_, shard)| shard.limits);
+    let limits = limits.filter(|limit| !moves::is_nothing_at_all(limit));
+    let hidden = limits.collect::<Vec<_>>();
+    if moves::is_too_large(&moves::nothing_of(&hidden)) {
+        return Vec::new();
+    }
+    let pods = LabelSet::from_selector(pods);
+    let has_some = |other: &Shard| {
+        let both = pods.as_ref().zip(LabelSet::from_selector(&other.pods));
+        both.is_some_and(|(pods, others)| pods.intersection(&others).is_some())
+    };
+    let mut others = wanted.iter().filter_map(Shard::of).map(|(_, shard)| shard);
+    let is_shared = others.any(|other| other.lock.as_deref() != lock && has_some(&other));
+    let all = if is_shared { Vec::new() } else { moves::nothing_of(&[]) };
+    // Equal in each pass, whatever the order of shards.
+    let hidden = moves::nothing_of(&hidden).into_iter().chain(all);
+    let hidden: BTreeMap<String, Limit> = hidden.map(|limit| (json!(limit).to_string(), limit)).collect();
+    hidden.into_values().collect()
 }
 
 /// The shard's name in the lease of pods that have left it.

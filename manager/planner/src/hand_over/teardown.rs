@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::moves::is_nothing;
 use super::restart_policy::{Evict, Stale};
-use super::shard::{LOCK, SHARD, Shard, left, left_name, with};
+use super::shard::{LOCK, SHARD, Shard, hidden_from_leavers, left, left_name, with};
 use super::{Fleet, Pod, is_of_shard, is_waiting, lock_of, restart_policy, shard_of};
 
 /// Maximum pods that are remembered by UID. If a controller has more, its other shards must have no pods left at all.
@@ -221,11 +221,13 @@ fn is_left(entry: &Entry) -> bool {
 }
 
 /// The wanted entries, and those of shards that are torn down.
-pub(super) fn with_torn_down(last: &[Entry], wanted: Vec<Entry>, teardowns: &Teardowns) -> Vec<Entry> {
-    let mut entries = wanted;
+pub(super) fn with_torn_down(last: &[Entry], wanted: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
+    let mut entries = wanted.to_vec();
     for entry in last.iter().filter(|entry| restart_policy::base(&entry.name).is_none()) {
-        let lock = Shard::of(entry).and_then(|(_, shard)| shard.lock);
-        let Some(teardown) = lock.and_then(|lock| teardowns.get(&lock)) else {
+        let Some(lock) = Shard::of(entry).and_then(|(_, shard)| shard.lock) else {
+            continue;
+        };
+        let Some(teardown) = teardowns.get(&lock) else {
             continue;
         };
         let pods = all_pods(entry);
@@ -235,14 +237,16 @@ pub(super) fn with_torn_down(last: &[Entry], wanted: Vec<Entry>, teardowns: &Tea
                 ..with(entry, &[], false)
             }
         } else {
-            left(entry, entry.name.clone(), pods)
+            let hidden = hidden_from_leavers(Some(&lock), &pods, last, wanted);
+            left(entry, entry.name.clone(), pods, &hidden)
         });
     }
     entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
     entries
 }
 
-/// Pods that must be recreated and belong to shards with `reshard: Restart`.
+/// Pods that must be recreated and belong to shards with `reshard: Restart`. If there are too many to name, none is evicted, because
+/// their replacements could not be distinguished.
 pub(super) fn evictions(
     last: &[Entry],
     teardowns: &Teardowns,
@@ -252,6 +256,7 @@ pub(super) fn evictions(
     let of_entry = |entry: &Entry| {
         let lock = Shard::of(entry).and_then(|(_, shard)| shard.lock)?;
         let teardown = teardowns.get(&lock).filter(|teardown| !teardown.is_of(&entry.name))?;
+        teardown.others.as_ref()?;
         let pods = all_pods(entry);
         let own = fleet
             .pods()
@@ -279,10 +284,23 @@ pub(super) fn unlock(entries: &mut [Entry], teardowns: &Teardowns) {
     }
 }
 
-/// Whether a deleted shard may be released: its pods have acknowledged that they show nothing, or are gone. `entries` are the last
-/// chain's.
+/// Whether a deleted shard may be released: its pods have acknowledged that they show nothing, or are gone, and none is to be evicted.
+/// (The restart policy goes with the object, so nobody would evict the others.) `entries` are the last chain's, `evict` is the plan's.
 #[must_use]
-pub fn is_released(entry: &str, entries: &[Entry], claims: &super::Claims, fleet: &impl Fleet) -> bool {
+pub fn is_released(
+    entry: &str,
+    entries: &[Entry],
+    claims: &super::Claims,
+    evict: &[Evict],
+    fleet: &impl Fleet,
+) -> bool {
+    let is_stale = |pod: &Pod<'_>| {
+        let mut own = evict.iter().filter(|evict| evict.entry == entry);
+        own.any(|evict| evict.pods.matches(pod.labels) && evict.stale.has(pod.uid, pod.labels))
+    };
+    if fleet.pods().any(|pod| is_stale(&pod)) {
+        return false;
+    }
     let is_its = |name: &str| shard_of(name) == shard_of(entry);
     let shows_nothing = |own: &Entry| {
         let is_empty = Shard::of(own).is_none_or(|(_, shard)| is_nothing(&shard.limits));

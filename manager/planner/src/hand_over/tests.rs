@@ -1,10 +1,12 @@
 //! Hand-overs with sidecars that load chains arbitrarily late.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 
 use ctrlmesh_contract::Settings;
 use ctrlmesh_manager_api::sharding_config::Limit;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use serde_json::json;
 
 use super::shard::limits_of;
@@ -25,15 +27,21 @@ fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
         wanted,
         restarts,
         deleted: &NONE,
+        settle: SettleTimes::default(),
     }
 }
 
-/// How many random stories a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`); a failure prints its whole story.
+/// How many random stories a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`). A failure prints its whole story,
+/// and the seed with which `CTRLMESH_MODEL_SEED` plays the same stories again.
 fn model_config(cases: u32) -> ProptestConfig {
-    let more = std::env::var("CTRLMESH_MODEL_CASES").ok();
+    let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().unwrap());
+    let seed = number("CTRLMESH_MODEL_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
+    // Shown if the test fails.
+    println!("the stories have CTRLMESH_MODEL_SEED={seed}");
     ProptestConfig {
-        cases: more.map_or(cases, |more| more.parse().unwrap()),
+        cases: number("CTRLMESH_MODEL_CASES").map_or(cases, |more| more.try_into().unwrap()),
         failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
         ..ProptestConfig::default()
     }
 }
@@ -83,16 +91,27 @@ fn wanted(owners: &[Option<usize>]) -> Vec<Entry> {
 
 /// Whether the sidecar of a pod with these entries shows a bucket's deployments. Without an entry it shows everything.
 fn sees(entries: &[Entry], pod: usize, bucket: usize) -> bool {
-    let class = |limits: &[Limit]| crate::view::resource_classes(limits.iter());
     let own = entries
         .iter()
         .filter(|entry| entry.pod_selector.matches(&labels_of(pod)));
-    let limits: Vec<Limit> = own.flat_map(|entry| limits_of(entry.settings.value())).collect();
-    let classes = class(&limits);
+    shows(&own.cloned().collect::<Vec<_>>(), bucket)
+}
+
+/// Whether these entries of a pod show a bucket's deployments.
+fn shows(own: &[Entry], bucket: usize) -> bool {
+    let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
+    let classes = crate::view::resource_classes(limits.iter());
     let Some(class) = classes.iter().next_back() else {
         return true;
     };
     crate::view::visible_objects(limits.iter(), class).is_some_and(|set| set.allows_value("hash", &bucket.to_string()))
+}
+
+/// Whether these entries of a pod show all services, which no shard limits.
+fn shows_services(own: &[Entry]) -> bool {
+    let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
+    let services = |limit: &Limit| limit.relate_resources.is_empty();
+    !limits.iter().any(services)
 }
 
 /// One pod for each shard that was ever wanted, each with the chain that it runs.

@@ -151,11 +151,17 @@ fn settle_time_is_the_longest_of_a_pods_shards() {
         config.spec.settle_seconds = seconds;
         config
     };
-    let of = |configs: &[ShardingConfig]| settle_time(&Sidecar::default(), configs, default).as_secs();
+    let time = |configs: &[ShardingConfig], earlier: &[Option<u64>]| {
+        let earlier = earlier.iter().map(|seconds| seconds.map(Duration::from_secs));
+        settle_time(&Sidecar::default(), configs, earlier, default).as_secs()
+    };
+    let of = |configs: &[ShardingConfig]| time(configs, &[]);
     assert_eq!(of(&[]), 2);
     assert_eq!(of(&[config(None)]), 2);
     assert_eq!(of(&[config(Some(0))]), 0);
     assert_eq!(of(&[config(Some(30)), config(Some(1))]), 30);
+    assert_eq!(time(&[config(Some(1))], &[Some(60), None]), 60);
+    assert_eq!(time(&[config(Some(1))], &[None]), 2);
 }
 
 #[test]

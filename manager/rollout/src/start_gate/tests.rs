@@ -106,6 +106,7 @@ fn planned(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_
         wanted,
         restarts: &none,
         deleted: &none,
+        settle: ctrlmesh_manager_planner::hand_over::SettleTimes::default(),
     };
     let states = PodStates::default();
     plan(last, &Claims::default(), goal, &Pods { fleet, states: &states })

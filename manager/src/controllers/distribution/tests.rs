@@ -11,7 +11,7 @@ use ctrlmesh_contract::Chain;
 use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_contract::status::Status;
 use ctrlmesh_manager_planner::samples;
-use ctrlmesh_testkit::{ApiServer, Fault, Resource, Rule, Snapshot};
+use ctrlmesh_testkit::{ApiServer, Fault, Gate, Resource, Rule, Snapshot};
 use futures_util::future::pending;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -390,5 +390,16 @@ async fn foreign_targets_are_removed_from_status() {
         object["status"]["observedGeneration"].is_number() && object["status"]["targetStatus"] == json!([])
     })
     .await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn manager_stops_before_its_namespaces_are_listed() {
+    let server = server().await;
+    let hold = server
+        .faults()
+        .add(Rule::new(Fault::Hold(Gate::new())).resource("namespaces"));
+    let (_, running) = start(&server, 1, &[]).await;
+    until_counted(|| server.faults().times_applied(hold) > 0).await;
     running.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Shards of roots at an API server in memory, over real connections.
 
 use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
-use ctrlmesh_testkit::{ApiServer, Snapshot};
+use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
@@ -364,5 +364,18 @@ async fn new_namespace_joins_canary_with_its_bucket() {
         canary(state).as_array().unwrap().iter().any(|name| name == "new") && is_sharded(state, "a", "root", 2)
     })
     .await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn manager_stops_before_its_namespaces_are_listed() {
+    let server = test_env::builder().start().await.unwrap();
+    let hold = Rule::new(Fault::Hold(Gate::new())).resource("namespaces");
+    let hold = server.faults().add(hold);
+    let context = test_env::context(&server, &FAST).await;
+    let running = Running::start(&context, run(context.clone()));
+    while server.faults().times_applied(hold) == 0 {
+        tokio::task::yield_now().await;
+    }
     running.stop().await;
 }

@@ -8,7 +8,7 @@ use super::super::tally::UNSETTLED;
 use super::super::tests::test_handle;
 use super::*;
 
-fn test_handle() -> Arc<ChainHandle> {
+fn unmetered_handle() -> Arc<ChainHandle> {
     test_handle(Metrics::new(&mut Registry::default()))
 }
 
@@ -33,7 +33,7 @@ fn generation_and_in_flight(handle: &ChainHandle) -> (u64, InFlight) {
 
 #[test]
 fn status_reports_requests_of_chain_once_it_is_replaced() {
-    let (handle, counter) = (test_handle(), Counter::new(0));
+    let (handle, counter) = (unmetered_handle(), Counter::new(0));
     let (_, before_the_first) = handle.begin_request(&counter, Kind::Watch);
     handle.apply(chain(1));
     let (snapshot, write) = handle.begin_request(&counter, Kind::Write);
@@ -57,7 +57,7 @@ fn status_reports_requests_of_chain_once_it_is_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn writes_of_earlier_process_count_until_they_must_be_over() {
-    let handle = test_handle();
+    let handle = unmetered_handle();
     handle.follow_another();
     assert_eq!(generation_and_in_flight(&handle), (0, in_flight(1, 0, 0)));
     handle.apply(chain(1));
@@ -69,7 +69,7 @@ async fn writes_of_earlier_process_count_until_they_must_be_over() {
 
 #[test]
 fn chain_without_requests_is_forgotten_without_status_query() {
-    let (handle, counter) = (test_handle(), Counter::new(0));
+    let (handle, counter) = (unmetered_handle(), Counter::new(0));
     let (_, watch) = handle.begin_request(&counter, Kind::Watch);
     for generation in 1..100 {
         handle.apply(chain(generation));
@@ -81,7 +81,7 @@ fn chain_without_requests_is_forgotten_without_status_query() {
 
 #[test]
 fn request_uses_chain_that_comes_into_force_while_it_begins() {
-    let (handle, counter) = (test_handle(), Counter::new(0));
+    let (handle, counter) = (unmetered_handle(), Counter::new(0));
     handle.apply(chain(1));
     let mut next = 2;
     let (snapshot, ticket) = handle.enter_with(&counter, Kind::Write, || {
@@ -122,7 +122,7 @@ fn run_requests(handle: &ChainHandle, worker: usize, under: &AtomicU64, stop: &A
 #[test]
 fn status_without_earlier_requests_means_no_thread_serves_earlier_chain() {
     const CHAINS: u64 = 2_000;
-    let (handle, stop) = (test_handle(), AtomicBool::new(false));
+    let (handle, stop) = (unmetered_handle(), AtomicBool::new(false));
     let workers = [const { AtomicU64::new(IDLE) }; 3];
     std::thread::scope(|scope| {
         for (number, under) in workers.iter().enumerate() {

@@ -46,15 +46,15 @@ impl Fixture {
     }
 
     fn with_place(change: impl FnOnce(&mut Place)) -> Self {
-        Self::with_place(change, Past::without_note())
+        Self::with_place_after(change, Past::without_note())
     }
 
     /// A fixture of a sidecar that has predecessors.
     fn with_predecessors(past: Past) -> Self {
-        Self::with_place(|_| {}, past)
+        Self::with_place_after(|_| {}, past)
     }
 
-    fn with_place(change: impl FnOnce(&mut Place), past: Past) -> Self {
+    fn with_place_after(change: impl FnOnce(&mut Place), past: Past) -> Self {
         let mount = Mount::new();
         let mut place = valid_place(mount.path());
         change(&mut place);

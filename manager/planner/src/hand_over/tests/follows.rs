@@ -1,5 +1,7 @@
 //! Claims follow pods into other shards, and targets of shards are kept.
 
+use std::time::Duration;
+
 use super::*;
 use crate::hand_over::shard::CONSISTENT_READS;
 
@@ -153,4 +155,70 @@ fn lists_are_consistent_until_the_change_after_the_next() {
     assert!(is_consistent(&cluster), "nothing has changed");
     cluster.step(&wanted(&[Some(0), Some(1), Some(1), Some(2)]));
     assert!(!is_consistent(&cluster));
+}
+
+/// The settle time that counts for a pod of shard 0, in seconds.
+fn settle_seconds(claims: &Claims, entries: &[Entry]) -> Option<u64> {
+    let labels = labels_of(9);
+    let times = claims.settle_times("uid-0", &labels, entries);
+    times.map(|time| time.unwrap_or_default().as_secs()).max()
+}
+
+/// The pod moves to shard 9. What its shard asked for before counts until the pod has given up what it showed.
+#[test]
+fn settle_time_of_losing_shard_counts_until_its_pods_have_given_up_its_objects() {
+    let seconds = |of: &[(usize, u64)]| -> BTreeMap<String, Duration> {
+        let time = |(id, seconds): &(usize, u64)| (format!("shard-selector/s{id}"), Duration::from_secs(*seconds));
+        of.iter().map(time).collect()
+    };
+    let (first, moved) = ([shard(0, &[0])], [shard(0, &[]), shard(9, &[0])]);
+    let relabelled = [shard(0, &[0]), shard(9, &[1])];
+    for (what, next, times) in [
+        ("selector edit", &moved, seconds(&[(0, 60), (9, 0)])),
+        ("relabelling", &relabelled, seconds(&[(0, 60), (9, 0)])),
+        ("time and selector in one edit", &moved, seconds(&[(0, 1), (9, 0)])),
+        ("unreadable object", &moved, seconds(&[(9, 0)])),
+    ] {
+        let pass = |last: &[Entry],
+                    claims: &Claims,
+                    wanted: &[Entry],
+                    times: &BTreeMap<String, Duration>,
+                    fleet: &Vec<Known>| {
+            let goal = Goal {
+                settle: SettleTimes {
+                    default: Duration::from_secs(2),
+                    by_entry: times,
+                },
+                ..goal(wanted, &NONE)
+            };
+            let plan = plan(last, claims, goal, fleet);
+            let claims: Claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
+            (plan.entries, claims)
+        };
+        let mut fleet = with_pods(0..1, &first).fleet();
+        let (entries, claims) = pass(&first, &Claims::default(), &first, &seconds(&[(0, 60)]), &fleet);
+        assert!(!Claims::default().cover(&claims), "{what}: it is stored");
+        (fleet[0].labels, fleet[0].is_quiet) = (labels_of(9), false);
+        let (entries, claims) = pass(&entries, &claims, next, &times, &fleet);
+        assert_eq!(settle_seconds(&claims, &entries), Some(60), "{what}");
+        let (entries, claims) = pass(&entries, &claims, next, &times, &fleet);
+        assert_eq!(settle_seconds(&claims, &entries), Some(60), "{what}: later");
+        (fleet[0].running, fleet[0].is_quiet) = (names(&entries, &labels_of(9)), true);
+        let (entries, claims) = pass(&entries, &claims, next, &times, &fleet);
+        let (entries, claims) = pass(&entries, &claims, next, &times, &fleet);
+        assert_eq!(
+            settle_seconds(&claims, &entries),
+            Some(0),
+            "{what}: it has given them up"
+        );
+    }
+}
+
+#[test]
+fn claims_without_settle_times_are_read() {
+    let old = r#"{"shown":{"shard-selector/s0":[{"named":["uid-0"],"limits":[]}]}}"#;
+    let claims: Claims = serde_json::from_str(old).unwrap();
+    let labels = labels_of(9);
+    let times: Vec<_> = claims.settle_times("uid-0", &labels, &[]).collect();
+    assert_eq!(times, [None], "the default");
 }

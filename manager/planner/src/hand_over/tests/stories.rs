@@ -182,22 +182,6 @@ impl Pods {
     }
 }
 
-/// Whether a pod with these entries shows a bucket's deployments.
-fn shows(own: &[Entry], bucket: usize) -> bool {
-    let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
-    let class = crate::view::resource_classes(
-        shard(0, &[0])
-            .settings
-            .value()
-            .get("limits")
-            .map(|limits| serde_json::from_value::<Vec<Limit>>(limits.clone()).unwrap())
-            .unwrap()
-            .iter(),
-    );
-    let class = class.iter().next_back().unwrap();
-    crate::view::visible_objects(limits.iter(), class).is_some_and(|set| set.allows_value("hash", &bucket.to_string()))
-}
-
 #[derive(Clone, Debug)]
 enum Happens {
     Edit(Plan),

@@ -99,6 +99,36 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
 }
 
 #[tokio::test]
+async fn deleted_shard_is_held_until_its_pods_are_evicted_with_reshard_restart() {
+    let mut two = TwoShards::start(118).await;
+    two.stop().await;
+    let stored = two.server.store().read(|state| state.get(KIND, DEMO, "right").cloned());
+    let mut right = stored.unwrap();
+    right["spec"]["reshard"] = "Restart".into();
+    put(&two.server, right);
+    let budget = Fault::Status {
+        code: 429,
+        retry_after: None,
+    };
+    let refused = Rule::new(budget).verb("create").resource("pods");
+    let refused = two.server.faults().add(refused);
+    two.run().await;
+    two.delete_both().await;
+    two.acknowledges("right");
+    let words = ["evicted one by one", "right-0", "kubectl -n demo patch"];
+    two.until_told("right", "Deleting", &words).await;
+    until(&two.server, "an eviction is refused", |state| {
+        condition_of(state, "shardingconfigs", "right", "Enforced")[1] == "EvictionRefused"
+    })
+    .await;
+    assert!(two.server.faults().times_applied(refused) > 0);
+    assert!(two.server.store().read(|state| is_there(state, "right")));
+    two.server.store().delete("pods", DEMO, "right-0").unwrap();
+    until(&two.server, "right is released", |state| !is_there(state, "right")).await;
+    two.stop().await;
+}
+
+#[tokio::test]
 async fn next_manager_continues_teardown_and_force_ends_it() {
     let mut two = TwoShards::start(114).await;
     two.delete_both().await;

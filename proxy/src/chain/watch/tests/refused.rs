@@ -40,7 +40,7 @@ fn files_with_plugin(named: &[u8], file: (String, Vec<u8>)) -> Vec<(String, Vec<
     files
 }
 
-fn files_with_document(document: impl Into<Vec<u8>>) -> Vec<(String, Vec<u8>)> {
+fn raw_document(document: impl Into<Vec<u8>>) -> Vec<(String, Vec<u8>)> {
     files_of(document.into(), &[scripted_guest()])
 }
 
@@ -118,52 +118,47 @@ async fn invalid_documents_are_refused() {
         .collect();
     check(vec![
         case("missing", vec![], "missing", "there is no chain.yaml in"),
-        case(
-            "empty",
-            files_with_document(""),
-            "document",
-            "is empty; write apiVersion",
-        ),
+        case("empty", raw_document(""), "document", "is empty; write apiVersion"),
         case(
             "cut off",
-            files_with_document(&generation(6)[..50]),
+            raw_document(&generation(6)[..50]),
             "document",
             "not valid JSON",
         ),
-        case("binary", files_with_document(scripted_guest()), "document", "not UTF-8"),
+        case("binary", raw_document(scripted_guest()), "document", "not UTF-8"),
         case(
             "unknown field",
-            files_with_document(unknown_field),
+            raw_document(unknown_field),
             "document",
             "entries[0].\"timeout\": is not a field here; known are name,",
         ),
         case(
             "50 MiB",
-            files_with_document(vec![b' '; 50 << 20]),
+            raw_document(vec![b' '; 50 << 20]),
             "too_large",
             "chain.yaml is larger than the 1048576 bytes",
         ),
         case(
             "older",
-            files_with_document(generation(4)),
+            raw_document(generation(4)),
             "generation",
             "generation 4 is older than generation 5",
         ),
         case(
             "same generation",
-            files_with_document(generation(5)),
+            raw_document(generation(5)),
             "generation",
             "each change needs a higher generation",
         ),
         case(
             "other namespace",
-            files_with_document(other),
+            raw_document(other),
             "namespace",
             "the chain is for namespace elsewhere, but this pod runs in demo",
         ),
         case(
             "crowd",
-            files_with_document(document(6, &crowd)),
+            raw_document(document(6, &crowd)),
             "too_many_entries",
             "65 entries select this pod, at most 64 may",
         ),
@@ -308,7 +303,7 @@ async fn signatures_are_required_once_key_is_set() {
     cut[1].1.truncate(40);
     for (files, message) in [
         (
-            files_with_document(document(2, &[])),
+            raw_document(document(2, &[])),
             "the chain is not signed; let the manager write it",
         ),
         (signed(2, &other), "signed with another key"),
@@ -329,7 +324,7 @@ async fn signatures_are_required_once_key_is_set() {
 async fn unsigned_document_is_refused_before_parsing() {
     let key = SigningKey::generate().unwrap();
     let mut fixture = Fixture::with_place(|place| place.public_keys = Some(key.public_key().into()));
-    fixture.publish(files_with_document("{ nonsense")).await;
+    fixture.publish(raw_document("{ nonsense")).await;
     assert_eq!(fixture.updater.handle.status().refused.unwrap().reason, "signature");
 }
 
