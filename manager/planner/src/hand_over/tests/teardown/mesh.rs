@@ -242,12 +242,15 @@ impl Mesh {
         self.elect(pod);
     }
 
-    /// A sidecar learns the labels of its pod. The controller of a pod that changes shards is started again: nobody could prevent
-    /// that it acts for its new shard while it leads by the lock of the old one.
+    /// A sidecar learns the labels of its pod. A pod that changes shards loads the last chain with its labels, and its controller is
+    /// started again: nobody could prevent that it acts for its new shard by an earlier chain, or while it leads by the lock of the
+    /// old shard (docs/manager.md names these cases).
     pub(super) fn learn(&mut self, pod: usize) {
+        let last = self.last.clone();
         if let Some(controller) = self.pods.get_mut(&pod) {
             if controller.known.get("shard") != controller.labels.get("shard") {
                 controller.leads = None;
+                controller.running = controller.running.is_some().then_some(last);
             }
             controller.known.clone_from(&controller.labels);
         }
