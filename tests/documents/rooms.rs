@@ -40,22 +40,31 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// The rows of a program's table, top to bottom.
+/// The rows of a program's table, top to bottom. Imports are named, or `all below but ...`.
 fn rows(architecture: &str, program: &str) -> Vec<Row> {
     let table = section(section(architecture, "## Rooms"), &format!("### {program}"));
     let lines = table.lines().filter(|line| line.starts_with("| `"));
-    lines
+    let cells: Vec<(String, &str)> = lines
         .map(|line| {
             let cells: Vec<&str> = line.trim().trim_matches('|').split('|').collect();
             let [room, _, imports] = cells[..] else {
                 panic!("ARCHITECTURE.md: a row has a room, what it holds and what it imports: {line}");
             };
-            Row {
-                room: quoted(room).next().unwrap_or_default().to_owned(),
-                imports: quoted(imports).map(str::to_owned).collect(),
-            }
+            (quoted(room).next().unwrap_or_default().to_owned(), imports.trim())
         })
-        .collect()
+        .collect();
+    let row = |(at, (room, imports)): (usize, &(String, &str))| {
+        let mut names: BTreeSet<String> = quoted(imports).map(str::to_owned).collect();
+        if imports.starts_with("all below but ") {
+            let below = cells[at + 1..].iter().map(|(room, _)| room.clone());
+            names = below.filter(|room| !names.contains(room)).collect();
+        }
+        Row {
+            room: room.clone(),
+            imports: names,
+        }
+    };
+    cells.iter().enumerate().map(row).collect()
 }
 
 /// Source text without comments; doc links are no imports.
@@ -192,6 +201,16 @@ fn imports_are_found_in_every_form() {
         top_names("use super::x;\nuse super::super::{y, z};", 2),
         BTreeSet::from(["y", "z"].map(str::to_owned))
     );
+}
+
+#[test]
+fn imports_are_named_or_all_below_but_some() {
+    let document = "# T\n## Rooms\n### p\n| `a` | x | all below but `c` |\n| `b` | | `d` |\n| `c` | | |\n| `d` | | |\n";
+    let imports: Vec<Vec<String>> = rows(document, "p")
+        .into_iter()
+        .map(|row| row.imports.into_iter().collect())
+        .collect();
+    assert_eq!(imports, [vec!["b", "d"], vec!["d"], vec![], vec![]]);
 }
 
 #[test]
