@@ -1,5 +1,19 @@
 //! `ctrlmesh demo`: a real manager and real sidecars on one machine, offline, with an in-memory API server. [`view`] and [`screen`]
 //! show the progress, [`steps`] decides what happens; this file makes sure that no process and no file is left behind.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `dev` | `ctrlmesh dev`: the processes without the scenario |
+//! | `summary` | the result: claims and counts |
+//! | `scenario`, `steps`, `plugin_steps` | the scenario: waiting and counting, steps 1 to 6, steps 7 to 10 |
+//! | `screen`, `view` | the picture, and where it goes |
+//! | `environment` | everything that runs, and its order |
+//! | `sidecar`, `manager`, `cluster`, `kubelet`, `observer`, `load`, `process` | the parts of the environment; each process is a child that ends with the demo |
+//! | `plugin_documents` | the objects that steps 7 to 9 apply |
+//! | `facts`, `kubectl` | everything that the demo knows, and what a user does |
+//! | `sharding_plan`, `controller` | the user's ShardingConfigs, and the controller that is sharded |
+//! | `audit`, `claims`, `cpu_monitor` | what must hold, and whether it did |
+//! | `metrics`, `progress`, `report`, `replica`, `widget` | plain values: counters, steps, reports, replicas, objects |
 
 mod audit;
 mod claims;

@@ -1,5 +1,18 @@
 //! The `ctrlmesh` command: parses the command line, runs one command, maps its result to an exit code. A library for the sake of
 //! [`command`], from which the reference of its flags is written.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `demo` | `demo` and `dev`: real programs against an API server in memory |
+//! | `lint` | `lint`, with `--fix` |
+//! | `plugin` | `plugin new`, `inspect`, `test`, `api-server` |
+//! | `status` | `status`: a sidecar, by its admin port |
+//! | `uninstall` | `uninstall` |
+//! | `crd` | `crd` |
+//! | `admin` | a sidecar's admin port |
+//! | `print`, `paint` | output, errors and exit codes; colours |
+//! | `error` | every error of the command |
+//! | `args` | the command line |
 
 mod admin;
 mod args;

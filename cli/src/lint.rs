@@ -1,5 +1,13 @@
 //! `ctrlmesh lint`: finds mistakes in custom resources and chains before an API server or a sidecar rejects them. `--fix` fixes those
 //! that need no decision.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `sources` | the files that are read |
+//! | `fix`, `edit` | `--fix`: from a mistake to a change in the text |
+//! | `chain` | chain documents, as a sidecar reads them |
+//! | `object` | the objects of a document or a `List` |
+//! | `tree` | a text as a tree of positions |
 
 mod chain;
 mod edit;

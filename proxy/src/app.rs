@@ -1,5 +1,11 @@
 //! Builds every part in dependency order, binds the ports, runs, drains.
 //!
+//! | file | what is in it |
+//! |---|---|
+//! | `chain_source` | connects the chain to the process: its source, and the workers that prepare each snapshot |
+//! | `ports` | binds all ports before anything serves |
+//! | `descriptors` | raises the limit of file descriptors, and divides it between the ports |
+//!
 //! `build` binds the ports before anything serves and returns their addresses; `run` serves until `stop` and then drains.
 //! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
 //! lives on the worker threads. A slow scrape or a chain being compiled never delays a request.

@@ -1,9 +1,17 @@
 //! Calls to other services than the API server: a forward proxy with three ways in, and the same plugins as API traffic.
 //!
-//! Flow: `destination` reads where a request goes; `call` calls the plugins, sends, and calls them again; `targets` keeps connections to
-//! each server, and `reach` decides which addresses they may open; `tunnel` carries bytes after a CONNECT. `api_server` and `advertised`
-//! track where the API server is, because this port must not reach it. Code shared with API traffic: `connection`, `phases`, `record`,
-//! `ending`, `upstream`.
+//! | file | what is in it |
+//! |---|---|
+//! | `call`, `tunnel` | **start here**: one request, top to bottom; bytes after a CONNECT |
+//! | `edit` | edits of the query |
+//! | `trust` | certificate authorities for external targets |
+//! | `reach` | the addresses that may be reached |
+//! | `api_server`, `advertised` | the API server's addresses, which this port must not reach |
+//! | `settings` | flags and environment variables |
+//! | `destination` | reads where a request goes |
+//! | `targets` | one worker's connections to each server |
+//!
+//! Code shared with API traffic: `connection`, `phases`, `record`, `ending`, `upstream`.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -1,8 +1,19 @@
 //! Connections to a server: pooled HTTP/2 and HTTP/1.1 connections, one set per worker thread. Each worker has one set for the API server,
 //! and one for each target of external traffic (`external`).
 //!
-//! Flow of a request: get a place on a connection (`pool.rs`), do one exchange on it (`http2.rs`, `http1.rs`), and if that fails in a way
-//! that proves the request unprocessed, try again on another connection (`attempt.rs`).
+//! | file | what is in it |
+//! |---|---|
+//! | `upgrade` | `exec`, `attach`, `port-forward`, WebSocket watches: a connection of their own |
+//! | `pool`, `http1`, `http2`, `body` | the connections of a worker, one exchange on each kind, and the body of its response |
+//! | `keepalive`, `upload` | pings; request bodies at the pace of the server |
+//! | `attempt`, `request` | whether a failed request is sent again, and what is kept for that |
+//! | `connect`, `target`, `dial` | TLS and ALPN; the API server; DNS, and the gate before a TCP connection |
+//! | `credentials` | the sidecar's identity, kept up to date |
+//! | `limits`, `unread` | bounds of a worker thread; responses that have arrived and are not read |
+//! | `error`, `write_outcome` | errors; whether a write may still be carried out |
+//!
+//! Flow of a request: get a place on a connection, do one exchange on it, and if that fails in a way that proves the request
+//! unprocessed, try again on another connection.
 //! Everything here is `!Send` and runs on the thread's own `LocalSet`; only [`Target`] is shared.
 //! Leaves to the caller: hop-by-hop headers, whether a request gets the sidecar's credentials, and the response to the client when it
 //! fails.

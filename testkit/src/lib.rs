@@ -20,6 +20,20 @@
 //! that was stored in JSON with a field that its kind can't have in protobuf is answered there with 500, which names
 //! the field.
 //!
+//! | module | holds |
+//! |---|---|
+//! | `server`, `connection`, `route`, `resources`, `discovery` | the server, and a request from its connection to its answer; start in `route` |
+//! | [`registry`] | an OCI registry |
+//! | `upgrade`, `body` | tunnels, and response bodies with their faults |
+//! | `watch`, `list` | watches and lists |
+//! | `faults`, `requests`, `activity`, `socket`, `tls` | faults, the request log, open connections, byte streams, certificates |
+//! | `seed`, `write`, `delete`, `store` | writes of clients and of the program, and the objects |
+//! | `form`, `table` | the form of objects in answers |
+//! | `selection` | the objects that a request selects |
+//! | `patch`, `apply`, `managed`, `admit` | the content of a write: patches, applies, field ownership, metadata |
+//! | `error`, `refusal` | errors for the program and for clients |
+//! | `object`, `resource`, `accept`, `protobuf` | one object, the kinds, media types, encodings |
+//!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! use ctrlmesh_testkit::{ApiServer, Fault, Resource, Rule};

@@ -1,7 +1,8 @@
 //! What crates depend on: nothing that deny.toml forbids (but for systems that nothing is built for), pure crates on nothing that
-//! reaches a cluster, and the command not on the manager's controllers.
+//! reaches a cluster, and the command not on the manager's controllers. ARCHITECTURE.md, "Crates", lists every crate with those of this
+//! repository that it depends on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -17,11 +18,18 @@ fn forbidden_crates() -> Vec<String> {
         .collect()
 }
 
+fn cargo() -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(cargo);
+    // With features unified over the workspace, `cargo tree` prints the tree of the whole workspace for any package.
+    command.env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION");
+    command
+}
+
 /// The crates that need `name` in a workspace's build for this system; empty if none does. Cargo locks crates for all systems and for
 /// unused optional features.
 fn dependents_of(manifest: &Path, name: &str) -> String {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let output = Command::new(cargo)
+    let output = cargo()
         .args([
             "tree",
             "--locked",
@@ -69,8 +77,7 @@ const PURE: [&str; 6] = [
 
 /// Names of all crates in the normal dependency tree of one of ours.
 fn dependency_names(name: &str) -> BTreeSet<String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let output = Command::new(cargo)
+    let output = cargo()
         .args(["tree", "--locked", "--offline", "--edges", "normal", "--prefix", "none"])
         .args(["--format", "{p}", "--package", name, "--manifest-path"])
         .arg(repository_root().join("Cargo.toml"))
@@ -113,4 +120,102 @@ fn command_depends_on_managers_decisions_and_not_on_its_controllers() {
     let dependencies = dependency_names("ctrlmesh-cli");
     assert!(dependencies.contains("ctrlmesh-manager-planner"));
     assert!(!dependencies.contains("ctrlmesh-manager"));
+}
+
+/// Crates by folder, each with the folders of the crates that it depends on.
+type Crates = BTreeMap<String, BTreeSet<String>>;
+
+/// The crates of the workspace, with their normal dependencies among each other.
+fn crates_of_cargo() -> Crates {
+    let root = repository_root();
+    let output = cargo()
+        .args([
+            "metadata",
+            "--locked",
+            "--offline",
+            "--no-deps",
+            "--format-version",
+            "1",
+        ])
+        .args(["--manifest-path".as_ref(), root.join("Cargo.toml").as_os_str()])
+        .output()
+        .unwrap();
+    let problem = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata: {problem}");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let top = Path::new(metadata["workspace_root"].as_str().unwrap());
+    let relative = |path: &Path| path.strip_prefix(top).unwrap().display().to_string();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    let crates = packages.map(|package| {
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let ours = dependencies
+            .filter(|dependency| dependency["kind"].is_null())
+            .filter_map(|dependency| dependency["path"].as_str())
+            .map(|path| relative(Path::new(path)));
+        (relative(manifest.parent().unwrap()), ours.collect())
+    });
+    crates.collect()
+}
+
+/// The rows of the table of crates. In a row's last cell, `folder/*` is every crate directly in that folder.
+fn crates_of_table(architecture: &str) -> Crates {
+    let section = architecture.split("\n## Crates\n").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let quoted = |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    let rows = section.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.strip_prefix("| ")?.trim_end_matches('|').split('|').collect();
+        let [crates, _, dependencies] = cells[..] else {
+            return None;
+        };
+        Some((quoted(crates), quoted(dependencies)))
+    });
+    let rows: Vec<(Vec<String>, Vec<String>)> = rows.filter(|(crates, _)| !crates.is_empty()).collect();
+    let all: Vec<&String> = rows.iter().flat_map(|(crates, _)| crates).collect();
+    let expand = |name: &String| -> Vec<String> {
+        let Some(folder) = name.strip_suffix('*') else {
+            return vec![name.clone()];
+        };
+        let below = all.iter().filter(|other| {
+            other
+                .strip_prefix(folder)
+                .is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
+        });
+        below.map(|name| (*name).clone()).collect()
+    };
+    let mut found = Crates::new();
+    for (crates, dependencies) in &rows {
+        let dependencies: BTreeSet<String> = dependencies.iter().flat_map(expand).collect();
+        for name in crates {
+            assert!(
+                found.insert(name.clone(), dependencies.clone()).is_none(),
+                "{name} is in two rows"
+            );
+        }
+    }
+    found
+}
+
+#[test]
+fn table_of_crates_lists_every_crate_and_its_dependencies() {
+    let architecture = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
+    let (table, cargo) = (crates_of_table(&architecture), crates_of_cargo());
+    let names = |crates: &Crates| crates.keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(names(&table), names(&cargo));
+    for (name, dependencies) in &cargo {
+        assert_eq!(&table[name], dependencies, "{name}");
+    }
+}
+
+#[test]
+fn rows_of_crates_may_have_several_names_and_patterns() {
+    let document = "# T\n\n## Crates\n\n| crate | holds | depends on |\n|---|---|---|\n| `a/b`, `a/c` | x | |\n| `a/b/d` | y | `a/*` |\n\n| `no` | z |\n\n## Z\n";
+    let names = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+    let expected = [
+        ("a/b", names(&[])),
+        ("a/b/d", names(&["a/b", "a/c"])),
+        ("a/c", names(&[])),
+    ];
+    let expected = expected.map(|(name, dependencies)| (name.to_owned(), dependencies));
+    assert_eq!(crates_of_table(document), Crates::from(expected));
 }

@@ -16,4 +16,5 @@ mod paths;
 mod reasons;
 mod reference;
 mod rooms;
+mod tables;
 mod workflows;

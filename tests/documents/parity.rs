@@ -33,9 +33,13 @@ type Tests = BTreeMap<String, BTreeSet<PathBuf>>;
 
 const STATES: [&str; 3] = ["works", "different on purpose", "not yet"];
 
+fn read_document() -> String {
+    fs::read_to_string(repository_root().join("docs/parity.md")).unwrap()
+}
+
 /// The rows: id, state, and the rest of the row.
 fn parse_rows() -> Vec<(String, String, String)> {
-    let text = fs::read_to_string(repository_root().join("docs/parity.md")).unwrap();
+    let text = read_document();
     let table = text
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| ID"));
@@ -70,26 +74,71 @@ fn checklist_rows_are_complete_and_have_known_states() {
     }
 }
 
+/// Tests of rows that do not fit into a cell, by id: items such as `- **API-01**: ...` below a heading `### Tests of ...`. Each with
+/// what the row's cell must say instead.
+fn parse_lists(document: &str) -> BTreeMap<String, (String, Vec<String>)> {
+    let mut lists = BTreeMap::new();
+    for section in document.split("\n### ").skip(1) {
+        let (heading, rest) = section.split_once('\n').unwrap();
+        let body = rest.split("\n## ").next().unwrap_or_default();
+        let anchor = heading.to_lowercase().replace(' ', "-");
+        for item in body.split("\n- **").skip(1) {
+            let (id, text) = item.split_once("**: ").unwrap();
+            let names = names_of_tests(text);
+            let cell = format!("[{} below](#{anchor})", names.len());
+            assert!(
+                lists.insert(id.to_owned(), (cell, names)).is_none(),
+                "{id} has two lists"
+            );
+        }
+    }
+    lists
+}
+
+fn names_of_tests(text: &str) -> Vec<String> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    let names = quoted.filter(|name| name.contains("::") || name.starts_with("Test"));
+    names.map(str::to_owned).collect()
+}
+
 #[test]
 fn tests_named_by_rows_exist() {
     let known = all_tests();
+    let mut lists = parse_lists(&read_document());
     for (id, state, rest) in parse_rows() {
-        let named: Vec<&str> = rest
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .filter(|name| name.contains("::") || name.starts_with("Test"))
-            .collect();
+        let named = if rest.contains(" below](#tests-of-") {
+            let (cell, names) = lists
+                .remove(&id)
+                .unwrap_or_else(|| panic!("{id} has no list of its tests"));
+            assert!(rest.ends_with(&cell), "{id}: the last cell must be {cell}");
+            names
+        } else {
+            names_of_tests(&rest)
+        };
         if state != "not yet" {
             assert!(!named.is_empty(), "{id} claims {state:?} and names no test");
         }
-        for name in named {
+        for name in &named {
             let files = known.get(name).map_or(0, BTreeSet::len);
             assert!(files > 0, "{id}: there is no test {name}");
             let is_clear = files == 1 || !name.contains("::");
             assert!(is_clear, "{id}: {name} may be any of {:?}", known[name]);
         }
     }
+    assert!(lists.is_empty(), "lists that no row refers to: {:?}", lists.keys());
+}
+
+#[test]
+fn lists_of_tests_belong_to_rows_by_id_count_and_section() {
+    let document = "x\n### Tests of all rows\n\n- **A-01**: `a::b`,\n  `TestC` (`d`)\n- **A-02**: `e::f`\n## B\n- **A-03**: `g::h`\n";
+    let lists = parse_lists(document);
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(lists.len(), 2);
+    assert_eq!(
+        lists["A-01"],
+        ("[2 below](#tests-of-all-rows)".to_owned(), names(&["a::b", "TestC"]))
+    );
+    assert_eq!(lists["A-02"].1, names(&["e::f"]));
 }
 
 /// `<file without ending>::<function>` for Rust, `TestX` and `TestX/<subtest>` for Go.

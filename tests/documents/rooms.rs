@@ -1,25 +1,48 @@
-//! ARCHITECTURE.md, "Rooms": lists every folder and file at the top of a program's sources from top to bottom, with what it imports, and
-//! no room imports one above it.
+//! Rooms: the modules of a program or crate are listed from top to bottom, and none imports one above it.
+//!
+//! ARCHITECTURE.md, "Rooms", lists those of programs, with what each imports. The first lines of other folders' top files list theirs in
+//! a table of the same order; modules in one row may import each other.
+
+mod imports;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
 use ctrlmesh_tests::repository_root;
+use imports::{Folder, Imports, code};
 
-/// Programs whose sources are sorted into rooms.
-const PROGRAMS: [&str; 2] = ["proxy/src", "manager/src"];
+/// Programs, and parts of them, whose rooms are listed in ARCHITECTURE.md.
+const PROGRAMS: [&str; 5] = [
+    "proxy/src",
+    "manager/src",
+    "manager/src/controllers",
+    "manager/src/controllers/distribution",
+    "cli/src",
+];
 
-/// Not rooms: they import whatever they put together. `test_env` is compiled for tests only.
-const ROOTS: [&str; 4] = ["main", "lib", "bin", "test_env"];
+/// Files whose first lines list the modules of their folder from top to bottom.
+const HEADS: [&str; 12] = [
+    "manager/api/src/lib.rs",
+    "manager/planner/src/lib.rs",
+    "manager/inject/src/lib.rs",
+    "manager/oci/src/lib.rs",
+    "manager/src/controllers/labels.rs",
+    "manager/src/controllers/shards.rs",
+    "testkit/src/lib.rs",
+    "proxy/src/app.rs",
+    "proxy/src/external.rs",
+    "proxy/src/upstream.rs",
+    "cli/src/demo.rs",
+    "cli/src/lint.rs",
+];
 
-type Imports = BTreeMap<String, BTreeSet<String>>;
-
-/// A row of a program's table.
+/// A row of a table.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
-    room: String,
-    imports: BTreeSet<String>,
+    modules: Vec<String>,
+    /// `None` if the table does not say it.
+    imports: Option<BTreeSet<String>>,
 }
 
 /// The lines below a heading, up to the next one that is not below it.
@@ -40,127 +63,96 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// The rows of a program's table, top to bottom.
-fn rows(architecture: &str, program: &str) -> Vec<Row> {
+/// The rows of a program's table, top to bottom. Imports are named, or `all below but ...`.
+fn rows_of_program(architecture: &str, program: &str) -> Vec<Row> {
     let table = section(section(architecture, "## Rooms"), &format!("### {program}"));
     let lines = table.lines().filter(|line| line.starts_with("| `"));
-    lines
+    let cells: Vec<(String, &str)> = lines
         .map(|line| {
             let cells: Vec<&str> = line.trim().trim_matches('|').split('|').collect();
             let [room, _, imports] = cells[..] else {
                 panic!("ARCHITECTURE.md: a row has a room, what it holds and what it imports: {line}");
             };
-            Row {
-                room: quoted(room).next().unwrap_or_default().to_owned(),
-                imports: quoted(imports).map(str::to_owned).collect(),
-            }
+            (quoted(room).next().unwrap_or_default().to_owned(), imports.trim())
         })
-        .collect()
-}
-
-/// Source text without comments; doc links are no imports.
-fn code(source: &str) -> String {
-    let lines = source.lines().map(|line| line.split("//").next().unwrap_or_default());
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// The first names of what follows `crate::`: one, or those of a group.
-fn first_names(path: &str) -> Vec<String> {
-    let name = |text: &str| -> String {
-        let text = text.trim_start();
-        text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+        .collect();
+    let row = |(at, (room, imports)): (usize, &(String, &str))| {
+        let mut names: BTreeSet<String> = quoted(imports).map(str::to_owned).collect();
+        if imports.starts_with("all below but ") {
+            let below = cells[at + 1..].iter().map(|(room, _)| room.clone());
+            names = below.filter(|room| !names.contains(room)).collect();
+        }
+        Row {
+            modules: vec![room.clone()],
+            imports: Some(names),
+        }
     };
-    let Some(group) = path.strip_prefix('{') else {
-        return vec![name(path)];
+    cells.iter().enumerate().map(row).collect()
+}
+
+/// The rows of the table in the first lines of a file, top to bottom.
+fn rows_of_head(source: &str) -> Vec<Row> {
+    // Some tables also list files deeper in the folder.
+    let head = source.lines().take_while(|line| line.starts_with("//!"));
+    let table = head.filter_map(|line| line.strip_prefix("//! |"));
+    let cells = table.filter_map(|line| line.split('|').next());
+    let modules = cells.map(|cell| {
+        let names = quoted(cell).map(|name| name.trim_start_matches("mod@").trim_end_matches(".rs"));
+        names
+            .filter(|name| !name.contains('/'))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    let row = |modules| Row { modules, imports: None };
+    modules.filter(|modules| !modules.is_empty()).map(row).collect()
+}
+
+/// The imports of the modules of a program or crate, or of a part of one, by its path. Everything below `src` is a module.
+fn imports_of(path: &str, with_tests: bool) -> Imports {
+    let (package, below) = path.split_once("/src").unwrap();
+    let package = repository_root().join(package);
+    let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
+    let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).unwrap();
+    let folder = Folder {
+        sources: package.join("src"),
+        library: name.trim_matches('"').replace('-', "_"),
+        base: below.split('/').skip(1).map(str::to_owned).collect(),
+        with_tests,
     };
-    let mut depth = 0;
-    let mut names = vec![name(group)];
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => names.push(name(&group[at + 1..])),
-            _ => {}
-        }
-    }
-    names
+    folder.imports()
 }
 
-/// The names at the top of the crate that a file's paths begin with. `depth`: how many `super` lead from the file to the top.
-fn top_names(source: &str, depth: usize) -> BTreeSet<String> {
-    let code = code(source);
-    let up = "super::".repeat(depth);
-    let mut names = BTreeSet::new();
-    for prefix in ["crate::", up.as_str()] {
-        for (at, _) in code.match_indices(prefix) {
-            let before = &code[..at];
-            // Part of a longer path or name, or of a macro's `$crate`.
-            if before.ends_with("::") || before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$') {
-                continue;
-            }
-            let path = &code[at + prefix.len()..];
-            if !path.starts_with("super::") {
-                names.extend(first_names(path));
-            }
-        }
-    }
-    names
-}
-
-/// What each room of a program imports.
-fn imports(sources: &Path) -> Imports {
-    let mut found = Imports::new();
-    for entry in fs::read_dir(sources).unwrap() {
-        let path = entry.unwrap().path();
-        let room = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if !ROOTS.contains(&room.as_str()) {
-            let names = found.entry(room).or_default();
-            collect(&path, 1, names);
-        }
-    }
-    let rooms: BTreeSet<String> = found.keys().cloned().collect();
-    for (room, names) in &mut found {
-        names.retain(|name| name != room && rooms.contains(name));
-    }
-    found
-}
-
-fn collect(path: &Path, depth: usize, names: &mut BTreeSet<String>) {
-    if path.is_dir() {
-        for entry in fs::read_dir(path).unwrap() {
-            collect(&entry.unwrap().path(), depth + 1, names);
-        }
-    } else if path.extension().is_some_and(|extension| extension == "rs") {
-        names.extend(top_names(&fs::read_to_string(path).unwrap(), depth));
-    }
-}
-
-/// What is wrong with a program's table, or with its imports.
+/// What is wrong with a table, or with the imports of the modules in it.
 fn problems(rows: &[Row], imports: &Imports) -> Vec<String> {
-    let place = |room: &str| rows.iter().position(|row| row.room == room);
+    let mut places = BTreeMap::new();
     let mut problems = Vec::new();
-    for (room, imported) in imports {
-        let Some(at) = place(room) else {
-            problems.push(format!("`{room}` is not in the table"));
+    for (at, row) in rows.iter().enumerate() {
+        for module in &row.modules {
+            if places.insert(module.as_str(), at).is_some() {
+                problems.push(format!("`{module}` is in two rows"));
+            }
+            if !imports.contains_key(module) {
+                problems.push(format!("there is no room `{module}`"));
+            }
+        }
+    }
+    for (module, imported) in imports {
+        let Some(at) = places.get(module.as_str()) else {
+            problems.push(format!("`{module}` is not in the table"));
             continue;
         };
         for other in imported {
-            if place(other).is_some_and(|other| other < at) {
-                problems.push(format!("`{room}` imports `{other}`, which is above it"));
+            if places.get(other.as_str()).is_some_and(|other| other < at) {
+                problems.push(format!("`{module}` imports `{other}`, which is above it"));
             }
         }
-        if rows[at].imports != *imported {
+        let listed = rows[*at].imports.as_ref();
+        if listed.is_some_and(|listed| listed != imported) {
             let cell: Vec<String> = imported.iter().map(|name| format!("`{name}`")).collect();
             problems.push(format!(
-                "the row of `{room}` must list its imports: {}",
+                "the row of `{module}` must list its imports: {}",
                 cell.join(", ")
             ));
-        }
-    }
-    for row in rows {
-        if !imports.contains_key(&row.room) && !ROOTS.contains(&row.room.as_str()) {
-            problems.push(format!("there is no room `{}`", row.room));
         }
     }
     problems
@@ -170,10 +162,78 @@ fn problems(rows: &[Row], imports: &Imports) -> Vec<String> {
 fn no_room_imports_one_above_it() {
     let architecture = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
     for program in PROGRAMS {
-        let rows = rows(&architecture, program);
-        let problems = problems(&rows, &imports(&repository_root().join(program)));
+        let rows = rows_of_program(&architecture, program);
+        let problems = problems(&rows, &imports_of(program, program.ends_with("/src")));
         assert!(problems.is_empty(), "{program}:\n{}", problems.join("\n"));
     }
+}
+
+/// The folder of the modules of a file, such as `proxy/src/app` of `proxy/src/app.rs`.
+fn folder_of(file: &str) -> &str {
+    let folder = file.trim_end_matches(".rs");
+    folder.trim_end_matches("/lib")
+}
+
+#[test]
+fn no_module_imports_one_above_it_in_the_first_lines_of_their_file() {
+    for file in HEADS {
+        let rows = rows_of_head(&fs::read_to_string(repository_root().join(file)).unwrap());
+        let problems = problems(&rows, &imports_of(folder_of(file), false));
+        assert!(problems.is_empty(), "{file}:\n{}", problems.join("\n"));
+    }
+}
+
+/// Rust files below a folder, relative to the root.
+fn add_files(folder: &str, files: &mut Vec<String>) {
+    for entry in fs::read_dir(repository_root().join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+        if entry.path().is_dir() {
+            add_files(&path, files);
+        } else if path.ends_with(".rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn tables_in_first_lines_list_every_module() {
+    let mut files = Vec::new();
+    for folder in ["manager", "proxy/src", "cli/src", "testkit/src"] {
+        add_files(folder, &mut files);
+    }
+    let mut found = 0;
+    for file in files {
+        let rows = rows_of_head(&fs::read_to_string(repository_root().join(&file)).unwrap());
+        if rows.is_empty() {
+            continue;
+        }
+        let imports = imports_of(folder_of(&file), false);
+        let stem = folder_of(&file).rsplit('/').next().unwrap().to_owned();
+        let listed = rows.into_iter().flat_map(|row| row.modules);
+        // Some tables also say what is in the file itself.
+        let listed: BTreeSet<String> = listed.filter(|module| *module != stem).collect();
+        let modules: BTreeSet<String> = imports.into_keys().filter(|module| module != "main").collect();
+        assert_eq!(listed, modules, "{file}");
+        found += 1;
+    }
+    assert!(found >= 28, "only {found} tables were found");
+}
+
+/// What a source file at `module` imports of the modules below `base`.
+fn imported(source: &str, module: &str, base: &str, with_tests: bool) -> BTreeSet<String> {
+    let names = |path: &str| -> Vec<String> { path.split_terminator('/').map(str::to_owned).collect() };
+    let folder = Folder {
+        sources: PathBuf::new(),
+        library: "program".to_owned(),
+        base: names(base),
+        with_tests,
+    };
+    folder.imported_modules(source, &names(module))
+}
+
+fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    BTreeSet::from(names.map(str::to_owned))
 }
 
 #[test]
@@ -185,19 +245,71 @@ fn imports_are_found_in_every_form() {
         use super::super::too_far;
         fn main() { crate::k::l() } // crate::comment
         macro_rules! m { () => { $crate::n } }
+        use program::o::p;
+        use other_program::q;
     ";
-    let expected = ["a", "c", "d", "g", "i", "k"].map(str::to_owned);
-    assert_eq!(top_names(source, 1), BTreeSet::from(expected));
     assert_eq!(
-        top_names("use super::x;\nuse super::super::{y, z};", 2),
-        BTreeSet::from(["y", "z"].map(str::to_owned))
+        imported(source, "m", "", true),
+        names(["a", "c", "d", "g", "i", "k", "o"])
     );
+    assert_eq!(
+        imported("use super::x;\nuse super::super::{y, z};", "a/b", "", true),
+        names(["a", "y", "z"])
+    );
+}
+
+#[test]
+fn imports_within_a_part_are_found_from_its_files_and_from_the_top() {
+    let source = "
+        use crate::{part::{a, b::B}, other::c};
+        use super::{d, e};
+        use super::super::e::{self, E};
+        use super::super::super::part::f;
+    ";
+    assert_eq!(
+        imported(source, "part/room/file", "part", true),
+        names(["a", "b", "e", "f", "room"])
+    );
+}
+
+#[test]
+fn imports_of_tests_count_only_where_they_are_asked_for() {
+    let source = "use crate::a;\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n";
+    assert_eq!(imported(source, "m", "", true), names(["a", "b"]));
+    assert_eq!(imported(source, "m", "", false), names(["a"]));
+}
+
+#[test]
+fn comments_and_texts_are_no_code_and_end_where_they_end() {
+    let source = r##"
+        f("https://a"); crate::b::c();
+        g("crate::text", "\" crate::escaped", '"', '\'', 'x'); crate::d::e::<'a>();
+        h(r#"" crate::raw "#, r"\"); crate::f::g(); /* crate::block // */ crate::h::i();
+        // crate::comment "
+        crate::j::k()
+    "##;
+    assert_eq!(imported(source, "m", "", true), names(["b", "d", "f", "h", "j"]));
+    assert_eq!(code("a // b\nc").split_whitespace().collect::<Vec<_>>(), ["a", "c"]);
+}
+
+#[test]
+fn rows_have_modules_and_perhaps_imports() {
+    let document = "# T\n## Rooms\n### p\n| `a` | x | all below but `c` |\n| `b` | | `d` |\n| `c` | | |\n| `d` | | |\n";
+    let imports = rows_of_program(document, "p")
+        .into_iter()
+        .map(|row| row.imports.unwrap());
+    let expected = [names(["b", "d"]), names(["d"]), names([]), names([])];
+    assert_eq!(imports.collect::<Vec<_>>(), expected);
+
+    let head = "//! A crate.\n//!\n//! | module | holds |\n//! |---|---|\n//! | [`mod@a`], `b` | `x` |\n//! | `c` | y |\n\n//! | `d` |\n";
+    let modules: Vec<Vec<String>> = rows_of_head(head).into_iter().map(|row| row.modules).collect();
+    assert_eq!(modules, [vec!["a", "b"], vec!["c"]]);
 }
 
 #[test]
 fn upward_imports_and_missing_rooms_are_problems() {
     let document = "# T\n## Rooms\n### p\n| room | holds | imports |\n|---|---|---|\n| `top` | x | `low` |\n| `low` | y | |\n| `gone` | | |\n## Z\n";
-    let rows = rows(document, "p");
+    let rows = rows_of_program(document, "p");
     let imports = |pairs: &[(&str, &[&str])]| -> Imports {
         let rooms = pairs.iter().map(|(room, names)| {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -218,4 +330,7 @@ fn upward_imports_and_missing_rooms_are_problems() {
     ] {
         assert!(found.iter().any(|problem| problem.contains(expected)), "{found:?}");
     }
+    let rows = rows_of_head("//! | `a`, `b` |\n//! | `c` | |\n//! | `c` |");
+    let found = problems(&rows, &imports(&[("a", &["b"]), ("b", &["a"]), ("c", &["b"])]));
+    assert_eq!(found, ["`c` is in two rows", "`c` imports `b`, which is above it"]);
 }

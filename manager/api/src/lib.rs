@@ -3,10 +3,10 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`crds`] | the CustomResourceDefinitions; `make crd` writes them to `deploy/crd` |
 //! | `sharding_config`, `circuit_breaker`, `fault_injection`, `manager_state` | one kind each: types, schema, CEL rules |
 //! | `plugin`, `rules`, `status` | parts that kinds share |
 //! | `schemas` | pieces of schema that no derive can express |
-//! | [`crds`] | the CustomResourceDefinitions; `make crd` writes them to `deploy/crd` |
 //! | [`schema`] | checks a document against its schema, as an API server does |
 //! | `verification_key` | keys that sign plugins |
 //!

@@ -4,13 +4,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`args`], `settings` | flags about sidecars, and what injection gets besides the pod |
-//! | `injection_request` | what the pod requests by labels and annotations |
+//! | `conflicts` | reasons to reject the pod |
+//! | `sidecar`, `iptables`, `environment` | containers and variables of the sidecar |
+//! | `logs`, `reinvocation`, `patch` | the shared log volume, containers that an earlier call injected, the patch |
+//! | `injection_request`, `volumes`, `kubeconfig` | what the pod requests; the volumes that follow, and the kubeconfig of its own containers |
+//! | `arguments`, `upstream` | arguments of its own containers, and its own kubeconfig for the sidecar |
 //! | `select` | which custom resources select the pod |
-//! | `conflicts`, `refusal` | reasons to reject the pod, and their messages |
-//! | `sidecar`, `iptables`, `volumes`, `environment` | containers, volumes and variables of the sidecar |
-//! | `kubeconfig`, `arguments`, `upstream`, `logs` | changes in the pod's own containers |
-//! | `pod`, `patch`, `reinvocation` | the pod as JSON, its patch, and containers that an earlier call injected |
+//! | `settings`, [`args`] | what injection gets besides the pod, and the flags that it comes from |
+//! | `pod`, `refusal` | the pod as JSON, and messages of rejections |
 //!
 //! Guarantees:
 //! - A second injection changes nothing, also after other webhooks have changed the pod or the sidecar.

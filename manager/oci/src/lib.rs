@@ -2,11 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `cache` | which references are held, and when each is due again; pure |
-//! | `pull`, `artifact` | one pull, and its result: a checked and packed component |
-//! | `http`, `clients`, `login`, `tries`, `reach` | requests to a registry: clients, tokens, retries, addresses that are allowed |
-//! | `reference`, `layout`, `signature`, `component` | parsers: the image, its manifest, its signatures, its imports |
+//! | `pull` | one pull |
+//! | `cache`, `artifact` | which references are held, and when each is due again; a checked and packed component. Pure |
+//! | `http`, `login`, `clients`, `reach` | requests to a registry: tokens, TLS and proxies, addresses that are allowed |
 //! | `pull_secret` | credentials from Secrets |
+//! | `component`, `signature`, `layout`, `reference` | parsers: imports of a component, its signatures, its manifest, the name of its image |
+//! | `tries` | retries of a request, and the pauses between them |
 //! | `settings`, `failure` | how registries are reached, and why a pull failed |
 //!
 //! Flow: [`Plugins::resolve`] answers at once from the cache and remembers the namespace. [`Worker::run`] pulls new references,

@@ -2,15 +2,13 @@
 //!
 //! | module | answers |
 //! |---|---|
-//! | [`mod@validate`] | is this document an object, and what is wrong with it; what can `lint --fix` correct |
-//! | [`mod@auto_shard`] | which shards does a root make |
 //! | [`mod@overlap`] | which objects do two shards see, or none |
-//! | [`mod@compile`] | which chain do the objects of a namespace make |
+//! | [`mod@compile`], [`mod@validate`], [`switches`] | which chain do objects make; is a document an object; is it inert |
 //! | [`mod@hand_over`] | what is the next chain on the way to the desired one |
 //! | [`labels`] | which labels do namespaces and objects carry |
-//! | [`switches`] | which objects does a switch of KusionStack keep inert |
-//! | [`built_in`], `settings` | what are the built-in plugins, and are their settings valid |
-//! | [`label_set`], [`view`] | what do selectors select, and limits show, as sets |
+//! | [`mod@auto_shard`] | which shards does a root make |
+//! | [`view`], [`label_set`] | what do limits show, and selectors select, as sets |
+//! | `settings`, [`built_in`] | are the settings of built-in plugins valid; what are these plugins |
 //! | [`mod@shard_hash`] | in which bucket is a namespace |
 
 pub mod auto_shard;

@@ -1,7 +1,15 @@
 //! Sets the labels that selectors of shards use, on namespaces and on the objects in them.
 //!
-//! Flow: [`rules`](ctrlmesh_manager_planner::labels) decide the labels; `kinds` reads the kinds from a ConfigMap that is watched. While this manager leads, all
-//! objects of these kinds are checked once, and then as they change. Only differences are written. Failed writes are retried.
+//! | file | holds |
+//! |---|---|
+//! | `controller` | one task for each kind that the ConfigMap names |
+//! | `objects` | the objects of a kind: listed page by page, then watched |
+//! | `labeller`, `queue`, `namespaces`, `write` | what a task does with an object or a namespace: queued, compared, written |
+//! | `progress`, `contest` | progress of the first pass; objects whose labels somebody else keeps undoing. Pure |
+//!
+//! Flow: [`ctrlmesh_manager_planner::labels`] decides the labels, and which kinds the watched ConfigMap names. While this manager
+//! leads, all objects of these kinds are checked once, and then as they change. Only differences are written. Failed writes are
+//! retried.
 //!
 //! Guarantees: objects are read page by page, as metadata only, and none is kept. Nothing is remembered over a restart: another
 //! pass writes what is still missing. All requests take tokens of the one bucket ([`crate::cluster::rate`]), behind all others.

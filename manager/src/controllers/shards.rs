@@ -1,9 +1,16 @@
 //! Makes shards of roots: `spec.root` in, one ShardingConfig for each shard out ([`ctrlmesh_manager_planner::auto_shard()`] decides
 //! which).
 //!
-//! Flow: `caches` watches ShardingConfigs and namespaces; a change leads to a pass over its namespace (`reconcile`), which compares
-//! the desired shards of each root with the existing ones (`plan`, pure), writes the difference and reports it in the root's status
-//! (`status`).
+//! | file | holds |
+//! |---|---|
+//! | `reconcile` | one pass over a namespace |
+//! | `overlapping` | the condition `Overlapping` of shards |
+//! | `plan`, `status` | the desired shards of a root compared with the existing ones; the root's status |
+//! | `sets` | which shards of a root belong to one set. Pure |
+//! | `caches` | watches of ShardingConfigs and namespaces |
+//!
+//! Flow: a change in `caches` leads to a pass over its namespace, which compares the desired shards of each root with the existing
+//! ones, writes the difference and reports it in the root's status.
 //!
 //! Guarantees:
 //! - Shards are edited in place, never deleted and recreated. A pass writes nothing if nothing has changed.
