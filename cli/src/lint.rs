@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
 use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
-use ctrlmesh_manager_planner::overlap::shared_in_files;
+use ctrlmesh_manager_planner::overlap::ShardIndex;
 use ctrlmesh_manager_planner::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
 use ctrlmesh_manager_planner::{Findings, LabelKeys};
 use serde::Serialize;
@@ -85,10 +85,8 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     if args.fix && args.paths().any(is_standard_input) {
         return Err(Error::FixStandardInput);
     }
-    let mut known = KnownObjects {
-        keys: args.label_keys(),
-        ..KnownObjects::default()
-    };
+    let keys = args.label_keys();
+    let mut shards = Vec::new();
     let (mut judged, mut fixed) = (Vec::new(), Vec::new());
     let mut texts = Vec::new();
     for source in args.paths().flat_map(source_files) {
@@ -98,16 +96,18 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
         };
         let read = found.and_then(|()| read_source(&file)).and_then(|text| {
             if args.fix {
-                fix_file(&file, text, &known.keys, &mut fixed)
+                fix_file(&file, text, &keys, &mut fixed)
             } else {
                 Ok(text)
             }
         });
-        known
-            .shards
-            .extend(read.iter().flat_map(|text| valid_sharding_configs(text)));
+        shards.extend(read.iter().flat_map(|text| valid_sharding_configs(text)));
         texts.push((file, read));
     }
+    let mut known = KnownObjects {
+        judged: HashMap::new(),
+        shards: ShardIndex::new(shards, keys),
+    };
     for (file, read) in texts {
         match read {
             Ok(text) => judged.extend(lint_text(&file, &text, &mut known)),
@@ -168,14 +168,12 @@ impl FixReport {
 }
 
 /// What is known of all files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct KnownObjects {
-    /// Of the manager that they are for.
-    keys: LabelKeys,
     /// Objects that were judged: file and line, by kind, namespace and name.
     judged: HashMap<[String; 3], (PathBuf, usize)>,
     /// ShardingConfigs of all files, including those not checked yet.
-    shards: Vec<ShardingConfig>,
+    shards: ShardIndex,
 }
 
 /// The valid ShardingConfigs of a text.
@@ -261,7 +259,7 @@ fn lint_object(
         findings.warnings.add("apiVersion", message);
         findings
     } else {
-        validate_with(document, &known.keys)
+        validate_with(document, known.shards.keys())
     };
     for Mistake { path, problem } in twice {
         findings.mistakes.add(path, problem);
@@ -310,10 +308,11 @@ impl KnownObjects {
     fn warn_across_objects(&self, object: &rules::Object, findings: &mut Findings) {
         rules::warn_of_new(object, findings);
         if let rules::Object::ShardingConfig(config) = object {
-            for warning in shared_in_files(config, &self.shards, &self.keys) {
+            for warning in self.shards.shared(config) {
                 findings.warnings.add(warning.path, warning.problem);
             }
-            let beside = unlocked_beside(config, &self.shards);
+            let namespace = config.metadata.namespace.as_deref();
+            let beside = unlocked_beside(config, self.shards.of_namespace(namespace));
             if !beside.is_empty() {
                 let warning = unlocked_warning(Some(&beside));
                 findings.warnings.add(warning.path, warning.problem);
