@@ -115,8 +115,15 @@ pub(crate) enum Error {
     },
     #[error("--fix cannot write to standard input; name files or folders")]
     FixStandardInput,
-    #[error("the folder {} has no *.yaml, *.yml or *.json file, nor has a subfolder", .0.display())]
-    NoFiles(PathBuf),
+    /// A folder that is linted.
+    #[error("the folder has no *.yaml, *.yml or *.json file, nor has a subfolder")]
+    NoFiles,
+    /// A file that is linted.
+    #[error("the file has more than {megabytes} MiB; split it")]
+    FileTooLarge { megabytes: usize },
+    /// A file that is linted.
+    #[error("the file is not UTF-8 text")]
+    NotText,
     #[error("cannot write a document as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
     /// A sidecar would reject the plugin.
