@@ -129,6 +129,9 @@ pub(crate) enum Error {
     /// A sidecar would reject the plugin.
     #[error("a sidecar would reject this plugin or its settings")]
     Plugin(#[from] ctrlmesh_proxy::harness::HarnessError),
+    /// The same without settings, which it may need.
+    #[error("a sidecar would reject this plugin without settings; if it needs some, write them in a file for --cases")]
+    PluginWithoutSettings(#[source] ctrlmesh_proxy::harness::HarnessError),
     #[error("{} {problem}", path.display())]
     Cases { path: PathBuf, problem: String },
     #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
