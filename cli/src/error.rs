@@ -134,7 +134,9 @@ pub(crate) enum Error {
     PluginWithoutSettings(#[source] ctrlmesh_proxy::harness::HarnessError),
     #[error("{} {problem}", path.display())]
     Cases { path: PathBuf, problem: String },
-    #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
+    #[error(
+        "{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first, and not the name of the SDK"
+    )]
     PluginName(String),
     #[error("the folder {0:?} already exists; choose another name, or remove it")]
     FolderExists(String),
