@@ -1,9 +1,9 @@
 //! Client for the admin port of a sidecar. The callers interpret the answers.
 
-use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ctrlmesh_manager_uninstall::connection_text;
 use http::{Request, Uri};
 use kube::{Client, Config};
 
@@ -47,10 +47,9 @@ impl Admin {
         let failed = |error: kube::Error| self.request_error(path, error_text(&error));
         let request = Request::get(path).body(Vec::new());
         let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
-        let what = format!("{} answers {path}", self.address);
-        with_deadline(what, self.client.request_text(request))
-            .await?
-            .map_err(failed)
+        let answer = tokio::time::timeout(ANSWER_DEADLINE, self.client.request_text(request)).await;
+        let late = || format!("it did not answer within {} s", ANSWER_DEADLINE.as_secs());
+        answer.map_err(|_| self.request_error(path, late()))?.map_err(failed)
     }
 
     pub(crate) fn request_error(&self, path: &'static str, problem: impl Into<String>) -> Error {
@@ -67,21 +66,8 @@ fn error_text(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return format!("the answer was {}", status.code);
     }
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return match error.kind() {
-                ErrorKind::ConnectionRefused => "nothing listens there".to_owned(),
-                ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
-                    "the connection was closed by the other side".to_owned()
-                }
-                ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
-                    "the address is not reachable from here".to_owned()
-                }
-                _ => error.to_string(),
-            };
-        }
-        cause = error.source();
+    if let Some(problem) = connection_text(error) {
+        return problem;
     }
     match error {
         kube::Error::Service(_) | kube::Error::HyperError(_) => "the server there does not speak HTTP".to_owned(),

@@ -165,8 +165,8 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LintArgs {
-    /// Files with YAML or JSON documents, and folders with such files (`*.yaml`, `*.yml`, `*.json`, also in subfolders). `-` is standard
-    /// input.
+    /// Files with YAML or JSON documents, up to 32 MiB each, and folders with such files (`*.yaml`, `*.yml`, `*.json`, also in
+    /// subfolders), where files without an object of Kubernetes are skipped. `-` is standard input.
     #[arg(value_name = "PATH", required_unless_present = "filenames")]
     paths: Vec<PathBuf>,
 

@@ -97,7 +97,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     directory.close().map_err(Error::file("remove", &path))?;
     let is_text = args.output == Output::Text;
     if is_text && !claims.as_slice().is_empty() {
-        print::line(&format!(
+        print::painted_line(&format!(
             "\n{}",
             summary::claim_table(&claims, screen.paint(), print::terminal_width())
         ));

@@ -115,16 +115,28 @@ pub(crate) enum Error {
     },
     #[error("--fix cannot write to standard input; name files or folders")]
     FixStandardInput,
-    #[error("the folder {} has no *.yaml, *.yml or *.json file, nor has a subfolder", .0.display())]
-    NoFiles(PathBuf),
+    /// A folder that is linted.
+    #[error("the folder has no *.yaml, *.yml or *.json file, nor has a subfolder")]
+    NoFiles,
+    /// A file that is linted.
+    #[error("the file has more than {megabytes} MiB; split it")]
+    FileTooLarge { megabytes: usize },
+    /// A file that is linted.
+    #[error("the file is not UTF-8 text")]
+    NotText,
     #[error("cannot write a document as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
     /// A sidecar would reject the plugin.
     #[error("a sidecar would reject this plugin or its settings")]
     Plugin(#[from] ctrlmesh_proxy::harness::HarnessError),
+    /// The same without settings, which it may need.
+    #[error("a sidecar would reject this plugin without settings; if it needs some, write them in a file for --cases")]
+    PluginWithoutSettings(#[source] ctrlmesh_proxy::harness::HarnessError),
     #[error("{} {problem}", path.display())]
     Cases { path: PathBuf, problem: String },
-    #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
+    #[error(
+        "{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first, and not the name of the SDK"
+    )]
     PluginName(String),
     #[error("the folder {0:?} already exists; choose another name, or remove it")]
     FolderExists(String),

@@ -13,6 +13,7 @@ mod chain;
 mod edit;
 mod fix;
 mod object;
+mod report;
 mod sources;
 mod tree;
 
@@ -23,133 +24,69 @@ use std::process::ExitCode;
 use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
 use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
-use ctrlmesh_manager_planner::overlap::shared_in_files;
+use ctrlmesh_manager_planner::overlap::ShardIndex;
 use ctrlmesh_manager_planner::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
 use ctrlmesh_manager_planner::{Findings, LabelKeys};
-use serde::Serialize;
 use serde_json::Value;
 
-use self::object::{Object, api_group, objects, text_field, value_of, value_of_last};
-use self::sources::{is_standard_input, source_files};
-use self::tree::Node;
-use crate::args::{LintArgs, Output};
+use self::object::{Object, api_group, is_list, objects, text_field, value_of, value_of_last};
+use self::report::{FixReport, LintFindings, LintedObject, Scope, print_report};
+use self::sources::{SourceFile, is_standard_input, read_source, source_files};
+use self::tree::{Document, Node};
+use crate::args::LintArgs;
 use crate::error::Error;
 use crate::print;
 
-/// The result for one object.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct LintedObject {
-    file: PathBuf,
-    /// Kind, namespace and name, as far as the object has them.
-    object: String,
-    /// Line of its first field.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<usize>,
-    /// The object is rejected if there are any.
-    errors: Vec<Problem>,
-    warnings: Vec<Problem>,
-    /// Parts of which nobody can say here whether they are right.
-    not_checked: Vec<Problem>,
-}
-
-/// What was found in an object or a chain.
-#[derive(Debug, Default)]
-struct LintFindings {
-    mistakes: Mistakes,
-    warnings: Mistakes,
-    /// Parts that were not checked, with the reason.
-    not_checked: Mistakes,
-}
-
-#[derive(Debug, Serialize)]
-struct Problem {
-    /// Path of the field: `spec.limits[0].selector`.
-    path: String,
-    /// Line of the field, or of its parent if it is missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<usize>,
-    message: String,
-}
-
-/// A change by `--fix`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct FixReport {
-    file: PathBuf,
-    object: String,
-    change: String,
-    /// `false` if the change does not fit the text as it is written.
-    is_made: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Report<'r> {
-    fixed: &'r [FixReport],
-    objects: &'r [LintedObject],
-}
+/// What begins an action in a template of Helm or Go.
+const TEMPLATE: &str = "{{";
 
 pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     if args.fix && args.paths().any(is_standard_input) {
         return Err(Error::FixStandardInput);
     }
-    let mut known = KnownObjects {
-        keys: args.label_keys(),
-        ..KnownObjects::default()
-    };
+    let keys = args.label_keys();
     let (mut judged, mut fixed) = (Vec::new(), Vec::new());
-    let mut texts = Vec::new();
+    let (mut texts, mut shards) = (Vec::new(), Vec::new());
     for source in args.paths().flat_map(source_files) {
         let (file, found) = match source {
             Ok(file) => (file, Ok(())),
-            Err((path, error)) => (path, Err(error)),
+            Err((path, error)) => (SourceFile::named(&path), Err(error)),
         };
-        let read = found.and_then(|()| read_source(&file)).and_then(|text| {
+        let read = found.and_then(|()| read_source(&file.path)).and_then(|text| {
             if args.fix {
-                fix_file(&file, text, &known.keys, &mut fixed)
+                fix_file(&file.path, text, &keys, &mut fixed)
             } else {
                 Ok(text)
             }
         });
-        known
-            .shards
-            .extend(read.iter().flat_map(|text| valid_sharding_configs(text)));
+        shards.extend(read.iter().flat_map(|text| valid_sharding_configs(text)));
         texts.push((file, read));
     }
+    let mut known = KnownObjects {
+        judged: HashMap::new(),
+        shards: ShardIndex::new(shards, keys),
+    };
     for (file, read) in texts {
         match read {
             Ok(text) => judged.extend(lint_text(&file, &text, &mut known)),
             // An unreadable file is a finding, so that the others are still checked.
-            Err(error) => judged.push(LintedObject::without_object(&file, None, print::with_causes(&error))),
+            Err(error) => judged.push(LintedObject::without_object(&file.path, None, file_problem(&error))),
         }
     }
-    match args.output {
-        // Without --fix, the output is a plain list of objects.
-        Output::Json if !args.fix => print::line(&serde_json::to_string_pretty(&judged)?),
-        Output::Json => {
-            let (fixed, objects) = (&fixed[..], &judged[..]);
-            print::line(&serde_json::to_string_pretty(&Report { fixed, objects })?);
-        }
-        Output::Text => {
-            fixed.iter().for_each(|fixed| print::line(&fixed.report_line()));
-            judged.iter().flat_map(report_lines).for_each(|line| print::line(&line));
-        }
-    }
-    let is_accepted = judged.iter().all(|judged| judged.errors.is_empty());
-    Ok(if is_accepted {
+    print_report(&judged, args.fix.then_some(&fixed[..]), args.output)?;
+    Ok(if judged.iter().all(LintedObject::is_accepted) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn read_source(file: &Path) -> Result<String, Error> {
-    let text = if is_standard_input(file) {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(file)
-    };
-    text.map_err(Error::file("read", file))
+/// The error without the path of the file, which precedes it.
+fn file_problem(error: &Error) -> String {
+    match error {
+        Error::File { action, source, .. } => format!("cannot {action} it: {}", print::io_text(source)),
+        error => print::with_causes(error),
+    }
 }
 
 /// Writes a file with everything mended that can be; returns its text.
@@ -167,23 +104,13 @@ fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixRepo
     Ok(mended)
 }
 
-impl FixReport {
-    fn report_line(&self) -> String {
-        let file = self.file.display();
-        let done = if self.is_made { "fixed" } else { "not fixed" };
-        format!("{file}: {}: {done}: {}", self.object, self.change)
-    }
-}
-
 /// What is known of all files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct KnownObjects {
-    /// Of the manager that they are for.
-    keys: LabelKeys,
     /// Objects that were judged: file and line, by kind, namespace and name.
     judged: HashMap<[String; 3], (PathBuf, usize)>,
     /// ShardingConfigs of all files, including those not checked yet.
-    shards: Vec<ShardingConfig>,
+    shards: ShardIndex,
 }
 
 /// The valid ShardingConfigs of a text.
@@ -203,54 +130,94 @@ fn valid_sharding_configs(text: &str) -> Vec<ShardingConfig> {
     values.flat_map(|value| of_value(&value)).collect()
 }
 
-fn lint_text(file: &Path, text: &str, known: &mut KnownObjects) -> Vec<LintedObject> {
+/// A document as it was read.
+struct ReadDocument<'d> {
+    written: &'d str,
+    /// Line and message of the error if it is unreadable.
+    content: Result<(&'d Node, Value, Vec<Mistake>), (usize, String)>,
+}
+
+fn read_document<'d>(text: &'d str, document: &'d Document) -> ReadDocument<'d> {
+    let read = |root| match value_of(text, document) {
+        Ok(value) => Ok((root, value, Vec::new())),
+        Err(error) => {
+            let (value, twice) = value_of_last(text, document, root).ok_or(error)?;
+            Ok((root, value, twice))
+        }
+    };
+    ReadDocument {
+        written: text.get(document.range.clone()).unwrap_or_default(),
+        content: document.root.as_ref().map_err(Clone::clone).and_then(read),
+    }
+}
+
+/// Whether a file of a folder has something for lint. Other files lie beside manifests: values of charts and their templates,
+/// settings of other programs.
+fn has_objects(text: &str, documents: &[ReadDocument<'_>]) -> bool {
+    let is_unreadable = |document: &ReadDocument<'_>| document.content.is_err();
+    if documents.iter().any(is_unreadable) && text.contains(TEMPLATE) {
+        return false;
+    }
+    documents.iter().any(|document| match &document.content {
+        Ok((_, value, _)) => {
+            let (version, kind) = (text_field(value, "apiVersion"), text_field(value, "kind"));
+            (!version.is_empty() && !kind.is_empty()) || is_kind(kind) || chain::is_certainly_chain(value)
+        }
+        // A syntax error must not hide an object.
+        Err(_) => text.contains(api_group(API_VERSION)),
+    })
+}
+
+fn lint_text(source: &SourceFile, text: &str, known: &mut KnownObjects) -> Vec<LintedObject> {
+    let file = source.path.as_path();
     let documents = tree::parse_documents(text);
     // Between two `---` there may be nothing but a comment.
     let is_nothing = |root: &Node| root.is_nothing(text);
-    let documents: Vec<_> = documents
+    let documents = documents
         .iter()
-        .filter(|document| !document.root.as_ref().is_ok_and(is_nothing))
-        .collect();
+        .filter(|document| !document.root.as_ref().is_ok_and(is_nothing));
+    let documents: Vec<_> = documents.map(|document| read_document(text, document)).collect();
+    if !source.is_named && !has_objects(text, &documents) {
+        return vec![LintedObject::skipped(file)];
+    }
     let mut judged = Vec::new();
     for document in &documents {
-        let read = |root| match value_of(text, document) {
-            Ok(value) => Ok((root, value, Vec::new())),
-            Err(error) => {
-                let (value, twice) = value_of_last(text, document, root).ok_or(error)?;
-                Ok((root, value, twice))
-            }
-        };
-        let (root, value, twice) = match document.root.as_ref().map_err(Clone::clone).and_then(read) {
+        let (root, value, twice) = match &document.content {
             Ok(read) => read,
             Err((line, problem)) => {
-                let message = format!("{} is neither YAML nor JSON: {problem}", file.display());
-                judged.push(LintedObject::without_object(file, Some(line), message));
+                let message = format!("cannot be read as YAML or JSON: {problem}");
+                judged.push(LintedObject::without_object(file, Some(*line), message));
                 continue;
             }
         };
-        if chain::is_chain(&value) {
-            let written = text.get(document.range.clone()).unwrap_or_default();
-            let findings = chain::lint_chain(written, &value, documents.len() == 1);
-            let name = format!("chain of {}", object::text_field(&value, "namespace"));
+        if chain::is_chain(value) {
+            let findings = chain::lint_chain(document.written, value, documents.len() == 1);
+            let namespace = match text_field(value, "namespace") {
+                "" => "?",
+                namespace => namespace,
+            };
+            let name = format!("chain of {namespace}");
             judged.push(LintedObject::from_findings(file, name, root, &findings));
             continue;
         }
-        for object in objects(&value) {
+        let objects = objects(value);
+        if objects.is_empty() && is_list(value) {
+            let (name, findings) = ("empty List".to_owned(), LintFindings::default());
+            judged.push(LintedObject::from_findings(file, name, root, &findings));
+        }
+        for object in objects {
             let node = root.node_at(&object.path).unwrap_or(root);
-            judged.push(lint_object(file, &object, node, &twice, known));
+            judged.push(lint_object(file, &object, node, twice, known));
         }
     }
     if judged.is_empty() {
-        judged.push(LintedObject::without_object(
-            file,
-            None,
-            "the file has no object".to_owned(),
-        ));
+        let message = "the file has no object".to_owned();
+        judged.push(LintedObject::without_object(file, None, message));
     }
     judged
 }
 
-/// Objects of other API groups are reported but not checked. `twice`: duplicate fields in the text.
+/// Objects of other API groups are counted but not checked. `twice`: duplicate fields in the text.
 fn lint_object(
     file: &Path,
     object: &Object<'_>,
@@ -263,18 +230,17 @@ fn lint_object(
     // An object with the name of one of our kinds is meant to be ours, whatever its group.
     let has_our_name = || is_kind(text_field(document, "kind"));
     let is_foreign = !version.is_empty() && api_group(version) != api_group(API_VERSION) && !has_our_name();
+    let mut not_checked = Mistakes::default();
     let mut findings = if is_foreign {
-        let mut findings = Findings::default();
-        let message = format!("is {version}; only objects of {API_VERSION} are checked");
-        findings.warnings.add("apiVersion", message);
-        findings
+        let message = format!("is {version}; only objects of {API_VERSION} and chains are checked");
+        not_checked.add("apiVersion", message);
+        Findings::default()
     } else {
-        validate_with(document, &known.keys)
+        validate_with(document, known.shards.keys())
     };
     for Mistake { path, problem } in twice {
         findings.mistakes.add(path, problem);
     }
-    let mut not_checked = Mistakes::default();
     if !is_foreign {
         rules::check_metadata_fields(document, &mut findings);
         known.check_duplicate_name(file, node, document, &mut findings);
@@ -289,7 +255,8 @@ fn lint_object(
         warnings,
         not_checked,
     };
-    LintedObject::from_findings(file, object.display_name(), node, &findings)
+    let scope = if is_foreign { Scope::Foreign } else { Scope::Checked };
+    LintedObject::from_findings(file, object.display_name(), node, &findings).with_scope(scope)
 }
 
 /// Parts of an object that need a registry, or that its author has excepted from the rules.
@@ -318,10 +285,11 @@ impl KnownObjects {
     fn warn_across_objects(&self, object: &rules::Object, findings: &mut Findings) {
         rules::warn_of_new(object, findings);
         if let rules::Object::ShardingConfig(config) = object {
-            for warning in shared_in_files(config, &self.shards, &self.keys) {
+            for warning in self.shards.shared(config) {
                 findings.warnings.add(warning.path, warning.problem);
             }
-            let beside = unlocked_beside(config, &self.shards);
+            let namespace = config.metadata.namespace.as_deref();
+            let beside = unlocked_beside(config, self.shards.of_namespace(namespace));
             if !beside.is_empty() {
                 let warning = unlocked_warning(Some(&beside));
                 findings.warnings.add(warning.path, warning.problem);
@@ -359,67 +327,4 @@ impl KnownObjects {
             }
         }
     }
-}
-
-impl LintedObject {
-    fn from_findings(file: &Path, object: String, node: &Node, findings: &LintFindings) -> Self {
-        Self {
-            file: file.to_owned(),
-            object,
-            line: Some(node.line),
-            errors: problems_in(&findings.mistakes, node),
-            warnings: problems_in(&findings.warnings, node),
-            not_checked: problems_in(&findings.not_checked, node),
-        }
-    }
-
-    /// The result for a file or document without an object.
-    fn without_object(file: &Path, line: Option<usize>, message: String) -> Self {
-        let path = String::new();
-        Self {
-            file: file.to_owned(),
-            object: String::new(),
-            line,
-            errors: vec![Problem { path, line, message }],
-            warnings: Vec::new(),
-            not_checked: Vec::new(),
-        }
-    }
-}
-
-fn problems_in(mistakes: &Mistakes, node: &Node) -> Vec<Problem> {
-    let all = mistakes.list().iter();
-    let found = all.map(|mistake| Problem {
-        path: mistake.path.clone(),
-        line: Some(node.line_of(&mistake.path)),
-        message: mistake.problem.clone(),
-    });
-    let untold = (mistakes.omitted_count() > 0).then(|| Problem {
-        path: String::new(),
-        line: None,
-        message: format!("and {} more; fix some of these to see them", mistakes.omitted_count()),
-    });
-    found.chain(untold).collect()
-}
-
-fn report_lines(judged: &LintedObject) -> Vec<String> {
-    let file = judged.file.display().to_string();
-    let about = |line: Option<usize>| {
-        let place = line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"));
-        match judged.object.as_str() {
-            "" => place,
-            object => format!("{place}: {object}"),
-        }
-    };
-    if judged.errors.is_empty() && judged.warnings.is_empty() && judged.not_checked.is_empty() {
-        return vec![format!("{}: ok", about(None))];
-    }
-    let line = |what: &str, found: &Problem| match found.path.as_str() {
-        "" => format!("{}: {what}{}", about(found.line), found.message),
-        path => format!("{}: {what}{path}: {}", about(found.line), found.message),
-    };
-    let errors = judged.errors.iter().map(|found| line("", found));
-    let warnings = judged.warnings.iter().map(|found| line("warning: ", found));
-    let not_checked = judged.not_checked.iter().map(|found| line("not checked: ", found));
-    errors.chain(warnings).chain(not_checked).collect()
 }

@@ -19,8 +19,24 @@ pub(crate) const INCONCLUSIVE: u8 = 75;
 /// Why standard output cannot be written any more. A process has only one, so this is global.
 static BROKEN: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line to standard output. If that fails, later lines are dropped, and [`exit_code`] is a failure.
+/// Prints a line to standard output, with control characters escaped: names in it come from files and servers, and must not reach
+/// the terminal as commands. If printing fails, later lines are dropped, and [`exit_code`] is a failure.
 pub(crate) fn line(text: &str) {
+    painted_line(&escape_controls(text));
+}
+
+/// The text with control characters in the notation of JSON, but for line breaks and tabs.
+fn escape_controls(text: &str) -> String {
+    let escape = |char: char| match char {
+        '\n' | '\t' => char.to_string(),
+        char if char.is_control() => format!("\\u{:04x}", u32::from(char)),
+        char => char.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// The same for text of the program itself, which may have colours.
+pub(crate) fn painted_line(text: &str) {
     if BROKEN.get().is_some() {
         return;
     }
@@ -75,7 +91,11 @@ pub(crate) fn render_table(mut table: Table, width: Option<u16>) -> String {
 
 /// Prints an error with its causes to standard error, and returns its exit code.
 pub(crate) fn print_failure(error: &Error) -> ExitCode {
-    let _ = writeln!(io::stderr().lock(), "ctrlmesh: {}", with_causes(error));
+    let _ = writeln!(
+        io::stderr().lock(),
+        "ctrlmesh: {}",
+        escape_controls(&with_causes(error))
+    );
     ExitCode::from(failure_code(error))
 }
 
@@ -94,7 +114,10 @@ pub(crate) fn with_causes(error: &Error) -> String {
     while let Some(error) = cause {
         let answer = api_answer(error);
         let is_last = answer.is_some();
-        let more = answer.unwrap_or_else(|| error.to_string());
+        let more = answer.unwrap_or_else(|| match error.downcast_ref() {
+            Some(error) => io_text(error),
+            None => error.to_string(),
+        });
         // Many errors already include their cause.
         if !text.contains(&more) {
             text = format!("{text}: {more}");
@@ -103,6 +126,15 @@ pub(crate) fn with_causes(error: &Error) -> String {
         cause = error.source().filter(|_| !is_last);
     }
     text
+}
+
+/// An error of the operating system without its number.
+pub(crate) fn io_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(code) => text.replace(&format!(" (os error {code})"), ""),
+        None => text,
+    }
 }
 
 /// The answer of an API server. The client's own text of it has its `Debug` form, too.

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use ctrlmesh_contract::names::readiness;
-use ctrlmesh_contract::status::{ApiTraffic, EntryState, InFlight, LeaderElection, StaleCache, Status, Touched};
+use ctrlmesh_contract::status::{
+    ApiTraffic, EntryState, InFlight, LeaderElection, Refused, StaleCache, Status, Touched,
+};
 use serde_json::Value;
 
 use crate::admin::Admin;
@@ -78,10 +80,7 @@ fn sidecar_table(status: &Status) -> Table {
         &format!("{} faults, {} quarantines", counts.faults, counts.quarantines),
     ]);
     if let Some(refused) = &status.refused {
-        facts.add_row([
-            "refused",
-            &format!("{} ({}, {})", refused.message, refused.reason, refused.when),
-        ]);
+        facts.add_row(["refused", &refused_text(refused)]);
     }
     for election in &status.leader_elections {
         facts.add_row(["leader", &leader_text(election)]);
@@ -90,6 +89,17 @@ fn sidecar_table(status: &Status) -> Table {
         facts.add_row(["touched", &touched_request(touched)]);
     }
     facts
+}
+
+fn refused_text(refused: &Refused) -> String {
+    let Refused {
+        generation,
+        reason,
+        message,
+        when,
+    } = refused;
+    let generation = generation.map_or_else(String::new, |generation| format!("generation {generation}: "));
+    format!("{generation}{message} ({reason}, {when})")
 }
 
 fn in_flight_text(earlier: &InFlight) -> String {
@@ -208,7 +218,11 @@ fn touched_request(touched: &Touched) -> String {
         0 => "no answer".to_owned(),
         status => status.to_string(),
     };
-    format!("{request}: {did} by {entry}{rule}, {status}; {count} times, last {last}")
+    let times = match count {
+        1 => "once".to_owned(),
+        count => format!("{count} times"),
+    };
+    format!("{request}: {did} by {entry}{rule}, {status}; {times}, last {last}")
 }
 
 fn stale_cache(cache: &StaleCache) -> String {
@@ -251,7 +265,7 @@ mod tests {
             "generation 7",
             "2 writes, 3 lists, 1 watches under way, 4 caches",
             "configmaps of manager/v1, not listed since 2026-01-01T00:00:04Z, 9 expired watches refused; no longer waited for",
-            "it is not signed (Signature",
+            "generation 8: it is not signed (Signature",
             "e3b0c44298fc ",
             "quarantined until",
             "update pods a/b: refused by fault-inject/x (rule r), 409; 3 times, last 2026-01-01T00:00:05Z",

@@ -13,6 +13,7 @@ use crate::print;
 pub(crate) async fn run(args: &UninstallArgs) -> Result<ExitCode, Error> {
     let cluster = Cluster::infer().await?;
     if !args.yes {
+        print::line(&cluster.searching_text());
         let Some(plan) = cluster.plan().await? else {
             print::line(&cluster.not_installed_text());
             return Ok(ExitCode::SUCCESS);

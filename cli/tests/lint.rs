@@ -94,7 +94,7 @@ fn all_mistakes_are_reported_with_line_and_suggestion() -> Result<()> {
     ] {
         assert!(printed.contains(meant), "{meant} is missing in {printed}");
     }
-    assert!(printed.contains("is neither YAML nor JSON"), "{printed}");
+    assert!(printed.contains("cannot be read as YAML or JSON"), "{printed}");
     Ok(())
 }
 
@@ -421,9 +421,9 @@ fn chain_of_another_version_is_an_error_that_says_what_to_write() -> Result<()> 
     std::fs::write(&file, "apiVersion: example.com/v1\n")?;
     let (code, printed) = run_lint(&[], &[&file])?;
     assert_eq!(code, Some(0), "{printed}");
-    assert!(
-        printed.contains("chain.yaml:1: document: warning: apiVersion: is example.com/v1"),
-        "{printed}"
+    assert_eq!(
+        printed.trim_end(),
+        "not checked: 1 object of another API group: document"
     );
     Ok(())
 }

@@ -31,6 +31,7 @@ fn new_overwrites_nothing_and_rejects_bad_name_or_sdk() -> Result<()> {
     for (name, sdk, says) in [
         ("taken", &*sdk_folder(), "choose another name"),
         ("No_Name", &*sdk_folder(), "lower-case letters"),
+        ("ctrlmesh-sdk", &*sdk_folder(), "not the name of the SDK"),
         ("fine", "/nonexistent", "name the folder `sdk` of a checkout"),
     ] {
         let (code, errors) = plugin_errors(folder.path(), &["new", name, "--sdk", sdk])?;
@@ -138,7 +139,7 @@ fn test_fails_with_reason_when_sidecar_would_refuse_plugin() -> Result<()> {
     for (file, cases, says) in [
         ("none.wasm", format!("{SETTINGS}{ASKED}"), "not WebAssembly"),
         ("a.wasm", format!("settings: {{limts: []}}\n{ASKED}"), "limts"),
-        ("a.wasm", SETTINGS.to_owned(), "names no request"),
+        ("a.wasm", format!("{SETTINGS}requests: []\n"), "names no request"),
         (
             "a.wasm",
             format!("{SETTINGS}{ASKED}reqests: []\n"),

@@ -72,12 +72,13 @@ async fn uninstall_names_cluster_and_counts_before_and_after() -> Result<()> {
     assert_eq!((code, remaining_configs(&server)), (Some(0), 0), "{printed}{errors}");
     let named = format!("context testkit, server {}", server.url());
     let lines: Vec<&str> = printed.lines().collect();
-    let [first, .., last] = lines[..] else {
+    let [first, second, .., last] = lines[..] else {
         panic!("{printed}");
     };
+    assert_eq!(first, format!("{named}/: looking for ShardingConfigs"));
     assert!(
-        first.starts_with(&named) && first.ends_with(&format!("deleting {COUNTED}")),
-        "{first}"
+        second.starts_with(&named) && second.ends_with(&format!("deleting {COUNTED}")),
+        "{second}"
     );
     assert!(
         last.starts_with(&named) && last.contains("deleted 3 ShardingConfigs"),
@@ -108,7 +109,7 @@ async fn uninstall_succeeds_where_nothing_is_installed() -> Result<()> {
         assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
         let named = format!("context testkit, server {}", server.url());
         assert!(
-            printed.starts_with(&named) && printed.contains("nothing is installed") && printed.lines().count() == 1,
+            printed.starts_with(&named) && printed.contains("nothing is installed") && printed.lines().count() == 2,
             "{printed}"
         );
     }
@@ -131,19 +132,58 @@ async fn uninstall_fails_where_no_api_server_answers() -> Result<()> {
             let _ = (&connection).write_all(answer.as_bytes());
         }
     });
+    let kubeconfig = kubeconfig(&server);
+    for flags in [&[][..], &["--yes"]] {
+        let (code, printed, errors) = run_uninstall_with(&kubeconfig, flags).await?;
+        let first = format!("context web, server {server}/: looking for ShardingConfigs");
+        assert_eq!((code, printed.trim_end()), (Some(1), &*first), "{errors}");
+        assert_eq!(
+            errors,
+            format!("ctrlmesh: the API server at {server}/ (context web) answered not found (HTTP 404)\n")
+        );
+    }
+    Ok(())
+}
+
+fn kubeconfig(server: &str) -> String {
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "web",
         "contexts": [{ "name": "web", "context": { "cluster": "web", "user": "web" } }],
         "clusters": [{ "name": "web", "cluster": { "server": server } }],
         "users": [{ "name": "web", "user": {} }],
     });
-    for flags in [&[][..], &["--yes"]] {
-        let (code, printed, errors) = run_uninstall_with(&kubeconfig.to_string(), flags).await?;
-        assert_eq!((code, &*printed), (Some(1), ""), "{errors}");
-        assert!(
-            errors.starts_with("ctrlmesh: the API server: ") && errors.contains("404") && !errors.contains("Status {"),
-            "{errors}"
-        );
-    }
+    kubeconfig.to_string()
+}
+
+#[tokio::test]
+async fn uninstall_names_server_that_it_cannot_reach() -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let server = format!("http://{}", listener.local_addr()?);
+    drop(listener);
+    let (code, printed, errors) = run_uninstall_with(&kubeconfig(&server), &[]).await?;
+    assert_eq!(code, Some(1), "{printed}");
+    assert_eq!(
+        errors,
+        format!("ctrlmesh: cannot reach the API server at {server}/ (context web): nothing listens there\n")
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn uninstall_names_kubeconfig_that_it_cannot_read() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let missing = folder.path().join("missing");
+    let output = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"))
+        .arg("uninstall")
+        .env("KUBECONFIG", &missing)
+        .output()?;
+    let told = format!(
+        "ctrlmesh: not in a pod, and cannot read the kubeconfig {}: it does not exist; set KUBECONFIG to the kubeconfig of a cluster\n",
+        missing.display()
+    );
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stderr)),
+        (Some(1), told.into())
+    );
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The message of a YAML parser's error, for the person who wrote the text.
 
+use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Error, UserMessageFormatter};
 
 use crate::error::quote;
@@ -20,7 +21,22 @@ pub fn error_text(error: &Error) -> String {
             )
         }
         Error::DuplicateMappingKey { .. } => format!("{problem}; write each key once"),
+        Error::Budget { breach, .. } => over_budget(breach).to_owned(),
         _ => problem,
+    }
+}
+
+/// The parser's text has the `Debug` form of the limit.
+const fn over_budget(breach: &BudgetBreach) -> &'static str {
+    match breach {
+        BudgetBreach::Depth { .. } => "it is nested too deeply",
+        BudgetBreach::Aliases { .. } | BudgetBreach::Anchors { .. } | BudgetBreach::AliasAnchorRatio { .. } => {
+            "it has too many anchors or aliases; write the values themselves"
+        }
+        BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } => {
+            "it has more values than are read, where an alias counts as all that it stands for; split it, or write it without aliases"
+        }
+        _ => "it is too large or too complex; split it",
     }
 }
 

@@ -5,8 +5,8 @@ use ctrlmesh_contract::{Chain, Digest, Error, Mistake, Mistakes};
 use ctrlmesh_manager_planner::BuiltIn;
 use serde_json::Value;
 
-use super::LintFindings;
 use super::object::{api_group, text_field};
+use super::report::LintFindings;
 
 /// Fields that a chain has, and no object of Kubernetes.
 const CHAIN_FIELDS: [&str; 2] = ["entries", "generation"];
@@ -17,6 +17,12 @@ pub(super) fn is_chain(document: &Value) -> bool {
     let has_field = |field: &str| document.get(field).is_some();
     api_group(text_field(document, "apiVersion")) == api_group(CHAIN_API_VERSION)
         || (document.get("kind").is_none() && CHAIN_FIELDS.into_iter().any(has_field))
+}
+
+/// Whether a document in a file of unknown purpose is a chain. One of the fields is not enough, because others have it, too.
+pub(super) fn is_certainly_chain(document: &Value) -> bool {
+    let has_all = CHAIN_FIELDS.iter().all(|field| document.get(field).is_some());
+    is_chain(document) && (has_all || !text_field(document, "apiVersion").is_empty())
 }
 
 /// What a sidecar would reject in a chain. `written`: its text; `is_alone`: its file has no other document.

@@ -44,10 +44,16 @@ pub(super) fn edited_text(text: &str, root: &Node, path: &[Step], change: &Chang
 
 /// Applies edits that do not overlap, the last first. An insertion at the start of a removed range comes before it.
 fn apply_edits(text: &str, mut edits: Vec<Edit>) -> Option<String> {
+    let has_crlf = text.contains("\r\n");
     edits.sort_by_key(|(range, _)| std::cmp::Reverse((range.start, range.end)));
     let mut new = text.to_owned();
     for (range, insert) in edits {
         new.get(range.clone())?;
+        let insert = if has_crlf {
+            insert.replace("\r\n", "\n").replace('\n', "\r\n")
+        } else {
+            insert
+        };
         new.replace_range(range, &insert);
     }
     Some(new)

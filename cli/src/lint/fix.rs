@@ -14,6 +14,9 @@ use super::tree::{self, Document, Node};
 /// Maximum of changes per document; more than any needs.
 const MAX_CHANGES: usize = 10_000;
 
+/// Maximum of changes among which those of aliases are searched.
+const MAX_ALIASES: usize = 1_000;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FixOutcome {
     pub(super) object: String,
@@ -44,41 +47,88 @@ pub(super) fn fix_text(text: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>
     (new, done)
 }
 
+/// A change that a person has to make.
+struct Skipped {
+    /// With its path from the root of the document.
+    mend: Fix,
+    outcome: FixOutcome,
+}
+
 fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
-    let (mut text, mut done, mut given_up) = (written.to_owned(), Vec::new(), 0);
+    let (mut text, mut done, mut skipped) = (written.to_owned(), Vec::new(), Vec::<Skipped>::new());
     for _ in 0..MAX_CHANGES {
-        let Some((path, mend, object)) = next_change(&text, given_up, keys) else {
+        let Some((_, value)) = single_document(&text) else {
             break;
         };
-        let mended = apply_change(&text, &path, &mend);
-        done.push(FixOutcome {
+        let without = skipped.iter().map(|skipped| &skipped.mend);
+        let without = without.fold(value.clone(), pass_over);
+        let Some((path, mend, object)) = next_change(&without, keys) else {
+            break;
+        };
+        let whole = from_root(&path, &mend);
+        let mended = apply_change(&text, &whole, keys);
+        let change = mended
+            .as_ref()
+            .map_or_else(|| unfixed_reason(&text, &mend, &whole), |_| mend.to_string());
+        let outcome = FixOutcome {
             object,
-            change: mended
-                .as_ref()
-                .map_or_else(|| unfixed_reason(&text, &path, &mend), |_| mend.to_string()),
+            change,
             is_made: mended.is_some(),
-        });
-        match mended {
-            Some(mended) => text = mended,
-            // Later changes of this object depend on this one.
-            None => given_up += 1,
+        };
+        let Some(mended) = mended else {
+            // A change that cannot even be passed over would be found for ever.
+            if skipped.iter().any(|skipped| skipped.mend == whole) {
+                break;
+            }
+            skipped.push(Skipped { mend: whole, outcome });
+            continue;
+        };
+        done.push(outcome);
+        text = mended;
+        match &mend.change {
+            // An alias of the changed scalar is changed, too.
+            Change::Text(_) => {
+                let value = single_document(&text).map(|(_, value)| value);
+                skipped.retain(|skipped| value.as_ref().is_some_and(|value| !is_done(&skipped.mend, value)));
+            }
+            // Paths of what was skipped may be others now. What is still wrong is found again.
+            _ => skipped.clear(),
         }
     }
+    // A part that only a skipped change would make is not in the text.
+    let value = single_document(&text).map(|(_, value)| value);
+    let is_there = |skipped: &Skipped| {
+        value
+            .as_ref()
+            .is_some_and(|value| skipped.mend.path.find(value).is_some())
+    };
+    done.extend(skipped.into_iter().filter(is_there).map(|skipped| skipped.outcome));
     (text, done)
 }
 
-/// The next change of an object in a document, but for the first objects that can't be changed.
-fn next_change(text: &str, given_up: usize, keys: &LabelKeys) -> Option<(Vec<Step>, Fix, String)> {
-    let value = single_document(text)?.1;
-    let all = objects(&value).into_iter();
-    let mut mends = all.filter_map(|object| {
-        Some((
-            object.path.clone(),
-            next_fix_with(object.value, keys)?,
-            object.display_name(),
-        ))
-    });
-    mends.nth(given_up)
+/// The first change of an object in a document.
+fn next_change(document: &Value, keys: &LabelKeys) -> Option<(Vec<Step>, Fix, String)> {
+    let mut all = objects(document).into_iter();
+    all.find_map(|object| {
+        let mend = next_fix_with(object.value, keys)?;
+        let name = object.display_name();
+        Some((object.path, mend, name))
+    })
+}
+
+fn is_done(mend: &Fix, document: &Value) -> bool {
+    matches!(&mend.change, Change::Text(text) if mend.path.find(document).is_some_and(|value| value == text))
+}
+
+/// The document as if a change had been made, so that the next one is found. The paths of all other parts stay.
+fn pass_over(mut document: Value, mend: &Fix) -> Value {
+    if let (Change::Remove, Some(Step::Index(_))) = (&mend.change, mend.path.0.last()) {
+        if let Some(item) = mend.path.find_mut(&mut document) {
+            *item = Value::Null;
+        }
+        return document;
+    }
+    mend.apply(&document).unwrap_or(document)
 }
 
 /// The change with its path from the root of the document; `path` leads to the object.
@@ -89,14 +139,11 @@ fn from_root(path: &[Step], mend: &Fix) -> Fix {
     }
 }
 
-/// Why a person has to make the change.
-fn unfixed_reason(text: &str, path: &[Step], mend: &Fix) -> String {
+/// Why a person has to make the change. `whole`: the change with its path from the root.
+fn unfixed_reason(text: &str, mend: &Fix, whole: &Fix) -> String {
     let document = single_document(text).map(|(document, _)| document);
     let root = document.as_ref().and_then(|document| document.root.as_ref().ok());
-    match (
-        &mend.change,
-        root.map(|root| text_at(text, root, &from_root(path, mend))),
-    ) {
+    match (&mend.change, root.map(|root| text_at(text, root, whole))) {
         (Change::Text(read), Some(Some(written))) if !is_text(written) && written != read => {
             format!(
                 "{}: {written} is read as {read}; write in quotes what it is meant to be",
@@ -108,18 +155,41 @@ fn unfixed_reason(text: &str, path: &[Step], mend: &Fix) -> String {
 }
 
 /// The text after a change, if it has the intended meaning.
-fn apply_change(text: &str, path: &[Step], mend: &Fix) -> Option<String> {
+fn apply_change(text: &str, whole: &Fix, keys: &LabelKeys) -> Option<String> {
     let (document, before) = single_document(text)?;
-    let whole = from_root(path, mend);
     let expected = whole.apply(&before)?;
     let root = document.root.as_ref().ok()?;
-    if !is_written_as_read(text, root, &whole) {
+    if !is_written_as_read(text, root, whole) {
         return None;
     }
-    let new = edited_text(text, root, &whole.path.0, &mend.change)?;
+    let new = edited_text(text, root, &whole.path.0, &whole.change)?;
     let (after, value) = single_document(&new)?;
-    let has_comments = after.comments == document.comments || matches!(mend.change, Change::Remove);
-    (value == expected && has_comments).then_some(new)
+    let has_comments = after.comments == document.comments || matches!(whole.change, Change::Remove);
+    let is_meant = value == expected || is_mended_in_aliases(expected, &value, &whole.change, keys);
+    (is_meant && has_comments).then_some(new)
+}
+
+/// Whether a document differs from the expected one only by the same change of other scalars: those that are aliases of the changed
+/// one. Each of them must be a change that is due anyway.
+fn is_mended_in_aliases(expected: Value, document: &Value, change: &Change, keys: &LabelKeys) -> bool {
+    if !matches!(change, Change::Text(_)) {
+        return false;
+    }
+    let (mut reached, mut without) = (expected.clone(), expected);
+    for _ in 0..MAX_ALIASES {
+        if reached == *document {
+            return true;
+        }
+        let Some((path, mend, _)) = next_change(&without, keys) else {
+            return false;
+        };
+        let mend = from_root(&path, &mend);
+        if mend.change == *change && is_done(&mend, document) {
+            reached = mend.apply(&reached).unwrap_or(reached);
+        }
+        without = pass_over(without, &mend);
+    }
+    false
 }
 
 /// Whether a text that replaces a number or a boolean is what the file says. `1.10`, `007` and `no` are read as something else, and

@@ -8,6 +8,9 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::tree::{Document, Node};
 
+/// Values that a document may have, however short it is: aliases repeat some. A longer document may have as many as can be written in it.
+const MIN_VALUES: usize = 250_000;
+
 /// An object and its path in the document.
 #[derive(Debug, Clone)]
 pub(super) struct Object<'v> {
@@ -21,7 +24,16 @@ pub(super) fn value_of(text: &str, document: &Document) -> Result<Value, (usize,
         let line = error
             .location()
             .and_then(|location| usize::try_from(location.line()).ok());
-        (line.unwrap_or(document.line), error_text(&error))
+        // An error in an alias has the places of both in its text, and the limit that is exceeded in its cause.
+        let mut cause = &error;
+        while let serde_saphyr::Error::AliasError { error, .. } = cause {
+            cause = error;
+        }
+        let is_limit = matches!(cause, serde_saphyr::Error::Budget { .. });
+        (
+            line.unwrap_or(document.line),
+            error_text(if is_limit { cause } else { &error }),
+        )
     })
 }
 
@@ -38,10 +50,15 @@ fn parse_value(
     duplicate_keys: DuplicateKeyPolicy,
 ) -> Result<Value, serde_saphyr::Error> {
     let written = text.get(document.range.clone()).unwrap_or_default();
-    // The padding makes lines those of the file.
-    let written = format!("{}{written}", "\n".repeat(document.line.saturating_sub(1)));
-    let options = serde_saphyr::options! { with_snippet: false, duplicate_keys: duplicate_keys };
-    serde_saphyr::from_str_with_options(&written, options)
+    // A value takes two bytes at least, as in `[1,2]`. Only aliases can make more of them.
+    let max_nodes = (written.len() / 2).max(MIN_VALUES);
+    let budget = serde_saphyr::budget! { max_nodes: max_nodes, max_events: 2 * max_nodes };
+    let options = serde_saphyr::options! { with_snippet: false, duplicate_keys: duplicate_keys, budget: budget };
+    serde_saphyr::from_str_with_options(written, options.clone()).or_else(|_| {
+        // The padding makes lines those of the file.
+        let padded = format!("{}{written}", "\n".repeat(document.line.saturating_sub(1)));
+        serde_saphyr::from_str_with_options(&padded, options)
+    })
 }
 
 pub(super) fn objects(document: &Value) -> Vec<Object<'_>> {
@@ -63,7 +80,7 @@ pub(super) fn objects(document: &Value) -> Vec<Object<'_>> {
     }
 }
 
-fn is_list(document: &Value) -> bool {
+pub(super) fn is_list(document: &Value) -> bool {
     text_field(document, "apiVersion") == "v1" && text_field(document, "kind") == "List"
 }
 

@@ -22,7 +22,7 @@ const EXPECTED: [&str; 7] = ["proceed", "edit", "refuse ", "answer ", "reset", "
 pub(super) struct Cases {
     /// As in the chain.
     pub(super) settings: Map<String, Value>,
-    /// Never empty if there is a file.
+    /// Empty if there are only settings.
     pub(super) requests: Vec<Case>,
 }
 
@@ -53,6 +53,7 @@ fn parse_cases(text: &str) -> Result<Cases, String> {
         return Err("is no mapping; write settings and requests".to_owned());
     };
     let mut mistakes = Mistakes::default();
+    let has_settings = fields.get("settings").is_some_and(|settings| !settings.is_null());
     let settings = match fields.remove("settings") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(settings)) => settings,
@@ -63,6 +64,8 @@ fn parse_cases(text: &str) -> Result<Cases, String> {
     };
     let requests = match fields.remove("requests") {
         Some(Value::Array(items)) if !items.is_empty() => items,
+        // Settings alone show whether a sidecar would run the plugin with them.
+        None if has_settings => Vec::new(),
         Some(value) if !value.is_null() && !value.is_array() => {
             mistakes.add(
                 "requests",
@@ -71,8 +74,8 @@ fn parse_cases(text: &str) -> Result<Cases, String> {
             Vec::new()
         }
         _ => {
-            let problem = "names no request, so nothing would be tested; write {request: GET /api/v1/pods, expect: proceed}, or leave \
-                           --cases out to see whether a sidecar would run the plugin";
+            let problem = "names no request, so nothing would be tested; write {request: GET /api/v1/pods, expect: proceed}, or only \
+                           settings to see whether a sidecar would run the plugin with them";
             mistakes.add("requests", problem);
             Vec::new()
         }
@@ -168,10 +171,20 @@ fn parse_request(line: &str) -> Result<Request, String> {
     let wrong = |problem: &str| format!("{} {problem}; write it like GET /api/v1/pods", quote(line));
     let (method, target) = line.split_once(' ').ok_or_else(|| wrong("has no path"))?;
     let method: Method = method.parse().map_err(|_| wrong("begins with no HTTP method"))?;
+    let upper = method.as_str().to_ascii_uppercase();
+    if upper != method.as_str() {
+        return Err(wrong(&format!(
+            "has a method in lower case, which no API server knows; write {upper}"
+        )));
+    }
     let uri: Uri = target
         .parse()
         .map_err(|_| wrong("has a path that no client can send"))?;
-    RequestInfo::parse(method.as_str(), uri.path(), uri.query()).map_err(|error| wrong(&error.to_string()))?;
+    // A sidecar refuses these before it asks a plugin.
+    let info = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
+    let info = info.map_err(|error| wrong(&error.to_string()))?;
+    let checked = info.check_path(uri.path());
+    checked.map_err(|error| wrong(&format!("is refused by a sidecar before it asks a plugin: {error}")))?;
     Ok(harness::request(method, target))
 }
 
@@ -262,8 +275,42 @@ mod tests {
     }
 
     #[test]
-    fn cases_file_is_rejected_without_requests() {
-        for text in ["{}", "settings: {a: 1}", "requests: []", "requests:\n"] {
+    fn settings_alone_are_read() {
+        for text in ["settings: {a: 1}", "settings: {}"] {
+            assert!(parse_cases(text).unwrap().requests.is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn request_that_no_plugin_would_get_is_a_mistake() {
+        for (request, says) in [
+            (
+                "DELETE /api/v1/namespaces/../prod-eu/pods/web",
+                "is refused by a sidecar before it asks a plugin: the path holds a dot segment",
+            ),
+            ("GET /api/v1//pods", "is refused by a sidecar before it asks a plugin: "),
+            (
+                "delete /api/v1/namespaces/a/pods/b",
+                "has a method in lower case, which no API server knows; write DELETE",
+            ),
+        ] {
+            let problem = parse_cases(&format!("requests: [{{request: {request}, expect: proceed}}]")).unwrap_err();
+            assert!(
+                problem.starts_with("has a mistake: requests[0].request: ") && problem.contains(says),
+                "{problem}"
+            );
+        }
+    }
+
+    #[test]
+    fn cases_file_is_rejected_without_requests_or_settings() {
+        for text in [
+            "{}",
+            "requests: []",
+            "requests:\n",
+            "settings: {a: 1}\nrequests: []",
+            "settings:\n",
+        ] {
             let problem = parse_cases(text).unwrap_err();
             assert!(
                 problem.starts_with("has a mistake: requests: names no request"),

@@ -27,6 +27,9 @@ const SDK_VERSION: &str = concat!(
 /// Manifest of a crate, in its folder.
 const MANIFEST_FILE: &str = "Cargo.toml";
 
+/// A plugin of this name could not depend on the SDK.
+const SDK_CRATE: &str = "ctrlmesh-sdk";
+
 /// How the SDK's manifest names it.
 const SDK_NAME: &str = "name = \"ctrlmesh-sdk\"";
 
@@ -35,7 +38,7 @@ const MAX_NAME: usize = 64;
 
 /// Writes the crate and says what to do next.
 pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
-    if !is_crate_name(&args.name) {
+    if !is_crate_name(&args.name) || args.name == SDK_CRATE {
         return Err(Error::PluginName(args.name.clone()));
     }
     let sdk = args.sdk.as_deref().map(sdk_folder).transpose()?;
@@ -54,7 +57,8 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
     print::line(&format!(
         "{name} is a complete plugin that refuses writes in some namespaces. Next:\n\n  \
          cd {name}\n  cargo test\n  cargo build --release --target wasm32-wasip2\n  \
-         ctrlmesh plugin inspect target/wasm32-wasip2/release/{file}.wasm"
+         ctrlmesh plugin inspect target/wasm32-wasip2/release/{file}.wasm\n  \
+         ctrlmesh plugin test target/wasm32-wasip2/release/{file}.wasm --cases CASES    # docs/plugin-guide.md, step 5"
     ));
     if sdk.is_none() {
         print::line(&format!(

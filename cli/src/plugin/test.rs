@@ -27,7 +27,11 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
         None => Cases::default(),
     };
     let wasm = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
-    let mut plugin = Harness::new(&wasm, &Value::Object(settings).to_string())?;
+    let loaded = Harness::new(&wasm, &Value::Object(settings).to_string());
+    let mut plugin = loaded.map_err(|error| match &args.cases {
+        Some(_) => Error::Plugin(error),
+        None => Error::PluginWithoutSettings(error),
+    })?;
     let mut failed = 0;
     for case in &requests {
         let said = ask_plugin(&mut plugin, &case.request);
@@ -39,7 +43,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
         print::line(&format!("log   {}: {}", level_name(line.level), line.message));
     }
     print::line(&match (requests.len(), failed) {
-        (0, _) => "a sidecar would run it; name requests with --cases to see what it says to them".to_owned(),
+        (0, _) => "a sidecar would run it; name requests in the file of --cases to see what it says to them".to_owned(),
         (all, 0) => format!("all {all} requests got what is expected"),
         (all, failed) => format!("{failed} of {all} requests got something else than is expected"),
     });

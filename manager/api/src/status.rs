@@ -165,5 +165,8 @@ pub fn timestamp(at: Timestamp) -> String {
 /// The API server's error response, for people.
 #[must_use]
 pub fn response_text(status: &Status) -> String {
-    format!("{} (HTTP {})", status.message.trim_end(), status.code)
+    match status.message.trim_end() {
+        "" => format!("HTTP {}", status.code),
+        message => format!("{message} (HTTP {})", status.code),
+    }
 }

@@ -77,6 +77,18 @@ impl LabelSet {
         rest
     }
 
+    /// Whether the intersection has any map.
+    pub fn intersects(&self, other: &Self) -> bool {
+        let mut keys = self.keys.iter();
+        keys.all(|(key, values)| other.keys.get(key).is_none_or(|others| values.intersects(others)))
+    }
+
+    /// Whether every map of this set is in the other one, too.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let mut keys = other.keys.iter();
+        keys.all(|(key, others)| self.keys.get(key).is_some_and(|values| values.is_within(others)))
+    }
+
     /// Selectors for this set, one for each disjoint part: "one of these values, or not there" needs two.
     pub fn selectors(&self) -> Vec<LabelSelector> {
         let mut selectors = vec![LabelSelector::default()];
@@ -128,6 +140,27 @@ impl Values {
             (Self::Only(only), Self::Except(except)) | (Self::Except(except), Self::Only(only)) => {
                 Self::Only(only - except)
             }
+        }
+    }
+
+    fn intersects(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Only(a), Self::Only(b)) => !a.is_disjoint(b),
+            // There are more values than any set has.
+            (Self::Except(_), Self::Except(_)) => true,
+            (Self::Only(only), Self::Except(except)) | (Self::Except(except), Self::Only(only)) => {
+                !only.is_subset(except)
+            }
+        }
+    }
+
+    fn is_within(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Only(values), Self::Only(others)) => values.is_subset(others),
+            (Self::Only(values), Self::Except(others)) => values.is_disjoint(others),
+            (Self::Except(values), Self::Except(others)) => others.is_subset(values),
+            // There are more values than any set has.
+            (Self::Except(_), Self::Only(_)) => false,
         }
     }
 
@@ -221,6 +254,10 @@ mod tests {
                 (Some(a), None) => vec![a.clone()],
                 (None, _) => vec![],
             };
+            if let Some((a, b)) = a.as_ref().zip(b.as_ref()) {
+                prop_assert_eq!(a.intersects(b), both.is_some());
+                prop_assert_eq!(a.is_within(b), rest.is_empty());
+            }
             for labels in all_maps() {
                 let (is_left, is_right) = (left.matches(&labels), right.matches(&labels));
                 prop_assert_eq!(count(a.as_slice(), &labels), usize::from(is_left));

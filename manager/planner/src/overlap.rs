@@ -20,7 +20,7 @@ use crate::label_set::LabelSet;
 use crate::shard_hash::shard_hash;
 use crate::view::{self, ResourceClass};
 
-pub use in_files::shared_in_files;
+pub use in_files::ShardIndex;
 
 /// Maximum number of namespaces that a finding names. Further ones are counted.
 const MAX_EXAMPLES: usize = 5;
@@ -255,10 +255,7 @@ fn intersecting_pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, u
     for (at, (index, set)) in here.iter().enumerate() {
         for (other, other_set) in here.iter().skip(at + 1) {
             let pair = (*index, *other);
-            if *known
-                .entry(pair)
-                .or_insert_with(|| set.intersection(other_set).is_some())
-            {
+            if *known.entry(pair).or_insert_with(|| set.intersects(other_set)) {
                 pairs.push(pair);
             }
         }

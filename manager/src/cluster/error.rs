@@ -18,7 +18,7 @@ pub enum Error {
     #[error(transparent)]
     Flag(#[from] FlagError),
     /// There is no way to the API server.
-    #[error("no Kubernetes configuration: {0}; run in a pod, or set KUBECONFIG")]
+    #[error("{}", ctrlmesh_manager_uninstall::configuration_text(.0))]
     Config(#[source] kube::config::InferConfigError),
     /// The API server, or the way to it.
     #[error("the API server: {}", error_text(.0))]

@@ -4,6 +4,7 @@
 //! API servers call replicas that they knew a moment ago. Only new connections are served then: existing ones are closed, because
 //! they would keep API servers away from another replica.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +31,20 @@ pub fn log_to_stderr(args: &Args) -> Result<(), Error> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(wants_colour(
+            std::io::stderr().is_terminal(),
+            std::env::var_os("NO_COLOR").as_deref(),
+        ));
     match args.log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
     }
     Ok(())
+}
+
+/// Colours are for terminals of people who did not refuse them: <https://no-color.org>.
+fn wants_colour(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
+    is_terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
 /// Runs the manager until it is asked to stop, or one of its parts fails.
@@ -145,6 +154,22 @@ mod tests {
     async fn readiness_code(health: SocketAddr) -> u16 {
         let answer = reqwest::get(format!("http://{health}/readyz")).await;
         answer.map_or(0, |answer| answer.status().as_u16())
+    }
+
+    #[test]
+    fn log_has_colours_only_on_a_terminal_without_no_color() {
+        for (is_terminal, no_color, expected) in [
+            (true, None, true),
+            (true, Some(""), true),
+            (true, Some("1"), false),
+            (false, None, false),
+        ] {
+            assert_eq!(
+                wants_colour(is_terminal, no_color.map(OsStr::new)),
+                expected,
+                "{no_color:?}"
+            );
+        }
     }
 
     #[tokio::test]

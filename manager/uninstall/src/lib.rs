@@ -1,18 +1,23 @@
 //! Deletes every ShardingConfig while a manager still runs, and waits until all are gone, so that the manager can be removed. A
 //! check deletes nothing, and fails if an object is left that only a running manager releases.
 
+mod cluster;
+mod error;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::finalizers::PROTECTED;
-use ctrlmesh_manager_api::status::response_text;
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use kube::api::{DeleteParams, DynamicObject, ListParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
-use kube::{Api, Client, Config, ResourceExt as _};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
+
+pub use self::cluster::Cluster;
+use self::cluster::answer_of;
+pub use self::error::{Error, configuration_text, connection_text};
 
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,103 +28,6 @@ const MAX_NAMES: usize = 20;
 /// The next commands, for a person.
 pub const NEXT: &str = "next: kubectl delete circuitbreakers,faultinjections --all -A, then managers, webhooks, rights and definitions: \
                         kubectl delete -k deploy/, or helm uninstall";
-
-/// Why not all ShardingConfigs are gone.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// There is no way to the API server.
-    #[error("no Kubernetes configuration: {0}; run in a pod, or set KUBECONFIG")]
-    Config(#[source] kube::config::InferConfigError),
-    /// The API server, or the way to it.
-    #[error("the API server: {}", match .0 {
-        kube::Error::Api(status) => response_text(status),
-        other => other.to_string(),
-    })]
-    Api(#[from] kube::Error),
-    /// ShardingConfigs that were deleted and are not gone.
-    #[error(
-        "these ShardingConfigs are not released yet: {0}; kubectl describe shows why, and how to release them by force"
-    )]
-    Waiting(String),
-    /// Objects that are left, and whose deletion never ends without a manager.
-    #[error(
-        "{cluster}: no manager runs, and only a manager can remove the finalizers of {held}. Delete these objects, then run this again: `{command}`. {advice}"
-    )]
-    ManagerNeeded {
-        cluster: String,
-        /// Objects, by kind.
-        held: String,
-        /// What deletes them.
-        command: String,
-        /// What else can be done.
-        advice: &'static str,
-    },
-}
-
-/// The cluster in use, and the names by which people know it.
-pub struct Cluster {
-    client: Client,
-    /// `None`: the credentials are a pod's service account.
-    context: Option<String>,
-    server: String,
-}
-
-impl Cluster {
-    /// The cluster of the environment: KUBECONFIG, or a pod's service account.
-    ///
-    /// # Errors
-    /// There is no configuration of a cluster.
-    pub async fn infer() -> Result<Self, Error> {
-        // Fails only if there is a provider already; then that one is used.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let config = Config::infer().await.map_err(Error::Config)?;
-        Ok(Self {
-            context: context_of(&config).await,
-            server: config.cluster_url.to_string(),
-            client: Client::try_from(config)?,
-        })
-    }
-
-    /// Counts the objects that [`run`] would delete. `None`: nothing is installed, because the cluster has no definition of
-    /// ShardingConfigs.
-    ///
-    /// # Errors
-    /// The API server refuses the request.
-    pub async fn plan(&self) -> Result<Option<Plan>, Error> {
-        if let Some(configs) = list_defined(&self.client, &sharding_config_resource()).await? {
-            return Ok(Some(Plan::from_configs(&configs)));
-        }
-        // Any web server may answer 404, but only an API server has this endpoint.
-        self.client.apiserver_version().await?;
-        Ok(None)
-    }
-
-    /// The message for a cluster without a definition.
-    #[must_use]
-    pub fn not_installed_text(&self) -> String {
-        format!(
-            "{self}: nothing is installed; this cluster has no definition of ShardingConfigs, so there is none to delete"
-        )
-    }
-}
-
-impl fmt::Display for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.context {
-            Some(context) => write!(f, "context {context}, server {}", self.server),
-            None => write!(f, "no context (account of this pod), server {}", self.server),
-        }
-    }
-}
-
-/// The current context, if this configuration comes from it.
-async fn context_of(config: &Config) -> Option<String> {
-    let kubeconfig = Kubeconfig::read().ok()?;
-    let context = kubeconfig.current_context.clone()?;
-    let options = KubeConfigOptions::default();
-    let own = Config::from_custom_kubeconfig(kubeconfig, &options).await.ok()?;
-    (own.cluster_url == config.cluster_url).then_some(context)
-}
 
 /// The number of ShardingConfigs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,18 +67,20 @@ fn count_of(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-/// Deletes all ShardingConfigs of this cluster. The first reported line names the cluster and counts the objects, the last says how
-/// many are gone. If nothing is installed, there is one line that says so.
+/// Deletes all ShardingConfigs of this cluster. The first reported line names the cluster before anything is asked of it, the second
+/// counts the objects or says that nothing is installed, and the last says how many are gone.
 ///
 /// # Errors
 /// The API server refuses a request, or some are not gone after `patience`.
 pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
+    tell(&cluster.searching_text());
     let Some(plan) = cluster.plan().await? else {
         tell(&cluster.not_installed_text());
         return Ok(());
     };
     tell(&format!("{cluster}: deleting {plan}"));
-    let deleted = uninstall(&cluster.client, patience, &mut tell).await?;
+    let deleted = uninstall(&cluster.client, patience, &mut tell).await;
+    let deleted = deleted.map_err(|error| cluster.named(error))?;
     let deleted = count_of(deleted, "ShardingConfig");
     tell(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
     Ok(())
@@ -200,7 +110,9 @@ impl Definitions {
 /// # Errors
 /// The API server refuses a request, or something is left.
 pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
-    let held = held_objects(&cluster.client).await?;
+    let held = held_objects(&cluster.client)
+        .await
+        .map_err(|error| cluster.named(error))?;
     if held.is_empty() {
         return Ok(());
     }
@@ -295,19 +207,19 @@ async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>,
 /// Objects of a kind. `None`: there is no definition of it.
 async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<DynamicObject>>, Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    match api.list(&ListParams::default()).await {
+    match answer_of(api.list(&ListParams::default())).await {
         Ok(list) => Ok(Some(list.items)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
 async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
     let namespace = config.namespace().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sharding_config_resource());
-    match api.delete(&config.name_any(), &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        deleted => Ok(deleted.map(drop)?),
+    match answer_of(api.delete(&config.name_any(), &DeleteParams::default())).await {
+        Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(()),
+        deleted => deleted.map(drop),
     }
 }
 
@@ -339,6 +251,8 @@ mod tests {
     use ctrlmesh_contract::names::finalizers::HAND_OVER;
     use ctrlmesh_manager_planner::samples;
     use ctrlmesh_testkit::{ApiServer, Resource};
+    use kube::Config;
+    use kube::config::{KubeConfigOptions, Kubeconfig};
     use serde_json::json;
 
     use super::*;

@@ -111,9 +111,9 @@ fn skipped_length(rest: &str, before: Option<char>) -> usize {
     if rest.starts_with('"') {
         return quoted_length(rest, '"').unwrap_or(rest.len());
     }
-    if rest.starts_with('\'') {
+    if let Some(inner) = rest.strip_prefix('\'') {
         // Otherwise a lifetime.
-        let is_character = rest[1..].starts_with('\\') || rest[1..].chars().nth(1) == Some('\'');
+        let is_character = inner.starts_with('\\') || inner.chars().nth(1) == Some('\'');
         return is_character.then(|| quoted_length(rest, '\'')).flatten().unwrap_or(0);
     }
     0

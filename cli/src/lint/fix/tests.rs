@@ -264,3 +264,72 @@ fn text_is_left_to_a_person_when_it_has_aliases() {
     assert_eq!(new, text, "{done:?}");
     assert!(done.iter().all(|done| done.starts_with("not: ")), "{done:?}");
 }
+
+/// `on: yes` is a decision; nothing else of the object is.
+#[test]
+fn change_that_is_left_to_a_person_hides_no_other() {
+    let text = SHARD
+        .replace("        # What is limited.\n", "")
+        .replace(
+            "            a: 1\n",
+            "            a: 1\n            on: yes\n            sharding-hash: 3\n",
+        )
+        .replace("{app: a}", "{app: a, v: 1.10, w: 2}");
+    let (done, new) = fix_twice(&text);
+    let is_read = |what: &str| format!("not: spec.{what}; write in quotes what it is meant to be");
+    assert_eq!(
+        done,
+        [
+            "spec.limits[0].objectSelector: removed, and its fields put in its place".to_owned(),
+            "spec.limits[0].relatedResources: renamed to relateResources".to_owned(),
+            "spec.limits[0].selector.matchLabels.a: is \"1\" now".to_owned(),
+            "spec.limits[0].selector.matchLabels.\"sharding-hash\": is \"3\" now".to_owned(),
+            "spec.selector.matchLabels.w: is \"2\" now".to_owned(),
+            "spec.limits[0].relateResources[0].resources[1]: is \"configmaps\" now".to_owned(),
+            is_read("limits[0].selector.matchLabels.on: yes is read as true"),
+            is_read("selector.matchLabels.v: 1.10 is read as 1.1"),
+        ]
+    );
+    assert!(
+        new.contains("sharding-hash: \"3\"\n") && new.contains("{app: a, v: 1.10, w: \"2\"}"),
+        "{new}"
+    );
+}
+
+#[test]
+fn part_of_an_alias_is_fixed_at_its_anchor() {
+    let text = "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {name: a}\nspec:\n  limits:\n  - selector: &s\n      \
+                matchLabels: {a: 1}\n    relateResources: [{apiGroups: [''], resources: [configmap]}]\n  selector: *s\n";
+    let (done, new) = fix_twice(text);
+    assert_eq!(
+        done,
+        [
+            "spec.limits[0].selector.matchLabels.a: is \"1\" now",
+            "spec.limits[0].relateResources[0].resources[0]: is \"configmaps\" now"
+        ]
+    );
+    assert_eq!(
+        new,
+        text.replace("a: 1", "a: \"1\"").replace("configmap]", "configmaps]")
+    );
+}
+
+#[test]
+fn removed_item_that_an_alias_holds_moves_no_other() {
+    let text = "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {name: a}\nspec:\n  limits:\n  - \
+                relateResources:\n    - apiGroups: ['']\n      resources: &r [pod, pods, configmap]\n    - apiGroups: ['']\n      resources: *r\n";
+    let (done, new) = fix_twice(text);
+    assert_eq!(new, text.replace("configmap]", "configmaps]"), "{done:?}");
+    let made = done.iter().filter(|done| !done.starts_with("not: "));
+    assert_eq!((made.count(), done.len()), (1, 3), "{done:?}");
+}
+
+#[test]
+fn line_breaks_of_windows_are_kept() {
+    let text = "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: FaultInjection\nmetadata: {name: a}\nspec:\n  httpFault:\n  - match:\n    - \
+                method: POST\n    - method: PUT\n";
+    let (done, new) = fix_twice(&text.replace('\n', "\r\n"));
+    assert_eq!(done.len(), 1, "{done:?}");
+    assert_eq!(new.matches('\n').count(), new.matches("\r\n").count(), "{new:?}");
+    assert!(new.contains("httpMatch:\r\n"), "{new:?}");
+}

@@ -1,13 +1,14 @@
 //! Finds what shards of one controller share, from files alone. The namespaces of the cluster are not known, so one name of each
 //! bucket stands for all namespaces that no limit names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ctrlmesh_contract::Mistake;
 use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
 use ctrlmesh_manager_api::ShardingConfig;
 
-use super::{Overlap, OverlapKind, controller_key, limits, name, overlap_of};
+use super::{Overlap, OverlapKind, controller_key, limits, name, overlaps_among};
 use crate::auto_shard::LabelKeys;
 use crate::label_set::LabelSet;
 use crate::labels::has_label;
@@ -16,62 +17,178 @@ use crate::shard_hash::{BUCKETS, shard_hash};
 /// Maximum warnings for a shard.
 const MAX_WARNINGS: usize = 8;
 
-/// Warns of objects and pods that a shard shares with other shards of its controller. `configs` come from all files; of several
-/// with one name, the first counts. Objects that no shard sees are not reported, because the files may not contain all shards.
-#[must_use]
-pub fn shared_in_files(shard: &ShardingConfig, configs: &[ShardingConfig], keys: &LabelKeys) -> Vec<Mistake> {
-    let Some(own) = controller_key(shard).filter(|_| !has_label(&shard.metadata, IGNORE_VALIDATE)) else {
-        return Vec::new();
-    };
-    let mut names = BTreeSet::from([name(shard)]);
-    let others = configs.iter().filter(|config| controller_key(config) == Some(own));
-    let others = others.filter(|config| config.metadata.deletion_timestamp.is_none() && names.insert(name(config)));
-    let shards: Vec<ShardingConfig> = [shard].into_iter().chain(others).cloned().collect();
-    let objects = shared_objects(&shards, keys);
-    let pods = shards.iter().skip(1).filter_map(|other| shared_pods(shard, other));
-    pods.chain(objects).take(MAX_WARNINGS).collect()
+/// The ShardingConfigs of all files, by controller and by namespace. Controllers are compared once for all their shards, so that the
+/// time does not grow with the cube of their number.
+#[derive(Debug, Default)]
+pub struct ShardIndex {
+    configs: Vec<ShardingConfig>,
+    keys: LabelKeys,
+    /// By namespace and lock.
+    controllers: HashMap<(String, String), Controller>,
+    /// Positions in `configs`.
+    namespaces: HashMap<Option<String>, Vec<usize>>,
+}
+
+/// The shards of one controller. Of several with one name, the first counts.
+#[derive(Debug, Default)]
+struct Controller {
+    members: Vec<Member>,
+    /// Positions in `members`.
+    by_name: HashMap<String, usize>,
+    /// What each shard shares, by name.
+    shared_objects: OnceCell<HashMap<String, Vec<Mistake>>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    /// Position in the index.
+    position: usize,
+    /// `None`: the shard selects no pod.
+    pods: Option<LabelSet>,
+}
+
+impl ShardIndex {
+    /// An index for a cluster whose manager has these keys. `configs` come from all files, in their order.
+    #[must_use]
+    pub fn new(configs: Vec<ShardingConfig>, keys: LabelKeys) -> Self {
+        let mut controllers: HashMap<_, Controller> = HashMap::new();
+        let mut namespaces: HashMap<_, Vec<usize>> = HashMap::new();
+        for (position, config) in configs.iter().enumerate() {
+            let namespace = config.metadata.namespace.clone();
+            namespaces.entry(namespace).or_default().push(position);
+            let is_going = config.metadata.deletion_timestamp.is_some();
+            if let Some((namespace, lock)) = controller_key(config).filter(|_| !is_going) {
+                let key = (namespace.to_owned(), lock.to_owned());
+                controllers.entry(key).or_default().add(position, config);
+            }
+        }
+        Self {
+            configs,
+            keys,
+            controllers,
+            namespaces,
+        }
+    }
+
+    /// The keys of the labels that the manager sets.
+    #[must_use]
+    pub const fn keys(&self) -> &LabelKeys {
+        &self.keys
+    }
+
+    /// All ShardingConfigs of a namespace.
+    pub fn of_namespace(&self, namespace: Option<&str>) -> impl Iterator<Item = &ShardingConfig> {
+        let positions = self.namespaces.get(&namespace.map(str::to_owned)).into_iter().flatten();
+        positions.filter_map(|position| self.configs.get(*position))
+    }
+
+    /// Warns of objects and pods that a shard shares with other shards of its controller. Objects that no shard sees are not
+    /// reported, because the files may not contain all shards.
+    #[must_use]
+    pub fn shared(&self, shard: &ShardingConfig) -> Vec<Mistake> {
+        let Some((namespace, lock)) = controller_key(shard).filter(|_| !has_label(&shard.metadata, IGNORE_VALIDATE))
+        else {
+            return Vec::new();
+        };
+        let (key, own) = ((namespace.to_owned(), lock.to_owned()), name(shard));
+        let Some(controller) = self.controllers.get(&key) else {
+            return Vec::new();
+        };
+        let others = controller.members.iter().filter(|member| member.name != own);
+        let own_pods = pods(shard);
+        let pods = others.clone().filter_map(|other| {
+            let (own, others) = (own_pods.as_ref()?, other.pods.as_ref()?);
+            shared_pods(own, others, &other.name)
+        });
+        let objects = if self.is_member(controller, shard) {
+            let shared = controller.shared_objects.get_or_init(|| self.compare_all(controller));
+            shared.get(&own).cloned().unwrap_or_default()
+        } else {
+            let others = others.filter_map(|other| self.configs.get(other.position));
+            let shards = [shard].into_iter().chain(others).collect();
+            let mut shared = shared_objects(shards, &self.keys);
+            shared.remove(&own).unwrap_or_default()
+        };
+        pods.chain(objects).take(MAX_WARNINGS).collect()
+    }
+
+    /// Whether the shard is one of the index, and no second one of its name.
+    fn is_member(&self, controller: &Controller, shard: &ShardingConfig) -> bool {
+        let position = controller.by_name.get(&name(shard));
+        let member = position.and_then(|position| controller.members.get(*position));
+        member.and_then(|member| self.configs.get(member.position)) == Some(shard)
+    }
+
+    fn compare_all(&self, controller: &Controller) -> HashMap<String, Vec<Mistake>> {
+        let members = controller.members.iter();
+        let shards = members.filter_map(|member| self.configs.get(member.position)).collect();
+        shared_objects(shards, &self.keys)
+    }
+}
+
+impl Controller {
+    fn add(&mut self, position: usize, config: &ShardingConfig) {
+        let name = name(config);
+        if self.by_name.contains_key(&name) {
+            return;
+        }
+        self.by_name.insert(name.clone(), self.members.len());
+        let pods = pods(config);
+        self.members.push(Member { name, position, pods });
+    }
+}
+
+fn pods(config: &ShardingConfig) -> Option<LabelSet> {
+    config.spec.selector.as_ref().and_then(LabelSet::from_selector)
 }
 
 /// A mistake if one of the two selectors selects all pods of the other. Selectors that only intersect are not reported, because no
 /// pod may ever have both sets of labels.
-fn shared_pods(shard: &ShardingConfig, other: &ShardingConfig) -> Option<Mistake> {
-    let pods = |config: &ShardingConfig| config.spec.selector.as_ref().and_then(LabelSet::from_selector);
-    let (own, others) = (pods(shard)?, pods(other)?);
-    let whose = if own.difference(&others).is_empty() {
+fn shared_pods(own: &LabelSet, others: &LabelSet, other: &str) -> Option<Mistake> {
+    let whose = if own.is_within(others) {
         "this shard"
-    } else if others.difference(&own).is_empty() {
+    } else if others.is_within(own) {
         "that shard"
     } else {
         return None;
     };
     let problem = format!(
         "selects pods that {other} selects, too: every pod of {whose}. A pod of two shards sees only what both show; let the selectors \
-         exclude each other",
-        other = name(other)
+         exclude each other"
     );
     let path = "spec.selector".to_owned();
     Some(Mistake { path, problem })
 }
 
-/// Objects of the first shard that another one sees, too.
-fn shared_objects(shards: &[ShardingConfig], keys: &LabelKeys) -> Vec<Mistake> {
-    let Some(own) = shards.first() else { return Vec::new() };
+/// Objects that each shard shares with another one, by its name.
+fn shared_objects(shards: Vec<&ShardingConfig>, keys: &LabelKeys) -> HashMap<String, Vec<Mistake>> {
     let of_buckets: BTreeMap<String, u32> = (0..BUCKETS).map(|bucket| (any_of_bucket(bucket), bucket)).collect();
     let named = shards.iter().flat_map(|shard| named_namespaces(shard, &keys.namespace));
     let namespaces: BTreeSet<String> = of_buckets.keys().cloned().chain(named).collect();
     let namespaces: Vec<String> = namespaces.into_iter().collect();
-    let found = overlap_of(&name(own), shards, &namespaces, keys, &|| false);
-    let shared = found.iter().filter(|overlap| overlap.kind == OverlapKind::Shared);
-    let told = shared.map(|overlap| Mistake {
-        path: "spec.limits".to_owned(),
-        problem: format!(
+    let mut shared: HashMap<String, Vec<Mistake>> = HashMap::new();
+    for overlap in overlaps_among(shards, &namespaces, keys, &|| false) {
+        if overlap.kind != OverlapKind::Shared {
+            continue;
+        }
+        let problem = format!(
             "{} of {} can be in both {}; let their selectors exclude each other",
             overlap.resource,
-            place_text(overlap, namespaces.len(), &of_buckets),
+            place_text(&overlap, namespaces.len(), &of_buckets),
             overlap.shards.join(", ")
-        ),
-    });
-    told.collect()
+        );
+        for name in &overlap.shards {
+            let warnings = shared.entry(name.clone()).or_default();
+            if warnings.len() < MAX_WARNINGS {
+                warnings.push(Mistake {
+                    path: "spec.limits".to_owned(),
+                    problem: problem.clone(),
+                });
+            }
+        }
+    }
+    shared
 }
 
 fn place_text(overlap: &Overlap, all: usize, of_buckets: &BTreeMap<String, u32>) -> String {
@@ -141,7 +258,7 @@ mod tests {
 
     /// What the first shard shares with the others.
     fn overlap_warnings(configs: &[ShardingConfig]) -> Vec<String> {
-        let found = shared_in_files(&configs[0], configs, &LabelKeys::default());
+        let found = ShardIndex::new(configs.to_vec(), LabelKeys::default()).shared(&configs[0]);
         found.iter().map(|it| format!("{}: {}", it.path, it.problem)).collect()
     }
 
@@ -225,5 +342,24 @@ mod tests {
             assert_eq!(overlap_warnings(&configs), Vec::<String>::new());
         }
         assert_eq!(overlap_warnings(&[left, right]).len(), 2);
+    }
+
+    #[test]
+    fn second_shard_of_a_name_is_compared_by_what_it_has_itself() {
+        let of = |name: &str, bucket: &str| shard(name, &json!({"shard": name}), &in_buckets(&[bucket]));
+        let (left, right) = (of("left", "1"), of("right", "2"));
+        let mut copy = of("left", "2");
+        copy.metadata.labels = Some([("copy".to_owned(), String::new())].into());
+        let index = ShardIndex::new(vec![left.clone(), copy.clone(), right.clone()], LabelKeys::default());
+        let shared = |shard| index.shared(shard).len();
+        assert_eq!((shared(&left), shared(&copy), shared(&right)), (0, 1, 0));
+        let mut going = left;
+        going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let index = ShardIndex::new(vec![going, copy, right.clone()], LabelKeys::default());
+        assert_eq!(
+            index.shared(&right).len(),
+            1,
+            "the shard that is deleted does not count"
+        );
     }
 }

@@ -165,6 +165,11 @@ impl Path {
             Step::Index(index) => value.get(index),
         })
     }
+
+    /// The value at this path.
+    pub fn find_mut<'v>(&self, document: &'v mut Value) -> Option<&'v mut Value> {
+        at_mut(document, &self.0)
+    }
 }
 
 impl fmt::Display for Path {
