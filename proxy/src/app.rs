@@ -25,13 +25,13 @@ use crate::client::leader_locks::LeaderLocks;
 use crate::config::Settings;
 use crate::config::memory_limit;
 use crate::connection::Outage;
-use crate::connection::RequestMemory;
-use crate::connection::{HEAD_TIMEOUT, Timeouts};
+use crate::connection::{ClientMemory, ClientMemorySeries, HEAD_TIMEOUT, RequestMemory, ResponseMemory, Timeouts};
 use crate::error::Error;
 use crate::external;
 use crate::listen::accept;
 use crate::listen::threads::{self, Server, Task};
 use crate::listen::tls::ServerTls;
+use crate::memory_shares::{ClientShares, SMALLEST_LIMIT};
 use crate::observe::admin::Admin;
 use crate::observe::metrics::Metrics;
 use crate::observe::readiness::{Guard, Readiness};
@@ -74,8 +74,13 @@ impl App {
         let chain = chain_source::chain_handle(&settings, &mut registry);
         let states = Arc::new(StateStore::new());
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
-        let memory = guest_memory(&settings);
+        let (memory, clients) = divide_memory(&settings);
         registry.register_collector(Box::new(MemorySeries::new(memory.clone())));
+        let client_memory = ClientMemory {
+            requests: RequestMemory::within(clients.requests),
+            responses: ResponseMemory::within(clients.unsent),
+        };
+        registry.register_collector(Box::new(ClientMemorySeries::new(client_memory.clone())));
         let metrics = Metrics::new(registry);
         let target = Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?;
         let share = Descriptors::raise_limit().divide(&settings);
@@ -115,9 +120,11 @@ impl App {
                 head: HEAD_TIMEOUT,
                 idle: settings.idle_timeout(),
             },
-            memory: RequestMemory::default(),
+            memory: client_memory,
+            unread: clients.unread_of_thread(settings.workers.into()),
         });
-        let ports = bound.into_ports(share.connections, &server);
+        let most = clients.connections_of_port(1 + usize::from(addresses.external.is_some()));
+        let ports = bound.into_ports(share.connections.min(most), &server);
         Ok(Self {
             settings,
             ports,
@@ -196,16 +203,37 @@ impl App {
     }
 }
 
-/// Memory that plugins may use of this process.
-fn guest_memory(settings: &Settings) -> GuestMemory {
-    let Some(limit_bytes) = memory_limit::effective(settings.memory_limit) else {
-        tracing::info!("no memory limit is set: plugins are limited by their entries alone");
-        return GuestMemory::unlimited();
+/// Memory that plugins and clients may use of this process.
+fn divide_memory(settings: &Settings) -> (GuestMemory, ClientShares) {
+    let Some(limit) = memory_limit::effective(settings.memory_limit) else {
+        let clients = ClientShares::unlimited(settings.workers.into());
+        tracing::info!(
+            request_bytes = clients.requests,
+            unread_bytes = clients.unread,
+            unsent_bytes = clients.unsent,
+            "no memory limit is set: plugins are limited by their entries alone"
+        );
+        return (GuestMemory::unlimited(), clients);
     };
-    let memory = GuestMemory::within(usize::try_from(limit_bytes).unwrap_or(usize::MAX));
-    let plugin_bytes = memory.bounds().map(|bounds| bounds.budget_bytes);
-    tracing::info!(limit_bytes, plugin_bytes, "plugins share part of the memory limit");
-    memory
+    let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
+    let (memory, clients) = (GuestMemory::within(limit_bytes), ClientShares::within(limit_bytes));
+    tracing::info!(
+        limit_bytes,
+        plugin_bytes = memory.bounds().map(|bounds| bounds.budget_bytes),
+        request_bytes = clients.requests,
+        unread_bytes = clients.unread,
+        unsent_bytes = clients.unsent,
+        connections = clients.connections,
+        "plugins and clients share the memory limit"
+    );
+    if limit_bytes < SMALLEST_LIMIT {
+        tracing::warn!(
+            limit_bytes,
+            needed_bytes = SMALLEST_LIMIT,
+            "the memory limit is lower than plugins and clients need together, so the kernel may kill the sidecar; raise it"
+        );
+    }
+    (memory, clients)
 }
 
 /// Accepts connections from the first chain on, until draining.

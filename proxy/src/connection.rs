@@ -4,28 +4,34 @@
 //! |---|---|
 //! | `handle` | [`Connection`]: how a request acts on its connection |
 //! | `activity` | detects connections that have been idle for too long |
+//! | `export` | metrics of the memory of clients |
 //! | `header_block` | whether a header block of HTTP/2 is arriving |
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |
 //! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
 //! | `outage` | an interval in which a port is closed because of a plugin |
+//! | `readers` | closes connections whose clients read nothing, if memory is scarce |
 //! | `unread_body` | request bodies: memory for bytes that arrive before they are read, and bodies that are not read to their end |
-//! | `unsent` | bytes of responses that are not written yet, bounded for each connection |
+//! | `unsent` | bytes of responses that are not written yet, bounded for each connection and for all |
 
 mod activity;
+mod export;
 mod handle;
 mod header_block;
 mod memory;
 mod notifier;
 mod outage;
+mod readers;
 mod unread_body;
 mod unsent;
 
 pub(crate) use activity::{Deadlines, Expired, HEAD_TIMEOUT, ObservedStream, Timeouts};
+pub(crate) use export::ClientMemorySeries;
 pub(crate) use handle::{CONNECTION_WINDOW, Connection, Disposition, RequestPlace, STREAM_WINDOW};
-pub(crate) use memory::{OverBound, RequestMemory, head_size};
+pub(crate) use memory::{ClientMemory, OverBound, RequestMemory, head_size};
 pub(crate) use notifier::{Listener, StreamNotifier};
 pub(crate) use outage::{Outage, Outages};
+pub(crate) use readers::ResponseReaders;
 pub(crate) use unread_body::IncomingBody;
 #[cfg(test)]
 pub(crate) use unread_body::MAX_DISCARDED;
-pub(crate) use unsent::Unsent;
+pub(crate) use unsent::{HandOver, ResponseMemory};

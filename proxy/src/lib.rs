@@ -21,6 +21,7 @@
 //! | `connection` | the client connection as its requests see it |
 //! | `plugin` | the input and output of plugins, as plain types |
 //! | `upstream` | connections to the API server and to other servers |
+//! | `memory_shares` | divides the memory limit among plugins and clients |
 //! | `timestamp` | times in the format of `/status` |
 
 pub mod app;
@@ -32,6 +33,7 @@ mod connection;
 pub mod error;
 mod external;
 mod listen;
+mod memory_shares;
 pub mod observe;
 pub mod plugin;
 mod request;

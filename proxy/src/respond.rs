@@ -132,8 +132,8 @@ impl Reply {
     /// There is no memory for the request, or for a response that must be rewritten. `repeatable`: nothing can have been carried out yet.
     pub(crate) fn over_bound(error: OverBound, repeatable: bool) -> Self {
         let code = match error {
-            OverBound::Connection => StatusCode::TOO_MANY_REQUESTS,
-            OverBound::InAll => StatusCode::SERVICE_UNAVAILABLE,
+            OverBound::Connection(_) => StatusCode::TOO_MANY_REQUESTS,
+            OverBound::InAll(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         let reply = Self::new(code, error.to_string());
         if repeatable { reply.retry_after(1) } else { reply }

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 const FAULTS: usize = 5;
 /// See [`FAULTS`].
 const WINDOW: Duration = Duration::from_secs(10);
-/// Two faults or more also lead to quarantine if a worker thread lost this much time to them …
+/// Two faults or more also lead to quarantine if worker threads lost this much time to them …
 const MAX_TIME_LOST: Duration = Duration::from_secs(3);
-/// … within this time. Where CPU is short a call may run for ten times its timeout, so five faults within [`WINDOW`] may
-/// not be possible.
-const TIME_LOST_WINDOW: Duration = Duration::from_secs(60);
+/// … within this number of seconds. Where CPU is short a call may run for ten times its timeout, so five faults within [`WINDOW`] may not be
+/// possible.
+const TIME_LOST_SECONDS: usize = 60;
 /// The first quarantine; each next one is twice as long …
 const FIRST: Duration = Duration::from_secs(1);
 /// … up to this maximum: after the cause outside the plugin is fixed, users should not wait longer.
@@ -48,8 +48,9 @@ pub struct Health {
 
 #[derive(Debug, Default)]
 struct FaultHistory {
-    /// The last faults, newest last; `None` for forgotten ones.
-    recent: [Option<RecentFault>; FAULTS],
+    /// Times of the last faults, newest last; `None` for forgotten ones.
+    recent: [Option<Instant>; FAULTS],
+    time_lost: TimeLost,
     /// Faults since the last call that succeeded.
     consecutive: usize,
     /// Number of earlier quarantines in a row.
@@ -59,40 +60,84 @@ struct FaultHistory {
     last_fault: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct RecentFault {
-    at: Instant,
-    time_lost: Duration,
+/// Faults and the time lost to them in each of the last [`TIME_LOST_SECONDS`], so that any number of faults takes the same memory.
+#[derive(Debug)]
+struct TimeLost {
+    /// Second `n` is at `n % TIME_LOST_SECONDS`.
+    seconds: [LostInSecond; TIME_LOST_SECONDS],
+    newest: u64,
 }
 
-impl FaultHistory {
-    fn add(&mut self, fault: RecentFault) {
-        self.consecutive = self.consecutive.saturating_add(1);
-        self.recent.rotate_left(1);
-        if let Some(last) = self.recent.last_mut() {
-            *last = Some(fault);
+#[derive(Debug, Clone, Copy, Default)]
+struct LostInSecond {
+    faults: u32,
+    time: Duration,
+}
+
+impl Default for TimeLost {
+    fn default() -> Self {
+        Self {
+            seconds: [LostInSecond::default(); TIME_LOST_SECONDS],
+            newest: 0,
+        }
+    }
+}
+
+impl TimeLost {
+    /// Adds a fault. `second` counts from any fixed time.
+    fn add(&mut self, second: u64, time: Duration) {
+        // Threads may report a little out of order.
+        let second = second.max(self.newest);
+        for passed in (self.newest + 1..=second).rev().take(TIME_LOST_SECONDS) {
+            if let Some(lost) = self.at(passed) {
+                *lost = LostInSecond::default();
+            }
+        }
+        self.newest = second;
+        if let Some(lost) = self.at(second) {
+            lost.faults = lost.faults.saturating_add(1);
+            lost.time = lost.time.saturating_add(time);
         }
     }
 
+    fn at(&mut self, second: u64) -> Option<&mut LostInSecond> {
+        let index = second % TIME_LOST_SECONDS as u64;
+        self.seconds.get_mut(usize::try_from(index).ok()?)
+    }
+
+    fn is_too_much(&self) -> bool {
+        let faults = self.seconds.iter().map(|lost| lost.faults).fold(0, u32::saturating_add);
+        let time = self
+            .seconds
+            .iter()
+            .map(|lost| lost.time)
+            .fold(Duration::ZERO, Duration::saturating_add);
+        faults > 1 && time >= MAX_TIME_LOST
+    }
+}
+
+impl FaultHistory {
+    fn add(&mut self, at: Instant, second: u64, time_lost: Duration) {
+        self.consecutive = self.consecutive.saturating_add(1);
+        self.recent.rotate_left(1);
+        if let Some(last) = self.recent.last_mut() {
+            *last = Some(at);
+        }
+        self.time_lost.add(second, time_lost);
+    }
+
+    /// Call it right after [`Self::add`].
     fn is_one_too_many(&self, now: Instant) -> bool {
-        let age = |fault: &RecentFault| now.saturating_duration_since(fault.at);
         let is_frequent = self
             .recent
             .iter()
-            .all(|fault| fault.is_some_and(|fault| age(&fault) <= WINDOW));
-        let costly = self
-            .recent
-            .iter()
-            .flatten()
-            .filter(|fault| age(fault) <= TIME_LOST_WINDOW);
-        let (count, time_lost) = costly.fold((0, Duration::ZERO), |(count, sum), fault| {
-            (count + 1, sum.saturating_add(fault.time_lost))
-        });
-        self.consecutive >= FAULTS || is_frequent || (count > 1 && time_lost >= MAX_TIME_LOST)
+            .all(|fault| fault.is_some_and(|at| now.saturating_duration_since(at) <= WINDOW));
+        self.consecutive >= FAULTS || is_frequent || self.time_lost.is_too_much()
     }
 
     fn forget_faults(&mut self) {
         self.recent = [None; FAULTS];
+        self.time_lost = TimeLost::default();
         self.consecutive = 0;
     }
 }
@@ -199,7 +244,8 @@ impl Health {
             return None;
         }
         self.state.store(FAILING, Ordering::Release);
-        history.add(RecentFault { at: now, time_lost });
+        let second = now.saturating_duration_since(self.start).as_secs();
+        history.add(now, second, time_lost);
         history.is_one_too_many(now).then(|| self.quarantine(&mut history, now))
     }
 
@@ -262,6 +308,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const MINUTE: Duration = SECOND.saturating_mul(60);
 
     /// Records faults until the entry is quarantined. Returns the quarantine's length.
     fn fail(health: &Health, now: Instant) -> Duration {
@@ -308,7 +355,7 @@ mod tests {
         let start = Instant::now();
         let health = Health::new(start);
         let fault = |n: u32| {
-            let now = start + TIME_LOST_WINDOW * 2 * n;
+            let now = start + MINUTE * 2 * n;
             health.record_fault(health.admit(|| now), now, Duration::ZERO, "deadline")
         };
         assert!((0..4).all(|n| fault(n).is_none()));
@@ -320,7 +367,7 @@ mod tests {
         let start = Instant::now();
         let health = Health::new(start);
         for n in 0..20 {
-            let now = start + TIME_LOST_WINDOW * 2 * n;
+            let now = start + MINUTE * 2 * n;
             if n % 5 == 4 {
                 health.record_ok(health.admit(|| now), || now);
             } else {
@@ -337,7 +384,10 @@ mod tests {
             (SECOND * 2, SECOND * 20, Some(2)),
             (SECOND, SECOND * 20, Some(3)),
             (SECOND, SECOND * 31, None),
-            (MAX_TIME_LOST * 10, TIME_LOST_WINDOW + SECOND, None),
+            (MAX_TIME_LOST * 10, MINUTE + SECOND, None),
+            (Duration::from_millis(500), SECOND * 3, Some(6)),
+            (Duration::from_millis(150), SECOND * 3, Some(20)),
+            (Duration::from_millis(149), SECOND * 3, None),
             (Duration::from_millis(100), SECOND * 3, None),
         ] {
             let health = Health::new(start);

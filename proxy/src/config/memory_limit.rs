@@ -6,11 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::memory_shares::SMALLEST_LIMIT;
+
 /// Limits of this size and above count as no limit: version 1 writes the largest multiple of a page below 2^63.
 const UNLIMITED: u64 = 1 << 60;
-
-/// A smaller `--memory-limit` must be a mistake, most likely `256` for `256Mi`.
-const SMALLEST: u64 = 16 << 20;
 
 /// The limit in bytes: the smaller one of the container's and the configured one. `None` if there is neither.
 pub(crate) fn effective(configured: Option<u64>) -> Option<u64> {
@@ -35,8 +34,11 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         .parse()
         .map_err(|_| "write a whole number with a unit, such as 256Mi".to_owned())?;
     let bytes = number.saturating_mul(1 << shift);
-    if bytes < SMALLEST {
-        return Err("a sidecar can't run in less than 16Mi; without a unit the number means bytes".to_owned());
+    if bytes < SMALLEST_LIMIT as u64 {
+        return Err(format!(
+            "a sidecar needs at least {}Mi; without a unit the number means bytes",
+            SMALLEST_LIMIT >> 20
+        ));
     }
     Ok(bytes)
 }

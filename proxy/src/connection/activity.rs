@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::header_block::HeaderBlock;
 use super::memory::{OverBound, RequestMemory};
+use super::unsent::Unsent;
 
 /// Time for a client to close its idle connection after it was told to. Requests that were in transit arrive within this time.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -155,7 +156,10 @@ impl Activity {
             return Ok(());
         }
         if !observed.memory.take(more) {
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, OverBound::InAll));
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                OverBound::InAll(observed.memory.bound()),
+            ));
         }
         observed.held.fetch_add(more, Ordering::Relaxed);
         Ok(())
@@ -268,6 +272,8 @@ pub(crate) struct ObservedStream<S> {
     activity: Activity,
     /// Parser of frames, for HTTP/2 only.
     block: Option<HeaderBlock>,
+    /// For HTTP/1.1 only.
+    unsent: Option<Arc<Unsent>>,
 }
 
 impl<S> ObservedStream<S> {
@@ -277,6 +283,15 @@ impl<S> ObservedStream<S> {
             stream,
             block: (!activity.is_http1()).then(HeaderBlock::new),
             activity,
+            unsent: None,
+        }
+    }
+
+    /// Reports written bytes of HTTP/1.1.
+    pub(crate) fn counting(self, unsent: &Arc<Unsent>) -> Self {
+        Self {
+            unsent: Some(Arc::clone(unsent)),
+            ..self
         }
     }
 
@@ -303,11 +318,18 @@ impl<S> ObservedStream<S> {
         }
     }
 
-    fn written<T>(&self, written: Poll<T>) -> Poll<T> {
+    fn note_blocked<T>(&self, result: &Poll<T>) {
         let is_blocked = &self.activity.0.is_blocked;
-        if written.is_pending() != is_blocked.load(Ordering::Relaxed) {
-            is_blocked.store(written.is_pending(), Ordering::Relaxed);
+        if result.is_pending() != is_blocked.load(Ordering::Relaxed) {
+            is_blocked.store(result.is_pending(), Ordering::Relaxed);
             self.activity.becomes_idle();
+        }
+    }
+
+    fn written(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.note_blocked(&written);
+        if let (Some(unsent), Poll::Ready(Ok(bytes))) = (&self.unsent, &written) {
+            unsent.written(*bytes);
         }
         written
     }
@@ -331,8 +353,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let written = Pin::new(&mut self.stream).poll_flush(cx);
-        self.written(written)
+        // hyper flushes when its buffer is empty.
+        if let Some(unsent) = &self.unsent {
+            unsent.flushed();
+        }
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.note_blocked(&flushed);
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -360,7 +387,6 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     use super::*;
-    use crate::connection::memory::IN_ALL;
 
     const TIMEOUTS: Timeouts = Timeouts {
         head: Duration::from_secs(10),
@@ -474,7 +500,7 @@ mod tests {
         let (mut client, mut stream, activity) = connection();
         send((&mut client, &mut stream), FREE_HEAD).await.unwrap();
         send((&mut client, &mut stream), 100).await.unwrap();
-        assert!(memory.take(IN_ALL - 100) && !memory.take(1));
+        assert!(memory.take(memory.bound() - 100) && !memory.take(1));
         let (mut other, mut small, _) = connection();
         send((&mut other, &mut small), FREE_HEAD).await.unwrap();
         let refused = send((&mut other, &mut small), 1).await.unwrap_err();

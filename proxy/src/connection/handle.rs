@@ -13,10 +13,10 @@ use http::{HeaderMap, HeaderValue, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::activity::{self, Activity};
-use super::memory::{ConnectionMemory, OverBound, RequestMemory};
+use super::memory::{ClientMemory, ConnectionMemory, OverBound};
 use super::outage::Outage;
 use super::unread_body::UnreadBody;
-use super::unsent::Unsent;
+use super::unsent::{HandOver, Unsent};
 
 /// Bytes that a client may send of a body before it is read. Clients are in the same pod, so a small window fills the pipe. Eight bodies
 /// that are never read use up the connection's window. HTTP/1.1 buffers about as much.
@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     pub(super) activity: Activity,
     memory: ConnectionMemory,
     unsent: Arc<Unsent>,
+    /// Checks in a row in which the client has read nothing of what is unsent.
+    stalled_checks: Cell<u32>,
     /// Sum of the windows of arriving bodies.
     arriving: Cell<usize>,
     waker: RefCell<Option<Waker>>,
@@ -57,11 +59,12 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// A client connection that was just accepted. `outage` belongs to its port.
-    pub(crate) fn new(outage: Outage, memory: RequestMemory, place: OwnedSemaphorePermit) -> Rc<Self> {
+    pub(crate) fn new(outage: Outage, memory: &ClientMemory, place: OwnedSemaphorePermit) -> Rc<Self> {
         Rc::new(Self {
             outage: Some(outage),
-            activity: Activity::new(memory.clone()),
-            memory: ConnectionMemory::of(memory),
+            activity: Activity::new(memory.requests.clone()),
+            memory: ConnectionMemory::of(memory.requests.clone()),
+            unsent: Arc::new(Unsent::of(memory.responses.clone())),
             _place: Some(place),
             ..Self::default()
         })
@@ -90,9 +93,44 @@ impl Connection {
         self.memory.give_back(bytes);
     }
 
-    /// The bytes that HTTP/2 has not written yet; `None` for HTTP/1.1, which takes no more than it can write.
-    pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
-        (!self.activity.is_http1()).then(|| Arc::clone(&self.unsent))
+    /// A connection of a test that counts unsent bytes there.
+    #[cfg(test)]
+    pub(super) fn counting(memory: super::ResponseMemory) -> Self {
+        Self {
+            unsent: Arc::new(Unsent::of(memory)),
+            ..Self::default()
+        }
+    }
+
+    /// The way by which a response hands its bytes over.
+    pub(crate) fn hand_over(&self) -> HandOver {
+        HandOver::new(&self.unsent, self.activity.is_http1())
+    }
+
+    /// Counts what is handed over and not written.
+    pub(crate) fn unsent(&self) -> &Arc<Unsent> {
+        &self.unsent
+    }
+
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.unsent.bytes()
+    }
+
+    /// Notes whether the client has read anything since the last check. Returns whether bytes are unsent.
+    pub(super) fn check_progress(&self) -> bool {
+        let (has_unsent, has_progressed) = (self.unsent_bytes() > 0, self.unsent.take_progress());
+        let stalled = if has_unsent && !has_progressed {
+            self.stalled_checks.get().saturating_add(1)
+        } else {
+            0
+        };
+        self.stalled_checks.set(stalled);
+        has_unsent
+    }
+
+    /// Number of checks in a row in which the client has read nothing.
+    pub(super) fn stalled_checks(&self) -> u32 {
+        self.stalled_checks.get()
     }
 
     /// Reserves memory for a body that begins to arrive. All bodies of a connection together reserve at most the connection's window.
@@ -203,7 +241,17 @@ impl RequestPlace {
         Rc::clone(&self.connection)
     }
 
-    /// Reserves more bytes until the request is over.
+    /// Reserves bytes of the head until the request is over.
+    ///
+    /// # Errors
+    /// The limit of the connection, or of all connections, is reached.
+    pub(crate) fn hold_head(&self, bytes: usize) -> Result<(), OverBound> {
+        self.connection.memory.take_head(bytes)?;
+        self.held.set(self.held.get() + bytes);
+        Ok(())
+    }
+
+    /// Reserves bytes of a body until the request is over.
     ///
     /// # Errors
     /// The limit of the connection, or of all connections, is reached.

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,8 +22,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::opening::{Opening, Protocol, Rewound, read_opening};
 use super::threads::Server;
 use crate::connection::{
-    CONNECTION_WINDOW, Connection, Deadlines, Disposition, Expired, IncomingBody, ObservedStream, STREAM_WINDOW,
-    StreamNotifier, Timeouts,
+    CONNECTION_WINDOW, Connection, Deadlines, Disposition, Expired, IncomingBody, ObservedStream, ResponseReaders,
+    STREAM_WINDOW, StreamNotifier, Timeouts,
 };
 use crate::external::{self, External};
 use crate::observe::warning_rate::WarningRate;
@@ -42,8 +43,12 @@ const MAX_HEADERS: usize = 256;
 /// Maximum number of streams of one HTTP/2 connection: client-go puts every watch of a controller on one.
 const MAX_STREAMS: u32 = 1000;
 
-/// Bytes buffered for one slow reader; for all streams of a connection see `connection::Unsent`.
+/// Bytes buffered for one slow reader; for all streams of a connection see `connection::unsent`.
 const MAX_SEND_BUFFER: usize = 256 << 10;
+
+/// Bytes that the kernel buffers for one slow reader (it counts twice as many), which are the container's memory as well. Clients are in the
+/// same pod, so no more is needed for full throughput; by itself the kernel takes up to 4 MiB.
+const SEND_BUFFER: usize = 128 << 10;
 
 /// An unanswered ping reveals a client that vanished without closing its connection.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -57,6 +62,7 @@ pub(super) struct ServerThread {
     pub(super) server: Arc<Server>,
     /// Limits warnings about TLS clients where there is no certificate.
     pub(super) unexpected_tls: WarningRate,
+    pub(super) readers: ResponseReaders,
 }
 
 /// Destination of a connection's requests.
@@ -82,8 +88,10 @@ pub(super) async fn serve(thread: Rc<ServerThread>, traffic: Traffic, stream: Tc
         Service::Api => &server.outage,
         Service::External(external) => external.outage(),
     };
-    let connection = Connection::new(outage.clone(), server.memory.clone(), place);
+    let connection = Connection::new(outage.clone(), &server.memory, place);
+    thread.readers.track(&connection);
     let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER);
     let opening = tokio::select! {
         biased;
         opening = read_opening(stream, server.timeouts) => opening,
@@ -190,7 +198,7 @@ where
     H: HttpService<Incoming, ResBody = ClientBody, Error = BoxError>,
 {
     let activity = connection.activity().clone();
-    let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
+    let io = TokioIo::new(ObservedStream::new(stream, activity.clone()).counting(connection.unsent()));
     let deadlines = Deadlines::new(activity, timeouts);
     let serving = http1().serve_connection(io, service).with_upgrades();
     drive_connection(notifier, connection, deadlines, Box::pin(serving), |it| {

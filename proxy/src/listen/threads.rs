@@ -12,11 +12,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use super::serve::{self, ServerThread};
 use super::tls::ServerTls;
 use crate::chain::{EntryId, Snapshot};
-use crate::connection::{Outage, RequestMemory, Timeouts};
+use crate::connection::{ClientMemory, Outage, ResponseReaders, Timeouts};
 use crate::external::{self, External};
 use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
 use crate::request::worker::{Shared, Worker};
+use crate::upstream::UnreadAnswers;
 
 /// State that all worker threads need to serve connections.
 pub(crate) struct Server {
@@ -28,8 +29,10 @@ pub(crate) struct Server {
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) timeouts: Timeouts,
-    /// Bounds the bytes that requests reserve.
-    pub(crate) memory: RequestMemory,
+    /// Bounds what clients make the process hold.
+    pub(crate) memory: ClientMemory,
+    /// Bound of the unread responses of one worker thread.
+    pub(crate) unread: usize,
 }
 
 /// A task for a worker thread.
@@ -54,16 +57,18 @@ pub(crate) fn run(number: usize, server: Arc<Server>, tasks: mpsc::Receiver<Task
 }
 
 async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receiver<Task>) {
-    let unread = Rc::default();
+    let unread = Rc::new(UnreadAnswers::within(server.unread));
     let worker = Worker::new(number, Arc::clone(&server.requests), Rc::clone(&unread));
     let external = server.external.as_ref();
     let thread = Rc::new(ServerThread {
         external: external.map(|shared| External::new(Arc::clone(shared), server.requests.head_timeout, unread)),
         unexpected_tls: WarningRate::default(),
+        readers: ResponseReaders::default(),
         worker: Rc::clone(&worker),
         server,
     });
     worker.spawn(notify_streams(Rc::clone(&thread)));
+    worker.spawn(close_stalled(Rc::clone(&thread)));
     let drain = &worker.shared.drain;
     if let Some(external) = &thread.external {
         worker.spawn(Rc::clone(external).run(drain.clone()));
@@ -110,6 +115,14 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
             thread.worker.instances.make_room(|id| kept.contains(&id));
             let _ = done.send(());
         }
+    }
+}
+
+/// Closes connections whose clients read nothing, until draining, which has a deadline of its own.
+async fn close_stalled(thread: Rc<ServerThread>) {
+    tokio::select! {
+        () = thread.readers.close_stalled(&thread.server.memory.responses) => {}
+        () = thread.worker.shared.drain.cancelled() => {}
     }
 }
 

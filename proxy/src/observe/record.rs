@@ -4,7 +4,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
@@ -16,7 +15,7 @@ use super::class::{Class, Way};
 use super::metrics::Metrics;
 use crate::chain::Ticket;
 use crate::chain::phases::Plugins;
-use crate::connection::{Connection, OverBound, RequestPlace, Unsent};
+use crate::connection::{Connection, HandOver, OverBound, RequestPlace};
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::write_outcome::WriteOutcome;
 use crate::upstream::{ReplayRoom, Upstream};
@@ -116,7 +115,7 @@ impl Record {
     /// # Errors
     /// There is no memory for the head.
     pub(crate) fn set_place(&self, place: RequestPlace, head: usize) -> Result<(), OverBound> {
-        self.place.borrow_mut().insert(place).hold(head)
+        self.place.borrow_mut().insert(place).hold_head(head)
     }
 
     /// Reserves memory for a part of a body until the request is over.
@@ -127,9 +126,9 @@ impl Record {
         self.place.borrow().as_ref().map_or(Ok(()), |place| place.hold(bytes))
     }
 
-    /// Counts the unwritten bytes of the response; `None` if they need not be counted.
-    pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
-        self.request_memory()?.unsent()
+    /// The way by which the response hands its bytes over; `None` if they need not be counted.
+    pub(crate) fn hand_over(&self) -> Option<HandOver> {
+        Some(self.request_memory()?.hand_over())
     }
 
     /// The connection, which counts the memory of its requests.
@@ -298,6 +297,7 @@ mod tests {
     use super::*;
     use crate::chain::tally::{Tally, UNSETTLED};
     use crate::chain::{Counter, Kind};
+    use std::sync::Arc;
 
     /// How many writes are in flight while the record of a write that ends with `end` lives, after that, and after `later`.
     async fn writes_in_flight(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {

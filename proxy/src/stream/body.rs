@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, Sleep};
 
-use crate::connection::{IncomingBody, Unsent};
+use crate::connection::{HandOver, IncomingBody};
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
 use crate::respond::{Reply, SlowBody};
@@ -101,7 +100,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    // The announced length is only a claim: allocations follow the bytes that have arrived, at most twice as many.
+    // The announced length is only a claim: allocations follow the bytes that have arrived.
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let mut collected = BytesMut::with_capacity(length.unwrap_or_default().min(UNSEEN));
     let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));
@@ -110,6 +109,7 @@ where
             Ok(frame) => {
                 let Some(data) = frame.data_ref() else { continue };
                 hold(data.len())?;
+                grow_for(&mut collected, data.len(), length);
                 collected.extend_from_slice(data);
             }
             Err(error) if error.is::<http_body_util::LengthLimitError>() => {
@@ -120,6 +120,19 @@ where
         }
     }
     Ok(collected.freeze())
+}
+
+/// Makes room for more bytes, and for a quarter of all as reserve: doubling would take memory that is not counted.
+fn grow_for(collected: &mut BytesMut, more: usize, announced: Option<usize>) {
+    let needed = collected.len() + more;
+    if needed <= collected.capacity() {
+        return;
+    }
+    let most = announced.filter(|announced| *announced >= needed);
+    let capacity = (needed + needed / 4).max(UNSEEN).min(most.unwrap_or(usize::MAX));
+    let mut grown = BytesMut::with_capacity(capacity);
+    grown.extend_from_slice(collected);
+    *collected = grown;
 }
 
 impl Body for RequestBody {
@@ -170,12 +183,15 @@ impl Streaming {
     }
 }
 
+/// A response of the sidecar's own bytes up to this size is not counted and never waits: errors have far less.
+const UNCOUNTED: usize = 16 << 10;
+
 /// The body that is sent to the client. Reports to the record how many bytes were sent and whether the body is complete.
 pub(crate) struct ClientBody {
     kind: Kind,
     record: Option<Rc<Record>>,
-    /// Bounds the memory that the client's connection holds; `None` if something else bounds it.
-    unsent: Option<Arc<Unsent>>,
+    /// Bounds the memory that clients' connections hold; `None` if the body is small.
+    hand_over: Option<HandOver>,
     /// Bytes that the client still expects, if the head says how many there are. An HTTP/1.1 client reads no more than these, and an HTTP/2
     /// server may mark the end in a later frame.
     left: Option<u64>,
@@ -210,15 +226,15 @@ impl ClientBody {
     }
 
     fn with_kind(kind: Kind, left: Option<u64>, record: Option<Rc<Record>>) -> Self {
-        let is_streamed = !matches!(kind, Kind::Full(_));
-        let unsent = record
+        let is_small = matches!(&kind, Kind::Full(bytes) if bytes.as_ref().map_or(0, Bytes::len) <= UNCOUNTED);
+        let hand_over = record
             .as_ref()
-            .filter(|_| is_streamed)
-            .and_then(|record| record.unsent());
+            .filter(|_| !is_small)
+            .and_then(|record| record.hand_over());
         let body = Self {
             kind,
             record,
-            unsent,
+            hand_over,
             left,
         };
         // hyper does not poll a body that reports at once that it has ended, or a response without a body (204, 304, HEAD).
@@ -260,8 +276,8 @@ impl Body for ClientBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(unsent) = &self.unsent {
-            ready!(unsent.poll_room(cx));
+        if let Some(hand_over) = &self.hand_over {
+            ready!(hand_over.poll_room(cx));
         }
         let frame = match &mut self.kind {
             Kind::Full(bytes) => bytes.take().map(|bytes| Ok(Frame::data(bytes))),
@@ -269,8 +285,8 @@ impl Body for ClientBody {
             Kind::Boxed(body) => ready!(body.as_mut().poll_frame(cx)),
         };
         self.record_frame(frame.as_ref());
-        Poll::Ready(match &self.unsent {
-            Some(unsent) => frame.map(|frame| frame.map(|frame| frame.map_data(|data| unsent.count(data)))),
+        Poll::Ready(match &self.hand_over {
+            Some(hand_over) => frame.map(|frame| frame.map(|frame| frame.map_data(|data| hand_over.count(data)))),
             None => frame,
         })
     }

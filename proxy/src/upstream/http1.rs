@@ -26,6 +26,10 @@ use super::{
     request::RequestBody,
 };
 
+/// Bytes of a response that wait in a connection, and maximum size of a response's head. hyper's default is 408 KiB, which a hundred clients
+/// that read nothing would make the sidecar hold each.
+const MAX_BUFFER: usize = 64 << 10;
+
 /// A request body or none: the single body type of all HTTP/1.1 connections. Boxed, because most requests have none and hyper moves a
 /// request often.
 #[derive(Debug)]
@@ -105,7 +109,11 @@ pub(super) async fn establish(
         authority: pool.target().authority().to_string(),
         source: error.into(),
     };
-    let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let (sender, driver) = http1::Builder::new()
+        .max_buf_size(MAX_BUFFER)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(broken)?;
     let line = Rc::new(Line {
         generation,
         driver: OnceCell::new(),

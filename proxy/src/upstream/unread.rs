@@ -1,7 +1,7 @@
 //! Responses that have arrived over HTTP/2 and are not read: bounded for a worker thread, whatever clients do.
 //!
 //! A client that stops reading stops the server through the window of its stream, so each such response is bounded. A thousand of them are
-//! not small: beyond [`MOST_UNREAD`] the one that has not been read for the longest time is given up. All responses are summed up only
+//! not small: beyond a bound the one that has not been read for the longest time is given up. All responses are summed up only
 //! after a certain amount of data has arrived, not for each frame.
 
 use std::{
@@ -17,18 +17,22 @@ use tokio::time::Instant;
 
 use super::error::{BodyError, BoxError};
 
-/// Limit of one worker thread: 64 full windows.
-const MOST_UNREAD: usize = 16 << 20;
+/// Bound of one worker thread where nothing else is set: 64 full windows.
+const DEFAULT_BOUND: usize = 16 << 20;
 
-/// Bytes that arrive between two checks.
+/// Most bytes that arrive between two checks.
 const LOOK_AFTER: usize = 1 << 20;
 
 /// A response with less than this is given up only if there is no larger one: its reader is slow, but it reads.
 const LARGE: usize = 128 << 10;
 
 /// The responses of one worker thread that are being read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct UnreadAnswers {
+    /// At most this many bytes stay unread after a check.
+    bound: usize,
+    /// Bytes that arrive between two checks.
+    look_after: usize,
     answers: RefCell<Vec<Weak<Answer>>>,
     /// Number of tracked responses at which ended ones are forgotten.
     forget_at: Cell<usize>,
@@ -44,7 +48,26 @@ pub(super) struct Answer {
     last_read: Cell<Instant>,
 }
 
+impl Default for UnreadAnswers {
+    fn default() -> Self {
+        Self::within(DEFAULT_BOUND)
+    }
+}
+
 impl UnreadAnswers {
+    /// Keeps unread responses within this bound, including what arrives until they are checked.
+    #[must_use]
+    pub fn within(bound: usize) -> Self {
+        let look_after = LOOK_AFTER.min(bound / 4);
+        Self {
+            bound: bound - look_after,
+            look_after,
+            answers: RefCell::default(),
+            forget_at: Cell::default(),
+            arrived: Cell::default(),
+        }
+    }
+
     /// Fewer are not worth a check.
     const FEW: usize = 64;
 
@@ -69,19 +92,19 @@ impl UnreadAnswers {
 
     /// Gives up unread responses if all together take too much. Call it after bytes have arrived, outside of `h2`.
     pub(super) fn bound(&self) {
-        if self.arrived.get() < LOOK_AFTER {
+        if self.arrived.get() < self.look_after {
             return;
         }
         self.arrived.set(0);
         let mut unread: Vec<_> = self.unread();
         let mut total: usize = unread.iter().map(|(_, bytes)| bytes).sum();
-        if total <= MOST_UNREAD {
+        if total <= self.bound {
             return;
         }
         unread.sort_by_key(|(answer, bytes)| (*bytes < LARGE, answer.last_read.get()));
         let mut given_up = 0;
         for (answer, bytes) in unread {
-            if total <= MOST_UNREAD {
+            if total <= self.bound {
                 break;
             }
             // This resets the stream, which frees the bytes that have arrived.

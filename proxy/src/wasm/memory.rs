@@ -6,14 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory that the sidecar keeps for itself: 30 MiB when idle, connections, and bytes that requests reserve (`connection::memory`).
-const MAX_RESERVE: usize = 96 << 20;
-
-/// A sidecar with a low limit has fewer clients, so it keeps three eighths of the limit: [`MAX_RESERVE`] at the default of 256 MiB.
-const fn reserve(limit: usize) -> usize {
-    let share = limit / 8 * 3;
-    if share < MAX_RESERVE { share } else { MAX_RESERVE }
-}
+use crate::memory_shares;
 
 /// Plugins would need more memory than they may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +52,7 @@ impl GuestMemory {
     #[must_use]
     pub fn within(limit_bytes: usize) -> Self {
         Self::of(Some(OverBudget {
-            budget_bytes: limit_bytes - reserve(limit_bytes),
+            budget_bytes: memory_shares::of_plugins(limit_bytes),
             limit_bytes,
         }))
     }
@@ -225,7 +218,7 @@ mod tests {
 
     #[test]
     fn sidecar_reserves_part_of_limit() {
-        for (limit, budget) in [(64, 40), (128, 80), (256, 160), (512, 416), (4096, 4000)] {
+        for (limit, budget) in [(64, 28), (128, 80), (256, 160), (512, 416), (4096, 4000)] {
             let bounds = GuestMemory::within(limit * MIB).bounds().unwrap();
             assert_eq!((bounds.budget_bytes, bounds.limit_bytes), (budget * MIB, limit * MIB));
         }

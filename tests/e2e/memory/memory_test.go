@@ -4,6 +4,8 @@ package memory
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +25,7 @@ const (
 	mib = 1 << 20
 	// sidecarLimit is the limit that injection sets.
 	sidecarLimit = 256 * mib
+	lockName     = "operator-lock"
 	listPath     = "/api/v1/namespaces/default/configmaps"
 )
 
@@ -37,9 +40,14 @@ type limitedSidecar struct {
 // of its processes.
 func startLimited(t *testing.T, chain sidecar.Chain) *limitedSidecar {
 	t.Helper()
+	return startLimitedFor(t, chain, startAPIServer(t))
+}
+
+func startLimitedFor(t *testing.T, chain sidecar.Chain, server *httptest.Server) *limitedSidecar {
+	t.Helper()
 	group := realnode.LimitMemory(t, sidecarLimit)
 	s, err := sidecar.Start(t.Context(), sidecar.Options{
-		Name: "sidecar", Dir: t.TempDir(), Kubeconfig: writeKubeconfig(t, startAPIServer(t)), Chain: &chain, ControlGroup: group.Dir,
+		Name: "sidecar", Dir: t.TempDir(), Kubeconfig: writeKubeconfig(t, server), Chain: &chain, ControlGroup: group.Dir,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,27 +69,34 @@ func startLimited(t *testing.T, chain sidecar.Chain) *limitedSidecar {
 
 // startAPIServer answers only lists that are narrowed to the shard.
 func startAPIServer(t *testing.T) *httptest.Server {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == listPath && r.URL.Query().Get("labelSelector") == "shard=a" {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
-			return
-		}
-		http.Error(w, "not narrowed: "+r.URL.String(), http.StatusTeapot)
-	}))
+	server := httptest.NewServer(http.HandlerFunc(serveNarrowedLists))
 	t.Cleanup(server.Close)
 	return server
 }
 
+func serveNarrowedLists(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == listPath && r.URL.Query().Get("labelSelector") == "shard=a" {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
+		return
+	}
+	http.Error(w, "not narrowed: "+r.URL.String(), http.StatusTeapot)
+}
+
 func writeKubeconfig(t *testing.T, server *httptest.Server) string {
 	t.Helper()
+	authority := ""
+	if certificate := server.Certificate(); certificate != nil {
+		block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw})
+		authority = ", certificate-authority-data: " + base64.StdEncoding.EncodeToString(block)
+	}
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 current-context: it
 contexts: [{name: it, context: {cluster: it, user: it}}]
 users: [{name: it, user: {}}]
-clusters: [{name: it, cluster: {server: %q}}]
-`, server.URL)
+clusters: [{name: it, cluster: {server: %q%s}}]
+`, server.URL, authority)
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -104,7 +119,7 @@ func shardChainWith(t *testing.T, generation int64, entries []sidecar.Entry, plu
 	t.Helper()
 	selector := readPlugin(t, "shard-selector")
 	shard := sidecar.NewEntry("shard-selector/a", selector, sidecar.ShardRule{
-		Shard: "a", Limits: []sidecar.Limit{{
+		Shard: "a", LeaderElectionName: lockName, Limits: []sidecar.Limit{{
 			RelateResources: []sidecar.Resources{{APIGroups: []string{""}, Resources: []string{"configmaps"}}},
 			Selector:        sidecar.Selector{MatchLabels: map[string]string{"shard": "a"}},
 		}},

@@ -68,3 +68,21 @@ func (m *MemoryGroup) Kills() (int, error) {
 	}
 	return 0, fmt.Errorf("%s does not count kills:\n%s", file, text)
 }
+
+// Anonymous returns the bytes that the group's processes hold and the kernel cannot reclaim by writing files back.
+func (m *MemoryGroup) Anonymous() (int64, error) {
+	name := "rss "
+	if m.isV2 {
+		name = "anon "
+	}
+	text, err := os.ReadFile(filepath.Join(m.Dir, "memory.stat"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if bytes, found := strings.CutPrefix(line, name); found {
+			return strconv.ParseInt(strings.TrimSpace(bytes), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("memory.stat does not name %s:\n%s", name, text)
+}

@@ -114,6 +114,7 @@ fn unreadable_limits_are_no_limit() {
 #[test]
 fn sizes_are_parsed_in_kubernetes_notation() {
     for (text, bytes) in [
+        ("64Mi", 64 << 20),
         ("256Mi", 256 << 20),
         ("1Gi", 1 << 30),
         ("262144Ki", 256 << 20),
@@ -121,17 +122,17 @@ fn sizes_are_parsed_in_kubernetes_notation() {
     ] {
         assert_eq!(parse(text), Ok(bytes), "{text}");
     }
-    for text in ["", "Mi", "256", "1Mi", "256MB", "256 Mi", "-1Gi", "1.5Gi", "256mi"] {
+    for text in ["", "Mi", "256", "63Mi", "256MB", "256 Mi", "-1Gi", "1.5Gi", "256mi"] {
         assert!(parse(text).is_err(), "{text}");
     }
 }
 
 #[test]
 fn configured_limit_can_only_be_lower_than_containers() {
-    let container = effective(None);
+    let (container, smallest) = (effective(None), SMALLEST_LIMIT as u64);
     assert_eq!(
-        effective(Some(SMALLEST)),
-        Some(container.map_or(SMALLEST, |limit| limit.min(SMALLEST)))
+        effective(Some(smallest)),
+        Some(container.map_or(smallest, |limit| limit.min(smallest)))
     );
     assert_eq!(effective(Some(u64::MAX)), container.or(Some(u64::MAX)));
 }
