@@ -281,12 +281,15 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_env::idle_time_of_server;
 
-    #[test]
-    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs() {
-        assert!(
-            IDLE >= Duration::from_secs(100),
-            "{IDLE:?}: Go's clients keep theirs for 90 s"
-        );
+    #[tokio::test(start_paused = true)]
+    async fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_and_ends_then() {
+        let idle = idle_time_of_server(async |stream| {
+            let service = TowerToHyperService::new(Router::new());
+            log(builder(false).serve_connection(TokioIo::new(stream), service).await);
+        })
+        .await;
+        assert_eq!(idle.as_secs(), IDLE.as_secs());
     }
 }
