@@ -8,7 +8,9 @@ use ctrlmesh_testkit::{ApiServer, Builder, Resource, Snapshot};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
@@ -97,4 +99,29 @@ pub(crate) fn notes(server: &ApiServer, reason: &str) -> Vec<String> {
             .filter(|event| text(event, "/reason") == reason);
         events.map(|event| text(event, "/note").to_owned()).collect()
     })
+}
+
+/// Time for which Go's clients keep idle connections (`http.DefaultTransport`).
+const IDLE_OF_GO: Duration = Duration::from_secs(90);
+
+/// Sends two requests over one HTTP/1.1 connection, the second after the connection was idle for as long as Go's clients keep one.
+/// Returns after how long without a third one the server closes it. Needs paused time.
+pub(crate) async fn idle_time_of_server<F: Future<Output = ()>>(serve: impl FnOnce(DuplexStream) -> F) -> Duration {
+    let (mut client, server) = tokio::io::duplex(1 << 10);
+    let client = async {
+        for pause in [Duration::ZERO, IDLE_OF_GO] {
+            tokio::time::sleep(pause).await;
+            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(client.read_u8().await.unwrap());
+            }
+            assert!(head.starts_with(b"HTTP/1.1 404"));
+        }
+        let since = Instant::now();
+        let read = tokio::time::timeout(Duration::from_hours(1), client.read(&mut [0; 1])).await;
+        assert_eq!(read.expect("the server never closes it").unwrap(), 0);
+        since.elapsed()
+    };
+    tokio::join!(serve(server), client).1
 }

@@ -28,7 +28,6 @@ mod server;
 pub(crate) mod tests;
 mod validating;
 mod version;
-mod warning_rate;
 
 use std::sync::Arc;
 

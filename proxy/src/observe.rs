@@ -8,7 +8,6 @@
 //! | `readiness` | the parts that are missing before `/readyz` answers 200 |
 //! | `record` | one request: counted, logged and reported when it ends |
 //! | `telemetry` | log set-up |
-//! | `warning_rate` | limits warnings that a client could cause many times a second |
 
 pub(crate) mod admin;
 mod class;
@@ -16,6 +15,5 @@ pub(crate) mod metrics;
 pub(crate) mod readiness;
 pub(crate) mod record;
 pub mod telemetry;
-pub(crate) mod warning_rate;
 
 pub(crate) use class::{Class, Way};

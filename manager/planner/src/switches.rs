@@ -94,12 +94,13 @@ fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// As [`of_file`], but `None` for objects with fields that only ctrlmesh has: these were written for it.
+/// As [`of_file`], but `None` for what was written for ctrlmesh, by the fields that only ctrlmesh has: in every fault, or for all of them.
+/// Lists have no such fields, so those of any limit beside them count.
 pub(crate) fn of_new(object: &Object) -> Option<(&'static str, &'static str)> {
     let is_written_for_us = match object {
         Object::FaultInjection(faults) => {
             let spec = &faults.spec;
-            spec.seed.is_some() || spec.class.is_some() || spec.http_fault.iter().any(is_our_fault)
+            spec.seed.is_some() || spec.class.is_some() || spec.http_fault.iter().all(is_our_fault)
         }
         Object::CircuitBreaker(breaker) => breaker.spec.rate_limitings.iter().any(is_our_limit),
         _ => false,
@@ -278,6 +279,13 @@ mod tests {
         ] {
             assert!(!is_warned_of("FaultInjection", &fault(&ours), &none), "{ours}");
         }
+        let mut mixed = fault(&json!({"every": 3}));
+        let plain = fault(&none)["httpFault"][0].take();
+        mixed["httpFault"].as_array_mut().unwrap().push(plain);
+        assert!(
+            is_warned_of("FaultInjection", &mixed, &none),
+            "one of two could be theirs"
+        );
         let mut seeded = fault(&none);
         seeded["seed"] = json!(7);
         assert!(!is_warned_of("FaultInjection", &seeded, &none));
@@ -298,7 +306,10 @@ mod tests {
         lists["rateLimitings"] = json!([{"name": "a", "triggerPolicy": "LimiterOnly", "maxInFlight": 1, "resourceRules": [
             {"apiGroups": ["*"], "resources": ["pods"], "verbs": ["*"], "namespaces": ["*"]},
         ]}]);
-        assert!(!is_warned_of("CircuitBreaker", &lists, &none));
+        assert!(
+            is_warned_of("CircuitBreaker", &lists, &none),
+            "a limit says nothing about lists"
+        );
     }
 
     #[test]

@@ -15,7 +15,8 @@ use axum::routing::get;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -82,7 +83,7 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     }
 }
 
-async fn serve_connection(stream: TcpStream, router: Router) {
+async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
     let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
@@ -120,15 +121,15 @@ async fn render(State(metrics): State<Arc<Metrics>>) -> Response {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     use super::*;
+    use crate::test_env::idle_time_of_server;
 
-    #[test]
-    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs() {
-        assert!(
-            IDLE >= Duration::from_secs(100),
-            "{IDLE:?}: Go's clients keep theirs for 90 s"
-        );
+    #[tokio::test(start_paused = true)]
+    async fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_and_ends_then() {
+        let idle = idle_time_of_server(|stream| serve_connection(stream, Router::new())).await;
+        assert_eq!(idle.as_secs(), IDLE.as_secs());
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ctrlmesh_manager_planner::LabelKeys;
 use ctrlmesh_manager_planner::labels::rules::is_managed;
+use ctrlmesh_warning_rate::WarningRate;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,8 +14,8 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{ObjectRef, Store, store, store::Writer};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
+use tokio::time::Instant;
 
-use super::warning_rate::WarningRate;
 use crate::cluster::{Context, error_text};
 
 /// Timeout for one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and the back-fill finds objects
@@ -54,7 +55,7 @@ impl Namespaces {
         match tokio::time::timeout(ASK, api.list_metadata(&named)).await {
             Ok(Ok(found)) => found.items.into_iter().next().map(|found| found.metadata),
             Ok(Err(error)) => {
-                if let Some(suppressed) = self.unread.admit() {
+                if let Some(suppressed) = self.unread.admit(Instant::now().into_std()) {
                     tracing::warn!(
                         error = error_text(&error),
                         namespace = name,
@@ -65,7 +66,7 @@ impl Namespaces {
                 None
             }
             Err(_) => {
-                if let Some(suppressed) = self.unread.admit() {
+                if let Some(suppressed) = self.unread.admit(Instant::now().into_std()) {
                     tracing::warn!(
                         namespace = name,
                         suppressed,

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use ctrlmesh_warning_rate::WarningRate;
 use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -14,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +23,6 @@ use tower::Service;
 
 use super::client_ca::Tls;
 use super::connections::{Connections, MAX_CONNECTIONS, MAX_OF_SOURCE, Peer};
-use super::warning_rate::WarningRate;
 
 /// Maximum reviews at a time on one connection. RFC 9113 advises against fewer (6.5.2); beyond it Go's clients open another
 /// connection.
@@ -127,7 +128,7 @@ async fn accept(
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => return Some(accepted),
                 Err(error) => {
-                    if let Some(suppressed) = failed.admit() {
+                    if let Some(suppressed) = failed.admit(Instant::now().into_std()) {
                         tracing::warn!(%error, suppressed, "failed to accept webhook connection; retrying");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -157,7 +158,7 @@ impl Connection {
             Ok(Ok(stream)) if tls.admits_client(stream.get_ref().1.peer_certificates()) => self.serve(stream).await,
             Ok(Ok(_)) => {
                 failed.inc();
-                if let Some(suppressed) = self.other_names.admit() {
+                if let Some(suppressed) = self.other_names.admit(Instant::now().into_std()) {
                     tracing::warn!(
                         suppressed,
                         "rejected webhook client: its certificate's common name is not in --webhook-client-name"
@@ -281,12 +282,15 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_env::idle_time_of_server;
 
-    #[test]
-    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs() {
-        assert!(
-            IDLE >= Duration::from_secs(100),
-            "{IDLE:?}: Go's clients keep theirs for 90 s"
-        );
+    #[tokio::test(start_paused = true)]
+    async fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_and_ends_then() {
+        let idle = idle_time_of_server(async |stream| {
+            let service = TowerToHyperService::new(Router::new());
+            log(builder(false).serve_connection(TokioIo::new(stream), service).await);
+        })
+        .await;
+        assert_eq!(idle.as_secs(), IDLE.as_secs());
     }
 }

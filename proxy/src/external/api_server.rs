@@ -26,6 +26,10 @@ const LOOKUP: Duration = Duration::from_secs(10);
 /// An address that the name had counts for this long afterwards, because load balancers remove addresses slowly.
 const MEMORY: Duration = Duration::from_secs(600);
 
+/// An advertised address counts for this long after it was advertised last: another service may get it then. A balancer that picks one of
+/// the API servers at random for each query, every 15 seconds, leaves none out for so long.
+const ADVERTISED_MEMORY: Duration = Duration::from_hours(24);
+
 /// Maximum number of remembered advertised addresses; the one that was not seen for the longest time is dropped first.
 const MAX_ADVERTISED: usize = 64;
 
@@ -36,8 +40,7 @@ pub(super) struct ApiServer {
     fixed: Vec<SocketAddr>,
     /// Addresses of `host`, and when they were last seen; stays empty if `host` is an address.
     seen: RwLock<HashMap<IpAddr, Instant>>,
-    /// Advertised addresses, and when each was advertised last. Kept permanently, because another API server of the cluster may answer
-    /// next.
+    /// Advertised addresses, and when each was advertised last. None is dropped while no query succeeds.
     advertised: RwLock<HashMap<Place, Instant>>,
 }
 
@@ -134,6 +137,7 @@ impl ApiServer {
                 tracing::info!(%place, "the API server advertises this address; external requests may not reach it");
             }
         }
+        advertised.retain(|_, last| now.duration_since(*last) < ADVERTISED_MEMORY);
         while advertised.len() > MAX_ADVERTISED {
             let oldest = advertised
                 .iter()
@@ -216,6 +220,28 @@ mod tests {
         let kept = api_server.known_addresses(6443).unwrap();
         assert_eq!(kept.len(), MAX_ADVERTISED);
         assert!(kept.contains(&IpAddr::from([10, 0, 0, 0])) && !kept.contains(&IpAddr::from([10, 0, 0, 1])));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn advertised_addresses_count_for_one_day_after_they_were_advertised() {
+        let api_server = ApiServer::with_addresses("192.0.2.1", 443, &[]);
+        let place = |address: &str| Place::Address(address.parse().unwrap());
+        let known = |last: &str| api_server.known_addresses(6443).unwrap().contains(&last.parse().unwrap());
+        api_server.note_advertised([place("10.0.0.5:6443"), Place::Name("api.example".to_owned(), 6443)]);
+        tokio::time::advance(2 * ADVERTISED_MEMORY).await;
+        assert!(known("10.0.0.5"), "no query has succeeded since");
+        assert!(!api_server.note_advertised([place("10.0.0.5:6443")]), "it is known");
+        assert!(
+            !api_server.is_named("api.example", 6443),
+            "the name was not advertised again"
+        );
+        tokio::time::advance(ADVERTISED_MEMORY - REFRESH).await;
+        api_server.note_advertised([place("10.0.0.6:6443")]);
+        assert!(known("10.0.0.5") && known("10.0.0.6"));
+        tokio::time::advance(REFRESH).await;
+        api_server.note_advertised([place("10.0.0.6:6443")]);
+        assert!(!known("10.0.0.5") && known("10.0.0.6"));
+        assert!(api_server.note_advertised([place("10.0.0.5:6443")]), "it is news again");
     }
 
     #[tokio::test(start_paused = true)]

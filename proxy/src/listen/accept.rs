@@ -7,16 +7,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ctrlmesh_warning_rate::WarningRate;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::threads::Task;
 use crate::connection::{Outage, Outages};
 use crate::error::Error;
 use crate::observe::metrics::Metrics;
-use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
 
 /// Connections that wait in the kernel while the sidecar is busy or loads the first chain.
@@ -92,7 +93,7 @@ pub(crate) async fn accept(
         let stream = match accepted.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => stream,
             Err(error) => {
-                if let Some(suppressed) = failures.admit() {
+                if let Some(suppressed) = failures.admit(Instant::now().into_std()) {
                     tracing::warn!(%error, suppressed, "failed to accept connection");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -114,7 +115,7 @@ pub(crate) async fn accept(
 }
 
 fn warn_of_refusal(setting: &str, rate: &WarningRate) {
-    if let Some(suppressed) = rate.admit() {
+    if let Some(suppressed) = rate.admit(Instant::now().into_std()) {
         tracing::warn!(
             setting,
             suppressed,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use ctrlmesh_warning_rate::WarningRate;
 use futures_util::future::{Either, FutureExt as _};
 use http::Request;
 use hyper::body::Incoming;
@@ -18,6 +19,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use super::opening::{Opening, Protocol, Rewound, read_opening};
 use super::threads::Server;
@@ -26,7 +28,6 @@ use crate::connection::{
     STREAM_WINDOW, StreamNotifier, Timeouts,
 };
 use crate::external::{self, External};
-use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
 use crate::request::handler;
 use crate::request::worker::{LocalExecutor, Worker};
@@ -108,7 +109,7 @@ pub(super) async fn serve(thread: Rc<ServerThread>, traffic: Traffic, stream: Tc
 
 async fn serve_tls(thread: &ServerThread, service: Service, connection: Rc<Connection>, stream: Rewound<TcpStream>) {
     let Some(acceptor) = thread.server.tls.current_acceptor() else {
-        if let Some(suppressed) = thread.unexpected_tls.admit() {
+        if let Some(suppressed) = thread.unexpected_tls.admit(Instant::now().into_std()) {
             tracing::warn!(
                 suppressed,
                 "connection closed: the client speaks TLS and no certificate is configured; set --tls-dir (CTRLMESH_TLS_DIR)"

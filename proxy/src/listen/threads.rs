@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ctrlmesh_warning_rate::WarningRate;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::serve::{self, ServerThread};
@@ -14,7 +15,6 @@ use super::tls::ServerTls;
 use crate::chain::{EntryId, Snapshot};
 use crate::connection::{ClientMemory, Outage, ResponseReaders, Timeouts};
 use crate::external::{self, External};
-use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
 use crate::request::worker::{Shared, Worker};
 use crate::upstream::UnreadAnswers;

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use ctrlmesh_contract::names::readiness::FIRST_CHAIN;
 use ctrlmesh_contract::status::Compiling;
+use ctrlmesh_warning_rate::WarningRate;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -19,6 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
@@ -27,7 +29,6 @@ use crate::client::list_views::ListViews;
 use crate::connection::Timeouts;
 use crate::observe::metrics::Metrics;
 use crate::observe::readiness::Readiness;
-use crate::observe::warning_rate::WarningRate;
 
 /// Maximum number of connections: probes, a scraper and the manager need a handful.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
@@ -62,7 +63,7 @@ impl Admin {
                         oldest_first.push_back(connections.spawn(self.clone().serve_connection(stream)));
                     }
                     Err(error) => {
-                        if let Some(suppressed) = failures.admit() {
+                        if let Some(suppressed) = failures.admit(Instant::now().into_std()) {
                             tracing::warn!(%error, suppressed, "failed to accept connection on the admin port");
                         }
                         tokio::time::sleep(ACCEPT_PAUSE).await;

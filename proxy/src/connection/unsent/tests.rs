@@ -92,7 +92,7 @@ fn waiting_response_is_woken_when_its_own_or_other_bytes_are_written() {
     let own = waits.count(Bytes::from(vec![0; 256 * KIB]));
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let mut cx = Context::from_waker(&waker);
+    let cx = Context::from_waker(&waker);
     assert!(waits.poll_room(&cx).is_pending());
     assert!(waits.poll_room(&cx).is_pending(), "a second poll");
     drop(own);

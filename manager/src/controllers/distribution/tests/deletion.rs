@@ -66,6 +66,29 @@ async fn deleted_shard_is_held_until_its_pods_show_nothing() {
 }
 
 #[tokio::test]
+async fn deleted_shard_says_how_to_release_it_while_chain_cannot_be_written() {
+    let mut two = TwoShards::start(118).await;
+    let before = two.chain();
+    for verb in ["create", "update", "patch"] {
+        let refused = Fault::Status {
+            code: 403,
+            retry_after: None,
+        };
+        two.server
+            .faults()
+            .add(Rule::new(refused).verb(verb).resource("configmaps"));
+    }
+    two.delete("left");
+    let command = "kubectl -n demo patch shardingconfig left --type=json --patch='[{\"op\":\"test\",";
+    two.until_told("left", "WriteFailed", &["The object is being deleted", command])
+        .await;
+    assert_eq!(two.chain(), before);
+    two.server.faults().clear();
+    two.until_told("left", "Deleting", &["left-0", command]).await;
+    two.stop().await;
+}
+
+#[tokio::test]
 async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
     let mut two = TwoShards::start(112).await;
     two.delete_both().await;
