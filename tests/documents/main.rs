@@ -9,6 +9,8 @@
 
 mod dependencies;
 mod interface;
+mod logs;
+mod messages;
 mod objects;
 mod operating;
 mod parity;

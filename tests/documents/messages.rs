@@ -1,0 +1,115 @@
+//! Text of the programs, as a reviewer reads it: `--help`, and errors of chains that are not loaded. CONTRIBUTING.md says how to accept
+//! changed text.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::PathBuf;
+
+use clap::{Command, CommandFactory as _};
+use ctrlmesh_contract::Digest;
+use ctrlmesh_proxy::chain::Error;
+use ctrlmesh_proxy::wasm::OverBudget;
+
+/// `--help` of a program, then of each subcommand that it shows.
+fn help(command: Command) -> String {
+    let mut command = without_environment(command).term_width(100);
+    command.build();
+    let mut text = String::new();
+    add_help(&mut text, &mut command);
+    text
+}
+
+/// Values of variables differ from machine to machine.
+fn without_environment(command: Command) -> Command {
+    let command = command.mut_args(|argument| argument.hide_env_values(true));
+    command.mut_subcommands(without_environment)
+}
+
+fn add_help(text: &mut String, command: &mut Command) {
+    let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    writeln!(text, "$ {name} --help\n{}\n", lines.join("\n").trim_end()).unwrap();
+    for subcommand in command.get_subcommands_mut() {
+        if !subcommand.is_hide_set() && subcommand.get_name() != "help" {
+            add_help(text, subcommand);
+        }
+    }
+}
+
+#[test]
+fn help_of_sidecar_is_reviewed() {
+    insta::assert_snapshot!(help(ctrlmesh_proxy::config::Cli::command()));
+}
+
+#[test]
+fn help_of_manager_is_reviewed() {
+    insta::assert_snapshot!(help(ctrlmesh_manager::args::Args::command()));
+}
+
+#[test]
+fn help_of_command_is_reviewed() {
+    insta::assert_snapshot!(help(ctrlmesh_cli::command()));
+}
+
+#[test]
+fn messages_of_chains_that_are_not_loaded_are_reviewed() {
+    let directory = || PathBuf::from("/etc/chain");
+    let path = || directory().join("chain.yaml");
+    let entry = || "shard-selector/a".to_owned();
+    let (digest, other) = (Digest::of(b"a"), Digest::of(b"b"));
+    let errors = [
+        Error::NoDocument { directory: directory() },
+        Error::Io {
+            path: path(),
+            source: io::ErrorKind::PermissionDenied.into(),
+        },
+        Error::TooLarge {
+            path: path(),
+            limit: 1 << 20,
+        },
+        Error::Changing { directory: directory() },
+        Error::Document(ctrlmesh_contract::Error::NotSigned),
+        Error::Document(ctrlmesh_contract::Error::SignatureMismatch),
+        Error::Namespace {
+            document: "a".to_owned(),
+            pod: "b".to_owned(),
+        },
+        Error::Older {
+            generation: 3,
+            in_force: 4,
+        },
+        Error::SameGeneration { generation: 4 },
+        Error::Labels {
+            path: directory().join("labels"),
+            problem: "line 2 has no equals sign".to_owned(),
+        },
+        Error::TooManyEntries { selected: 65 },
+        Error::PluginMissing { entry: entry(), digest },
+        Error::PluginDigest {
+            entry: entry(),
+            path: directory().join("plugin.wasm"),
+            expected: digest,
+            found: other,
+        },
+        Error::PluginPacked {
+            path: directory().join("plugin.wasm.zst"),
+            problem: "unexpected end".to_owned(),
+        },
+        Error::InitialMemory {
+            needed_bytes: 100 << 20,
+            workers: 2,
+            over: OverBudget {
+                budget_bytes: 64 << 20,
+                limit_bytes: 128 << 20,
+            },
+        },
+        Error::Prepare("a worker has ended".to_owned()),
+        Error::Task("task panicked".to_owned()),
+    ];
+    let messages: Vec<String> = errors
+        .iter()
+        .map(|error| format!("{}: {error}", error.reason()))
+        .collect();
+    insta::assert_snapshot!(messages.join("\n"));
+}
