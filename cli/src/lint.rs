@@ -6,6 +6,7 @@
 //! | `sources` | the files that are read |
 //! | `fix`, `edit` | `--fix`: from a mistake to a change in the text |
 //! | `chain` | chain documents, as a sidecar reads them |
+//! | `report` | what is printed of each object |
 //! | `object` | the objects of a document or a `List` |
 //! | `tree` | a text as a tree of positions |
 

@@ -8,7 +8,6 @@
 //! | `injection`, `version` | sidecars, and the release of the API server |
 //! | `server`, `connections`, `bodies` | the TLS server and its limits |
 //! | `served`, `client_ca` | certificates of this replica and of its clients |
-//! | `warning_rate` | limits warnings that clients can cause many times a second |
 //!
 //! Every replica serves them over TLS, with a certificate that the leader keeps ([`crate::certificates::webhook_ca`]) or that lies
 //! in files. Validation fails closed and labels fail open (`deploy/webhook`): the back-fill labels objects that were missed here.

@@ -22,9 +22,10 @@ const PROGRAMS: [&str; 5] = [
 ];
 
 /// Files whose first lines list the modules of their folder from top to bottom.
-const HEADS: [&str; 12] = [
+const HEADS: [&str; 13] = [
     "manager/api/src/lib.rs",
     "manager/planner/src/lib.rs",
+    "manager/rollout/src/lib.rs",
     "manager/inject/src/lib.rs",
     "manager/oci/src/lib.rs",
     "manager/src/controllers/labels.rs",

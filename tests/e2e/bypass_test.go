@@ -32,27 +32,20 @@ func TestBypassedSidecar(t *testing.T) {
 	m.startManager(t, uniqueName("manager"))
 	namespace := m.newNamespace(t)
 	pods := startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.waitPublicKey(t)})
-	objects := newObjectSet(t, m.controlPlane, "ConfigMap", 1, 1, "b0")
 	m.apply(t, namespace, shardConfig("left", "b0"))
 	m.waitCondition(t, "ShardingConfig", namespace, "left", "Distributed", meta.ConditionTrue)
 
-	app := "--app=" + objects.app
-	kubeconfig := pods.startBypassPod(t, "through-0")
-	through := startOperator(t, "through-0", kubeconfig, app)
+	// Each operator has objects of its own, so that each shows by itself that it works.
+	objects := newObjectSet(t, m.controlPlane, "ConfigMap", 1, 1, "b0")
+	startOperator(t, "through-0", pods.startBypassPod(t, "through-0"), "--app="+objects.app).waitHandled(t, objects)
 	pods.reportOperatorRunning(t, "through-0")
-	kubeconfig = pods.startBypassPod(t, "past-0")
+	objects = newObjectSet(t, m.controlPlane, "ConfigMap", 1, 1, "b0")
+	kubeconfig, app := pods.startBypassPod(t, "past-0"), "--app="+objects.app
 	past := runOperator(t, "past-0", process.Spec{
 		Path: shared.operatorBinary, Args: []string{app, "--kubeconfig=" + m.kubeconfig}, Env: []string{"KUBECONFIG=" + kubeconfig},
 	})
+	past.waitHandled(t, objects)
 	pods.reportOperatorRunning(t, "past-0")
-	for _, op := range []*operatorProcess{through, past} {
-		eventually(t, op.id+" handles its objects", func() error {
-			if op.countRecords(t, "handled") == 0 {
-				return errors.New("no object is handled yet")
-			}
-			return nil
-		})
-	}
 
 	message := m.waitBypassed(t, namespace, meta.ConditionTrue)
 	assertNamesPod(t, "the condition", message)
@@ -74,6 +67,18 @@ func TestBypassedSidecar(t *testing.T) {
 	check(t, past.process.Stop(process.StopGrace))
 	startOperator(t, "past-0", kubeconfig, app)
 	m.waitBypassed(t, namespace, meta.ConditionFalse)
+}
+
+// waitHandled requests a step of each object and waits until the operator has handled one.
+func (op *operatorProcess) waitHandled(t *testing.T, objects *objectSet) {
+	t.Helper()
+	objects.requestStepOfEach(t)
+	eventually(t, op.id+" handles its objects", func() error {
+		if op.countRecords(t, "handled") == 0 {
+			return errors.New("no object is handled yet")
+		}
+		return nil
+	})
 }
 
 // startBypassPod creates a pod of the shard and returns the kubeconfig that leads to its sidecar.

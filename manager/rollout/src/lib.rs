@@ -4,18 +4,17 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`observation`], [`fleet`], [`config_maps`], [`available_plugins`] | what is decided on: objects, sidecars with their reports, what is stored, plugins |
-//! | [`memory`], [`chain_memory`] | what is remembered from pass to pass |
-//! | [`outcome`] | what became of a decision |
-//! | [`decision`], [`reason`] | what a pass does; why something is held back |
+//! | [`conditions`], [`facts`] | what the status of each object says |
+//! | [`memory`] | what is remembered from pass to pass |
+//! | [`decision`], [`outcome`] | what a pass does; what became of it |
+//! | [`deletion`], [`pod_actions`] | when a deleted ShardingConfig may go; which pods to nudge and to evict |
 //! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
+//! | [`plugins`], [`start_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not start yet |
 //! | [`pods`] | which pods run the chain, are quiet, or are given up |
-//! | [`plugins`] | which plugins lie in which ConfigMap, and which sidecars support them |
-//! | [`start_gate`] | shards that must not start yet |
-//! | [`deletion`] | when a deleted ShardingConfig may go |
-//! | [`pod_actions`] | which pods to nudge and to evict |
-//! | [`facts`], [`conditions`] | what the status of each object says |
-//! | [`gauges`] | what metrics count |
+//! | [`chain_memory`] | the chains that were written, stored and reported |
+//! | [`observation`] | everything that is decided on |
+//! | [`config_maps`], [`fleet`], [`available_plugins`] | what is stored; sidecars with their reports; plugins |
+//! | [`gauges`], [`reason`] | what metrics count; why something is held back |
 
 pub mod available_plugins;
 pub mod chain_memory;

@@ -1,12 +1,17 @@
 //! The cluster in use, by the names that people know, and the time that its API server has for an answer.
 
 use std::fmt;
+use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::{ANSWER_DEADLINE, Error};
 use crate::{Plan, list_defined, sharding_config_resource};
+
+/// Pause before a request is repeated that an API server was not ready for.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The cluster in use, and the names by which people know it.
 pub struct Cluster {
@@ -48,7 +53,7 @@ impl Cluster {
             return Ok(Some(Plan::from_configs(&configs)));
         }
         // Any web server may answer 404, but only an API server has this endpoint.
-        answer_of(self.client.apiserver_version()).await?;
+        answer_of(async || self.client.apiserver_version().await).await?;
         Ok(None)
     }
 
@@ -96,10 +101,21 @@ impl fmt::Display for Cluster {
     }
 }
 
-/// The answer to a request, or an error after [`ANSWER_DEADLINE`].
-pub(crate) async fn answer_of<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
-    let answer = tokio::time::timeout(ANSWER_DEADLINE, request).await;
-    Ok(answer.map_err(|_| Error::NoAnswer)??)
+/// The answer to a request, or an error after [`ANSWER_DEADLINE`]. An API server that is not ready is asked again until then: it answers
+/// so after definitions have changed, for example.
+pub(crate) async fn answer_of<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, Error> {
+    let begun = Instant::now();
+    loop {
+        let answer = timeout_at(begun + ANSWER_DEADLINE, request()).await;
+        match answer.map_err(|_| Error::NoAnswer)? {
+            Err(kube::Error::Api(status))
+                if matches!(status.code, 429 | 503 | 504) && begun.elapsed() + RETRY_PAUSE < ANSWER_DEADLINE =>
+            {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            answer => return Ok(answer?),
+        }
+    }
 }
 
 /// The current context, if this configuration comes from it.
@@ -113,8 +129,9 @@ async fn context_of(config: &Config) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::cell::Cell;
 
+    use kube::core::Status;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -139,5 +156,32 @@ mod tests {
         );
         assert!(begun.elapsed() < Duration::from_secs(20));
         drop(accepted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_is_repeated_while_api_server_is_not_ready() {
+        let requests = Cell::new(0);
+        let not_ready = |code| {
+            let status = Status::failure("storage is (re)initializing", "TooManyRequests").with_code(code);
+            kube::Error::Api(Box::new(status))
+        };
+        let ready_at_third = async || {
+            requests.set(requests.get() + 1);
+            if requests.get() < 3 {
+                Err(not_ready(429))
+            } else {
+                Ok(())
+            }
+        };
+        answer_of(ready_at_third).await.unwrap();
+        let error = answer_of(async || Err::<(), _>(not_ready(503))).await.unwrap_err();
+        assert!(matches!(error, Error::Api(_)), "the last answer counts: {error}");
+        requests.set(0);
+        let forbidden = async || {
+            requests.set(requests.get() + 1);
+            Err::<(), _>(not_ready(403))
+        };
+        assert!(answer_of(forbidden).await.is_err());
+        assert_eq!(requests.get(), 1);
     }
 }

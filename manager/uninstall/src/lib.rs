@@ -207,7 +207,7 @@ async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>,
 /// Objects of a kind. `None`: there is no definition of it.
 async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<DynamicObject>>, Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    match answer_of(api.list(&ListParams::default())).await {
+    match answer_of(async || api.list(&ListParams::default()).await).await {
         Ok(list) => Ok(Some(list.items)),
         Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
@@ -217,7 +217,7 @@ async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<
 async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
     let namespace = config.namespace().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sharding_config_resource());
-    match answer_of(api.delete(&config.name_any(), &DeleteParams::default())).await {
+    match answer_of(async || api.delete(&config.name_any(), &DeleteParams::default()).await).await {
         Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(()),
         deleted => deleted.map(drop),
     }

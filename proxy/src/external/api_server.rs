@@ -226,7 +226,12 @@ mod tests {
     async fn advertised_addresses_count_for_one_day_after_they_were_advertised() {
         let api_server = ApiServer::with_addresses("192.0.2.1", 443, &[]);
         let place = |address: &str| Place::Address(address.parse().unwrap());
-        let known = |last: &str| api_server.known_addresses(6443).unwrap().contains(&last.parse().unwrap());
+        let known = |last: &str| {
+            api_server
+                .known_addresses(6443)
+                .unwrap()
+                .contains(&last.parse().unwrap())
+        };
         api_server.note_advertised([place("10.0.0.5:6443"), Place::Name("api.example".to_owned(), 6443)]);
         tokio::time::advance(2 * ADVERTISED_MEMORY).await;
         assert!(known("10.0.0.5"), "no query has succeeded since");

@@ -15,7 +15,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -46,10 +45,6 @@ const MAX_STREAMS: u32 = 1000;
 
 /// Bytes buffered for one slow reader; for all streams of a connection see `connection::unsent`.
 const MAX_SEND_BUFFER: usize = 256 << 10;
-
-/// Bytes that the kernel buffers for one slow reader (it counts twice as many), which are the container's memory as well. Clients are in the
-/// same pod, so no more is needed for full throughput; by itself the kernel takes up to 4 MiB.
-const SEND_BUFFER: usize = 128 << 10;
 
 /// An unanswered ping reveals a client that vanished without closing its connection.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -92,7 +87,6 @@ pub(super) async fn serve(thread: Rc<ServerThread>, traffic: Traffic, stream: Tc
     let connection = Connection::new(outage.clone(), &server.memory, place);
     thread.readers.track(&connection);
     let _ = stream.set_nodelay(true);
-    let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER);
     let opening = tokio::select! {
         biased;
         opening = read_opening(stream, server.timeouts) => opening,

@@ -91,9 +91,6 @@ where
     .await
 }
 
-/// Bytes that are allocated before any has arrived.
-const UNSEEN: usize = 64 << 10;
-
 /// `hold` reserves memory before bytes are kept. They are copied, because a frame of one byte would keep the whole buffer that it came in.
 async fn collect<B>(body: B, hold: impl Fn(usize) -> Result<(), Reply>) -> Result<Bytes, Reply>
 where
@@ -102,14 +99,13 @@ where
 {
     // The announced length is only a claim: allocations follow the bytes that have arrived.
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
-    let mut collected = BytesMut::with_capacity(length.unwrap_or_default().min(UNSEEN));
+    let mut collected = Pieces::new(length.unwrap_or(PIECE));
     let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));
     while let Some(frame) = body.frame().await {
         match frame {
             Ok(frame) => {
                 let Some(data) = frame.data_ref() else { continue };
                 hold(data.len())?;
-                grow_for(&mut collected, data.len(), length);
                 collected.extend_from_slice(data);
             }
             Err(error) if error.is::<http_body_util::LengthLimitError>() => {
@@ -119,20 +115,48 @@ where
             Err(error) => return Err(Reply::broken_body(&error)),
         }
     }
-    Ok(collected.freeze())
+    Ok(collected.into_bytes())
 }
 
-/// Makes room for more bytes, and for a quarter of all as reserve: doubling would take memory that is not counted.
-fn grow_for(collected: &mut BytesMut, more: usize, announced: Option<usize>) {
-    let needed = collected.len() + more;
-    if needed <= collected.capacity() {
-        return;
+/// Size of the pieces of a body that is kept while it arrives.
+const PIECE: usize = 32 << 10;
+
+/// The part of a body that has arrived. One buffer that grows with many others would be copied each time, and leave holes in the heap
+/// that are not counted.
+struct Pieces(Vec<BytesMut>);
+
+impl Pieces {
+    /// `expected`: the length of the body, if it is known.
+    fn new(expected: usize) -> Self {
+        Self(vec![BytesMut::with_capacity(expected.min(PIECE))])
     }
-    let most = announced.filter(|announced| *announced >= needed);
-    let capacity = (needed + needed / 4).max(UNSEEN).min(most.unwrap_or(usize::MAX));
-    let mut grown = BytesMut::with_capacity(capacity);
-    grown.extend_from_slice(collected);
-    *collected = grown;
+
+    fn extend_from_slice(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            let room = self.0.last().map_or(0, |piece| piece.capacity() - piece.len());
+            if room == 0 {
+                self.0.push(BytesMut::with_capacity(PIECE));
+                continue;
+            }
+            let (fits, rest) = data.split_at(room.min(data.len()));
+            if let Some(piece) = self.0.last_mut() {
+                piece.extend_from_slice(fits);
+            }
+            data = rest;
+        }
+    }
+
+    fn into_bytes(mut self) -> Bytes {
+        if self.0.len() == 1 {
+            return self.0.pop().unwrap_or_default().freeze();
+        }
+        let mut whole = BytesMut::with_capacity(self.0.iter().map(BytesMut::len).sum());
+        // Each piece is given back before the next is copied.
+        for piece in self.0 {
+            whole.extend_from_slice(&piece);
+        }
+        whole.freeze()
+    }
 }
 
 impl Body for RequestBody {

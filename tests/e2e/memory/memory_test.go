@@ -5,7 +5,6 @@ package memory
 import (
 	"context"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -43,7 +42,7 @@ func startLimited(t *testing.T, chain sidecar.Chain) *limitedSidecar {
 	return startLimitedFor(t, chain, startAPIServer(t))
 }
 
-func startLimitedFor(t *testing.T, chain sidecar.Chain, server *httptest.Server) *limitedSidecar {
+func startLimitedFor(t *testing.T, chain sidecar.Chain, server apiServer) *limitedSidecar {
 	t.Helper()
 	group := realnode.LimitMemory(t, sidecarLimit)
 	s, err := sidecar.Start(t.Context(), sidecar.Options{
@@ -67,11 +66,18 @@ func startLimitedFor(t *testing.T, chain sidecar.Chain, server *httptest.Server)
 	return c
 }
 
+// apiServer is an API server in this process.
+type apiServer struct {
+	*httptest.Server
+	// authority issued its certificate, in PEM; nil if it serves plain HTTP.
+	authority []byte
+}
+
 // startAPIServer answers only lists that are narrowed to the shard.
-func startAPIServer(t *testing.T) *httptest.Server {
+func startAPIServer(t *testing.T) apiServer {
 	server := httptest.NewServer(http.HandlerFunc(serveNarrowedLists))
 	t.Cleanup(server.Close)
-	return server
+	return apiServer{Server: server}
 }
 
 func serveNarrowedLists(w http.ResponseWriter, r *http.Request) {
@@ -83,12 +89,11 @@ func serveNarrowedLists(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "not narrowed: "+r.URL.String(), http.StatusTeapot)
 }
 
-func writeKubeconfig(t *testing.T, server *httptest.Server) string {
+func writeKubeconfig(t *testing.T, server apiServer) string {
 	t.Helper()
 	authority := ""
-	if certificate := server.Certificate(); certificate != nil {
-		block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw})
-		authority = ", certificate-authority-data: " + base64.StdEncoding.EncodeToString(block)
+	if server.authority != nil {
+		authority = ", certificate-authority-data: " + base64.StdEncoding.EncodeToString(server.authority)
 	}
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config

@@ -1,7 +1,7 @@
 //! A controller's pods, and the manager that plans for them.
 //!
 //! Sidecars load chains late and learn late that their pod's labels have changed. The manager knows of them only by reports, which
-//! may be old; it judges these as the distribution does (`decide/pods.rs`). Leaders notice late that they have lost their lock.
+//! may be old; it judges these as the distribution does (`rollout/src/pods.rs`). Leaders notice late that they have lost their lock.
 
 use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
 
