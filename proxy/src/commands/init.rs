@@ -193,6 +193,6 @@ mod tests {
                 of(missing)
             );
         }
-        assert!(of(12).contains("can't be set"), "{}", of(12));
+        assert!(of(12).contains("failed to set the rules for IPv6"), "{}", of(12));
     }
 }
