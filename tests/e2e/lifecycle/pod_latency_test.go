@@ -137,7 +137,7 @@ func (op *operator) startPod(t *testing.T, timings *podTimings) {
 	})
 	if timings.kind == "mesh" {
 		timings.sidecar = must(op.logTime(t, timings.pod, proxyContainer, ""))(t).Sub(begin)
-		timings.chain = must(op.logTime(t, timings.pod, proxyContainer, "chain is in force"))(t).Sub(begin)
+		timings.chain = must(op.logTime(t, timings.pod, proxyContainer, "chain in force"))(t).Sub(begin)
 	}
 }
 
