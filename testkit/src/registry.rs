@@ -187,7 +187,7 @@ impl Registry {
         *self.shared.login.lock().unwrap_or_else(PoisonError::into_inner) = login;
     }
 
-    /// Plans a mishap for every request of a kind, until [`Registry::clear_mishaps`] or for [`Planned::times`] requests. Earlier plans come
+    /// Plans a mishap for every request of a kind, until [`Registry::clear_mishaps`] or for [`PlannedMishap::times`] requests. Earlier plans come
     /// first.
     pub fn plan_mishap(&self, on: AffectedRequests, mishap: Mishap) -> PlannedMishap {
         self.shared.plan.add(on, mishap)

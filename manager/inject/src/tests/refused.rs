@@ -84,7 +84,7 @@ fn name_conflict_is_reported_with_kind() {
     for name in ["ctrlmesh-proxy", "ctrlmesh-init"] {
         let problem = refusal_message(&[], |spec| first_container(spec)["name"] = json!(name));
         assert!(
-            problem.starts_with(&format!("container {name} of this pod has the name")),
+            problem.starts_with(&format!("container {name} of this pod has the same name")),
             "{problem}"
         );
         let problem = refusal_message(&[], |spec| spec["initContainers"] = json!([{"name": name}]));
