@@ -6,11 +6,11 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-//! use ctrlmesh_testkit::registry::{Mishap, On, Registry};
+//! use ctrlmesh_testkit::registry::{AffectedRequests, Mishap, Registry};
 //!
 //! let registry = Registry::start().await?;
 //! let manifest = registry.put_component("you/plugin", "1.0", b"\0asm...");
-//! registry.misbehave(On::Manifest, Mishap::Status { code: 429, retry_after: Some("1".into()) }).times(1);
+//! registry.plan_mishap(AffectedRequests::Manifest, Mishap::Status { code: 429, retry_after: Some("1".into()) }).times(1);
 //! let image = format!("oci://{}/you/plugin:1.0", registry.host()); // hand it to the client under test
 //! assert_eq!(registry.count("/v2/you/plugin/manifests/1.0"), 0);
 //! registry.stop().await;

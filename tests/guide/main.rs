@@ -181,7 +181,7 @@ async fn guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()> {
     let mut person = Reader::new()?;
     let proposed = person.make_package(&guide)?;
     check_code_against_guide(&person, &guide)?;
-    let [enter, test, build, inspect] = &proposed[..] else {
+    let [enter, test, build, inspect, cases] = &proposed[..] else {
         panic!("the command proposes {proposed:?}");
     };
     assert_eq!((&**enter, &**test), ("cd my-plugin", "cargo test"));
@@ -189,6 +189,10 @@ async fn guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()> {
     assert!(tested.contains("write_is_refused_and_counted ... ok"), "{tested}");
     let commands = guide.blocks(4, "console")[0].commands();
     assert_eq!((build, inspect), (&commands[0], &commands[2]));
+    assert!(
+        cases.starts_with("ctrlmesh plugin test target/wasm32-wasip2/release/my_plugin.wasm --cases"),
+        "{cases}"
+    );
     let told = person.run_command(&commands.join("\n"))?;
     assert!(told.contains("takes it: ctrlmesh:plugin 0.1"), "{told}");
 
