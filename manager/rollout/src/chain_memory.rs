@@ -26,7 +26,6 @@ pub struct ChainMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredChain {
     Same,
-    /// The next generation.
     Next,
     /// Somebody else wrote the generations in between. A pod may have loaded one of them, though its entries look the same.
     Skipped,

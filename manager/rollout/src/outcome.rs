@@ -26,6 +26,6 @@ pub struct Outcome {
 pub enum WriteFailure {
     /// Somebody else has written. The next pass sees what.
     Conflict,
-    /// What conditions say.
+    /// The reason is for conditions.
     Failed(Reason),
 }

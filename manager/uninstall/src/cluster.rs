@@ -30,7 +30,7 @@ impl Cluster {
         // Fails only if there is a provider already; then that one is used.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut config = Config::infer().await.map_err(Error::Config)?;
-        // A retry would hide for long that nothing answers.
+        // kube would repeat requests for minutes; [`answer_of`] does for seconds, and keeps the answer.
         config.default_retry = false;
         Ok(Self {
             context: context_of(&config).await,

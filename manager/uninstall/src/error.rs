@@ -39,13 +39,13 @@ pub enum Error {
     Waiting(String),
     /// Objects that are left, and whose deletion never ends without a manager.
     #[error(
-        "{cluster}: managers are needed, for only they release {held}. Delete these objects, then run this again: `{command}`. {advice}"
+        "{cluster}: no manager runs, and only a manager can remove the finalizers of {held}. Delete these objects, then run this again: `{command}`. {advice}"
     )]
     ManagerNeeded {
         cluster: String,
         /// Objects, by kind.
         held: String,
-        /// What deletes them.
+        /// Deletes these objects.
         command: String,
         /// What else can be done.
         advice: &'static str,

@@ -14,7 +14,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub enum Error {
     /// There is neither a kubeconfig nor a pod's service account.
     #[error(
-        "no way to the API server: not in a pod ({source}); run in a pod with a service account, or give --kubeconfig FILE"
+        "the API server is unknown: not in a pod ({source}); run in a pod with a service account, or give --kubeconfig FILE"
     )]
     NotInCluster {
         /// The missing part of the pod's environment.
