@@ -322,9 +322,9 @@ fn missing_pods(namespace: &str, pods: &[&Sidecar], count: &str, since: Timestam
 
 /// Pods of a shard that have to be replaced.
 pub fn stale_pods<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
-    let selected = fleet.selected(&evict.pods);
-    selected
-        .filter(|sidecar| evict.stale.has(&sidecar.uid, &sidecar.labels))
+    let sidecars = fleet.sidecars.iter();
+    sidecars
+        .filter(|sidecar| evict.is_due(&sidecar.uid, &sidecar.labels))
         .collect()
 }
 

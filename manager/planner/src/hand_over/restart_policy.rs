@@ -51,6 +51,14 @@ pub enum Stale {
     Named(BTreeSet<String>),
 }
 
+impl Evict {
+    /// Whether a pod of the shard is to be evicted.
+    #[must_use]
+    pub fn is_due(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.pods.matches(labels) && self.stale.has(uid, labels)
+    }
+}
+
 impl Stale {
     #[must_use]
     pub fn has(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {

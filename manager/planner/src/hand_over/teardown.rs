@@ -296,7 +296,7 @@ pub fn is_released(
 ) -> bool {
     let is_stale = |pod: &Pod<'_>| {
         let mut own = evict.iter().filter(|evict| evict.entry == entry);
-        own.any(|evict| evict.pods.matches(pod.labels) && evict.stale.has(pod.uid, pod.labels))
+        own.any(|evict| evict.is_due(pod.uid, pod.labels))
     };
     if fleet.pods().any(|pod| is_stale(&pod)) {
         return false;
