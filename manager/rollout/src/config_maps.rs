@@ -100,7 +100,7 @@ impl StoredConfigMaps {
     }
 
     /// What is stored once a chain and these plugins are written.
-    #[cfg(any(test, feature = "samples"))]
+    #[cfg(test)]
     pub fn written(chain: Chain, claims: Claims, plugins: impl IntoIterator<Item = PackedPlugin>) -> Self {
         let plugins = plugins.into_iter();
         let slot = PluginConfigMap {
