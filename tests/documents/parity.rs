@@ -167,8 +167,8 @@ fn add_test(found: &mut Tests, name: String, path: &Path) {
 fn rust_tests(path: &Path, found: &mut Tests) {
     let text = fs::read_to_string(path).unwrap();
     let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-    // `edit/tests.rs` belongs to what it tests.
-    let file = if stem == "tests" {
+    // `edit/tests.rs` belongs to what it tests, and `lint/main.rs` begins the tests of the folder.
+    let file = if ["tests", "main"].contains(&stem.as_str()) {
         path.parent()
             .unwrap()
             .file_name()

@@ -1,4 +1,4 @@
-//! `ctrlmesh lint` on files that were not written for it: folders of a repository, large exports, names that are hostile to a terminal.
+//! Files that were not written for lint, as arguments without a flag: folders of a repository, large exports, names that are hostile to a terminal.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,28 +6,11 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
-fn run_lint(arguments: &[&str], paths: &[&Path]) -> Result<(Option<i32>, String)> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
-    let output = command.arg("lint").args(arguments).args(paths).output()?;
-    Ok((
-        output.status.code(),
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-    ))
-}
+use super::{BREAKER, lint_command, run};
 
-const BREAKER: &str = "\
-apiVersion: ctrlmesh.kusionstack.io/v1alpha1
-kind: CircuitBreaker
-metadata: {name: a, namespace: demo}
-spec:
-  selector: {}
-  rateLimitings:
-  - name: slow
-    triggerPolicy: LimiterOnly
-    bucket: {limit: 1, interval: 1s, burst: 1}
-    resourceRules:
-    - {apiGroups: ['*'], resources: ['*'], verbs: ['*'], namespaces: ['*']}
-";
+fn run_lint(arguments: &[&str], paths: &[&Path]) -> Result<(Option<i32>, String)> {
+    run(lint_command(arguments).args(paths))
+}
 
 const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: op}\n";
 

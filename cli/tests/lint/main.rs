@@ -1,5 +1,7 @@
 //! `ctrlmesh lint`: positions, findings across several objects, chains, and the files that `--fix` writes.
 
+mod files;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,13 +9,22 @@ use anyhow::{Context as _, Result};
 use ctrlmesh_contract::Digest;
 use serde_json::Value;
 
-/// Exit code and standard output.
 fn run_lint(arguments: &[&str], files: &[&Path]) -> Result<(Option<i32>, String)> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
-    command.arg("lint").args(arguments);
+    let mut command = lint_command(arguments);
     for file in files {
         command.arg("-f").arg(file);
     }
+    run(&mut command)
+}
+
+fn lint_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
+    command.arg("lint").args(arguments);
+    command
+}
+
+/// Exit code and standard output.
+fn run(command: &mut Command) -> Result<(Option<i32>, String)> {
     let output = command.output()?;
     Ok((
         output.status.code(),
