@@ -47,6 +47,7 @@ impl ClientShares {
         Self {
             connections: usize::MAX,
             requests: 32 << 20,
+            // 64 full windows of each thread.
             unread: (16 << 20) * workers,
             unsent: 64 << 20,
         }

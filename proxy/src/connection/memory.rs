@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::{HeaderMap, Uri};
 
 use super::unsent::ResponseMemory;
+use crate::memory_shares::ClientShares;
 
 /// Limit of one connection. A controller with 500 watches over HTTP/2 and a token of 16 KiB stays below it, as do two writes of the largest
 /// objects at once.
@@ -19,9 +20,6 @@ const MOST_PER_CONNECTION: usize = 8 << 20;
 
 /// The API server's limit for a body, with its head and window.
 const LARGEST_WRITE: usize = (3 << 20) + (512 << 10);
-
-/// Limit of all connections where nothing else is set, as in tests.
-const DEFAULT_BOUND: usize = 32 << 20;
 
 /// Bytes that a header field counts in addition to its own (RFC 9113 §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
@@ -54,7 +52,7 @@ struct Reserved {
 
 impl Default for RequestMemory {
     fn default() -> Self {
-        Self::within(DEFAULT_BOUND)
+        Self::within(ClientShares::unlimited(1).requests)
     }
 }
 
@@ -177,7 +175,7 @@ mod tests {
     use super::*;
 
     const PER_CONNECTION: usize = MOST_PER_CONNECTION;
-    const IN_ALL: usize = DEFAULT_BOUND;
+    const IN_ALL: usize = ClientShares::unlimited(1).requests;
     const BODIES: usize = IN_ALL / 8 * 7;
 
     #[test]

@@ -15,11 +15,10 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use crate::memory_shares::ClientShares;
+
 /// Limit of one connection: sixty frames of the largest kind, so that a client that leaves a few streams unread does not notice it.
 const MOST_PER_CONNECTION: usize = 4 << 20;
-
-/// Bound of all connections where nothing else is set, as in tests.
-const DEFAULT_BOUND: usize = 64 << 20;
 
 /// Memory for the unsent responses of all connections. Shared by all threads.
 #[derive(Debug, Clone)]
@@ -38,7 +37,7 @@ struct InAll {
 
 impl Default for ResponseMemory {
     fn default() -> Self {
-        Self::within(DEFAULT_BOUND)
+        Self::within(ClientShares::unlimited(1).unsent)
     }
 }
 

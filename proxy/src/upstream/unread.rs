@@ -16,9 +16,7 @@ use http_body::Frame;
 use tokio::time::Instant;
 
 use super::error::{BodyError, BoxError};
-
-/// Bound of one worker thread where nothing else is set: 64 full windows.
-const DEFAULT_BOUND: usize = 16 << 20;
+use crate::memory_shares::ClientShares;
 
 /// Most bytes that arrive between two checks.
 const LOOK_AFTER: usize = 1 << 20;
@@ -50,7 +48,7 @@ pub(super) struct Answer {
 
 impl Default for UnreadAnswers {
     fn default() -> Self {
-        Self::within(DEFAULT_BOUND)
+        Self::within(ClientShares::unlimited(1).unread_of_thread(1))
     }
 }
 
