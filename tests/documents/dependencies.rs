@@ -158,7 +158,7 @@ fn crates_of_cargo() -> Crates {
     crates.collect()
 }
 
-/// The rows of the table of crates. In a row's last cell, `folder/*` is every crate directly in that folder.
+/// The rows of the table of crates. In a row's last cell, `folder/*` is every crate directly in that folder, and `folder/{a,b}` are two.
 fn crates_of_table(architecture: &str) -> Crates {
     let section = architecture.split("\n## Crates\n").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -173,6 +173,9 @@ fn crates_of_table(architecture: &str) -> Crates {
     let rows: Vec<(Vec<String>, Vec<String>)> = rows.filter(|(crates, _)| !crates.is_empty()).collect();
     let all: Vec<&String> = rows.iter().flat_map(|(crates, _)| crates).collect();
     let expand = |name: &String| -> Vec<String> {
+        if let Some((folder, names)) = name.strip_suffix('}').and_then(|name| name.split_once('{')) {
+            return names.split(',').map(|name| format!("{folder}{name}")).collect();
+        }
         let Some(folder) = name.strip_suffix('*') else {
             return vec![name.clone()];
         };
@@ -209,12 +212,13 @@ fn table_of_crates_lists_every_crate_and_its_dependencies() {
 
 #[test]
 fn rows_of_crates_may_have_several_names_and_patterns() {
-    let document = "# T\n\n## Crates\n\n| crate | holds | depends on |\n|---|---|---|\n| `a/b`, `a/c` | x | |\n| `a/b/d` | y | `a/*` |\n\n| `no` | z |\n\n## Z\n";
+    let document = "# T\n\n## Crates\n\n| crate | holds | depends on |\n|---|---|---|\n| `a/b`, `a/c` | x | |\n| `a/b/d` | y | `a/*` |\n| `e` | y | `a/{b,c}` |\n\n| `no` | z |\n\n## Z\n";
     let names = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
     let expected = [
         ("a/b", names(&[])),
         ("a/b/d", names(&["a/b", "a/c"])),
         ("a/c", names(&[])),
+        ("e", names(&["a/b", "a/c"])),
     ];
     let expected = expected.map(|(name, dependencies)| (name.to_owned(), dependencies));
     assert_eq!(crates_of_table(document), Crates::from(expected));

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
+use ctrlmesh_logging::colour;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::facts::SharedFacts;
@@ -117,9 +118,12 @@ impl Screen {
 }
 
 fn detect_paint() -> Paint {
-    // <https://no-color.org>
-    let is_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if is_unwanted { Paint::Plain } else { Paint::Coloured }
+    // The picture is for terminals only.
+    if colour::is_wanted(true, std::env::var_os("NO_COLOR").as_deref()) {
+        Paint::Coloured
+    } else {
+        Paint::Plain
+    }
 }
 
 fn detect_size() -> TerminalSize {

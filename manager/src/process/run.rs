@@ -4,11 +4,11 @@
 //! API servers call replicas that they knew a moment ago. Only new connections are served then: existing ones are closed, because
 //! they would keep API servers away from another replica.
 
-use std::ffi::OsStr;
 use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ctrlmesh_logging::colour;
 use ctrlmesh_manager_inject::args::LogFormat;
 use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,7 +31,7 @@ pub fn log_to_stderr(args: &Args) -> Result<(), Error> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(wants_colour(
+        .with_ansi(colour::is_wanted(
             std::io::stderr().is_terminal(),
             std::env::var_os("NO_COLOR").as_deref(),
         ));
@@ -40,11 +40,6 @@ pub fn log_to_stderr(args: &Args) -> Result<(), Error> {
         LogFormat::Json => builder.json().init(),
     }
     Ok(())
-}
-
-/// Colours are for terminals of people who did not refuse them: <https://no-color.org>.
-fn wants_colour(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
-    is_terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
 /// Runs the manager until it is asked to stop, or one of its parts fails.
@@ -154,22 +149,6 @@ mod tests {
     async fn readiness_code(health: SocketAddr) -> u16 {
         let answer = reqwest::get(format!("http://{health}/readyz")).await;
         answer.map_or(0, |answer| answer.status().as_u16())
-    }
-
-    #[test]
-    fn log_has_colours_only_on_a_terminal_without_no_color() {
-        for (is_terminal, no_color, expected) in [
-            (true, None, true),
-            (true, Some(""), true),
-            (true, Some("1"), false),
-            (false, None, false),
-        ] {
-            assert_eq!(
-                wants_colour(is_terminal, no_color.map(OsStr::new)),
-                expected,
-                "{no_color:?}"
-            );
-        }
     }
 
     #[tokio::test]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use ctrlmesh_logging::WarningRate;
 use ctrlmesh_manager_planner::LabelKeys;
 use ctrlmesh_manager_planner::labels::rules::is_managed;
-use ctrlmesh_warning_rate::WarningRate;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

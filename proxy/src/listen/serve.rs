@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use ctrlmesh_warning_rate::WarningRate;
+use ctrlmesh_logging::WarningRate;
 use futures_util::future::{Either, FutureExt as _};
 use http::Request;
 use hyper::body::Incoming;

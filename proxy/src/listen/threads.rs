@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ctrlmesh_warning_rate::WarningRate;
+use ctrlmesh_logging::WarningRate;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::serve::{self, ServerThread};

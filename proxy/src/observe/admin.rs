@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use ctrlmesh_contract::names::readiness::FIRST_CHAIN;
 use ctrlmesh_contract::status::Compiling;
-use ctrlmesh_warning_rate::WarningRate;
+use ctrlmesh_logging::WarningRate;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;

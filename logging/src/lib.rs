@@ -1,0 +1,11 @@
+//! What the logs of all programs share. Pure: the caller passes the time and the environment.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`warning_rate`] | a limit for warnings that clients can cause many times a second |
+//! | [`colour`] | whether output is coloured |
+
+pub mod colour;
+pub mod warning_rate;
+
+pub use warning_rate::WarningRate;
