@@ -50,7 +50,7 @@ fn lenient_count(raw: &str, key: &str) -> usize {
         .map(|piece| piece.split('=').next().unwrap_or(""));
     // A name with good escapes can be read in one way only. The `=` makes a pair of an empty name too.
     let is_key = |name: &&str| match Query::new(&format!("{name}=")) {
-        query if query.malformed().is_some() => *name == key,
+        query if query.malformed_pair().is_some() => *name == key,
         query => query.get(key).is_some(),
     };
     names.filter(is_key).count()

@@ -18,7 +18,7 @@ pub fn request_info(data: &[u8]) {
     let Ok(info) = RequestInfo::parse(method, path, query) else {
         return;
     };
-    parts_fit_together(&info, query.unwrap_or(""));
+    path_parts_fit_together(&info, query.unwrap_or(""));
     let spelled = spelled_out(&info.path);
     let again = RequestInfo::parse(method, &spelled, query).expect("an encoded path is read");
     assert_eq!(again, info, "{path} spelled as {spelled}");
@@ -73,8 +73,8 @@ fn percent_decoded(text: &str) -> String {
         .into_owned()
 }
 
-fn parts_fit_together(info: &RequestInfo<'_>, query: &str) {
-    let parts: Vec<&str> = info.parts().collect();
+fn path_parts_fit_together(info: &RequestInfo<'_>, query: &str) {
+    let parts: Vec<&str> = info.path_parts().collect();
     assert_eq!(info.resource, parts.first().copied().unwrap_or(""));
     assert_eq!(info.is_resource_request, info.verb != Verb::NonResource);
     if !info.is_resource_request {

@@ -19,7 +19,7 @@ fn check_labels(left: &str, right: &str) {
         return;
     };
     let mut both = left.clone();
-    both.and(right.clone());
+    both.narrow_by(right.clone());
     for selector in [&left, &right, &both] {
         assert_eq!(LabelSelector::parse(&selector.to_string()).as_ref(), Ok(selector));
     }
@@ -39,7 +39,7 @@ fn check_fields(left: &str, right: &str) {
         return;
     };
     let mut both = left.clone();
-    both.and(right.clone());
+    both.narrow_by(right.clone());
     let again = FieldSelector::parse(&both.to_string()).expect("a printed selector is read");
     // Terms are sorted by their texts, and printing changes a text (`==` to `=`).
     let sorted = |selector: &FieldSelector| {
