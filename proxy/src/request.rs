@@ -8,6 +8,7 @@
 //! | `exchange` | operations of every request: add credentials, send, record the response |
 //! | `edit` | edits of the request head: query, selectors, headers, object name |
 //! | `edit_body` | edits in bodies: options of a DELETE, object names |
+//! | `earlier_lock` | hides a shard's objects from a controller that may lead by the lock of another shard |
 //! | `view_check` | whether a resource version belongs to the view that the client gets |
 //! | `recheck` | whether an open watch may continue under a new chain |
 //! | `ending` | requests that end early |
@@ -16,6 +17,7 @@
 //! | `upgrade` | exec, port-forward and WebSockets |
 //! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |
 
+mod earlier_lock;
 mod edit;
 mod edit_body;
 pub(crate) mod ending;

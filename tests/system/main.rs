@@ -14,6 +14,7 @@ mod await_entry;
 mod bad_chain;
 mod bad_clients;
 mod chain_swaps;
+mod changed_shard;
 mod circuits;
 mod circuits_control;
 mod client_memory;

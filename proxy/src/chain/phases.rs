@@ -15,7 +15,7 @@ use http::{HeaderMap, response};
 
 use crate::chain::instances::{CallError, Instances, Phase};
 use crate::chain::touched::{self, Effect, NamedTouch, Touch, TouchedRequests};
-use crate::chain::{Entry, EntryId, Matched, Snapshot};
+use crate::chain::{Entry, EntryId, MatchQuery, Matched, Snapshot};
 use crate::connection::Connection;
 use crate::plugin::verdict::{
     self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
@@ -97,6 +97,13 @@ impl Plugins {
             instances,
             touches: RefCell::default(),
         }
+    }
+
+    /// The plugins of the same chain that want another request.
+    pub(crate) fn of_same_chain(&self, view: RequestView) -> Self {
+        let matched = self.snapshot.matching_entries(&MatchQuery::from(&view));
+        let instances = Rc::clone(&self.instances);
+        Self::new(Arc::clone(&self.snapshot), matched, Rc::new(view), instances)
     }
 
     /// Whether the request began under the pod's first chain.

@@ -34,10 +34,43 @@ const MAX_ELECTIONS: usize = 16;
 /// Maximum length of a holder, in characters. client-go's are a host name and a UUID.
 const MAX_HOLDER: usize = 320;
 
+/// Leases, as `/status` names them.
+const LEASES: &str = "leases.coordination.k8s.io";
+
 /// The elections that this sidecar has observed. Shared by the worker threads; only exchanges about locks lock it.
 #[derive(Debug, Default)]
 pub(crate) struct Leadership {
     elections: Mutex<Vec<Election>>,
+}
+
+/// A lock by which the controller leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HeldLock {
+    lock: Lock,
+    /// End of the time during which the controller may believe that it leads.
+    pub(crate) until: Instant,
+}
+
+impl HeldLock {
+    /// Path of the lock at the API server, with the name that the controller uses.
+    pub(crate) fn path(&self) -> String {
+        let Lock { namespace, name, .. } = &self.lock;
+        match self.lock.resource {
+            LEASES => format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"),
+            core => format!("/api/v1/namespaces/{namespace}/{core}/{name}"),
+        }
+    }
+
+    /// Name at the API server under which the controller leads.
+    pub(crate) fn name_at_api_server(&self) -> &str {
+        &self.lock.renamed
+    }
+
+    /// Whether the controller knows both locks by the same name.
+    pub(crate) fn is_same_for_controller(&self, other: &Self) -> bool {
+        let (one, two) = (&self.lock, &other.lock);
+        one.resource == two.resource && one.namespace == two.namespace && one.name == two.name
+    }
 }
 
 /// An exchange about a lock, until its response arrives.
@@ -113,6 +146,19 @@ impl Leadership {
         elections.push(election);
     }
 
+    /// The locks by which the controller leads now.
+    pub(crate) fn held_locks(&self) -> Vec<HeldLock> {
+        let now = Instant::now();
+        let elections = self.lock_elections();
+        let held = elections.iter().filter_map(|election| {
+            Some(HeldLock {
+                lock: election.lock.clone(),
+                until: election.leads_until(now)?,
+            })
+        });
+        held.collect()
+    }
+
     /// The elections for `/status`, in a stable order.
     pub(crate) fn statuses(&self) -> Vec<LeaderElection> {
         let now = Instant::now();
@@ -171,7 +217,7 @@ impl LockExchange {
 fn resource(info: &RequestInfo<'_>) -> Option<&'static str> {
     match (&*info.group, &*info.resource) {
         _ if !info.subresource.is_empty() => None,
-        ("coordination.k8s.io", "leases") => Some("leases.coordination.k8s.io"),
+        ("coordination.k8s.io", "leases") => Some(LEASES),
         ("", "configmaps") => Some("configmaps"),
         ("", "endpoints") => Some("endpoints"),
         _ => None,

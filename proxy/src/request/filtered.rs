@@ -10,14 +10,16 @@ use ctrlmesh_wire::{DeleteOptionEdit, RequestInfo, Verb};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body as _;
+use tokio::time::Instant;
+use tracing::info;
 
 use super::edit::{self, Edited};
-use super::edit_body;
 use super::ending::{Answer, answer};
 use super::exchange::Exchange;
 use super::recheck;
 use super::upgrade::{self, Offered};
 use super::view_check::check_view;
+use super::{earlier_lock, edit_body};
 use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::client::leader_locks::LeaderLocks;
 use crate::client::leadership::LockExchange;
@@ -41,6 +43,8 @@ struct Prepared {
     /// Edits for the body of a DELETE.
     delete_options: Vec<DeleteOptionEdit>,
     edits: Vec<Attributed>,
+    /// When a watch must compute its view again, even if the chain stays.
+    again: Option<Instant>,
     position: Option<Position>,
     /// Set if the exchange shows who leads.
     lock_exchange: Option<LockExchange>,
@@ -78,7 +82,7 @@ impl FilteredRequest {
         if exchange.upgrade.is_some() && prepared.rename.is_none() {
             return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
                 Offered::Switched(switched) => {
-                    let watching = self.watch_reaction(&exchange, prepared.edits, prepared.position);
+                    let watching = self.watch_reaction(&exchange, prepared.edits, prepared.again, prepared.position);
                     Ok(upgrade::switch_protocols(&exchange, switched, watching))
                 }
                 Offered::Ordinary(response) => self.finish_response(&exchange, &accept, prepared, response).await,
@@ -100,6 +104,13 @@ impl FilteredRequest {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return Err(stop),
         };
+        let again = earlier_lock::hide_objects(exchange.worker, &self.plugins, &mut edits);
+        if again.is_some() {
+            info!(
+                resource = %exchange.info.resource,
+                "the controller may still lead by the lock of its pod's earlier shard: it is shown no objects until that lock has expired"
+            );
+        }
         let edited = self.plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
             edit::apply(&exchange.info, exchange.uri, edits)
         })?;
@@ -127,6 +138,7 @@ impl FilteredRequest {
             rename,
             delete_options,
             edits,
+            again,
             position,
             lock_exchange: None,
         })
@@ -173,7 +185,7 @@ impl FilteredRequest {
             body = Box::pin(ShapedBody::new(body, shape, encoding, connection));
         }
         if let Some(watching) = self
-            .watch_reaction(exchange, prepared.edits, prepared.position)
+            .watch_reaction(exchange, prepared.edits, prepared.again, prepared.position)
             .filter(|_| streams)
         {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
@@ -186,10 +198,12 @@ impl FilteredRequest {
         &mut self,
         exchange: &Exchange<'_>,
         edits: Vec<Attributed>,
+        again: Option<Instant>,
         position: Option<Position>,
     ) -> Option<Watching> {
         let begun = self.begun.take()?;
-        Some(recheck::watch_reaction(exchange, &self.plugins, begun, edits, position))
+        let watching = recheck::watch_reaction(exchange, &self.plugins, begun, edits, again, position);
+        Some(watching)
     }
 }
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 use ctrlmesh_wire::RequestInfo;
+use tokio::time::{Instant, sleep_until};
 
-use super::edit;
 use super::exchange::Exchange;
+use super::{earlier_lock, edit};
 use crate::chain::phases::{Attributed, EditError, Plugins, shaping_entries};
 use crate::chain::{EntryId, Kind, MatchQuery};
 use crate::client::list_views::Position;
 use crate::plugin::verdict::RequestEdit;
 use crate::plugin::view::RequestView;
-use crate::stream::watch::{Begun, Watching};
+use crate::stream::watch::{Begun, SameView, Watching};
 
 /// The reaction of an open watch to a new chain: it calls that chain's plugins for their edits, without effects, and ends if the chain
 /// would show it another view.
@@ -22,6 +23,7 @@ pub(super) fn watch_reaction(
     plugins: &Rc<Plugins>,
     begun: Begun,
     edits: Vec<Attributed>,
+    again: Option<Instant>,
     position: Option<Position>,
 ) -> Watching {
     let worker = Rc::clone(exchange.worker);
@@ -35,8 +37,9 @@ pub(super) fn watch_reaction(
         let snapshot = Guard::into_inner(snapshot);
         let matched = snapshot.matching_entries(&MatchQuery::from(&*view));
         let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
-        let edits = plugins.recheck()?;
-        (view_of(possible_edits(&view, edits)) == before).then_some(ticket)
+        let mut edits = possible_edits(&view, plugins.recheck()?);
+        let again = earlier_lock::hide_objects(&worker, &plugins, &mut edits);
+        (view_of(edits) == before).then_some(SameView { ticket, again })
     });
     let metrics = Arc::clone(&exchange.worker.shared.metrics);
     let on_expired = Rc::new(move || {
@@ -46,6 +49,7 @@ pub(super) fn watch_reaction(
     Watching {
         begun,
         recheck,
+        again: again.map(|at| Box::pin(sleep_until(at))),
         on_expired,
         position,
     }

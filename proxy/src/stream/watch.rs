@@ -15,6 +15,7 @@ use ctrlmesh_wire::{WatchEncoding, watch_error_event};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::chain::Ticket;
 use crate::client::list_views::Position;
@@ -90,28 +91,48 @@ pub(crate) struct Begun {
     pub(crate) ticket: Ticket,
 }
 
-/// Called when a new chain is in force. Returns the ticket of that chain if it shows the watch the same view, else `None`.
-pub(crate) type Recheck = Box<dyn FnMut() -> Option<Ticket>>;
+/// Called when a new chain is in force, and at the time of the last result. Returns `None` if the watch would get another view now.
+pub(crate) type Recheck = Box<dyn FnMut() -> Option<SameView>>;
+
+/// The chain in force shows a watch the same view.
+pub(crate) struct SameView {
+    pub(crate) ticket: Ticket,
+    /// When the view must be computed again, even if the chain stays.
+    pub(crate) again: Option<Instant>,
+}
 
 /// State for following new chains.
 pub(crate) struct Watching {
     pub(crate) begun: Begun,
     pub(crate) recheck: Recheck,
-    /// Called when a new chain ends the watch.
+    /// When the view must be computed again, even if the chain stays.
+    pub(crate) again: Option<Pin<Box<Sleep>>>,
+    /// Called when another view ends the watch.
     pub(crate) on_expired: Rc<dyn Fn()>,
     /// Resource version at which the client may resume, unless it gets a 410.
     pub(crate) position: Option<Position>,
 }
 
 impl Watching {
-    /// Whether a new chain shows the watch another view; if so, it is counted. Registers for the next chain.
-    fn poll_expired(&mut self, cx: &Context<'_>) -> bool {
-        if !self.begun.listener.poll_changed(cx) {
+    /// Whether the watch would get another view now; if so, it is counted. Registers for the next chain.
+    fn poll_expired(&mut self, cx: &mut Context<'_>) -> bool {
+        let is_due = self
+            .again
+            .as_mut()
+            .is_some_and(|again| again.as_mut().poll(cx).is_ready());
+        if !self.begun.listener.poll_changed(cx) && !is_due {
             return false;
         }
         match (self.recheck)() {
-            Some(ticket) => {
-                self.begun.ticket = ticket;
+            Some(same) => {
+                self.begun.ticket = same.ticket;
+                self.again = same.again.map(|at| Box::pin(sleep_until(at)));
+                // Registers for that time.
+                if let Some(again) = &mut self.again
+                    && again.as_mut().poll(cx).is_ready()
+                {
+                    cx.waker().wake_by_ref();
+                }
                 false
             }
             None => {
@@ -167,7 +188,7 @@ impl<B> WatchBody<B> {
         }
     }
 
-    fn poll_chain_change(&mut self, cx: &Context<'_>) {
+    fn poll_chain_change(&mut self, cx: &mut Context<'_>) {
         if self.watching.poll_expired(cx) && self.state == State::Open {
             self.state = State::Expiring;
         }

@@ -141,6 +141,12 @@ impl Election {
         Some(term.since)
     }
 
+    /// End of the time during which the controller may believe that it leads; `None` if it does not lead.
+    pub(super) fn leads_until(&self, now: Instant) -> Option<Instant> {
+        let term = self.term.as_ref().filter(|term| now < term.until)?;
+        Some(term.until)
+    }
+
     /// Order in which elections are forgotten: first those in which the controller does not lead, and of these the one that was not
     /// observed for longest.
     pub(super) fn retention_priority(&self, now: Instant) -> (bool, Option<Instant>) {

@@ -39,7 +39,12 @@ fn test_watch(content_type: &'static str) -> TestWatch {
     let (earlier, later) = (Tally::new(), Tally::new());
     let recheck = {
         let (differs, later) = (Rc::clone(&differs), Arc::clone(&later));
-        Box::new(move || (!differs.get()).then(|| Counter::new(0).count(&later, Kind::Watch)))
+        Box::new(move || {
+            (!differs.get()).then(|| SameView {
+                ticket: Counter::new(0).count(&later, Kind::Watch),
+                again: None,
+            })
+        })
     };
     let count = {
         let expired = Rc::clone(&expired);
@@ -55,6 +60,7 @@ fn test_watch(content_type: &'static str) -> TestWatch {
                 ticket: Counter::new(0).count(&earlier, Kind::Watch),
             },
             recheck,
+            again: None,
             on_expired: count,
             position: Some(list_views.start_anew(&READER, [].iter())),
         },

@@ -41,6 +41,8 @@ pub(super) struct Controller {
     pub(super) running: Option<Vec<Entry>>,
     /// The lock by which it considers itself the leader.
     pub(super) leads: Option<String>,
+    /// The pod has changed shards since the controller got its lock.
+    is_moved: bool,
     memory: Memory,
 }
 
@@ -85,6 +87,7 @@ impl Controller {
             labels,
             running: None,
             leads: None,
+            is_moved: false,
             memory: Memory::default(),
         }
     }
@@ -105,6 +108,11 @@ impl Controller {
     /// Whether it considers itself the leader by a lock that it does not ask for any more.
     fn may_lead(&self) -> bool {
         self.leads.is_some() && self.leads != self.lock()
+    }
+
+    /// Whether its sidecar hides all objects, because the pod has changed shards and the controller may lead by the earlier lock.
+    fn is_shown_nothing(&self) -> bool {
+        self.is_moved && self.may_lead() && !locks(&self.own()).is_empty()
     }
 
     /// A pass of the manager judges the pod.
@@ -242,14 +250,13 @@ impl Mesh {
         self.elect(pod);
     }
 
-    /// A sidecar learns the labels of its pod. A pod that changes shards loads the last chain with its labels, and its controller is
-    /// started again: nobody could prevent that it acts for its new shard by an earlier chain, or while it leads by the lock of the
-    /// old shard (docs/manager.md names these cases).
+    /// A sidecar learns the labels of its pod. A pod that changes shards loads the last chain with its labels, because kubelet writes
+    /// both at once. Nobody could prevent that it acts for its new shard by an earlier chain (docs/manager.md names this case).
     pub(super) fn learn(&mut self, pod: usize) {
         let last = self.last.clone();
         if let Some(controller) = self.pods.get_mut(&pod) {
             if controller.known.get("shard") != controller.labels.get("shard") {
-                controller.leads = None;
+                controller.is_moved = true;
                 controller.running = controller.running.is_some().then_some(last);
             }
             controller.known.clone_from(&controller.labels);
@@ -273,6 +280,7 @@ impl Mesh {
         if self.is_free(&lock)
             && let Some(controller) = self.pods.get_mut(&pod)
         {
+            controller.is_moved &= controller.leads.as_ref() == Some(&lock);
             controller.leads = Some(lock);
         }
     }
@@ -372,7 +380,7 @@ impl Mesh {
     pub(super) fn owners(&self, bucket: usize) -> Vec<usize> {
         let acts = |pod: &usize| {
             let controller = &self.pods[pod];
-            controller.leads.is_some() && shows(&controller.own(), bucket)
+            controller.leads.is_some() && !controller.is_shown_nothing() && shows(&controller.own(), bucket)
         };
         self.pods.keys().copied().filter(acts).collect()
     }

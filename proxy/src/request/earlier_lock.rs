@@ -1,0 +1,84 @@
+//! Hides a shard's objects from a controller that may still lead by the lock of another shard.
+//!
+//! When a running pod changes shards, its controller does not know. It believes that it leads until its renew deadline, which is earlier
+//! than the end of its lease, and meanwhile another pod leads in the new shard. So lists and watches that the chain narrows show nothing
+//! until the lease has ended, or until the controller leads by its new lock.
+//!
+//! Cost: nothing for controllers that do not lead by a renamed lock; for others a call of the plugin that renames it, for each narrowed list
+//! and each start of a narrowed watch.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use ctrlmesh_wire::{RequestInfo, Verb};
+use http::{HeaderMap, Method, Uri};
+use tokio::time::Instant;
+
+use super::worker::Worker;
+use crate::chain::phases::{Attributed, Plugins};
+use crate::client::leadership::HeldLock;
+use crate::plugin::verdict::{RequestEdit, Traffic};
+use crate::plugin::view::{Memory, RequestView};
+
+/// Selects no object, because none can both have a label and not have it.
+const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing,!ctrlmesh.kusionstack.io/nothing";
+
+/// How often a watch that shows nothing checks whether the controller leads by its new lock.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Adds an edit that hides all objects, if the request's edits narrow what the controller sees and the controller may still lead by a lock that
+/// the chain names otherwise now. Returns when to check again.
+pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<Attributed>) -> Option<Instant> {
+    let narrows = |edit: &RequestEdit| {
+        matches!(
+            edit,
+            RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_)
+        )
+    };
+    let owner = edits.iter().find(|(_, edit)| narrows(edit))?.0;
+    let held_locks = worker.shared.leadership.held_locks();
+    let until = held_locks
+        .iter()
+        .filter(|held| is_earlier(worker, plugins, held, &held_locks))
+        .map(|held| held.until)
+        .max()?;
+    edits.push((owner, RequestEdit::AndLabelSelector(NOTHING.to_owned())));
+    Some(until.min(Instant::now() + CHECK_AGAIN))
+}
+
+/// Whether the chain gives this lock another name, by which the controller does not lead.
+fn is_earlier(worker: &Worker, plugins: &Plugins, held: &HeldLock, all: &[HeldLock]) -> bool {
+    let Some(name) = name_in_force(worker, plugins, held) else {
+        return false;
+    };
+    let is_led = |other: &HeldLock| other.name_at_api_server() == name && other.is_same_for_controller(held);
+    !all.iter().any(is_led)
+}
+
+/// The name that the chain gives to a lock. `None`: it renames no such lock.
+fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<String> {
+    let uri: Uri = held.path().parse().ok()?;
+    let info = RequestInfo::parse(Method::GET.as_str(), uri.path(), None).ok()?;
+    let view = RequestView {
+        traffic: Traffic::Api,
+        verb: Verb::Get,
+        group: info.group.to_string(),
+        version: info.version.to_string(),
+        resource: info.resource.to_string(),
+        subresource: String::new(),
+        namespace: info.namespace.to_string(),
+        name: info.name.to_string(),
+        method: Method::GET,
+        uri: uri.clone(),
+        host: worker.host().to_owned(),
+        port: worker.port(),
+        is_leader_lock: Cell::new(true),
+        headers: HeaderMap::new(),
+        memory: Memory::default(),
+    };
+    let edits = plugins.of_same_chain(view).recheck()?;
+    edits.into_iter().find_map(|(_, edit)| match edit {
+        RequestEdit::RenameObject { to, .. } => Some(to),
+        _ => None,
+    })
+}

@@ -1,0 +1,117 @@
+//! A running pod that changes shards: its controller is shown nothing while it may lead by the lock of the earlier shard.
+
+use ctrlmesh_tests::client::Stream;
+use ctrlmesh_tests::{NAMESPACE, TestEnv, shard_entry};
+use http::Method;
+use serde_json::{Value, json};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
+const CONFIG_MAPS: &str = "/api/v1/configmaps";
+
+/// A leader in shard `a` with an open watch, which then changes to shard `b`.
+struct MovedLeader {
+    env: TestEnv,
+    lease: Value,
+}
+
+impl MovedLeader {
+    /// `seconds`: how long the controller's lease is valid.
+    async fn start(seconds: u64) -> anyhow::Result<(Self, Stream)> {
+        let api = ctrlmesh_testkit::ApiServer::builder()
+            .namespace(NAMESPACE)
+            .start()
+            .await?;
+        let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
+        env.seed_config_maps("default", "a", 1)?;
+        env.seed_config_maps("default", "b", 2)?;
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": "lock", "namespace": NAMESPACE },
+            "spec": { "holderIdentity": "me", "leaseDurationSeconds": seconds, "renewTime": "2026-01-01T00:00:00.000000Z" },
+        });
+        // Another pod leads in shard `b`.
+        let mut others = lease.clone();
+        others["metadata"]["name"] = "lock---b".into();
+        others["spec"]["holderIdentity"] = "another".into();
+        env.api.store().put(others)?;
+        let client = env.client().with_header("content-type", "application/json");
+        let created = client.send(Method::POST, LEASES, lease.to_string()).await?;
+        assert_eq!(created.status, 201, "{:?}", created.body);
+        let mut moved = Self { env, lease };
+        assert_eq!(moved.listed().await?, ["a0"]);
+        let mut watch = moved.watch().await?;
+        moved.env.publish(vec![shard_entry("b")]).await?;
+        assert_eq!(watch.next_event().await?["object"]["code"], 410);
+        assert_eq!(moved.listed().await?, [""; 0], "another pod acts on these");
+        let watch = moved.watch().await?;
+        Ok((moved, watch))
+    }
+
+    async fn listed(&self) -> anyhow::Result<Vec<String>> {
+        Ok(self.env.client().get(CONFIG_MAPS).await?.names())
+    }
+
+    /// Lists and watches like a reflector.
+    async fn watch(&self) -> anyhow::Result<Stream> {
+        let list = self.env.client().get(CONFIG_MAPS).await?.json();
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let target = format!("{CONFIG_MAPS}?watch=1&resourceVersion={version}");
+        let stream = self.env.client().open_stream(&target).await?;
+        assert_eq!(stream.head.status, 200, "{}", self.env.sidecar.log());
+        Ok(stream)
+    }
+
+    /// The watch ends, and the controller is shown its new shard, of which nothing was deleted.
+    async fn assert_shown(&self, mut watch: Stream) -> anyhow::Result<()> {
+        assert_eq!(watch.next_event().await?["object"]["code"], 410);
+        assert_eq!(self.listed().await?, ["b0", "b1"]);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn leader_that_changes_shards_is_shown_nothing_until_its_lease_expires() -> anyhow::Result<()> {
+    let (moved, watch) = MovedLeader::start(5).await?;
+    let leads = moved.env.sidecar.status().await?.leader_elections;
+    assert!(
+        leads
+            .iter()
+            .any(|election| election.lock == "lock---a" && election.leads),
+        "{leads:?}"
+    );
+    let client = moved.env.client();
+    let deleted = client
+        .send(Method::DELETE, "/api/v1/namespaces/default/configmaps", "")
+        .await?;
+    assert_eq!(deleted.status, 200, "{:?}", deleted.body);
+    moved.assert_shown(watch).await?;
+    let leads = moved.env.sidecar.status().await?.leader_elections;
+    assert!(leads.iter().all(|election| !election.leads), "{leads:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn leader_that_changes_shards_is_shown_objects_once_it_has_the_new_lock() -> anyhow::Result<()> {
+    let (moved, watch) = MovedLeader::start(3_600).await?;
+    // The other pod has gone, and the controller takes over its lock.
+    let client = moved.env.client().with_header("content-type", "application/json");
+    let target = format!("{LEASES}/lock");
+    let others = client.get(&target).await?.json();
+    assert_eq!(others["spec"]["holderIdentity"], "another");
+    let mut own = moved.lease.clone();
+    own["metadata"]["resourceVersion"] = others["metadata"]["resourceVersion"].clone();
+    own["spec"]["renewTime"] = "2026-01-01T00:00:20.000000Z".into();
+    let written = client.send(Method::PUT, &target, own.to_string()).await?;
+    assert_eq!(written.status, 200, "{:?}", written.body);
+    moved.assert_shown(watch).await
+}
+
+#[tokio::test]
+async fn pod_that_does_not_lead_is_shown_its_new_shard_at_once() -> anyhow::Result<()> {
+    let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
+    env.seed_config_maps("default", "b", 1)?;
+    env.publish(vec![shard_entry("b")]).await?;
+    assert_eq!(env.client().get(CONFIG_MAPS).await?.names(), ["b0"]);
+    Ok(())
+}
