@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use ctrlmesh_logging::RepeatedError;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
@@ -61,10 +62,10 @@ impl Tls {
             return;
         };
         let mut last = None;
+        let mut failure = RepeatedError::default();
         loop {
-            match self.read_again(path, &served, &mut last).await {
-                Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "failed to read webhook client CAs; keeping the previous ones"),
+            if let Some(error) = failure.note(self.read_again(path, &served, &mut last).await) {
+                tracing::warn!(error, "failed to read webhook client CAs; keeping the previous ones");
             }
             tokio::select! {
                 () = context.stop.cancelled() => return,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
+use ctrlmesh_logging::RepeatedError;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -110,8 +111,11 @@ impl ServedCertificate {
 
     pub(super) async fn follow_files(&self, context: &Context, directory: &Path, every: Duration) {
         let mut served = None;
+        let mut failure = RepeatedError::default();
         loop {
-            self.read_files(context, directory, &mut served).await;
+            if let Some(error) = failure.note(self.read_files(context, directory, &mut served).await) {
+                tracing::warn!(error, "failed to read the certificate in --webhook-cert-dir; retrying");
+            }
             tokio::select! {
                 () = context.stop.cancelled() => return,
                 () = tokio::time::sleep(every) => {}
@@ -120,13 +124,15 @@ impl ServedCertificate {
     }
 
     /// `served`: the certificate that was read last.
-    pub(super) async fn read_files(&self, context: &Context, directory: &Path, served: &mut Option<Credential>) {
-        match read_files(directory).await {
-            Ok(credential) => self.swap_certificate(context, served, Some(credential)),
-            Err(error) => {
-                tracing::warn!(%error, "failed to read the certificate in --webhook-cert-dir; retrying")
-            }
-        }
+    pub(super) async fn read_files(
+        &self,
+        context: &Context,
+        directory: &Path,
+        served: &mut Option<Credential>,
+    ) -> Result<(), Error> {
+        let credential = read_files(directory).await?;
+        self.swap_certificate(context, served, Some(credential));
+        Ok(())
     }
 
     fn swap_certificate(&self, context: &Context, served: &mut Option<Credential>, credential: Option<Credential>) {
