@@ -121,6 +121,14 @@ impl Reply {
         .reason("RequestURITooLong")
     }
 
+    /// The head has more fields than the limit.
+    pub(crate) fn too_many_fields(limit: usize) -> Self {
+        Self::new(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            format!("the request has more than {limit} header fields"),
+        )
+    }
+
     /// The body exceeds the size that the host buffers for an edit.
     pub(crate) fn body_too_large(limit: usize) -> Self {
         Self::new(

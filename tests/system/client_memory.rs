@@ -85,6 +85,78 @@ async fn large_heads_are_refused_beyond_the_bound_of_a_connection() -> anyhow::R
     Ok(())
 }
 
+/// A request with this number of short fields, each with a name of its own.
+fn request_with_fields(count: u32) -> anyhow::Result<Request<Empty<Bytes>>> {
+    let letter = |number: u32| char::from_digit(10 + number % 26, 36).unwrap_or('x');
+    let mut request = Request::get("http://x/api/v1/configmaps");
+    for number in 0..count {
+        let name: String = [letter(number / 676), letter(number / 26), letter(number)]
+            .iter()
+            .collect();
+        request = request.header(format!("x-{name}"), "");
+    }
+    Ok(request.body(Empty::new())?)
+}
+
+/// A field takes more memory than its bytes: 120 KiB of short ones became 700.
+#[tokio::test]
+async fn heads_of_many_fields_are_refused() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let stream = TcpStream::connect(env.sidecar.api_address()).await?;
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
+    let mut answers = JoinSet::new();
+    for _ in 0..300 {
+        let (mut sender, request) = (sender.clone(), request_with_fields(3_400)?);
+        sender.ready().await?;
+        answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
+    }
+    let mut codes = std::collections::BTreeSet::new();
+    while let Some(answer) = answers.join_next().await {
+        let (code, body) = answer??;
+        status_of(&body);
+        codes.insert(code);
+    }
+    assert!(
+        codes.contains(&431) && codes.iter().all(|code| matches!(code, 431 | 429)),
+        "{codes:?}"
+    );
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < GROWTH / 2, "{} MiB", grown >> 20);
+    Ok(())
+}
+
+#[tokio::test]
+async fn fields_of_held_heads_count_with_the_memory_that_they_take() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    let gate = Gate::new();
+    env.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
+    let mut answers = JoinSet::new();
+    for _ in 0..5 {
+        let stream = TcpStream::connect(env.sidecar.api_address()).await?;
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        for _ in 0..600 {
+            let (mut sender, request) = (sender.clone(), request_with_fields(250)?);
+            sender.ready().await?;
+            answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
+        }
+    }
+    // The bound of 32 MiB has room for fewer than 500.
+    for _ in 0..2_500 {
+        let (code, body) = answers.join_next().await.expect("some are refused")??;
+        assert!(matches!(code, 429 | 503), "{code}: {}", status_of(&body));
+    }
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < GROWTH, "{} MiB", grown >> 20);
+    gate.open();
+    Ok(())
+}
+
 #[tokio::test]
 async fn unfinished_lock_writes_are_refused_beyond_the_total_bound() -> anyhow::Result<()> {
     const LENGTH: usize = 3_000_000;

@@ -337,6 +337,11 @@ impl<S> ObservedStream<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.block.as_mut().is_some_and(HeaderBlock::ends_portion) {
+            // Tasks that serve the requests were spawned before this one is woken, so they run first.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         match buf.filled().get(before..) {

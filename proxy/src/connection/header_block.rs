@@ -1,10 +1,16 @@
 //! Parses the frames of an HTTP/2 client just far enough to know whether a header block has begun and not ended (RFC 9113 §4.1, §6.2,
 //! §6.10). Until it ends no request is visible, and `h2` holds the bytes that have arrived.
+//!
+//! `h2` decodes blocks as long as there are bytes to read, before any request is handled. A byte of a block may become a field of a hundred
+//! bytes, so blocks are read in portions, and the requests of one are handled before the next is read.
 
 const PREFACE_LENGTH: usize = 24;
 const HEADERS: u8 = 0x1;
 const CONTINUATION: u8 = 0x9;
 const END_HEADERS: u8 = 0x4;
+
+/// Bytes of header blocks that are read before their requests are handled.
+const PORTION: usize = 4 << 10;
 
 /// Position of the client in the stream of frames.
 #[derive(Debug)]
@@ -18,6 +24,8 @@ pub(super) struct HeaderBlock {
     block: Option<usize>,
     /// Whether the current frame is the last of its block.
     is_last: bool,
+    /// Bytes of blocks that were read since the last portion.
+    portion: usize,
 }
 
 impl HeaderBlock {
@@ -28,7 +36,17 @@ impl HeaderBlock {
             has: 0,
             block: None,
             is_last: false,
+            portion: 0,
         }
+    }
+
+    /// Whether a portion has been read since the last one. Then the requests in it must be handled before more is read.
+    pub(super) fn ends_portion(&mut self) -> bool {
+        let is_full = self.portion >= PORTION;
+        if is_full {
+            self.portion = 0;
+        }
+        is_full
     }
 
     /// Parses bytes as they arrive. Returns the size of the block that is open after them, if any.
@@ -38,7 +56,10 @@ impl HeaderBlock {
                 let passed = self.left.min(bytes.len());
                 bytes = bytes.get(passed..).unwrap_or_default();
                 self.left -= passed;
-                self.block = self.block.map(|block| block + passed);
+                if let Some(block) = &mut self.block {
+                    *block += passed;
+                    self.portion += passed;
+                }
                 self.end_frame();
                 continue;
             }
@@ -107,6 +128,21 @@ mod tests {
         let mut cut = frame(HEADERS, END_HEADERS, 50);
         cut.truncate(20);
         assert_eq!(after(&[ping, cut]), Some(11));
+    }
+
+    #[test]
+    fn portion_ends_after_blocks_of_its_size() {
+        let mut block = HeaderBlock::new();
+        block.read(&[0; PREFACE_LENGTH]);
+        block.read(&frame(0, 1, 4 * PORTION));
+        assert!(!block.ends_portion(), "bodies do not count");
+        for _ in 0..2 {
+            block.read(&frame(HEADERS, END_HEADERS, PORTION / 2));
+            assert!(!block.ends_portion());
+            block.read(&frame(HEADERS, 0, PORTION / 2));
+            block.read(&frame(CONTINUATION, END_HEADERS, 0));
+            assert!(block.ends_portion() && !block.ends_portion());
+        }
     }
 
     proptest! {

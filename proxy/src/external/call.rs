@@ -69,6 +69,9 @@ pub(crate) async fn handle(
     if let Err(error) = held.and_then(|()| incoming.hold(&connection)) {
         return Ok(answer(&record, &accept, Reply::over_bound(error, true)));
     }
+    if parts.headers.len() > headers::MAX_FIELDS {
+        return Ok(answer(&record, &accept, Reply::too_many_fields(headers::MAX_FIELDS)));
+    }
     let destination = match read {
         Ok(destination) => destination,
         Err(error) => return Ok(answer(&record, &accept, bad_destination(&error))),

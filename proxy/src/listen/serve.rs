@@ -29,6 +29,7 @@ use crate::connection::{
 use crate::external::{self, External};
 use crate::plugin::verdict::Traffic;
 use crate::request::handler;
+use crate::request::headers::MAX_FIELDS;
 use crate::request::worker::{LocalExecutor, Worker};
 use crate::stream::body::ClientBody;
 use crate::stream::shape::LONGEST_HANG;
@@ -36,9 +37,6 @@ use crate::upstream::BoxError;
 
 /// Maximum size of a request head. Go's servers accept 1 MiB; tokens with many groups stay below 64 KiB.
 const MAX_HEAD: usize = 128 << 10;
-
-/// Maximum number of header fields; hyper's default is 100.
-const MAX_HEADERS: usize = 256;
 
 /// Maximum number of streams of one HTTP/2 connection: client-go puts every watch of a controller on one.
 const MAX_STREAMS: u32 = 1000;
@@ -260,7 +258,7 @@ fn http1() -> http1::Builder {
         // `Activity` replaces hyper's timeout, which would also close connections that have been idle for this long.
         .header_read_timeout(None)
         .max_buf_size(MAX_HEAD)
-        .max_headers(MAX_HEADERS)
+        .max_headers(MAX_FIELDS)
         // The API server's own `Date` is passed on.
         .auto_date_header(false);
     builder

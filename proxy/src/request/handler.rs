@@ -101,6 +101,10 @@ fn check(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
     {
         return Err(Reply::uri_too_long(MAX_URI));
     }
+    // HTTP/2 bounds only their bytes.
+    if parts.headers.len() > headers::MAX_FIELDS {
+        return Err(Reply::too_many_fields(headers::MAX_FIELDS));
+    }
     headers::check_host(parts).map_err(bad_request)
 }
 

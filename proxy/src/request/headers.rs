@@ -41,6 +41,9 @@ pub(crate) enum HostError {
     Malformed,
 }
 
+/// Maximum number of header fields. Go's clients send about ten; a field takes more memory than its bytes.
+pub(crate) const MAX_FIELDS: usize = 256;
+
 /// Checks that there is exactly one `Host`. HTTP/2 has `:authority` instead, and HTTP/1.0 had none.
 ///
 /// # Errors
