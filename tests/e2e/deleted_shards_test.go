@@ -84,6 +84,9 @@ func (l *liveOperators) assertUnsharded(t *testing.T, owner string) {
 	l.ownership.assertOwners(t)
 }
 
+// heldForReplacements is in the condition of a deleted shard whose pods show nothing, while its controller has other pods to replace.
+const heldForReplacements = "so that new pods get a sidecar"
+
 func testDeletedShards(t *testing.T) {
 	t.Parallel()
 	l := newLiveOperators(t)
@@ -103,11 +106,12 @@ func testDeletedShards(t *testing.T) {
 	l.moveAllBuckets("s1", "s0")
 	l.deleteShard(t, "s1")
 	l.deleteShard(t, "s0")
-	l.waitReleased(t, namespace, "s1")
+	l.waitConditionReason(t, namespace, "s1", "Distributed", "Deleting", heldForReplacements, "ShardingConfig s0")
 	l.waitConditionReason(t, namespace, "s0", "Distributed", "Gathering", "`kubectl -n "+namespace+" delete pods s1 s2`", "several owners")
 	stopLoad()
 	l.replacePods(t, map[string]map[string]string{"s1": {"shard": "s1"}, "s2": {"shard": "s2"}})
 	l.waitReleased(t, namespace, "s0")
+	l.waitReleased(t, namespace, "s1")
 	l.assertUnsharded(t, "s0")
 }
 
@@ -134,11 +138,14 @@ func testDisabledRoot(t *testing.T) {
 		}
 		return errors.New("no condition names a successor")
 	})
-	eventually(t, "the other one is released", func() error {
-		if left := r.shardNamesIn(t, namespace); len(left) != 1 {
-			return fmt.Errorf("%v are left", left)
+	eventually(t, "the other one waits for its replacement", func() error {
+		for _, name := range r.shardNames() {
+			found, _, err := r.readStatus(t.Context(), "ShardingConfig", namespace, name)
+			if got := found.condition("Distributed"); err == nil && strings.Contains(got.Message, heldForReplacements) {
+				return nil
+			}
 		}
-		return nil
+		return errors.New("no condition says so")
 	})
 	stopLoad()
 	r.replacePods(t, map[string]map[string]string{other: nil})

@@ -12,8 +12,9 @@ pub enum Refusal {
     NoImage,
     /// Nothing is meant for the pod.
     #[error(
-        "no ShardingConfig, CircuitBreaker or FaultInjection in namespace {namespace} selects this pod{unread}; apply one, or remove the \
-         pod's label {}",
+        "no ShardingConfig, CircuitBreaker or FaultInjection in namespace {namespace} selects this pod{unread}; apply one. (You \
+         may remove the label {} instead if no controller in this namespace is sharded: a pod without a sidecar sees everything, and acts \
+         beside shards)",
         labels::ENABLE_PROXY
     )]
     NotSelected {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_contract::LabelSelector;
-use ctrlmesh_contract::names::labels;
+use ctrlmesh_contract::names::{finalizers, labels};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ pub struct Rule {
     kind: String,
     name: String,
     pods: Pods,
+    /// The object is a deleted shard that our finalizer holds.
+    is_held: bool,
     /// The object has rules for external services.
     is_external: bool,
 }
@@ -51,11 +53,13 @@ struct Root {
 }
 
 impl Rule {
-    /// `None`: the object is being deleted.
+    /// `None`: the object is being deleted, and its pods need no sidecar. Those of a shard need one until our finalizer is removed,
+    /// because without one they would act beside other shards; until then the chain has an entry that shows them nothing.
     #[must_use]
     pub fn from_document(document: &Value) -> Option<Self> {
         let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        if document.pointer("/metadata/deletionTimestamp").is_some() {
+        let is_deleted = document.pointer("/metadata/deletionTimestamp").is_some();
+        if is_deleted && !is_held_shard(document) {
             return None;
         }
         let kind = text("/kind").to_owned();
@@ -67,6 +71,7 @@ impl Rule {
         Some(Self {
             name: text("/metadata/name").to_owned(),
             is_external: is_external(document),
+            is_held: is_deleted,
             kind,
             pods,
         })
@@ -89,6 +94,13 @@ impl Rule {
         let number = name.and_then(|name| name.strip_prefix(stateful_set)?.strip_prefix('-'));
         number.is_some_and(|number| number.parse::<u32>().is_ok()) && selector.matches(pod)
     }
+}
+
+fn is_held_shard(document: &Value) -> bool {
+    let finalizers = document.pointer("/metadata/finalizers").and_then(Value::as_array);
+    let is_held = finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == finalizers::HAND_OVER));
+    let is_root = document.pointer("/spec/root").is_some_and(|root| !root.is_null());
+    document.pointer("/kind").is_some_and(|kind| kind == SHARD) && is_held && !is_root
 }
 
 /// Whether a CircuitBreaker or a FaultInjection has rules for external services. A disabled one counts, because it may be enabled
@@ -136,11 +148,12 @@ pub(super) fn shard_of_pod<'r>(
     namespace: &str,
     rules: &'r [Rule],
 ) -> Result<Option<&'r str>, Refusal> {
-    let mut shards: Vec<&str> = rules
-        .iter()
-        .filter(|rule| rule.is_shard_of(pod))
-        .map(|rule| rule.name.as_str())
-        .collect();
+    let mut shards: Vec<&Rule> = rules.iter().filter(|rule| rule.is_shard_of(pod)).collect();
+    // A pod may have moved from a deleted shard to another one.
+    if shards.iter().any(|shard| !shard.is_held) {
+        shards.retain(|shard| !shard.is_held);
+    }
+    let mut shards: Vec<&str> = shards.iter().map(|rule| rule.name.as_str()).collect();
     shards.sort_unstable();
     match *shards.as_slice() {
         [first, second, ..] => Err(Refusal::TwoShards {
@@ -247,12 +260,36 @@ mod tests {
         assert!(problem.contains("these can't be read: ShardingConfig a"), "{problem}");
     }
 
+    fn deleted(kind: &str, finalizer: &str, spec: &Value) -> Option<Rule> {
+        let metadata = json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizer]});
+        Rule::from_document(&json!({"kind": kind, "metadata": metadata, "spec": spec}))
+    }
+
     #[test]
-    fn deleted_rule_selects_no_pod() {
-        let document = json!({
-            "kind": SHARD, "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": rule_for_app("x"),
-        });
-        assert_eq!(Rule::from_document(&document), None);
+    fn deleted_shard_selects_pods_while_our_finalizer_holds_it() {
+        let held = deleted(SHARD, finalizers::HAND_OVER, &rule_for_app("x")).unwrap();
+        assert_eq!(
+            ask(&[("app", "x")], std::slice::from_ref(&held)),
+            Ok(Some("a".to_owned()))
+        );
+        let other = rule(SHARD, "b", &rule_for_app("x"));
+        assert_eq!(
+            ask(&[("app", "x")], &[held, other]),
+            Ok(Some("b".to_owned())),
+            "the pod has moved"
+        );
+    }
+
+    #[test]
+    fn other_deleted_objects_select_no_pod() {
+        assert_eq!(deleted(SHARD, "example.com/other", &rule_for_app("x")), None);
+        assert_eq!(
+            deleted("CircuitBreaker", finalizers::HAND_OVER, &rule_for_app("x")),
+            None
+        );
+        let root =
+            json!({"selector": {"matchLabels": {"app": "x"}}, "root": {"prefix": "p", "targetStatefulSet": "op"}});
+        assert_eq!(deleted(SHARD, finalizers::HAND_OVER, &root), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Deleted ShardingConfigs: which are still held by our finalizer, why, and which are released. Pure.
 //!
-//! The finalizer holds a shard until its pods show nothing of it, and the last shard of a controller until its rules are gone.
+//! The finalizer holds a shard until its pods show nothing of it, and the last shards of a controller until their rules are gone.
 
 use std::collections::BTreeSet;
 
@@ -34,26 +34,18 @@ fn pods_to_replace(entry: &str, next: &NextChain, pods: Pods<'_>) -> Vec<String>
 /// Why a deleted ShardingConfig is not gone yet.
 pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
     let entry = entry_of_shard(text(document, "/metadata/name"));
-    let (reason, cost) = match next.claims.teardown_of(&entry) {
-        Some(teardown) => {
+    let teardown = next.claims.teardown_of(&entry, &next.chain.entries);
+    let (reason, cost) = match teardown {
+        Some(teardown) if teardown.is_of(&entry) => {
             let reason = teardown_reason(teardown, next, pods);
             let cost = "every pod of the controller then sees everything at once, and an object has several owners until all \
                         leaders but one have failed to renew their locks";
             (reason, cost)
         }
-        None => {
-            let late = late_pods(|name| shard_of(name) == shard_of(&entry), next, pods);
-            let replaced = pods_to_replace(&entry, next, pods);
-            let message = match (late.is_empty(), replaced.is_empty()) {
-                (false, _) => format!("waits until its pods report that they show nothing any more: {late}"),
-                (true, false) => format!(
-                    "its pods show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
-                    few(replaced.into_iter(), ", ")
-                ),
-                (true, true) => "waits for the next chain".to_owned(),
-            };
-            let cost = "then nothing guards objects that its pods may still show";
-            (Reason::new("Deleting", message), cost)
+        _ => {
+            let cost =
+                "then nothing guards objects that its pods may still show, and new pods of this shard are refused";
+            (shard_reason(&entry, teardown, next, pods), cost)
         }
     };
     match release_command(document) {
@@ -66,6 +58,26 @@ pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Rea
         }
         None => reason,
     }
+}
+
+/// Why a deleted shard that gets no objects is not gone yet.
+fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods: Pods<'_>) -> Reason {
+    let late = late_pods(|name| shard_of(name) == shard_of(entry), next, pods);
+    let replaced = pods_to_replace(entry, next, pods);
+    let message = match (late.is_empty(), replaced.is_empty(), teardown) {
+        (false, ..) => format!("waits until its pods report that they show nothing any more: {late}"),
+        (true, false, _) => format!(
+            "its pods show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
+            few(replaced.into_iter(), ", ")
+        ),
+        (true, true, Some(teardown)) => format!(
+            "its pods show nothing. It stays until its controller has no sharding any more, so that new pods get a sidecar until \
+             then; ShardingConfig {} says what that waits for",
+            shard_of(teardown.successor())
+        ),
+        (true, true, None) => "waits for the next chain".to_owned(),
+    };
+    Reason::new("Deleting", message)
 }
 
 fn teardown_reason(teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Reason {

@@ -41,7 +41,7 @@ func (l *lifecycle) testRollingRestart(t *testing.T) {
 	}
 	op.assertLeaders(t)
 	op.testUninjectedPod(t)
-	op.leaveMesh(t)
+	op.leaveMeshRunning(t)
 	op.assertWorksWithoutMesh(t)
 }
 

@@ -5,8 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // This file uninstalls ctrlmesh with the commands of docs/install.md.
@@ -66,6 +68,40 @@ func (op *operator) leaveMesh(t *testing.T) {
 		op.runKubectl(t, command)
 		op.waitReady(t)
 	}
+}
+
+// leaveMeshRunning deletes the shards of a running operator, whose pods the manager replaces, and then removes its label.
+func (op *operator) leaveMeshRunning(t *testing.T) {
+	t.Helper()
+	op.apply(t, strings.ReplaceAll(op.shardingConfigs(), "\nspec:\n", "\nspec:\n  reshard: Restart\n"))
+	op.waitEnforced(t)
+	before := op.podIDs(t)
+	begin := time.Now()
+	op.kubectl(t, "", "delete", "--namespace="+op.name, "shardingconfigs", "--all", "--timeout="+waitTimeout.String())
+	op.waitReady(t)
+	replaced := 0
+	for pod, id := range op.podIDs(t) {
+		if id != before[pod] {
+			replaced++
+		}
+	}
+	if replaced != op.replicas-1 {
+		t.Errorf("%d of %d pods were replaced: all but those of one shard should be", replaced, op.replicas)
+	}
+	t.Logf("the shards of a running operator were gone %s after they had been deleted", rounded(time.Since(begin)))
+	patch := fmt.Sprintf(`{"spec": {"template": {"metadata": {"labels": {%q: null}}}}}`, enableLabel)
+	op.kubectl(t, "", "patch", "--namespace="+op.name, "statefulset/"+op.name, "--type=merge", "--patch="+patch)
+	op.waitReady(t)
+}
+
+// podIDs returns the UID of each pod that exists.
+func (op *operator) podIDs(t *testing.T) map[string]types.UID {
+	t.Helper()
+	found := map[string]types.UID{}
+	for _, pod := range must(op.node.Client.CoreV1().Pods(op.name).List(t.Context(), meta.ListOptions{LabelSelector: "app=" + op.name}))(t).Items {
+		found[pod.Name] = pod.UID
+	}
+	return found
 }
 
 // waitLabelsGone waits until the manager has removed the labels from namespaces and objects.

@@ -160,10 +160,17 @@ impl Claims {
         claimed.chain(own.map(Some))
     }
 
-    /// The teardown in which this entry is the successor.
+    /// The teardown of the controller to which one of these entries belongs.
     #[must_use]
-    pub fn teardown_of(&self, successor: &str) -> Option<&Teardown> {
-        self.teardowns.values().find(|teardown| teardown.is_of(successor))
+    pub fn teardown_of(&self, entry: &str, entries: &[Entry]) -> Option<&Teardown> {
+        let has_lock = |lock: &str| {
+            let mut own = entries.iter().filter(|own| own.name == entry);
+            own.any(|own| super::lock_of(own) == Some(lock))
+        };
+        let mut all = self.teardowns.iter();
+        let found =
+            all.find(|(lock, teardown)| teardown.is_of(entry) || teardown.is_last_stage_of(entry) || has_lock(lock));
+        found.map(|(_, teardown)| teardown)
     }
 
     /// Remembers the limits that these entries are meant to have, whatever they show until then.

@@ -50,6 +50,12 @@ impl Teardown {
         self.successor == entry
     }
 
+    /// Entry of the shard that gets everything.
+    #[must_use]
+    pub fn successor(&self) -> &str {
+        &self.successor
+    }
+
     /// Whether nothing is shown any more, and locks of shards expire.
     #[must_use]
     pub fn is_last_stage(&self) -> bool {
@@ -285,7 +291,9 @@ pub(super) fn unlock(entries: &mut [Entry], teardowns: &Teardowns) {
 }
 
 /// Whether a deleted shard may be released: its pods have acknowledged that they show nothing, or are gone, and none is to be evicted.
-/// (The restart policy goes with the object, so nobody would evict the others.) `entries` are the last chain's, `evict` is the plan's.
+/// (The restart policy goes with the object, so nobody would evict the others.) The last shards of a controller stay until its teardown
+/// has ended, because pods that no ShardingConfig selects get no sidecar, and pods must be replaced for it. `entries` are the last
+/// chain's, `evict` is the plan's.
 #[must_use]
 pub fn is_released(
     entry: &str,
@@ -307,5 +315,5 @@ pub fn is_released(
         is_empty && fleet.is_settled(&all_pods(own))
     };
     let mut own = entries.iter().filter(|own| is_of_shard(&own.name) && is_its(&own.name));
-    claims.teardown_of(entry).is_none() && own.all(shows_nothing) && !claims.are_held(is_its, fleet)
+    claims.teardown_of(entry, entries).is_none() && own.all(shows_nothing) && !claims.are_held(is_its, fleet)
 }

@@ -308,3 +308,17 @@ fn legal_field_without_effect_is_warned_of() {
     assert_eq!(warning.path, "spec");
     assert!(warning.problem.contains("\"slow\" can't match"), "{}", warning.problem);
 }
+
+#[test]
+fn fault_that_never_fires_is_warned_of_at_its_place() {
+    let never = json!({
+        "match": {"resources": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}, "do": "conflict",
+    });
+    let findings = validate(&with_changes(&faults(), &json!({"/spec/httpFault/1": never})));
+    assert!(findings.is_accepted(), "{findings:?}");
+    let warnings: Vec<_> = findings.warnings.list().iter().collect();
+    assert!(
+        matches!(&warnings[..], [warning] if warning.path == "spec.httpFault[1]" && warning.problem.starts_with("never fires")),
+        "{warnings:?}"
+    );
+}

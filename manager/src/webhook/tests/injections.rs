@@ -121,6 +121,27 @@ async fn pod_selected_by_breaker_or_fault_is_injected() {
 }
 
 #[tokio::test]
+async fn pod_of_deleted_shard_is_injected_as_long_as_the_shard_is_held() {
+    let server = server(&[]).await;
+    let store = server.env.server.store();
+    let mut held = samples::shard("b", &[]);
+    held["metadata"]["finalizers"] = json!([ctrlmesh_contract::names::finalizers::HAND_OVER]);
+    store.put(held.clone()).unwrap();
+    let kind = "shardingconfigs.ctrlmesh.kusionstack.io";
+    store.delete(kind, "demo", "b").unwrap();
+    let before = of_shard("b");
+    patched_pod(&before, &server.create(MUTATE_POD, &before).await);
+    let mut released = store.read(|state| state.get(kind, "demo", "b").cloned()).unwrap();
+    released["metadata"]["finalizers"] = json!([]);
+    store.put(released).unwrap();
+    assert_refused(
+        &server.create(MUTATE_POD, &before).await,
+        403,
+        "a pod without a sidecar sees everything",
+    );
+}
+
+#[tokio::test]
 async fn pod_without_label_is_admitted_unchanged() {
     let server = server(&[]).await;
     // The API server answers nothing that would be requested.

@@ -97,9 +97,15 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
     two.acknowledges("right");
     let words = ["kubectl -n demo delete pods right-0", "several owners"];
     two.until_told("left", "Gathering", &words).await;
-    until(&two.server, "right is released, and left has everything", |state| {
-        !is_there(state, "right") && limits(&chain(state).unwrap(), "left") == "[]"
+    until(&two.server, "left has everything", |state| {
+        limits(&chain(state).unwrap(), "left") == "[]"
     })
+    .await;
+    two.until_told(
+        "right",
+        "Deleting",
+        &["new pods get a sidecar", "ShardingConfig left says"],
+    )
     .await;
     let events = test_env::notes(&two.server, "Gathering");
     assert!(events.iter().any(|note| note.contains("right-0")), "{events:?}");
@@ -115,7 +121,7 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
     two.until_told("left", "LocksExpiring", &[]).await;
     two.server.store().delete("pods", DEMO, "left-0").unwrap();
     until(&two.server, "there is no pod: the rules go", |state| {
-        chain(state).unwrap().entries.is_empty() && !is_there(state, "left")
+        chain(state).unwrap().entries.is_empty() && !is_there(state, "left") && !is_there(state, "right")
     })
     .await;
     two.stop().await;
@@ -147,7 +153,13 @@ async fn deleted_shard_is_held_until_its_pods_are_evicted_with_reshard_restart()
     assert!(two.server.faults().times_applied(refused) > 0);
     assert!(two.server.store().read(|state| is_there(state, "right")));
     two.server.store().delete("pods", DEMO, "right-0").unwrap();
-    until(&two.server, "right is released", |state| !is_there(state, "right")).await;
+    two.acknowledges("left");
+    two.until_told("right", "Deleting", &["new pods get a sidecar"]).await;
+    two.server.store().delete("pods", DEMO, "left-0").unwrap();
+    until(&two.server, "both are released", |state| {
+        !is_there(state, "right") && !is_there(state, "left")
+    })
+    .await;
     two.stop().await;
 }
 
