@@ -34,7 +34,7 @@ async fn answer_is_complete_for_metrics_log_and_plugins_when_its_end_comes_late(
     .await?;
     assert_eq!(env.sidecar.metric_value(GONE).await?, 0.0);
     let log = env.sidecar.log();
-    assert!(log.contains("verb=list") && !log.contains("ClientGone"), "{log}");
+    assert!(log.contains("verb=list") && !log.contains("client_gone"), "{log}");
     gate.open();
     let told = client.with_header("user-agent", "recorder").get("/api/v1/pods").await?;
     let told = told.json()["message"].to_string();

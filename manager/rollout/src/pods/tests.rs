@@ -251,3 +251,27 @@ fn sidecar_without_a_chain_is_blank() {
     let pending = Sidecar::default();
     assert!(is_blank(false, silent(), &pending));
 }
+
+/// The promise that a late edit is still one move rests on this.
+#[test]
+fn entry_is_unseen_only_if_every_pod_reports_something_else() {
+    use ctrlmesh_manager_planner::hand_over::Fleet as _;
+    let (new, old) = (entry(SHARD, "new"), entry(SHARD, "old"));
+    let is_unseen = |fleet: &Fleet, states: &PodStates| Pods { fleet, states }.is_unseen(&new);
+    let later = PodStates::default();
+    let old_alone = fleet(running(std::slice::from_ref(&old)), true);
+    assert!(is_unseen(&old_alone, &later));
+    assert!(!is_unseen(&fleet(running(std::slice::from_ref(&new)), true), &later));
+    assert!(!is_unseen(&silent(), &later), "it may run the entry");
+    let mut two = old_alone;
+    two.sidecars.push(Sidecar {
+        pod: "operator-1".to_owned(),
+        uid: "uid-1".to_owned(),
+        is_placed: true,
+        ..Sidecar::default()
+    });
+    assert!(!is_unseen(&two, &later), "the second one may run the entry");
+    two.sidecars.remove(0);
+    two.sidecars[0].is_placed = false;
+    assert!(!is_unseen(&two, &later), "no pod says anything");
+}

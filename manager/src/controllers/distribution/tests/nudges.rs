@@ -59,5 +59,9 @@ async fn accepted_condition_carries_warnings() {
         let [.., told] = accepted(state, "faultinjections", "old");
         assert_eq!(told, "", "Distributed says that a switch held it");
     });
+    until(&server, "it is named as switched off", |state| {
+        condition_of(state, "faultinjections", "old", "Distributed")[1] == "SwitchedOff"
+    })
+    .await;
     task.stop().await;
 }
