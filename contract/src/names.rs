@@ -97,7 +97,7 @@ pub mod labels {
     pub const SHARDING_CONFIG_INJECTED: &str = "ctrlmesh.kusionstack.io/sharding-config-injected";
     /// On a ShardingConfig: the root that it was made from.
     pub const AUTO_SHARDING_ROOT: &str = "ctrlmesh.kusionstack.io/auto-sharding-root";
-    /// On a ShardingConfig, with any value: it is not validated at admission.
+    /// On a ctrlmesh object, with any value: it is not validated at admission.
     pub const IGNORE_VALIDATE: &str = "ctrlmesh.kusionstack.io/ignore-validate";
     /// On a CircuitBreaker, with any value: it has no effect.
     pub const CIRCUIT_BREAKER_DISABLE: &str = "circuitbreaker.ctrlmesh.kusionstack.io/disable";

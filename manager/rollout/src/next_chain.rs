@@ -178,8 +178,10 @@ fn successor(
     observation: &Observation,
 ) -> Result<(Chain, Claims), Reason> {
     let generation = kept::next_generation(last, highest, &next.plan.entries).ok_or_else(|| {
-        let message =
-            format!("there is no generation after {highest}; delete ConfigMap {CHAIN_CONFIG_MAP} and restart the pods");
+        let message = format!(
+            "there is no generation after {highest}; stop the managers, delete ConfigMap {CHAIN_CONFIG_MAP}, start them, and replace \
+             the pods"
+        );
         Reason::new("NoGeneration", message)
     })?;
     let chain = Chain {
