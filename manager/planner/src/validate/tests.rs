@@ -314,7 +314,10 @@ fn fault_that_never_fires_is_warned_of_at_its_place() {
     let never = json!({
         "match": {"resources": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}, "do": "conflict",
     });
-    let findings = validate(&with_changes(&faults(), &json!({"/spec/httpFault/1": never})));
+    let findings = validate(&with_changes(
+        &faults(),
+        &json!({"/spec/httpFault": [faults()["spec"]["httpFault"][0], never]}),
+    ));
     assert!(findings.is_accepted(), "{findings:?}");
     let warnings: Vec<_> = findings.warnings.list().iter().collect();
     assert!(
