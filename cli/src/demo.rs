@@ -83,11 +83,11 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let (keepers, mut claims) = (TaskTracker::new(), Claims::default());
     let monitor = CpuMonitor::default();
     let probe = monitor.start_probe()?;
-    let told = tokio::select! {
-        told = run_steps(&args, binaries, directory.path(), &keepers, &screen, &mut claims, &monitor) => told,
+    let result = tokio::select! {
+        result = run_steps(&args, binaries, directory.path(), &keepers, &screen, &mut claims, &monitor) => result,
         interrupted = wait_for_interrupt() => Err(interrupted),
     };
-    let told = told.map_err(|error| monitor.explain_timeout(error, &claims));
+    let result = result.map_err(|error| monitor.explain_timeout(error, &claims));
     drop(probe);
     // Whatever happened, no process and no file may be left behind.
     keepers.close();
@@ -102,7 +102,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
             summary::claim_table(&claims, screen.paint(), print::terminal_width())
         ));
     }
-    let summary = told?;
+    let summary = result?;
     if is_text {
         print::line(&summary.fault_table(print::terminal_width()));
     }
@@ -147,7 +147,7 @@ async fn run_steps(
     let mut env = DemoEnv::new(directory).await?;
     let facts = env.facts.clone();
     let follow = screen.redraw_until_dropped(&facts, &progress);
-    let told = async {
+    let result = async {
         screen.print_event(
             &progress,
             "an API server with 200 widgets in 8 namespaces runs; a manager starts, then two sidecars",
@@ -171,13 +171,13 @@ async fn run_steps(
             fired: Vec::new(),
         };
         tokio::select! {
-            told = scenario.run_sharding_steps() => told?,
+            result = scenario.run_sharding_steps() => result?,
             error = casualty => return Err(error),
         }
         Ok(scenario)
     };
     let scenario = tokio::select! {
-        told = told => told?,
+        result = result => result?,
         () = follow => return Err(Error::Interrupted),
     };
     screen.draw_picture(&facts, &progress);

@@ -161,13 +161,13 @@ mod tests {
             kube::Error::Api(Box::new(status))
         };
         assert!(answer().to_string().contains("Status {"), "this is no longer needed");
-        let told = with_causes(&Error::client("the objects of the demo")(answer()));
+        let message = with_causes(&Error::client("the objects of the demo")(answer()));
         assert_eq!(
-            told,
+            message,
             "the objects of the demo: namespaces \"demo\" not found (HTTP 404)"
         );
-        let told = with_causes(&Error::Uninstall(answer().into()));
-        assert_eq!(told, "the API server: namespaces \"demo\" not found (HTTP 404)");
+        let message = with_causes(&Error::Uninstall(answer().into()));
+        assert_eq!(message, "the API server: namespaces \"demo\" not found (HTTP 404)");
     }
 
     #[test]
@@ -181,10 +181,10 @@ mod tests {
             last: last.clone(),
         };
         assert_eq!(failure_code(&slow), 75);
-        let told = with_causes(&slow);
+        let message = with_causes(&slow);
         assert!(
-            told.starts_with("inconclusive: machine too slow. In the 30 s") && told.contains("7.5 %"),
-            "{told}"
+            message.starts_with("inconclusive: machine too slow. In the 30 s") && message.contains("7.5 %"),
+            "{message}"
         );
         assert_eq!(failure_code(&Error::Deadline { what, after, last }), 1);
         assert_eq!(failure_code(&Error::Interrupted), 130);

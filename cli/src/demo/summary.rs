@@ -158,16 +158,16 @@ mod tests {
         };
         for paint in [Paint::Plain, Paint::Coloured] {
             for width in [40, 60, 80, 100] {
-                for (told, whole) in [
+                for (text, whole) in [
                     (
                         claim_table(&claims, paint, Some(width)),
                         claim_table(&claims, paint, None),
                     ),
                     (summary.fault_table(Some(width)), summary.fault_table(None)),
                 ] {
-                    let widest = told.lines().map(visible_width).max();
-                    assert!(widest <= Some(usize::from(width)), "{width}:\n{told}");
-                    assert_eq!(sorted_letters(&told), sorted_letters(&whole), "{width}:\n{told}");
+                    let widest = text.lines().map(visible_width).max();
+                    assert!(widest <= Some(usize::from(width)), "{width}:\n{text}");
+                    assert_eq!(sorted_letters(&text), sorted_letters(&whole), "{width}:\n{text}");
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::next_chain::NextChain;
 use crate::observation::{CustomResources, is_deleted, is_shard};
 use crate::pod_actions::{MAX_COMMAND, stale_pods};
 use crate::pods::{LEASE, Pods};
-use crate::reason::{Reason, few, named_pods};
+use crate::reason::{Reason, join_first, named_pods};
 
 /// Finalizers that distribution removes from objects.
 const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
@@ -68,7 +68,7 @@ fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods
         (false, ..) => format!("waits until its pods report that they show nothing any more: {late}"),
         (true, false, _) => format!(
             "its pods show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
-            few(replaced.into_iter(), ", ")
+            join_first(replaced.into_iter(), ", ")
         ),
         (true, true, Some(teardown)) => format!(
             "its pods show nothing. It stays until its controller has no sharding any more, so that new pods get a sidecar until \

@@ -279,7 +279,7 @@ fn problem_of(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidecar) -
         if running.state != EntryState::Active {
             return Some(failing(running));
         }
-        if restart_policy::base(&entry.name).is_some() {
+        if restart_policy::shard_entry_of(&entry.name).is_some() {
             return Some("keeps what it sees until it is replaced".to_owned());
         }
     }

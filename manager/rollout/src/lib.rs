@@ -79,8 +79,8 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let mut memory = memory;
     let (fleet, now) = (&observation.fleet, observation.now);
     memory.forget_seen_writes();
-    let judgement = pods::judge(observation, &mut memory.chain, &mut memory.pods);
-    let mut states = judgement.states;
+    let assessment = pods::assess_pods(observation, &mut memory.chain, &mut memory.pods);
+    let mut states = assessment.states;
     states.awaits_reports = memory.awaits_reports(fleet, now);
     let unasked_since = memory.pods.unasked_since.unwrap_or(now);
     memory.pods.unasked_since = (!fleet.unasked.is_empty()).then_some(unasked_since);
@@ -113,7 +113,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let plan = &next.plan;
     let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
     let pauses = [
-        judgement.settles_in,
+        assessment.settles_in,
         states.awaits_reports.then_some(MAX_UNASKED),
         (!memory.pods.silent.is_empty()).then_some(SILENT),
         is_restarting.then_some(RESTARTING),
@@ -129,7 +129,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
         nudges,
         restarts,
         released,
-        awaited: judgement.awaited,
+        awaited: assessment.awaited,
         requeue_after: pauses.into_iter().flatten().min(),
         states,
     };

@@ -63,7 +63,7 @@ pub fn due_nudges(
     let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
     history.retain(|uid, last| last.generation == generation && is_there(uid));
     let (mut due, mut next) = (Vec::new(), None::<Duration>);
-    for sidecar in fleet.behind(entries) {
+    for sidecar in fleet.lagging_sidecars(entries) {
         let nudge = |again| PodNudge {
             pod: sidecar.pod.clone(),
             uid: sidecar.uid.clone(),

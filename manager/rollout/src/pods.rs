@@ -134,9 +134,9 @@ impl hand_over::Fleet for Pods<'_> {
     }
 }
 
-/// What [`judge`] concludes.
+/// What [`assess_pods`] concludes.
 #[derive(Debug, Default)]
-pub struct Judgement {
+pub struct PodAssessment {
     pub states: PodStates,
     /// Pods that should be polled more often. `None`: as before.
     pub awaited: Option<BTreeSet<String>>,
@@ -145,7 +145,7 @@ pub struct Judgement {
 }
 
 /// Concludes what pods may show. [`given_up`] follows when it is clear that the pass goes on.
-pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut PodMemory) -> Judgement {
+pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: &mut PodMemory) -> PodAssessment {
     let Observation {
         fleet,
         config_maps,
@@ -158,8 +158,8 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
         memory.quiet.clear();
     }
     chains.highest_generation = fleet.generation().max(chains.highest_generation);
-    let mut judgement = Judgement::default();
-    let states = &mut judgement.states;
+    let mut assessment = PodAssessment::default();
+    let states = &mut assessment.states;
     states.is_first = config_maps.version.is_none() && chains.last.is_none();
     if chains.may_raise(now) {
         states.rolled_back_by = pod_ahead(observation, chains);
@@ -168,7 +168,7 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
     states.running.clone_from(&memory.running);
     let (Some(chain), Some((_, known_since))) = (&config_maps.chain, chains.stored) else {
         memory.quiet.clear();
-        return judgement;
+        return assessment;
     };
     let is_awaited = |sidecar: &&Sidecar| {
         let is_lagging = now.duration_since(known_since) < MAX_AWAITED && !fleet.runs_chain(sidecar, &chain.entries);
@@ -176,7 +176,7 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
         is_lagging || memory.silent.contains_key(&sidecar.uid)
     };
     let awaited = fleet.sidecars.iter().filter(is_awaited);
-    judgement.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
+    assessment.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
     memory.quiet = quiet(fleet, chain, &memory.quiet, now);
     let configs = &observation.resources.sharding_configs;
     let left = |sidecar: &Sidecar| {
@@ -199,8 +199,8 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
     let leases = memory.locks.values();
     let leases = leases.map(|(_, since)| LEASE.saturating_sub(now.duration_since(*since)));
     let leases = leases.filter(|left| !left.is_zero() && !config_maps.claims.is_empty());
-    judgement.settles_in = settles_in.into_iter().chain(leases).min();
-    judgement
+    assessment.settles_in = settles_in.into_iter().chain(leases).min();
+    assessment
 }
 
 /// How long a pod must have been quiet: the longest time of its shards. `earlier`: times of the shards whose objects it may show, as
@@ -400,8 +400,9 @@ pub fn describe_holder(
         awaited.is_some_and(|pods| pods.contains(&sidecar.uid))
     };
     let waited = pods.sidecars.iter().filter(is_waited_for);
-    let late =
-        waited.filter(|sidecar| restart_policy::base(holder).is_some() || !pods.states.quiet.contains(&sidecar.pod));
+    let late = waited.filter(|sidecar| {
+        restart_policy::shard_entry_of(holder).is_some() || !pods.states.quiet.contains(&sidecar.pod)
+    });
     let mut late: Vec<(String, String)> = late
         .map(|sidecar| (sidecar.pod.clone(), pods.unsettled_reason(sidecar, entries)))
         .collect();

@@ -207,7 +207,7 @@ pub(crate) struct Deadlines {
     /// When the arriving head was first seen.
     head: Option<Instant>,
     /// When the client was told that its idle connection ends.
-    told: Option<Instant>,
+    notified_at: Option<Instant>,
     /// Set no later than the next deadline; a request does not move it.
     timer: Pin<Box<Sleep>>,
 }
@@ -219,7 +219,7 @@ impl Deadlines {
             activity,
             timeouts,
             head: None,
-            told: None,
+            notified_at: None,
         }
     }
 
@@ -236,7 +236,7 @@ impl Deadlines {
             let now = Instant::now();
             match due {
                 Some((at, expired)) if at <= now => {
-                    self.told.get_or_insert(now);
+                    self.notified_at.get_or_insert(now);
                     return Poll::Ready(expired);
                 }
                 Some((at, _)) => self.timer.as_mut().reset(at),
@@ -257,9 +257,9 @@ impl Deadlines {
                 Some((begun + self.timeouts.head, Expired::Head))
             }
             State::Unread { since } => Some((since + self.timeouts.idle, Expired::Unread)),
-            State::Idle { since } => Some(match self.told {
+            State::Idle { since } => Some(match self.notified_at {
                 None => (since + self.timeouts.idle, Expired::Idle),
-                Some(told) => (since.max(told) + FAREWELL, Expired::Farewell),
+                Some(notified_at) => (since.max(notified_at) + FAREWELL, Expired::Farewell),
             }),
         }
     }

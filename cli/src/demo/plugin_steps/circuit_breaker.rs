@@ -48,8 +48,8 @@ impl Scenario<'_> {
         self.wait_for_breakers("Opened").await?;
         let opened = self.facts().with_facts(|facts| count_breakers(facts, "Opened"));
         self.record_claim(STEP, "breakers open, by /status", Exactly(2), opened);
-        let told = self.open_breakers_in_status().await?;
-        self.record_claim(STEP, "breakers open, by the object's status", Exactly(2), told);
+        let reported = self.open_breakers_in_status().await?;
+        self.record_claim(STEP, "breakers open, by the object's status", Exactly(2), reported);
         self.note_event(STEP, "both breakers are open: the API server is left alone");
         self.watch_outage(outage).await?;
         self.env.server_faults().remove(outage);

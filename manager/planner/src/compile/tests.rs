@@ -73,7 +73,7 @@ pub(super) fn find_entry<'c>(compiled: &'c Compiled, name: &str) -> &'c Entry {
 }
 
 pub(super) fn reasons(compiled: &Compiled) -> Vec<String> {
-    let told = compiled.refused.iter().flat_map(|refused| {
+    let reasons = compiled.refused.iter().flat_map(|refused| {
         let of = &refused.origin.name;
         refused
             .reasons
@@ -81,5 +81,5 @@ pub(super) fn reasons(compiled: &Compiled) -> Vec<String> {
             .iter()
             .map(move |it| format!("{of}: {}: {}", it.path, it.problem))
     });
-    told.collect()
+    reasons.collect()
 }

@@ -346,9 +346,15 @@ async fn client_that_repeats_expired_watch_is_waited_for_for_five_minutes() {
     };
     repeat(299, "b").await;
     assert_eq!(list_views.stale_cache_count(), 1);
-    let told = list_views.stale_caches();
-    assert_eq!((&*told[0].client, &*told[0].resource), ("manager", "configmaps"));
-    assert_eq!((told[0].refused_watches, told[0].given_up), (299, false));
+    let stale_caches = list_views.stale_caches();
+    assert_eq!(
+        (&*stale_caches[0].client, &*stale_caches[0].resource),
+        ("manager", "configmaps")
+    );
+    assert_eq!(
+        (stale_caches[0].refused_watches, stale_caches[0].given_up),
+        (299, false)
+    );
     repeat(1, "b").await;
     assert_eq!(list_views.stale_cache_count(), 0);
     repeat(600, "b").await;

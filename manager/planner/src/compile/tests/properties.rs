@@ -103,8 +103,8 @@ proptest! {
             let (plugin, _) = entry.name.split_once('/').unwrap();
             let own = entry.plugin == Digest::of(b"own");
             if let Some(built_in) = BuiltIn::from_name(plugin).filter(|_| !own) {
-                let told = built_in.check(entry.settings.value(), "demo");
-                prop_assert!(told.is_ok(), "{}: {:?}", entry.name, told);
+                let result = built_in.check(entry.settings.value(), "demo");
+                prop_assert!(result.is_ok(), "{}: {:?}", entry.name, result);
             }
         }
     }

@@ -245,10 +245,10 @@ fn refused_object_keeps_its_entries_and_blocks_no_other() {
     assert_eq!(find_entry(&compiled, "fault-inject/f"), &before);
     assert_eq!(find_entry(&compiled, "fault-inject/g").settings.value()["seed"], 9);
     assert!(compiled.refused[0].is_kept);
-    let told = reasons(&compiled);
+    let refused = reasons(&compiled);
     assert!(
-        told.len() == 1 && told[0].starts_with("f: spec.httpFault[0].abort.httpStatus: "),
-        "{told:?}"
+        refused.len() == 1 && refused[0].starts_with("f: spec.httpFault[0].abort.httpStatus: "),
+        "{refused:?}"
     );
     // A new object of the same name has no entries to keep.
     world.faults[0].metadata.uid = Some("another".to_owned());
@@ -273,11 +273,11 @@ fn shard_keeps_its_lock_until_it_is_gone() {
         world.configs[0].spec.controller = lock(name);
         let compiled = world.compile();
         assert_eq!(find_entry(&compiled, "shard-selector/s"), &before);
-        let told = reasons(&compiled);
+        let refused = reasons(&compiled);
         let start = format!(
             "s: spec.controller.leaderElectionName: {problem}pods of this shard elect their leader by \"lock\""
         );
-        assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
+        assert!(refused.len() == 1 && refused[0].starts_with(&start), "{refused:?}");
     }
     // A recreated object keeps nothing, and waits until the old shard is gone.
     world.configs[0].metadata.uid = Some("another".to_owned());
@@ -371,8 +371,8 @@ fn name_too_long_for_entry_is_refused() {
         .resolved
         .own
         .insert((name, "p".repeat(63)), Ok(Digest::of(b"own")));
-    let told = reasons(&world.compile());
-    assert_eq!(told, Vec::<String>::new(), "303 bytes fit");
+    let refused = reasons(&world.compile());
+    assert_eq!(refused, Vec::<String>::new(), "303 bytes fit");
 }
 
 #[test]
@@ -389,8 +389,8 @@ fn too_many_objects_refuse_whole_chain() {
         last: None,
         keys: &LabelKeys::default(),
     };
-    let told = compile(&objects).unwrap_err().to_string();
-    assert!(told.contains("entries: has more than 1024 entries"), "{told}");
+    let message = compile(&objects).unwrap_err().to_string();
+    assert!(message.contains("entries: has more than 1024 entries"), "{message}");
 }
 
 #[test]
@@ -404,18 +404,21 @@ fn shard_without_lock_beside_another_is_warned_of() {
         let compiled = World::new(documents).compile();
         assert!(reasons(&compiled).is_empty());
         let of = |warned: &WarnedObject| {
-            let told = warned.warnings.list().iter().map(|it| it.path.clone());
-            told.map(|path| (warned.origin.name.clone(), path)).collect::<Vec<_>>()
+            let paths = warned.warnings.list().iter().map(|it| it.path.clone());
+            paths.map(|path| (warned.origin.name.clone(), path)).collect::<Vec<_>>()
         };
         compiled.warned.iter().flat_map(of).collect::<Vec<_>>()
     };
-    let told = |name: &str| (name.to_owned(), "spec.controller".to_owned());
+    let at_controller = |name: &str| (name.to_owned(), "spec.controller".to_owned());
     assert_eq!(warned(&[unlocked("a")]), []);
-    assert_eq!(warned(&[unlocked("a"), unlocked("b")]), [told("a"), told("b")]);
-    assert_eq!(warned(&[shard("a", &[]), unlocked("b")]), [told("b")]);
+    assert_eq!(
+        warned(&[unlocked("a"), unlocked("b")]),
+        [at_controller("a"), at_controller("b")]
+    );
+    assert_eq!(warned(&[shard("a", &[]), unlocked("b")]), [at_controller("b")]);
     // Beside another warning.
     let mut served = unlocked("b");
     served["spec"]["webhook"] = json!({"certDir": "/certs", "port": 9443});
-    let both = [("b".to_owned(), "spec.webhook".to_owned()), told("b")];
+    let both = [("b".to_owned(), "spec.webhook".to_owned()), at_controller("b")];
     assert_eq!(warned(&[shard("a", &[]), served]), both);
 }

@@ -1,7 +1,7 @@
 //! Shards whose pods see no change while they run.
 
 use super::*;
-use crate::hand_over::restart_policy::base;
+use crate::hand_over::restart_policy::shard_entry_of;
 use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
 
 /// Pod `x` belongs to shard `x % SHARDS`.
