@@ -8,8 +8,8 @@ use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, R
 use serde_json::{Map, Value, json};
 
 use crate::facts::{Facts, Rollout};
+use crate::named_pods::{join_first, named_pods};
 use crate::next_chain::OVERLAP_GRACE;
-use crate::reason::{join_first, named_pods};
 
 /// Reason code of objects whose entries are in the chain.
 const DISTRIBUTED: &str = "Distributed";

@@ -14,11 +14,11 @@ use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
+use crate::Reason;
 use crate::chain_memory::ChainMemory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};
-use crate::reason::Reason;
 use crate::start_gate::{self, BlockedShards, StartGate};
 
 /// How long objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one

@@ -18,12 +18,13 @@ use ctrlmesh_contract::{Chain, Digest, Entry, Origin};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, lock_of};
 
+use crate::Reason;
 use crate::available_plugins::{AvailablePlugins, Interfaces};
 use crate::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
 use crate::fleet::{Report, Sidecar};
+use crate::named_pods::join_first;
 use crate::observation::Observation;
 use crate::pods::Pods;
-use crate::reason::{Reason, join_first};
 
 /// Reason code of objects that sidecars can't run.
 pub const OUTDATED: &str = "SidecarOutdated";

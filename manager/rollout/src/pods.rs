@@ -11,14 +11,14 @@ use ctrlmesh_manager_planner::hand_over::{self, lock_of, restart_policy, shard_o
 
 use crate::chain_memory::{ChainMemory, StoredChain};
 use crate::fleet::{Fleet, Report, Sidecar, runs_entry};
+use crate::named_pods::named_pods;
 use crate::observation::Observation;
-use crate::reason::named_pods;
 
 /// How long sidecars are polled often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
 /// How long a controller may believe that it leads by a lock that it can't renew. client-go's leases last for 15 s by default;
 /// sidecars report longer ones.
-pub const LEASE: Duration = Duration::from_secs(15);
+pub const LOCK_EXPIRY: Duration = Duration::from_secs(15);
 /// Polls that must fail, after a pod is waited for, before it is given up: the time alone may be a pause between two polls.
 const MIN_FAILURES: u32 = 3;
 
@@ -197,7 +197,7 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
     memory.locks = requested_locks(fleet, chain, &memory.quiet, &memory.locks, now);
     states.lease_expired = lease_expired(fleet, &memory.locks, now);
     let leases = memory.locks.values();
-    let leases = leases.map(|(_, since)| LEASE.saturating_sub(now.duration_since(*since)));
+    let leases = leases.map(|(_, since)| LOCK_EXPIRY.saturating_sub(now.duration_since(*since)));
     let leases = leases.filter(|left| !left.is_zero() && !config_maps.claims.is_empty());
     assessment.settles_in = settles_in.into_iter().chain(leases).min();
     assessment
@@ -260,7 +260,7 @@ fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &Quiet, before: &Locks, 
 fn lease_expired(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String> {
     let is_expired = |sidecar: &&Sidecar| {
         let known = locks.get(&sidecar.uid);
-        let known = known.filter(|(_, since)| now.duration_since(*since) >= LEASE);
+        let known = known.filter(|(_, since)| now.duration_since(*since) >= LOCK_EXPIRY);
         known.is_some_and(|(own, _)| match fleet.reports.get(&sidecar.pod) {
             Some(Report::Status(status)) => {
                 let mut elections = status.leader_elections.iter();
@@ -342,7 +342,7 @@ pub fn given_up(silent: &SilentPods, fleet: &Fleet, configs: &[ShardingConfig], 
         };
         let silence = silence.filter(is_polled);
         let patience: Option<Vec<_>> = shards_of(sidecar, configs)
-            .map(|config| config.spec.unreachable_pods.as_ref()?.takeover_timeout())
+            .map(|config| config.spec.unreachable_pods.as_ref()?.overtaking_timeout())
             .collect();
         let longest = patience.and_then(|patience| patience.into_iter().max());
         silence

@@ -16,11 +16,12 @@ use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_unstarted, lock_of, unstarted_entry};
 
+use crate::Reason;
 use crate::fleet::Report;
 use crate::fleet::UninjectedPods;
+use crate::named_pods::join_first;
 use crate::observation::{CustomResources, entry_name_of};
 use crate::pods::Pods;
-use crate::reason::{Reason, join_first};
 
 /// Pause between two lists of pods without a sidecar, which are not watched.
 const AGAIN: Duration = Duration::from_secs(1);

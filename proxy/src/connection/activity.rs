@@ -18,7 +18,7 @@ use super::memory::{OverBound, RequestMemory};
 use super::unsent::Unsent;
 
 /// Time for a client to close its idle connection after it was told to. Requests that were in transit arrive within this time.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSE_GRACE: Duration = Duration::from_secs(10);
 
 /// Bytes of an arriving head that are not counted: hyper has a buffer of this size anyway.
 const FREE_HEAD: usize = 8 << 10;
@@ -41,7 +41,7 @@ pub(crate) enum Expired {
     /// The connection has been idle; the client must be told that it ends.
     Idle,
     /// The client was told, and has sent no request since.
-    Farewell,
+    CloseGrace,
     /// A request head takes too long.
     Head,
     /// The client does not read the rest of its responses.
@@ -259,7 +259,7 @@ impl Deadlines {
             State::Unread { since } => Some((since + self.timeouts.idle, Expired::Unread)),
             State::Idle { since } => Some(match self.notified_at {
                 None => (since + self.timeouts.idle, Expired::Idle),
-                Some(notified_at) => (since.max(notified_at) + FAREWELL, Expired::Farewell),
+                Some(notified_at) => (since.max(notified_at) + CLOSE_GRACE, Expired::CloseGrace),
             }),
         }
     }
@@ -433,7 +433,7 @@ mod tests {
         let late = activity.begin();
         expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(late);
-        assert_eq!(next(&mut deadlines).await, (Expired::Farewell, 10));
+        assert_eq!(next(&mut deadlines).await, (Expired::CloseGrace, 10));
     }
 
     #[tokio::test(start_paused = true)]

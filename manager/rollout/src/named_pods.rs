@@ -1,6 +1,4 @@
-//! Why something is held back, as conditions and Events say it.
-
-pub use ctrlmesh_manager_api::status::Reason;
+//! Lists of pods in the messages of conditions and Events.
 
 /// Pods that a message names.
 const MAX_NAMED: usize = 5;
