@@ -13,7 +13,7 @@ use crate::error::Error;
 /// Exit code of an interrupted program, as in shells: 128 and the number of SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Exit code of a demo whose claims neither hold nor fail: `EX_TEMPFAIL` of sysexits.h, "try again".
+/// Exit code of a demo whose checks neither hold nor fail: `EX_TEMPFAIL` of sysexits.h, "try again".
 pub(crate) const INCONCLUSIVE: u8 = 75;
 
 /// Why standard output cannot be written any more. A process has only one, so this is global.

@@ -39,13 +39,13 @@ const CHAIN: &str = "ctrlmesh-chain";
 const SLOT: &str = "ctrlmesh-plugins-0";
 
 /// What a sidecar says; `None`: nothing, for ever.
-type Says = Arc<Mutex<Option<Status>>>;
+type SharedStatus = Arc<Mutex<Option<Status>>>;
 
 /// A sidecar, as far as a manager sees it.
 struct Sidecar {
     ip: String,
     port: u16,
-    says: Says,
+    says: SharedStatus,
     asked: Arc<AtomicU64>,
     task: AbortHandle,
 }
@@ -62,7 +62,7 @@ impl Sidecar {
         let ip = format!("127.0.0.{last}");
         let listener = TcpListener::bind((ip.as_str(), port)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (says, asked) = (Says::default(), Arc::new(AtomicU64::new(0)));
+        let (says, asked) = (SharedStatus::default(), Arc::new(AtomicU64::new(0)));
         let state = (Arc::clone(&says), Arc::clone(&asked));
         let router = Router::new().route("/status", get(answer)).with_state(state);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -86,7 +86,7 @@ impl Sidecar {
     }
 }
 
-async fn answer(State((says, asked)): State<(Says, Arc<AtomicU64>)>) -> String {
+async fn answer(State((says, asked)): State<(SharedStatus, Arc<AtomicU64>)>) -> String {
     asked.fetch_add(1, Ordering::Relaxed);
     let said = says.lock().unwrap().clone();
     match said {

@@ -237,19 +237,19 @@ fn object_refused_during_restarts_keeps_its_entries() {
 }
 
 #[derive(Clone, Debug)]
-enum Happens {
+enum Event {
     Edit(Vec<usize>),
     Sync(usize),
     Learn(usize),
     Look,
 }
 
-fn happens() -> impl Strategy<Value = Happens> {
+fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
-        1 => prop::collection::vec(0..SHARDS, BUCKETS).prop_map(Happens::Edit),
-        8 => (0..PODS).prop_map(Happens::Sync),
-        6 => (0..PODS).prop_map(Happens::Learn),
-        6 => Just(Happens::Look),
+        1 => prop::collection::vec(0..SHARDS, BUCKETS).prop_map(Event::Edit),
+        8 => (0..PODS).prop_map(Event::Sync),
+        6 => (0..PODS).prop_map(Event::Learn),
+        6 => Just(Event::Look),
     ]
 }
 
@@ -260,16 +260,16 @@ proptest! {
     #[test]
     fn running_pod_never_sees_change(
         first in prop::collection::vec(0..SHARDS, BUCKETS),
-        story in prop::collection::vec(happens(), 1..160),
+        story in prop::collection::vec(events(), 1..160),
     ) {
         let mut cluster = Cluster::start(&first);
         let mut owners = first;
-        for happens in story {
-            match happens {
-                Happens::Edit(edited) => owners = edited,
-                Happens::Sync(pod) => cluster.sync(pod),
-                Happens::Learn(pod) => cluster.learn(pod),
-                Happens::Look => drop(cluster.look(&owners)),
+        for event in story {
+            match event {
+                Event::Edit(edited) => owners = edited,
+                Event::Sync(pod) => cluster.sync(pod),
+                Event::Learn(pod) => cluster.learn(pod),
+                Event::Look => drop(cluster.look(&owners)),
             }
             for (id, pod) in cluster.pods.iter().enumerate() {
                 prop_assert_eq!(pod.view(), pod.first.clone(), "pod {} has seen a change", id);
