@@ -119,13 +119,13 @@ impl Names<'_> {
     ) -> Result<(), RenameError> {
         let item = self.scan_object(scanner, Level::Inner)?;
         // Items of a typed list have no kind of their own: the list tells whether they are Events.
-        let is_untold = item.kind.is_none();
+        let has_no_kind = item.kind.is_none();
         let is_event = item.kind.as_deref() == Some("Event");
         for (rule, splice) in item.splices {
             match rule {
                 ReplaceRule::Name => splices.push((ReplaceRule::Item, splice)),
                 ReplaceRule::Reference if is_event => splices.push((ReplaceRule::Item, splice)),
-                ReplaceRule::Reference if is_untold => splices.push((ReplaceRule::ItemReference, splice)),
+                ReplaceRule::Reference if has_no_kind => splices.push((ReplaceRule::ItemReference, splice)),
                 _ => {}
             }
         }

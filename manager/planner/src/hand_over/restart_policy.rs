@@ -280,6 +280,6 @@ fn prepare(
 fn is_held(entry: &Entry, value: &str, values: &BTreeSet<String>, last: &[Entry], fleet: &impl Fleet) -> bool {
     let holding = pods_keeping(&entry.pod_selector, &[value.to_owned()].into());
     let has_entry = last.iter().any(|old| old.name == keeping_entry_name(entry, value));
-    let is_told = !fleet.has_pods(&holding) || has_entry && fleet.is_settled(&holding);
-    is_told && !fleet.has_pods(&pods_not_keeping(&entry.pod_selector, values))
+    let is_entry_in_force = !fleet.has_pods(&holding) || has_entry && fleet.is_settled(&holding);
+    is_entry_in_force && !fleet.has_pods(&pods_not_keeping(&entry.pod_selector, values))
 }

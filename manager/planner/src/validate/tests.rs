@@ -199,11 +199,11 @@ fn rules_check_fields_that_schema_accepts() {
         "spec.rateLimitings[0].bucket.interval: \"x\" is no duration",
         "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
     ];
-    let are_told = mistakes
+    let all_match = mistakes
         .iter()
         .zip(begins)
         .all(|(mistake, begin)| mistake.starts_with(begin));
-    assert!(mistakes.len() == begins.len() && are_told, "{mistakes:?}");
+    assert!(mistakes.len() == begins.len() && all_match, "{mistakes:?}");
     let unnamed = with_changes(
         &breaker(),
         &json!({"/metadata/name": null, "/spec/rateLimitings/1/bucket/interval": "y"}),
