@@ -59,13 +59,13 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// A client connection that was just accepted. `outage` belongs to its port.
-    pub(crate) fn new(outage: Outage, memory: &ClientMemory, guard: OwnedSemaphorePermit) -> Rc<Self> {
+    pub(crate) fn new(outage: Outage, memory: &ClientMemory, permit: OwnedSemaphorePermit) -> Rc<Self> {
         Rc::new(Self {
             outage: Some(outage),
             activity: Activity::new(memory.requests.clone()),
             memory: ConnectionMemory::of(memory.requests.clone()),
             unsent: Arc::new(Unsent::of(memory.responses.clone())),
-            _place: Some(guard),
+            _place: Some(permit),
             ..Self::default()
         })
     }

@@ -246,7 +246,7 @@ pub(super) fn with_torn_down(last: &[Entry], wanted: &[Entry], teardowns: &Teard
         entries.push(if teardown.is_of(&entry.name) && !teardown.is_last_stage() {
             Entry {
                 pod_selector: pods,
-                ..with(entry, &[], false)
+                ..entry_with_limits(entry, &[], false)
             }
         } else {
             let hidden = hidden_from_leavers(Some(&lock), &pods, last, wanted);

@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Client, TestEnv, wait_for};
 use crate::certificates::ca::{Credential, Schedule, Stored};
-use crate::webhook::bodies::Bodies;
+use crate::webhook::bodies::{Bodies, read_body};
 use crate::webhook::connections::Source;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
 use crate::webhook::served::ServedCertificate;

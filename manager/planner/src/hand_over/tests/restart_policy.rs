@@ -184,12 +184,16 @@ fn pods_are_recreated_once_and_gaining_shard_after_losing_one() {
         }
         assert_eq!(cluster.owners(1), [0].into());
     }
-    let names: Vec<&str> = cluster.last.iter().filter_map(|entry| base(&entry.name)).collect();
+    let names: Vec<&str> = cluster
+        .last
+        .iter()
+        .filter_map(|entry| shard_entry_of(&entry.name))
+        .collect();
     assert_eq!(names, ["shard-selector/s0"], "the winner begins when the loser is done");
     cluster.settle(&target);
     assert_eq!(cluster.evictions, 4, "two pods of each of the two shards");
     assert!(
-        cluster.last.iter().all(|entry| base(&entry.name).is_none()),
+        cluster.last.iter().all(|entry| shard_entry_of(&entry.name).is_none()),
         "nobody keeps anything"
     );
     assert_eq!(cluster.owners(1), [1].into());

@@ -2,7 +2,7 @@
 
 use super::sharing::with_lock;
 use super::*;
-use crate::hand_over::shard::left;
+use crate::hand_over::shard::leaver_entry;
 
 mod mesh;
 
@@ -142,7 +142,7 @@ fn deleted_shard_is_held_until_its_entries_show_nothing_and_its_pods_say_so() {
         ..shard(0, &[0])
     };
     assert!(!released(&kept, &fleet), "pods keep what they began with");
-    let nothing = left(&kept, kept.name.clone(), kept.pod_selector.clone(), &[]);
+    let nothing = leaver_entry(&kept, kept.name.clone(), kept.pod_selector.clone(), &[]);
     assert!(released(&nothing, &fleet));
     fleet[0].is_quiet = false;
     assert!(!released(&nothing, &fleet), "its pod has not said so");

@@ -35,11 +35,11 @@ async fn gaining_shard_may_be_applied_before_the_losing_one() {
         reason == "HandingOver" && message.contains("left-0")
     })
     .await;
-    let chain = two.chain();
+    let narrowed = two.chain();
     assert!(
-        !limits(&chain, "right").contains("\"b\""),
+        !limits(&narrowed, "right").contains("\"b\""),
         "{}",
-        limits(&chain, "right")
+        limits(&narrowed, "right")
     );
     two.acknowledges("left");
     two.acknowledges("right");
