@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the demo: everything on this machine, without a cluster. Two replicas of a controller are sharded and re-sharded, get new
-    /// plugin code, a crashing plugin, a rate limit, a circuit breaker and faults while they work. Exits 1 if a claim fails, 75 if
+    /// plugin code, a crashing plugin, a rate limit, a circuit breaker and faults while they work. Exits 1 if a check fails, 75 if
     /// this machine is too slow to decide.
     Demo(DemoArgs),
     /// Create, inspect and test plugins.

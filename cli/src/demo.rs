@@ -4,7 +4,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `dev` | `ctrlmesh dev`: the processes without the scenario |
-//! | `summary` | the result: claims and counts |
+//! | `summary` | the result: checks and counts |
 //! | `scenario`, `steps`, `plugin_steps` | the scenario: waiting and counting, steps 1 to 6, steps 7 to 10 |
 //! | `screen`, `view` | the picture, and where it goes |
 //! | `environment` | everything that runs, and its order |
@@ -12,11 +12,11 @@
 //! | `plugin_documents` | the objects that steps 7 to 9 apply |
 //! | `facts`, `kubectl` | everything that the demo knows, and what a user does |
 //! | `sharding_plan`, `controller` | the user's ShardingConfigs, and the controller that is sharded |
-//! | `audit`, `claims`, `cpu_monitor` | what must hold, and whether it did |
+//! | `audit`, `checks`, `cpu_monitor` | what must hold, and whether it did |
 //! | `metrics`, `progress`, `report`, `replica`, `widget` | plain values: counters, steps, reports, replicas, objects |
 
 mod audit;
-mod claims;
+mod checks;
 mod cluster;
 pub(crate) mod controller;
 mod cpu_monitor;
@@ -54,7 +54,7 @@ use tokio_util::task::TaskTracker;
 use crate::args::{DemoArgs, Output};
 use crate::error::Error;
 use crate::print;
-use claims::{Claims, Outcome};
+use checks::{Checks, Outcome};
 use cpu_monitor::CpuMonitor;
 use environment::DemoEnv;
 use progress::Progress;
@@ -71,7 +71,7 @@ struct Binaries {
     manager: PathBuf,
 }
 
-/// Exits 1 if a claim fails, and with [`print::INCONCLUSIVE`] if the machine is too slow to decide.
+/// Exits 1 if a check fails, and with [`print::INCONCLUSIVE`] if the machine is too slow to decide.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let binaries = Binaries {
         proxy: find_binary(PROXY, "--proxy", args.proxy.clone())?,
@@ -80,14 +80,14 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let directory = tempfile::Builder::new().prefix("ctrlmesh-demo-").tempdir();
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
     let screen = Screen::new(args.output);
-    let (keepers, mut claims) = (TaskTracker::new(), Claims::default());
+    let (keepers, mut checks) = (TaskTracker::new(), Checks::default());
     let monitor = CpuMonitor::default();
     let probe = monitor.start_probe()?;
-    let told = tokio::select! {
-        told = run_steps(&args, binaries, directory.path(), &keepers, &screen, &mut claims, &monitor) => told,
+    let result = tokio::select! {
+        result = run_steps(&args, binaries, directory.path(), &keepers, &screen, &mut checks, &monitor) => result,
         interrupted = wait_for_interrupt() => Err(interrupted),
     };
-    let told = told.map_err(|error| monitor.explain_timeout(error, &claims));
+    let result = result.map_err(|error| monitor.explain_timeout(error, &checks));
     drop(probe);
     // Whatever happened, no process and no file may be left behind.
     keepers.close();
@@ -96,13 +96,13 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let path = directory.path().to_owned();
     directory.close().map_err(Error::file("remove", &path))?;
     let is_text = args.output == Output::Text;
-    if is_text && !claims.as_slice().is_empty() {
+    if is_text && !checks.as_slice().is_empty() {
         print::painted_line(&format!(
             "\n{}",
-            summary::claim_table(&claims, screen.paint(), print::terminal_width())
+            summary::check_table(&checks, screen.paint(), print::terminal_width())
         ));
     }
-    let summary = told?;
+    let summary = result?;
     if is_text {
         print::line(&summary.fault_table(print::terminal_width()));
     }
@@ -111,7 +111,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     } else {
         summary.to_json()?
     });
-    Ok(match claims.outcome() {
+    Ok(match checks.outcome() {
         Outcome::Holds => ExitCode::SUCCESS,
         Outcome::Fails => ExitCode::FAILURE,
         Outcome::Inconclusive => ExitCode::from(print::INCONCLUSIVE),
@@ -139,7 +139,7 @@ async fn run_steps(
     directory: &Path,
     keepers: &TaskTracker,
     screen: &Screen,
-    claims: &mut Claims,
+    checks: &mut Checks,
     monitor: &CpuMonitor,
 ) -> Result<Summary, Error> {
     let progress = Progress::new();
@@ -147,7 +147,7 @@ async fn run_steps(
     let mut env = DemoEnv::new(directory).await?;
     let facts = env.facts.clone();
     let follow = screen.redraw_until_dropped(&facts, &progress);
-    let told = async {
+    let result = async {
         screen.print_event(
             &progress,
             "an API server with 200 widgets in 8 namespaces runs; a manager starts, then two sidecars",
@@ -162,7 +162,7 @@ async fn run_steps(
         let casualty = env.wait_for_exit();
         let mut scenario = Scenario {
             env,
-            claims,
+            checks,
             monitor: monitor.clone(),
             progress: progress.clone(),
             screen,
@@ -171,13 +171,13 @@ async fn run_steps(
             fired: Vec::new(),
         };
         tokio::select! {
-            told = scenario.run_sharding_steps() => told?,
+            result = scenario.run_sharding_steps() => result?,
             error = casualty => return Err(error),
         }
         Ok(scenario)
     };
     let scenario = tokio::select! {
-        told = told => told?,
+        result = result => result?,
         () = follow => return Err(Error::Interrupted),
     };
     screen.draw_picture(&facts, &progress);
@@ -195,10 +195,10 @@ fn build_summary(scenario: &Scenario<'_>) -> Summary {
         )
     });
     Summary {
-        holds: scenario.claims.outcome() == Outcome::Holds,
-        is_inconclusive: scenario.claims.outcome() == Outcome::Inconclusive,
+        holds: scenario.checks.outcome() == Outcome::Holds,
+        is_inconclusive: scenario.checks.outcome() == Outcome::Inconclusive,
         seconds: scenario.progress.elapsed_seconds(),
-        claims: scenario.claims.as_slice().to_vec(),
+        checks: scenario.checks.as_slice().to_vec(),
         steps: scenario.progress.steps(),
         reconciles,
         requests,

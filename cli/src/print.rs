@@ -13,7 +13,7 @@ use crate::error::Error;
 /// Exit code of an interrupted program, as in shells: 128 and the number of SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Exit code of a demo whose claims neither hold nor fail: `EX_TEMPFAIL` of sysexits.h, "try again".
+/// Exit code of a demo whose checks neither hold nor fail: `EX_TEMPFAIL` of sysexits.h, "try again".
 pub(crate) const INCONCLUSIVE: u8 = 75;
 
 /// Why standard output cannot be written any more. A process has only one, so this is global.
@@ -161,13 +161,13 @@ mod tests {
             kube::Error::Api(Box::new(status))
         };
         assert!(answer().to_string().contains("Status {"), "this is no longer needed");
-        let told = with_causes(&Error::client("the objects of the demo")(answer()));
+        let message = with_causes(&Error::client("the objects of the demo")(answer()));
         assert_eq!(
-            told,
+            message,
             "the objects of the demo: namespaces \"demo\" not found (HTTP 404)"
         );
-        let told = with_causes(&Error::Uninstall(answer().into()));
-        assert_eq!(told, "the API server: namespaces \"demo\" not found (HTTP 404)");
+        let message = with_causes(&Error::Uninstall(answer().into()));
+        assert_eq!(message, "the API server: namespaces \"demo\" not found (HTTP 404)");
     }
 
     #[test]
@@ -181,10 +181,10 @@ mod tests {
             last: last.clone(),
         };
         assert_eq!(failure_code(&slow), 75);
-        let told = with_causes(&slow);
+        let message = with_causes(&slow);
         assert!(
-            told.starts_with("inconclusive: machine too slow. In the 30 s") && told.contains("7.5 %"),
-            "{told}"
+            message.starts_with("inconclusive: machine too slow. In the 30 s") && message.contains("7.5 %"),
+            "{message}"
         );
         assert_eq!(failure_code(&Error::Deadline { what, after, last }), 1);
         assert_eq!(failure_code(&Error::Interrupted), 130);

@@ -126,11 +126,11 @@ fn api_traffic(traffic: &ApiTraffic) -> String {
 
 /// What an unready sidecar is missing: the names of `/readyz`, each with its meaning.
 fn missing_text(status: &Status) -> String {
-    let told = status.not_ready.iter().map(|name| match &status.compiling {
+    let reasons = status.not_ready.iter().map(|name| match &status.compiling {
         Some(compiling) if name == readiness::FIRST_CHAIN => compiling.to_string(),
         _ => readiness::meaning(name).map_or_else(|| name.clone(), |meaning| format!("{name}: {meaning}")),
     });
-    told.collect::<Vec<_>>().join("; ")
+    reasons.collect::<Vec<_>>().join("; ")
 }
 
 fn leader_text(election: &LeaderElection) -> String {
@@ -287,10 +287,10 @@ mod tests {
         };
         let whole = status_text(&status, None);
         for width in [60, 80] {
-            let told = status_text(&status, Some(width));
+            let text = status_text(&status, Some(width));
             let is_narrow = |line: &str| line.chars().count() <= usize::from(width);
-            assert!(told.lines().all(is_narrow), "{width}:\n{told}");
-            assert_eq!(letters(&told), letters(&whole), "{width}:\n{told}");
+            assert!(text.lines().all(is_narrow), "{width}:\n{text}");
+            assert_eq!(letters(&text), letters(&whole), "{width}:\n{text}");
         }
     }
 

@@ -7,10 +7,10 @@ use std::process::{Child, Command, Output, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// The longest claim whose table fits into 80 columns.
-const CLAIM: usize = 51;
+/// The longest check whose table fits into 80 columns.
+const MAX_CHECK_WIDTH: usize = 51;
 
-/// Some of the claims that the report must contain.
+/// Some of the checks that the report must contain.
 const COUNTED: &[&str] = &[
     "shards that waited until another had let go",
     "widgets with two owners at a time",
@@ -45,7 +45,7 @@ fn run_demo(arguments: &[&str], temporary: &Path) -> Result<Output> {
 }
 
 #[test]
-fn demo_claims_all_hold() -> Result<()> {
+fn demo_checks_all_hold() -> Result<()> {
     for name in ["ctrlmesh-proxy", "ctrlmesh-manager"] {
         let path = Path::new(env!("CARGO_BIN_EXE_ctrlmesh")).with_file_name(name);
         ensure!(
@@ -64,22 +64,25 @@ fn demo_claims_all_hold() -> Result<()> {
 
     let report: Value = serde_json::from_str(&stdout)?;
     assert_eq!(report["holds"], true);
-    let claims = report["claims"].as_array().context("no claims")?;
-    assert!(claims.iter().all(|claim| claim["holds"] == true), "{stdout}");
+    let checks = report["claims"].as_array().context("no checks")?;
+    assert!(checks.iter().all(|check| check["holds"] == true), "{stdout}");
     for step in 2..=10 {
         assert!(
-            claims.iter().any(|claim| claim["step"] == step),
-            "step {step} claims nothing: {stdout}"
+            checks.iter().any(|check| check["step"] == step),
+            "step {step} checks nothing: {stdout}"
         );
     }
     for counted in COUNTED {
         assert!(
-            claims.iter().any(|claim| claim["claim"] == *counted),
+            checks.iter().any(|check| check["claim"] == *counted),
             "nobody counted {counted}"
         );
     }
-    for claim in claims.iter().filter_map(|claim| claim["claim"].as_str()) {
-        assert!(claim.chars().count() <= CLAIM, "too wide for a terminal: {claim}");
+    for check in checks.iter().filter_map(|check| check["claim"].as_str()) {
+        assert!(
+            check.chars().count() <= MAX_CHECK_WIDTH,
+            "too wide for a terminal: {check}"
+        );
     }
     every_rule_fired(&report)?;
     let left: Vec<_> = std::fs::read_dir(temporary.path())?.collect();

@@ -39,11 +39,11 @@ fn full_standard_output_is_an_error_that_is_told() -> Result<()> {
     for arguments in COMMANDS {
         let full = OpenOptions::new().write(true).open("/dev/full")?;
         let output = run(arguments, full.into())?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
         assert!(
-            told.starts_with("ctrlmesh: ") && told.contains("No space left on device"),
-            "{arguments:?}: {told}"
+            message.starts_with("ctrlmesh: ") && message.contains("No space left on device"),
+            "{arguments:?}: {message}"
         );
     }
     Ok(())
@@ -55,8 +55,8 @@ fn reader_that_goes_away_is_no_error() -> Result<()> {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
         let output = run(arguments, writer.into())?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!((output.status.code(), &*told), (Some(0), ""), "{arguments:?}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*message), (Some(0), ""), "{arguments:?}");
     }
     Ok(())
 }

@@ -177,13 +177,13 @@ async fn uninstall_names_kubeconfig_that_it_cannot_read() -> Result<()> {
         .arg("uninstall")
         .env("KUBECONFIG", &missing)
         .output()?;
-    let told = format!(
+    let message = format!(
         "ctrlmesh: not in a pod, and cannot read the kubeconfig {}: it does not exist; set KUBECONFIG to the kubeconfig of a cluster\n",
         missing.display()
     );
     assert_eq!(
         (output.status.code(), String::from_utf8_lossy(&output.stderr)),
-        (Some(1), told.into())
+        (Some(1), message.into())
     );
     Ok(())
 }

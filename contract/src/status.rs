@@ -294,8 +294,8 @@ mod tests {
     fn in_flight_is_not_none_with_any_count() {
         assert!(InFlight::default().is_none());
         for going_on in ["writes", "lists", "watches", "caches"] {
-            let told: InFlight = serde_json::from_value(serde_json::json!({ going_on: 1 })).unwrap();
-            assert!(!told.is_none(), "{going_on}");
+            let in_flight: InFlight = serde_json::from_value(serde_json::json!({ going_on: 1 })).unwrap();
+            assert!(!in_flight.is_none(), "{going_on}");
         }
     }
 

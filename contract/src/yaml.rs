@@ -59,8 +59,11 @@ mod tests {
             "duplicate key \"a\" at line 3, column 1; write each key once"
         );
         for text in ["a: [\n", "a: b: c\n", "a: *b\n", "- a\nb: 1\n"] {
-            let told = problem_in(text);
-            assert!(told.contains("line ") && !told.contains("Options"), "{text:?}: {told}");
+            let message = problem_in(text);
+            assert!(
+                message.contains("line ") && !message.contains("Options"),
+                "{text:?}: {message}"
+            );
         }
     }
 }

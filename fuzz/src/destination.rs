@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use rustls_pki_types::ServerName;
 
-use crate::observe::Way;
-use parser::{Destination, ENDPOINT, way_of};
+use crate::observe::ProxyForm;
+use parser::{Destination, ENDPOINT, proxy_form_of};
 
 /// The source file itself: the sidecar's crate would add the plugin engine as a dependency.
 #[allow(dead_code, reason = "the sidecar's metrics and logs use the rest")]
@@ -19,7 +19,7 @@ mod targets {
     use rustls_pki_types::ServerName;
 
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(super) struct Place {
+    pub(super) struct TargetKey {
         pub(super) is_tls: bool,
         pub(super) name: ServerName<'static>,
         pub(super) port: u16,
@@ -41,13 +41,13 @@ pub fn destination(data: &[u8]) {
     let (Ok(method), Ok(uri)) = (Method::from_bytes(method), Uri::try_from(target)) else {
         return;
     };
-    let way = way_of(&method, &headers);
-    let Ok(found) = Destination::read(way, &uri, &headers) else {
+    let form = proxy_form_of(&method, &headers);
+    let Ok(found) = Destination::read(form, &uri, &headers) else {
         return;
     };
-    assert_ne!(found.place.port, 0);
+    assert_ne!(found.target.port, 0);
     let scheme = found.uri.scheme_str().unwrap_or_default();
-    assert_eq!(found.place.is_tls, scheme.eq_ignore_ascii_case("https"));
+    assert_eq!(found.target.is_tls, scheme.eq_ignore_ascii_case("https"));
     assert!(
         !found
             .uri
@@ -60,7 +60,7 @@ pub fn destination(data: &[u8]) {
 
 fn one_spelling(found: &Destination) {
     let host = found.host();
-    match &found.place.name {
+    match &found.target.name {
         ServerName::IpAddress(address) => {
             let address = IpAddr::from(*address);
             assert_eq!(host.parse::<IpAddr>(), Ok(address), "{host}");
@@ -82,8 +82,8 @@ fn one_spelling(found: &Destination) {
 /// The same destination as a target URL, in the header, and by CONNECT; also with an upper-case name, or with a trailing dot. Two of those
 /// dots are invalid.
 fn every_way(found: &Destination) {
-    let place = &found.place;
-    let host = match place.name {
+    let target = &found.target;
+    let host = match target.name {
         ServerName::IpAddress(address) if IpAddr::from(address).is_ipv6() => format!("[{}]", found.host()),
         _ => found.host().into_owned(),
     };
@@ -92,30 +92,30 @@ fn every_way(found: &Destination) {
         spellings.push(format!("{host}."));
         let twice = format!("http://{host}../").parse().expect("a URI");
         assert!(
-            Destination::read(Way::Absolute, &twice, &HeaderMap::new()).is_err(),
+            Destination::read(ProxyForm::Absolute, &twice, &HeaderMap::new()).is_err(),
             "{twice}"
         );
     }
     for host in spellings {
-        let authority = format!("{host}:{}", place.port);
-        let url = format!("{}://{authority}/", if place.is_tls { "https" } else { "http" });
+        let authority = format!("{host}:{}", target.port);
+        let url = format!("{}://{authority}/", if target.is_tls { "https" } else { "http" });
         let mut headers = HeaderMap::new();
-        let absolute = parse_destination(Way::Absolute, &url, &headers);
-        let connect = parse_destination(Way::Connect, &authority, &headers);
+        let absolute = parse_destination(ProxyForm::Absolute, &url, &headers);
+        let connect = parse_destination(ProxyForm::Connect, &authority, &headers);
         headers.append(ENDPOINT, HeaderValue::from_str(&url).expect("a URL is a header value"));
-        let header = parse_destination(Way::Header, "/", &headers);
-        assert_eq!((&absolute.place, &header.place), (place, place), "{url}");
+        let header = parse_destination(ProxyForm::Header, "/", &headers);
+        assert_eq!((&absolute.target, &header.target), (target, target), "{url}");
         assert_eq!(
-            (&connect.place.name, connect.place.port),
-            (&place.name, place.port),
+            (&connect.target.name, connect.target.port),
+            (&target.name, target.port),
             "{authority}"
         );
     }
 }
 
-fn parse_destination(way: Way, target: &str, headers: &HeaderMap) -> Destination {
+fn parse_destination(form: ProxyForm, target: &str, headers: &HeaderMap) -> Destination {
     let uri = target.parse().unwrap_or_else(|error| panic!("{target}: {error}"));
-    Destination::read(way, &uri, headers).unwrap_or_else(|error| panic!("{target}: {error}"))
+    Destination::read(form, &uri, headers).unwrap_or_else(|error| panic!("{target}: {error}"))
 }
 
 /// Reads numbers and dots like libc's `inet_aton`: one to four parts, decimal, octal or hexadecimal; the last one fills up.

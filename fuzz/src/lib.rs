@@ -20,9 +20,9 @@ mod request {
     pub(crate) const MAX_URI: usize = 32 << 10;
 }
 
-/// The names of the ways, for the parser of destinations.
+/// The forms of proxy requests, for the parser of destinations.
 mod observe {
-    pub(crate) use super::class::Way;
+    pub(crate) use super::class::ProxyForm;
 }
 
 #[allow(dead_code, reason = "the sidecar's metrics and logs use the rest")]

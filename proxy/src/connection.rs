@@ -26,7 +26,7 @@ mod unsent;
 
 pub(crate) use activity::{Deadlines, Expired, HEAD_TIMEOUT, ObservedStream, Timeouts};
 pub(crate) use export::ClientMemorySeries;
-pub(crate) use handle::{CONNECTION_WINDOW, Connection, Disposition, RequestPlace, STREAM_WINDOW};
+pub(crate) use handle::{CONNECTION_WINDOW, Connection, Disposition, RequestGuard, STREAM_WINDOW};
 pub(crate) use memory::{ClientMemory, OverBound, RequestMemory, head_size};
 pub(crate) use notifier::{Listener, StreamNotifier};
 pub(crate) use outage::{Outage, Outages};

@@ -16,4 +16,4 @@ pub(crate) mod readiness;
 pub(crate) mod record;
 pub mod telemetry;
 
-pub(crate) use class::{Class, Way};
+pub(crate) use class::{Class, ProxyForm};

@@ -11,21 +11,21 @@
 //! | `earlier_lock` | hides a shard's objects from a controller that may lead by the lock of another shard |
 //! | `view_check` | whether a resource version belongs to the view that the client gets |
 //! | `recheck` | whether an open watch may continue under a new chain |
-//! | `ending` | requests that end early |
+//! | `early_response` | requests that end early |
 //! | `headers` | header fields that do not pass from one connection to the other |
-//! | `hidden` | creates of objects that exist and that a shard hides |
+//! | `hidden_objects` | creates of objects that exist and that a shard hides |
 //! | `upgrade` | exec, port-forward and WebSockets |
 //! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |
 
 mod earlier_lock;
+pub(crate) mod early_response;
 mod edit;
 mod edit_body;
-pub(crate) mod ending;
 pub(crate) mod exchange;
 mod filtered;
 pub(crate) mod handler;
 pub(crate) mod headers;
-mod hidden;
+mod hidden_objects;
 mod recheck;
 mod selection;
 mod upgrade;

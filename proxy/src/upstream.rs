@@ -61,7 +61,7 @@ pub use upgrade::{Upgrade, UpgradedStream};
 
 use attempt::Attempts;
 use http1::Outgoing;
-use pool::{Place, Pool};
+use pool::{Pool, RequestPermit};
 use request::{Head, RequestBody};
 
 /// One worker thread's connections to the API server.
@@ -162,14 +162,14 @@ impl Upstream {
         let mut attempts = Attempts::default();
         let mut refused = None;
         loop {
-            let failure = match self.find_place(refused.as_ref()).await? {
-                Place::Http2(slot) => {
+            let failure = match self.find_permit(refused.as_ref()).await? {
+                RequestPermit::Http2(slot) => {
                     refused = Some(Rc::clone(slot.connection()));
                     let request = head.http2(&self.target).map_err(invalid)?;
                     self.within_head_timeout(head, pin!(slot.exchange(request, body)))
                         .await?
                 }
-                Place::Http1(lease) => {
+                RequestPermit::Http1(lease) => {
                     let request = head.http1(&self.target, Outgoing(body.take())).map_err(invalid)?;
                     self.within_head_timeout(head, pin!(lease.exchange(request, body)))
                         .await?

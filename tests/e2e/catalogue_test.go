@@ -36,7 +36,7 @@ type testEnv struct {
 func TestCatalogue(t *testing.T) {
 	env := newTestEnv(t)
 	for _, group := range [][]catalogueCase{
-		catalogueA, catalogueB, catalogueC, catalogueD, catalogueE, catalogueF, catalogueG, catalogueH,
+		queryCases, pathCases, verbCases, selectorCases, listCases, watchCases, encodingCases, upgradeCases,
 	} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) { c.run(t, env) })
@@ -49,7 +49,7 @@ func TestCatalogue(t *testing.T) {
 func TestCatalogueOverHTTP2(t *testing.T) {
 	env := newTestEnv(t)
 	env.proxied.HTTP2 = true
-	for _, group := range [][]catalogueCase{catalogueA, catalogueB, catalogueC, catalogueG} {
+	for _, group := range [][]catalogueCase{queryCases, pathCases, verbCases, encodingCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) { c.run(t, env) })
 		}

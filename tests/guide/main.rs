@@ -193,8 +193,8 @@ async fn guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()> {
         cases.starts_with("ctrlmesh plugin test target/wasm32-wasip2/release/my_plugin.wasm --cases"),
         "{cases}"
     );
-    let told = person.run_command(&commands.join("\n"))?;
-    assert!(told.contains("takes it: ctrlmesh:plugin 0.1"), "{told}");
+    let output = person.run_command(&commands.join("\n"))?;
+    assert!(output.contains("takes it: ctrlmesh:plugin 0.1"), "{output}");
 
     check_cases(&person, &guide)?;
     shipped::shipped_bytes_refuse_a_write(&person.folder);

@@ -34,8 +34,8 @@ async fn check_nothing_is_served_before(name: &str) -> anyhow::Result<()> {
             missing.contains("--await-entry") && !missing.contains("first chain"),
             "{missing}"
         );
-        let told = env.sidecar.status().await?.not_ready;
-        assert_eq!(missing.trim_end(), format!("not ready: {}", told.join(", ")));
+        let not_ready = env.sidecar.status().await?.not_ready;
+        assert_eq!(missing.trim_end(), format!("not ready: {}", not_ready.join(", ")));
         env.start_sidecar_again().await?;
     }
     env.publish(vec![shard_entry("a")]).await?;

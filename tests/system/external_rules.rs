@@ -129,9 +129,9 @@ async fn requests_are_refused_answered_and_broken_off() -> anyhow::Result<()> {
     let selected = client.get(&url("/selected")).await?;
     assert_eq!(selected.status, 500, "a fault of the plugin");
     assert_eq!(target.arrived_requests().len(), 0);
-    let told = "ctrlmesh_plugin_completed_total{entry=\"scripted/test\",label=\"429\"}";
+    let metric = "ctrlmesh_plugin_completed_total{entry=\"scripted/test\",label=\"429\"}";
     wait_until("on-complete is told", || async {
-        Ok(env.sidecar.metric_value(told).await? >= 1.0)
+        Ok(env.sidecar.metric_value(metric).await? >= 1.0)
     })
     .await
 }

@@ -153,10 +153,10 @@ async fn reported_after_delete(fault: Fault) -> anyhow::Result<InFlight> {
 
 #[tokio::test]
 async fn write_is_reported_while_it_may_execute_when_the_api_server_gave_up() -> anyhow::Result<()> {
-    for (code, told) in [(504, 1), (500, 1), (409, 0), (429, 0)] {
+    for (code, unfinished) in [(504, 1), (500, 1), (409, 0), (429, 0)] {
         let retry_after = None;
         let fault = Fault::Status { code, retry_after };
-        assert_eq!(reported_after_delete(fault).await?, in_flight(told, 0), "{code}");
+        assert_eq!(reported_after_delete(fault).await?, in_flight(unfinished, 0), "{code}");
     }
     Ok(())
 }
@@ -164,8 +164,8 @@ async fn write_is_reported_while_it_may_execute_when_the_api_server_gave_up() ->
 #[tokio::test]
 async fn write_is_reported_while_it_may_execute_when_its_connection_broke() -> anyhow::Result<()> {
     for when in [FaultTime::BeforeExecuting, FaultTime::AfterExecuting] {
-        let told = reported_after_delete(Fault::ResetConnection(when)).await?;
-        assert_eq!(told, in_flight(1, 0), "{when:?}");
+        let reported = reported_after_delete(Fault::ResetConnection(when)).await?;
+        assert_eq!(reported, in_flight(1, 0), "{when:?}");
     }
     Ok(())
 }

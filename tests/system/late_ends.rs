@@ -36,11 +36,11 @@ async fn answer_is_complete_for_metrics_log_and_plugins_when_its_end_comes_late(
     let log = env.sidecar.log();
     assert!(log.contains("verb=list") && !log.contains("client_gone"), "{log}");
     gate.open();
-    let told = client.with_header("user-agent", "recorder").get("/api/v1/pods").await?;
-    let told = told.json()["message"].to_string();
+    let message = client.with_header("user-agent", "recorder").get("/api/v1/pods").await?;
+    let message = message.json()["message"].to_string();
     assert!(
-        told.contains("configmaps/a0 status=200 upstream=200 failure=None") && !told.contains("ClientGone"),
-        "{told}"
+        message.contains("configmaps/a0 status=200 upstream=200 failure=None") && !message.contains("ClientGone"),
+        "{message}"
     );
     Ok(())
 }

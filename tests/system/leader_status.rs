@@ -48,9 +48,9 @@ impl Elector {
     }
 
     async fn assert_led_by(&self, holder: &str, leads: bool) -> anyhow::Result<()> {
-        let told = self.reported_election().await?;
-        assert_eq!((&*told.holder, told.leads), (holder, leads), "{told:?}");
-        assert_eq!(told.since.is_some(), leads, "{told:?}");
+        let election = self.reported_election().await?;
+        assert_eq!((&*election.holder, election.leads), (holder, leads), "{election:?}");
+        assert_eq!(election.since.is_some(), leads, "{election:?}");
         Ok(())
     }
 
@@ -86,7 +86,7 @@ async fn pod_leads_from_lock_creation_while_it_renews() -> anyhow::Result<()> {
     let mut lock = elector
         .send_lock_request(Method::POST, &lease_of("me", 60), 201)
         .await?;
-    let told = elector.reported_election().await?;
+    let election = elector.reported_election().await?;
     let expected = LeaderElection {
         resource: "leases.coordination.k8s.io".to_owned(),
         namespace: NAMESPACE.to_owned(),
@@ -94,20 +94,20 @@ async fn pod_leads_from_lock_creation_while_it_renews() -> anyhow::Result<()> {
         lock: "lock---a".to_owned(),
         holder: "me".to_owned(),
         leads: true,
-        since: told.since.clone(),
+        since: election.since.clone(),
     };
-    assert_eq!(told, expected);
-    assert!(told.since.is_some());
+    assert_eq!(election, expected);
+    assert!(election.since.is_some());
     lock["spec"]["renewTime"] = "2026-01-01T00:00:02.000000Z".into();
     let mut lock = elector.send_lock_request(Method::PUT, &lock, 200).await?;
     elector.send_lock_request(Method::GET, &Value::Null, 200).await?;
-    assert_eq!(elector.reported_election().await?, told, "it goes on");
+    assert_eq!(elector.reported_election().await?, election, "it goes on");
     // Another replica renewed it first.
     let mut old = lock.clone();
     old["metadata"]["resourceVersion"] = "1".into();
     old["spec"]["holderIdentity"] = "nobody".into();
     elector.send_lock_request(Method::PUT, &old, 409).await?;
-    assert_eq!(elector.reported_election().await?, told);
+    assert_eq!(elector.reported_election().await?, election);
     // From here on, nothing is renewed.
     lock["spec"]["leaseDurationSeconds"] = 1.into();
     lock["spec"]["renewTime"] = "2026-01-01T00:00:04.000000Z".into();

@@ -86,8 +86,8 @@ async fn status_of_healthy_sidecar_succeeds() -> anyhow::Result<()> {
 
     let (code, document, _) = output_parts(&run_status(env.sidecar.admin_address(), &["--output", "json"]).await?);
     assert_eq!(code, Some(0));
-    let told: Status = serde_json::from_str(&document)?;
-    assert_eq!(serde_json::to_value(told)?, serde_json::to_value(status)?);
+    let parsed: Status = serde_json::from_str(&document)?;
+    assert_eq!(serde_json::to_value(parsed)?, serde_json::to_value(status)?);
     Ok(())
 }
 
@@ -107,9 +107,10 @@ async fn status_fails_and_explains_when_chain_is_refused() -> anyhow::Result<()>
 
     let (code, document, _) = output_parts(&run_status(env.sidecar.admin_address(), &["--output", "json"]).await?);
     assert_eq!(code, Some(1));
-    let told: Status = serde_json::from_str(&document)?;
+    let parsed: Status = serde_json::from_str(&document)?;
     assert!(
-        told.refused
+        parsed
+            .refused
             .is_some_and(|refused| refused.message.contains("not today"))
     );
     Ok(())

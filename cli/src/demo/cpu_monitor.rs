@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cpu_time::ThreadTime;
 use ctrlmesh_contract::Digest;
 
-use super::claims::Claims;
+use super::checks::Checks;
 use crate::error::Error;
 
 /// CPU time of one sample: more than the credit that schedulers give to a thread that has just slept.
@@ -122,10 +122,10 @@ impl CpuMonitor {
             .filter(|share| *share < LEAST_SHARE)
     }
 
-    /// Turns a timeout into an inconclusive result if the machine was too slow, unless a claim is contradicted by what was seen.
-    pub(crate) fn explain_timeout(&self, error: Error, claims: &Claims) -> Error {
+    /// Turns a timeout into an inconclusive result if the machine was too slow, unless a check is contradicted by what was seen.
+    pub(crate) fn explain_timeout(&self, error: Error, checks: &Checks) -> Error {
         match error {
-            Error::Deadline { what, after, last } if !claims.are_contradicted() => match self.too_slow(after) {
+            Error::Deadline { what, after, last } if !checks.are_contradicted() => match self.too_slow(after) {
                 Some(share) => Error::TooSlow {
                     percent: format_percent(share),
                     what,
@@ -170,7 +170,7 @@ fn hash_for_sample() -> (Duration, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::claims::Expected;
+    use crate::demo::checks::Expected;
 
     /// A monitor whose last samples, of 30 ms CPU each, took these wall times.
     fn monitor_with(walls: &[Duration], rate: f64) -> CpuMonitor {
@@ -192,8 +192,8 @@ mod tests {
         }
     }
 
-    fn is_too_slow(monitor: &CpuMonitor, claims: &Claims) -> bool {
-        matches!(monitor.explain_timeout(deadline_error(), claims), Error::TooSlow { .. })
+    fn is_too_slow(monitor: &CpuMonitor, checks: &Checks) -> bool {
+        matches!(monitor.explain_timeout(deadline_error(), checks), Error::TooSlow { .. })
     }
 
     const BUSY: Duration = Duration::from_millis(300);
@@ -201,17 +201,17 @@ mod tests {
 
     #[test]
     fn timeout_is_inconclusive_only_when_machine_is_starved_or_slow() {
-        let claims = Claims::default();
+        let checks = Checks::default();
         assert!(
-            is_too_slow(&monitor_with(&[BUSY; 20], 500e6), &claims),
+            is_too_slow(&monitor_with(&[BUSY; 20], 500e6), &checks),
             "a tenth of a core"
         );
-        assert!(is_too_slow(&monitor_with(&[FREE; 20], 10e6), &claims), "a slow core");
-        assert!(!is_too_slow(&monitor_with(&[FREE; 20], 500e6), &claims));
-        assert!(!is_too_slow(&CpuMonitor::default(), &claims), "nobody knows");
+        assert!(is_too_slow(&monitor_with(&[FREE; 20], 10e6), &checks), "a slow core");
+        assert!(!is_too_slow(&monitor_with(&[FREE; 20], 500e6), &checks));
+        assert!(!is_too_slow(&CpuMonitor::default(), &checks), "nobody knows");
         let mostly_free = [[FREE; 100].as_slice(), &[BUSY; 3]].concat();
         assert!(
-            !is_too_slow(&monitor_with(&mostly_free, 500e6), &claims),
+            !is_too_slow(&monitor_with(&mostly_free, 500e6), &checks),
             "a second is no excuse"
         );
     }
@@ -220,9 +220,9 @@ mod tests {
     fn unfinished_sample_counts() {
         let monitor = CpuMonitor::default();
         monitor.begin_sample(Instant::now() - Duration::from_secs(20));
-        assert!(is_too_slow(&monitor, &Claims::default()));
+        assert!(is_too_slow(&monitor, &Checks::default()));
         monitor.begin_sample(Instant::now());
-        assert!(!is_too_slow(&monitor, &Claims::default()));
+        assert!(!is_too_slow(&monitor, &Checks::default()));
     }
 
     #[test]
@@ -237,18 +237,18 @@ mod tests {
     }
 
     #[test]
-    fn contradicted_claim_is_not_excused_by_slow_machine() {
+    fn contradicted_check_is_not_excused_by_slow_machine() {
         let busy = monitor_with(&[BUSY; 20], 500e6);
-        let mut claims = Claims::default();
-        claims.record_count(2, "widgets with two owners", Expected::Exactly(0), 1);
-        assert!(!is_too_slow(&busy, &claims));
+        let mut checks = Checks::default();
+        checks.record_count(2, "widgets with two owners", Expected::Exactly(0), 1);
+        assert!(!is_too_slow(&busy, &checks));
         let ended = Error::Ended {
             name: "sidecar-0".to_owned(),
             status: "signal: 9".to_owned(),
             last_words: String::new(),
         };
         assert!(matches!(
-            busy.explain_timeout(ended, &Claims::default()),
+            busy.explain_timeout(ended, &Checks::default()),
             Error::Ended { .. }
         ));
     }

@@ -178,11 +178,11 @@ impl Objects {
                 !known.is_some_and(|known| known.generation >= applied.generation && known.is_enforced())
             })
             .map(|applied| {
-                let told = self
+                let shown_state = self
                     .known
                     .get(&applied.name)
                     .map_or_else(|| "not seen".to_owned(), ObjectProgress::full_text);
-                format!("{}: {told}", applied.name)
+                format!("{}: {shown_state}", applied.name)
             })
             .collect();
         if late.is_empty() { Ok(()) } else { Err(late.join("; ")) }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::audit::AllowedOwner;
-use super::claims::{Claims, Expected, Outcome};
+use super::checks::{Checks, Expected, Outcome};
 use super::cpu_monitor::CpuMonitor;
 use super::environment::DemoEnv;
 use super::facts::{Facts, SharedFacts};
@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(15);
 /// A run of the demo.
 pub(crate) struct Scenario<'a> {
     pub(crate) env: DemoEnv,
-    pub(crate) claims: &'a mut Claims,
+    pub(crate) checks: &'a mut Checks,
     pub(crate) monitor: CpuMonitor,
     pub(crate) progress: Progress,
     pub(crate) screen: &'a Screen,
@@ -83,9 +83,9 @@ impl Scenario<'_> {
         self.screen.print_event(&self.progress, &format!("{number}  {text}"));
     }
 
-    /// Ends a step; it succeeds if its claims hold.
+    /// Ends a step; it succeeds if its checks hold.
     pub(crate) async fn end_step(&self, number: usize, text: &str) {
-        let (state, sign) = match self.claims.outcome_in(number) {
+        let (state, sign) = match self.checks.outcome_in(number) {
             Outcome::Holds => (StepState::Done, "✔"),
             Outcome::Fails => (StepState::Failed, "✘"),
             Outcome::Inconclusive => (StepState::Inconclusive, "?"),
@@ -100,16 +100,16 @@ impl Scenario<'_> {
         tokio::time::sleep(self.pause).await;
     }
 
-    pub(crate) fn record_claim(&mut self, step: usize, claim: &'static str, expected: Expected, counted: u64) {
-        self.claims.record_count(step, claim, expected, counted);
+    pub(crate) fn record_check(&mut self, step: usize, text: &'static str, expected: Expected, counted: u64) {
+        self.checks.record_count(step, text, expected, counted);
     }
 
-    /// Records a claim that holds only if the machine is fast enough. If it was too slow since the step began, the claim is
+    /// Records a check that holds only if the machine is fast enough. If it was too slow since the step began, the check is
     /// inconclusive.
-    pub(crate) fn record_claim_at_speed(&mut self, step: usize, claim: &'static str, expected: Expected, counted: u64) {
+    pub(crate) fn record_check_at_speed(&mut self, step: usize, text: &'static str, expected: Expected, counted: u64) {
         let is_slow = self.monitor.too_slow(self.progress.elapsed_in_step(step)).is_some();
-        self.claims
-            .record_count_at_speed(step, claim, expected, counted, is_slow);
+        self.checks
+            .record_count_at_speed(step, text, expected, counted, is_slow);
     }
 
     pub(crate) fn start_audit_period(&self, right: impl Fn(&str) -> AllowedOwner) {

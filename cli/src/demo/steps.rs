@@ -3,7 +3,7 @@
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
 
 use super::audit::AllowedOwner;
-use super::claims::Expected::{AtLeast, Exactly};
+use super::checks::Expected::{AtLeast, Exactly};
 use super::kubectl::Applied;
 use super::plugin_documents;
 use super::replica::Replica;
@@ -96,13 +96,13 @@ impl Scenario<'_> {
         .await?;
         let counts = self.facts().with_facts(|facts| facts.audit.period_counts());
         let by_one = counts.handled - counts.violated;
-        self.record_claim(
+        self.record_check(
             2,
             "widgets handled by their replica and no other",
             Exactly(WIDGETS),
             by_one,
         );
-        self.record_claim(
+        self.record_check(
             2,
             "widgets handled by both replicas",
             Exactly(0),
@@ -159,10 +159,10 @@ impl Scenario<'_> {
             })
             .await?;
         let two = self.facts().with_facts(|facts| facts.audit.violations_in_all_periods());
-        self.record_claim(3, "shards that waited until another had let go", Exactly(1), hand_overs);
-        self.record_claim(3, "widgets with two owners at a time", Exactly(0), two);
-        self.record_claim(3, "moved widgets that the new owner handles", Exactly(MOVING), taken);
-        self.record_claim(
+        self.record_check(3, "shards that waited until another had let go", Exactly(1), hand_overs);
+        self.record_check(3, "widgets with two owners at a time", Exactly(0), two);
+        self.record_check(3, "moved widgets that the new owner handles", Exactly(MOVING), taken);
+        self.record_check(
             3,
             "controllers and sidecars still the same processes",
             Exactly(4),
@@ -215,11 +215,11 @@ impl Scenario<'_> {
             .facts()
             .with_facts(|facts| count_running(facts, &next, shard_entry));
         let named = self.env.answers_that_name_the_shard().await?.saturating_sub(named);
-        self.record_claim(4, "sidecars whose /status shows the new digest", Exactly(2), swapped);
-        self.record_claim(4, "sidecars whose answers show the new code at work", Exactly(2), named);
-        self.record_claim(4, "requests failed by the replacement", Exactly(0), passage.failed);
-        self.record_claim(4, "watches cut by the replacement", Exactly(0), passage.watches);
-        self.record_claim(4, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
+        self.record_check(4, "sidecars whose /status shows the new digest", Exactly(2), swapped);
+        self.record_check(4, "sidecars whose answers show the new code at work", Exactly(2), named);
+        self.record_check(4, "requests failed by the replacement", Exactly(0), passage.failed);
+        self.record_check(4, "watches cut by the replacement", Exactly(0), passage.watches);
+        self.record_check(4, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
         let text = format!(
             "{} reconciles, requests failed: {}, watches cut: {}",
             passage.reconciles, passage.failed, passage.watches
@@ -249,16 +249,16 @@ impl Scenario<'_> {
             .facts()
             .with_facts(|facts| facts.sum_sidecars(|s| u64::from(s.status.counts.quarantines > 0)));
         // On a slow machine, lost time leads to quarantine before five crashes.
-        self.record_claim_at_speed(
+        self.record_check_at_speed(
             5,
             "faults of the crashing plugin that were counted",
             AtLeast(QUARANTINE_FAULTS),
             passage.faults,
         );
-        self.record_claim(5, "sidecars that quarantined it", Exactly(2), quarantined);
-        self.record_claim(5, "requests failed by the crashes", Exactly(0), passage.failed);
-        self.record_claim(5, "watches cut by the crashes", Exactly(0), passage.watches);
-        self.record_claim(5, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
+        self.record_check(5, "sidecars that quarantined it", Exactly(2), quarantined);
+        self.record_check(5, "requests failed by the crashes", Exactly(0), passage.failed);
+        self.record_check(5, "watches cut by the crashes", Exactly(0), passage.watches);
+        self.record_check(5, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
         let text = format!(
             "{} faults, requests failed: {}, watches cut: {}",
             passage.faults, passage.failed, passage.watches
@@ -311,12 +311,12 @@ impl Scenario<'_> {
         })
         .await?;
         self.env.ask_sidecars().await?;
-        self.record_last_claims(arrived);
+        self.record_last_checks(arrived);
         self.end_step(6, "every change was handled exactly once").await;
         Ok(())
     }
 
-    fn record_last_claims(&mut self, arrived: u64) {
+    fn record_last_checks(&mut self, arrived: u64) {
         let active = |entries: &[EntryStatus]| {
             let active = entries.iter().filter(|entry| entry.state == EntryState::Active);
             active.count() as u64
@@ -331,27 +331,27 @@ impl Scenario<'_> {
                 facts.sum_controllers(|controller| controller.writes),
             )
         });
-        self.record_claim(6, "entries active again, of two in each sidecar", Exactly(4), active);
-        self.record_claim(
+        self.record_check(6, "entries active again, of two in each sidecar", Exactly(4), active);
+        self.record_check(
             6,
             "widgets with two owners at any time since sharding",
             Exactly(0),
             violated,
         );
-        self.record_claim(6, "changes by the user that were never handled", Exactly(0), behind);
-        self.record_claim(
+        self.record_check(6, "changes by the user that were never handled", Exactly(0), behind);
+        self.record_check(
             6,
             "requests failed in all, by the controllers' count",
             Exactly(0),
             controllers,
         );
-        self.record_claim(
+        self.record_check(
             6,
             "requests failed in all, by the sidecars' count",
             Exactly(0),
             sidecars,
         );
-        self.record_claim(
+        self.record_check(
             6,
             "writes that the API server did not see exactly once",
             Exactly(0),

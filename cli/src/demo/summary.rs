@@ -1,10 +1,10 @@
-//! The result of the demo: claims and counts as a table or as JSON.
+//! The result of the demo: checks and counts as a table or as JSON.
 
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 
-use super::claims::{Claim, Claims};
+use super::checks::{Check, Checks};
 use super::plugin_steps::FiredRule;
 use super::progress::Step;
 use super::replica::PerReplica;
@@ -15,12 +15,13 @@ use crate::print;
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Summary {
-    /// Whether every claim holds.
+    /// Whether every check holds.
     pub(crate) holds: bool,
-    /// No claim fails, but some are inconclusive because the machine was too slow.
+    /// No check fails, but some are inconclusive because the machine was too slow.
     pub(crate) is_inconclusive: bool,
     pub(crate) seconds: f64,
-    pub(crate) claims: Vec<Claim>,
+    #[serde(rename = "claims")]
+    pub(crate) checks: Vec<Check>,
     pub(crate) steps: Vec<Step>,
     /// Reconciles of each replica.
     pub(crate) reconciles: PerReplica<u64>,
@@ -55,13 +56,13 @@ impl Summary {
     }
 
     pub(crate) fn verdict_line(&self, paint: Paint) -> String {
-        let (all, seconds) = (self.claims.len(), self.seconds);
-        let count = |is_it: fn(&Claim) -> bool| self.claims.iter().filter(|claim| is_it(claim)).count();
-        let failed = count(|claim| !claim.holds && !claim.is_inconclusive);
-        let verdict = match (failed, count(|claim| claim.is_inconclusive)) {
-            (0, 0) => format!("All {all} claims hold"),
-            (0, open) => format!("Inconclusive: machine too slow for {open} of {all} claims, the others hold"),
-            (failed, _) => format!("{failed} of {all} claims FAIL"),
+        let (all, seconds) = (self.checks.len(), self.seconds);
+        let count = |is_it: fn(&Check) -> bool| self.checks.iter().filter(|check| is_it(check)).count();
+        let failed = count(|check| !check.holds && !check.is_inconclusive);
+        let verdict = match (failed, count(|check| check.is_inconclusive)) {
+            (0, 0) => format!("All {all} checks hold"),
+            (0, open) => format!("Inconclusive: machine too slow for {open} of {all} checks, the others hold"),
+            (failed, _) => format!("{failed} of {all} checks FAIL"),
         };
         format!("{} ({seconds:.1} s).", paint.bold(&verdict))
     }
@@ -71,14 +72,14 @@ fn number_cell(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// The claims as a table of at most `width` columns.
-pub(crate) fn claim_table(claims: &Claims, paint: Paint, width: Option<u16>) -> String {
+/// The checks as a table of at most `width` columns.
+pub(crate) fn check_table(checks: &Checks, paint: Paint, width: Option<u16>) -> String {
     let mut table = Table::new();
     table
         .load_style(UTF8_BORDERS_ONLY)
         .set_header(["#", "counted", "must be", "is", ""]);
-    for claim in claims.as_slice() {
-        let (sign, colour) = match (claim.holds, claim.is_inconclusive) {
+    for check in checks.as_slice() {
+        let (sign, colour) = match (check.holds, check.is_inconclusive) {
             (true, _) => ("✔", Color::Green),
             (false, true) => ("?", Color::Yellow),
             (false, false) => ("✘", Color::Red),
@@ -89,10 +90,10 @@ pub(crate) fn claim_table(claims: &Claims, paint: Paint, width: Option<u16>) -> 
             Cell::new(sign)
         };
         table.add_row([
-            Cell::new(claim.step),
-            Cell::new(claim.claim),
-            number_cell(claim.expected.to_string()),
-            number_cell(claim.counted.to_string()),
+            Cell::new(check.step),
+            Cell::new(check.text),
+            number_cell(check.expected.to_string()),
+            number_cell(check.counted.to_string()),
             sign,
         ]);
     }
@@ -102,14 +103,14 @@ pub(crate) fn claim_table(claims: &Claims, paint: Paint, width: Option<u16>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::claims::Expected;
+    use crate::demo::checks::Expected;
 
     #[test]
-    fn failed_claim_is_marked_and_counted() {
-        let mut claims = Claims::default();
-        claims.record_count(2, "widgets handled by both replicas", Expected::Exactly(0), 3);
-        claims.record_count(4, "reconciles meanwhile", Expected::AtLeast(100), 120);
-        let text = claim_table(&claims, Paint::Plain, None);
+    fn failed_check_is_marked_and_counted() {
+        let mut checks = Checks::default();
+        checks.record_count(2, "widgets handled by both replicas", Expected::Exactly(0), 3);
+        checks.record_count(4, "reconciles meanwhile", Expected::AtLeast(100), 120);
+        let text = check_table(&checks, Paint::Plain, None);
         assert!(
             text.contains("✘") && text.contains("✔") && !text.contains('\x1b'),
             "{text}"
@@ -118,29 +119,29 @@ mod tests {
             holds: false,
             is_inconclusive: false,
             seconds: 12.34,
-            claims: claims.as_slice().to_vec(),
+            checks: checks.as_slice().to_vec(),
             steps: Vec::new(),
             reconciles: PerReplica::default(),
             requests: PerReplica::default(),
             updates: 0,
             faults: Vec::new(),
         };
-        assert_eq!(summary.verdict_line(Paint::Plain), "1 of 2 claims FAIL (12.3 s).");
-        claims.record_count_at_speed(7, "waited", Expected::AtLeast(40), 3, true);
-        summary.claims = claims.as_slice()[1..].to_vec();
-        let expected = "Inconclusive: machine too slow for 1 of 2 claims, the others hold (12.3 s).";
+        assert_eq!(summary.verdict_line(Paint::Plain), "1 of 2 checks FAIL (12.3 s).");
+        checks.record_count_at_speed(7, "waited", Expected::AtLeast(40), 3, true);
+        summary.checks = checks.as_slice()[1..].to_vec();
+        let expected = "Inconclusive: machine too slow for 1 of 2 checks, the others hold (12.3 s).";
         assert_eq!(summary.verdict_line(Paint::Plain), expected);
-        assert!(super::claim_table(&claims, Paint::Plain, None).contains('?'));
-        summary.claims = claims.as_slice().to_vec();
-        assert_eq!(summary.verdict_line(Paint::Plain), "1 of 3 claims FAIL (12.3 s).");
+        assert!(super::check_table(&checks, Paint::Plain, None).contains('?'));
+        summary.checks = checks.as_slice().to_vec();
+        assert_eq!(summary.verdict_line(Paint::Plain), "1 of 3 checks FAIL (12.3 s).");
     }
 
     #[test]
     fn tables_fit_terminal_and_lose_no_word() {
-        let mut claims = Claims::default();
+        let mut checks = Checks::default();
         let longest = "answers lost without a hint: writes that were done again";
-        claims.record_count(2, longest, Expected::AtLeast(100_000), 123_456);
-        claims.record_count(
+        checks.record_count(2, longest, Expected::AtLeast(100_000), 123_456);
+        checks.record_count(
             10,
             "failures that controllers met, all from the file",
             Expected::Exactly(0),
@@ -158,16 +159,16 @@ mod tests {
         };
         for paint in [Paint::Plain, Paint::Coloured] {
             for width in [40, 60, 80, 100] {
-                for (told, whole) in [
+                for (text, whole) in [
                     (
-                        claim_table(&claims, paint, Some(width)),
-                        claim_table(&claims, paint, None),
+                        check_table(&checks, paint, Some(width)),
+                        check_table(&checks, paint, None),
                     ),
                     (summary.fault_table(Some(width)), summary.fault_table(None)),
                 ] {
-                    let widest = told.lines().map(visible_width).max();
-                    assert!(widest <= Some(usize::from(width)), "{width}:\n{told}");
-                    assert_eq!(sorted_letters(&told), sorted_letters(&whole), "{width}:\n{told}");
+                    let widest = text.lines().map(visible_width).max();
+                    assert!(widest <= Some(usize::from(width)), "{width}:\n{text}");
+                    assert_eq!(sorted_letters(&text), sorted_letters(&whole), "{width}:\n{text}");
                 }
             }
         }

@@ -210,7 +210,7 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
 
 /// What the manager reports about the objects of the current step.
 fn status_line(facts: &Facts, paint: Paint, width: usize) -> String {
-    let told = |kind: &str, name: &str| {
+    let object_state = |kind: &str, name: &str| {
         let known = facts.objects.get(kind, name);
         known.map_or_else(|| "–".to_owned(), ObjectProgress::short_text)
     };
@@ -221,11 +221,11 @@ fn status_line(facts: &Facts, paint: Paint, width: usize) -> String {
             } else {
                 "CircuitBreaker"
             };
-            format!("{:<NAME$} {kind}/widgets {}", "status", told(kind, "widgets"))
+            format!("{:<NAME$} {kind}/widgets {}", "status", object_state(kind, "widgets"))
         }
         None => replica_row(width, paint, "status", |replica| {
             let name = shard_name(replica);
-            format!("{name} {}", told("ShardingConfig", name))
+            format!("{name} {}", object_state("ShardingConfig", name))
         }),
     }
 }

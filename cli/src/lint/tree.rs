@@ -374,7 +374,7 @@ spec:
         let text = "a: 1\nb:\n  c/d: 1\n  x: {y: 1, z: 2, y: 3}\n  c/d: 2\nlist:\n- a: 1\n  <<: {b: 1}\n  <<: {c: 1}\n- a: 1\n  a: 2\na: 2\n";
         let documents = parse_documents(text);
         let root = documents[0].root.as_ref().unwrap();
-        let told: Vec<_> = root
+        let messages: Vec<_> = root
             .fields_written_twice()
             .into_iter()
             .map(|it| (root.line_of(&it.path), format!("{}: {}", it.path, it.problem)))
@@ -385,7 +385,7 @@ spec:
             (11, "list[1].a: is on line 10, too; write it once"),
             (12, "a: is on line 1, too; write it once"),
         ];
-        assert_eq!(told, expected.map(|(line, told)| (line, told.to_owned())));
+        assert_eq!(messages, expected.map(|(line, message)| (line, message.to_owned())));
     }
 
     #[test]

@@ -236,9 +236,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!(cases.settings.len(), 1);
-        let told: Vec<_> = cases.requests.iter().map(|case| (&*case.name, &*case.expect)).collect();
+        let names: Vec<_> = cases.requests.iter().map(|case| (&*case.name, &*case.expect)).collect();
         assert_eq!(
-            told,
+            names,
             [
                 ("GET /api/v1/pods?limit=1", "proceed"),
                 ("DELETE /api/v1/namespaces/a/pods/b", "refuse 403")

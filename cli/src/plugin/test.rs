@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn times_are_formatted_like_settings() {
-        for (millis, told) in [(0, "0s"), (250, "250ms"), (2000, "2s"), (1500, "1500ms")] {
-            assert_eq!(format_time(Duration::from_millis(millis)), told);
+        for (millis, printed) in [(0, "0s"), (250, "250ms"), (2000, "2s"), (1500, "1500ms")] {
+            assert_eq!(format_time(Duration::from_millis(millis)), printed);
         }
         let delay = Duration::from_millis(20);
         let verdict = RequestVerdict {

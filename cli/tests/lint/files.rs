@@ -96,8 +96,8 @@ fn objects_of_other_groups_are_counted_in_one_line() -> Result<()> {
     assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
     let (_, printed) = run_lint(&["--output", "json"], &[&file])?;
     let objects: Value = serde_json::from_str(&printed)?;
-    let told = "is apps/v1; only objects of ctrlmesh.kusionstack.io/v1alpha1 and chains are checked";
-    assert_eq!(objects[0]["notChecked"][0]["message"], told, "{printed}");
+    let message = "is apps/v1; only objects of ctrlmesh.kusionstack.io/v1alpha1 and chains are checked";
+    assert_eq!(objects[0]["notChecked"][0]["message"], message, "{printed}");
     Ok(())
 }
 

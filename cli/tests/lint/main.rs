@@ -122,11 +122,11 @@ fn duplicate_name_is_error_in_one_file_and_warning_across_files() -> Result<()> 
     std::fs::write(&two, BREAKER)?;
     let (code, printed) = run_lint(&[], &[&one, &two])?;
     assert_eq!(code, Some(0), "{printed}");
-    let told = format!(
+    let message = format!(
         "warning: metadata.name: is also the name of the CircuitBreaker in {}, line 2",
         one.display()
     );
-    assert!(printed.contains(&told), "{printed}");
+    assert!(printed.contains(&message), "{printed}");
 
     std::fs::write(
         &two,
@@ -273,10 +273,10 @@ fn missing_lock_is_warned_about_across_files() -> Result<()> {
     let (code, printed) = run_lint(&[], &[&left.1, &right.1])?;
     assert_eq!(code, Some(0), "{printed}");
     for (name, other) in [("left", "right"), ("right", "left")] {
-        let told = format!(
+        let message = format!(
             "ShardingConfig demo/{name}: warning: spec.controller: is missing, and this limits the same resources as {other}."
         );
-        assert!(printed.contains(&told), "{told} is missing in {printed}");
+        assert!(printed.contains(&message), "{message} is missing in {printed}");
     }
     let (_, printed) = run_lint(&[], &[&left.1])?;
     assert!(printed.trim_end().ends_with("left: ok"), "{printed}");
@@ -426,8 +426,8 @@ fn chain_of_another_version_is_an_error_that_says_what_to_write() -> Result<()> 
         std::fs::write(&file, format!("{version}{rest}"))?;
         let (code, printed) = run_lint(&[], &[&file])?;
         assert_eq!(code, Some(1), "{printed}");
-        let told = format!("{}:1: chain of operators: apiVersion: {says}", file.display());
-        assert!(printed.starts_with(&told), "{told} is missing in {printed}");
+        let message = format!("{}:1: chain of operators: apiVersion: {says}", file.display());
+        assert!(printed.starts_with(&message), "{message} is missing in {printed}");
     }
     std::fs::write(&file, "apiVersion: example.com/v1\n")?;
     let (code, printed) = run_lint(&[], &[&file])?;
@@ -505,7 +505,7 @@ fn shards_that_share_pods_or_objects_are_warned_about() -> Result<()> {
     let (code, printed) = run_lint(&[], &[&left.1, &right.1])?;
     assert_eq!(code, Some(0), "{printed}");
     for ((name, file), other) in [(&left, "right"), (&right, "left")] {
-        for told in [
+        for message in [
             format!(
                 "{}:5: ShardingConfig demo/{name}: warning: spec.selector: selects pods that {other} selects, too",
                 file.display()
@@ -515,7 +515,7 @@ fn shards_that_share_pods_or_objects_are_warned_about() -> Result<()> {
                 file.display()
             ),
         ] {
-            assert!(printed.contains(&told), "{told} is missing in {printed}");
+            assert!(printed.contains(&message), "{message} is missing in {printed}");
         }
     }
     for (name, file) in [&left, &right] {

@@ -138,7 +138,7 @@ pub struct UnreachablePods {
 impl UnreachablePods {
     /// How long other shards wait; `None`: until the pods answer, or are gone.
     #[must_use]
-    pub fn takeover_timeout(&self) -> Option<std::time::Duration> {
+    pub fn overtaking_timeout(&self) -> Option<std::time::Duration> {
         let seconds = u64::try_from(self.after_seconds.unwrap_or(60)).unwrap_or_default();
         (self.policy == UnreachablePolicy::Proceed).then(|| std::time::Duration::from_secs(seconds))
     }

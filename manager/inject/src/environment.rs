@@ -120,15 +120,15 @@ fn one_server(
     name: &'static str,
 ) -> Result<(), Refusal> {
     let is_redirected = request.mode == Mode::Iptables;
-    let mut told = redirected_containers(draft, request)
+    let mut values = redirected_containers(draft, request)
         .map(|it| (it, it.effective_variable(name)))
         .filter(|(_, value)| is_redirected || value.is_some());
-    let Some((first, value)) = told.next() else {
+    let Some((first, value)) = values.next() else {
         return Ok(());
     };
     let of_service = |value: Option<&Value>| value.is_none_or(|value| is_service(value, known));
     let is_other = |other: Option<&Value>| other != value && !(is_redirected && of_service(other) && of_service(value));
-    match told.find(|(_, other)| is_other(*other)) {
+    match values.find(|(_, other)| is_other(*other)) {
         Some((second, _)) => Err(Refusal::TwoServers {
             first: first.name().to_owned(),
             second: second.name().to_owned(),

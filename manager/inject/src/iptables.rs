@@ -38,8 +38,8 @@ pub(super) fn init_container(
 fn arguments(known: &ClusterFacts, server: &[Value]) -> Vec<String> {
     let mut arguments = vec!["init".to_owned()];
     let service = &known.service_addresses;
-    let told = server.iter().find(|variable| name_of(variable) == HOST);
-    if !service.is_empty() && told.is_none_or(|told| is_service(told, known)) {
+    let host_variable = server.iter().find(|variable| name_of(variable) == HOST);
+    if !service.is_empty() && host_variable.is_none_or(|variable| is_service(variable, known)) {
         let addresses: Vec<String> = service.iter().map(IpAddr::to_string).collect();
         arguments.push(format!("--host={}", addresses.join(",")));
     }

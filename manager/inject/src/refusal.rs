@@ -155,7 +155,7 @@ impl Refusal {
                 unread: format!(" (some can't be read; {IN_THE_LOG})"),
             }
             .to_string(),
-            told => told.to_string(),
+            refusal => refusal.to_string(),
         }
     }
 

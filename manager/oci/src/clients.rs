@@ -8,10 +8,10 @@ use std::{io, iter};
 use reqwest::{Certificate, NoProxy, Proxy, Url, redirect};
 
 use super::failure::{Failure, Reason};
-use super::reach::{Resolver, Trust};
+use super::reach::{AddressPolicy, Resolver};
 use super::settings::Settings;
 
-/// HTTP clients, one for each [`Trust`].
+/// HTTP clients, one for each [`AddressPolicy`].
 #[derive(Clone)]
 pub(super) struct Clients {
     named: reqwest::Client,
@@ -22,20 +22,20 @@ impl Clients {
     /// `authorities`: PEM; they are trusted in addition to the system's.
     pub(super) fn new(settings: &Settings, authorities: &[u8]) -> Result<Self, Failure> {
         Ok(Self {
-            named: client(settings, authorities, Trust::FromObject)?,
-            sent: client(settings, authorities, Trust::FromRegistry)?,
+            named: client(settings, authorities, AddressPolicy::FromObject)?,
+            sent: client(settings, authorities, AddressPolicy::FromRegistry)?,
         })
     }
 
-    pub(super) const fn client_for(&self, zone: Trust) -> &reqwest::Client {
-        match zone {
-            Trust::FromObject => &self.named,
-            Trust::FromRegistry => &self.sent,
+    pub(super) const fn client_for(&self, policy: AddressPolicy) -> &reqwest::Client {
+        match policy {
+            AddressPolicy::FromObject => &self.named,
+            AddressPolicy::FromRegistry => &self.sent,
         }
     }
 }
 
-fn client(settings: &Settings, authorities: &[u8], zone: Trust) -> Result<reqwest::Client, Failure> {
+fn client(settings: &Settings, authorities: &[u8], policy: AddressPolicy) -> Result<reqwest::Client, Failure> {
     let wrong = |problem: &str, error: reqwest::Error| {
         let message = format!("the manager can't ask registries: {problem}: {}", chain(error));
         Failure::new(Reason::RegistryUnavailable, message)
@@ -62,7 +62,7 @@ fn client(settings: &Settings, authorities: &[u8], zone: Trust) -> Result<reqwes
     }
     let names = [&proxies.https, &proxies.http].into_iter().flatten();
     let resolver = Resolver {
-        zone,
+        policy,
         hosts: Arc::new(settings.hosts.iter().cloned().collect::<BTreeMap<_, _>>()),
         proxies: Arc::new(names.filter_map(|address| proxy_name(address)).collect()),
     };

@@ -12,7 +12,7 @@ use super::clients::{Clients, chain, error_chain};
 use super::failure::{Failure, Reason, Retry};
 use super::login;
 use super::pull_secret::Credentials;
-use super::reach::{self, Trust};
+use super::reach::{self, AddressPolicy};
 use super::reference::Image;
 use super::settings::Settings;
 use super::tries::{Tries, random, retry_after};
@@ -64,7 +64,7 @@ impl<'a> Repository<'a> {
                 format!("{} is no registry: {error}", image.registry),
             )
         })?;
-        Trust::FromObject.check(&base)?;
+        AddressPolicy::FromObject.check(&base)?;
         Ok(Self {
             clients,
             settings,
@@ -106,14 +106,16 @@ impl<'a> Repository<'a> {
 
     /// Sends a request and follows redirects. Credentials go to the registry itself only.
     async fn send(&self, ask: RegistryRequest<'_>) -> Result<Response, Failure> {
-        let zone = Trust::for_registry(&self.base);
+        let policy = AddressPolicy::for_registry(&self.base);
         let mut url = self
             .base
             .join(ask.path)
             .map_err(|error| Failure::new(Reason::InvalidReference, format!("{} is no path: {error}", ask.path)))?;
         for _ in 0..=MAX_REDIRECTS {
             let is_own = url.origin() == self.base.origin();
-            let client = self.clients.client_for(if is_own { Trust::FromObject } else { zone });
+            let client = self
+                .clients
+                .client_for(if is_own { AddressPolicy::FromObject } else { policy });
             let mut request = client
                 .request(ask.method.clone(), url.clone())
                 .header(ACCEPT, ask.accept);
@@ -125,7 +127,7 @@ impl<'a> Repository<'a> {
                 return Ok(response);
             }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            url = reach::redirect_target(&url, location.unwrap_or_default(), zone)?;
+            url = reach::redirect_target(&url, location.unwrap_or_default(), policy)?;
         }
         let problem = format!("{} redirects in a circle", self.host());
         Err(Failure::new(Reason::UnsafeRedirect, problem))
@@ -150,16 +152,16 @@ impl<'a> Repository<'a> {
 
     /// Gets a token for pulling from this repository (distribution, "Token Authentication Specification").
     async fn fetch_token(&self, mut realm: Url, service: &str) -> Result<HeaderValue, Failure> {
-        let zone = if realm.host_str() == self.base.host_str() {
-            Trust::FromObject
+        let policy = if realm.host_str() == self.base.host_str() {
+            AddressPolicy::FromObject
         } else {
-            Trust::for_registry(&self.base)
+            AddressPolicy::for_registry(&self.base)
         };
         realm
             .query_pairs_mut()
             .append_pair("service", service)
             .append_pair("scope", &format!("repository:{}:pull", self.name));
-        let mut request = self.clients.client_for(zone).get(realm);
+        let mut request = self.clients.client_for(policy).get(realm);
         if let Some(credentials) = &self.credentials {
             request = request.header(AUTHORIZATION, login::basic_header(credentials));
         }

@@ -203,18 +203,18 @@ impl Worker {
     /// A pull has panicked.
     pub async fn run(self, stop: CancellationToken) -> Result<(), JoinError> {
         let mut pulls: JoinSet<Pulled> = JoinSet::new();
-        let mut told: BTreeSet<String> = BTreeSet::new();
+        let mut changed_namespaces: BTreeSet<String> = BTreeSet::new();
         let ended = loop {
-            let next = self.start_due(&mut pulls, &mut told);
+            let next = self.start_due(&mut pulls, &mut changed_namespaces);
             tokio::select! {
                 () = stop.cancelled() => break Ok(()),
                 () = self.shared.wake.notified() => {}
                 () = sleep_until(next) => {}
                 Some(pulled) = pulls.join_next() => match pulled {
-                    Ok(pulled) => told.extend(self.finish(pulled)),
+                    Ok(pulled) => changed_namespaces.extend(self.finish(pulled)),
                     Err(error) => break Err(error),
                 },
-                room = self.changed.reserve(), if !told.is_empty() => match (room, told.pop_first()) {
+                room = self.changed.reserve(), if !changed_namespaces.is_empty() => match (room, changed_namespaces.pop_first()) {
                     (Ok(room), Some(namespace)) => room.send(namespace),
                     _ => break Ok(()),
                 },
@@ -225,10 +225,10 @@ impl Worker {
     }
 
     /// Starts the pulls that are due. Returns when to check again.
-    fn start_due(&self, pulls: &mut JoinSet<Pulled>, told: &mut BTreeSet<String>) -> Option<Instant> {
+    fn start_due(&self, pulls: &mut JoinSet<Pulled>, changed_namespaces: &mut BTreeSet<String>) -> Option<Instant> {
         let now = Instant::now();
         let mut cache = self.shared.lock_cache();
-        told.extend(cache.sweep(now));
+        changed_namespaces.extend(cache.sweep(now));
         let free = MAX_PULLS.saturating_sub(pulls.len());
         for job in cache.take(now, free) {
             let puller = Arc::clone(&self.puller);

@@ -21,15 +21,15 @@ use super::failure::{Failure, Reason};
 
 /// Which addresses are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Trust {
+pub(super) enum AddressPolicy {
     /// For URLs from an object: all but link-local and metadata addresses.
     FromObject,
-    /// For URLs from a registry: as `Named`, without loopback.
+    /// For URLs from a registry: as [`Self::FromObject`], without loopback.
     FromRegistry,
 }
 
-impl Trust {
-    /// The zone for URLs that this registry sends.
+impl AddressPolicy {
+    /// The policy for URLs that this registry sends.
     pub(super) fn for_registry(registry: &Url) -> Self {
         let is_local = match ip_host(registry) {
             Some(ip) => ip.is_loopback(),
@@ -46,7 +46,7 @@ impl Trust {
         }
     }
 
-    /// Fails if the URL's host is an IP address outside this zone. Names are checked when they are resolved.
+    /// Fails if the URL's host is an IP address that this policy forbids. Names are checked when they are resolved.
     pub(super) fn check(self, url: &Url) -> Result<(), Failure> {
         let is_in = match (ip_host(url), url.host_str()) {
             (Some(ip), _) => self.allows(ip),
@@ -75,7 +75,7 @@ fn is_localhost(name: &str) -> bool {
 }
 
 /// The target of a redirect, if it is allowed.
-pub(super) fn redirect_target(from: &Url, location: &str, zone: Trust) -> Result<Url, Failure> {
+pub(super) fn redirect_target(from: &Url, location: &str, policy: AddressPolicy) -> Result<Url, Failure> {
     let Ok(to) = from.join(location) else {
         return Err(unsafe_redirect("it redirects to an invalid URL"));
     };
@@ -93,7 +93,7 @@ pub(super) fn redirect_target(from: &Url, location: &str, zone: Trust) -> Result
         )));
     }
     if to.origin() != from.origin() {
-        zone.check(&to)?;
+        policy.check(&to)?;
     }
     Ok(to)
 }
@@ -121,7 +121,7 @@ pub(super) fn token_server_url(registry: &Url, realm: &str, allowed: impl Fn(&st
              --registry-auth-host={theirs}"
         )));
     }
-    Trust::for_registry(registry).check(&to)?;
+    AddressPolicy::for_registry(registry).check(&to)?;
     Ok(to)
 }
 
@@ -153,10 +153,10 @@ fn unsafe_redirect(problem: &str) -> Failure {
     )
 }
 
-/// A DNS resolver that leaves out addresses outside its zone.
+/// A DNS resolver that leaves out addresses that its policy forbids.
 #[derive(Clone)]
 pub(super) struct Resolver {
-    pub(super) zone: Trust,
+    pub(super) policy: AddressPolicy,
     /// Static names, which are not resolved by DNS.
     pub(super) hosts: Arc<BTreeMap<String, IpAddr>>,
     /// Names of proxies. They may have any address, because the administrator chose them.
@@ -165,7 +165,7 @@ pub(super) struct Resolver {
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let Self { zone, hosts, proxies } = self.clone();
+        let Self { policy, hosts, proxies } = self.clone();
         Box::pin(async move {
             let name = name.as_str();
             let found: Vec<SocketAddr> = match hosts.get(name) {
@@ -175,7 +175,10 @@ impl Resolve for Resolver {
             if proxies.iter().any(|proxy| proxy == name) {
                 return Ok(Box::new(found.into_iter()) as Addrs);
             }
-            let allowed: Vec<SocketAddr> = found.into_iter().filter(|address| zone.allows(address.ip())).collect();
+            let allowed: Vec<SocketAddr> = found
+                .into_iter()
+                .filter(|address| policy.allows(address.ip()))
+                .collect();
             if allowed.is_empty() {
                 let error = io::Error::new(io::ErrorKind::PermissionDenied, OutOfReach(name.to_owned()));
                 return Err(error.into());

@@ -1,9 +1,9 @@
 //! Pulls from a registry over real sockets.
 
-mod lies;
+mod connections;
 mod login;
 mod plugins;
 mod tags;
 mod test_env;
-mod trouble;
-mod way;
+mod unavailable_registry;
+mod wrong_content;

@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn each_plugin_checks_its_own_settings() {
-        let told = |built_in: BuiltIn, settings: Value| {
+        let mistake_of = |built_in: BuiltIn, settings: Value| {
             let mistake = built_in.check(&settings, "demo").unwrap_err();
             (mistake.path, mistake.problem)
         };
-        let (path, problem) = told(
+        let (path, problem) = mistake_of(
             BuiltIn::FaultInject,
             json!({"httpFault": [{"do": "conflct", "match": {"resources": [{}]}}]}),
         );
@@ -137,19 +137,19 @@ mod tests {
             path.starts_with("httpFault[0].do") && problem.contains("conflct"),
             "{path}: {problem}"
         );
-        let (path, problem) = told(BuiltIn::RateLimit, json!({"rateLimitings": [{"name": "a"}]}));
+        let (path, problem) = mistake_of(BuiltIn::RateLimit, json!({"rateLimitings": [{"name": "a"}]}));
         assert_eq!(path, "rateLimitings[0].bucket", "{problem}");
-        let (path, _) = told(
+        let (path, _) = mistake_of(
             BuiltIn::CircuitBreaker,
             json!({"rateLimitings": [{"name": "a", "triggerPolicy": "Normal"}]}),
         );
         assert_eq!(path, "rateLimitings[0].bucket");
-        let (path, _) = told(
+        let (path, _) = mistake_of(
             BuiltIn::ShardSelector,
             json!({"limits": [{"selector": {"matchLabels": {"a b": "c"}}}]}),
         );
         assert_eq!(path, "limits[0].selector.matchLabels");
-        let (path, problem) = told(BuiltIn::ShardSelector, json!([]));
+        let (path, problem) = mistake_of(BuiltIn::ShardSelector, json!([]));
         assert_eq!(
             (path.as_str(), problem.starts_with("settings are named fields")),
             ("", true)
@@ -161,9 +161,9 @@ mod tests {
         for built_in in BuiltIn::ALL {
             for field in built_in.fields() {
                 let settings = json!({ *field: {"no": "such"} });
-                let told = built_in.check(&settings, "demo").map_err(|mistake| mistake.problem);
+                let problem = built_in.check(&settings, "demo").map_err(|mistake| mistake.problem);
                 assert!(
-                    !told.is_err_and(|told| told.contains("unknown field")),
+                    !problem.is_err_and(|problem| problem.contains("unknown field")),
                     "{} {field}",
                     built_in.name()
                 );

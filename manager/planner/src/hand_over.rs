@@ -31,10 +31,10 @@ use ctrlmesh_contract::{Entry, LabelSelector};
 use crate::built_in::BuiltIn;
 pub use claims::Claims;
 use moves::Moves;
-pub use moves::{is_waiting, waiting};
+pub use moves::{is_unstarted, unstarted_entry};
 use restart_policy::{Evict, Hold};
 pub use settle::SettleTimes;
-use shard::{Shard, with};
+use shard::{Shard, entry_with_limits};
 pub use sharing::{Shown, newly_shared, unshared};
 pub use teardown::{Teardown, all_pods, is_released};
 
@@ -150,7 +150,7 @@ pub struct Goal<'a> {
 #[must_use]
 pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet) -> Plan {
     let last = &teardown::with_locks(last, &claims.teardowns);
-    let (wanted, mut restarts) = restart_policy::normal(goal.wanted, goal.restarts);
+    let (wanted, mut restarts) = restart_policy::without_kept_views(goal.wanted, goal.restarts);
     let wanted = teardown::without_renamed(last, wanted);
     let teardowns = teardown::next(last, &claims.teardowns, &wanted, goal.deleted, fleet);
     restarts.retain(|name| wanted.iter().any(|entry| entry.name == *name));
@@ -159,7 +159,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
     let all = pods::with_leavers(last, &all, fleet);
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
     let after: BTreeMap<&str, Shard> = all.iter().filter_map(Shard::of).collect();
-    let possible = claims.possible(&before, &all, fleet);
+    let possible = claims.possible_views(&before, &all, fleet);
     let unseen = last
         .iter()
         .filter(|entry| is_of_shard(&entry.name) && fleet.is_unseen(entry));
@@ -177,17 +177,18 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
             continue;
         };
         let old = before.get(entry.name.as_str());
-        let keeps = |_: &&Shard| restart_policy::base(&entry.name).is_some_and(|base| restarts.contains(base));
+        let keeps =
+            |_: &&Shard| restart_policy::shard_entry_of(&entry.name).is_some_and(|base| restarts.contains(base));
         let next = match old.filter(keeps) {
-            Some(old) => with(entry, &old.limits, old.is_consistent),
+            Some(old) => entry_with_limits(entry, &old.limits, old.is_consistent),
             None => step(&mut plan, &moves, entry, shard, fleet),
         };
         plan.entries.push(next);
     }
-    restart_policy::hold(&mut plan, last, &wanted, &restarts, fleet);
+    restart_policy::plan_holds(&mut plan, last, &wanted, &restarts, fleet);
     plan.evict
         .extend(teardown::evictions(last, &teardowns, goal.restarts, fleet));
-    relax(&mut plan, last, &restarts, fleet);
+    drop_consistent_reads(&mut plan, last, &restarts, fleet);
     plan.claims = Claims::remembered(&plan.entries, &all, possible, fleet);
     plan.claims.settle(claims, goal.settle, &plan.entries);
     teardown::unlock(&mut plan.entries, &teardowns);
@@ -210,7 +211,7 @@ fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet:
         Some(old) if old.limits == limits => old.is_consistent,
         _ => has_siblings && moves::gains(&limits, base),
     };
-    with(entry, &limits, is_consistent)
+    entry_with_limits(entry, &limits, is_consistent)
 }
 
 /// Whether a shard has to wait for others. Adds to the plan for whom it waits, or whom it overtakes.
@@ -232,7 +233,7 @@ fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fle
 
 /// Lets lists of a shard be answered from caches again once its pods have seen the gained objects. Done only together with another
 /// change, and not for pods that see no change while they run.
-fn relax(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
+fn drop_consistent_reads(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
     if plan.entries == last {
         return;
     }
@@ -240,9 +241,9 @@ fn relax(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<String>, fleet: &i
         let Some((_, shard)) = Shard::of(entry).filter(|(_, shard)| shard.is_consistent) else {
             continue;
         };
-        let is_fixed = restarts.contains(restart_policy::base(&entry.name).unwrap_or(&entry.name));
+        let is_fixed = restarts.contains(restart_policy::shard_entry_of(&entry.name).unwrap_or(&entry.name));
         if !is_fixed && last.contains(entry) && fleet.is_quiet(&shard.pods) && fleet.has_pods(&shard.pods) {
-            *entry = with(entry, &shard.limits, false);
+            *entry = entry_with_limits(entry, &shard.limits, false);
         }
     }
 }

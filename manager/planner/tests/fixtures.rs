@@ -84,11 +84,11 @@ fn invalid_samples_are_refused_with_reason() {
     {
         let text = fs::read_to_string(&file).unwrap();
         let documents = documents(&text);
-        let told = documents
+        let mistakes = documents
             .iter()
             .flat_map(|document| mistake_lines(&validate(document).mistakes));
         assert_eq!(
-            told.collect::<Vec<_>>(),
+            mistakes.collect::<Vec<_>>(),
             expected_notes(&text, "# reason: "),
             "{}",
             file.display()

@@ -8,8 +8,8 @@ use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, R
 use serde_json::{Map, Value, json};
 
 use crate::facts::{Facts, Rollout};
+use crate::named_pods::{join_first, named_pods};
 use crate::next_chain::OVERLAP_GRACE;
-use crate::reason::{few, named_pods};
 
 /// Reason code of objects whose entries are in the chain.
 const DISTRIBUTED: &str = "Distributed";
@@ -209,7 +209,7 @@ fn bypassed(facts: &Facts) -> ConditionDraft {
         "containers of {} have sent nothing to the API server through their sidecars for a minute since they started, or for two \
          hours. A program that ignores KUBECONFIG bypasses its sidecar and all rules. If it has a flag --kubeconfig, name its container \
          in annotation {}; otherwise redirect its traffic with label {}: \"true\"",
-        few(facts.bypassed.iter().cloned(), ", "),
+        join_first(facts.bypassed.iter().cloned(), ", "),
         annotations::KUBECONFIG_ARG,
         labels::ENABLE_IPTABLES,
     );

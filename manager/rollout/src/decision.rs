@@ -18,7 +18,7 @@ pub struct Decision {
     /// ConfigMaps to write.
     pub writes: Result<ConfigMapWrites, NoRoom>,
     /// Hand-overs of the next chain that do not wait for unreachable pods.
-    pub takeovers: Vec<Takeover>,
+    pub overtakings: Vec<Overtaking>,
     /// Pods to nudge once the chain is stored.
     pub nudges: Vec<PodNudge>,
     pub restarts: RestartPlan,
@@ -34,7 +34,7 @@ pub struct Decision {
 
 /// A shard that gets objects which unreachable pods may still show.
 #[derive(Debug, PartialEq)]
-pub struct Takeover {
+pub struct Overtaking {
     pub entry: String,
     /// The ShardingConfig.
     pub origin: Option<Origin>,

@@ -8,11 +8,12 @@ use ctrlmesh_contract::names::finalizers;
 use ctrlmesh_manager_planner::hand_over::{Teardown, all_pods, entry_of_shard, is_released, shard_of};
 use serde_json::{Value, json};
 
+use crate::Reason;
+use crate::named_pods::{join_first, named_pods};
 use crate::next_chain::NextChain;
 use crate::observation::{CustomResources, is_deleted, is_shard};
 use crate::pod_actions::{MAX_COMMAND, stale_pods};
-use crate::pods::{LEASE, Pods};
-use crate::reason::{Reason, few, named_pods};
+use crate::pods::{LOCK_EXPIRY, Pods};
 
 /// Finalizers that distribution removes from objects.
 const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
@@ -68,7 +69,7 @@ fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods
         (false, ..) => format!("waits until its pods report that they show nothing any more: {late}"),
         (true, false, _) => format!(
             "its pods show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
-            few(replaced.into_iter(), ", ")
+            join_first(replaced.into_iter(), ", ")
         ),
         (true, true, Some(teardown)) => format!(
             "its pods show nothing. It stays until its controller has no sharding any more, so that new pods get a sidecar until \
@@ -82,7 +83,7 @@ fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods
 
 fn teardown_reason(teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Reason {
     if teardown.is_last_stage() {
-        let seconds = LEASE.as_secs();
+        let seconds = LOCK_EXPIRY.as_secs();
         let mut message = format!(
             "its controller has no other shard: all pods show nothing until none can hold a shard's lock any more, which takes at \
              least {seconds} s; then the rules go"

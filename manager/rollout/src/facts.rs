@@ -19,13 +19,13 @@ use ctrlmesh_manager_planner::switches;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::Reason;
 use crate::decision::Decision;
 use crate::fleet::LOST;
 use crate::fleet::{Fleet, Report, Sidecar, UNASKED, behind_reason, refusal, runs_entry};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
 use crate::outcome::{Outcome, WriteFailure};
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
-use crate::reason::Reason;
 use crate::start_gate::StartBlocker;
 use crate::{deletion, plugins};
 
@@ -279,7 +279,7 @@ fn problem_of(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidecar) -
         if running.state != EntryState::Active {
             return Some(failing(running));
         }
-        if restart_policy::base(&entry.name).is_some() {
+        if restart_policy::shard_entry_of(&entry.name).is_some() {
             return Some("keeps what it sees until it is replaced".to_owned());
         }
     }

@@ -178,15 +178,15 @@ impl Fleet {
     /// The same for shard entries by the last report, which may be older than the chain.
     #[must_use]
     pub fn reported_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
-        self.says(sidecar, entries, hand_over::is_of_shard)
+        self.report_matches(sidecar, entries, hand_over::is_of_shard)
     }
 
     fn runs_those(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
         // Nothing can run before the pod has a node.
-        !sidecar.is_placed || self.fresh.contains(&sidecar.pod) && self.says(sidecar, entries, counts)
+        !sidecar.is_placed || self.fresh.contains(&sidecar.pod) && self.report_matches(sidecar, entries, counts)
     }
 
-    fn says(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
+    fn report_matches(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
         match self.reports.get(&sidecar.pod) {
             Some(Report::Status(status)) => status.chain.earlier.is_none() && runs(status, sidecar, entries, counts),
             _ => false,
@@ -218,7 +218,7 @@ impl Fleet {
     }
 
     /// Pods that were polled and do not run the chain.
-    pub fn behind<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
+    pub fn lagging_sidecars<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
         let asked = self
             .sidecars
             .iter()
@@ -252,7 +252,7 @@ impl Fleet {
             ];
             let counts: Vec<String> = counts.into_iter().flatten().collect();
             let stale = status.chain.stale_caches.iter().filter(|cache| !cache.given_up);
-            let stale: Vec<String> = stale.map(whose).collect();
+            let stale: Vec<String> = stale.map(stale_cache_text).collect();
             let stale = match stale.as_slice() {
                 [] => String::new(),
                 stale => format!(": {}", stale.join(", ")),
@@ -263,7 +263,7 @@ impl Fleet {
 }
 
 /// Client and resource of a stale cache, without counts, which would change the condition all the time.
-fn whose(cache: &StaleCache) -> String {
+fn stale_cache_text(cache: &StaleCache) -> String {
     let StaleCache { client, resource, .. } = cache;
     if cache.refused_watches > 1 {
         format!("{resource} of {client}, which repeats an expired watch and does not list")

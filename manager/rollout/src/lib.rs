@@ -14,7 +14,7 @@
 //! | [`chain_memory`] | the chains that were written, stored and reported |
 //! | [`observation`] | everything that is decided on |
 //! | [`config_maps`], [`fleet`], [`available_plugins`] | what is stored; sidecars with their reports; plugins |
-//! | [`gauges`], [`reason`] | what metrics count; why something is held back |
+//! | [`gauges`], [`named_pods`] | what metrics count; lists of pods in messages |
 
 pub mod available_plugins;
 pub mod chain_memory;
@@ -26,13 +26,13 @@ pub mod facts;
 pub mod fleet;
 pub mod gauges;
 pub mod memory;
+pub mod named_pods;
 pub mod next_chain;
 pub mod observation;
 pub mod outcome;
 pub mod plugins;
 pub mod pod_actions;
 pub mod pods;
-pub mod reason;
 pub mod start_gate;
 #[cfg(test)]
 mod tests;
@@ -50,8 +50,8 @@ use plugins::ConfigMapWrites;
 use pod_actions::RestartPlan;
 use pods::Pods;
 
-pub use decision::{Decision, Takeover};
-pub use reason::Reason;
+pub use ctrlmesh_manager_api::status::Reason;
+pub use decision::{Decision, Overtaking};
 
 /// Pause while pods are waited for that do not answer.
 const SILENT: Duration = Duration::from_secs(1);
@@ -79,8 +79,8 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let mut memory = memory;
     let (fleet, now) = (&observation.fleet, observation.now);
     memory.forget_seen_writes();
-    let judgement = pods::judge(observation, &mut memory.chain, &mut memory.pods);
-    let mut states = judgement.states;
+    let assessment = pods::assess_pods(observation, &mut memory.chain, &mut memory.pods);
+    let mut states = assessment.states;
     states.awaits_reports = memory.awaits_reports(fleet, now);
     let unasked_since = memory.pods.unasked_since.unwrap_or(now);
     memory.pods.unasked_since = (!fleet.unasked.is_empty()).then_some(unasked_since);
@@ -101,7 +101,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let (entries, generation) = (&next.chain.entries, next.chain.generation);
     let writes = plugins::config_map_writes(observation, &next.chain, &next.claims);
     let is_written = |writes: &ConfigMapWrites| writes.chain;
-    let takeovers = writes.as_ref().is_ok_and(is_written).then(|| takeovers(&next, pods));
+    let overtakings = writes.as_ref().is_ok_and(is_written).then(|| overtakings(&next, pods));
     let (nudges, next_nudge) = pod_actions::due_nudges(&mut memory.nudges, fleet, entries, generation, now);
     let (mut released, mut restarts) = (BTreeSet::new(), RestartPlan::default());
     // What a plan says of pods holds once its chain is stored.
@@ -113,7 +113,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let plan = &next.plan;
     let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
     let pauses = [
-        judgement.settles_in,
+        assessment.settles_in,
         states.awaits_reports.then_some(MAX_UNASKED),
         (!memory.pods.silent.is_empty()).then_some(SILENT),
         is_restarting.then_some(RESTARTING),
@@ -125,11 +125,11 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
         is_finished: is_finished(observation, &next, pods),
         next,
         writes,
-        takeovers: takeovers.unwrap_or_default(),
+        overtakings: overtakings.unwrap_or_default(),
         nudges,
         restarts,
         released,
-        awaited: judgement.awaited,
+        awaited: assessment.awaited,
         requeue_after: pauses.into_iter().flatten().min(),
         states,
     };
@@ -148,11 +148,11 @@ fn is_finished(observation: &Observation, next: &NextChain, pods: Pods<'_>) -> b
 }
 
 /// Hand-overs that go on without unreachable pods.
-fn takeovers(next: &NextChain, pods: Pods<'_>) -> Vec<Takeover> {
+fn overtakings(next: &NextChain, pods: Pods<'_>) -> Vec<Overtaking> {
     let plan = &next.plan;
     let overtaking = plan.overtaking.iter();
     let overtaking = overtaking.filter(|(name, _)| !plan.waiting.contains_key(*name));
-    let takeover = |(name, holders): (&String, &BTreeSet<String>)| {
+    let overtaking_of = |(name, holders): (&String, &BTreeSet<String>)| {
         let uids: BTreeSet<&String> = holders
             .iter()
             .filter_map(|holder| plan.overtaken.get(holder))
@@ -163,7 +163,7 @@ fn takeovers(next: &NextChain, pods: Pods<'_>) -> Vec<Takeover> {
         let holders: BTreeSet<&str> = holders.iter().map(|holder| shard_of(holder)).collect();
         let holders: Vec<&str> = holders.into_iter().collect();
         let entry = next.chain.entries.iter().find(|entry| entry.name == *name);
-        Takeover {
+        Overtaking {
             entry: name.clone(),
             origin: entry.and_then(|entry| entry.origin.clone()),
             note: format!(
@@ -173,7 +173,7 @@ fn takeovers(next: &NextChain, pods: Pods<'_>) -> Vec<Takeover> {
             ),
         }
     };
-    overtaking.map(takeover).collect()
+    overtaking.map(overtaking_of).collect()
 }
 
 /// Counts lagging sidecars and waiting entries for the metrics.

@@ -14,11 +14,11 @@ use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
+use crate::Reason;
 use crate::chain_memory::ChainMemory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};
-use crate::reason::Reason;
 use crate::start_gate::{self, BlockedShards, StartGate};
 
 /// How long objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
@@ -90,7 +90,7 @@ pub fn next_chain(
     let mut next = NextChain::unchanged(chain, claims);
     // Keep the target of an in-flight hand-over.
     let intended = last.as_ref().map(|chain| Chain {
-        entries: next.claims.meant(&chain.entries),
+        entries: next.claims.with_target_limits(&chain.entries),
         ..chain.clone()
     });
     let desired = desired(
@@ -152,7 +152,7 @@ fn plan(
         .collect();
     let (overlap_grace, mut desired) = OverlapGrace::of(shown, desired, pods, overlaps, now);
     for entry in desired.iter_mut().filter(|entry| blocked.contains_key(&entry.name)) {
-        *entry = hand_over::waiting(entry);
+        *entry = hand_over::unstarted_entry(entry);
     }
     let default = observation.settings.settle;
     let goal = Goal {
@@ -166,7 +166,7 @@ fn plan(
     };
     let mut plan = hand_over::plan(last, &next.claims, goal, &pods);
     // Remember the target of blocked shards too: an object may be invalid when its time comes.
-    plan.claims.aim(&to_start);
+    plan.claims.set_targets(&to_start);
     (next.overlap_grace, next.blocked, next.plan) = (overlap_grace, blocked, plan);
 }
 
@@ -206,11 +206,11 @@ fn invalid_chain(error: &ctrlmesh_contract::Error) -> Reason {
 
 /// The entries that a hand-over leads to. Shards that have not started show nothing that another shard could keep.
 fn started(intended: &[Entry], last: &[Entry]) -> Vec<Entry> {
-    let waiting = last.iter().filter(|entry| hand_over::is_waiting(entry));
+    let waiting = last.iter().filter(|entry| hand_over::is_unstarted(entry));
     let waiting: BTreeSet<&str> = waiting.map(|entry| entry.name.as_str()).collect();
     let started = |entry: &Entry| {
         if waiting.contains(entry.name.as_str()) {
-            hand_over::waiting(entry)
+            hand_over::unstarted_entry(entry)
         } else {
             entry.clone()
         }

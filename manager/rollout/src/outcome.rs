@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::Reason;
 use crate::pod_actions::{EvictionResult, PodNudge, RestartReasons};
-use crate::reason::Reason;
 
 /// What became of a decision.
 #[derive(Debug, Default)]

@@ -18,12 +18,13 @@ use ctrlmesh_contract::{Chain, Digest, Entry, Origin};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, lock_of};
 
+use crate::Reason;
 use crate::available_plugins::{AvailablePlugins, Interfaces};
 use crate::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
 use crate::fleet::{Report, Sidecar};
+use crate::named_pods::join_first;
 use crate::observation::Observation;
 use crate::pods::Pods;
-use crate::reason::{Reason, few};
 
 /// Reason code of objects that sidecars can't run.
 pub const OUTDATED: &str = "SidecarOutdated";
@@ -119,7 +120,7 @@ impl MissingSupport {
         format!(
             "needs sidecars that support ctrlmesh:plugin@{needed}; these pods support less and keep the rules that they have: {}; \
              restart their workload to give it the current sidecar{or_build}",
-            few(pods.collect::<Vec<_>>().into_iter(), ", ")
+            join_first(pods.collect::<Vec<_>>().into_iter(), ", ")
         )
     }
 }
@@ -135,7 +136,7 @@ pub fn unreadable_documents(pods: Pods<'_>) -> Option<Reason> {
         let message = format!(
             "this manager writes {CHAIN_API_VERSION}, which the sidecars of these pods do not read; they keep the rules that they \
              have: {}; restart their workload to give it the current sidecar",
-            few(lacking.into_iter(), ", ")
+            join_first(lacking.into_iter(), ", ")
         );
         Reason::new(OUTDATED, message)
     })

@@ -17,11 +17,12 @@ use ctrlmesh_contract::{Chain, Entry, Origin};
 use ctrlmesh_manager_planner::hand_over::restart_policy::{Evict, Hold};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::Reason;
 use crate::config_maps::MAX_UNSEEN;
 use crate::fleet::{Fleet, Report, Sidecar};
+use crate::named_pods::named_pods;
 use crate::next_chain::NextChain;
 use crate::pods::lock_name;
-use crate::reason::{Reason, named_pods};
 
 /// Pauses before a nudge is repeated. After the last one, kubelet syncs by itself.
 const AGAIN: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30)];
@@ -63,7 +64,7 @@ pub fn due_nudges(
     let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
     history.retain(|uid, last| last.generation == generation && is_there(uid));
     let (mut due, mut next) = (Vec::new(), None::<Duration>);
-    for sidecar in fleet.behind(entries) {
+    for sidecar in fleet.lagging_sidecars(entries) {
         let nudge = |again| PodNudge {
             pod: sidecar.pod.clone(),
             uid: sidecar.uid.clone(),

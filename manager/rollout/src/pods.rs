@@ -11,14 +11,14 @@ use ctrlmesh_manager_planner::hand_over::{self, lock_of, restart_policy, shard_o
 
 use crate::chain_memory::{ChainMemory, StoredChain};
 use crate::fleet::{Fleet, Report, Sidecar, runs_entry};
+use crate::named_pods::named_pods;
 use crate::observation::Observation;
-use crate::reason::named_pods;
 
 /// How long sidecars are polled often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
 /// How long a controller may believe that it leads by a lock that it can't renew. client-go's leases last for 15 s by default;
 /// sidecars report longer ones.
-pub const LEASE: Duration = Duration::from_secs(15);
+pub const LOCK_EXPIRY: Duration = Duration::from_secs(15);
 /// Polls that must fail, after a pod is waited for, before it is given up: the time alone may be a pause between two polls.
 const MIN_FAILURES: u32 = 3;
 
@@ -134,9 +134,9 @@ impl hand_over::Fleet for Pods<'_> {
     }
 }
 
-/// What [`judge`] concludes.
+/// What [`assess_pods`] concludes.
 #[derive(Debug, Default)]
-pub struct Judgement {
+pub struct PodAssessment {
     pub states: PodStates,
     /// Pods that should be polled more often. `None`: as before.
     pub awaited: Option<BTreeSet<String>>,
@@ -145,7 +145,7 @@ pub struct Judgement {
 }
 
 /// Concludes what pods may show. [`given_up`] follows when it is clear that the pass goes on.
-pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut PodMemory) -> Judgement {
+pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: &mut PodMemory) -> PodAssessment {
     let Observation {
         fleet,
         config_maps,
@@ -158,8 +158,8 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
         memory.quiet.clear();
     }
     chains.highest_generation = fleet.generation().max(chains.highest_generation);
-    let mut judgement = Judgement::default();
-    let states = &mut judgement.states;
+    let mut assessment = PodAssessment::default();
+    let states = &mut assessment.states;
     states.is_first = config_maps.version.is_none() && chains.last.is_none();
     if chains.may_raise(now) {
         states.rolled_back_by = pod_ahead(observation, chains);
@@ -168,7 +168,7 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
     states.running.clone_from(&memory.running);
     let (Some(chain), Some((_, known_since))) = (&config_maps.chain, chains.stored) else {
         memory.quiet.clear();
-        return judgement;
+        return assessment;
     };
     let is_awaited = |sidecar: &&Sidecar| {
         let is_lagging = now.duration_since(known_since) < MAX_AWAITED && !fleet.runs_chain(sidecar, &chain.entries);
@@ -176,7 +176,7 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
         is_lagging || memory.silent.contains_key(&sidecar.uid)
     };
     let awaited = fleet.sidecars.iter().filter(is_awaited);
-    judgement.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
+    assessment.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
     memory.quiet = quiet(fleet, chain, &memory.quiet, now);
     let configs = &observation.resources.sharding_configs;
     let left = |sidecar: &Sidecar| {
@@ -197,10 +197,10 @@ pub fn judge(observation: &Observation, chains: &mut ChainMemory, memory: &mut P
     memory.locks = requested_locks(fleet, chain, &memory.quiet, &memory.locks, now);
     states.lease_expired = lease_expired(fleet, &memory.locks, now);
     let leases = memory.locks.values();
-    let leases = leases.map(|(_, since)| LEASE.saturating_sub(now.duration_since(*since)));
+    let leases = leases.map(|(_, since)| LOCK_EXPIRY.saturating_sub(now.duration_since(*since)));
     let leases = leases.filter(|left| !left.is_zero() && !config_maps.claims.is_empty());
-    judgement.settles_in = settles_in.into_iter().chain(leases).min();
-    judgement
+    assessment.settles_in = settles_in.into_iter().chain(leases).min();
+    assessment
 }
 
 /// How long a pod must have been quiet: the longest time of its shards. `earlier`: times of the shards whose objects it may show, as
@@ -260,7 +260,7 @@ fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &Quiet, before: &Locks, 
 fn lease_expired(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String> {
     let is_expired = |sidecar: &&Sidecar| {
         let known = locks.get(&sidecar.uid);
-        let known = known.filter(|(_, since)| now.duration_since(*since) >= LEASE);
+        let known = known.filter(|(_, since)| now.duration_since(*since) >= LOCK_EXPIRY);
         known.is_some_and(|(own, _)| match fleet.reports.get(&sidecar.pod) {
             Some(Report::Status(status)) => {
                 let mut elections = status.leader_elections.iter();
@@ -342,7 +342,7 @@ pub fn given_up(silent: &SilentPods, fleet: &Fleet, configs: &[ShardingConfig], 
         };
         let silence = silence.filter(is_polled);
         let patience: Option<Vec<_>> = shards_of(sidecar, configs)
-            .map(|config| config.spec.unreachable_pods.as_ref()?.takeover_timeout())
+            .map(|config| config.spec.unreachable_pods.as_ref()?.overtaking_timeout())
             .collect();
         let longest = patience.and_then(|patience| patience.into_iter().max());
         silence
@@ -400,8 +400,9 @@ pub fn describe_holder(
         awaited.is_some_and(|pods| pods.contains(&sidecar.uid))
     };
     let waited = pods.sidecars.iter().filter(is_waited_for);
-    let late =
-        waited.filter(|sidecar| restart_policy::base(holder).is_some() || !pods.states.quiet.contains(&sidecar.pod));
+    let late = waited.filter(|sidecar| {
+        restart_policy::shard_entry_of(holder).is_some() || !pods.states.quiet.contains(&sidecar.pod)
+    });
     let mut late: Vec<(String, String)> = late
         .map(|sidecar| (sidecar.pod.clone(), pods.unsettled_reason(sidecar, entries)))
         .collect();

@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 use ctrlmesh_manager_api::ShardingConfig;
-use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_waiting, lock_of, waiting as while_waiting};
+use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_unstarted, lock_of, unstarted_entry};
 
+use crate::Reason;
 use crate::fleet::Report;
 use crate::fleet::UninjectedPods;
+use crate::named_pods::join_first;
 use crate::observation::{CustomResources, entry_name_of};
 use crate::pods::Pods;
-use crate::reason::{Reason, few};
 
 /// Pause between two lists of pods without a sidecar, which are not watched.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -86,7 +87,7 @@ impl<'a> StartedShards<'a> {
     /// By the chain alone.
     fn in_chain(entries: &'a [Entry]) -> Self {
         let mut started = Self::default();
-        let has_started = |entry: &&Entry| is_of_shard(&entry.name) && !is_waiting(entry);
+        let has_started = |entry: &&Entry| is_of_shard(&entry.name) && !is_unstarted(entry);
         entries.iter().filter(has_started).for_each(|entry| started.add(entry));
         started
     }
@@ -118,7 +119,7 @@ impl<'a> StartedShards<'a> {
 
 /// Whether an entry continues one that had started, perhaps with another lock.
 fn continues(last: &Entry, entry: &Entry) -> bool {
-    !is_waiting(last) && object(last) == object(entry)
+    !is_unstarted(last) && object(last) == object(entry)
 }
 
 /// UID of the object that an entry is compiled from.
@@ -128,7 +129,7 @@ fn object(entry: &Entry) -> Option<&str> {
 
 /// Whether a sidecar runs a started shard though the chain does not say so, because somebody deleted it or restored an old one.
 fn is_reported(entry: &Entry, last: Option<&Entry>, chain: &Chain, pods: Pods<'_>) -> bool {
-    let waits = while_waiting(entry);
+    let waits = unstarted_entry(entry);
     let is_known = |hash: &str| {
         [Some(&waits), last]
             .into_iter()
@@ -160,7 +161,7 @@ pub fn blocked_shards(
         // A pod without a sidecar handles objects of any shard, also of one that is not compiled yet.
         let mut selectors = sibling_selectors(resources, entry);
         selectors.extend(desired.iter().filter(is_sibling).map(|it| it.pod_selector.clone()));
-        let has_waited = chain.entries.iter().filter(is_sibling).any(is_waiting);
+        let has_waited = chain.entries.iter().filter(is_sibling).any(is_unstarted);
         let siblings = desired.iter().filter(is_sibling).map(|it| it.name.as_str());
         let blocker = uninjected_blocker(&pods.uninjected, &selectors).or_else(|| match has_waited {
             true if !has_pods(pods, &selectors) => Some(StartBlocker::NoPods),
@@ -215,7 +216,7 @@ pub fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> bool {
     let started = StartedShards::in_chain(last);
     let mut shards = resources.sharding_configs.iter().filter(is_shard);
     // Unreadable objects still have their entries.
-    let mut kept = last.iter().filter(|entry| is_waiting(entry));
+    let mut kept = last.iter().filter(|entry| is_unstarted(entry));
     shards.any(|config| !started.has(&entry_name_of(config), lock(config)))
         || kept.any(|entry| !started.has(&entry.name, lock_of(entry)))
 }
@@ -294,7 +295,7 @@ fn without_sidecar(pods: &BTreeSet<String>) -> String {
     format!(
         "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
          their labels if they are not of this controller. A pod that is stuck terminating on a lost node goes with kubectl delete pod --force",
-        few(pods.iter().cloned(), ", "),
+        join_first(pods.iter().cloned(), ", "),
         labels::ENABLE_PROXY
     )
 }

@@ -219,7 +219,7 @@ fn settle_time_of_earlier_shard_counts_for_pod_that_has_moved() {
     let mut memory = Memory::default();
     let mut is_quiet_after = |seconds| {
         observation.now += Duration::from_secs(seconds);
-        pods::judge(&observation, &mut memory.chain, &mut memory.pods)
+        pods::assess_pods(&observation, &mut memory.chain, &mut memory.pods)
             .states
             .quiet
             .contains(POD)

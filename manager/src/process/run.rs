@@ -76,9 +76,9 @@ async fn run_until(context: &Context, mut asked: impl AsyncFnMut()) -> Result<()
     // Servers stop after the manager's own work.
     let serving = context.with_stop(CancellationToken::new());
     let mut parts: JoinSet<Result<(), Error>> = JoinSet::new();
-    let (until, told) = (serving.stop.clone(), readiness.clone());
+    let (until, reported_readiness) = (serving.stop.clone(), readiness.clone());
     parts.spawn(async move {
-        admin::serve_health(health, told, until).await;
+        admin::serve_health(health, reported_readiness, until).await;
         Ok(())
     });
     let (until, shown) = (serving.stop.clone(), context.metrics.clone());

@@ -1,4 +1,4 @@
-//! Limits the memory for bodies of reviews. Bytes that have arrived count, not those that are announced.
+//! Reads the bodies of reviews, and limits the memory for them. Bytes that have arrived count, not those that are announced.
 //!
 //! Guarantees: all bodies together stay below a limit, those of one source below half of it. At the limit, a new body replaces one
 //! that is not being decided yet, from the source with the most of these: first one that has not arrived, then the one that has
@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::http::StatusCode;
+use futures_util::StreamExt as _;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,8 @@ use shares::Shares;
 
 /// Time within which a body should arrive. API servers send a body in one go.
 const SLOW: Duration = Duration::from_millis(500);
+/// An API server accepts objects of up to 3 MiB; an update's review has two of them.
+const MAX_BODY: usize = 7 << 20;
 /// Bytes that a request counts before its body arrives.
 const HEAD: usize = 16 << 10;
 /// Maximum reviews that are decided at a time. A parsed object takes several times the size of its body, so these are limited
@@ -112,7 +116,7 @@ impl Bodies {
 
     /// Reserves a place for a request whose head has arrived. `None`: all places are taken by bodies that are being decided, or by
     /// as many of this source as of any other.
-    pub(super) fn begin_body(&self, source: Source) -> Option<BodyPlace<'_>> {
+    pub(super) fn begin_body(&self, source: Source) -> Option<BodyPermit<'_>> {
         let mut state = self.lock_state();
         loop {
             let given_up = if self.is_over_half(&state, source, HEAD) {
@@ -134,7 +138,7 @@ impl Bodies {
         });
         let decisions = state.shares.of_mut(source).decisions();
         drop(state);
-        Some(BodyPlace {
+        Some(BodyPermit {
             bodies: self,
             id,
             source,
@@ -146,7 +150,7 @@ impl Bodies {
 
 /// The memory that one body takes.
 #[derive(Debug)]
-pub(super) struct BodyPlace<'b> {
+pub(super) struct BodyPermit<'b> {
     bodies: &'b Bodies,
     id: u64,
     source: Source,
@@ -161,7 +165,7 @@ pub(super) struct DecisionPermit {
     _of_all: OwnedSemaphorePermit,
 }
 
-impl BodyPlace<'_> {
+impl BodyPermit<'_> {
     /// Waits until this body must give its place to others.
     pub(super) async fn given_up(&self) {
         self.given_up.cancelled().await;
@@ -247,9 +251,50 @@ impl BodyPlace<'_> {
     }
 }
 
-impl Drop for BodyPlace<'_> {
+impl Drop for BodyPermit<'_> {
     fn drop(&mut self) {
         let _ = self.bodies.lock_state().remove(self.id);
         self.bodies.freed.notify_waiters();
+    }
+}
+
+/// The response to a request that is not a review.
+pub(super) type NoReview = (StatusCode, String);
+
+pub(super) fn too_many() -> NoReview {
+    let problem = "too many reviews at once, or this one arrives too slowly; try again".to_owned();
+    (StatusCode::SERVICE_UNAVAILABLE, problem)
+}
+
+/// Reads a body, and counts it as it arrives.
+pub(super) async fn read_body(
+    body: axum::body::Body,
+    permit: &BodyPermit<'_>,
+    deadline: Duration,
+) -> Result<Vec<u8>, NoReview> {
+    let reading = async {
+        let mut bytes = Vec::new();
+        let mut parts = body.into_data_stream();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|error| {
+                let problem = format!("the body can't be read: {error}");
+                (StatusCode::BAD_REQUEST, problem)
+            })?;
+            if bytes.len() + part.len() > MAX_BODY {
+                let problem = format!("the body is larger than {MAX_BODY} bytes");
+                return Err((StatusCode::PAYLOAD_TOO_LARGE, problem));
+            }
+            permit.take(part.len()).await;
+            bytes.extend_from_slice(&part);
+        }
+        permit.complete();
+        Ok(bytes)
+    };
+    tokio::select! {
+        read = tokio::time::timeout(deadline, reading) => read.map_err(|_| {
+            let problem = format!("the body did not arrive in {deadline:?}");
+            (StatusCode::REQUEST_TIMEOUT, problem)
+        })?,
+        () = permit.given_up() => Err(too_many()),
     }
 }

@@ -2,10 +2,8 @@
 //! [`super::injection`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -13,20 +11,17 @@ use axum::routing::{get, post};
 use axum::{Json, extract::Request};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures_util::StreamExt as _;
 use kube::Resource;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use kube::core::metadata::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 
-use super::bodies::BodyPlace;
+use super::bodies::{NoReview, read_body, too_many};
 use super::connections::Peer;
 use super::{Reviewer, injection, labelling, validating};
 use crate::metrics::webhook::{Outcome, Webhook};
 
-/// An API server accepts objects of up to 3 MiB; an update's review has two of them.
-const MAX_BODY: usize = 7 << 20;
 /// KusionStack's path, and ours for the other kinds.
 pub const VALIDATE: [&str; 3] = [
     "/validate-ctrlmesh-shardingconfig",
@@ -90,14 +85,14 @@ async fn review<K: Resource + DeserializeOwned>(
         tracing::debug!(%problem, "webhook request is not an AdmissionReview");
         (status, problem).into_response()
     };
-    let Some(place) = reviewer.bodies.begin_body(peer.source()) else {
+    let Some(permit) = reviewer.bodies.begin_body(peer.source()) else {
         return none(too_many());
     };
-    let bytes = match read(request.into_body(), &place, reviewer.bounds.body).await {
+    let bytes = match read_body(request.into_body(), &permit, reviewer.bounds.body).await {
         Ok(bytes) => bytes,
         Err(problem) => return none(problem),
     };
-    let Ok(Some(_permit)) = tokio::time::timeout(reviewer.bounds.body, place.wait_to_decide()).await else {
+    let Ok(Some(_decision_permit)) = tokio::time::timeout(reviewer.bounds.body, permit.wait_to_decide()).await else {
         return none(too_many());
     };
     let request = match parse::<K>(&bytes) {
@@ -120,43 +115,6 @@ async fn review<K: Resource + DeserializeOwned>(
         *written = patch.into();
     }
     Json(review).into_response()
-}
-
-/// The response to a request that is not a review.
-type NoReview = (StatusCode, String);
-
-fn too_many() -> NoReview {
-    let problem = "too many reviews at once, or this one arrives too slowly; try again".to_owned();
-    (StatusCode::SERVICE_UNAVAILABLE, problem)
-}
-
-/// Reads a body, and counts it as it arrives.
-pub(super) async fn read(body: Body, place: &BodyPlace<'_>, deadline: Duration) -> Result<Vec<u8>, NoReview> {
-    let reading = async {
-        let mut bytes = Vec::new();
-        let mut parts = body.into_data_stream();
-        while let Some(part) = parts.next().await {
-            let part = part.map_err(|error| {
-                let problem = format!("the body can't be read: {error}");
-                (StatusCode::BAD_REQUEST, problem)
-            })?;
-            if bytes.len() + part.len() > MAX_BODY {
-                let problem = format!("the body is larger than {MAX_BODY} bytes");
-                return Err((StatusCode::PAYLOAD_TOO_LARGE, problem));
-            }
-            place.take(part.len()).await;
-            bytes.extend_from_slice(&part);
-        }
-        place.complete();
-        Ok(bytes)
-    };
-    tokio::select! {
-        read = tokio::time::timeout(deadline, reading) => read.map_err(|_| {
-            let problem = format!("the body did not arrive in {deadline:?}");
-            (StatusCode::REQUEST_TIMEOUT, problem)
-        })?,
-        () = place.given_up() => Err(too_many()),
-    }
 }
 
 fn parse<K: Resource + DeserializeOwned>(bytes: &[u8]) -> Result<AdmissionRequest<K>, NoReview> {

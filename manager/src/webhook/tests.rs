@@ -3,12 +3,12 @@
 mod certificate;
 mod client;
 mod clients;
-mod crowds;
 mod floods;
 mod frames;
 mod injections;
 mod manifests;
 mod reviews;
+mod starvation;
 mod test_env;
 mod transport;
 mod warnings;

@@ -162,7 +162,7 @@ fn of_kind(kind: &ApiResource, names: &[String]) -> String {
 /// The API server refuses a request, or some are not gone after `patience`.
 pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut(&str)) -> Result<usize, Error> {
     let begun = Instant::now();
-    let mut told: BTreeMap<String, String> = BTreeMap::new();
+    let mut reported: BTreeMap<String, String> = BTreeMap::new();
     let mut seen: BTreeSet<String> = BTreeSet::new();
     loop {
         let left = remaining_configs(client).await?;
@@ -181,13 +181,13 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
             .iter()
             .map(|config| (name(config), reason_for_wait(config)))
             .collect();
-        for (name, why) in waits.iter().filter(|(name, why)| told.get(*name) != Some(*why)) {
+        for (name, why) in waits.iter().filter(|(name, why)| reported.get(*name) != Some(*why)) {
             tell(&format!("{name}: {why}"));
         }
         if begun.elapsed() >= patience {
             return Err(Error::Waiting(waits.into_keys().collect::<Vec<_>>().join(", ")));
         }
-        told = waits;
+        reported = waits;
         tokio::time::sleep(PAUSE).await;
     }
 }

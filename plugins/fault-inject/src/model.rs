@@ -46,8 +46,8 @@ impl Model {
                     return Err(at(Invalid::new(message).field("name")));
                 }
                 names.push(name.clone());
-                let place = format!("{list}[{index}]");
-                let rule = Rule::new(written, (name, place), class, context).map_err(at)?;
+                let path = format!("{list}[{index}]");
+                let rule = Rule::new(written, (name, path), class, context).map_err(at)?;
                 if written.disabled != Some(true) && settings.disabled != Some(true) {
                     rules.push(rule);
                 }
@@ -79,7 +79,7 @@ fn rule_name(written: &FaultRule, list: &str, index: usize) -> Result<String, In
 impl Rule {
     fn new(
         written: &FaultRule,
-        (name, place): (String, String),
+        (name, path): (String, String),
         class: Class,
         context: &Context,
     ) -> Result<Self, Invalid> {
@@ -88,7 +88,7 @@ impl Rule {
         Ok(Self {
             mark: rule_mark(&name),
             name,
-            place,
+            path,
             matches: build_rules(written.matching.as_ref(), own).map_err(|error| error.field("match"))?,
             window: window.map_err(|error| error.field("effectiveTime"))?,
             select: build_select(written)?,

@@ -187,7 +187,7 @@ fn warn_about_rules(rules: &[Rule], host: &dyn Host) {
     }
     for rule in rules {
         if let Some(reason) = rule.never_fires_reason() {
-            host.warn(&format!("{}: never fires: {reason}", rule.place));
+            host.warn(&format!("{}: never fires: {reason}", rule.path));
         }
         let longest = rule
             .all_acts()

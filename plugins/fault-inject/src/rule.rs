@@ -12,7 +12,7 @@ use crate::window::Window;
 pub(crate) struct Rule {
     pub(crate) name: String,
     /// Path of the rule in the settings, such as `httpFault[0]`.
-    pub(crate) place: String,
+    pub(crate) path: String,
     /// Distinguishes the rule from another one at the same index after a change.
     pub(crate) mark: u16,
     pub(crate) matches: Rules,

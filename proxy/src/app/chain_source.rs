@@ -14,7 +14,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{make_room, prepare};
-use crate::chain::{self, ChainHandle, Labels, MakeRoom, Past, Place, Prepare, Required, Source, Timing};
+use crate::chain::{
+    self, ChainHandle, ChainLocation, Labels, MakeRoom, PredecessorRecord, Prepare, Required, Source, Timing,
+};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::listen::threads::Task;
@@ -30,12 +32,12 @@ pub(super) fn chain_handle(settings: &Settings, registry: &mut Registry) -> Arc<
     };
     Arc::new(ChainHandle::new(
         pod,
-        required_memory(settings),
+        readiness_requirement(settings),
         chain::Metrics::new(registry),
     ))
 }
 
-fn required_memory(settings: &Settings) -> Required {
+fn readiness_requirement(settings: &Settings) -> Required {
     match (&settings.chain_dir, &settings.await_entry) {
         (None, _) => Required::Nothing,
         (Some(_), None) => Required::Chain,
@@ -77,19 +79,19 @@ impl ChainFollower<'_> {
     ) -> Result<(), Error> {
         let (settings, shared) = (self.settings, self.shared);
         if let Some(directory) = &settings.chain_dir {
-            let past = predecessors(settings)?;
-            if past.is_there() {
+            let predecessors = predecessors(settings)?;
+            if predecessors.is_there() {
                 shared.chain.follow_another();
                 shared.list_views.note_predecessor();
             }
-            let source = Source::new(chain_place(settings, directory)?, self.host()?, past);
+            let source = Source::new(chain_location(settings, directory)?, self.host()?, predecessors);
             let workers = self.workers;
             let tell: Prepare = Arc::new(move |snapshot| {
                 let workers = workers.clone();
                 Box::pin(async move { prepare(&workers, &snapshot).await })
             });
             let chain = Arc::clone(&shared.chain);
-            tasks.spawn(chain::watch::run(source, chain, tell, Timing::default(), control));
+            tasks.spawn(chain::reload::run(source, chain, tell, Timing::default(), control));
         }
         let chain = Arc::clone(&shared.chain);
         tasks.spawn(async move {
@@ -134,23 +136,23 @@ fn room_maker(workers: Vec<mpsc::Sender<Task>>, limit: Duration) -> MakeRoom {
     })
 }
 
-fn predecessors(settings: &Settings) -> Result<Past, Error> {
+fn predecessors(settings: &Settings) -> Result<PredecessorRecord, Error> {
     let Some(directory) = &settings.state_dir else {
-        return Ok(Past::without_note());
+        return Ok(PredecessorRecord::without_record());
     };
-    let past = Past::open(directory).map_err(|source| Error::State {
+    let predecessors = PredecessorRecord::open(directory).map_err(|source| Error::State {
         directory: directory.clone(),
         source,
     })?;
-    Ok(past.await_entry(settings.await_entry.clone()))
+    Ok(predecessors.await_entry(settings.await_entry.clone()))
 }
 
-fn chain_place(settings: &Settings, directory: &Path) -> Result<Place, Error> {
+fn chain_location(settings: &Settings, directory: &Path) -> Result<ChainLocation, Error> {
     let labels = match &settings.labels_file {
         Some(file) => Labels::File(file.clone()),
         None => Labels::Fixed(std::collections::BTreeMap::new()),
     };
-    Ok(Place {
+    Ok(ChainLocation {
         directory: directory.to_owned(),
         labels,
         public_keys: settings.public_keys()?,

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::compiling::{CompileBatch, CompileProgress};
 use super::directory::Version;
 use super::error::Error;
-use super::health::Health;
 use super::matcher::Matcher;
+use super::quarantine::Quarantine;
 use super::retirement::Retirements;
 use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::wasm::{self, Compiler, Engine, EntryConfig, Instance, InstanceInfo, StateStore};
@@ -177,7 +177,7 @@ impl Host {
             start_bytes,
             matcher: Matcher::new(&subscription),
             subscription,
-            health: Arc::new(Health::new(Instant::now())),
+            quarantine: Arc::new(Quarantine::new(Instant::now())),
             retirement: self.retirements.guard(),
         })
     }
@@ -215,7 +215,7 @@ fn moved_entry(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
         start_bytes: entry.start_bytes,
         subscription: entry.subscription.clone(),
         matcher: entry.matcher.clone(),
-        health: Arc::clone(&entry.health),
+        quarantine: Arc::clone(&entry.quarantine),
         retirement: entry.retirement.clone(),
     }
 }

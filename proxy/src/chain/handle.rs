@@ -1,7 +1,7 @@
 //! The chain in force, shared by the whole process. Requests load it from here, the chain watch stores a new one, and `/status`
 //! reads its state.
 //!
-//! Leaves loading to `source.rs` and `watch.rs`.
+//! Leaves loading to `source.rs` and `reload.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,20 +16,20 @@ use tracing::{debug, info, warn};
 
 use super::compiling::CompileProgress;
 use super::error::Error;
-use super::health::{Admission, HealthState};
+use super::in_flight::{Counter, InFlightCounts, InFlightGuard, Kind};
 use super::metrics::Metrics;
+use super::quarantine::{Admission, QuarantineState};
 use super::retirement::Retirements;
 use super::snapshot::{Entry, Snapshot};
-use super::tally::{Counter, Kind, Tally, Ticket};
 use crate::timestamp::rfc3339;
 use crate::wasm::Fault;
 
 /// The chain in force. Shared by all threads.
 pub struct ChainHandle {
     current: ArcSwap<Snapshot>,
-    /// Tallies of earlier chains that still have requests in flight. Locked by the thread that changes the chain and by readers of the
+    /// Counts of earlier chains that still have requests in flight. Locked by the thread that changes the chain and by readers of the
     /// status, so that both see one state; never by a request.
-    earlier: Mutex<Vec<Arc<Tally>>>,
+    earlier: Mutex<Vec<Arc<InFlightCounts>>>,
     changes: watch::Sender<u64>,
     record: ArcSwap<Record>,
     metrics: Metrics,
@@ -96,7 +96,7 @@ impl ChainHandle {
     /// them out.
     pub fn follow_another(&self) {
         self.is_follower.store(true, Ordering::Release);
-        self.lock_earlier().push(Tally::left_behind());
+        self.lock_earlier().push(InFlightCounts::left_behind());
     }
 
     /// The chain in force, for a short read: cheap, and not to be kept across an `await`.
@@ -110,25 +110,30 @@ impl ChainHandle {
         self.current.load_full()
     }
 
-    /// The chain in force, for a request that counts as in flight under it until the ticket is dropped.
+    /// The chain in force, for a request that counts as in flight under it until the guard is dropped.
     ///
     /// [`Self::status`] misses no request, on whatever thread. A request counts itself and then checks again which chain is in force; a new
     /// chain is swapped in before `status` reads the counts. Both sides have a fence between the two steps, so at least one of them sees
     /// the other's first step: either the request sees the new chain and begins under that, or `status` sees the request.
-    pub(crate) fn begin_request(&self, counter: &Counter, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
+    pub(crate) fn begin_request(&self, counter: &Counter, kind: Kind) -> (Guard<Arc<Snapshot>>, InFlightGuard) {
         self.enter_with(counter, kind, || ())
     }
 
     /// `between` is called after each read of the chain in force, before the request is counted under it.
-    fn enter_with(&self, counter: &Counter, kind: Kind, mut between: impl FnMut()) -> (Guard<Arc<Snapshot>>, Ticket) {
+    fn enter_with(
+        &self,
+        counter: &Counter,
+        kind: Kind,
+        mut between: impl FnMut(),
+    ) -> (Guard<Arc<Snapshot>>, InFlightGuard) {
         let mut snapshot = self.load();
         loop {
             between();
-            let ticket = counter.count(&snapshot.tally, kind);
+            let in_flight_guard = counter.count(&snapshot.in_flight_counts, kind);
             fence(Ordering::SeqCst);
             let now = self.load();
             if Arc::ptr_eq(&now, &snapshot) {
-                return (snapshot, ticket);
+                return (snapshot, in_flight_guard);
             }
             snapshot = now;
         }
@@ -140,7 +145,7 @@ impl ChainHandle {
         (self.current(), sum(&mut earlier))
     }
 
-    fn lock_earlier(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+    fn lock_earlier(&self) -> MutexGuard<'_, Vec<Arc<InFlightCounts>>> {
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,7 +197,7 @@ impl ChainHandle {
         let before = {
             let mut earlier = self.lock_earlier();
             let before = self.current.swap(Arc::clone(&snapshot));
-            earlier.push(Arc::clone(&before.tally));
+            earlier.push(Arc::clone(&before.in_flight_counts));
             sum(&mut earlier);
             before
         };
@@ -250,7 +255,7 @@ impl ChainHandle {
     pub fn record_fault(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: &Fault) {
         self.metrics.count_fault(&entry.name, fault.kind());
         let (now, text) = (Instant::now(), fault.to_string());
-        let quarantined = entry.health.record_fault(admission, now, time_lost, &text);
+        let quarantined = entry.quarantine.record_fault(admission, now, time_lost, &text);
         warn!(entry = entry.name, plugin = %entry.digest, error = %fault, "plugin call failed");
         if let Some(length) = quarantined {
             self.metrics.count_quarantine(&entry.name);
@@ -293,12 +298,12 @@ impl ChainHandle {
 }
 
 /// Sums the requests in flight under earlier chains, and forgets chains that have none.
-fn sum(tallies: &mut Vec<Arc<Tally>>) -> InFlight {
+fn sum(all_counts: &mut Vec<Arc<InFlightCounts>>) -> InFlight {
     // The fence between swapping each chain and reading its counts; see `enter`.
     fence(Ordering::SeqCst);
     let mut all = InFlight::default();
-    tallies.retain(|tally| {
-        let sum = tally.sum();
+    all_counts.retain(|in_flight_counts| {
+        let sum = in_flight_counts.sum();
         all.writes += sum.writes;
         all.lists += sum.lists;
         all.watches += sum.watches;
@@ -308,18 +313,18 @@ fn sum(tallies: &mut Vec<Arc<Tally>>) -> InFlight {
 }
 
 fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
-    let (state, until) = match entry.health.state(now) {
-        HealthState::Active => (EntryState::Active, None),
-        HealthState::Failing => (EntryState::Failed, None),
-        HealthState::Quarantined { until } => (EntryState::Quarantined, Some(rfc3339(wall + (until - now)))),
+    let (state, until) = match entry.quarantine.state(now) {
+        QuarantineState::Active => (EntryState::Active, None),
+        QuarantineState::Failing => (EntryState::Failed, None),
+        QuarantineState::Quarantined { until } => (EntryState::Quarantined, Some(rfc3339(wall + (until - now)))),
     };
     EntryStatus {
         name: entry.name.clone(),
         plugin: entry.digest,
         settings_hash: entry.settings_hash.clone(),
         state,
-        faults: entry.health.faults(),
-        error: entry.health.last_fault(),
+        faults: entry.quarantine.faults(),
+        error: entry.quarantine.last_fault(),
         until,
         reports: entry.state.reports().snapshot(),
     }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::handle::ChainHandle;
-use super::health::Admission;
 use super::metrics::CallMetrics;
+use super::quarantine::Admission;
 use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::wasm::{self, Engine, Fault, Instance};
 
@@ -114,14 +114,14 @@ impl Instances {
     /// Calls the entry's instance.
     ///
     /// # Errors
-    /// The fault has already been counted and recorded in the entry's health.
+    /// The fault has already been counted and recorded in the entry's quarantine.
     pub(crate) fn call<R>(
         &self,
         entry: &Arc<Entry>,
         phase: Phase,
         call: impl FnOnce(&mut Instance) -> Result<R, Fault>,
     ) -> Result<R, CallError> {
-        let admission = entry.health.admit(Instant::now);
+        let admission = entry.quarantine.admit(Instant::now);
         if admission == Admission::Quarantined {
             self.chain.metrics().count_skipped(&entry.name);
             return Err(CallError::Quarantined);
@@ -146,7 +146,7 @@ impl Instances {
         match answer {
             Ok(answer) => {
                 self.give_back(entry, instance);
-                entry.health.record_ok(admission, Instant::now);
+                entry.quarantine.record_ok(admission, Instant::now);
                 self.count(entry.id, phase, spent.as_secs_f64());
                 Ok(answer)
             }

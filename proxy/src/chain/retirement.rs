@@ -38,13 +38,13 @@ mod tests {
     #[tokio::test]
     async fn retirement_is_notified_after_last_holder_is_gone() {
         let retirements = Retirements::default();
-        let mut told = retirements.subscribe();
+        let mut changes = retirements.subscribe();
         let entry = Arc::new(retirements.guard());
         let (request, known) = (Arc::clone(&entry), Arc::downgrade(&entry));
         drop(entry);
-        assert!(!told.has_changed().unwrap());
+        assert!(!changes.has_changed().unwrap());
         drop(request);
-        told.changed().await.unwrap();
+        changes.changed().await.unwrap();
         assert_eq!(known.strong_count(), 0);
     }
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ctrlmesh_contract::chain::MAX_ENTRIES_PER_POD;
 use ctrlmesh_contract::{Digest, FailurePolicy};
 
-use super::health::Health;
+use super::in_flight::InFlightCounts;
 use super::index::{Index, Matched};
 use super::matcher::{MatchQuery, Matcher};
+use super::quarantine::Quarantine;
 use super::retirement::RetirementGuard;
-use super::tally::Tally;
 use crate::plugin::verdict::Subscription;
 use crate::wasm;
 
@@ -40,7 +40,7 @@ pub struct Entry {
     /// The subscription's rules, compiled.
     pub matcher: Matcher,
     /// Quarantine state.
-    pub health: Arc<Health>,
+    pub quarantine: Arc<Quarantine>,
     /// Dropped with the last chain or request that uses the entry.
     pub(super) retirement: RetirementGuard,
 }
@@ -68,7 +68,7 @@ pub struct Snapshot {
     entries: Vec<Arc<Entry>>,
     index: Index,
     /// Counts the requests that began under this chain.
-    pub(super) tally: Arc<Tally>,
+    pub(super) in_flight_counts: Arc<InFlightCounts>,
 }
 
 impl Snapshot {
@@ -96,7 +96,7 @@ impl Snapshot {
             is_first: false,
             entries,
             index,
-            tally: Tally::new(),
+            in_flight_counts: InFlightCounts::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Loads a mounted directory into a snapshot; checks everything before it changes anything.
 //!
 //! Order: the signature is checked before anything is parsed, namespace and generation before anything is loaded, all entries before any is
-//! used. Leaves when to read again to `watch.rs`.
+//! used. Leaves when to read again to `reload.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::build::Host;
 use super::directory::{self, Document, Fingerprint, Version};
 use super::error::Error;
 use super::labels::{self, MAX_LABELS_BYTES};
-use super::past::Past;
+use super::predecessors::PredecessorRecord;
 use super::snapshot::Snapshot;
 
 /// How often a directory is read again at once, because it changed meanwhile. Kubelet swaps once a minute at most; a person who edits files
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 5;
 
 /// Location and identity that a chain is loaded for.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct ChainLocation {
     /// Directory with the document and the plugins.
     pub directory: PathBuf,
     pub labels: Labels,
@@ -43,9 +43,9 @@ pub enum Labels {
 }
 
 pub struct Source {
-    place: Place,
+    location: ChainLocation,
     host: Host,
-    past: Past,
+    predecessors: PredecessorRecord,
 }
 
 /// Result of reading the directory, which may hold a new chain.
@@ -68,13 +68,17 @@ pub(super) struct SeenFiles {
 
 impl Source {
     #[must_use]
-    pub const fn new(place: Place, host: Host, past: Past) -> Self {
-        Self { place, host, past }
+    pub const fn new(location: ChainLocation, host: Host, predecessors: PredecessorRecord) -> Self {
+        Self {
+            location,
+            host,
+            predecessors,
+        }
     }
 
     /// Reads the directory once. Returns `Ok(None)` if it holds the chain that is in force.
     ///
-    /// Blocks, maybe for as long as compiling takes; see [`super::watch::run`] for the loop around it.
+    /// Blocks, maybe for as long as compiling takes; see [`super::reload::run`] for the loop around it.
     ///
     /// # Errors
     /// The reason why the chain in the directory cannot come into force.
@@ -96,7 +100,7 @@ impl Source {
     }
 
     fn look_once(&self, previous: &Snapshot, before: Option<&SeenFiles>) -> Option<LoadAttempt> {
-        let version = Version::current_version(&self.place.directory);
+        let version = Version::current_version(&self.location.directory);
         let fingerprint = version.fingerprint();
         let document = version.document();
         let labels = self.labels();
@@ -117,7 +121,7 @@ impl Source {
         // The result is invalid if it was read from two versions.
         if !version.is_current() {
             result = Err(Error::Changing {
-                directory: self.place.directory.clone(),
+                directory: self.location.directory.clone(),
             });
         }
         Some(LoadAttempt {
@@ -135,16 +139,16 @@ impl Source {
         previous: &Snapshot,
         generation: &mut Option<u64>,
     ) -> Result<Option<Arc<Snapshot>>, Error> {
-        if let Some(keys) = &self.place.public_keys {
+        if let Some(keys) = &self.location.public_keys {
             let signature = document.signature.as_ref().ok_or(ctrlmesh_contract::Error::NotSigned)?;
             keys.verify(&document.bytes, signature)?;
         }
         let chain = Chain::parse(&document.bytes)?;
         *generation = Some(chain.generation);
-        if chain.namespace != self.place.namespace {
+        if chain.namespace != self.location.namespace {
             return Err(Error::Namespace {
                 document: chain.namespace,
-                pod: self.place.namespace.clone(),
+                pod: self.location.namespace.clone(),
             });
         }
         let digest = Digest::of(&document.bytes);
@@ -161,13 +165,13 @@ impl Source {
         let Some(mut snapshot) = self.host.build(&chain, digest, &labels, version, previous)? else {
             return Ok(None);
         };
-        snapshot.is_first = previous.document.is_none() && self.past.is_same(&snapshot);
-        self.past.note(&snapshot);
+        snapshot.is_first = previous.document.is_none() && self.predecessors.is_same(&snapshot);
+        self.predecessors.record(&snapshot);
         Ok(Some(Arc::new(snapshot)))
     }
 
     fn labels(&self) -> Result<BTreeMap<String, String>, Error> {
-        let path = match &self.place.labels {
+        let path = match &self.location.labels {
             Labels::Fixed(labels) => return Ok(labels.clone()),
             Labels::File(path) => path,
         };
@@ -180,8 +184,8 @@ impl Source {
         labels::parse(&text).map_err(malformed)
     }
 
-    pub(super) const fn place(&self) -> &Place {
-        &self.place
+    pub(super) const fn location(&self) -> &ChainLocation {
+        &self.location
     }
 
     pub(super) const fn host(&self) -> &Host {

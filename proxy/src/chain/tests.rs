@@ -12,7 +12,10 @@ use ctrlmesh_contract::status::Pod;
 use ctrlmesh_contract::{Chain, Digest};
 use serde_json::{Value, json};
 
-use super::{ChainHandle, CompileProgress, Host, Labels, Metrics, Past, Place, Required, Retirements, Source};
+use super::{
+    ChainHandle, ChainLocation, CompileProgress, Host, Labels, Metrics, PredecessorRecord, Required, Retirements,
+    Source,
+};
 use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStore};
 
 /// Namespace of the pod under test.
@@ -58,9 +61,9 @@ pub(crate) fn plugin_file_of(named: &[u8], content: &[u8]) -> (String, Vec<u8>) 
     (plugin_file::name(&Digest::of(named), Encoding::Plain), content.to_vec())
 }
 
-/// A `Place` whose input is valid.
-pub(crate) fn valid_place(directory: &Path) -> Place {
-    Place {
+/// A `ChainLocation` whose input is valid.
+pub(crate) fn valid_location(directory: &Path) -> ChainLocation {
+    ChainLocation {
         directory: directory.to_owned(),
         labels: Labels::Fixed(BTreeMap::new()),
         public_keys: None,
@@ -69,21 +72,21 @@ pub(crate) fn valid_place(directory: &Path) -> Place {
 }
 
 /// The same with a labels file.
-pub(crate) fn place_with_labels(directory: &Path, labels: PathBuf) -> Place {
-    Place {
+pub(crate) fn location_with_labels(directory: &Path, labels: PathBuf) -> ChainLocation {
+    ChainLocation {
         labels: Labels::File(labels),
-        ..valid_place(directory)
+        ..valid_location(directory)
     }
 }
 
 /// A source with a real engine.
-pub(crate) fn test_source(place: Place) -> Source {
-    source_after(place, Past::without_note())
+pub(crate) fn test_source(location: ChainLocation) -> Source {
+    source_after(location, PredecessorRecord::without_record())
 }
 
 /// A source for a sidecar with predecessors.
-pub(crate) fn source_after(place: Place, past: Past) -> Source {
-    Source::new(place, host(), past)
+pub(crate) fn source_after(location: ChainLocation, predecessors: PredecessorRecord) -> Source {
+    Source::new(location, host(), predecessors)
 }
 
 /// A handle that waits for its first chain.

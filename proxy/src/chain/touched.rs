@@ -72,9 +72,9 @@ pub(crate) struct NamedTouch<'a> {
 }
 
 /// For the access log: `refused by rate-limit/writes (rule a), delayed by …`.
-pub(crate) fn describe<'a>(told: impl Iterator<Item = NamedTouch<'a>>) -> String {
+pub(crate) fn describe<'a>(touches: impl Iterator<Item = NamedTouch<'a>>) -> String {
     let mut text = String::new();
-    for NamedTouch { entry, rule, effect } in told {
+    for NamedTouch { entry, rule, effect } in touches {
         let comma = if text.is_empty() { "" } else { ", " };
         // Writing to a string can't fail.
         let _ = write!(text, "{comma}{} by {entry}", effect.as_str());
@@ -103,10 +103,10 @@ struct Row {
 impl TouchedRequests {
     /// Notes the effects on a request. Equal effects are counted in one row. All edits of an entry share a row whatever they change,
     /// because a shard edits every list.
-    pub(crate) fn note<'a>(&self, told: impl Iterator<Item = NamedTouch<'a>>, view: &RequestView, status: u16) {
+    pub(crate) fn note<'a>(&self, touches: impl Iterator<Item = NamedTouch<'a>>, view: &RequestView, status: u16) {
         let request = request(view);
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for NamedTouch { entry, rule, effect } in told {
+        for NamedTouch { entry, rule, effect } in touches {
             let is_same = |row: &Row| {
                 let is_rule = row.effect == effect && row.entry == entry && row.rule == rule;
                 is_rule && (effect == Effect::Edited || row.status == status && row.request == request)
@@ -130,7 +130,7 @@ impl TouchedRequests {
 
     pub(crate) fn status_rows(&self) -> Vec<status::Touched> {
         let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = rows.iter().rev().map(|row| status::Touched {
+        let touches = rows.iter().rev().map(|row| status::Touched {
             entry: row.entry.clone(),
             rule: row.rule.clone(),
             did: row.effect.as_str().to_owned(),
@@ -139,7 +139,7 @@ impl TouchedRequests {
             count: row.count,
             last: rfc3339(row.last),
         });
-        told.collect()
+        touches.collect()
     }
 }
 

@@ -162,13 +162,13 @@ impl Leadership {
     /// The elections for `/status`, in a stable order.
     pub(crate) fn statuses(&self) -> Vec<LeaderElection> {
         let now = Instant::now();
-        let mut told: Vec<LeaderElection> = self
+        let mut elections: Vec<LeaderElection> = self
             .lock_elections()
             .iter()
             .map(|election| election.to_status(now))
             .collect();
-        told.sort_by_cached_key(|it| (it.namespace.clone(), it.lock.clone(), it.resource.clone()));
-        told
+        elections.sort_by_cached_key(|it| (it.namespace.clone(), it.lock.clone(), it.resource.clone()));
+        elections
     }
 }
 

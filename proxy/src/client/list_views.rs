@@ -1,7 +1,7 @@
 //! Remembers the view that each client's cache was filled under, so that a watch never resumes under another one.
 //!
 //! A reflector lists, then watches from the list's resource version. If the shard's rule changes in between, the watch would miss every
-//! object that the new rule adds, and keep every object that it removes. So each list notes the view that it was answered under. A watch
+//! object that the new rule adds, and keep every object that it removes. So each list records the view that it was answered under. A watch
 //! (or a later page of the list) with a resource version from another view is answered with 410 `Expired`, and the client lists again.
 //!
 //! A list by the same reader may have come from another part of the program. It is no evidence about the cache of a watch that ended
@@ -12,10 +12,10 @@
 //! Until a client that had to list again has begun a watch, its cache holds the earlier view, and it may write based on that.
 //! [`ListViews::stale_cache_count`] counts such clients for the manager, which moves objects between shards.
 //!
-//! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes are dropped first,
+//! Guarantees: lists record nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the states of the oldest readers are dropped first,
 //! and a reader never has more positions than it had watches open at once. Assumption: the requests of one client for one collection can be
 //! told apart by user agent, collection and the client's own selectors.
-//! Caveat: notes do not survive a restart of the sidecar (docs/adr/0008).
+//! Caveat: states do not survive a restart of the sidecar (docs/adr/0008).
 
 mod outdated;
 
@@ -34,14 +34,14 @@ use tokio::time::Instant;
 use crate::plugin::verdict::RequestEdit;
 use outdated::{Client, Outdated};
 
-/// Maximum number of notes, one for each collection that a controller reads: hundreds at most. A note has 32 bytes.
-const MAX_NOTES: usize = 4096;
+/// Maximum number of states, one for each collection that a controller reads: hundreds at most. A state has 32 bytes.
+const MAX_READERS: usize = 4096;
 
-/// Lists from before the first rule leave no note. A client that has such a list begins its watch within this time, which is longer than a
+/// Lists from before the first rule leave no state. A client that has such a list begins its watch within this time, which is longer than a
 /// paged list of any size takes.
 const FIRST_RULE: Duration = Duration::from_secs(300);
 
-/// The notes of all clients. Shared by the worker threads, used by lists and watches only.
+/// The states of all clients. Shared by the worker threads, used by lists and watches only.
 #[derive(Debug, Default)]
 pub(crate) struct ListViews {
     used: AtomicBool,
@@ -50,19 +50,19 @@ pub(crate) struct ListViews {
     /// When the first rule that shapes a view appeared, if it was not there from the start.
     first_rule: OnceLock<Instant>,
     hasher: RandomState,
-    notes: Mutex<Notes>,
+    states: Mutex<ReaderStates>,
 }
 
 #[derive(Debug, Default)]
-struct Notes {
-    notes: HashMap<u64, Note>,
+struct ReaderStates {
+    by_reader: HashMap<u64, ReaderState>,
     order: VecDeque<u64>,
     outdated: Outdated,
 }
 
 /// State of one reader.
 #[derive(Debug, Default)]
-struct Note {
+struct ReaderState {
     /// View of the reader's last list.
     view: u64,
     /// Number of watches open now, and the maximum that were ever open at once.
@@ -125,7 +125,7 @@ pub(crate) enum KnownView {
     Nothing,
 }
 
-impl Note {
+impl ReaderState {
     fn list(&mut self, view: u64) {
         if self.view != view {
             self.view = view;
@@ -180,27 +180,27 @@ impl Note {
     }
 }
 
-impl Notes {
-    /// The note of a reader. A new note begins with this view and `stale` versions from before, which were not noted.
-    fn note_of(&mut self, key: u64, view: u64, stale: u16) -> &mut Note {
-        if !self.notes.contains_key(&key) {
+impl ReaderStates {
+    /// The state of a reader. A new one begins with this view and `stale` versions from before, which were not recorded.
+    fn state_of(&mut self, key: u64, view: u64, stale: u16) -> &mut ReaderState {
+        if !self.by_reader.contains_key(&key) {
             self.order.push_back(key);
-            if self.order.len() > MAX_NOTES
+            if self.order.len() > MAX_READERS
                 && let Some(oldest) = self.order.pop_front()
             {
-                self.notes.remove(&oldest);
+                self.by_reader.remove(&oldest);
             }
         }
-        self.notes.entry(key).or_insert_with(|| Note {
+        self.by_reader.entry(key).or_insert_with(|| ReaderState {
             view,
             stale,
-            ..Note::default()
+            ..ReaderState::default()
         })
     }
 
     /// Maximum number of watches that a reader ever had open at once, if known.
     fn max_open_watches(&self, key: u64) -> Option<u16> {
-        self.notes.get(&key).map(|note| note.most)
+        self.by_reader.get(&key).map(|state| state.most)
     }
 }
 
@@ -220,11 +220,11 @@ impl ListViews {
         if self.is_used() {
             let may_be_unnoted = self.first_rule.get().is_some_and(|since| since.elapsed() < FIRST_RULE);
             let key = self.key(reader);
-            self.lock_notes().note_of(key, view, may_be_unnoted.into()).list(view);
+            self.lock_states().state_of(key, view, may_be_unnoted.into()).list(view);
         }
     }
 
-    /// Notes that another process served this pod before: its notes are lost, and it may have shaped views.
+    /// Notes that another process served this pod before: its states are lost, and it may have shaped views.
     pub(crate) fn note_predecessor(&self) {
         self.inherits.store(true, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl ListViews {
         self.inherits.load(Ordering::Relaxed)
     }
 
-    /// Whether any view was ever shaped. From then on every list must leave its note, even an unshaped one.
+    /// Whether any view was ever shaped. From then on every list must leave its state, even an unshaped one.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
@@ -247,8 +247,8 @@ impl ListViews {
         view: impl Iterator<Item = &'e RequestEdit>,
     ) -> KnownView {
         let view = self.view_hash(view);
-        match self.lock_notes().notes.get(&self.key(reader)) {
-            Some(note) if note.view == view => KnownView::Same,
+        match self.lock_states().by_reader.get(&self.key(reader)) {
+            Some(state) if state.view == view => KnownView::Same,
             Some(_) => KnownView::Other,
             None => KnownView::Nothing,
         }
@@ -262,22 +262,22 @@ impl ListViews {
         lets: impl FnOnce(KnownView) -> bool,
     ) -> Option<Position> {
         let (key, view) = (self.key(reader), self.view_hash(view));
-        let mut notes = self.lock_notes();
-        let known = notes
-            .notes
+        let mut states = self.lock_states();
+        let known = states
+            .by_reader
             .get_mut(&key)
-            .map_or(KnownView::Nothing, |note| note.resume(view));
+            .map_or(KnownView::Nothing, |state| state.resume(view));
         if !lets(known) {
-            let most = notes.max_open_watches(key);
-            let is_given_up = notes.outdated.note_refusal(key, most, view, reader);
-            drop(notes);
+            let most = states.max_open_watches(key);
+            let is_given_up = states.outdated.note_refusal(key, most, view, reader);
+            drop(states);
             if is_given_up {
                 warn_of(reader);
             }
             return None;
         }
-        notes.note_of(key, view, 0).open();
-        notes.outdated.begin_watch(key);
+        states.state_of(key, view, 0).open();
+        states.outdated.begin_watch(key);
         Some(self.position(key, view, reader))
     }
 
@@ -288,25 +288,25 @@ impl ListViews {
         view: impl Iterator<Item = &'e RequestEdit>,
     ) -> Position {
         let (key, view) = (self.key(reader), self.view_hash(view));
-        let mut notes = self.lock_notes();
-        let note = notes.note_of(key, view, 0);
-        note.take();
-        note.list(view);
+        let mut states = self.lock_states();
+        let state = states.state_of(key, view, 0);
+        state.take();
+        state.list(view);
         // The list's watch is this one.
-        note.listed = note.listed.saturating_sub(1);
-        note.open();
-        notes.outdated.begin_watch(key);
+        state.listed = state.listed.saturating_sub(1);
+        state.open();
+        states.outdated.begin_watch(key);
         self.position(key, view, reader)
     }
 
     /// Number of clients whose caches may show an earlier view: they were sent to list again and have not begun a watch since.
     pub(crate) fn stale_cache_count(&self) -> u64 {
-        self.lock_notes().outdated.count()
+        self.lock_states().outdated.count()
     }
 
     /// The clients that have waited longest, and those that are no longer waited for although they keep resuming from their old version.
     pub(crate) fn stale_caches(&self) -> Vec<StaleCache> {
-        self.lock_notes().outdated.longest_waiting()
+        self.lock_states().outdated.longest_waiting()
     }
 
     fn position(self: &Arc<Self>, key: u64, view: u64, reader: &Reader<'_>) -> Position {
@@ -319,8 +319,8 @@ impl ListViews {
         }
     }
 
-    fn lock_notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_states(&self) -> MutexGuard<'_, ReaderStates> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn key(&self, reader: &Reader<'_>) -> u64 {
@@ -361,9 +361,9 @@ pub(crate) struct Position {
 impl Position {
     /// Notes that a new chain shows the watch's client another view.
     pub(crate) fn mark_outdated(&self) {
-        let mut notes = self.list_views.lock_notes();
-        let most = notes.max_open_watches(self.key);
-        notes.outdated.note_change(self.key, most, &self.client);
+        let mut states = self.list_views.lock_states();
+        let most = states.max_open_watches(self.key);
+        states.outdated.note_change(self.key, most, &self.client);
     }
 
     /// Notes that the client got a 410 and must list again.
@@ -374,8 +374,8 @@ impl Position {
 
 impl Drop for Position {
     fn drop(&mut self) {
-        let mut notes = self.list_views.lock_notes();
-        notes.note_of(self.key, self.view, 0).end(self.view, !self.is_void);
+        let mut states = self.list_views.lock_states();
+        states.state_of(self.key, self.view, 0).end(self.view, !self.is_void);
     }
 }
 

@@ -18,7 +18,7 @@ use super::memory::{OverBound, RequestMemory};
 use super::unsent::Unsent;
 
 /// Time for a client to close its idle connection after it was told to. Requests that were in transit arrive within this time.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSE_GRACE: Duration = Duration::from_secs(10);
 
 /// Bytes of an arriving head that are not counted: hyper has a buffer of this size anyway.
 const FREE_HEAD: usize = 8 << 10;
@@ -41,7 +41,7 @@ pub(crate) enum Expired {
     /// The connection has been idle; the client must be told that it ends.
     Idle,
     /// The client was told, and has sent no request since.
-    Farewell,
+    CloseGrace,
     /// A request head takes too long.
     Head,
     /// The client does not read the rest of its responses.
@@ -207,7 +207,7 @@ pub(crate) struct Deadlines {
     /// When the arriving head was first seen.
     head: Option<Instant>,
     /// When the client was told that its idle connection ends.
-    told: Option<Instant>,
+    notified_at: Option<Instant>,
     /// Set no later than the next deadline; a request does not move it.
     timer: Pin<Box<Sleep>>,
 }
@@ -219,7 +219,7 @@ impl Deadlines {
             activity,
             timeouts,
             head: None,
-            told: None,
+            notified_at: None,
         }
     }
 
@@ -236,7 +236,7 @@ impl Deadlines {
             let now = Instant::now();
             match due {
                 Some((at, expired)) if at <= now => {
-                    self.told.get_or_insert(now);
+                    self.notified_at.get_or_insert(now);
                     return Poll::Ready(expired);
                 }
                 Some((at, _)) => self.timer.as_mut().reset(at),
@@ -257,9 +257,9 @@ impl Deadlines {
                 Some((begun + self.timeouts.head, Expired::Head))
             }
             State::Unread { since } => Some((since + self.timeouts.idle, Expired::Unread)),
-            State::Idle { since } => Some(match self.told {
+            State::Idle { since } => Some(match self.notified_at {
                 None => (since + self.timeouts.idle, Expired::Idle),
-                Some(told) => (since.max(told) + FAREWELL, Expired::Farewell),
+                Some(notified_at) => (since.max(notified_at) + CLOSE_GRACE, Expired::CloseGrace),
             }),
         }
     }
@@ -433,7 +433,7 @@ mod tests {
         let late = activity.begin();
         expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(late);
-        assert_eq!(next(&mut deadlines).await, (Expired::Farewell, 10));
+        assert_eq!(next(&mut deadlines).await, (Expired::CloseGrace, 10));
     }
 
     #[tokio::test(start_paused = true)]

@@ -59,13 +59,13 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// A client connection that was just accepted. `outage` belongs to its port.
-    pub(crate) fn new(outage: Outage, memory: &ClientMemory, place: OwnedSemaphorePermit) -> Rc<Self> {
+    pub(crate) fn new(outage: Outage, memory: &ClientMemory, permit: OwnedSemaphorePermit) -> Rc<Self> {
         Rc::new(Self {
             outage: Some(outage),
             activity: Activity::new(memory.requests.clone()),
             memory: ConnectionMemory::of(memory.requests.clone()),
             unsent: Arc::new(Unsent::of(memory.responses.clone())),
-            _place: Some(place),
+            _place: Some(permit),
             ..Self::default()
         })
     }
@@ -75,12 +75,12 @@ impl Connection {
     }
 
     /// Begins a request whose head has arrived.
-    pub(crate) fn begin_request(self: &Rc<Self>) -> RequestPlace {
-        RequestPlace {
+    pub(crate) fn begin_request(self: &Rc<Self>) -> RequestGuard {
+        RequestGuard {
             _request: self.activity.begin(),
             connection: Rc::clone(self),
             held: Cell::new(0),
-            spare: Cell::new(0),
+            reusable: Cell::new(0),
         }
     }
 
@@ -228,15 +228,15 @@ fn within_window(bytes: usize) -> usize {
 
 /// A request's share of its connection: the bytes that it reserves. The connection is not idle while this lives.
 #[derive(Debug)]
-pub(crate) struct RequestPlace {
+pub(crate) struct RequestGuard {
     connection: Rc<Connection>,
     held: Cell<usize>,
     /// The part of `held` that is not in use any more.
-    spare: Cell<usize>,
+    reusable: Cell<usize>,
     _request: activity::Request,
 }
 
-impl RequestPlace {
+impl RequestGuard {
     pub(crate) fn connection(&self) -> Rc<Connection> {
         Rc::clone(&self.connection)
     }
@@ -256,20 +256,20 @@ impl RequestPlace {
     /// # Errors
     /// The limit of the connection, or of all connections, is reached.
     pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
-        let spared = bytes.min(self.spare.get());
-        self.connection.memory.take(bytes - spared)?;
-        self.spare.set(self.spare.get() - spared);
-        self.held.set(self.held.get() + bytes - spared);
+        let reused = bytes.min(self.reusable.get());
+        self.connection.memory.take(bytes - reused)?;
+        self.reusable.set(self.reusable.get() - reused);
+        self.held.set(self.held.get() + bytes - reused);
         Ok(())
     }
 
     /// Marks bytes as not in use any more. The next [`Self::hold`] reuses them first, so that it cannot fail for them.
-    pub(crate) fn spare(&self, bytes: usize) {
-        self.spare.set(self.held.get().min(self.spare.get() + bytes));
+    pub(crate) fn release_for_reuse(&self, bytes: usize) {
+        self.reusable.set(self.held.get().min(self.reusable.get() + bytes));
     }
 }
 
-impl Drop for RequestPlace {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.connection.memory.give_back(self.held.get());
     }

@@ -36,11 +36,11 @@ const QUICK: Duration = Duration::from_secs(1);
 const MAX_ANSWER: usize = 64 << 10;
 
 /// Maximum number of addresses that are used from one answer.
-const MAX_PLACES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 
 /// An address that the API server names as its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum AdvertisedAddress {
     Address(SocketAddr),
     /// A host name in lower case, without a dot at its end, and a port.
     Name(String, u16),
@@ -85,9 +85,9 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
         loop {
             let asked = tokio::time::timeout(PATIENCE, ask(&worker)).await;
             match asked.unwrap_or(Err(Error::Late)) {
-                Ok(places) => {
+                Ok(addresses) => {
                     has_failed = false;
-                    if external.shared.reach.api_server.note_advertised(places) {
+                    if external.shared.reach.api_server.note_advertised(addresses) {
                         external.shared.gate.check_open_sockets();
                         quick = QUICK_QUESTIONS;
                     }
@@ -116,7 +116,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
 
 /// Sends one query with the sidecar's credentials, on a connection of its own: behind a Service or a balancer, each connection may reach
 /// another API server, which only names its own address.
-async fn ask(worker: &Worker) -> Result<HashSet<Place>, Error> {
+async fn ask(worker: &Worker) -> Result<HashSet<AdvertisedAddress>, Error> {
     let mut request = Request::new(RequestBody::Full(None));
     *request.uri_mut() = "/api".parse().unwrap_or_default();
     let headers = request.headers_mut();
@@ -134,31 +134,33 @@ async fn ask(worker: &Worker) -> Result<HashSet<Place>, Error> {
         return Err(Error::Status(status));
     }
     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-    let mut places = read(&body.map_err(Error::Body)?.to_bytes())?;
-    for (host, port) in names_of(&places) {
+    let mut addresses = read(&body.map_err(Error::Body)?.to_bytes())?;
+    for (host, port) in names_of(&addresses) {
         match tokio::net::lookup_host((host.as_str(), port)).await {
-            Ok(found) => places.extend(found.take(MAX_PLACES).map(Place::Address)),
+            Ok(found) => addresses.extend(found.take(MAX_ADDRESSES).map(AdvertisedAddress::Address)),
             Err(error) => tracing::debug!(%error, host, "failed to resolve a name that the API server advertises"),
         }
     }
-    Ok(places)
+    Ok(addresses)
 }
 
-fn names_of(places: &HashSet<Place>) -> Vec<(String, u16)> {
-    let name = |place: &Place| match place {
-        Place::Name(host, port) => Some((host.clone(), *port)),
-        Place::Address(_) => None,
+fn names_of(addresses: &HashSet<AdvertisedAddress>) -> Vec<(String, u16)> {
+    let name = |address: &AdvertisedAddress| match address {
+        AdvertisedAddress::Name(host, port) => Some((host.clone(), *port)),
+        AdvertisedAddress::Address(_) => None,
     };
-    places.iter().filter_map(name).collect()
+    addresses.iter().filter_map(name).collect()
 }
 
-fn read(answer: &[u8]) -> Result<HashSet<Place>, serde_json::Error> {
+fn read(answer: &[u8]) -> Result<HashSet<AdvertisedAddress>, serde_json::Error> {
     let versions: ApiVersions = serde_json::from_slice(answer)?;
-    let addresses = versions.server_addresses.iter().take(MAX_PLACES);
-    Ok(addresses.filter_map(|it| Place::read(&it.server_address)).collect())
+    let addresses = versions.server_addresses.iter().take(MAX_ADDRESSES);
+    Ok(addresses
+        .filter_map(|it| AdvertisedAddress::read(&it.server_address))
+        .collect())
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for AdvertisedAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address}"),
@@ -167,7 +169,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-impl Place {
+impl AdvertisedAddress {
     /// Parses `host:port`, or a host with the default port of HTTPS. Returns `None` for anything else.
     fn read(text: &str) -> Option<Self> {
         const HTTPS: u16 = 443;
@@ -191,8 +193,8 @@ mod tests {
 
     #[test]
     fn advertised_addresses_are_read_in_every_form() {
-        let address = |text: &str| Some(Place::Address(text.parse().unwrap()));
-        let name = |host: &str, port| Some(Place::Name(host.to_owned(), port));
+        let address = |text: &str| Some(AdvertisedAddress::Address(text.parse().unwrap()));
+        let name = |host: &str, port| Some(AdvertisedAddress::Name(host.to_owned(), port));
         for (text, expected) in [
             ("10.0.0.5:6443", address("10.0.0.5:6443")),
             ("10.0.0.5", address("10.0.0.5:443")),
@@ -203,7 +205,7 @@ mod tests {
             ("", None),
             ("two words", None),
         ] {
-            assert_eq!(Place::read(text), expected, "{text}");
+            assert_eq!(AdvertisedAddress::read(text), expected, "{text}");
         }
     }
 
@@ -213,12 +215,12 @@ mod tests {
             {"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.5:6443"},{"clientCIDR":"10.96.0.0/12","serverAddress":"?"}]}"#;
         assert_eq!(
             read(answer).unwrap(),
-            HashSet::from([Place::read("10.0.0.5:6443").unwrap()])
+            HashSet::from([AdvertisedAddress::read("10.0.0.5:6443").unwrap()])
         );
         assert!(read(br#"{"kind":"APIVersions","versions":["v1"]}"#).unwrap().is_empty());
         assert!(read(b"<html>").is_err());
         let many = (0..1000).map(|port| serde_json::json!({ "serverAddress": format!("10.0.0.5:{port}") }));
         let many = serde_json::json!({ "serverAddressByClientCIDRs": many.collect::<Vec<_>>() });
-        assert_eq!(read(many.to_string().as_bytes()).unwrap().len(), MAX_PLACES);
+        assert_eq!(read(many.to_string().as_bytes()).unwrap().len(), MAX_ADDRESSES);
     }
 }

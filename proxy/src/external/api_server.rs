@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::advertised::Place;
+use super::advertised::AdvertisedAddress;
 use crate::upstream::Target;
 
 /// DNS names of Service `kubernetes` in namespace `default`; the cluster's domain may follow the last one.
@@ -41,7 +41,7 @@ pub(super) struct ApiServer {
     /// Addresses of `host`, and when they were last seen; stays empty if `host` is an address.
     seen: RwLock<HashMap<IpAddr, Instant>>,
     /// Advertised addresses, and when each was advertised last. None is dropped while no query succeeds.
-    advertised: RwLock<HashMap<Place, Instant>>,
+    advertised: RwLock<HashMap<AdvertisedAddress, Instant>>,
 }
 
 impl ApiServer {
@@ -67,7 +67,7 @@ impl ApiServer {
 
     fn advertises(&self, host: &str, port: u16) -> bool {
         let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
-        let is_this = |place: &Place| matches!(place, Place::Name(name, of_name) if name == host && *of_name == port);
+        let is_this = |address: &AdvertisedAddress| matches!(address, AdvertisedAddress::Name(name, of_name) if name == host && *of_name == port);
         advertised.keys().any(is_this)
     }
 
@@ -76,8 +76,8 @@ impl ApiServer {
         let fixed = self.fixed.iter().filter(|it| it.port() == port).map(SocketAddr::ip);
         let mut addresses: Vec<IpAddr> = fixed.collect();
         let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
-        addresses.extend(advertised.keys().filter_map(|place| match place {
-            Place::Address(address) if address.port() == port => Some(address.ip()),
+        addresses.extend(advertised.keys().filter_map(|address| match address {
+            AdvertisedAddress::Address(address) if address.port() == port => Some(address.ip()),
             _ => None,
         }));
         drop(advertised);
@@ -127,14 +127,14 @@ impl ApiServer {
     }
 
     /// Notes addresses that the server has advertised. Returns whether one of them is new.
-    pub(super) fn note_advertised(&self, places: impl IntoIterator<Item = Place>) -> bool {
+    pub(super) fn note_advertised(&self, addresses: impl IntoIterator<Item = AdvertisedAddress>) -> bool {
         let mut is_news = false;
         let now = Instant::now();
         let mut advertised = self.advertised.write().unwrap_or_else(PoisonError::into_inner);
-        for place in places {
-            if advertised.insert(place.clone(), now).is_none() {
+        for advertised_address in addresses {
+            if advertised.insert(advertised_address.clone(), now).is_none() {
                 is_news = true;
-                tracing::info!(%place, "the API server advertises this address; external requests may not reach it");
+                tracing::info!(place = %advertised_address, "the API server advertises this address; external requests may not reach it");
             }
         }
         advertised.retain(|_, last| now.duration_since(*last) < ADVERTISED_MEMORY);
@@ -142,7 +142,7 @@ impl ApiServer {
             let oldest = advertised
                 .iter()
                 .min_by_key(|(_, last)| **last)
-                .map(|(place, _)| place.clone());
+                .map(|(address, _)| address.clone());
             let Some(oldest) = oldest else { break };
             advertised.remove(&oldest);
         }
@@ -201,8 +201,11 @@ mod tests {
         assert!(!api_server.is_named("api.example", 6443));
         let addresses = |port| api_server.known_addresses(port).unwrap();
         assert_eq!((addresses(443).len(), addresses(6443).len()), (1, 0));
-        let place = |address: &str| Place::Address(address.parse().unwrap());
-        api_server.note_advertised([place("10.0.0.5:6443"), Place::Name("api.example".to_owned(), 6443)]);
+        let address = |address: &str| AdvertisedAddress::Address(address.parse().unwrap());
+        api_server.note_advertised([
+            address("10.0.0.5:6443"),
+            AdvertisedAddress::Name("api.example".to_owned(), 6443),
+        ]);
         tokio::time::advance(2 * MEMORY).await;
         assert!(api_server.is_named("api.example", 6443) && !api_server.is_named("api.example", 443));
         assert_eq!(addresses(6443), ["10.0.0.5".parse::<IpAddr>().unwrap()]);
@@ -212,10 +215,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn advertised_addresses_are_bounded_and_longest_unseen_is_dropped_first() {
         let api_server = ApiServer::with_addresses("192.0.2.1", 443, &[]);
-        let place = |number: usize| Place::Address(SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 6443)));
+        let address = |number: usize| {
+            AdvertisedAddress::Address(SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 6443)))
+        };
         for number in 0..=MAX_ADVERTISED {
             tokio::time::advance(REFRESH).await;
-            api_server.note_advertised([place(0), place(number)]);
+            api_server.note_advertised([address(0), address(number)]);
         }
         let kept = api_server.known_addresses(6443).unwrap();
         assert_eq!(kept.len(), MAX_ADVERTISED);
@@ -225,28 +230,34 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn advertised_addresses_count_for_one_day_after_they_were_advertised() {
         let api_server = ApiServer::with_addresses("192.0.2.1", 443, &[]);
-        let place = |address: &str| Place::Address(address.parse().unwrap());
+        let address = |address: &str| AdvertisedAddress::Address(address.parse().unwrap());
         let known = |last: &str| {
             api_server
                 .known_addresses(6443)
                 .unwrap()
                 .contains(&last.parse().unwrap())
         };
-        api_server.note_advertised([place("10.0.0.5:6443"), Place::Name("api.example".to_owned(), 6443)]);
+        api_server.note_advertised([
+            address("10.0.0.5:6443"),
+            AdvertisedAddress::Name("api.example".to_owned(), 6443),
+        ]);
         tokio::time::advance(2 * ADVERTISED_MEMORY).await;
         assert!(known("10.0.0.5"), "no query has succeeded since");
-        assert!(!api_server.note_advertised([place("10.0.0.5:6443")]), "it is known");
+        assert!(!api_server.note_advertised([address("10.0.0.5:6443")]), "it is known");
         assert!(
             !api_server.is_named("api.example", 6443),
             "the name was not advertised again"
         );
         tokio::time::advance(ADVERTISED_MEMORY - REFRESH).await;
-        api_server.note_advertised([place("10.0.0.6:6443")]);
+        api_server.note_advertised([address("10.0.0.6:6443")]);
         assert!(known("10.0.0.5") && known("10.0.0.6"));
         tokio::time::advance(REFRESH).await;
-        api_server.note_advertised([place("10.0.0.6:6443")]);
+        api_server.note_advertised([address("10.0.0.6:6443")]);
         assert!(!known("10.0.0.5") && known("10.0.0.6"));
-        assert!(api_server.note_advertised([place("10.0.0.5:6443")]), "it is news again");
+        assert!(
+            api_server.note_advertised([address("10.0.0.5:6443")]),
+            "it is news again"
+        );
     }
 
     #[tokio::test(start_paused = true)]

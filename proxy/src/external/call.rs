@@ -16,17 +16,17 @@ use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
-use super::destination::{Destination, DestinationError, ENDPOINT, way_of};
+use super::destination::{Destination, DestinationError, ENDPOINT, proxy_form_of};
 use super::{External, edit, tunnel};
 use crate::chain::MatchQuery;
 use crate::chain::phases::{Plugins, RequestDecision, Stop};
 use crate::connection::head_size;
 use crate::connection::{Connection, IncomingBody};
 use crate::observe::record::Record;
-use crate::observe::{Class, Way};
+use crate::observe::{Class, ProxyForm};
 use crate::plugin::verdict::Traffic;
 use crate::plugin::view::{Memory, RequestView};
-use crate::request::ending::{self, Answer, answer};
+use crate::request::early_response::{self, Answer, answer};
 use crate::request::exchange::user_agent;
 use crate::request::headers;
 use crate::request::worker::Worker;
@@ -53,19 +53,19 @@ pub(crate) async fn handle(
 ) -> Answer {
     let (mut parts, mut incoming) = request.into_parts();
     let accept = Accept::from_headers(&parts.headers);
-    let way = way_of(&parts.method, &parts.headers);
+    let form = proxy_form_of(&parts.method, &parts.headers);
     let read = match parts.version == Version::HTTP_11 && !parts.headers.contains_key(HOST) {
         true => Err(DestinationError::NoHost),
-        false => Destination::read(way, &parts.uri, &parts.headers),
+        false => Destination::read(form, &parts.uri, &parts.headers),
     };
     let uri = read.as_ref().map_or(&parts.uri, |destination| &destination.uri);
     let record = Record::new(
         &worker.shared.metrics,
-        Class::External(way),
+        Class::External(form),
         parts.method.clone(),
         uri.clone(),
     );
-    let held = record.set_place(connection.begin_request(), head_size(&parts.uri, &parts.headers));
+    let held = record.set_guard(connection.begin_request(), head_size(&parts.uri, &parts.headers));
     if let Err(error) = held.and_then(|()| incoming.hold(&connection)) {
         return Ok(answer(&record, &accept, Reply::over_bound(error, true)));
     }
@@ -76,7 +76,7 @@ pub(crate) async fn handle(
         Ok(destination) => destination,
         Err(error) => return Ok(answer(&record, &accept, bad_destination(&error))),
     };
-    if let Err(why) = external.shared.judge_name(&destination.host(), destination.place.port) {
+    if let Err(why) = external.shared.judge_name(&destination.host(), destination.target.port) {
         return Ok(answer(&record, &accept, Reply::forbidden(why)));
     }
     parts.headers.remove(ENDPOINT);
@@ -152,7 +152,7 @@ impl Call {
             method: parts.method.clone(),
             uri: self.destination.uri.clone(),
             host: self.destination.host().into_owned(),
-            port: self.destination.place.port,
+            port: self.destination.target.port,
             is_leader_lock: Cell::new(false),
             headers: parts.headers.clone(),
             memory: Memory::default(),
@@ -160,7 +160,7 @@ impl Call {
     }
 
     async fn send_unfiltered(&self, parts: Parts, incoming: IncomingBody) -> Answer {
-        if self.destination.way == Way::Connect {
+        if self.destination.form == ProxyForm::Connect {
             return Box::pin(tunnel::open(self, parts, None)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
@@ -183,7 +183,7 @@ impl Call {
             Err(reply) => return Ok(self.answer(reply)),
         };
         parts.headers.remove(ENDPOINT);
-        if self.destination.way == Way::Connect {
+        if self.destination.form == ProxyForm::Connect {
             return tunnel::open(self, parts, Some(plugins)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
@@ -233,11 +233,11 @@ impl Call {
     }
 
     fn upstream(&self) -> Result<Rc<Upstream>, Reply> {
-        let place = &self.destination.place;
+        let target_key = &self.destination.target;
         let shared = &self.external.shared;
-        self.external.targets.get(place, || {
-            let trust = Some(&shared.trust).filter(|_| place.is_tls);
-            let target = Target::external(&place.name, place.port, trust, Arc::clone(&shared.gate))
+        self.external.targets.get(target_key, || {
+            let trust = Some(&shared.trust).filter(|_| target_key.is_tls);
+            let target = Target::external(&target_key.name, target_key.port, trust, Arc::clone(&shared.gate))
                 .map_err(|error| Reply::bad_request(error.to_string()))?;
             Ok(Upstream::new(target, self.external.limits.clone()))
         })
@@ -245,7 +245,7 @@ impl Call {
 
     /// The reply to a request that could not be sent.
     pub(super) fn failure_reply(&self, error: &SendError, is_repeatable: bool) -> Reply {
-        let whom = format!("{}:{}", self.destination.host(), self.destination.place.port);
+        let whom = format!("{}:{}", self.destination.host(), self.destination.target.port);
         tracing::debug!(%error, target = whom, "external request failed");
         Reply::upstream_failed(error, &whom, is_repeatable)
     }
@@ -255,6 +255,6 @@ impl Call {
     }
 
     pub(super) async fn stop(&self, stop: Stop) -> Answer {
-        ending::stop(&self.connection, &self.record, stop, &self.accept).await
+        early_response::stop(&self.connection, &self.record, stop, &self.accept).await
     }
 }

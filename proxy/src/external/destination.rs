@@ -11,8 +11,8 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, Method, Uri};
 use rustls_pki_types::ServerName;
 
-use super::targets::Place;
-use crate::observe::Way;
+use super::targets::TargetKey;
+use crate::observe::ProxyForm;
 
 /// Header with the URL that a request is for (KusionStack controller-mesh). Never sent on.
 pub(super) const ENDPOINT: HeaderName = HeaderName::from_static("mesh-real-endpoint");
@@ -20,14 +20,14 @@ pub(super) const ENDPOINT: HeaderName = HeaderName::from_static("mesh-real-endpo
 /// Maximum length of path and query, as for API traffic.
 const MAX_URI: usize = crate::request::MAX_URI;
 
-/// The way in which a request arrived.
-pub(super) fn way_of(method: &Method, headers: &HeaderMap) -> Way {
+/// The form in which a client asked for an external request.
+pub(super) fn proxy_form_of(method: &Method, headers: &HeaderMap) -> ProxyForm {
     if method == Method::CONNECT {
-        Way::Connect
+        ProxyForm::Connect
     } else if headers.contains_key(ENDPOINT) {
-        Way::Header
+        ProxyForm::Header
     } else {
-        Way::Absolute
+        ProxyForm::Absolute
     }
 }
 
@@ -65,32 +65,32 @@ pub(crate) enum DestinationError {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Destination {
-    pub(super) way: Way,
-    pub(super) place: Place,
+    pub(super) form: ProxyForm,
+    pub(super) target: TargetKey,
     /// For CONNECT, only host and port.
     pub(super) uri: Uri,
 }
 
 impl Destination {
-    /// Reads the destination of a request that arrived by `way`.
+    /// Reads the destination of a request that arrived in this form.
     ///
     /// # Errors
     /// The request names none, or an ambiguous one.
-    pub(super) fn read(way: Way, uri: &Uri, headers: &HeaderMap) -> Result<Self, DestinationError> {
+    pub(super) fn read(form: ProxyForm, uri: &Uri, headers: &HeaderMap) -> Result<Self, DestinationError> {
         if headers.get_all(HOST).iter().count() > 1 {
             return Err(DestinationError::ManyHosts);
         }
-        match way {
-            Way::Connect => Self::connect(uri, headers),
-            Way::Absolute => Self::from_url(way, uri.clone()),
-            Way::Header => {
+        match form {
+            ProxyForm::Connect => Self::connect(uri, headers),
+            ProxyForm::Absolute => Self::from_url(form, uri.clone()),
+            ProxyForm::Header => {
                 let mut fields = headers.get_all(ENDPOINT).iter();
                 let (Some(field), None) = (fields.next(), fields.next()) else {
                     return Err(DestinationError::Endpoint);
                 };
                 let url = field.to_str().ok().and_then(|text| text.trim().parse::<Uri>().ok());
                 let url = url.filter(|url| url.scheme().is_some() && url.authority().is_some());
-                Self::from_url(way, url.ok_or(DestinationError::Endpoint)?)
+                Self::from_url(form, url.ok_or(DestinationError::Endpoint)?)
             }
         }
     }
@@ -103,13 +103,13 @@ impl Destination {
             .filter(|_| is_bare && !headers.contains_key(ENDPOINT));
         let port = port.ok_or(DestinationError::Connect)?;
         Ok(Self {
-            way: Way::Connect,
-            place: parse_place(authority, port, false)?,
+            form: ProxyForm::Connect,
+            target: parse_target_key(authority, port, false)?,
             uri: uri.clone(),
         })
     }
 
-    fn from_url(way: Way, uri: Uri) -> Result<Self, DestinationError> {
+    fn from_url(form: ProxyForm, uri: Uri) -> Result<Self, DestinationError> {
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err(DestinationError::NoTarget);
         };
@@ -133,15 +133,15 @@ impl Destination {
             None => default_port,
         };
         Ok(Self {
-            way,
-            place: parse_place(authority, port, is_tls)?,
+            form,
+            target: parse_target_key(authority, port, is_tls)?,
             uri,
         })
     }
 
     /// Name or address in the form that rules see: lower case, no brackets, no dot at the end.
     pub(super) fn host(&self) -> Cow<'_, str> {
-        self.place.name.to_str()
+        self.target.name.to_str()
     }
 }
 
@@ -150,14 +150,14 @@ fn has_bad_port(authority: &Authority) -> bool {
     authority.as_str().len() > authority.host().len() && authority.port().is_none()
 }
 
-fn parse_place(authority: &Authority, port: u16, is_tls: bool) -> Result<Place, DestinationError> {
+fn parse_target_key(authority: &Authority, port: u16, is_tls: bool) -> Result<TargetKey, DestinationError> {
     if authority.as_str().contains('@') {
         return Err(DestinationError::User);
     }
     if port == 0 {
         return Err(DestinationError::Port);
     }
-    Ok(Place {
+    Ok(TargetKey {
         is_tls,
         name: server_name(authority.host())?,
         port,

@@ -25,7 +25,7 @@ pub(super) const SWEEP: Duration = Duration::from_secs(30);
 
 /// Identifies the server that connections can be shared for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct TargetKey {
     pub(super) is_tls: bool,
     /// In lower case, without a dot at its end.
     pub(super) name: ServerName<'static>,
@@ -33,7 +33,7 @@ pub(super) struct Place {
 }
 
 pub(super) struct Targets {
-    slots: RefCell<HashMap<Place, Slot>>,
+    slots: RefCell<HashMap<TargetKey, Slot>>,
     count: Gauge,
 }
 
@@ -57,24 +57,24 @@ impl Targets {
         }
     }
 
-    /// The connections to a place; `make` creates them if there are none yet.
+    /// The connections to a server; `make` creates them if there are none yet.
     ///
     /// # Errors
     /// The error of `make`.
     pub(super) fn get<E>(
         &self,
-        place: &Place,
+        key: &TargetKey,
         make: impl FnOnce() -> Result<Rc<Upstream>, E>,
     ) -> Result<Rc<Upstream>, E> {
         let mut slots = self.slots.borrow_mut();
-        if let Some(slot) = slots.get(place) {
+        if let Some(slot) = slots.get(key) {
             slot.used.set(Instant::now());
             return Ok(Rc::clone(&slot.upstream));
         }
         let upstream = make()?;
         if slots.len() >= MAX_TARGETS {
             let oldest = slots.iter().min_by_key(|(_, slot)| (slot.is_in_use(), slot.used.get()));
-            if let Some(oldest) = oldest.map(|(place, _)| place.clone()) {
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
                 slots.remove(&oldest);
                 self.count.dec();
             }
@@ -83,7 +83,7 @@ impl Targets {
             upstream: Rc::clone(&upstream),
             used: Cell::new(Instant::now()),
         };
-        slots.insert(place.clone(), slot);
+        slots.insert(key.clone(), slot);
         self.count.inc();
         Ok(upstream)
     }
@@ -107,8 +107,8 @@ mod tests {
     use super::*;
     use crate::upstream::{Gate, Limits, Target};
 
-    fn place_number(number: u16) -> Place {
-        Place {
+    fn key_number(number: u16) -> TargetKey {
+        TargetKey {
             is_tls: false,
             name: "host.example".try_into().unwrap(),
             port: number,
@@ -117,10 +117,10 @@ mod tests {
 
     fn get(targets: &Targets, number: u16) -> (Rc<Upstream>, bool) {
         let mut is_new = false;
-        let upstream = targets.get(&place_number(number), || {
+        let upstream = targets.get(&key_number(number), || {
             is_new = true;
             let gate = Arc::new(Gate::new(|_, _| Ok(())));
-            let target = Target::external(&place_number(number).name, number, None, gate).unwrap();
+            let target = Target::external(&key_number(number).name, number, None, gate).unwrap();
             Ok::<_, Infallible>(Upstream::new(target, Limits::default()))
         });
         (upstream.unwrap(), is_new)

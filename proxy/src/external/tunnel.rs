@@ -18,7 +18,7 @@ use super::call::Call;
 use crate::chain::phases::Plugins;
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
-use crate::request::ending::Answer;
+use crate::request::early_response::Answer;
 use crate::respond::Reply;
 use crate::stream::body::ClientBody;
 use crate::upstream::{SendError, Socket, dial};
@@ -45,11 +45,11 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
     let Ok(place) = Arc::clone(&call.external.tunnels).try_acquire_owned() else {
         return Ok(call.answer(Reply::too_many_tunnels(super::MAX_TUNNELS)));
     };
-    let target = &call.destination;
+    let destination = &call.destination;
     let began = tokio::time::Instant::now();
     let dialled = dial(
-        &target.host(),
-        target.place.port,
+        &destination.host(),
+        destination.target.port,
         Some(&call.external.shared.gate),
         &call.external.limits,
     )
@@ -141,12 +141,17 @@ mod tests {
 
     use super::*;
     use crate::observe::Class;
-    use crate::observe::Way;
+    use crate::observe::ProxyForm;
     use crate::observe::metrics::Metrics;
 
     fn flow() -> Rc<Flow> {
         let metrics = Metrics::new(Metrics::registry());
-        let record = Record::new(&metrics, Class::External(Way::Connect), Method::CONNECT, Uri::default());
+        let record = Record::new(
+            &metrics,
+            Class::External(ProxyForm::Connect),
+            Method::CONNECT,
+            Uri::default(),
+        );
         Rc::new(Flow::new(record))
     }
 

@@ -244,7 +244,7 @@ where
                         retire(serving.as_mut());
                     }
                 }
-                Expired::Head | Expired::Farewell | Expired::Unread => return Poll::Ready(Ok(())),
+                Expired::Head | Expired::CloseGrace | Expired::Unread => return Poll::Ready(Ok(())),
             }
         }
     })

@@ -172,10 +172,10 @@ mod tests {
         assert!(!is_replaced(), "nothing has changed since");
         std::fs::write(directory.path().join(KEY), "no key").unwrap();
         assert!(!is_replaced(), "the last good certificate is kept");
-        let told = unusable;
-        assert!(told.is_some());
+        let reported = unusable;
+        assert!(reported.is_some());
         tls.read_again(directory.path(), &mut unusable);
-        assert_eq!(unusable, told);
+        assert_eq!(unusable, reported);
         write(directory.path());
         tls.read_again(directory.path(), &mut unusable);
         assert_eq!(unusable, None, "a good one again");

@@ -6,12 +6,12 @@ use ctrlmesh_wire::Verb;
 pub(crate) enum Class {
     /// A request to the API server.
     Api(Verb),
-    External(Way),
+    External(ProxyForm),
 }
 
 /// How an external request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ProxyForm {
     /// A whole URL as the request target: `HTTP_PROXY`.
     Absolute,
     /// A whole URL in the header `Mesh-Real-Endpoint`.
@@ -19,7 +19,7 @@ pub(crate) enum Way {
     Connect,
 }
 
-impl Way {
+impl ProxyForm {
     pub(crate) const ALL: [Self; 3] = [Self::Absolute, Self::Header, Self::Connect];
 
     /// Position in [`Self::ALL`].

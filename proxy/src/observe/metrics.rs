@@ -24,7 +24,7 @@ use requests::Requests;
 use crate::chain::touched::TouchedRequests;
 use crate::chain::{VERBS, verb_index};
 use crate::observe::Class;
-use crate::observe::Way;
+use crate::observe::ProxyForm;
 use crate::plugin::verdict::Failure;
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Metrics {
 
     pub(crate) fn new(mut registry: Registry) -> Arc<Self> {
         let api = Requests::new(&mut registry, "verb", &VERBS.map(|verb| verb.as_str()));
-        let ways = Way::ALL.map(Way::as_str);
+        let ways = ProxyForm::ALL.map(ProxyForm::as_str);
         let external = Requests::new(registry.sub_registry_with_prefix("external"), "way", &ways);
         let mut metrics = Self {
             registry,
@@ -153,7 +153,7 @@ impl Metrics {
     fn class_counters(&self, class: Class) -> (&Requests, usize) {
         match class {
             Class::Api(verb) => (&self.api, verb_index(verb)),
-            Class::External(way) => (&self.external, way.index()),
+            Class::External(form) => (&self.external, form.index()),
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
         metrics.request_ended(Class::Api(Verb::List), 200, 0.002, None);
         metrics.request_ended(Class::Api(Verb::Create), 0, 1.0, Some(Failure::ClientGone));
         metrics.request_ended(Class::Api(Verb::Delete), 404, 0.1, None);
-        metrics.request_ended(Class::External(Way::Connect), 403, 0.1, Some(Failure::Refused));
+        metrics.request_ended(Class::External(ProxyForm::Connect), 403, 0.1, Some(Failure::Refused));
         let text = metrics.text().unwrap();
         assert!(
             text.contains(r#"ctrlmesh_external_requests_total{way="connect",code="4xx"} 1"#),

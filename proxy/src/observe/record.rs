@@ -11,11 +11,11 @@ use http::header::CONTENT_LENGTH;
 use http::{Method, StatusCode, Uri, response};
 use tokio::time::Instant;
 
-use super::class::{Class, Way};
+use super::class::{Class, ProxyForm};
 use super::metrics::Metrics;
-use crate::chain::Ticket;
+use crate::chain::InFlightGuard;
 use crate::chain::phases::Plugins;
-use crate::connection::{Connection, HandOver, OverBound, RequestPlace};
+use crate::connection::{Connection, HandOver, OverBound, RequestGuard};
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::write_outcome::WriteOutcome;
 use crate::upstream::{ReplayRoom, Upstream};
@@ -35,15 +35,15 @@ pub(crate) struct Record {
     /// Whether the response body was sent to its end.
     complete: Cell<bool>,
     plugins: RefCell<Option<Rc<Plugins>>>,
-    /// Ticket of a request that may change objects: it counts as in flight until its outcome is known.
-    write: RefCell<Option<Ticket>>,
+    /// Guard of a request that may change objects: it counts as in flight until its outcome is known.
+    write: RefCell<Option<InFlightGuard>>,
     sent: Cell<Option<Instant>>,
-    /// Ticket of a list: it counts as in flight while the record lives.
-    list: RefCell<Option<Ticket>>,
+    /// Guard of a list: it counts as in flight while the record lives.
+    list: RefCell<Option<InFlightGuard>>,
     /// Keeps the connections alive over which the response arrives.
     upstream_kept: RefCell<Option<Rc<Upstream>>>,
     /// The request's share of the client's connection.
-    place: RefCell<Option<RequestPlace>>,
+    guard: RefCell<Option<RequestGuard>>,
 }
 
 impl Record {
@@ -67,7 +67,7 @@ impl Record {
             sent: Cell::default(),
             list: RefCell::default(),
             upstream_kept: RefCell::default(),
-            place: RefCell::default(),
+            guard: RefCell::default(),
         })
     }
 
@@ -81,14 +81,14 @@ impl Record {
         *self.plugins.borrow_mut() = Some(plugins);
     }
 
-    /// Sets the ticket of a request that may change objects.
-    pub(crate) fn set_write(&self, ticket: Ticket) {
-        *self.write.borrow_mut() = Some(ticket);
+    /// Sets the guard of a request that may change objects.
+    pub(crate) fn set_write(&self, in_flight_guard: InFlightGuard) {
+        *self.write.borrow_mut() = Some(in_flight_guard);
     }
 
-    /// Sets the ticket of a list, whose response depends on the chain of the request.
-    pub(crate) fn set_list(&self, ticket: Ticket) {
-        *self.list.borrow_mut() = Some(ticket);
+    /// Sets the guard of a list, whose response depends on the chain of the request.
+    pub(crate) fn set_list(&self, in_flight_guard: InFlightGuard) {
+        *self.list.borrow_mut() = Some(in_flight_guard);
     }
 
     /// Notes that the request is sent; from here on the API server may be carrying it out.
@@ -98,10 +98,12 @@ impl Record {
 
     /// Notes the outcome of a write at the API server. The first call counts.
     pub(crate) fn record_outcome(&self, outcome: WriteOutcome) {
-        let Some(ticket) = self.write.take() else { return };
+        let Some(in_flight_guard) = self.write.take() else {
+            return;
+        };
         let given_up = self.sent.get().and_then(|sent| outcome.given_up(sent, Instant::now()));
         if let Some(given_up) = given_up {
-            ticket.give_up(given_up);
+            in_flight_guard.give_up(given_up);
         }
     }
 
@@ -114,8 +116,8 @@ impl Record {
     ///
     /// # Errors
     /// There is no memory for the head.
-    pub(crate) fn set_place(&self, place: RequestPlace, head: usize) -> Result<(), OverBound> {
-        self.place.borrow_mut().insert(place).hold_head(head)
+    pub(crate) fn set_guard(&self, guard: RequestGuard, head: usize) -> Result<(), OverBound> {
+        self.guard.borrow_mut().insert(guard).hold_head(head)
     }
 
     /// Reserves memory for a part of a body until the request is over.
@@ -123,7 +125,7 @@ impl Record {
     /// # Errors
     /// There is no memory for it.
     pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
-        self.place.borrow().as_ref().map_or(Ok(()), |place| place.hold(bytes))
+        self.guard.borrow().as_ref().map_or(Ok(()), |guard| guard.hold(bytes))
     }
 
     /// The way by which the response hands its bytes over; `None` if they need not be counted.
@@ -133,13 +135,13 @@ impl Record {
 
     /// The connection, which counts the memory of its requests.
     fn request_memory(&self) -> Option<Rc<Connection>> {
-        self.place.borrow().as_ref().map(RequestPlace::connection)
+        self.guard.borrow().as_ref().map(RequestGuard::connection)
     }
 
     /// Marks bytes of a body as about to be sent, so that the next reservation can reuse them.
-    pub(crate) fn spare(&self, bytes: usize) {
-        if let Some(place) = &*self.place.borrow() {
-            place.spare(bytes);
+    pub(crate) fn release_for_reuse(&self, bytes: usize) {
+        if let Some(guard) = &*self.guard.borrow() {
+            guard.release_for_reuse(bytes);
         }
     }
 
@@ -205,15 +207,15 @@ impl Record {
         let touched = plugins.map(Plugins::describe).unwrap_or_default();
         match self.class {
             Class::Api(verb) => self.log_api(verb, outcome, &touched),
-            Class::External(way) => self.log_external(way, outcome, &touched),
+            Class::External(form) => self.log_external(form, outcome, &touched),
         }
     }
 
-    fn log_external(&self, way: Way, outcome: &Outcome, touched: &str) {
+    fn log_external(&self, form: ProxyForm, outcome: &Outcome, touched: &str) {
         tracing::debug!(
             target: "access",
             method = %self.method,
-            way = way.as_str(),
+            way = form.as_str(),
             host = self.uri.host().unwrap_or_default(),
             port = self.uri.port_u16(),
             path = self.uri.path(),
@@ -295,23 +297,23 @@ impl Drop for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::tally::{Tally, UNSETTLED};
+    use crate::chain::in_flight::{InFlightCounts, UNSETTLED};
     use crate::chain::{Counter, Kind};
     use std::sync::Arc;
 
     /// How many writes are in flight while the record of a write that ends with `end` lives, after that, and after `later`.
     async fn writes_in_flight(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {
-        let (tally, metrics) = (Tally::new(), Metrics::new(Metrics::registry()));
+        let (in_flight_counts, metrics) = (InFlightCounts::new(), Metrics::new(Metrics::registry()));
         let class = Class::Api(Verb::Delete);
         let record = Record::new(&metrics, class, Method::DELETE, Uri::from_static("/api/v1/pods/p"));
-        record.set_write(Counter::new(0).count(&tally, Kind::Write));
+        record.set_write(Counter::new(0).count(&in_flight_counts, Kind::Write));
         end(&record);
-        let writes = |tally: &Arc<Tally>| tally.sum().writes;
-        let alive = writes(&tally);
+        let writes = |in_flight_counts: &Arc<InFlightCounts>| in_flight_counts.sum().writes;
+        let alive = writes(&in_flight_counts);
         drop(record);
-        let gone = writes(&tally);
+        let gone = writes(&in_flight_counts);
         tokio::time::advance(later).await;
-        [alive, gone, writes(&tally)]
+        [alive, gone, writes(&in_flight_counts)]
     }
 
     #[tokio::test(start_paused = true)]

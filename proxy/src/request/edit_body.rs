@@ -80,7 +80,7 @@ async fn rename_request(
     renaming::ask_for_plain(headers);
     let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
     // The response of a write is about as long, and must not be refused for lack of memory.
-    exchange.record.spare(bytes.len());
+    exchange.record.release_for_reuse(bytes.len());
     let query = Query::new(exchange.uri.query().unwrap_or_default());
     let (info, arrived) = (&exchange.info, exchange.record.start());
     let leadership = &exchange.worker.shared.leadership;

@@ -9,9 +9,9 @@ use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use tokio::time::Instant;
 
-use super::ending::{self, Answer, answer};
+use super::early_response::{self, Answer, answer};
 use super::worker::Worker;
-use super::{headers, hidden};
+use super::{headers, hidden_objects};
 use crate::chain::MatchQuery;
 use crate::chain::phases::Stop;
 use crate::connection::Connection;
@@ -100,8 +100,8 @@ impl Exchange<'_> {
         if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
             self.worker.credentials().refresh_now();
         }
-        if hidden::is_already_exists(self.info.verb, &self.info.subresource, status) {
-            hidden::count_hidden_create(self);
+        if hidden_objects::is_already_exists(self.info.verb, &self.info.subresource, status) {
+            hidden_objects::count_hidden_create(self);
         }
         self.record.set_upstream(status.as_u16(), sent.elapsed());
         self.record.set_status(status.as_u16());
@@ -120,7 +120,7 @@ impl Exchange<'_> {
 
     /// Ends the exchange in the way that a plugin asked for.
     pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> Answer {
-        ending::stop(&self.connection, &self.record, stop, accept).await
+        early_response::stop(&self.connection, &self.record, stop, accept).await
     }
 }
 

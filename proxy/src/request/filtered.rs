@@ -13,8 +13,8 @@ use http_body::Body as _;
 use tokio::time::Instant;
 use tracing::info;
 
+use super::early_response::{Answer, answer};
 use super::edit::{self, Edited};
-use super::ending::{Answer, answer};
 use super::exchange::Exchange;
 use super::recheck;
 use super::upgrade::{self, Offered};

@@ -10,7 +10,7 @@ use ctrlmesh_wire::{RequestInfo, Verb};
 use http::request::Parts;
 use http::{Request, Uri};
 
-use super::ending::{Answer, answer};
+use super::early_response::{Answer, answer};
 use super::exchange::Exchange;
 use super::upgrade::{self, Offered};
 use super::worker::Worker;
@@ -28,7 +28,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
     let parsed = RequestInfo::parse(method.as_str(), sent.path(), sent.query());
     let verb = parsed.as_ref().map_or(Verb::NonResource, |info| info.verb);
     let record = Record::new(&worker.shared.metrics, Class::Api(verb), method.clone(), sent.clone());
-    let held = record.set_place(connection.begin_request(), head_size(&sent, &parts.headers));
+    let held = record.set_guard(connection.begin_request(), head_size(&sent, &parts.headers));
     let held = held.and_then(|()| incoming.hold(&connection));
     let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
         check(&parts, &sent)?;

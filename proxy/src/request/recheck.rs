@@ -33,13 +33,13 @@ pub(super) fn watch_reaction(
     let before: Vec<RequestEdit> = view_of(edits);
     let recheck = Box::new(move || {
         worker.shared.metrics.rechecks.inc();
-        let (snapshot, ticket) = worker.begin_request(Kind::Watch);
+        let (snapshot, in_flight_guard) = worker.begin_request(Kind::Watch);
         let snapshot = Guard::into_inner(snapshot);
         let matched = snapshot.matching_entries(&MatchQuery::from(&*view));
         let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
         let mut edits = possible_edits(&view, plugins.recheck()?);
         let again = earlier_lock::hide_objects(&worker, &plugins, &mut edits);
-        (view_of(edits) == before).then_some(SameView { ticket, again })
+        (view_of(edits) == before).then_some(SameView { in_flight_guard, again })
     });
     let metrics = Arc::clone(&exchange.worker.shared.metrics);
     let on_expired = Rc::new(move || {

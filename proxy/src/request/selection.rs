@@ -22,17 +22,23 @@ pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &Parts) -> Option<F
         Verb::Watch => {
             // The subscription comes first, so that a chain that comes into force from here on is not missed.
             let listener = worker.notifier.listen();
-            let (snapshot, ticket) = worker.begin_request(Kind::Watch);
-            (snapshot, Some(Begun { listener, ticket }))
+            let (snapshot, in_flight_guard) = worker.begin_request(Kind::Watch);
+            (
+                snapshot,
+                Some(Begun {
+                    listener,
+                    in_flight_guard,
+                }),
+            )
         }
         Verb::List => {
-            let (snapshot, ticket) = worker.begin_request(Kind::List);
-            exchange.record.set_list(ticket);
+            let (snapshot, in_flight_guard) = worker.begin_request(Kind::List);
+            exchange.record.set_list(in_flight_guard);
             (snapshot, None)
         }
         _ if may_change_objects(&exchange.info) => {
-            let (snapshot, ticket) = worker.begin_request(Kind::Write);
-            exchange.record.set_write(ticket);
+            let (snapshot, in_flight_guard) = worker.begin_request(Kind::Write);
+            exchange.record.set_write(in_flight_guard);
             (snapshot, None)
         }
         _ => (worker.shared.chain.load(), None),

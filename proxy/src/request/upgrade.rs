@@ -10,7 +10,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::request::ending::answer;
+use crate::request::early_response::answer;
 use crate::request::exchange::Exchange;
 use crate::request::headers;
 use crate::respond::{Accept, Reply};

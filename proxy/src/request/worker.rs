@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::chain::instances::Instances;
-use crate::chain::{ChainHandle, Counter, Kind, Snapshot, Ticket};
+use crate::chain::{ChainHandle, Counter, InFlightGuard, Kind, Snapshot};
 use crate::client::leader_locks::LeaderLocks;
 use crate::client::leadership::Leadership;
 use crate::client::list_views::ListViews;
@@ -105,8 +105,8 @@ impl Worker {
         self.shared.target.port()
     }
 
-    /// The chain in force, for a request that `/status` counts as long as the ticket lives.
-    pub(crate) fn begin_request(&self, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
+    /// The chain in force, for a request that `/status` counts as long as the guard lives.
+    pub(crate) fn begin_request(&self, kind: Kind) -> (Guard<Arc<Snapshot>>, InFlightGuard) {
         self.shared.chain.begin_request(&self.counter, kind)
     }
 

@@ -17,7 +17,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::chain::Ticket;
+use crate::chain::InFlightGuard;
 use crate::client::list_views::Position;
 use crate::connection::Listener;
 use crate::respond::Reply;
@@ -88,7 +88,7 @@ pub(crate) struct Begun {
     /// Notified of chains newer than the watch's.
     pub(crate) listener: Listener,
     /// Counts the watch under its chain, until a later chain that shows it the same view takes over.
-    pub(crate) ticket: Ticket,
+    pub(crate) in_flight_guard: InFlightGuard,
 }
 
 /// Called when a new chain is in force, and at the time of the last result. Returns `None` if the watch would get another view now.
@@ -96,7 +96,7 @@ pub(crate) type Recheck = Box<dyn FnMut() -> Option<SameView>>;
 
 /// The chain in force shows a watch the same view.
 pub(crate) struct SameView {
-    pub(crate) ticket: Ticket,
+    pub(crate) in_flight_guard: InFlightGuard,
     /// When the view must be computed again, even if the chain stays.
     pub(crate) again: Option<Instant>,
 }
@@ -125,7 +125,7 @@ impl Watching {
         }
         match (self.recheck)() {
             Some(same) => {
-                self.begun.ticket = same.ticket;
+                self.begun.in_flight_guard = same.in_flight_guard;
                 self.again = same.again.map(|at| Box::pin(sleep_until(at)));
                 // Registers for that time.
                 if let Some(again) = &mut self.again

@@ -59,7 +59,7 @@ type Driver = http1::Connection<TokioIo<Transport>, Outgoing>;
 
 /// A connection, whether it is in use or not.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ConnectionState {
     pub(super) generation: u64,
     pub(super) driver: OnceCell<AbortHandle>,
     pool: Weak<Upstream>,
@@ -70,9 +70,9 @@ pub(super) struct Line {
 }
 
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(super) struct IdleConnection {
     sender: SendRequest<Outgoing>,
-    pub(super) line: Rc<Line>,
+    pub(super) state: Rc<ConnectionState>,
     pub(super) since: Instant,
 }
 
@@ -85,14 +85,14 @@ pub(super) struct Lease {
 
 #[derive(Debug)]
 struct CloseOnDrop {
-    line: Rc<Line>,
+    state: Rc<ConnectionState>,
     armed: bool,
 }
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         if self.armed
-            && let Some(driver) = self.line.driver.get()
+            && let Some(driver) = self.state.driver.get()
         {
             driver.abort();
         }
@@ -104,7 +104,7 @@ pub(super) async fn establish(
     stream: Transport,
     generation: u64,
     pool: &Rc<Upstream>,
-) -> Result<(Parked, impl Future<Output = ()> + use<>), ConnectError> {
+) -> Result<(IdleConnection, impl Future<Output = ()> + use<>), ConnectError> {
     let broken = |error: hyper::Error| ConnectError::Handshake {
         authority: pool.target().authority().to_string(),
         source: error.into(),
@@ -114,7 +114,7 @@ pub(super) async fn establish(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(broken)?;
-    let line = Rc::new(Line {
+    let state = Rc::new(ConnectionState {
         generation,
         driver: OnceCell::new(),
         pool: Rc::downgrade(pool),
@@ -122,18 +122,18 @@ pub(super) async fn establish(
         returned: RefCell::new(None),
         returned_to: RefCell::new(None),
     });
-    let drive = drive_connection(driver, Rc::downgrade(&line));
+    let drive = drive_connection(driver, Rc::downgrade(&state));
     Ok((
-        Parked {
+        IdleConnection {
             sender,
-            line,
+            state,
             since: Instant::now(),
         },
         drive,
     ))
 }
 
-async fn drive_connection(mut driver: Driver, line: Weak<Line>) {
+async fn drive_connection(mut driver: Driver, state: Weak<ConnectionState>) {
     poll_fn(|cx| {
         if let Poll::Ready(end) = Pin::new(&mut driver).poll(cx) {
             if let Err(error) = end {
@@ -141,15 +141,15 @@ async fn drive_connection(mut driver: Driver, line: Weak<Line>) {
             }
             return Poll::Ready(());
         }
-        if let Some(line) = line.upgrade() {
-            line.poll_returned(cx);
+        if let Some(state) = state.upgrade() {
+            state.poll_returned(cx);
         }
         Poll::Pending
     })
     .await;
 }
 
-impl Line {
+impl ConnectionState {
     fn poll_returned(self: &Rc<Self>, cx: &mut Context<'_>) {
         let mut known = self.returned_to.borrow_mut();
         if known.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
@@ -168,16 +168,16 @@ impl Line {
 
     fn park(self: &Rc<Self>, sender: SendRequest<Outgoing>) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.park(Parked {
+            pool.park(IdleConnection {
                 sender,
-                line: Rc::clone(self),
+                state: Rc::clone(self),
                 since: Instant::now(),
             });
         }
     }
 }
 
-impl Parked {
+impl IdleConnection {
     /// Whether the connection accepts a request; the server may have closed it meanwhile.
     pub(super) fn is_open(&self) -> bool {
         self.sender.is_ready()
@@ -187,7 +187,7 @@ impl Parked {
         Lease {
             sender: self.sender,
             guard: CloseOnDrop {
-                line: self.line,
+                state: self.state,
                 armed: true,
             },
         }
@@ -201,10 +201,10 @@ impl Lease {
         request: Request<Outgoing>,
         body: &mut Option<Box<RequestBody>>,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        let stale = self.guard.line.answered.get();
+        let stale = self.guard.state.answered.get();
         let mut error = match self.sender.try_send_request(request).await {
             Ok(response) => {
-                self.guard.line.answered.set(true);
+                self.guard.state.answered.set(true);
                 return Ok(response.map(|incoming| UpstreamBody::http1(incoming, self)));
             }
             Err(error) => error,
@@ -229,10 +229,10 @@ impl Lease {
         let Self { sender, mut guard } = self;
         guard.armed = false;
         if sender.is_ready() {
-            guard.line.park(sender);
+            guard.state.park(sender);
         } else if !sender.is_closed() {
-            guard.line.returned.replace(Some(sender));
-            if let Some(driver) = guard.line.returned_to.borrow().as_ref() {
+            guard.state.returned.replace(Some(sender));
+            if let Some(driver) = guard.state.returned_to.borrow().as_ref() {
                 driver.wake_by_ref();
             }
         }

@@ -26,7 +26,7 @@ use super::{
     body::UpstreamBody,
     connect::Transport,
     error::{BoxError, ConnectError},
-    keepalive::{Heard, Keepalive},
+    keepalive::{Keepalive, MonitoredStream},
     limits::Limits,
     request::RequestBody,
     unread::UnreadAnswers,
@@ -46,7 +46,7 @@ const MAX_HEADER_LIST: u32 = 1 << 20;
 /// Maximum amount that a stream may queue in the connection beyond the server's window.
 const MAX_SEND_BUFFER: usize = 128 << 10;
 
-type Io = Heard<Transport>;
+type Io = MonitoredStream<Transport>;
 /// The future that reads and writes; its owner drives the connection.
 pub(super) type Driver = h2::client::Connection<Io, Bytes>;
 
@@ -86,7 +86,7 @@ pub(super) async fn establish(
         source,
     };
     let heard = Rc::new(Cell::new(false));
-    let io = Heard {
+    let io = MonitoredStream {
         io: stream,
         heard: Rc::clone(&heard),
         unread: Rc::clone(&limits.unread),

@@ -22,7 +22,7 @@ use super::unread::UnreadAnswers;
 /// Pings a server, and decides when silence means that it is dead.
 pub(super) struct Keepalive {
     pub(super) pings: PingPong,
-    /// Set by [`Heard`].
+    /// Set by [`MonitoredStream`].
     pub(super) heard: Rc<Cell<bool>>,
     pub(super) interval: Duration,
     pub(super) patience: Duration,
@@ -59,13 +59,13 @@ impl Keepalive {
 
 /// A stream that notes that something was read, and how much.
 #[derive(Debug)]
-pub(super) struct Heard<T> {
+pub(super) struct MonitoredStream<T> {
     pub(super) io: T,
     pub(super) heard: Rc<Cell<bool>>,
     pub(super) unread: Rc<UnreadAnswers>,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for MonitoredStream<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
@@ -78,7 +78,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Heard<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for MonitoredStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }

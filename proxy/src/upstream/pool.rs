@@ -25,7 +25,7 @@ use super::{
     Upstream,
     connect::{self, Protocol},
     error::{ConnectError, SendError},
-    http1::{self, Lease, Parked},
+    http1::{self, IdleConnection, Lease},
     http2::{self, Connection, Established, Slot},
     keepalive::Keepalive,
     unread::UnreadAnswers,
@@ -37,9 +37,9 @@ const EXPECTED_STREAMS: usize = 100;
 /// Sweeps for unused connections per idle timeout, so that they live at most a third longer than it says.
 const SWEEPS_PER_IDLE_TIMEOUT: u32 = 3;
 
-/// A place for one request.
+/// The right to send one request on a connection.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum RequestPermit {
     /// On a shared connection.
     Http2(Slot),
     /// On a connection of its own.
@@ -52,7 +52,7 @@ pub(super) struct Pool {
     /// HTTP/2 connections that accept requests.
     shared: RefCell<Vec<Rc<Connection>>>,
     /// Unused HTTP/1.1 connections, the longest unused first.
-    parked: RefCell<Vec<Parked>>,
+    parked: RefCell<Vec<IdleConnection>>,
     /// Connections of all kinds whose driver runs.
     pub(super) open: Cell<usize>,
     pub(super) opening: Cell<usize>,
@@ -86,16 +86,19 @@ impl Drop for Counted<'_> {
 }
 
 impl Upstream {
-    /// A place for a request: at once if there is room, otherwise on a connection that is opened for it. `avoid` is a connection that has
+    /// A permit for a request: at once if there is room, otherwise on a connection that is opened for it. `avoid` is a connection that has
     /// just refused it.
-    pub(super) async fn find_place(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<Place, SendError> {
-        match self.free_place(avoid) {
-            Some(place) => Ok(place),
-            None => self.wait_for_place(avoid).await,
+    pub(super) async fn find_permit(
+        self: &Rc<Self>,
+        avoid: Option<&Rc<Connection>>,
+    ) -> Result<RequestPermit, SendError> {
+        match self.free_permit(avoid) {
+            Some(permit) => Ok(permit),
+            None => self.wait_for_permit(avoid).await,
         }
     }
 
-    async fn wait_for_place(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<Place, SendError> {
+    async fn wait_for_permit(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<RequestPermit, SendError> {
         let pool = &self.pool;
         let _waiting = Counted::new(&pool.waiting);
         let failures = pool.failures.get();
@@ -103,8 +106,8 @@ impl Upstream {
         loop {
             let mut changed = pin!(pool.changed.notified());
             changed.as_mut().enable();
-            if let Some(place) = self.free_place(avoid) {
-                return Ok(place);
+            if let Some(permit) = self.free_permit(avoid) {
+                return Ok(permit);
             }
             if pool.closing.get() {
                 return Err(SendError::Unreachable {
@@ -128,15 +131,15 @@ impl Upstream {
         }
     }
 
-    fn free_place(&self, avoid: Option<&Rc<Connection>>) -> Option<Place> {
+    fn free_permit(&self, avoid: Option<&Rc<Connection>>) -> Option<RequestPermit> {
         if let Some(slot) = self.free_slot(avoid) {
-            return Some(Place::Http2(slot));
+            return Some(RequestPermit::Http2(slot));
         }
         let generation = self.target.credentials().generation();
         let mut parked = self.pool.parked.borrow_mut();
         while let Some(unused) = parked.pop() {
-            if unused.is_open() && unused.line.generation == generation {
-                return Some(Place::Http1(unused.lease()));
+            if unused.is_open() && unused.state.generation == generation {
+                return Some(RequestPermit::Http1(unused.lease()));
             }
         }
         None
@@ -168,7 +171,7 @@ impl Upstream {
     }
 
     /// Takes back an HTTP/1.1 connection.
-    pub(super) fn park(&self, unused: Parked) {
+    pub(super) fn park(&self, unused: IdleConnection) {
         if !self.pool.closing.get() {
             self.pool.parked.borrow_mut().push(unused);
             self.room_made();
@@ -250,22 +253,22 @@ async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
         upstream: Weak::clone(&upstream),
     };
     let limit = pool.limits.connect_timeout;
-    let greeted = timeout(limit, connect_and_greet(&pool)).await.unwrap_or_else(|_| {
+    let handshaken = timeout(limit, connect_and_handshake(&pool)).await.unwrap_or_else(|_| {
         let authority = pool.target.authority().to_string();
         Err(ConnectError::Timeout {
             authority,
             timeout: limit,
         })
     });
-    let greeted = match greeted {
+    let handshaken = match handshaken {
         Ok(_) if pool.pool.closing.get() => return,
-        Ok(greeted) => greeted,
+        Ok(handshaken) => handshaken,
         Err(error) => return pool.opening_failed(error),
     };
     pool.pool.opened.set(pool.pool.opened.get() + 1);
     let _open = Open::new(&pool);
-    match greeted {
-        Greeted::Http2(established) => {
+    match handshaken {
+        Handshaken::Http2(established) => {
             let Established {
                 connection,
                 driver,
@@ -277,11 +280,11 @@ async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
             drop((opening, pool));
             drive_http2(driver, keepalive, &unread, own.take()).await;
         }
-        Greeted::Http1(unused, drive) => {
+        Handshaken::Http1(unused, drive) => {
             pool.pool.expected.set(Some(1));
             if let Some(task) = own.take() {
                 // The cell is empty, because the connection is new.
-                let _ = unused.line.driver.set(task);
+                let _ = unused.state.driver.set(task);
             }
             pool.park(unused);
             drop((opening, pool));
@@ -315,20 +318,22 @@ async fn drive_http2(
     }
 }
 
-enum Greeted<D> {
+enum Handshaken<D> {
     Http2(Box<Established>),
-    Http1(Parked, D),
+    Http1(IdleConnection, D),
 }
 
-async fn connect_and_greet(pool: &Rc<Upstream>) -> Result<Greeted<impl Future<Output = ()> + use<>>, ConnectError> {
+async fn connect_and_handshake(
+    pool: &Rc<Upstream>,
+) -> Result<Handshaken<impl Future<Output = ()> + use<>>, ConnectError> {
     let opened = connect::open(&pool.target, &pool.limits).await?;
     match opened.protocol {
         Protocol::Http2 => http2::establish(opened.stream, opened.generation, pool)
             .await
-            .map(|it| Greeted::Http2(Box::new(it))),
+            .map(|it| Handshaken::Http2(Box::new(it))),
         Protocol::Http1 => {
             let (unused, drive) = http1::establish(opened.stream, opened.generation, pool).await?;
-            Ok(Greeted::Http1(unused, drive))
+            Ok(Handshaken::Http1(unused, drive))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Whether, and until when, a write may still be carried out after the client stopped waiting for the response.
 //!
-//! Pure. `chain::tally` counts such writes, and `/status` shows them.
+//! Pure. `chain::in_flight` counts such writes, and `/status` shows them.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ use super::deadline::Deadline;
 use super::engine::Engine;
 use super::error::{Fault, Origin, Phase};
 use super::host::{HostState, MemoryRefusal};
-use super::plugin::{Plugin, Pre};
+use super::plugin::{Plugin, PreInstantiated};
 use super::state::EntryState;
 use super::ticker::CallFlag;
 use super::v0_1::convert;
@@ -142,7 +142,7 @@ impl Instance {
         })?;
         flag.begin_call();
         let made = match &plugin.pre {
-            Pre::V0_1(pre) => pre.instantiate(&mut store).map(Guest::V0_1),
+            PreInstantiated::V0_1(pre) => pre.instantiate(&mut store).map(Guest::V0_1),
         };
         flag.end_call();
         let context = Context { plugin, entry, limit };

@@ -17,14 +17,14 @@ use super::{v0_1 as host_v0_1, wasi};
 pub struct Plugin {
     /// `sha256:<hex>` of the component's bytes.
     pub digest: String,
-    pub(crate) pre: Pre,
+    pub(crate) pre: PreInstantiated,
     /// Memory of its machine code.
     charge: Charge,
 }
 
 /// A pre-instantiated component: imports and exports are resolved and checked. One variant for each interface version that this host
 /// supports.
-pub(crate) enum Pre {
+pub(crate) enum PreInstantiated {
     V0_1(v0_1::PluginPre<HostState>),
 }
 
@@ -59,14 +59,16 @@ impl Plugin {
     #[must_use]
     pub const fn interface(&self) -> &'static str {
         match self.pre {
-            Pre::V0_1(_) => "0.1",
+            PreInstantiated::V0_1(_) => "0.1",
         }
     }
 }
 
-fn pre_v0_1(engine: &Engine, component: &Component) -> wasmtime::Result<Pre> {
+fn pre_v0_1(engine: &Engine, component: &Component) -> wasmtime::Result<PreInstantiated> {
     let mut linker = Linker::new(engine.wasmtime());
     wasi::add_to_linker(&mut linker)?;
     host_v0_1::add_to_linker(&mut linker)?;
-    Ok(Pre::V0_1(v0_1::PluginPre::new(linker.instantiate_pre(component)?)?))
+    Ok(PreInstantiated::V0_1(v0_1::PluginPre::new(
+        linker.instantiate_pre(component)?,
+    )?))
 }

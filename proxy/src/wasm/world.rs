@@ -24,19 +24,19 @@ mod tests {
 
     #[test]
     fn world_problems_have_messages() {
-        let told = |imports: &[&str], exports: &[&str]| {
+        let result_of = |imports: &[&str], exports: &[&str]| {
             check(imports, exports, "sha256:00")
                 .map_or_else(|error| error.to_string(), |version| format!("{version:?}"))
         };
-        assert_eq!(told(&["ctrlmesh:plugin/types@0.1.0"], &EXPORTS), "V0_1");
-        let text = told(&["ctrlmesh:plugin/types@0.2.0"], &EXPORTS);
+        assert_eq!(result_of(&["ctrlmesh:plugin/types@0.1.0"], &EXPORTS), "V0_1");
+        let text = result_of(&["ctrlmesh:plugin/types@0.2.0"], &EXPORTS);
         assert!(text.contains("ctrlmesh:plugin@0.2.0, this sidecar supports"), "{text}");
-        let text = told(&["ctrlmesh:plugin/types@0.1.0", "wasi:sockets/tcp@0.2.6"], &EXPORTS);
+        let text = result_of(&["ctrlmesh:plugin/types@0.1.0", "wasi:sockets/tcp@0.2.6"], &EXPORTS);
         assert!(
             text.contains("imports wasi:sockets/tcp@0.2.6, which a plugin is not given"),
             "{text}"
         );
-        let text = told(&["ctrlmesh:plugin/types@0.1.0"], &[]);
+        let text = result_of(&["ctrlmesh:plugin/types@0.1.0"], &[]);
         assert!(text.contains("does not export `configure`"), "{text}");
     }
 }

@@ -186,7 +186,7 @@ async fn goaway_ends_the_connection_and_spares_open_watches() {
     let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server.faults().add(Rule::new(Fault::Goaway).verb("list").times(1));
     assert_eq!(client.get(CONFIGMAPS).await.status, StatusCode::OK);
-    let told = async {
+    let refused = async {
         while client
             .send(build_request(Method::GET, "/version", &[], String::new()))
             .await
@@ -195,7 +195,7 @@ async fn goaway_ends_the_connection_and_spares_open_watches() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, told)
+    tokio::time::timeout(PATIENCE, refused)
         .await
         .expect("the client is told to go away");
     server.store().put(configmap("default", "a", "x")).expect("stored");

@@ -188,9 +188,9 @@ async fn watch_ends_cleanly_on_timeout_and_on_request() {
     let client = Connection::connect_h2c(&server).await;
     let mut timed = client.watch(&format!("{CONFIGMAPS}?watch=1&timeoutSeconds=1")).await;
     assert_eq!(timed.next().await, None);
-    let mut told = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
+    let mut ended = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server.end_watches();
-    assert_eq!(told.next().await, None);
+    assert_eq!(ended.next().await, None);
     let mut expired = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server.expire_watches();
     assert_eq!(expired.next().await.expect("an event")["object"]["code"], 410);

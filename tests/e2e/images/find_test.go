@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestFind finds the archive of a release by the program's name alone.
-func TestFind(t *testing.T) {
+// TestFindProgramArchive finds the archive of a release by the program's name alone.
+func TestFindProgramArchive(t *testing.T) {
 	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example/mesh", Version: "1.2"}
 	static := must(os.ReadFile(buildHello(t)))(t)
 	for _, image := range releasedImages {
@@ -23,8 +23,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestFindRefuses: several archives of a program are an error, and so is none.
-func TestFindRefuses(t *testing.T) {
+// TestFindProgramArchiveFailsUnlessThereIsOne: several archives of a program are an error, and so is none.
+func TestFindProgramArchiveFailsUnlessThereIsOne(t *testing.T) {
 	file := func(version string) string { return "hello-" + version + "-linux-" + runtime.GOARCH + ".tar" }
 	empty := filepath.Join(t.TempDir(), "empty.tar")
 	check(t, writeArchive(empty, nil))

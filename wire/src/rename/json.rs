@@ -37,7 +37,7 @@ pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option
 
 /// The condition of a replacement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ReplaceRule {
     /// `metadata.name`, in an object of any kind.
     Name,
     /// Within the items of a list.
@@ -63,24 +63,24 @@ enum Level {
 #[derive(Default)]
 struct Found {
     kind: Option<String>,
-    splices: Vec<(Place, Splice)>,
+    splices: Vec<(ReplaceRule, Splice)>,
 }
 
 impl Found {
     /// Keeps what fits the kind.
     fn into_splices(self) -> Vec<Splice> {
         let kind = self.kind.as_deref().unwrap_or("");
-        let fits = |place| match place {
-            Place::Name => true,
-            Place::Item => kind.ends_with("List"),
-            Place::Reference => kind == "Event",
-            Place::ItemReference => kind == "EventList",
-            Place::Row => kind == "Table",
-            Place::Status => kind == "Status",
+        let fits = |rule| match rule {
+            ReplaceRule::Name => true,
+            ReplaceRule::Item => kind.ends_with("List"),
+            ReplaceRule::Reference => kind == "Event",
+            ReplaceRule::ItemReference => kind == "EventList",
+            ReplaceRule::Row => kind == "Table",
+            ReplaceRule::Status => kind == "Status",
         };
         self.splices
             .into_iter()
-            .filter(|(place, _)| fits(*place))
+            .filter(|(rule, _)| fits(*rule))
             .map(|(_, splice)| splice)
             .collect()
     }
@@ -101,7 +101,7 @@ impl Names<'_> {
                 found.kind = scanner.string_value()?.and_then(|kind| kind.decode()).map(Into::into);
                 Ok(())
             }
-            "metadata" => self.scan_member(scanner, "name", Place::Name, splices),
+            "metadata" => self.scan_member(scanner, "name", ReplaceRule::Name, splices),
             "message" => self.message(scanner, splices),
             "details" => self.details(scanner, splices),
             "involvedObject" | "regarding" => self.scan_reference(scanner, splices),
@@ -112,37 +112,41 @@ impl Names<'_> {
         Ok(found)
     }
 
-    fn scan_item(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+    fn scan_item(
+        &self,
+        scanner: &mut Scanner<'_>,
+        splices: &mut Vec<(ReplaceRule, Splice)>,
+    ) -> Result<(), RenameError> {
         let item = self.scan_object(scanner, Level::Inner)?;
         // Items of a typed list have no kind of their own: the list tells whether they are Events.
-        let is_untold = item.kind.is_none();
+        let has_no_kind = item.kind.is_none();
         let is_event = item.kind.as_deref() == Some("Event");
-        for (place, splice) in item.splices {
-            match place {
-                Place::Name => splices.push((Place::Item, splice)),
-                Place::Reference if is_event => splices.push((Place::Item, splice)),
-                Place::Reference if is_untold => splices.push((Place::ItemReference, splice)),
+        for (rule, splice) in item.splices {
+            match rule {
+                ReplaceRule::Name => splices.push((ReplaceRule::Item, splice)),
+                ReplaceRule::Reference if is_event => splices.push((ReplaceRule::Item, splice)),
+                ReplaceRule::Reference if has_no_kind => splices.push((ReplaceRule::ItemReference, splice)),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn scan_row(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+    fn scan_row(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(ReplaceRule, Splice)>) -> Result<(), RenameError> {
         scanner.visit_members(|scanner, key| match key {
-            "cells" => scanner.visit_elements(|scanner| self.name(scanner, Place::Row, splices)),
+            "cells" => scanner.visit_elements(|scanner| self.name(scanner, ReplaceRule::Row, splices)),
             "object" => {
                 let object = self.scan_object(scanner, Level::Inner)?.into_splices();
-                splices.extend(object.into_iter().map(|splice| (Place::Row, splice)));
+                splices.extend(object.into_iter().map(|splice| (ReplaceRule::Row, splice)));
                 Ok(())
             }
             _ => scanner.skip_value(),
         })
     }
 
-    fn details(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+    fn details(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(ReplaceRule, Splice)>) -> Result<(), RenameError> {
         scanner.visit_members(|scanner, key| match key {
-            "name" => self.name(scanner, Place::Status, splices),
+            "name" => self.name(scanner, ReplaceRule::Status, splices),
             "causes" => scanner.visit_elements(|scanner| {
                 scanner.visit_members(|scanner, key| match key {
                     "message" => self.message(scanner, splices),
@@ -153,7 +157,11 @@ impl Names<'_> {
         })
     }
 
-    fn scan_reference(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+    fn scan_reference(
+        &self,
+        scanner: &mut Scanner<'_>,
+        splices: &mut Vec<(ReplaceRule, Splice)>,
+    ) -> Result<(), RenameError> {
         let mut is_lock = false;
         let mut names = Vec::new();
         scanner.visit_members(|scanner, key| match key {
@@ -164,7 +172,7 @@ impl Names<'_> {
                     .is_some_and(|kind| is_lock_kind(&kind));
                 Ok(())
             }
-            "name" => self.name(scanner, Place::Reference, &mut names),
+            "name" => self.name(scanner, ReplaceRule::Reference, &mut names),
             _ => scanner.skip_value(),
         })?;
         if is_lock {
@@ -177,11 +185,11 @@ impl Names<'_> {
         &self,
         scanner: &mut Scanner<'_>,
         wanted: &str,
-        place: Place,
-        splices: &mut Vec<(Place, Splice)>,
+        rule: ReplaceRule,
+        splices: &mut Vec<(ReplaceRule, Splice)>,
     ) -> Result<(), RenameError> {
         scanner.visit_members(|scanner, key| match key {
-            key if key == wanted => self.name(scanner, place, splices),
+            key if key == wanted => self.name(scanner, rule, splices),
             _ => scanner.skip_value(),
         })
     }
@@ -189,20 +197,20 @@ impl Names<'_> {
     fn name(
         &self,
         scanner: &mut Scanner<'_>,
-        place: Place,
-        splices: &mut Vec<(Place, Splice)>,
+        rule: ReplaceRule,
+        splices: &mut Vec<(ReplaceRule, Splice)>,
     ) -> Result<(), RenameError> {
         if let Some(splice) = scanner
             .string_value()?
             .and_then(|name| rename_string(&name, self.rename))
         {
-            splices.push((place, splice));
+            splices.push((rule, splice));
         }
         Ok(())
     }
 
     /// A message names the object in quotes: `leases.coordination.k8s.io "lock" not found`.
-    fn message(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+    fn message(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(ReplaceRule, Splice)>) -> Result<(), RenameError> {
         let Some(message) = scanner.string_value()? else {
             return Ok(());
         };
@@ -214,7 +222,7 @@ impl Names<'_> {
             };
             let start = message.range.start + position + found;
             splices.push((
-                Place::Status,
+                ReplaceRule::Status,
                 Splice {
                     range: start..start + from.len(),
                     with: to.clone(),

@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::status_writes;
-use crate::demo::claims::Expected::Exactly;
+use crate::demo::checks::Expected::Exactly;
 use crate::demo::kubectl::Applied;
 use crate::demo::scenario::{Scenario, allowed_owners};
 use crate::demo::sharding_plan::{POD_NAMESPACE, ShardingPlan, later_shard};
@@ -50,18 +50,18 @@ impl Scenario<'_> {
             .facts()
             .with_facts(|facts| (status_writes(facts), facts.audit.violations_in_all_periods()));
         let names_field = u64::from(reason.contains(INVALID_FIELD));
-        self.record_claim(STEP, "spoiled chains that the manager put right", Exactly(1), repaired);
-        self.record_claim(STEP, "sidecars that run the manager's chain", Exactly(2), running);
-        self.record_claim(
+        self.record_check(STEP, "spoiled chains that the manager put right", Exactly(1), repaired);
+        self.record_check(STEP, "sidecars that run the manager's chain", Exactly(2), running);
+        self.record_check(
             STEP,
             "objects refused with the field that is wrong",
             Exactly(1),
             names_field,
         );
-        self.record_claim(STEP, "widgets changed and handled meanwhile", Exactly(WIDGETS), handled);
-        self.record_claim(STEP, "requests failed meanwhile", Exactly(0), passage.failed);
-        self.record_claim(STEP, "watches cut meanwhile", Exactly(0), passage.watches);
-        self.record_claim(STEP, "widgets with two owners in all", Exactly(0), violated);
+        self.record_check(STEP, "widgets changed and handled meanwhile", Exactly(WIDGETS), handled);
+        self.record_check(STEP, "requests failed meanwhile", Exactly(0), passage.failed);
+        self.record_check(STEP, "watches cut meanwhile", Exactly(0), passage.watches);
+        self.record_check(STEP, "widgets with two owners in all", Exactly(0), violated);
         let applied = self
             .apply_documents(&rules.documents(&self.env.cluster.registry.tls_host()))
             .await?;

@@ -2,7 +2,7 @@
 
 use ctrlmesh_testkit::{Fault, Rule, RuleId};
 
-use crate::demo::claims::Expected::{AtLeast, AtMost, Exactly};
+use crate::demo::checks::Expected::{AtLeast, AtMost, Exactly};
 use crate::demo::facts::{Facts, SidecarFacts};
 use crate::demo::plugin_documents::{self, CIRCUIT_BREAKER_ENTRY};
 use crate::demo::scenario::Scenario;
@@ -47,9 +47,9 @@ impl Scenario<'_> {
         self.env.start_burst();
         self.wait_for_breakers("Opened").await?;
         let opened = self.facts().with_facts(|facts| count_breakers(facts, "Opened"));
-        self.record_claim(STEP, "breakers open, by /status", Exactly(2), opened);
-        let told = self.open_breakers_in_status().await?;
-        self.record_claim(STEP, "breakers open, by the object's status", Exactly(2), told);
+        self.record_check(STEP, "breakers open, by /status", Exactly(2), opened);
+        let reported = self.open_breakers_in_status().await?;
+        self.record_check(STEP, "breakers open, by the object's status", Exactly(2), reported);
         self.note_event(STEP, "both breakers are open: the API server is left alone");
         self.watch_outage(outage).await?;
         self.env.server_faults().remove(outage);
@@ -79,7 +79,7 @@ impl Scenario<'_> {
         })
         .await?;
         let end = self.count_outage(outage).await?;
-        self.record_claim(
+        self.record_check(
             STEP,
             "writes that failed before both were open",
             AtMost(TRIP),
@@ -87,8 +87,8 @@ impl Scenario<'_> {
         );
         let probes = end.probed - start.probed;
         let beyond = (end.seen - start.seen).saturating_sub(probes);
-        self.record_claim(STEP, "probes while the API server failed", AtLeast(2 * PROBES), probes);
-        self.record_claim(
+        self.record_check(STEP, "probes while the API server failed", AtLeast(2 * PROBES), probes);
+        self.record_check(
             STEP,
             "other writes that it saw while they were open",
             Exactly(0),
@@ -102,14 +102,14 @@ impl Scenario<'_> {
         let (closed, behind) = self
             .facts()
             .with_facts(|facts| (count_breakers(facts, "Closed"), facts.audit.pending_changes()));
-        self.record_claim(
+        self.record_check(
             STEP,
             "writes that the breakers refused in its place",
             AtLeast(2),
             now.refused,
         );
-        self.record_claim(STEP, "breakers closed again, by /status", Exactly(2), closed);
-        self.record_claim(
+        self.record_check(STEP, "breakers closed again, by /status", Exactly(2), closed);
+        self.record_check(
             STEP,
             "changes during the outage that were never handled",
             Exactly(0),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ctrlmesh_testkit::{Fault, Faults, Rule, RuleId};
 use serde::Serialize;
 
-use crate::demo::claims::Expected::Exactly;
+use crate::demo::checks::Expected::Exactly;
 use crate::demo::facts::Facts;
 use crate::demo::plugin_documents::{self, FAULT_INJECT_ENTRY};
 use crate::demo::scenario::Scenario;
@@ -112,12 +112,12 @@ impl Scenario<'_> {
         };
         arrivals.stop_counting();
         self.fired = self.facts().with_facts(|facts| fired_rules(facts, &counted));
-        self.record_fault_claims(&counted);
+        self.record_fault_checks(&counted);
         self.remove_faults().await?;
         let entries = self
             .facts()
             .with_facts(|facts| facts.sum_sidecars(|sidecar| sidecar.status.chain.entries.len() as u64));
-        self.record_claim(
+        self.record_check(
             STEP,
             "entries left at the end, of two in each sidecar",
             Exactly(4),
@@ -153,7 +153,7 @@ impl Scenario<'_> {
         .await
     }
 
-    fn record_fault_claims(&mut self, counted: &Counted) {
+    fn record_fault_checks(&mut self, counted: &Counted) {
         let of = |scenario: &Self, name: &str| {
             let rule = scenario.fired.iter().find(|fired| fired.rule == name);
             rule.map_or(0, |fired| fired.fired)
@@ -161,33 +161,33 @@ impl Scenario<'_> {
         let fired = self.fired.iter().filter(|rule| rule.fired > 0).count() as u64;
         let (without_hint, with_hint) = (of(self, WITHOUT_HINT.0), of(self, WITH_HINT.0));
         let conflicts = of(self, CONFLICT.0);
-        self.record_claim(STEP, "rules of the file that fired", Exactly(4), fired);
-        self.record_claim(STEP, "lists after the watches expired", Exactly(2), counted.listed);
-        self.record_claim(
+        self.record_check(STEP, "rules of the file that fired", Exactly(4), fired);
+        self.record_check(STEP, "lists after the watches expired", Exactly(2), counted.listed);
+        self.record_check(
             STEP,
             "answers lost without a hint: writes done twice",
             Exactly(without_hint),
             counted.repeated_without_hint,
         );
-        self.record_claim(
+        self.record_check(
             STEP,
             "answers lost with a hint: writes done twice",
             Exactly(0),
             counted.repeated_with_hint,
         );
-        self.record_claim(
+        self.record_check(
             STEP,
             "conflicts, as the file's seed draws them",
             Exactly(CONFLICTS),
             conflicts,
         );
-        self.record_claim(
+        self.record_check(
             STEP,
             "failures that controllers met, all from the file",
             Exactly(with_hint + conflicts),
             counted.failures,
         );
-        self.record_claim(
+        self.record_check(
             STEP,
             "changes under faults that were never handled",
             Exactly(0),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::status_writes;
-use crate::demo::claims::Expected::{AtLeast, AtMost, Exactly};
+use crate::demo::checks::Expected::{AtLeast, AtMost, Exactly};
 use crate::demo::plugin_documents::{self, RATE_LIMIT_ENTRY};
 use crate::demo::scenario::Scenario;
 use crate::demo::steps::WIDGETS;
@@ -93,22 +93,22 @@ impl Scenario<'_> {
             )
         });
         let MeterReading { seen, granted } = meter.tightest.unwrap_or(MeterReading { seen: 0, granted: 0 });
-        self.record_claim(STEP, "widgets changed at once and handled", Exactly(WIDGETS), handled);
-        self.record_claim(
+        self.record_check(STEP, "widgets changed at once and handled", Exactly(WIDGETS), handled);
+        self.record_check(
             STEP,
             "writes at the tightest moment, of 2 × (30 + 30/s)",
             AtMost(granted),
             seen,
         );
-        self.record_claim(
+        self.record_check(
             STEP,
             "writes in all, of 2 × (30 + 30/s)",
             AtMost(self::granted_writes(took)),
             all,
         );
         // A burst that takes longer than the refill of the bucket waits for no token.
-        self.record_claim_at_speed(STEP, "writes that waited for a token", AtLeast(WAIT), waited);
-        self.record_claim(STEP, "requests failed by the limit", Exactly(0), passage.failed);
+        self.record_check_at_speed(STEP, "writes that waited for a token", AtLeast(WAIT), waited);
+        self.record_check(STEP, "requests failed by the limit", Exactly(0), passage.failed);
         let text = format!(
             "{handled} handled in {:.1} s, {waited} waited, failed: {}",
             took.as_secs_f64(),

@@ -187,15 +187,15 @@ fn long_lines_wrap_and_are_never_cut() {
     for (width, height) in [(80, 24), (80, 50), (120, 50), (60, 24), (100, 40)] {
         let picture = render_picture(&facts, &steps, 7.26, Paint::Plain, TerminalSize { width, height });
         let shown = words(&picture);
-        let told = words(long);
-        let begin = shown.windows(3).position(|window| window == &told[..3]).unwrap();
+        let all_words = words(long);
+        let begin = shown.windows(3).position(|window| window == &all_words[..3]).unwrap();
         // Beside the detail there may be words of other columns, but only on other lines.
         let kept: Vec<_> = shown[begin..]
             .iter()
-            .filter(|word| told.contains(word))
+            .filter(|word| all_words.contains(word))
             .cloned()
             .collect();
-        assert!(kept.starts_with(&told), "{width}×{height}:\n{picture}");
+        assert!(kept.starts_with(&all_words), "{width}×{height}:\n{picture}");
         assert!(picture.lines().all(|line| line.chars().count() <= width), "{picture}");
     }
     let picture = render_picture(&facts, &steps, 7.26, Paint::Plain, SMALL);

@@ -12,8 +12,8 @@ fn fix_twice(text: &str) -> (Vec<String>, String) {
         (new.clone(), Vec::new()),
         "a second time changes nothing"
     );
-    let told = |done: FixOutcome| format!("{}{}", if done.is_made { "" } else { "not: " }, done.change);
-    (done.into_iter().map(told).collect(), new)
+    let fix_text = |done: FixOutcome| format!("{}{}", if done.is_made { "" } else { "not: " }, done.change);
+    (done.into_iter().map(fix_text).collect(), new)
 }
 
 const SHARD: &str = "\

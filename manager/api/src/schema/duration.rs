@@ -51,13 +51,13 @@ mod tests {
         }
         // Fields beside fixedDelay, in the same notation.
         let of_delay = ["max", "mean", "min"];
-        let told: BTreeSet<&str> = found
+        let described: BTreeSet<&str> = found
             .iter()
             .filter(|(_, description)| description.contains("Go's notation"))
             .map(|(name, _)| name.as_str())
             .chain(of_delay)
             .collect();
-        assert_eq!(told, FIELDS.into_iter().collect());
+        assert_eq!(described, FIELDS.into_iter().collect());
         for (name, description) in &found {
             let is_told = description.contains("Go's notation") || of_delay.contains(&name.as_str());
             assert_eq!(

@@ -67,8 +67,8 @@ mod tests {
     fn mistakes_of(check: fn(&Value, &mut Mistakes), metadata: &Value) -> Vec<String> {
         let mut mistakes = Mistakes::default();
         check(&json!({"metadata": metadata}), &mut mistakes);
-        let told = mistakes.list().iter();
-        told.map(|it| format!("{}: {}", it.path, it.problem)).collect()
+        let messages = mistakes.list().iter();
+        messages.map(|it| format!("{}: {}", it.path, it.problem)).collect()
     }
 
     #[test]
@@ -108,15 +108,15 @@ mod tests {
     #[test]
     fn misspelt_fields_are_reported_with_suggestion() {
         let metadata = json!({"lables": {"a": "b"}, "namspace": "b", "name": "a", "colour": "red"});
-        let told = mistakes_of(check_metadata_fields, &metadata);
+        let messages = mistakes_of(check_metadata_fields, &metadata);
         let begins = ["metadata.colour: ", "metadata.lables: ", "metadata.namspace: "];
         let ends = [", uid", "; did you mean labels?", "; did you mean namespace?"];
-        assert_eq!(told.len(), 3, "{told:?}");
-        for (told, (begin, end)) in told.iter().zip(begins.into_iter().zip(ends)) {
+        assert_eq!(messages.len(), 3, "{messages:?}");
+        for (message, (begin, end)) in messages.iter().zip(begins.into_iter().zip(ends)) {
             assert!(
-                told.starts_with(&format!("{begin}is not a field here; known are annotations, "))
-                    && told.ends_with(end),
-                "{told}"
+                message.starts_with(&format!("{begin}is not a field here; known are annotations, "))
+                    && message.ends_with(end),
+                "{message}"
             );
         }
         assert_eq!(

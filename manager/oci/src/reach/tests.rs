@@ -11,8 +11,8 @@ fn message(result: Result<Url, Failure>) -> String {
 #[test]
 fn redirect_may_leave_registry_but_not_reach_managers_pod_or_machine() {
     let registry = url("https://ghcr.io/v2/a/blobs/sha256:0");
-    let zone = Trust::for_registry(&registry);
-    let to = |location: &str| redirect_target(&registry, location, zone);
+    let policy = AddressPolicy::for_registry(&registry);
+    let to = |location: &str| redirect_target(&registry, location, policy);
     for location in [
         "https://bucket.s3.amazonaws.com/x?sig=1",
         "https://10.1.2.3/x",
@@ -57,18 +57,22 @@ fn local_registry_may_redirect_to_loopback() {
         "http://[::1]:5000/v2/",
     ] {
         let registry = url(local);
-        let zone = Trust::for_registry(&registry);
+        let policy = AddressPolicy::for_registry(&registry);
         assert!(
-            redirect_target(&registry, "http://127.0.0.1:5001/x", zone).is_ok(),
+            redirect_target(&registry, "http://127.0.0.1:5001/x", policy).is_ok(),
             "{local}"
         );
         assert!(
-            redirect_target(&registry, "http://169.254.169.254/x", zone).is_err(),
+            redirect_target(&registry, "http://169.254.169.254/x", policy).is_err(),
             "{local}"
         );
     }
-    assert!(Trust::FromObject.check(&url("https://169.254.169.254/v2/")).is_err());
-    assert!(Trust::FromObject.check(&url("https://10.0.0.1/v2/")).is_ok());
+    assert!(
+        AddressPolicy::FromObject
+            .check(&url("https://169.254.169.254/v2/"))
+            .is_err()
+    );
+    assert!(AddressPolicy::FromObject.check(&url("https://10.0.0.1/v2/")).is_ok());
 }
 
 #[test]
@@ -131,27 +135,35 @@ async fn names_that_resolve_to_loopback_are_not_found() {
         .iter()
         .map(|(name, ip)| ((*name).to_owned(), ip.parse().unwrap()))
         .collect();
-    let resolver = |zone| Resolver {
-        zone,
+    let resolver = |policy| Resolver {
+        policy,
         hosts: Arc::new(hosts.clone()),
         proxies: Arc::new(vec!["proxy.example.com".to_owned()]),
     };
-    let finds = async |zone, name: &str| resolver(zone).resolve(name.parse().unwrap()).await.map(Iterator::count);
-    assert_eq!(finds(Trust::FromRegistry, "cluster.example.com").await.unwrap(), 1);
-    assert_eq!(finds(Trust::FromObject, "inside.example.com").await.unwrap(), 1);
-    for (zone, name) in [
-        (Trust::FromRegistry, "inside.example.com"),
-        (Trust::FromRegistry, "metadata.example.com"),
-        (Trust::FromObject, "metadata.example.com"),
+    let finds = async |policy, name: &str| {
+        resolver(policy)
+            .resolve(name.parse().unwrap())
+            .await
+            .map(Iterator::count)
+    };
+    assert_eq!(
+        finds(AddressPolicy::FromRegistry, "cluster.example.com").await.unwrap(),
+        1
+    );
+    assert_eq!(finds(AddressPolicy::FromObject, "inside.example.com").await.unwrap(), 1);
+    for (policy, name) in [
+        (AddressPolicy::FromRegistry, "inside.example.com"),
+        (AddressPolicy::FromRegistry, "metadata.example.com"),
+        (AddressPolicy::FromObject, "metadata.example.com"),
     ] {
-        let error = finds(zone, name).await.unwrap_err();
+        let error = finds(policy, name).await.unwrap_err();
         assert!(is_out_of_reach(error.as_ref()), "{name}: {error}");
     }
     let mut named = hosts.clone();
     named.insert("proxy.example.com".to_owned(), "127.0.0.1".parse().unwrap());
     let through = Resolver {
         hosts: Arc::new(named),
-        ..resolver(Trust::FromRegistry)
+        ..resolver(AddressPolicy::FromRegistry)
     };
     assert_eq!(
         through

@@ -23,8 +23,8 @@ async fn component_is_fetched_once_for_all_namespaces() {
     };
     assert_eq!(env.manager.plugins.resolve(&ours), Resolution::Pending);
     assert_eq!(env.manager.plugins.resolve(&theirs), Resolution::Pending);
-    let told = [env.manager.next_report().await, env.manager.next_report().await];
-    assert_eq!(told, ["demo", "other"]);
+    let reported = [env.manager.next_report().await, env.manager.next_report().await];
+    assert_eq!(reported, ["demo", "other"]);
     let artifact = env.manager.resolve_ready(&ours).await;
     assert_eq!(artifact.digest, Digest::of(SHARD_SELECTOR));
     assert_eq!((artifact.size, &artifact.manifest), (SHARD_SELECTOR.len(), &manifest));

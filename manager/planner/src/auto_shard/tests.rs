@@ -94,12 +94,12 @@ fn pods(shard: &ShardingConfig) -> Vec<String> {
 #[test]
 fn shards_have_names_and_pods_of_kusionstack() {
     let shards = shards(&spec(&json!({"replicas": 1, "inNamespaces": ["ns-canary"]}), 2, 2), &[]);
-    let told: Vec<_> = shards
+    let names: Vec<_> = shards
         .iter()
         .map(|shard| (shard.metadata.name.clone().unwrap(), pods(shard).join(" ")))
         .collect();
     assert_eq!(
-        told,
+        names,
         [
             ("demo-0-canary".to_owned(), "operator-0".to_owned()),
             ("demo-1-normal".to_owned(), "operator-1 operator-2".to_owned()),
@@ -163,7 +163,7 @@ fn buckets_are_divided_evenly_for_every_number_of_shards() {
 
 #[test]
 fn invalid_root_error_names_field() {
-    let told = |spec: &serde_json::Value| {
+    let mistake_paths = |spec: &serde_json::Value| {
         let mistakes = auto_shard(&root(spec), &[], &LabelKeys::default()).unwrap_err();
         mistakes
             .list()
@@ -173,20 +173,20 @@ fn invalid_root_error_names_field() {
             .join(" ")
     };
     assert_eq!(
-        told(&spec(&json!(null), 33, 0)),
+        mistake_paths(&spec(&json!(null), 33, 0)),
         "spec.root.auto.shardingSize spec.root.auto.everyShardReplicas"
     );
     assert_eq!(
-        told(&spec(&json!({"replicas": -1}), 2, 2)),
+        mistake_paths(&spec(&json!({"replicas": -1}), 2, 2)),
         "spec.root.canary.replicas spec.root.canary"
     );
     assert_eq!(
-        told(&spec(&json!({"replicas": 1, "inShardHash": ["32"]}), 2, 2)),
+        mistake_paths(&spec(&json!({"replicas": 1, "inShardHash": ["32"]}), 2, 2)),
         "spec.root.canary.inShardHash[0]"
     );
     let mut without = spec(&json!(null), 2, 2);
     without.as_object_mut().unwrap().remove("auto");
-    assert_eq!(told(&without), "spec.root.auto");
+    assert_eq!(mistake_paths(&without), "spec.root.auto");
 }
 
 #[test]

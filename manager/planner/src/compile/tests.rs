@@ -14,7 +14,7 @@ use crate::validate::{Object, read};
 
 /// Objects of a namespace, parsed as the manager parses them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct World {
+pub(super) struct Fixture {
     pub(super) configs: Vec<ShardingConfig>,
     pub(super) breakers: Vec<CircuitBreaker>,
     pub(super) faults: Vec<FaultInjection>,
@@ -23,11 +23,11 @@ pub(super) struct World {
     pub(super) last: Option<Chain>,
 }
 
-impl World {
+impl Fixture {
     pub(super) fn new(documents: &[Value]) -> Self {
-        let mut world = Self::default();
+        let mut fixture = Self::default();
         for built_in in BuiltIn::ALL {
-            world
+            fixture
                 .resolved
                 .built_in
                 .insert(built_in, Digest::of(built_in.name().as_bytes()));
@@ -37,16 +37,16 @@ impl World {
                 Object::ShardingConfig(config) => {
                     for plugin in &config.spec.plugins {
                         let key = (config.metadata.name.clone().unwrap(), plugin.name.clone());
-                        world.resolved.own.insert(key, Ok(Digest::of(b"own")));
+                        fixture.resolved.own.insert(key, Ok(Digest::of(b"own")));
                     }
-                    world.configs.push(*config);
+                    fixture.configs.push(*config);
                 }
-                Object::CircuitBreaker(breaker) => world.breakers.push(*breaker),
-                Object::FaultInjection(faults) => world.faults.push(*faults),
+                Object::CircuitBreaker(breaker) => fixture.breakers.push(*breaker),
+                Object::FaultInjection(faults) => fixture.faults.push(*faults),
                 Object::ManagerState(_) => panic!("has no entries"),
             }
         }
-        world
+        fixture
     }
 
     pub(super) fn compile(&self) -> Compiled {
@@ -73,7 +73,7 @@ pub(super) fn find_entry<'c>(compiled: &'c Compiled, name: &str) -> &'c Entry {
 }
 
 pub(super) fn reasons(compiled: &Compiled) -> Vec<String> {
-    let told = compiled.refused.iter().flat_map(|refused| {
+    let reasons = compiled.refused.iter().flat_map(|refused| {
         let of = &refused.origin.name;
         refused
             .reasons
@@ -81,5 +81,5 @@ pub(super) fn reasons(compiled: &Compiled) -> Vec<String> {
             .iter()
             .map(move |it| format!("{of}: {}: {}", it.path, it.problem))
     });
-    told.collect()
+    reasons.collect()
 }

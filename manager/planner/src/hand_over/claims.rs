@@ -174,10 +174,10 @@ impl Claims {
     }
 
     /// Remembers the limits that these entries are meant to have, whatever they show until then.
-    pub fn aim(&mut self, entries: &[Entry]) {
-        let aims = entries.iter().filter(|entry| !super::is_waiting(entry));
+    pub fn set_targets(&mut self, entries: &[Entry]) {
+        let started = entries.iter().filter(|entry| !super::is_unstarted(entry));
         self.wanted
-            .extend(aims.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
+            .extend(started.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
     }
 
     /// Whether these claims include all claims of `others`, and have the same targets, teardowns and settle times.
@@ -224,19 +224,24 @@ impl Claims {
 
     /// The entries with the limits that they are meant to have. An object that is refused meanwhile keeps these.
     #[must_use]
-    pub fn meant(&self, entries: &[Entry]) -> Vec<Entry> {
-        let meant = |entry: &Entry| {
+    pub fn with_target_limits(&self, entries: &[Entry]) -> Vec<Entry> {
+        let with_target = |entry: &Entry| {
             let Some(limits) = self.wanted.get(&entry.name) else {
                 return entry.clone();
             };
-            super::shard::with(entry, limits, false)
+            super::shard::entry_with_limits(entry, limits, false)
         };
-        entries.iter().map(meant).collect()
+        entries.iter().map(with_target).collect()
     }
 
     /// All views that pods may have now: those of the last chain, those of pods that no entry selects, and earlier claims of pods
     /// that are not quiet.
-    pub(super) fn possible(&self, before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl Fleet) -> Vec<Held> {
+    pub(super) fn possible_views(
+        &self,
+        before: &BTreeMap<&str, Shard>,
+        wanted: &[Entry],
+        fleet: &impl Fleet,
+    ) -> Vec<Held> {
         let mut possible = Vec::new();
         for (name, claim) in self
             .shown

@@ -8,14 +8,14 @@ use ctrlmesh_manager_api::{LabelSelector, Operator, Requirement};
 
 use super::claims::Held;
 use super::restart_policy;
-use super::shard::{Shard, with};
+use super::shard::{Shard, entry_with_limits};
 use super::{Fleet, Pod};
 use crate::label_set::LabelSet;
 use crate::view::{self, ResourceClass};
 
 /// A key used in selectors that select nothing: no object can both have it and not have it.
 const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing";
-/// The same for shards that have not begun yet: [`super::waiting`].
+/// The same for shards that have not begun yet: [`super::unstarted_entry`].
 const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
 /// Maximum bytes of limits as JSON: half of what the shard-selector plugin allows, so that sidecars accept them for certain.
 const MAX_LIMITS_BYTES: usize = 8 * 1024;
@@ -55,8 +55,11 @@ impl<'a> Moves<'a> {
             let keeps = self.keeps(held, &pods);
             let all = [Some(shard.limits.as_slice()), old, Some(&held.claim.limits), keeps];
             let is_moved = |class: &ResourceClass| {
-                let gained = less(&seen(Some(&shard.limits), class), &seen(old, class));
-                let lost = less(&seen(Some(&held.claim.limits), class), &seen(keeps, class));
+                let gained = set_difference(&visible_set(Some(&shard.limits), class), &visible_set(old, class));
+                let lost = set_difference(
+                    &visible_set(Some(&held.claim.limits), class),
+                    &visible_set(keeps, class),
+                );
                 gained
                     .iter()
                     .any(|gained| lost.iter().any(|lost| gained.intersection(lost).is_some()))
@@ -80,7 +83,7 @@ impl<'a> Moves<'a> {
                 LabelSet::from_selector(&shard.all_pods()),
                 LabelSet::from_selector(&old.all_pods()),
             );
-            !less(&now, &before).is_empty()
+            !set_difference(&now, &before).is_empty()
         };
         if !is_one_lease && has_others() {
             return None;
@@ -109,7 +112,7 @@ impl<'a> Moves<'a> {
         if shard.lock.is_some() {
             return held.claim.shard.is_some() && held.claim.shard == shard.name;
         }
-        let base = |name: &str| restart_policy::base(name).unwrap_or(name).to_owned();
+        let base = |name: &str| restart_policy::shard_entry_of(name).unwrap_or(name).to_owned();
         base(name) == base(&held.name) && pods.iter().all(|pod| shard.all_pods().matches(pod.labels))
     }
 
@@ -126,7 +129,7 @@ pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
     let classes = classes(&[Some(limits), old]);
     classes
         .iter()
-        .any(|class| !less(&seen(Some(limits), class), &seen(old, class)).is_empty())
+        .any(|class| !set_difference(&visible_set(Some(limits), class), &visible_set(old, class)).is_empty())
 }
 
 /// What is seen both before and after, which is always safe to show.
@@ -146,7 +149,7 @@ pub(super) fn narrowed_in_part(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit
     if !gains(old, Some(&shard.limits)) {
         return Some(old.to_vec());
     }
-    let both = both(old, &shard.limits);
+    let both = intersect_limits(old, &shard.limits);
     (!is_too_large(&both)).then_some(both)
 }
 
@@ -156,7 +159,7 @@ pub(super) fn is_too_large(limits: &[Limit]) -> bool {
 }
 
 /// Limits that apply together, as few as possible.
-fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
+fn intersect_limits(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
     let mut both: Vec<Limit> = Vec::new();
     for limit in limits.iter().chain(others) {
         if both.contains(limit) {
@@ -165,7 +168,7 @@ fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
         let same = both
             .iter_mut()
             .find(|known| known.relate_resources == limit.relate_resources);
-        match same.map(|known| (one(known, limit), known)) {
+        match same.map(|known| (intersect_selectors(known, limit), known)) {
             Some((Some(selector), known)) => known.selector = Some(selector),
             _ => both.push(limit.clone()),
         }
@@ -174,7 +177,7 @@ fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
 }
 
 /// One selector for the intersection of two; `None`: it takes several.
-fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
+fn intersect_selectors(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
     let set = |limit: &Limit| LabelSet::from_selector(&limit.selector.clone().unwrap_or_default());
     let set = set(limit)
         .zip(set(other))
@@ -190,12 +193,12 @@ fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
 
 /// Limits that hide every object of these resources; without limits, of all resources.
 pub(super) fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
-    hidden(limits, NOTHING)
+    limits_hiding_all(limits, NOTHING)
 }
 
 /// Limits of a shard that has not begun, which hide every object of these resources; without limits, of all resources.
 pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
-    hidden(limits, NOTHING_YET)
+    limits_hiding_all(limits, NOTHING_YET)
 }
 
 /// Whether these are limits of a shard that has not begun.
@@ -222,7 +225,7 @@ fn of_all_kinds(key: &str) -> Vec<Limit> {
     }]
 }
 
-fn hidden(limits: &[Limit], key: &str) -> Vec<Limit> {
+fn limits_hiding_all(limits: &[Limit], key: &str) -> Vec<Limit> {
     if limits.is_empty() {
         return of_all_kinds(key);
     }
@@ -261,11 +264,11 @@ pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
 }
 
 /// `None` as limits: nothing is seen.
-pub(super) fn seen(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
+pub(super) fn visible_set(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
     view::visible_objects(limits?.iter(), class)
 }
 
-pub(super) fn less(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<LabelSet> {
+pub(super) fn set_difference(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<LabelSet> {
     match (set, other) {
         (None, _) => Vec::new(),
         (Some(set), None) => vec![set.clone()],
@@ -279,15 +282,15 @@ pub(super) fn less(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<Labe
 
 /// The entry of a shard until the shard begins.
 #[must_use]
-pub fn waiting(entry: &Entry) -> Entry {
+pub fn unstarted_entry(entry: &Entry) -> Entry {
     Shard::of(entry).map_or_else(
         || entry.clone(),
-        |(_, shard)| with(entry, &nothing_yet_of(&shard.limits), false),
+        |(_, shard)| entry_with_limits(entry, &nothing_yet_of(&shard.limits), false),
     )
 }
 
 /// Whether the entry belongs to a shard that has not begun.
 #[must_use]
-pub fn is_waiting(entry: &Entry) -> bool {
+pub fn is_unstarted(entry: &Entry) -> bool {
     Shard::of(entry).is_some_and(|(_, shard)| is_nothing_yet(&shard.limits))
 }

@@ -6,7 +6,7 @@ use ctrlmesh_contract::{Entry, LabelSelector};
 use serde_json::Value;
 
 use super::Fleet;
-use super::shard::{Shard, hidden_from_leavers, left};
+use super::shard::{Shard, hidden_from_leavers, leaver_entry};
 use crate::label_set::LabelSet;
 
 /// Separates an entry's name from a number.
@@ -53,7 +53,7 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
             };
             covered.push((shard.lock.clone(), pods.clone()));
             let hidden = hidden_from_leavers(shard.lock.as_deref(), &pods, last, wanted);
-            entries.push(left(entry, name, pods, &hidden));
+            entries.push(leaver_entry(entry, name, pods, &hidden));
         }
     }
     entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));

@@ -16,7 +16,7 @@ use ctrlmesh_contract::{Digest, Entry, LabelSelector, Operator, Requirement};
 use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::json;
 
-use super::shard::{Shard, with};
+use super::shard::{Shard, entry_with_limits};
 use super::{Fleet, Plan};
 
 /// Separates the name of a shard's entry from the hash of the view that its pods keep.
@@ -71,13 +71,13 @@ impl Stale {
 
 /// The name of the shard's entry, if this is the entry of pods that keep their view.
 #[must_use]
-pub fn base(name: &str) -> Option<&str> {
+pub fn shard_entry_of(name: &str) -> Option<&str> {
     let (base, value) = name.split_once(KEEPS)?;
     (!value.contains('/')).then_some(base)
 }
 
 /// The pods of a shard, with those that keep an earlier view.
-pub(super) fn all(pods: &LabelSelector) -> LabelSelector {
+pub(super) fn selector_without_keeps(pods: &LabelSelector) -> LabelSelector {
     let mut pods = pods.clone();
     pods.match_expressions
         .retain(|requirement| requirement.key != KEEPS_LIMITS);
@@ -86,13 +86,16 @@ pub(super) fn all(pods: &LabelSelector) -> LabelSelector {
 
 /// The wanted entries, one for each shard, and the shards with `reshard: Restart`. A refused object has its last entries here; if
 /// some of them are of pods that keep their view, its shard counts as one with `reshard: Restart`.
-pub(super) fn normal(wanted: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entry>, BTreeSet<String>) {
-    let bases = wanted.iter().filter_map(|entry| base(&entry.name)).map(str::to_owned);
+pub(super) fn without_kept_views(wanted: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entry>, BTreeSet<String>) {
+    let bases = wanted
+        .iter()
+        .filter_map(|entry| shard_entry_of(&entry.name))
+        .map(str::to_owned);
     let restarts: BTreeSet<String> = restarts.iter().cloned().chain(bases).collect();
-    let own = wanted.iter().filter(|entry| base(&entry.name).is_none());
+    let own = wanted.iter().filter(|entry| shard_entry_of(&entry.name).is_none());
     let own = own.cloned().map(|mut entry| {
         if restarts.contains(&entry.name) {
-            entry.pod_selector = all(&entry.pod_selector);
+            entry.pod_selector = selector_without_keeps(&entry.pod_selector);
         }
         entry
     });
@@ -100,13 +103,13 @@ pub(super) fn normal(wanted: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entr
 }
 
 /// The label's value for these limits.
-fn value(limits: &[Limit]) -> String {
+fn view_hash(limits: &[Limit]) -> String {
     let mut hash = Digest::of(json!(limits).to_string().as_bytes()).hex();
     hash.truncate(DIGITS);
     hash
 }
 
-fn name(entry: &Entry, value: &str) -> String {
+fn keeping_entry_name(entry: &Entry, value: &str) -> String {
     format!("{}{KEEPS}{value}", entry.name)
 }
 
@@ -119,14 +122,14 @@ fn requirement(operator: Operator, values: &BTreeSet<String>) -> Requirement {
 }
 
 /// The pods that keep one of these views.
-fn keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
+fn pods_keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
     let mut pods = pods.clone();
     pods.match_expressions.push(requirement(Operator::In, values));
     pods
 }
 
 /// The pods that keep none of these views.
-fn others(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
+fn pods_not_keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
     let mut pods = pods.clone();
     if !values.is_empty() {
         pods.match_expressions.push(requirement(Operator::NotIn, values));
@@ -147,16 +150,16 @@ pub(super) fn with_kept(
             entries.push(entry.clone());
             continue;
         }
-        let values = values(entry, last, fleet);
+        let values = kept_view_hashes(entry, last, fleet);
         for value in &values {
             entries.push(Entry {
-                name: name(entry, value),
-                pod_selector: keeping(&entry.pod_selector, &[value.clone()].into()),
+                name: keeping_entry_name(entry, value),
+                pod_selector: pods_keeping(&entry.pod_selector, &[value.clone()].into()),
                 ..entry.clone()
             });
         }
         entries.push(Entry {
-            pod_selector: others(&entry.pod_selector, &values),
+            pod_selector: pods_not_keeping(&entry.pod_selector, &values),
             ..entry.clone()
         });
     }
@@ -164,32 +167,44 @@ pub(super) fn with_kept(
 }
 
 /// The label values of views that pods of a shard keep.
-fn values(entry: &Entry, last: &[Entry], fleet: &impl Fleet) -> BTreeSet<String> {
-    let prefix = name(entry, "");
-    let own = last.iter().filter(|old| base(&old.name).is_some());
+fn kept_view_hashes(entry: &Entry, last: &[Entry], fleet: &impl Fleet) -> BTreeSet<String> {
+    let prefix = keeping_entry_name(entry, "");
+    let own = last.iter().filter(|old| shard_entry_of(&old.name).is_some());
     let values = own.filter_map(|old| old.name.strip_prefix(&prefix));
-    let has_pods = |value: &&str| fleet.has_pods(&keeping(&entry.pod_selector, &[(*value).to_owned()].into()));
+    let has_pods = |value: &&str| fleet.has_pods(&pods_keeping(&entry.pod_selector, &[(*value).to_owned()].into()));
     values.filter(has_pods).map(str::to_owned).collect()
 }
 
 /// Replaces the planned entries of shards with `reshard: Restart` by entries under which no running pod sees a change.
-pub(super) fn hold(plan: &mut Plan, last: &[Entry], wanted: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
+pub(super) fn plan_holds(
+    plan: &mut Plan,
+    last: &[Entry],
+    wanted: &[Entry],
+    restarts: &BTreeSet<String>,
+    fleet: &impl Fleet,
+) {
     for entry in wanted.iter().filter(|entry| restarts.contains(&entry.name)) {
         let planned = plan.entries.iter().find(|planned| planned.name == entry.name);
         let shown = planned
             .and_then(Shard::of)
             .map(|(_, shard)| (shard.limits, shard.is_consistent));
         if let Some(shown) = shown {
-            hold_one(plan, last, entry, shown, fleet);
+            plan_holds_of_shard(plan, last, entry, shown, fleet);
         }
     }
     plan.entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
 }
 
 /// `shown`: what new pods of the shard are to see next, and whether their lists are consistent.
-fn hold_one(plan: &mut Plan, last: &[Entry], entry: &Entry, mut shown: (Vec<Limit>, bool), fleet: &impl Fleet) {
+fn plan_holds_of_shard(
+    plan: &mut Plan,
+    last: &[Entry],
+    entry: &Entry,
+    mut shown: (Vec<Limit>, bool),
+    fleet: &impl Fleet,
+) {
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
-    let mut values = values(entry, last, fleet);
+    let mut values = kept_view_hashes(entry, last, fleet);
     let mut prepared = None;
     if let Some(old) = before.get(entry.name.as_str()).filter(|old| old.limits != shown.0) {
         prepared = prepare(plan, last, entry, &old.limits, &values, fleet);
@@ -198,34 +213,38 @@ fn hold_one(plan: &mut Plan, last: &[Entry], entry: &Entry, mut shown: (Vec<Limi
         }
     }
     // A view that equals the shard's is not kept any longer.
-    let limits = |value: &String| before.get(name(entry, value).as_str()).map(|kept| &kept.limits);
+    let limits = |value: &String| {
+        before
+            .get(keeping_entry_name(entry, value).as_str())
+            .map(|kept| &kept.limits)
+    };
     values.retain(|value| prepared.as_ref() != Some(value) && limits(value).is_some_and(|kept| *kept != shown.0));
     if !values.is_empty() {
         plan.evict.push(Evict {
             entry: entry.name.clone(),
             pods: entry.pod_selector.clone(),
-            stale: Stale::Keeping(keeping(&entry.pod_selector, &values)),
+            stale: Stale::Keeping(pods_keeping(&entry.pod_selector, &values)),
         });
     }
-    let prefix = name(entry, "");
+    let prefix = keeping_entry_name(entry, "");
     plan.entries.retain(|planned| {
         let value = planned
             .name
             .strip_prefix(&prefix)
-            .filter(|_| base(&planned.name).is_some());
+            .filter(|_| shard_entry_of(&planned.name).is_some());
         planned.name != entry.name && value.is_none_or(|value| values.contains(value))
     });
-    let shows = with(entry, &shown.0, shown.1);
+    let shows = entry_with_limits(entry, &shown.0, shown.1);
     if let Some(value) = prepared {
         plan.entries.push(Entry {
-            name: name(entry, &value),
-            pod_selector: keeping(&entry.pod_selector, &[value.clone()].into()),
+            name: keeping_entry_name(entry, &value),
+            pod_selector: pods_keeping(&entry.pod_selector, &[value.clone()].into()),
             ..shows.clone()
         });
         values.insert(value);
     }
     plan.entries.push(Entry {
-        pod_selector: others(&entry.pod_selector, &values),
+        pod_selector: pods_not_keeping(&entry.pod_selector, &values),
         ..shows
     });
 }
@@ -239,13 +258,13 @@ fn prepare(
     kept: &BTreeSet<String>,
     fleet: &impl Fleet,
 ) -> Option<String> {
-    let value = value(shown);
+    let value = view_hash(shown);
     let mut values = kept.clone();
     values.insert(value.clone());
     if is_held(entry, &value, &values, last, fleet) {
         return None;
     }
-    let pods = others(&entry.pod_selector, &values);
+    let pods = pods_not_keeping(&entry.pod_selector, &values);
     if fleet.has_pods(&pods) {
         let value = value.clone();
         plan.hold.push(Hold { pods, value });
@@ -259,8 +278,8 @@ fn prepare(
 
 /// Whether every pod of a shard runs an entry that keeps its view.
 fn is_held(entry: &Entry, value: &str, values: &BTreeSet<String>, last: &[Entry], fleet: &impl Fleet) -> bool {
-    let holding = keeping(&entry.pod_selector, &[value.to_owned()].into());
-    let has_entry = last.iter().any(|old| old.name == name(entry, value));
-    let is_told = !fleet.has_pods(&holding) || has_entry && fleet.is_settled(&holding);
-    is_told && !fleet.has_pods(&others(&entry.pod_selector, values))
+    let holding = pods_keeping(&entry.pod_selector, &[value.to_owned()].into());
+    let has_entry = last.iter().any(|old| old.name == keeping_entry_name(entry, value));
+    let is_entry_in_force = !fleet.has_pods(&holding) || has_entry && fleet.is_settled(&holding);
+    is_entry_in_force && !fleet.has_pods(&pods_not_keeping(&entry.pod_selector, values))
 }

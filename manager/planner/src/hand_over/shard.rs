@@ -50,7 +50,7 @@ impl Shard {
 
     /// All pods of the shard, also those that keep an earlier view.
     pub(super) fn all_pods(&self) -> LabelSelector {
-        restart_policy::all(&self.pods)
+        restart_policy::selector_without_keeps(&self.pods)
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn limits_of(settings: &Value) -> Vec<Limit> {
 }
 
 /// The entry with other limits.
-pub(super) fn with(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entry {
+pub(super) fn entry_with_limits(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entry {
     let mut settings = entry.settings.value().clone();
     if let Value::Object(fields) = &mut settings {
         if limits_of(entry.settings.value()) != limits {
@@ -83,13 +83,13 @@ pub(super) fn with(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entr
 
 /// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lease of no shard. If the shard has not
 /// begun, its limits still say so.
-pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector, hidden: &[Limit]) -> Entry {
-    let limits = if super::is_waiting(entry) {
+pub(super) fn leaver_entry(entry: &Entry, name: String, pods: LabelSelector, hidden: &[Limit]) -> Entry {
+    let limits = if super::is_unstarted(entry) {
         moves::nothing_yet_of(hidden)
     } else {
         moves::nothing_of(hidden)
     };
-    let nothing = with(entry, &limits, false);
+    let nothing = entry_with_limits(entry, &limits, false);
     let mut settings = nothing.settings.value().clone();
     if let Some(Value::String(shard)) = settings.get_mut(SHARD) {
         *shard = left_name(shard);

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ctrlmesh_contract::Entry;
 
 use super::Fleet;
-use super::moves::{classes, less, narrowed, narrowed_in_part, seen};
-use super::shard::{Shard, with};
+use super::moves::{classes, narrowed, narrowed_in_part, set_difference, visible_set};
+use super::shard::{Shard, entry_with_limits};
 
 /// What shards show now, and what is known of them.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +68,9 @@ fn shares(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shard) -> bo
     let old = old.map(|old| old.limits.as_slice());
     let (now, keeps, had) = (Some(&*shard.limits), Some(&*keeper.limits), Some(&*had.limits));
     classes(&[now, old, keeps, had]).iter().any(|class| {
-        let gained = less(&seen(now, class), &seen(old, class));
-        let both = seen(keeps, class)
-            .zip(seen(had, class))
+        let gained = set_difference(&visible_set(now, class), &visible_set(old, class));
+        let both = visible_set(keeps, class)
+            .zip(visible_set(had, class))
             .and_then(|(keeps, had)| keeps.intersection(&had));
         both.is_some_and(|both| gained.iter().any(|gained| gained.intersection(&both).is_some()))
     })
@@ -87,7 +87,7 @@ pub fn unshared<'n>(last: &[Entry], wanted: &[Entry], names: impl IntoIterator<I
             || entry.clone(),
             |(name, shard)| {
                 let old = before.get(name).map(|old| old.limits.as_slice());
-                with(entry, &narrowed(&shard, old), false)
+                entry_with_limits(entry, &narrowed(&shard, old), false)
             },
         )
     };

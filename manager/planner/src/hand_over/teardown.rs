@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::moves::is_nothing;
 use super::restart_policy::{Evict, Stale};
-use super::shard::{LOCK, SHARD, Shard, hidden_from_leavers, left, left_name, with};
-use super::{Fleet, Pod, is_of_shard, is_waiting, lock_of, restart_policy, shard_of};
+use super::shard::{LOCK, SHARD, Shard, entry_with_limits, hidden_from_leavers, leaver_entry, left_name};
+use super::{Fleet, Pod, is_of_shard, is_unstarted, lock_of, restart_policy, shard_of};
 
 /// Maximum pods that are remembered by UID. If a controller has more, its other shards must have no pods left at all.
 const MAX_PODS: usize = 1024;
@@ -91,7 +91,7 @@ fn is_other(pod: &Pod<'_>, successor: &str, entries: &[Entry]) -> bool {
 /// The pods of a shard's entry, also those that keep an earlier view.
 #[must_use]
 pub fn all_pods(entry: &Entry) -> LabelSelector {
-    restart_policy::all(&entry.pod_selector)
+    restart_policy::selector_without_keeps(&entry.pod_selector)
 }
 
 /// The last entries with their locks. Entries whose pods were told to give up their shard's lock do not name it, so it is put back
@@ -152,7 +152,10 @@ pub(super) fn next(
     let lock = |entry: &Entry| Shard::of(entry).and_then(|(_, shard)| shard.lock);
     let living: BTreeSet<String> = wanted.iter().filter_map(lock).collect();
     let mut controllers: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
-    for entry in last.iter().filter(|entry| restart_policy::base(&entry.name).is_none()) {
+    for entry in last
+        .iter()
+        .filter(|entry| restart_policy::shard_entry_of(&entry.name).is_none())
+    {
         if let Some(lock) = lock(entry).filter(|lock| !living.contains(lock)) {
             controllers.entry(lock).or_default().push(entry.clone());
         }
@@ -210,7 +213,7 @@ fn begin(entries: &[Entry], pods: &[Pod<'_>], deleted: &BTreeSet<String>) -> Opt
         ..Teardown::default()
     };
     // Shards that have not begun leave everything to pods without a sidecar.
-    if entries.iter().all(is_waiting) {
+    if entries.iter().all(is_unstarted) {
         begun.unlocked = names(entries);
     }
     Some(begun)
@@ -229,7 +232,10 @@ fn is_left(entry: &Entry) -> bool {
 /// The wanted entries, and those of shards that are torn down.
 pub(super) fn with_torn_down(last: &[Entry], wanted: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
     let mut entries = wanted.to_vec();
-    for entry in last.iter().filter(|entry| restart_policy::base(&entry.name).is_none()) {
+    for entry in last
+        .iter()
+        .filter(|entry| restart_policy::shard_entry_of(&entry.name).is_none())
+    {
         let Some(lock) = Shard::of(entry).and_then(|(_, shard)| shard.lock) else {
             continue;
         };
@@ -240,11 +246,11 @@ pub(super) fn with_torn_down(last: &[Entry], wanted: &[Entry], teardowns: &Teard
         entries.push(if teardown.is_of(&entry.name) && !teardown.is_last_stage() {
             Entry {
                 pod_selector: pods,
-                ..with(entry, &[], false)
+                ..entry_with_limits(entry, &[], false)
             }
         } else {
             let hidden = hidden_from_leavers(Some(&lock), &pods, last, wanted);
-            left(entry, entry.name.clone(), pods, &hidden)
+            leaver_entry(entry, entry.name.clone(), pods, &hidden)
         });
     }
     entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));

@@ -373,7 +373,7 @@ fn shards_of_different_controllers_do_not_wait_for_each_other() {
 }
 
 #[derive(Clone, Debug)]
-enum Happens {
+enum Event {
     /// Someone edits the ShardingConfigs.
     Edit(Vec<Option<usize>>),
     /// A sidecar loads the last chain.
@@ -384,14 +384,14 @@ enum Happens {
     Find(usize),
 }
 
-fn happens() -> impl Strategy<Value = Happens> {
+fn events() -> impl Strategy<Value = Event> {
     let owners = prop::collection::vec(prop::option::weighted(0.8, 0..SHARDS), BUCKETS);
     prop_oneof![
-        1 => owners.prop_map(Happens::Edit),
-        4 => (0..SHARDS).prop_map(Happens::Sync),
-        3 => Just(Happens::Look),
-        1 => (0..SHARDS).prop_map(Happens::Lose),
-        1 => (0..SHARDS).prop_map(Happens::Find),
+        1 => owners.prop_map(Event::Edit),
+        4 => (0..SHARDS).prop_map(Event::Sync),
+        3 => Just(Event::Look),
+        1 => (0..SHARDS).prop_map(Event::Lose),
+        1 => (0..SHARDS).prop_map(Event::Find),
     ]
 }
 
@@ -403,7 +403,7 @@ proptest! {
     #[test]
     fn object_never_has_two_owners(
         first in prop::collection::vec(prop::option::of(0..SHARDS), BUCKETS),
-        story in prop::collection::vec(happens(), 1..60),
+        story in prop::collection::vec(events(), 1..60),
     ) {
         let everywhere: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &[])).collect();
         let mut cluster = with_pods(0..SHARDS, &everywhere);
@@ -412,18 +412,18 @@ proptest! {
         if owners.iter().all(Option::is_none) {
             owners[0] = Some(0);
         }
-        for happens in story {
-            match happens {
-                Happens::Edit(edited) => {
+        for event in story {
+            match event {
+                Event::Edit(edited) => {
                     owners = edited;
                     if owners.iter().all(Option::is_none) {
                         owners[0] = Some(0);
                     }
                 }
-                Happens::Sync(pod) => cluster.sync(pod),
-                Happens::Look => drop(cluster.step(&wanted(&owners))),
-                Happens::Lose(pod) => drop(cluster.given_up.insert(pod)),
-                Happens::Find(pod) => {
+                Event::Sync(pod) => cluster.sync(pod),
+                Event::Look => drop(cluster.step(&wanted(&owners))),
+                Event::Lose(pod) => drop(cluster.given_up.insert(pod)),
+                Event::Find(pod) => {
                     cluster.given_up.remove(&pod);
                     cluster.sync(pod);
                 }

@@ -305,11 +305,11 @@ mod tests {
         let [one, other] =
             [("left", "1"), ("right", "2")].map(|(name, bucket)| shard(name, &json!({"app": "a"}), &objects(bucket)));
         for (shards, of) in [([one.clone(), other.clone()], "right"), ([other, one.clone()], "left")] {
-            let told = overlap_warnings(&shards);
-            assert_eq!(told.len(), 1, "{told:?}");
+            let warnings = overlap_warnings(&shards);
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
             assert!(
-                told[0].starts_with(&format!("spec.selector: selects pods that {of} selects, too")),
-                "{told:?}"
+                warnings[0].starts_with(&format!("spec.selector: selects pods that {of} selects, too")),
+                "{warnings:?}"
             );
         }
         let canary = shard("canary", &json!({"app": "a", "shard": "canary"}), &objects("2"));

@@ -92,7 +92,7 @@ mod tests {
         let root = json!({"controller": {"leaderElectionName": "a"}, "root": {
             "prefix": "p", "targetStatefulSet": "t", "auto": {"shardingSize": 2, "everyShardReplicas": 1}, "resourceSelector": limits,
         }});
-        let told = [shard, root].map(|spec| {
+        let mistakes = [shard, root].map(|spec| {
             let findings = validate_with(&object("ShardingConfig", "s", &spec), keys);
             let mistakes = findings.mistakes.list().iter();
             mistakes
@@ -106,7 +106,7 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         });
-        let [of_shard, of_root] = told;
+        let [of_shard, of_root] = mistakes;
         assert_eq!(of_shard, of_root, "a root's are judged as a shard's");
         of_shard
     }
@@ -122,15 +122,15 @@ mod tests {
             assert_eq!(mistakes_of(&one_of(HASH, &[good]), &keys), Vec::<String>::new());
         }
         for wrong in ["32", "-1", "07", "", "a"] {
-            let told = mistakes_of(&one_of(HASH, &["0", wrong]), &keys);
+            let mistakes = mistakes_of(&one_of(HASH, &["0", wrong]), &keys);
             let expected = format!(
                 "matchExpressions[0].values[1]: \"{wrong}\" is no bucket, so no object has it; write \"0\" to \"31\""
             );
-            assert!(told.contains(&expected), "{wrong}: {told:?}");
+            assert!(mistakes.contains(&expected), "{wrong}: {mistakes:?}");
         }
-        let told = mistakes_of(&json!({"matchLabels": {HASH: "32"}}), &keys);
+        let mistakes = mistakes_of(&json!({"matchLabels": {HASH: "32"}}), &keys);
         assert_eq!(
-            told,
+            mistakes,
             [format!(
                 "matchLabels.\"{HASH}\": \"32\" is no bucket, so no object has it; write \"0\" to \"31\""
             )]

@@ -114,13 +114,13 @@ mod tests {
             json!([limit(&["widgets", "configmaps"], &left)]),
             json!([limit(&["widgets"], &left), limit(&["configmaps"], &left)]),
         ] {
-            let told = warnings_for(&limits);
-            let [told] = &told[..] else {
-                panic!("{limits}: {told:?}")
+            let warnings = warnings_for(&limits);
+            let [warning] = &warnings[..] else {
+                panic!("{limits}: {warnings:?}")
             };
             assert!(
-                told.contains("selector: hides configmaps without label shard, "),
-                "{told}"
+                warning.contains("selector: hides configmaps without label shard, "),
+                "{warning}"
             );
         }
         let either = json!({"matchExpressions": [{"key": "shard", "operator": "In", "values": ["a", "b"]}]});
@@ -138,8 +138,11 @@ mod tests {
                 "hides every kind of \"\", \"apps\" without label shard, ",
             ),
         ] {
-            let told = warnings_for(&every(groups));
-            assert!(told.len() == 1 && told[0].contains(hides), "{groups:?}: {told:?}");
+            let warnings = warnings_for(&every(groups));
+            assert!(
+                warnings.len() == 1 && warnings[0].contains(hides),
+                "{groups:?}: {warnings:?}"
+            );
         }
         // Users create the resources of these groups.
         assert_eq!(warnings_for(&every(&["example.com"])), Vec::<String>::new());

@@ -108,10 +108,10 @@ mod tests {
                 "has a digest that is none",
             ),
         ] {
-            let told = image_problem(image).unwrap_or_default();
+            let problem = image_problem(image).unwrap_or_default();
             assert!(
-                told.contains(expected) && told.contains("write it like"),
-                "{image}: {told}"
+                problem.contains(expected) && problem.contains("write it like"),
+                "{image}: {problem}"
             );
         }
     }

@@ -54,9 +54,12 @@ fn assert_each_mistake(document: &Value, group: &str) {
     assert_eq!(mistakes_of(document), Vec::<String>::new());
     let cases: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
     for case in cases[group].as_array().unwrap() {
-        let told = mistakes_of(&with_changes(document, &case["set"]));
+        let mistakes = mistakes_of(&with_changes(document, &case["set"]));
         let expected = case["says"].as_str().unwrap();
-        assert!(told.len() == 1 && told[0].starts_with(expected), "{case}: {told:?}");
+        assert!(
+            mistakes.len() == 1 && mistakes[0].starts_with(expected),
+            "{case}: {mistakes:?}"
+        );
     }
 }
 
@@ -119,10 +122,10 @@ fn plugin_rules_refuse_invalid_fields() {
     shard["spec"]["plugins"][0]["verificationKey"] = key.into();
     assert_each_mistake(&shard, "plugins");
     shard["spec"]["plugins"][0]["settings"] = json!({"text": "x".repeat(300_000)});
-    let told = mistakes_of(&shard);
+    let mistakes = mistakes_of(&shard);
     assert!(
-        told[0].starts_with("spec.plugins[0].settings: has 300011 bytes"),
-        "{told:?}"
+        mistakes[0].starts_with("spec.plugins[0].settings: has 300011 bytes"),
+        "{mistakes:?}"
     );
 }
 
@@ -139,9 +142,12 @@ fn too_many_rules_for_one_plugin_are_reported() {
     for (policy, most) in [("Normal", 24), ("LimiterOnly", 64)] {
         let of = |count| with_changes(&breaker(), &json!({"/spec/rateLimitings": many(policy, count)}));
         assert_eq!(mistakes_of(&of(most)), Vec::<String>::new());
-        let told = mistakes_of(&of(most + 1));
+        let mistakes = mistakes_of(&of(most + 1));
         let expected = format!("spec.rateLimitings: {} rules; at most", most + 1);
-        assert!(told.len() == 1 && told[0].starts_with(&expected), "{told:?}");
+        assert!(
+            mistakes.len() == 1 && mistakes[0].starts_with(&expected),
+            "{mistakes:?}"
+        );
     }
 }
 
@@ -164,7 +170,7 @@ fn fault_injection_rules_refuse_invalid_fields() {
 
 #[test]
 fn all_mistakes_are_reported_at_once() {
-    let told = mistakes_of(&with_changes(
+    let mistakes = mistakes_of(&with_changes(
         &breaker(),
         &json!({
             "/spec/rateLimitings/0/bucket/interval": "x",
@@ -172,7 +178,7 @@ fn all_mistakes_are_reported_at_once() {
             "/spec/selector": {"matchLabels": {"a": "b c"}},
         }),
     ));
-    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(mistakes.len(), 3, "{mistakes:?}");
 }
 
 #[test]
@@ -186,15 +192,18 @@ fn rules_check_fields_that_schema_accepts() {
             "/spec/rateLimitings/1/bucket/interval": "y",
         }),
     );
-    let told = mistakes_of(&wrong);
+    let mistakes = mistakes_of(&wrong);
     let begins = [
         "spec.rateLimitings[0].maxInFligt: is not a field here",
         "spec.selecter: is not a field here",
         "spec.rateLimitings[0].bucket.interval: \"x\" is no duration",
         "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
     ];
-    let are_told = told.iter().zip(begins).all(|(told, begin)| told.starts_with(begin));
-    assert!(told.len() == begins.len() && are_told, "{told:?}");
+    let all_match = mistakes
+        .iter()
+        .zip(begins)
+        .all(|(mistake, begin)| mistake.starts_with(begin));
+    assert!(mistakes.len() == begins.len() && all_match, "{mistakes:?}");
     let unnamed = with_changes(
         &breaker(),
         &json!({"/metadata/name": null, "/spec/rateLimitings/1/bucket/interval": "y"}),
@@ -214,7 +223,7 @@ fn rules_check_rest_when_required_fields_are_missing_or_mistyped() {
             "/spec/selector": {"matchLabels": {"a": "b c"}},
         }),
     );
-    let told = mistakes_of(&wrong);
+    let mistakes = mistakes_of(&wrong);
     let begins = [
         "spec.rateLimitings[0].bucket.limit: is the text \"three\"; write a whole number",
         "spec.rateLimitings[0].name: is missing; write a text",
@@ -222,9 +231,12 @@ fn rules_check_rest_when_required_fields_are_missing_or_mistyped() {
         "spec.selector.matchLabels: \"b c\" is not a label value",
         "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
     ];
-    assert_eq!(told.len(), begins.len(), "{told:?}");
+    assert_eq!(mistakes.len(), begins.len(), "{mistakes:?}");
     for begin in begins {
-        assert!(told.iter().any(|told| told.starts_with(begin)), "{begin}: {told:?}");
+        assert!(
+            mistakes.iter().any(|mistake| mistake.starts_with(begin)),
+            "{begin}: {mistakes:?}"
+        );
     }
 }
 
@@ -254,9 +266,9 @@ fn document_without_kind_or_version_is_refused_with_advice() {
                 .collect(),
         ),
     ] {
-        let mut told = mistakes_of(&document);
-        told.sort();
-        assert_eq!(told, expected, "{document}");
+        let mut mistakes = mistakes_of(&document);
+        mistakes.sort();
+        assert_eq!(mistakes, expected, "{document}");
     }
 }
 
@@ -271,10 +283,10 @@ fn fields_and_names_without_effect_are_warned_of() {
             .collect::<Vec<_>>()
     };
     let webhook = json!({"/spec/webhook": {"certDir": "/certs", "port": 9443}});
-    let told = warned(&with_changes(&shard(), &webhook));
+    let warnings = warned(&with_changes(&shard(), &webhook));
     assert!(
-        told.len() == 1 && told[0].starts_with("spec.webhook: has no effect"),
-        "{told:?}"
+        warnings.len() == 1 && warnings[0].starts_with("spec.webhook: has no effect"),
+        "{warnings:?}"
     );
     let names = |of: &str| json!({of: ["configmap"]});
     for (document, path) in [
@@ -284,10 +296,13 @@ fn fields_and_names_without_effect_are_warned_of() {
         (faults(), "/spec/httpFault/0/match/resources/0/resources"),
     ] {
         assert_eq!(warned(&document), Vec::<String>::new());
-        let told = warned(&with_changes(&document, &names(path)));
+        let warnings = warned(&with_changes(&document, &names(path)));
         let says = "\"configmap\" is the name of no resource, so nothing of it is meant; did you mean \"configmaps\"?";
-        assert!(told.len() == 1 && told[0].ends_with(says), "{path}: {told:?}");
-        let place = told[0]
+        assert!(
+            warnings.len() == 1 && warnings[0].ends_with(says),
+            "{path}: {warnings:?}"
+        );
+        let place = warnings[0]
             .split_once(": ")
             .unwrap()
             .0

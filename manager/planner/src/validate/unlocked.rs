@@ -121,20 +121,20 @@ mod tests {
         ];
         let beside = unlocked_beside(&left, &others);
         assert_eq!(beside, ["right", "locked"].into());
-        let told = unlocked_warning(Some(&beside));
-        assert_eq!(told.path, "spec.controller");
+        let warning = unlocked_warning(Some(&beside));
+        assert_eq!(warning.path, "spec.controller");
         assert!(
-            told.problem.contains("the same resources as locked, right. If they"),
+            warning.problem.contains("the same resources as locked, right. If they"),
             "{}",
-            told.problem
+            warning.problem
         );
         assert!(
             !unlocked_warning(None).problem.contains("right"),
             "whoever asks may not know them"
         );
         let many: Vec<ShardingConfig> = (0..7).map(|id| config(&format!("s{id}"), None, &["pods"])).collect();
-        let told = unlocked_warning(Some(&unlocked_beside(&left, &many))).problem;
-        assert!(told.contains("s0, s1, s2, s3, s4 and 2 more."), "{told}");
+        let warning = unlocked_warning(Some(&unlocked_beside(&left, &many))).problem;
+        assert!(warning.contains("s0, s1, s2, s3, s4 and 2 more."), "{warning}");
     }
 
     #[test]

@@ -37,9 +37,9 @@ fn pod_is_behind_when_it_does_not_run_its_entries() {
             Report::Status(Box::new(status))
         });
         let mut fleet = fleet(None, answer);
-        let is_behind = fleet.behind(&entries).next().is_some();
+        let is_behind = fleet.lagging_sidecars(&entries).next().is_some();
         fleet.unasked.insert("operator-0".to_owned());
-        assert!(fleet.behind(&entries).next().is_none(), "nobody knows");
+        assert!(fleet.lagging_sidecars(&entries).next().is_none(), "nobody knows");
         is_behind
     };
     assert!(is_behind(Some(running(6, &[]))));

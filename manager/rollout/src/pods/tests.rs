@@ -173,18 +173,18 @@ fn controller_may_lead_until_lease_expires_and_sidecar_reports_no_leadership() {
         let locks = Locks::from([("uid".to_owned(), (own, now - age))]);
         !lease_expired(&fleet(status.clone(), true), &locks, now).is_empty()
     };
-    assert!(!of(&status, LEASE - Duration::from_millis(1)));
-    assert!(of(&status, LEASE));
+    assert!(!of(&status, LOCK_EXPIRY - Duration::from_millis(1)));
+    assert!(of(&status, LOCK_EXPIRY));
     let mut election = ctrlmesh_contract::status::LeaderElection {
         lock: "lock---a".to_owned(),
         leads: true,
         ..Default::default()
     };
     status.leader_elections.push(election.clone());
-    assert!(of(&status, LEASE), "its own");
+    assert!(of(&status, LOCK_EXPIRY), "its own");
     election.lock = "lock---b".to_owned();
     status.leader_elections.push(election);
-    assert!(!of(&status, LEASE * 4), "of a longer lease");
+    assert!(!of(&status, LOCK_EXPIRY * 4), "of a longer lease");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn lock_time_starts_when_sidecar_asks_for_it_and_not_when_limits_change() {
     let since = |locks: &Locks| locks.get("uid").map(|(_, since)| *since);
     let first = requested_locks(&fleet, &sharded("a", 1), &quiet, &Locks::new(), begun);
     assert_eq!(since(&first), Some(begun));
-    let later = begun + LEASE;
+    let later = begun + LOCK_EXPIRY;
     let next = requested_locks(&fleet, &sharded("a", 2), &Quiet::new(), &first, later);
     assert_eq!(since(&next), Some(begun));
     let renamed = requested_locks(&fleet, &sharded("b", 2), &Quiet::new(), &next, later);

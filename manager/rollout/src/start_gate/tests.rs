@@ -113,7 +113,7 @@ fn planned(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_
 }
 
 fn held(wanted: &[Entry]) -> Vec<Entry> {
-    wanted.iter().map(while_waiting).collect()
+    wanted.iter().map(unstarted_entry).collect()
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn shard_that_joins_started_ones_is_not_blocked() {
     }
     // One that has waited with others does not go on to: it would leave what they give up to nobody.
     let [a, b] = both("1", "2");
-    assert!(who_waits(&[a.clone(), while_waiting(&b)], &[a, b], &uninjected("b")).is_empty());
+    assert!(who_waits(&[a.clone(), unstarted_entry(&b)], &[a, b], &uninjected("b")).is_empty());
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
         fleet.reports.insert("a-0".to_owned(), Report::Status(Box::new(status)));
         fleet
     };
-    let [now, before] = [while_waiting(&wanted[0]), shard("a", Some("lock"), "0")];
+    let [now, before] = [unstarted_entry(&wanted[0]), shard("a", Some("lock"), "0")];
     for generation in [7, 8] {
         assert!(who_waits(&[], &wanted, &says(generation, &before)).is_empty());
         assert_eq!(who_waits(&[], &wanted, &says(generation, &now)), ["a"]);
@@ -371,12 +371,15 @@ fn pods_are_listed_while_a_shard_may_be_blocked() {
     assert!(!may_be_blocked(&objects(&[]), &[]));
     assert!(may_be_blocked(&objects(&["a"]), &[]));
     assert!(may_be_blocked(&objects(&["a", "b"]), &held(&[a.clone(), b.clone()])));
-    assert!(!may_be_blocked(&objects(&["a", "b"]), &[a.clone(), while_waiting(&b)]));
+    assert!(!may_be_blocked(
+        &objects(&["a", "b"]),
+        &[a.clone(), unstarted_entry(&b)]
+    ));
     assert!(!may_be_blocked(&objects(&["a", "b"]), std::slice::from_ref(&a)));
     assert!(may_be_blocked(&objects(&["a"]), &[shard("a", Some("another"), "1")]));
     // Objects that can't be read.
-    assert!(may_be_blocked(&objects(&[]), &[while_waiting(&a)]));
-    assert!(!may_be_blocked(&objects(&[]), &[while_waiting(&a), b]));
+    assert!(may_be_blocked(&objects(&[]), &[unstarted_entry(&a)]));
+    assert!(!may_be_blocked(&objects(&[]), &[unstarted_entry(&a), b]));
 }
 
 #[test]

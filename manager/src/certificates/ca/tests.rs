@@ -1,7 +1,7 @@
 //! Rotations of certificates on a simulated clock.
 
 mod leaf;
-mod life;
+mod rotation_model;
 
 use std::time::{Duration, SystemTime};
 

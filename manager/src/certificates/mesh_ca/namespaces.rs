@@ -79,13 +79,13 @@ impl Namespaces {
     /// # Errors
     /// A task panicked.
     pub(super) async fn run(mut self) -> Result<(), Error> {
-        let mut told = self.watch_all();
+        let mut events = self.watch_all();
         loop {
             tokio::select! {
                 () = self.context.stop.cancelled() => break,
                 Some(ended) = self.tasks.join_next() => ended?,
-                Some(told) = told.next() => {
-                    self.observe(told);
+                Some(event) = events.next() => {
+                    self.observe(event);
                     self.reconcile_tasks();
                 }
             }
@@ -126,8 +126,8 @@ impl Namespaces {
         ])
     }
 
-    fn observe(&mut self, told: WatchEvent) {
-        match told {
+    fn observe(&mut self, event: WatchEvent) {
+        match event {
             WatchEvent::Namespace(event) => self.there.observe(event),
             WatchEvent::Pod(Event::InitApply(pod) | Event::Apply(pod)) if needs_ca(&pod) => {
                 self.needing.extend(pod.namespace());

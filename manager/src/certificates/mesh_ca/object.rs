@@ -81,7 +81,7 @@ pub(super) struct Object<K> {
     /// `None`: not read yet.
     seen: Option<Option<K>>,
     /// UID of a foreign object that was reported.
-    told: Option<String>,
+    reported_uid: Option<String>,
     /// The last reported write error.
     failed: Option<String>,
 }
@@ -91,7 +91,7 @@ impl<K: ManagedObject> Object<K> {
         Self {
             namespace,
             seen: None,
-            told: None,
+            reported_uid: None,
             failed: None,
         }
     }
@@ -143,10 +143,10 @@ impl<K: ManagedObject> Object<K> {
 
     /// Warns of a foreign object. Once, because it may be there on purpose.
     async fn warn_not_ours(&mut self, context: &Context, found: &K) {
-        if self.told.is_some() && self.told == found.uid() {
+        if self.reported_uid.is_some() && self.reported_uid == found.uid() {
             return;
         }
-        self.told = found.uid();
+        self.reported_uid = found.uid();
         let note = format!(
             "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager did not make it and leaves it unchanged. \
              Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless its content is intended"

@@ -271,10 +271,10 @@ async fn foreign_object_is_left_unchanged_and_reported() {
     put(&server, pod("other", "a", "enable-iptables"));
     until(&server, "another namespace", |state| is_whole(state, "other", &ca)).await;
     assert_eq!(server.store().read(|state| bundle(state, "demo")).unwrap(), "theirs");
-    let told = notes(&server, "NotOurs");
+    let events = notes(&server, "NotOurs");
     assert!(
-        told.len() == 1 && told[0].contains("Delete it, or give it the label"),
-        "{told:?}"
+        events.len() == 1 && events[0].contains("Delete it, or give it the label"),
+        "{events:?}"
     );
     running.stop().await;
 }
@@ -306,10 +306,10 @@ async fn namespace_that_refuses_writes_blocks_no_other() {
     while server.faults().times_applied(rule) < 3 {
         tokio::task::yield_now().await;
     }
-    let told = notes(&server, "NotWritten");
+    let events = notes(&server, "NotWritten");
     assert!(
-        told.len() == 1 && told[0].contains("failed to write ConfigMap ctrlmesh-ca"),
-        "{told:?}"
+        events.len() == 1 && events[0].contains("failed to write ConfigMap ctrlmesh-ca"),
+        "{events:?}"
     );
     server.faults().remove(rule);
     put(&server, pod("quiet", "a", "enable-iptables"));

@@ -154,17 +154,17 @@ async fn write_config_maps(
     let (chain, metrics) = (&decision.next.chain, &context.metrics.distribution);
     metrics.written.inc();
     tracing::info!(%namespace, generation = chain.generation, entries = chain.entries.len(), "chain written");
-    for takeover in &decision.takeovers {
+    for overtaking in &decision.overtakings {
         metrics.overtaken.inc();
         tracing::warn!(
             %namespace,
-            entry = takeover.entry,
-            note = takeover.note,
+            entry = overtaking.entry,
+            note = overtaking.note,
             "handing over without acknowledgement of unreachable pods"
         );
-        if let Some(origin) = &takeover.origin {
+        if let Some(origin) = &overtaking.origin {
             let about = object_reference(namespace, origin);
-            events::publish(context, &about, EventType::Warning, "Overtaking", &takeover.note).await;
+            events::publish(context, &about, EventType::Warning, "Overtaking", &overtaking.note).await;
         }
     }
     Ok(())

@@ -39,13 +39,13 @@ const CHAIN: &str = "ctrlmesh-chain";
 const SLOT: &str = "ctrlmesh-plugins-0";
 
 /// What a sidecar says; `None`: nothing, for ever.
-type Says = Arc<Mutex<Option<Status>>>;
+type SharedStatus = Arc<Mutex<Option<Status>>>;
 
 /// A sidecar, as far as a manager sees it.
 struct Sidecar {
     ip: String,
     port: u16,
-    says: Says,
+    says: SharedStatus,
     asked: Arc<AtomicU64>,
     task: AbortHandle,
 }
@@ -62,7 +62,7 @@ impl Sidecar {
         let ip = format!("127.0.0.{last}");
         let listener = TcpListener::bind((ip.as_str(), port)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (says, asked) = (Says::default(), Arc::new(AtomicU64::new(0)));
+        let (says, asked) = (SharedStatus::default(), Arc::new(AtomicU64::new(0)));
         let state = (Arc::clone(&says), Arc::clone(&asked));
         let router = Router::new().route("/status", get(answer)).with_state(state);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -86,7 +86,7 @@ impl Sidecar {
     }
 }
 
-async fn answer(State((says, asked)): State<(Says, Arc<AtomicU64>)>) -> String {
+async fn answer(State((says, asked)): State<(SharedStatus, Arc<AtomicU64>)>) -> String {
     asked.fetch_add(1, Ordering::Relaxed);
     let said = says.lock().unwrap().clone();
     match said {
@@ -203,14 +203,14 @@ async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_no
     put(&server, samples::faults("a"));
     let (context, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;
-    let told = |generation: u64| {
+    let is_nudged_to = |generation: u64| {
         let generation = json!(generation.to_string());
         move |state: &Snapshot<'_>| {
             let pod = state.get("pods", DEMO, "operator-0").unwrap();
             pod["metadata"]["annotations"][annotations::CHAIN_GENERATION] == generation
         }
     };
-    until(&server, "kubelet is told", told(chain.generation)).await;
+    until(&server, "kubelet is told", is_nudged_to(chain.generation)).await;
     let loaded = Instant::now();
     sidecar.say(running("operator-0", chain.generation, Some(&chain)));
     until(&server, "it is enforced", |state| {
@@ -224,7 +224,7 @@ async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_no
         .delete("faultinjections.ctrlmesh.kusionstack.io", DEMO, "a")
         .unwrap();
     let chain = until_entries(&server, 0).await;
-    until(&server, "kubelet is told", told(chain.generation)).await;
+    until(&server, "kubelet is told", is_nudged_to(chain.generation)).await;
     sidecar.say(running("operator-0", chain.generation, Some(&chain)));
     // A pass a second while there is something to do, and none when there is not.
     let counts = &context.metrics.distribution;
@@ -281,8 +281,8 @@ async fn every_pod_is_nudged_when_some_nudges_fail() {
     let (_, running) = start(&server, 1, &[]).await;
     until(&server, "all are told", |state| {
         let pods: Vec<_> = state.list("pods").collect();
-        let told = |pod: &&Value| pod["metadata"]["annotations"][annotations::CHAIN_GENERATION] == "1";
-        pods.len() == 3 && pods.iter().all(told)
+        let is_nudged = |pod: &&Value| pod["metadata"]["annotations"][annotations::CHAIN_GENERATION] == "1";
+        pods.len() == 3 && pods.iter().all(is_nudged)
     })
     .await;
     assert_eq!(server.faults().times_applied(refused), 2);

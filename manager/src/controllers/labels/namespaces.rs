@@ -99,23 +99,23 @@ impl Namespaces {
 
 /// Follows the namespaces until the manager stops.
 pub(super) async fn follow_namespaces(shared: Shared) {
-    let mut follower = Follower {
+    let mut reconciler = NamespaceReconciler {
         labeller: Labeller::new(shared.clone(), ApiResource::erase::<Namespace>(&())),
         shared,
         listed: HashSet::new(),
     };
-    let stop = follower.shared.context.stop.clone();
-    while stop.run_until_cancelled(follower.follow_once()).await.is_some() {}
+    let stop = reconciler.shared.context.stop.clone();
+    while stop.run_until_cancelled(reconciler.follow_once()).await.is_some() {}
 }
 
-struct Follower {
+struct NamespaceReconciler {
     shared: Shared,
     labeller: Labeller,
     /// Names in the list that is being read.
     listed: HashSet<String>,
 }
 
-impl Follower {
+impl NamespaceReconciler {
     /// Follows one list and its watch, until everything has to be listed again.
     async fn follow_once(&mut self) {
         let stream = watcher(self.labeller.all_objects(), Config::default());

@@ -21,22 +21,22 @@ const PAGE: u32 = 500;
 
 /// Follows the objects of one kind until it is stopped.
 pub(super) async fn follow_objects(shared: Shared, kind: ApiResource, stop: CancellationToken) {
-    let mut follower = Follower {
+    let mut object_watcher = ObjectWatcher {
         labeller: Labeller::new(shared.clone(), kind),
         flips: shared.namespaces.subscribe_changes(),
         shared,
     };
-    while stop.run_until_cancelled(follower.follow_once()).await.is_some() {}
+    while stop.run_until_cancelled(object_watcher.follow_once()).await.is_some() {}
 }
 
-struct Follower {
+struct ObjectWatcher {
     shared: Shared,
     labeller: Labeller,
     /// Namespaces whose objects have to be checked again.
     flips: Receiver<String>,
 }
 
-impl Follower {
+impl ObjectWatcher {
     /// Follows one list and its watch, until everything has to be listed again.
     ///
     /// The result does not depend on what was seen before: each object is compared with the current state of its namespace, and

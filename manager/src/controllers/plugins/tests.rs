@@ -143,8 +143,11 @@ async fn registry_failure_keeps_chain_and_is_reported_in_status() {
         }
         cluster.change_plugin(&context, &change).await;
         let object = cluster.wait_for_reason("PluginsResolved", reason.as_str()).await;
-        let told = message(&object, "PluginsResolved");
-        assert!(told.starts_with(&format!("audit: {reason}: ")), "{change}: {told}");
+        let resolved = message(&object, "PluginsResolved");
+        assert!(
+            resolved.starts_with(&format!("audit: {reason}: ")),
+            "{change}: {resolved}"
+        );
         assert_eq!(condition(&object, "Accepted")["status"], "True", "{change}");
         let distributed = message(&object, "Distributed");
         assert!(

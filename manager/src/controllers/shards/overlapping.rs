@@ -273,7 +273,7 @@ mod tests {
         put(shard("two", &["x"]));
         let context = test_env::context(&server, &["--rest-config-qps=10000", "--rest-config-burst=10000"]).await;
         let running = Running::start(&context, run_all(context.clone()));
-        let told = |one: &'static str, two: &'static str| {
+        let until_reasons = |one: &'static str, two: &'static str| {
             let server = &server;
             async move {
                 let is = |state: &ctrlmesh_testkit::Snapshot<'_>| {
@@ -283,13 +283,13 @@ mod tests {
                 until(server, one, is).await;
             }
         };
-        told("Shared", "Shared").await;
+        until_reasons("Shared", "Shared").await;
         put(shard("two", &["y"]));
-        told("Orphaned", "Orphaned").await;
+        until_reasons("Orphaned", "Orphaned").await;
         let mut rest = shard("two", &["x"]);
         rest["spec"]["limits"][0]["selector"]["matchExpressions"][0]["operator"] = json!("NotIn");
         put(rest);
-        told("None", "None").await;
+        until_reasons("None", "None").await;
         // An unnecessary write would come before the next change.
         server.requests().clear();
         let mut noted = server
@@ -304,7 +304,7 @@ mod tests {
             .unwrap();
         without["spec"]["controller"] = json!(null);
         put(without);
-        told("Orphaned", "").await;
+        until_reasons("Orphaned", "").await;
         assert_eq!(server.requests().count("patch"), 2);
         running.stop().await;
     }

@@ -8,25 +8,25 @@ fn source_of(last: u8) -> Source {
     Source::from_address([10, 0, 0, last].into())
 }
 
-fn is_given_up(place: &BodyPlace<'_>) -> bool {
-    place.given_up.is_cancelled()
+fn is_given_up(permit: &BodyPermit<'_>) -> bool {
+    permit.given_up.is_cancelled()
 }
 
 /// As many heads of this source as fit into half of the limit.
-fn half_of_heads(bodies: &Bodies, of: Source) -> Vec<BodyPlace<'_>> {
+fn half_of_heads(bodies: &Bodies, of: Source) -> Vec<BodyPermit<'_>> {
     (0..MOST / 2 / HEAD).map(|_| bodies.begin_body(of).unwrap()).collect()
 }
 
-fn given_up(places: &[BodyPlace<'_>]) -> usize {
-    places.iter().filter(|place| is_given_up(place)).count()
+fn given_up(permits: &[BodyPermit<'_>]) -> usize {
+    permits.iter().filter(|permit| is_given_up(permit)).count()
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_body_makes_room_for_others() {
     let bodies = Bodies::new(MOST);
     let slow = [1, 2].map(|last| bodies.begin_body(source_of(last)).unwrap());
-    for place in &slow {
-        place.take(MOST / 2 - 2 * HEAD).await;
+    for permit in &slow {
+        permit.take(MOST / 2 - 2 * HEAD).await;
     }
     let quick = bodies.begin_body(source_of(3)).unwrap();
     let begun = Instant::now();
@@ -91,10 +91,10 @@ fn head_takes_place_of_oldest_silent_body_of_largest_source() {
 fn source_at_its_half_gives_up_its_own_bodies_alone() {
     let bodies = Bodies::new(MOST);
     let other = bodies.begin_body(source_of(1)).unwrap();
-    let places = half_of_heads(&bodies, source_of(2));
+    let permits = half_of_heads(&bodies, source_of(2));
     let _new = bodies.begin_body(source_of(2)).unwrap();
-    assert!(is_given_up(&places[0]) && !is_given_up(&other));
-    assert_eq!(given_up(&places), 1);
+    assert!(is_given_up(&permits[0]) && !is_given_up(&other));
+    assert_eq!(given_up(&permits), 1);
 }
 
 /// Otherwise two sources that send reviews faster than they are decided fill all the memory.
@@ -102,15 +102,15 @@ fn source_at_its_half_gives_up_its_own_bodies_alone() {
 fn bodies_that_wait_for_their_turn_make_room_for_source_with_fewer() {
     let bodies = Bodies::new(MOST);
     let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source_of(last)));
-    for place in second.iter().chain(&third) {
-        place.complete();
+    for permit in second.iter().chain(&third) {
+        permit.complete();
     }
     let first = bodies.begin_body(source_of(1)).unwrap();
     assert_eq!(given_up(&second) + given_up(&third), 1);
     assert!(
         [&second, &third]
             .iter()
-            .any(|places| is_given_up(&places[places.len() - 1])),
+            .any(|permits| is_given_up(&permits[permits.len() - 1])),
         "the newest, which is decided last"
     );
     assert!(first.try_take(MOST / 4));
@@ -121,8 +121,8 @@ fn bodies_that_wait_for_their_turn_make_room_for_source_with_fewer() {
 fn source_with_most_bodies_that_wait_gets_no_place_for_another() {
     let bodies = Bodies::new(MOST);
     let crowd = half_of_heads(&bodies, source_of(2));
-    for place in &crowd {
-        place.complete();
+    for permit in &crowd {
+        permit.complete();
     }
     assert!(bodies.begin_body(source_of(2)).is_none());
     assert_eq!(given_up(&crowd), 0);
@@ -133,25 +133,25 @@ async fn bodies_that_are_being_decided_are_never_given_up() {
     let bodies = Bodies::new(MOST);
     let mut decided = Vec::new();
     for last in [2, 3] {
-        let place = bodies.begin_body(source_of(last)).unwrap();
-        place.take(MOST / 2 - HEAD).await;
-        place.complete();
-        decided.push((place.wait_to_decide().await.unwrap(), place));
+        let permit = bodies.begin_body(source_of(last)).unwrap();
+        permit.take(MOST / 2 - HEAD).await;
+        permit.complete();
+        decided.push((permit.wait_to_decide().await.unwrap(), permit));
     }
     assert!(bodies.begin_body(source_of(1)).is_none());
-    assert!(decided.iter().all(|(_, place)| !is_given_up(place)));
+    assert!(decided.iter().all(|(_, permit)| !is_given_up(permit)));
 }
 
 #[tokio::test]
 async fn body_that_was_given_up_is_not_decided() {
     let bodies = Bodies::new(MOST);
     let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source_of(last)));
-    for place in second.iter().chain(&third) {
-        place.complete();
+    for permit in second.iter().chain(&third) {
+        permit.complete();
     }
     let _first = bodies.begin_body(source_of(1)).unwrap();
     let mut all = second.iter().chain(&third);
-    let given_up = all.find(|place| is_given_up(place)).unwrap();
+    let given_up = all.find(|permit| is_given_up(permit)).unwrap();
     assert!(given_up.wait_to_decide().await.is_none());
 }
 
@@ -162,8 +162,8 @@ async fn arriving_body_gets_room_from_sources_with_more_bodies_at_once() {
     let body = bodies.begin_body(source_of(1)).unwrap();
     let mut crowd = half_of_heads(&bodies, source_of(2));
     crowd.extend((1..MOST / 2 / HEAD).map(|_| bodies.begin_body(source_of(3)).unwrap()));
-    for place in &crowd[..10] {
-        place.complete();
+    for permit in &crowd[..10] {
+        permit.complete();
     }
     assert!(body.try_take(MOST / 4));
     assert!(given_up(&crowd) >= MOST / 4 / HEAD);
@@ -177,17 +177,17 @@ async fn decisions_of_two_sources_leave_turns_for_a_third() {
     let mut held = Vec::new();
     for last in [2, 3] {
         for _ in 0..DECISIONS_OF_SOURCE {
-            let place = bodies.begin_body(source_of(last)).unwrap();
-            place.complete();
-            held.push((place.wait_to_decide().await.unwrap(), place));
+            let permit = bodies.begin_body(source_of(last)).unwrap();
+            permit.complete();
+            held.push((permit.wait_to_decide().await.unwrap(), permit));
         }
         let waits = bodies.begin_body(source_of(last)).unwrap();
         let waited = tokio::time::timeout(SLOW, waits.wait_to_decide()).await;
         assert!(waited.is_err(), "its source has all its turns");
     }
-    let place = bodies.begin_body(source_of(1)).unwrap();
-    assert!(tokio::time::timeout(SLOW, place.wait_to_decide()).await.is_ok());
+    let permit = bodies.begin_body(source_of(1)).unwrap();
+    assert!(tokio::time::timeout(SLOW, permit.wait_to_decide()).await.is_ok());
     held.pop();
-    let place = bodies.begin_body(source_of(3)).unwrap();
-    assert!(tokio::time::timeout(SLOW, place.wait_to_decide()).await.is_ok());
+    let permit = bodies.begin_body(source_of(3)).unwrap();
+    assert!(tokio::time::timeout(SLOW, permit.wait_to_decide()).await.is_ok());
 }

@@ -12,9 +12,9 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::crowds::{IN_TIME, namespace_review, review};
 use super::frames::Frames;
 use super::reviews::Server;
+use super::starvation::{IN_TIME, namespace_review, review};
 use super::{Client, wait_for};
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE};
 

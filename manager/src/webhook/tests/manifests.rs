@@ -120,13 +120,13 @@ fn only_pods_that_request_sidecar_depend_on_manager() {
     let configuration: MutatingWebhookConfiguration = shipped_manifest("mutating.yaml");
     let webhook = configuration.webhooks.unwrap().pop().unwrap();
     assert_eq!(path(&webhook.client_config), MUTATE_POD);
-    let told = [
+    let policies = [
         webhook.failure_policy,
         webhook.reinvocation_policy,
         Some(webhook.side_effects),
     ];
-    let told: Vec<&str> = told.iter().map(|it| it.as_deref().unwrap()).collect();
-    assert_eq!(told, ["Fail", "IfNeeded", "None"]);
+    let policies: Vec<&str> = policies.iter().map(|it| it.as_deref().unwrap()).collect();
+    assert_eq!(policies, ["Fail", "IfNeeded", "None"]);
     let pods = webhook.object_selector.unwrap();
     let label = (labels::ENABLE_PROXY.to_owned(), "true".to_owned());
     assert_eq!(

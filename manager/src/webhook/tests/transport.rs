@@ -12,9 +12,9 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Client, TestEnv, wait_for};
 use crate::certificates::ca::{Credential, Schedule, Stored};
-use crate::webhook::bodies::Bodies;
+use crate::webhook::bodies::{Bodies, read_body};
 use crate::webhook::connections::Source;
-use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE, read};
+use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
 use crate::webhook::served::ServedCertificate;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -70,11 +70,11 @@ async fn request_without_review_is_rejected() {
 #[tokio::test]
 async fn body_above_limit_is_rejected() {
     let bodies = Bodies::new(64 << 20);
-    let place = || bodies.begin_body(Source::from_address([127, 0, 0, 1].into())).unwrap();
+    let permit = || bodies.begin_body(Source::from_address([127, 0, 0, 1].into())).unwrap();
     let most = 7 << 20;
     for (size, expected) in [(most, None), (most + 1, Some(StatusCode::PAYLOAD_TOO_LARGE))] {
         let body = Body::from("x".repeat(size));
-        let read = read(body, &place(), Duration::from_secs(10)).await;
+        let read = read_body(body, &permit(), Duration::from_secs(10)).await;
         assert_eq!(read.err().map(|(status, _)| status), expected, "{size}");
     }
 }

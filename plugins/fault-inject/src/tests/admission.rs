@@ -45,18 +45,19 @@ fn d2_quota_is_exceeded_or_conflicts() {
         .details(Details::new("", "pods", ""));
     assert_eq!(expect_refusal(&mut bench, &create_request()), expected);
     assert!(!is_hit(&mut bench, &api_request(Verb::Update)));
-    let told = expect_refusal(
+    let refusal = expect_refusal(
         &mut bench_with_fault(r#"{"quota": {"how": "conflict", "quota": "small"}}"#),
         &create_request(),
     );
-    assert_eq!((told.code, told.reason.as_str()), (409, "Conflict"));
+    assert_eq!((refusal.code, refusal.reason.as_str()), (409, "Conflict"));
     assert!(
-        told.message
+        refusal
+            .message
             .starts_with("Operation cannot be fulfilled on resourcequotas \"small\": "),
         "{}",
-        told.message
+        refusal.message
     );
-    assert_eq!(told.details, Some(Details::new("", "resourcequotas", "small")));
+    assert_eq!(refusal.details, Some(Details::new("", "resourcequotas", "small")));
 }
 
 #[test]

@@ -36,17 +36,17 @@ fn a1_held_time_is_drawn_once_with_the_request() {
 
 #[test]
 fn b1_refusal_has_no_retry_hint() {
-    let told = expect_refusal(&mut bench_with_fault(r#""refuse""#), &api_request(Verb::Create));
+    let refusal = expect_refusal(&mut bench_with_fault(r#""refuse""#), &api_request(Verb::Create));
     assert_eq!(
-        (told.code, told.reason.as_str(), told.retry_after_seconds),
+        (refusal.code, refusal.reason.as_str(), refusal.retry_after_seconds),
         (503, "ServiceUnavailable", None)
     );
-    let told = expect_refusal(
+    let refusal = expect_refusal(
         &mut bench_with_fault(r#"{"refuse": {"code": 500}}"#),
         &api_request(Verb::Create),
     );
     assert_eq!(
-        (told.code, told.reason.as_str(), told.retry_after_seconds),
+        (refusal.code, refusal.reason.as_str(), refusal.retry_after_seconds),
         (500, "InternalError", None)
     );
 }
@@ -55,8 +55,8 @@ fn b1_refusal_has_no_retry_hint() {
 fn b2_refusal_has_a_retry_hint() {
     for code in [429, 500, 503] {
         let mut bench = bench_with_fault(&format!(r#"{{"refuse": {{"code": {code}, "retryAfter": 2}}}}"#));
-        let told = expect_refusal(&mut bench, &api_request(Verb::Get));
-        assert_eq!((told.code, told.retry_after_seconds), (code, Some(2)));
+        let refusal = expect_refusal(&mut bench, &api_request(Verb::Get));
+        assert_eq!((refusal.code, refusal.retry_after_seconds), (code, Some(2)));
     }
     let error = rule_error(r#""do": {"refuse": {"code": 302}}"#);
     assert_eq!(error, "faults[0].do.refuse.code: 302 is no refusal; write 400 to 599");
@@ -105,7 +105,7 @@ fn l1_lost_answer_has_no_retry_hint() {
 
 #[test]
 fn l2_lost_answer_has_a_retry_hint() {
-    let told = |refusal: Refusal| ResponseVerdict::replace(refusal);
+    let replaced_by = |refusal: Refusal| ResponseVerdict::replace(refusal);
     let message = "The create operation against pods could not be completed at this time, please try again.";
     let expected = Refusal::new(500, message)
         .reason("ServerTimeout")
@@ -117,7 +117,7 @@ fn l2_lost_answer_has_a_retry_hint() {
             &create_request(),
             201
         ),
-        told(expected)
+        replaced_by(expected)
     );
 }
 

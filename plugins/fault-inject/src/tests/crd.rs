@@ -199,7 +199,7 @@ fn fi_05_rule_is_in_force_only_in_its_window() {
 
 #[test]
 fn fi_06_abort_is_the_status_that_an_api_server_writes() {
-    let told = |status: u16, req: &TestRequest| {
+    let abort_refusal = |status: u16, req: &TestRequest| {
         let refusal = expect_refusal(
             &mut bench_with_rule(&format!(r#""abort": {{"httpStatus": {status}}}"#)),
             req,
@@ -215,7 +215,7 @@ fn fi_06_abort_is_the_status_that_an_api_server_writes() {
     };
     let web = Some(("web".to_owned(), "apps".to_owned(), "deployments".to_owned()));
     let text = str::to_owned;
-    let (reason, message, details) = told(404, &api_request(Verb::Get));
+    let (reason, message, details) = abort_refusal(404, &api_request(Verb::Get));
     assert_eq!(
         (reason, message, details),
         (
@@ -224,18 +224,18 @@ fn fi_06_abort_is_the_status_that_an_api_server_writes() {
             web.clone()
         )
     );
-    let (reason, message, _) = told(409, &create_request());
+    let (reason, message, _) = abort_refusal(409, &create_request());
     assert_eq!(
         (reason, message),
         (text("AlreadyExists"), text("pods \"{name}\" already exists"))
     );
-    let (reason, _, details) = told(409, &api_request(Verb::Update));
+    let (reason, _, details) = abort_refusal(409, &api_request(Verb::Update));
     assert_eq!((reason, details), (text("Conflict"), web));
-    let (reason, message, _) = told(500, &api_request(Verb::Get));
+    let (reason, message, _) = abort_refusal(500, &api_request(Verb::Get));
     assert_eq!(reason, "InternalError");
     assert!(message.starts_with("Internal error occurred: "), "{message}");
     assert_eq!(
-        told(405, &api_request(Verb::Patch)).1,
+        abort_refusal(405, &api_request(Verb::Patch)).1,
         "patch is not supported on resources of kind \"deployments.apps\""
     );
     for (status, reason) in [
@@ -245,11 +245,14 @@ fn fi_06_abort_is_the_status_that_an_api_server_writes() {
         (503, "ServiceUnavailable"),
         (504, "Timeout"),
     ] {
-        assert_eq!(told(status, &api_request(Verb::Get)).0, reason);
+        assert_eq!(abort_refusal(status, &api_request(Verb::Get)).0, reason);
     }
     // For the others the host fills in the reason (`Refusal.reason` empty), like upstream's `reason` by code.
-    assert_eq!(told(422, &api_request(Verb::Update)).0, "");
-    assert_eq!(told(418, &TestRequest::external("GET", "example.com", "/")).0, "");
+    assert_eq!(abort_refusal(422, &api_request(Verb::Update)).0, "");
+    assert_eq!(
+        abort_refusal(418, &TestRequest::external("GET", "example.com", "/")).0,
+        ""
+    );
 }
 
 #[test]

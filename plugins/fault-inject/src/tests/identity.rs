@@ -21,11 +21,11 @@ fn i1_token_has_expired() {
 #[test]
 fn i2_forbidden_is_worded_like_the_authorizer() {
     let mut bench = bench_with_fault(r#"{"forbidden": {"user": "system:serviceaccount:team:operator"}}"#);
-    let told = expect_refusal(&mut bench, &api_request(Verb::Update));
+    let refusal = expect_refusal(&mut bench, &api_request(Verb::Update));
     let message = "deployments.apps \"web\" is forbidden: User \"system:serviceaccount:team:operator\" cannot update resource \
                    \"deployments\" in API group \"apps\" in the namespace \"team\"";
     let details = Details::new("apps", "deployments", "web");
-    assert_eq!(told, Refusal::new(403, message).reason("Forbidden").details(details));
+    assert_eq!(refusal, Refusal::new(403, message).reason("Forbidden").details(details));
     let nodes = TestRequest::list("", "nodes").subresource("status");
     assert_eq!(
         expect_refusal(&mut bench, &nodes).message,
@@ -40,18 +40,19 @@ fn i2_forbidden_is_worded_like_the_authorizer() {
 
 #[test]
 fn i2_user_defaults_to_the_service_account_of_the_pod() {
-    let told = expect_refusal(&mut bench_with_fault(r#""forbidden""#), &api_request(Verb::List));
+    let refusal = expect_refusal(&mut bench_with_fault(r#""forbidden""#), &api_request(Verb::List));
     assert!(
-        told.message
+        refusal
+            .message
             .contains("User \"system:serviceaccount:operators:default\""),
         "{}",
-        told.message
+        refusal.message
     );
     // The authorizer does not read bodies: a create has no name.
-    let told = expect_refusal(&mut bench_with_fault(r#""forbidden""#), &api_request(Verb::Create));
+    let refusal = expect_refusal(&mut bench_with_fault(r#""forbidden""#), &api_request(Verb::Create));
     assert!(
-        told.message.starts_with("deployments.apps is forbidden: "),
+        refusal.message.starts_with("deployments.apps is forbidden: "),
         "{}",
-        told.message
+        refusal.message
     );
 }

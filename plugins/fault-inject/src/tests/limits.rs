@@ -328,10 +328,10 @@ fn rule_that_never_fires_is_warned_about_with_its_place() {
             "0 percent",
         ),
     ] {
-        let told = rule_warnings(&rule);
+        let warnings = rule_warnings(&rule);
         assert!(
-            matches!(&told[..], [text] if text.starts_with("httpFault[0]: never fires: ") && text.contains(reason)),
-            "{rule}: {told:?}"
+            matches!(&warnings[..], [text] if text.starts_with("httpFault[0]: never fires: ") && text.contains(reason)),
+            "{rule}: {warnings:?}"
         );
     }
     for rule in [

@@ -65,16 +65,16 @@ fn s1_restart_closes_the_port_for_the_remaining_time() {
 #[test]
 fn s1_restart_fills_a_lagging_watch_cache() {
     let mut bench = bench_with_fault(RESTART);
-    let told = expect_refusal(advance_to(&mut bench, 9_000), &api_request(Verb::Watch));
-    assert_eq!((told.code, told.reason.as_str()), (429, "TooManyRequests"));
+    let refusal = expect_refusal(advance_to(&mut bench, 9_000), &api_request(Verb::Watch));
+    assert_eq!((refusal.code, refusal.reason.as_str()), (429, "TooManyRequests"));
     assert_eq!(
-        (told.message.as_str(), told.retry_after_seconds),
+        (refusal.message.as_str(), refusal.retry_after_seconds),
         ("storage is (re)initializing", Some(1))
     );
     assert!(!is_hit(&mut bench, &api_request(Verb::Update)));
     bench.host.advance_ms(2_000);
-    let told = expect_refusal(&mut bench, &list_at_version("5000"));
-    assert_eq!((told.code, told.reason.as_str()), (504, "Timeout"));
+    let refusal = expect_refusal(&mut bench, &list_at_version("5000"));
+    assert_eq!((refusal.code, refusal.reason.as_str()), (504, "Timeout"));
     assert!(!is_hit(&mut bench, &api_request(Verb::Watch)));
 }
 

@@ -63,10 +63,10 @@ fn r3_second_page_fails_and_the_first_does_not() {
             .query_field("continue", "abc")
     };
     let mut expired = bench_with_fault(r#""failPage""#);
-    let told = expect_refusal(&mut expired, &page());
-    assert_eq!((told.code, told.reason.as_str()), (410, "Expired"));
+    let refusal = expect_refusal(&mut expired, &page());
+    assert_eq!((refusal.code, refusal.reason.as_str()), (410, "Expired"));
     assert_eq!(
-        told.message,
+        refusal.message,
         "The provided continue parameter is too old to display a consistent list result. You can start a new list \
          without the continue parameter."
     );

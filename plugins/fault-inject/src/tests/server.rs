@@ -101,15 +101,15 @@ fn s5_discovery_openapi_and_version_fail() {
         ))
     };
     for path in ["/api", "/apis", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/version"] {
-        let told = |code| {
+        let abort_body = |code| {
             let (answer, body) = expect_answer(&mut down(code), &discovery_request(path));
             assert_eq!(answer.code, code);
             body
         };
-        assert_eq!(told(503), "service unavailable\n");
-        assert_eq!(told(404), "404 page not found\n");
+        assert_eq!(abort_body(503), "service unavailable\n");
+        assert_eq!(abort_body(404), "404 page not found\n");
         assert_eq!(
-            told(500),
+            abort_body(500),
             format!("Internal Server Error: {path:?}: the server could not complete the request\n")
         );
     }

@@ -68,8 +68,8 @@ fn e7_opening_a_watch_is_refused() {
             "do": {"refuse": {"code": 429, "retryAfter": 1}}
         }]}"#,
     );
-    let told = expect_refusal(&mut bench, &api_request(Verb::Watch));
-    assert_eq!((told.code, told.retry_after_seconds), (429, Some(1)));
+    let refusal = expect_refusal(&mut bench, &api_request(Verb::Watch));
+    assert_eq!((refusal.code, refusal.retry_after_seconds), (429, Some(1)));
     assert_eq!(
         request_verdict(&mut bench, &api_request(Verb::List)),
         ctrlmesh_sdk::RequestVerdict::proceed()

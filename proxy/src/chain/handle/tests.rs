@@ -4,7 +4,7 @@ use std::time::Duration;
 use ctrlmesh_contract::Digest;
 use prometheus_client::registry::Registry;
 
-use super::super::tally::UNSETTLED;
+use super::super::in_flight::UNSETTLED;
 use super::super::tests::test_handle;
 use super::*;
 
@@ -84,7 +84,7 @@ fn request_uses_chain_that_comes_into_force_while_it_begins() {
     let (handle, counter) = (unmetered_handle(), Counter::new(0));
     handle.apply(chain(1));
     let mut next = 2;
-    let (snapshot, ticket) = handle.enter_with(&counter, Kind::Write, || {
+    let (snapshot, in_flight_guard) = handle.enter_with(&counter, Kind::Write, || {
         if next <= 3 {
             handle.apply(chain(next));
             assert_eq!(
@@ -99,7 +99,7 @@ fn request_uses_chain_that_comes_into_force_while_it_begins() {
     assert_eq!(generation_and_in_flight(&handle), (3, InFlight::default()));
     handle.apply(chain(4));
     assert_eq!(generation_and_in_flight(&handle), (4, in_flight(1, 0, 0)));
-    drop(ticket);
+    drop(in_flight_guard);
 }
 
 /// Marks a worker without a request in flight.
@@ -110,11 +110,11 @@ fn run_requests(handle: &ChainHandle, worker: usize, under: &AtomicU64, stop: &A
     let counter = Counter::new(worker);
     while !stop.load(Ordering::Relaxed) {
         for kind in [Kind::Write, Kind::List, Kind::Watch] {
-            let (snapshot, ticket) = handle.begin_request(&counter, kind);
+            let (snapshot, in_flight_guard) = handle.begin_request(&counter, kind);
             under.store(snapshot.generation, Ordering::SeqCst);
             std::hint::spin_loop();
             under.store(IDLE, Ordering::SeqCst);
-            drop(ticket);
+            drop(in_flight_guard);
         }
     }
 }

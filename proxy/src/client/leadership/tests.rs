@@ -42,9 +42,9 @@ fn exchange(leadership: &Arc<Leadership>, method: &str, target: &str, code: Stat
 
 /// The holder of the only observed lock, and whether it is this controller.
 fn observed_holder(leadership: &Leadership) -> Option<(String, bool)> {
-    let mut told = leadership.statuses();
-    assert!(told.len() < 2, "{told:?}");
-    told.pop().map(|election| (election.holder, election.leads))
+    let mut elections = leadership.statuses();
+    assert!(elections.len() < 2, "{elections:?}");
+    elections.pop().map(|election| (election.holder, election.leads))
 }
 
 fn expected_holder(holder: &str, leads: bool) -> Option<(String, bool)> {
@@ -232,12 +232,12 @@ fn locks_are_sorted_and_bounded_and_led_ones_are_kept() {
             &lease("lock", holder),
         );
     }
-    let told: Vec<String> = leadership
+    let names: Vec<String> = leadership
         .statuses()
         .into_iter()
         .map(|election| election.lock)
         .collect();
     let kept = (MAX_ELECTIONS + 1..2 * MAX_ELECTIONS).map(|number| format!("lock---{number}"));
     let kept: Vec<String> = std::iter::once("lock---01".to_owned()).chain(kept).collect();
-    assert_eq!(told, kept);
+    assert_eq!(names, kept);
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use ctrlmesh_contract::status::StaleCache;
 use tokio::time::Instant;
 
-use super::{MAX_NOTES, Reader};
+use super::{MAX_READERS, Reader};
 use crate::timestamp::rfc3339;
 
 /// A live client that had to list again has listed and watches within this time: client-go waits 30 s plus a random time of at most as much
@@ -45,7 +45,7 @@ impl Client {
     }
 }
 
-/// By the reader's key. Bounded to [`MAX_NOTES`]; the earliest count.
+/// By the reader's key. Bounded to [`MAX_READERS`]; the earliest count.
 #[derive(Debug, Default)]
 pub(super) struct Outdated(HashMap<u64, Sent>);
 
@@ -108,10 +108,10 @@ impl Outdated {
     }
 
     fn one_more(&mut self, key: u64, most: Option<u16>, client: impl FnOnce() -> Arc<Client>) -> Option<&mut Sent> {
-        if self.0.len() >= MAX_NOTES {
+        if self.0.len() >= MAX_READERS {
             self.forget_late();
         }
-        if self.0.len() >= MAX_NOTES && !self.0.contains_key(&key) {
+        if self.0.len() >= MAX_READERS && !self.0.contains_key(&key) {
             return None;
         }
         let now = Instant::now();

@@ -30,7 +30,7 @@ fn open(list_views: &Arc<ListViews>, name: &str) -> Position {
 
 fn open_watch(list_views: &Arc<ListViews>, view: &[RequestEdit]) -> Position {
     let (key, view) = (list_views.key(&READER), list_views.view_hash(view.iter()));
-    list_views.lock_notes().note_of(key, view, 0).open();
+    list_views.lock_states().state_of(key, view, 0).open();
     list_views.position(key, view, &READER)
 }
 
@@ -157,13 +157,13 @@ fn abandoned_positions_do_not_add_up() {
 fn lists_leave_no_note_while_no_plugin_shapes_them() {
     let list_views = Arc::new(ListViews::default());
     list_views.list(&READER, [].iter(), true);
-    assert!(list_views.lock_notes().notes.is_empty());
+    assert!(list_views.lock_states().by_reader.is_empty());
 }
 
 #[test]
 fn oldest_notes_are_dropped_first() {
     let list_views = Arc::new(ListViews::default());
-    let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
+    let names: Vec<String> = (0..=MAX_READERS).map(|n| n.to_string()).collect();
     let reader = |namespace| Reader { namespace, ..READER };
     for name in &names {
         list_views.list(&reader(name), shard_edits("a").iter(), true);
@@ -176,7 +176,7 @@ fn oldest_notes_are_dropped_first() {
         list_views.compare_page(&reader("1"), shard_edits("a").iter()),
         KnownView::Same
     );
-    assert_eq!(list_views.lock_notes().order.len(), MAX_NOTES);
+    assert_eq!(list_views.lock_states().order.len(), MAX_READERS);
 }
 
 #[test]
@@ -224,7 +224,7 @@ async fn list_from_before_first_rule_is_stale_for_five_minutes() {
 fn position_outlives_its_note() {
     let list_views = Arc::new(ListViews::default());
     let watch = open(&list_views, "a");
-    *list_views.lock_notes() = Notes::default();
+    *list_views.lock_states() = ReaderStates::default();
     drop(watch);
     record_list(&list_views, "b");
     assert_eq!(resume_watch(&list_views, "b"), KnownView::Other);
@@ -273,7 +273,7 @@ fn objects_and_metadata_have_separate_readers() {
 fn versions_from_earlier_process_are_stale_for_a_while() {
     let list_views = Arc::new(ListViews::default());
     list_views.note_predecessor();
-    assert!(list_views.is_used(), "lists leave notes, whether shaped or not");
+    assert!(list_views.is_used(), "lists leave a state, whether shaped or not");
     list_views.list(&READER, [].iter(), false);
     assert_eq!(
         resumed_as(&list_views, &READER, &[]),
@@ -346,9 +346,15 @@ async fn client_that_repeats_expired_watch_is_waited_for_for_five_minutes() {
     };
     repeat(299, "b").await;
     assert_eq!(list_views.stale_cache_count(), 1);
-    let told = list_views.stale_caches();
-    assert_eq!((&*told[0].client, &*told[0].resource), ("manager", "configmaps"));
-    assert_eq!((told[0].refused_watches, told[0].given_up), (299, false));
+    let stale_caches = list_views.stale_caches();
+    assert_eq!(
+        (&*stale_caches[0].client, &*stale_caches[0].resource),
+        ("manager", "configmaps")
+    );
+    assert_eq!(
+        (stale_caches[0].refused_watches, stale_caches[0].given_up),
+        (299, false)
+    );
     repeat(1, "b").await;
     assert_eq!(list_views.stale_cache_count(), 0);
     repeat(600, "b").await;

@@ -9,14 +9,14 @@ fn read(method: &str, target: &str, endpoints: &[&str]) -> Result<Destination, D
         headers.append(ENDPOINT, HeaderValue::from_str(endpoint).unwrap());
     }
     let method: Method = method.parse().unwrap();
-    let way = way_of(&method, &headers);
-    Destination::read(way, &target.parse().unwrap(), &headers)
+    let form = proxy_form_of(&method, &headers);
+    Destination::read(form, &target.parse().unwrap(), &headers)
 }
 
-fn found(destination: &Destination) -> (Way, bool, String, u16, String) {
-    let Place { is_tls, port, .. } = destination.place;
+fn found(destination: &Destination) -> (ProxyForm, bool, String, u16, String) {
+    let TargetKey { is_tls, port, .. } = destination.target;
     (
-        destination.way,
+        destination.form,
         is_tls,
         destination.host().into_owned(),
         port,
@@ -29,16 +29,16 @@ type Case = (
     &'static str,
     &'static str,
     &'static str,
-    (Way, bool, &'static str, u16, &'static str),
+    (ProxyForm, bool, &'static str, u16, &'static str),
 );
 
 fn goes(case: Case) {
-    let (method, target, endpoint, (way, is_tls, host, port, path)) = case;
+    let (method, target, endpoint, (form, is_tls, host, port, path)) = case;
     let endpoints: Vec<&str> = Some(endpoint).filter(|text| !text.is_empty()).into_iter().collect();
     let destination = read(method, target, &endpoints).unwrap();
     assert_eq!(
         found(&destination),
-        (way, is_tls, host.to_owned(), port, path.to_owned()),
+        (form, is_tls, host.to_owned(), port, path.to_owned()),
         "{method} {target} {endpoint}"
     );
 }
@@ -49,43 +49,43 @@ fn absolute_target_determines_destination() {
         "GET",
         "http://a.example/p?q",
         "",
-        (Way::Absolute, false, "a.example", 80, "/p"),
+        (ProxyForm::Absolute, false, "a.example", 80, "/p"),
     ));
     goes((
         "GET",
         "https://a.example",
         "",
-        (Way::Absolute, true, "a.example", 443, "/"),
+        (ProxyForm::Absolute, true, "a.example", 443, "/"),
     ));
     goes((
         "PUT",
         "HTTP://A.Example.:8080/p",
         "",
-        (Way::Absolute, false, "a.example", 8080, "/p"),
+        (ProxyForm::Absolute, false, "a.example", 8080, "/p"),
     ));
     goes((
         "GET",
         "http://a.example:/p",
         "",
-        (Way::Absolute, false, "a.example", 80, "/p"),
+        (ProxyForm::Absolute, false, "a.example", 80, "/p"),
     ));
     goes((
         "GET",
         "http://[2001:DB8::1]:81/",
         "",
-        (Way::Absolute, false, "2001:db8::1", 81, "/"),
+        (ProxyForm::Absolute, false, "2001:db8::1", 81, "/"),
     ));
     goes((
         "GET",
         "http://[::ffff:192.0.2.1]/",
         "",
-        (Way::Absolute, false, "192.0.2.1", 80, "/"),
+        (ProxyForm::Absolute, false, "192.0.2.1", 80, "/"),
     ));
     goes((
         "GET",
         "http://192.0.2.7:8080/",
         "",
-        (Way::Absolute, false, "192.0.2.7", 8080, "/"),
+        (ProxyForm::Absolute, false, "192.0.2.7", 8080, "/"),
     ));
 }
 
@@ -95,28 +95,28 @@ fn header_and_connect_determine_destination() {
         "GET",
         "/other?x",
         "https://a.example/p",
-        (Way::Header, true, "a.example", 443, "/p"),
+        (ProxyForm::Header, true, "a.example", 443, "/p"),
     ));
     let elsewhere = "http://b.example/other";
     goes((
         "GET",
         elsewhere,
         "http://a.example/p",
-        (Way::Header, false, "a.example", 80, "/p"),
+        (ProxyForm::Header, false, "a.example", 80, "/p"),
     ));
     goes((
         "OPTIONS",
         "*",
         " http://my_host/p#f ",
-        (Way::Header, false, "my_host", 80, "/p"),
+        (ProxyForm::Header, false, "my_host", 80, "/p"),
     ));
     goes((
         "CONNECT",
         "A.example:443",
         "",
-        (Way::Connect, false, "a.example", 443, ""),
+        (ProxyForm::Connect, false, "a.example", 443, ""),
     ));
-    goes(("CONNECT", "[::1]:443", "", (Way::Connect, false, "::1", 443, "")));
+    goes(("CONNECT", "[::1]:443", "", (ProxyForm::Connect, false, "::1", 443, "")));
 }
 
 #[test]
@@ -157,7 +157,10 @@ fn unclear_destination_is_refused() {
     headers.append(HOST, HeaderValue::from_static("a.example"));
     headers.append(HOST, HeaderValue::from_static("b.example"));
     let uri = "http://a.example/".parse().unwrap();
-    assert_eq!(Destination::read(Way::Absolute, &uri, &headers), Err(E::ManyHosts));
+    assert_eq!(
+        Destination::read(ProxyForm::Absolute, &uri, &headers),
+        Err(E::ManyHosts)
+    );
 }
 
 #[test]

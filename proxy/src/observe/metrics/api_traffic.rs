@@ -69,9 +69,9 @@ mod tests {
         for second in [4, 5, 5] {
             traffic.record_request(at(second));
         }
-        let told = traffic.status(at(6), 2);
-        assert_eq!(Some(told.now), text("06"));
-        assert_eq!((told.since, told.last), (text("02"), text("05")));
-        assert_eq!(told.in_flight, Some(2));
+        let status = traffic.status(at(6), 2);
+        assert_eq!(Some(status.now), text("06"));
+        assert_eq!((status.since, status.last), (text("02"), text("05")));
+        assert_eq!(status.in_flight, Some(2));
     }
 }

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::chain::tally::Tally;
+use crate::chain::in_flight::InFlightCounts;
 use crate::chain::{Counter, Kind};
 use crate::client::list_views::tests::{READER, resumed_as};
 use crate::client::list_views::{KnownView, ListViews};
@@ -22,9 +22,9 @@ struct TestWatch {
     differs: Rc<Cell<bool>>,
     expired: Rc<Cell<u32>>,
     list_views: Arc<ListViews>,
-    /// Tallies of the chain that the watch began under, and of the chains after it.
-    earlier: Arc<Tally>,
-    later: Arc<Tally>,
+    /// Counts of the chain that the watch began under, and of the chains after it.
+    earlier: Arc<InFlightCounts>,
+    later: Arc<InFlightCounts>,
     body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
 }
 
@@ -36,12 +36,12 @@ fn test_watch(content_type: &'static str) -> TestWatch {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     let differs = Rc::new(Cell::new(false));
     let expired = Rc::new(Cell::new(0));
-    let (earlier, later) = (Tally::new(), Tally::new());
+    let (earlier, later) = (InFlightCounts::new(), InFlightCounts::new());
     let recheck = {
         let (differs, later) = (Rc::clone(&differs), Arc::clone(&later));
         Box::new(move || {
             (!differs.get()).then(|| SameView {
-                ticket: Counter::new(0).count(&later, Kind::Watch),
+                in_flight_guard: Counter::new(0).count(&later, Kind::Watch),
                 again: None,
             })
         })
@@ -57,7 +57,7 @@ fn test_watch(content_type: &'static str) -> TestWatch {
         Watching {
             begun: Begun {
                 listener: notifier.listen(),
-                ticket: Counter::new(0).count(&earlier, Kind::Watch),
+                in_flight_guard: Counter::new(0).count(&earlier, Kind::Watch),
             },
             recheck,
             again: None,

@@ -7,8 +7,9 @@ fn told_of(value: &Value, schema: &Value) -> Vec<String> {
     let schema: JSONSchemaProps = serde_json::from_value(schema.clone()).unwrap();
     let mut mistakes = Mistakes::default();
     check(value, &schema, "spec", &mut mistakes);
-    let told = mistakes.list().iter();
-    told.map(|mistake| format!("{}: {}", mistake.path, mistake.problem))
+    let messages = mistakes.list().iter();
+    messages
+        .map(|mistake| format!("{}: {}", mistake.path, mistake.problem))
         .collect()
 }
 

@@ -25,9 +25,9 @@ fn with_lists() -> Value {
 }
 
 fn compile_after(document: &Value, last: Option<Chain>) -> Compiled {
-    let mut world = World::new(std::slice::from_ref(document));
-    world.last = last;
-    world.compile()
+    let mut fixture = Fixture::new(std::slice::from_ref(document));
+    fixture.last = last;
+    fixture.compile()
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn lists_of_kusionstack_do_nothing_until_they_are_activated_and_limits_act() {
 #[test]
 fn inert_allow_list_allows_nothing_to_others() {
     let allow = |name: &str, host: &str| breaker(name, &json!({}), &[], &[list("hosts", "Whitelist", host)]);
-    let compiled = World::new(&[
+    let compiled = Fixture::new(&[
         allow("own", "a.example"),
         with_kusionstack_finalizer(allow("old", "b.example")),
     ])

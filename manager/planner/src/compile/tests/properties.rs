@@ -56,10 +56,10 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn worlds()(breakers in breakers(), shards in shards(), faulty in 0..3_usize) -> World {
+    fn fixtures()(breakers in breakers(), shards in shards(), faulty in 0..3_usize) -> Fixture {
         let faults = (0..faulty).map(|n| faults(&format!("f{n}")));
         let documents: Vec<Value> = breakers.into_iter().chain(shards).chain(faults).collect();
-        World::new(&documents)
+        Fixture::new(&documents)
     }
 }
 
@@ -83,19 +83,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn order_of_objects_does_not_matter(world in worlds()) {
-        let mut reversed = world.clone();
+    fn order_of_objects_does_not_matter(fixture in fixtures()) {
+        let mut reversed = fixture.clone();
         reversed.configs.reverse();
         reversed.breakers.reverse();
         reversed.faults.reverse();
-        let (one, other) = (world.compile(), reversed.compile());
+        let (one, other) = (fixture.compile(), reversed.compile());
         prop_assert_eq!(one.chain.to_json(), other.chain.to_json());
         prop_assert_eq!(one, other);
     }
 
     #[test]
-    fn compiled_chain_is_read_by_sidecar_and_its_settings_by_plugins(world in worlds()) {
-        let compiled = world.compile();
+    fn compiled_chain_is_read_by_sidecar_and_its_settings_by_plugins(fixture in fixtures()) {
+        let compiled = fixture.compile();
         prop_assert_eq!(&compiled.refused, &vec![]);
         let text = compiled.chain.to_json();
         prop_assert_eq!(Chain::parse(text.as_bytes()).unwrap(), compiled.chain.clone());
@@ -103,23 +103,23 @@ proptest! {
             let (plugin, _) = entry.name.split_once('/').unwrap();
             let own = entry.plugin == Digest::of(b"own");
             if let Some(built_in) = BuiltIn::from_name(plugin).filter(|_| !own) {
-                let told = built_in.check(entry.settings.value(), "demo");
-                prop_assert!(told.is_ok(), "{}: {:?}", entry.name, told);
+                let result = built_in.check(entry.settings.value(), "demo");
+                prop_assert!(result.is_ok(), "{}: {:?}", entry.name, result);
             }
         }
     }
 
     /// Each pod runs each object's rules once, by the built-in plugin or by the one that its shard has in its place.
     #[test]
-    fn each_pod_runs_rules_of_each_object_once(world in worlds()) {
-        let compiled = world.compile();
+    fn each_pod_runs_rules_of_each_object_once(fixture in fixtures()) {
+        let compiled = fixture.compile();
         let has = |breaker: &CircuitBreaker, limiter: bool| {
             let rules = &breaker.spec.rate_limitings;
             let is_limit = |rule: &ctrlmesh_manager_api::circuit_breaker::RateLimiting| crate::settings::plugin_of(rule) == BuiltIn::RateLimit;
             rules.iter().any(|rule| is_limit(rule) == limiter) || !limiter && !breaker.spec.traffic_intercept_rules.is_empty()
         };
         for pod in all_pods() {
-            for breaker in &world.breakers {
+            for breaker in &fixture.breakers {
                 let selects = breaker.spec.selector.matches(&pod);
                 for (plugin, expected) in [("rate-limit", has(breaker, true)), ("circuit-breaker", has(breaker, false))] {
                     let name = format!("{plugin}/{}", breaker.metadata.name.as_ref().unwrap());
@@ -128,7 +128,7 @@ proptest! {
                         .filter(|entry| entry.pod_selector.matches(&pod))
                         .collect();
                     prop_assert_eq!(meets.len(), usize::from(selects && expected), "{} {:?}", &name, &pod);
-                    let is_replaced = world.configs.iter().any(|config| {
+                    let is_replaced = fixture.configs.iter().any(|config| {
                         let selector = config.spec.selector.as_ref().unwrap();
                         selector.matches(&pod) && config.spec.plugins.iter().any(|it| it.name == plugin)
                     });

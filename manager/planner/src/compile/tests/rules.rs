@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 fn entries_have_documented_order() {
     let plugins = [plugin("audit", 5), plugin("zebra", 0), plugin("apple", 0)];
     let both = [limit("LimiterOnly", "slow"), limit("Normal", "break")];
-    let world = World::new(&[shard("s", &plugins), breaker("b", &json!({}), &both, &[]), faults("f")]);
-    let compiled = world.compile();
+    let fixture = Fixture::new(&[shard("s", &plugins), breaker("b", &json!({}), &both, &[]), faults("f")]);
+    let compiled = fixture.compile();
     assert_eq!(compiled.refused, []);
     assert_eq!(
         names(&compiled),
@@ -43,13 +43,13 @@ fn circuit_breaker_is_divided_between_two_plugins() {
     limiter["recoverPolicy"] = json!({"type": "Manual"});
     limiter["properties"] = json!({"a": "b"});
     let rules = [limiter, limit("ForceOpened", "stop")];
-    let world = World::new(&[breaker(
+    let fixture = Fixture::new(&[breaker(
         "b",
         &json!({"matchLabels": {"app": "x"}}),
         &rules,
         &[list("l", "Blacklist", "a.example")],
     )]);
-    let compiled = world.compile();
+    let compiled = fixture.compile();
     let limits = find_entry(&compiled, "rate-limit/b").settings.value();
     assert_eq!(limits, &json!({"rateLimitings": [limit("LimiterOnly", "slow")]}));
     let breakers = find_entry(&compiled, "circuit-breaker/b").settings.value();
@@ -69,7 +69,7 @@ fn circuit_breaker_is_divided_between_two_plugins() {
 
 #[test]
 fn shard_entry_has_limits_and_lock() {
-    let compiled = World::new(&[shard("s", &[])]).compile();
+    let compiled = Fixture::new(&[shard("s", &[])]).compile();
     let settings = find_entry(&compiled, "shard-selector/s").settings.value();
     assert_eq!(
         (&settings["leaderElectionName"], &settings["shard"]),
@@ -90,7 +90,7 @@ fn disabled_deleted_and_root_objects_have_no_entries() {
     let mut off = faults("off");
     off["spec"]["disabled"] = true.into();
     let rules = [limit("Normal", "r")];
-    let mut world = World::new(&[
+    let mut fixture = Fixture::new(&[
         object("ShardingConfig", "root", &json!({"root": root})),
         off,
         faults("label"),
@@ -98,11 +98,11 @@ fn disabled_deleted_and_root_objects_have_no_entries() {
         breaker("b", &json!({}), &rules, &[]),
     ]);
     let with = |label: &str| Some([(label.to_owned(), String::new())].into());
-    world.faults[1].metadata.labels = with(labels::FAULT_INJECTION_DISABLE);
-    world.faults[2].metadata.deletion_timestamp =
+    fixture.faults[1].metadata.labels = with(labels::FAULT_INJECTION_DISABLE);
+    fixture.faults[2].metadata.deletion_timestamp =
         Some(serde_json::from_value::<Time>(json!("2026-11-21T10:00:00Z")).unwrap());
-    world.breakers[0].metadata.labels = with(labels::CIRCUIT_BREAKER_DISABLE);
-    let compiled = world.compile();
+    fixture.breakers[0].metadata.labels = with(labels::CIRCUIT_BREAKER_DISABLE);
+    let compiled = fixture.compile();
     assert_eq!((names(&compiled), compiled.refused.len()), (vec![], 0));
 }
 
@@ -111,7 +111,7 @@ fn plugin_replaces_built_in_one_with_its_settings() {
     let mut selector = plugin("shard-selector", 0);
     selector["onFailure"] = "Open".into();
     selector["memoryMiB"] = 32.into();
-    let compiled = World::new(&[shard("s", &[selector]), shard("t", &[])]).compile();
+    let compiled = Fixture::new(&[shard("s", &[selector]), shard("t", &[])]).compile();
     assert_eq!(names(&compiled), ["shard-selector/s", "shard-selector/t"]);
     let own = find_entry(&compiled, "shard-selector/s");
     assert_eq!(
@@ -137,7 +137,7 @@ fn plugin_replaces_rate_limit_only_for_pods_of_its_shard() {
         shard("s", &[plugin("rate-limit", 0)]),
         breaker("b", &json!({"matchLabels": {"app": "x"}}), &rules, &[]),
     ];
-    let compiled = World::new(&documents).compile();
+    let compiled = Fixture::new(&documents).compile();
     assert_eq!(names(&compiled), ["rate-limit/b", "rate-limit/b/s", "shard-selector/s"]);
     let labels = |shard: &str| {
         [
@@ -182,7 +182,7 @@ fn host_allowed_by_one_object_is_allowed_for_all_its_pods() {
         &[],
         &[list("mine", "Whitelist", "a.example")],
     );
-    let compiled = World::new(&[everyone, some]).compile();
+    let compiled = Fixture::new(&[everyone, some]).compile();
     let lists = |name: &str| {
         let lists = find_entry(&compiled, name).settings.value()["trafficInterceptRules"].clone();
         let names: Vec<Value> = lists
@@ -203,56 +203,56 @@ fn host_allowed_by_one_object_is_allowed_for_all_its_pods() {
 
 #[test]
 fn generation_grows_only_with_changes() {
-    let mut world = World::new(&[faults("f")]);
-    let first = world.compile().chain;
+    let mut fixture = Fixture::new(&[faults("f")]);
+    let first = fixture.compile().chain;
     assert_eq!(first.generation, 1);
     let mut shuffled = first.clone();
     shuffled.entries.reverse();
-    world.last = Some(shuffled);
-    assert_eq!(world.compile().chain.generation, 1);
-    world.faults[0].spec.seed = Some(7);
-    let second = world.compile().chain;
+    fixture.last = Some(shuffled);
+    assert_eq!(fixture.compile().chain.generation, 1);
+    fixture.faults[0].spec.seed = Some(7);
+    let second = fixture.compile().chain;
     assert_eq!(second.generation, 2);
-    world.last = Some(second);
-    world.faults.clear();
-    let third = world.compile().chain;
+    fixture.last = Some(second);
+    fixture.faults.clear();
+    let third = fixture.compile().chain;
     assert_eq!((third.generation, third.entries.len()), (3, 0));
 }
 
 #[test]
 fn shard_of_incomplete_set_keeps_its_entries() {
-    let mut world = World::new(&[shard("a", &[])]);
-    let first = world.compile().chain;
+    let mut fixture = Fixture::new(&[shard("a", &[])]);
+    let first = fixture.compile().chain;
     let mut changed = shard("a", &[]);
     changed["spec"]["limits"][0]["selector"] = json!({"matchLabels": {"app": "y"}});
-    world = World::new(&[changed, shard("b", &[])]);
-    world.held = ["uid-a", "uid-b"].map(str::to_owned).into();
-    world.last = Some(first.clone());
-    assert_eq!(world.compile().chain.entries, first.entries, "and a new one has none");
-    world.held.clear();
-    let whole = world.compile().chain.entries;
+    fixture = Fixture::new(&[changed, shard("b", &[])]);
+    fixture.held = ["uid-a", "uid-b"].map(str::to_owned).into();
+    fixture.last = Some(first.clone());
+    assert_eq!(fixture.compile().chain.entries, first.entries, "and a new one has none");
+    fixture.held.clear();
+    let whole = fixture.compile().chain.entries;
     assert_eq!((whole.len(), whole[0] == first.entries[0]), (2, false));
 }
 
 #[test]
 fn refused_object_keeps_its_entries_and_blocks_no_other() {
-    let mut world = World::new(&[faults("f"), faults("g")]);
-    world.last = Some(world.compile().chain);
-    let before = find_entry(&world.compile(), "fault-inject/f").clone();
-    world.faults[0].spec.http_fault[0].abort.as_mut().unwrap().http_status = 200;
-    world.faults[1].spec.seed = Some(9);
-    let compiled = world.compile();
+    let mut fixture = Fixture::new(&[faults("f"), faults("g")]);
+    fixture.last = Some(fixture.compile().chain);
+    let before = find_entry(&fixture.compile(), "fault-inject/f").clone();
+    fixture.faults[0].spec.http_fault[0].abort.as_mut().unwrap().http_status = 200;
+    fixture.faults[1].spec.seed = Some(9);
+    let compiled = fixture.compile();
     assert_eq!(find_entry(&compiled, "fault-inject/f"), &before);
     assert_eq!(find_entry(&compiled, "fault-inject/g").settings.value()["seed"], 9);
     assert!(compiled.refused[0].is_kept);
-    let told = reasons(&compiled);
+    let refused = reasons(&compiled);
     assert!(
-        told.len() == 1 && told[0].starts_with("f: spec.httpFault[0].abort.httpStatus: "),
-        "{told:?}"
+        refused.len() == 1 && refused[0].starts_with("f: spec.httpFault[0].abort.httpStatus: "),
+        "{refused:?}"
     );
     // A new object of the same name has no entries to keep.
-    world.faults[0].metadata.uid = Some("another".to_owned());
-    let compiled = world.compile();
+    fixture.faults[0].metadata.uid = Some("another".to_owned());
+    let compiled = fixture.compile();
     assert_eq!(
         (names(&compiled), compiled.refused[0].is_kept),
         (vec!["fault-inject/g"], false)
@@ -261,56 +261,56 @@ fn refused_object_keeps_its_entries_and_blocks_no_other() {
 
 #[test]
 fn shard_keeps_its_lock_until_it_is_gone() {
-    let mut world = World::new(&[shard("s", &[])]);
-    world.last = Some(world.compile().chain);
-    let before = find_entry(&world.compile(), "shard-selector/s").clone();
+    let mut fixture = Fixture::new(&[shard("s", &[])]);
+    fixture.last = Some(fixture.compile().chain);
+    let before = find_entry(&fixture.compile(), "shard-selector/s").clone();
     let lock = |name: Option<&str>| {
         name.map(|name| Controller {
             leader_election_name: name.to_owned(),
         })
     };
     for (name, problem) in [(Some("other"), "is \"other\", but "), (None, "is missing, but ")] {
-        world.configs[0].spec.controller = lock(name);
-        let compiled = world.compile();
+        fixture.configs[0].spec.controller = lock(name);
+        let compiled = fixture.compile();
         assert_eq!(find_entry(&compiled, "shard-selector/s"), &before);
-        let told = reasons(&compiled);
+        let refused = reasons(&compiled);
         let start = format!(
             "s: spec.controller.leaderElectionName: {problem}pods of this shard elect their leader by \"lock\""
         );
-        assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
+        assert!(refused.len() == 1 && refused[0].starts_with(&start), "{refused:?}");
     }
     // A recreated object keeps nothing, and waits until the old shard is gone.
-    world.configs[0].metadata.uid = Some("another".to_owned());
-    world.configs[0].spec.controller = lock(Some("other"));
-    assert_eq!(names(&world.compile()), Vec::<&str>::new());
-    world.last = Some(world.compile().chain);
-    assert_eq!(names(&world.compile()), ["shard-selector/s"]);
+    fixture.configs[0].metadata.uid = Some("another".to_owned());
+    fixture.configs[0].spec.controller = lock(Some("other"));
+    assert_eq!(names(&fixture.compile()), Vec::<&str>::new());
+    fixture.last = Some(fixture.compile().chain);
+    assert_eq!(names(&fixture.compile()), ["shard-selector/s"]);
     // A shard without a lock may get one.
-    world.configs[0].spec.controller = None;
-    world.last = Some(world.compile().chain);
-    world.configs[0].spec.controller = lock(Some("lock"));
-    assert_eq!(reasons(&world.compile()), Vec::<String>::new());
+    fixture.configs[0].spec.controller = None;
+    fixture.last = Some(fixture.compile().chain);
+    fixture.configs[0].spec.controller = lock(Some("lock"));
+    assert_eq!(reasons(&fixture.compile()), Vec::<String>::new());
 }
 
 #[test]
 fn unresolved_plugins_are_reported() {
-    let mut world = World::new(&[shard("s", &[plugin("audit", 0)]), faults("f")]);
+    let mut fixture = Fixture::new(&[shard("s", &[plugin("audit", 0)]), faults("f")]);
     let key = ("s".to_owned(), "audit".to_owned());
-    world
+    fixture
         .resolved
         .own
         .insert(key.clone(), Err("could not be pulled: 404; check the tag".to_owned()));
-    world.resolved.built_in.remove(&BuiltIn::FaultInject);
+    fixture.resolved.built_in.remove(&BuiltIn::FaultInject);
     assert_eq!(
-        reasons(&world.compile()),
+        reasons(&fixture.compile()),
         [
             "s: spec.plugins[0].image: could not be pulled: 404; check the tag",
             "f: spec: needs the built-in plugin fault-inject, which this manager does not carry",
         ]
     );
-    world.resolved.own.remove(&key);
+    fixture.resolved.own.remove(&key);
     assert_eq!(
-        reasons(&world.compile())[0],
+        reasons(&fixture.compile())[0],
         "s: spec.plugins[0].image: is not fetched yet; wait"
     );
 }
@@ -321,24 +321,28 @@ fn object_keeps_previous_entries_until_plugins_resolve() {
         shard("s", &[plugin("rate-limit", 0), plugin("audit", 0)]),
         breaker("b", &json!({}), &[limit("LimiterOnly", "slow")], &[]),
     ];
-    let mut world = World::new(&documents);
-    let first = world.compile();
+    let mut fixture = Fixture::new(&documents);
+    let first = fixture.compile();
     assert_eq!(find_entry(&first, "rate-limit/b/s").plugin, Digest::of(b"own"));
-    for resolved in world.resolved.own.values_mut() {
+    for resolved in fixture.resolved.own.values_mut() {
         *resolved = Err("is being fetched".to_owned());
     }
     // There was no replacement before, so the built-in plugin is used.
-    let alone = world.compile();
+    let alone = fixture.compile();
     assert_eq!(names(&alone), ["rate-limit/b"]);
     assert!(!alone.refused[0].is_kept);
-    world.last = Some(first.chain.clone());
-    let compiled = world.compile();
+    fixture.last = Some(first.chain.clone());
+    let compiled = fixture.compile();
     assert_eq!(compiled.chain, first.chain);
     let refused = &compiled.refused[0];
     assert!(refused.is_unresolved && refused.is_kept && compiled.refused.len() == 1);
     // Other objects are not blocked: a changed limit changes for all pods.
-    world.breakers[0].spec.rate_limitings[0].bucket.as_mut().unwrap().burst = 7;
-    let compiled = world.compile();
+    fixture.breakers[0].spec.rate_limitings[0]
+        .bucket
+        .as_mut()
+        .unwrap()
+        .burst = 7;
+    let compiled = fixture.compile();
     let settings = |name: &str| find_entry(&compiled, name).settings.clone();
     assert_eq!(
         settings("rate-limit/b").value()["rateLimitings"][0]["bucket"]["burst"],
@@ -353,44 +357,44 @@ fn object_keeps_previous_entries_until_plugins_resolve() {
 
 #[test]
 fn object_of_another_namespace_is_refused() {
-    let mut world = World::new(&[faults("f")]);
-    world.faults[0].metadata.namespace = Some("other".to_owned());
+    let mut fixture = Fixture::new(&[faults("f")]);
+    fixture.faults[0].metadata.namespace = Some("other".to_owned());
     assert_eq!(
-        reasons(&world.compile()),
+        reasons(&fixture.compile()),
         ["f: metadata.namespace: is \"other\", and this is the chain of \"demo\""]
     );
 }
 
 #[test]
 fn name_too_long_for_entry_is_refused() {
-    let mut world = World::new(&[shard("s", &[plugin(&"p".repeat(63), 0)])]);
+    let mut fixture = Fixture::new(&[shard("s", &[plugin(&"p".repeat(63), 0)])]);
     let name = vec!["n".repeat(63); 4].join(".").chars().take(240).collect::<String>();
-    world.configs[0].metadata.name = Some(name.clone());
-    world.configs[0].spec.controller = None;
-    world
+    fixture.configs[0].metadata.name = Some(name.clone());
+    fixture.configs[0].spec.controller = None;
+    fixture
         .resolved
         .own
         .insert((name, "p".repeat(63)), Ok(Digest::of(b"own")));
-    let told = reasons(&world.compile());
-    assert_eq!(told, Vec::<String>::new(), "303 bytes fit");
+    let refused = reasons(&fixture.compile());
+    assert_eq!(refused, Vec::<String>::new(), "303 bytes fit");
 }
 
 #[test]
 fn too_many_objects_refuse_whole_chain() {
     let documents: Vec<Value> = (0..1025).map(|n| faults(&format!("f{n}"))).collect();
-    let world = World::new(&documents);
+    let fixture = Fixture::new(&documents);
     let objects = Objects {
         namespace: "demo",
         sharding_configs: &[],
         circuit_breakers: &[],
-        fault_injections: &world.faults,
-        resolved: &world.resolved,
-        held: &world.held,
+        fault_injections: &fixture.faults,
+        resolved: &fixture.resolved,
+        held: &fixture.held,
         last: None,
         keys: &LabelKeys::default(),
     };
-    let told = compile(&objects).unwrap_err().to_string();
-    assert!(told.contains("entries: has more than 1024 entries"), "{told}");
+    let message = compile(&objects).unwrap_err().to_string();
+    assert!(message.contains("entries: has more than 1024 entries"), "{message}");
 }
 
 #[test]
@@ -401,21 +405,24 @@ fn shard_without_lock_beside_another_is_warned_of() {
         shard
     };
     let warned = |documents: &[Value]| {
-        let compiled = World::new(documents).compile();
+        let compiled = Fixture::new(documents).compile();
         assert!(reasons(&compiled).is_empty());
         let of = |warned: &WarnedObject| {
-            let told = warned.warnings.list().iter().map(|it| it.path.clone());
-            told.map(|path| (warned.origin.name.clone(), path)).collect::<Vec<_>>()
+            let paths = warned.warnings.list().iter().map(|it| it.path.clone());
+            paths.map(|path| (warned.origin.name.clone(), path)).collect::<Vec<_>>()
         };
         compiled.warned.iter().flat_map(of).collect::<Vec<_>>()
     };
-    let told = |name: &str| (name.to_owned(), "spec.controller".to_owned());
+    let at_controller = |name: &str| (name.to_owned(), "spec.controller".to_owned());
     assert_eq!(warned(&[unlocked("a")]), []);
-    assert_eq!(warned(&[unlocked("a"), unlocked("b")]), [told("a"), told("b")]);
-    assert_eq!(warned(&[shard("a", &[]), unlocked("b")]), [told("b")]);
+    assert_eq!(
+        warned(&[unlocked("a"), unlocked("b")]),
+        [at_controller("a"), at_controller("b")]
+    );
+    assert_eq!(warned(&[shard("a", &[]), unlocked("b")]), [at_controller("b")]);
     // Beside another warning.
     let mut served = unlocked("b");
     served["spec"]["webhook"] = json!({"certDir": "/certs", "port": 9443});
-    let both = [("b".to_owned(), "spec.webhook".to_owned()), told("b")];
+    let both = [("b".to_owned(), "spec.webhook".to_owned()), at_controller("b")];
     assert_eq!(warned(&[shard("a", &[]), served]), both);
 }

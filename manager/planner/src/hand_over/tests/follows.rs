@@ -127,10 +127,10 @@ fn target_of_hand_over_is_remembered() {
     let target = wanted(&[Some(0), Some(1), Some(1)]);
     assert_eq!(cluster.step(&target).len(), 1);
     assert!(!sees(&cluster.last, 1, 1));
-    let meant = cluster.claims.meant(&cluster.last);
-    assert!(sees(&meant, 1, 1));
+    let targets = cluster.claims.with_target_limits(&cluster.last);
+    assert!(sees(&targets, 1, 1));
     all_on(&mut cluster);
-    assert!(cluster.step(&meant).is_empty() && sees(&cluster.last, 1, 1));
+    assert!(cluster.step(&targets).is_empty() && sees(&cluster.last, 1, 1));
 }
 
 /// A shard that gained objects has consistent lists until its pods have seen them; the next change ends that.

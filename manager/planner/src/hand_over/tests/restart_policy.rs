@@ -1,7 +1,7 @@
 //! Shards whose pods see no change while they run.
 
 use super::*;
-use crate::hand_over::restart_policy::base;
+use crate::hand_over::restart_policy::shard_entry_of;
 use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
 
 /// Pod `x` belongs to shard `x % SHARDS`.
@@ -184,12 +184,16 @@ fn pods_are_recreated_once_and_gaining_shard_after_losing_one() {
         }
         assert_eq!(cluster.owners(1), [0].into());
     }
-    let names: Vec<&str> = cluster.last.iter().filter_map(|entry| base(&entry.name)).collect();
+    let names: Vec<&str> = cluster
+        .last
+        .iter()
+        .filter_map(|entry| shard_entry_of(&entry.name))
+        .collect();
     assert_eq!(names, ["shard-selector/s0"], "the winner begins when the loser is done");
     cluster.settle(&target);
     assert_eq!(cluster.evictions, 4, "two pods of each of the two shards");
     assert!(
-        cluster.last.iter().all(|entry| base(&entry.name).is_none()),
+        cluster.last.iter().all(|entry| shard_entry_of(&entry.name).is_none()),
         "nobody keeps anything"
     );
     assert_eq!(cluster.owners(1), [1].into());
@@ -237,19 +241,19 @@ fn object_refused_during_restarts_keeps_its_entries() {
 }
 
 #[derive(Clone, Debug)]
-enum Happens {
+enum Event {
     Edit(Vec<usize>),
     Sync(usize),
     Learn(usize),
     Look,
 }
 
-fn happens() -> impl Strategy<Value = Happens> {
+fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
-        1 => prop::collection::vec(0..SHARDS, BUCKETS).prop_map(Happens::Edit),
-        8 => (0..PODS).prop_map(Happens::Sync),
-        6 => (0..PODS).prop_map(Happens::Learn),
-        6 => Just(Happens::Look),
+        1 => prop::collection::vec(0..SHARDS, BUCKETS).prop_map(Event::Edit),
+        8 => (0..PODS).prop_map(Event::Sync),
+        6 => (0..PODS).prop_map(Event::Learn),
+        6 => Just(Event::Look),
     ]
 }
 
@@ -260,16 +264,16 @@ proptest! {
     #[test]
     fn running_pod_never_sees_change(
         first in prop::collection::vec(0..SHARDS, BUCKETS),
-        story in prop::collection::vec(happens(), 1..160),
+        story in prop::collection::vec(events(), 1..160),
     ) {
         let mut cluster = Cluster::start(&first);
         let mut owners = first;
-        for happens in story {
-            match happens {
-                Happens::Edit(edited) => owners = edited,
-                Happens::Sync(pod) => cluster.sync(pod),
-                Happens::Learn(pod) => cluster.learn(pod),
-                Happens::Look => drop(cluster.look(&owners)),
+        for event in story {
+            match event {
+                Event::Edit(edited) => owners = edited,
+                Event::Sync(pod) => cluster.sync(pod),
+                Event::Learn(pod) => cluster.learn(pod),
+                Event::Look => drop(cluster.look(&owners)),
             }
             for (id, pod) in cluster.pods.iter().enumerate() {
                 prop_assert_eq!(pod.view(), pod.first.clone(), "pod {} has seen a change", id);

@@ -183,7 +183,7 @@ impl Pods {
 }
 
 #[derive(Clone, Debug)]
-enum Happens {
+enum Event {
     Edit(Plan),
     Sync(usize),
     Look,
@@ -202,17 +202,17 @@ fn edits() -> impl Strategy<Value = Plan> {
     })
 }
 
-fn happens() -> impl Strategy<Value = Happens> {
+fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
-        2 => edits().prop_map(Happens::Edit),
-        8 => (0..PODS).prop_map(Happens::Sync),
-        6 => Just(Happens::Look),
-        1 => (0..PODS).prop_map(Happens::Make),
-        1 => (0..PODS).prop_map(Happens::Delete),
+        2 => edits().prop_map(Event::Edit),
+        8 => (0..PODS).prop_map(Event::Sync),
+        6 => Just(Event::Look),
+        1 => (0..PODS).prop_map(Event::Make),
+        1 => (0..PODS).prop_map(Event::Delete),
     ]
 }
 
-fn follow(first: Plan, story: Vec<Happens>, has_lock: bool) -> Result<(), TestCaseError> {
+fn follow(first: Plan, story: Vec<Event>, has_lock: bool) -> Result<(), TestCaseError> {
     let mut pods = Pods::new(has_lock);
     // Every pod is in a shard once: one that never was is not sharded, and sees everything.
     let mut wanted = Plan {
@@ -224,13 +224,13 @@ fn follow(first: Plan, story: Vec<Happens>, has_lock: bool) -> Result<(), TestCa
     pods.pods.retain(|pod, _| *pod < last);
     pods.look(&wanted.entries(has_lock));
     let mut bounds = [if has_lock { 1 } else { PODS }; BUCKETS];
-    for happens in story {
-        match happens {
-            Happens::Edit(edited) => wanted = if has_lock { edited } else { edited.with_single_pods() },
-            Happens::Sync(pod) => pods.sync(pod),
-            Happens::Look => drop(pods.look(&wanted.entries(has_lock))),
-            Happens::Make(pod) => pods.make(pod.min(last - 1)),
-            Happens::Delete(pod) => {
+    for event in story {
+        match event {
+            Event::Edit(edited) => wanted = if has_lock { edited } else { edited.with_single_pods() },
+            Event::Sync(pod) => pods.sync(pod),
+            Event::Look => drop(pods.look(&wanted.entries(has_lock))),
+            Event::Make(pod) => pods.make(pod.min(last - 1)),
+            Event::Delete(pod) => {
                 pods.pods.remove(&pod);
                 pods.lead();
             }
@@ -261,12 +261,12 @@ proptest! {
     #![proptest_config(model_config(192))]
 
     #[test]
-    fn pods_never_act_beside_each_other_with_leases(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
+    fn pods_never_act_beside_each_other_with_leases(first in edits(), story in prop::collection::vec(events(), 1..80)) {
         follow(first, story, true)?;
     }
 
     #[test]
-    fn pods_never_act_beside_each_other_without_leases(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
+    fn pods_never_act_beside_each_other_without_leases(first in edits(), story in prop::collection::vec(events(), 1..80)) {
         follow(first, story, false)?;
     }
 }

@@ -2,11 +2,11 @@
 
 use super::sharing::with_lock;
 use super::*;
-use crate::hand_over::shard::left;
+use crate::hand_over::shard::leaver_entry;
 
 mod mesh;
 
-use mesh::{Happens, Mesh, PODS, entry_name, happens, shard_of_another_controller, shard_of_pod};
+use mesh::{Event, Mesh, PODS, entry_name, events, shard_of_another_controller, shard_of_pod};
 
 #[test]
 fn pods_of_deleted_shard_show_nothing_and_siblings_keep_what_they_have() {
@@ -142,7 +142,7 @@ fn deleted_shard_is_held_until_its_entries_show_nothing_and_its_pods_say_so() {
         ..shard(0, &[0])
     };
     assert!(!released(&kept, &fleet), "pods keep what they began with");
-    let nothing = left(&kept, kept.name.clone(), kept.pod_selector.clone(), &[]);
+    let nothing = leaver_entry(&kept, kept.name.clone(), kept.pod_selector.clone(), &[]);
     assert!(released(&nothing, &fleet));
     fleet[0].is_quiet = false;
     assert!(!released(&nothing, &fleet), "its pod has not said so");
@@ -290,11 +290,11 @@ proptest! {
     #[test]
     fn deleted_shards_never_give_an_object_two_owners(
         first in prop::collection::vec(0..3_usize, BUCKETS),
-        story in prop::collection::vec(happens(), 1..120),
+        story in prop::collection::vec(events(), 1..120),
     ) {
         let mut mesh = Mesh::new(&first);
-        for happens in story {
-            mesh.undergo(happens);
+        for event in story {
+            mesh.undergo(event);
             mesh.check()?;
         }
         mesh.settle()?;
@@ -318,7 +318,7 @@ proptest! {
 /// created again: one pod may get that lock while another leads by the lock before.
 #[test]
 fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard() {
-    use self::Happens as H;
+    use self::Event as H;
     let story = [
         H::Delete(0),
         H::Look,
@@ -339,8 +339,8 @@ fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard
     ];
     let mut mesh = Mesh::new(&[0; BUCKETS]);
     mesh.has_current_reports = true;
-    for happens in story {
-        mesh.undergo(happens);
+    for event in story {
+        mesh.undergo(event);
         mesh.check().unwrap();
     }
     mesh.settle().unwrap();
@@ -350,7 +350,7 @@ fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard
 /// shard.
 #[test]
 fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
-    use self::Happens as H;
+    use self::Event as H;
     let story = [
         H::DeleteAll,
         H::Look,
@@ -375,8 +375,8 @@ fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
     ];
     let mut mesh = Mesh::new(&[0; BUCKETS]);
     mesh.has_current_reports = true;
-    for happens in story {
-        mesh.undergo(happens);
+    for event in story {
+        mesh.undergo(event);
         mesh.check().unwrap();
     }
     mesh.settle().unwrap();

@@ -50,8 +50,8 @@ fn pod_names_are_removed_from_selector_of_root() {
             "spec.selector.matchLabels.\"statefulset.kubernetes.io/pod-name\": removed",
         ),
     ] {
-        let (told, document) = fix_all(&root(&selector));
-        assert_eq!(told, [expected], "{selector}");
+        let (fixes, document) = fix_all(&root(&selector));
+        assert_eq!(fixes, [expected], "{selector}");
         assert!(validate(&document).is_accepted(), "{document}");
     }
     let shard = json!({"selector": {"matchLabels": {POD: "t-0"}}, "limits": [{"relateResources": []}]});
@@ -65,9 +65,9 @@ fn misplaced_limits_are_moved() {
         "relatedResources": [{"apiGroups": ["*"], "resources": ["configmap", "pods", "pod"]}], "selector": selector,
     }});
     let spec = json!({"selector": selector, "limits": [limit]});
-    let (told, document) = fix_all(&object("ShardingConfig", "s", &spec));
+    let (fixes, document) = fix_all(&object("ShardingConfig", "s", &spec));
     assert_eq!(
-        told,
+        fixes,
         [
             "spec.limits[0].objectSelector: removed, and its fields put in its place",
             "spec.limits[0].relatedResources: renamed to relateResources",
@@ -82,8 +82,8 @@ fn misplaced_limits_are_moved() {
     let mut root = root(&Value::Null);
     let list = root["spec"]["root"].as_object_mut().unwrap().remove("resourceSelector");
     root["spec"]["resourceSelector"] = list.unwrap();
-    let (told, document) = fix_all(&root);
-    assert_eq!(told, ["spec.resourceSelector: moved into root beside it"]);
+    let (fixes, document) = fix_all(&root);
+    assert_eq!(fixes, ["spec.resourceSelector: moved into root beside it"]);
     assert!(validate(&document).is_accepted(), "{}", validate(&document).mistakes);
 }
 
@@ -94,13 +94,13 @@ fn match_fields_of_faults_are_wrapped_and_renamed() {
         json!({"relatedResources": [{"apiGroups": [""], "resources": ["Pod"], "verbs": ["delete"]}]}),
     ];
     let faults = matches.map(|matching| json!({"match": matching, "abort": {"httpStatus": 500}}));
-    let (told, document) = fix_all(&object(
+    let (fixes, document) = fix_all(&object(
         "FaultInjection",
         "f",
         &json!({"selector": {}, "httpFault": faults}),
     ));
     assert_eq!(
-        told,
+        fixes,
         [
             "spec.httpFault[0].match: put below httpMatch",
             "spec.httpFault[1].match.relatedResources: renamed to resources",
@@ -117,9 +117,9 @@ fn misspelt_schema_words_are_corrected_when_unambiguous() {
         "resourceRule": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}],
     });
     let spec = json!({"selector": {"matchLabels": {"a": 1, "b": true}}, "rateLimitings": [rule]});
-    let (told, document) = fix_all(&object("CircuitBreaker", "b", &spec));
+    let (fixes, document) = fix_all(&object("CircuitBreaker", "b", &spec));
     assert_eq!(
-        told,
+        fixes,
         [
             "spec.rateLimitings[0].resourceRule: renamed to resourceRules",
             "spec.rateLimitings[0].triggerPolicy: is \"LimiterOnly\" now",
@@ -136,9 +136,9 @@ fn misspelt_fields_of_object_and_metadata_are_renamed_and_texts_quoted() {
         "apiVersion": API_VERSION, "kind": "CircuitBreaker", "spce": {"selector": {}},
         "metadata": {"name": "a", "namspace": "demo", "lables": {"a": 1}, "colour": "red"},
     });
-    let (told, document) = fix_all(&document);
+    let (fixes, document) = fix_all(&document);
     assert_eq!(
-        told,
+        fixes,
         [
             "spce: renamed to spec",
             "metadata.lables: renamed to labels",
@@ -163,10 +163,10 @@ fn misspelt_keys_of_manager_labels_are_corrected() {
             {"relateResources": resources, "selector": {"matchExpressions": [expression(key)], "matchLabels": {key: "1"}}},
         ]})
     };
-    let (told, document) = fix_all(&object("ShardingConfig", "s", &spec(WRONG)));
+    let (fixes, document) = fix_all(&object("ShardingConfig", "s", &spec(WRONG)));
     let limit = "spec.limits[0].selector";
     assert_eq!(
-        told,
+        fixes,
         [
             format!("{limit}.matchLabels.{WRONG:?}: renamed to {RIGHT}"),
             format!("{limit}.matchExpressions[0].key: is {RIGHT:?} now"),
@@ -202,9 +202,9 @@ fn number_without_unit_or_in_place_of_word_is_not_corrected() {
     };
     assert_eq!(next_fix(&rule("queue", json!(5))), None);
     assert_eq!(next_fix(&rule("triggerPolicy", json!(1))), None);
-    let (told, _) = fix_all(&rule("recover", json!(1)));
+    let (fixes, _) = fix_all(&rule("recover", json!(1)));
     assert_eq!(
-        told,
+        fixes,
         ["spec.rateLimitings[0].recover: is \"1\" now"],
         "any text will do"
     );

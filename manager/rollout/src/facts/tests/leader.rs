@@ -126,20 +126,20 @@ fn pods_that_leave_a_shard_elect_by_their_own_lock() {
 fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
     let before = json!(leader("left-0", EARLY));
     let own = entry("shard-selector/left", "left");
-    let told = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));
+    let leader_in = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));
     let mut unasked = fleet(&[("left-0", silent())]);
-    assert_eq!(told(&unasked), Some(leader("left-0", EARLY)));
+    assert_eq!(leader_in(&unasked), Some(leader("left-0", EARLY)));
     for (failures, stands) in [(0, true), (LOST - 1, true), (LOST, false)] {
         unasked.failures.insert("left-0".to_owned(), failures);
-        assert_eq!(told(&unasked).is_some(), stands, "{failures}");
+        assert_eq!(leader_in(&unasked).is_some(), stands, "{failures}");
     }
-    assert_eq!(told(&fleet(&[("left-0", answer(&[]))])), None, "it says no");
-    assert_eq!(told(&fleet(&[("left-1", silent())])), None, "it is gone");
+    assert_eq!(leader_in(&fleet(&[("left-0", answer(&[]))])), None, "it says no");
+    assert_eq!(leader_in(&fleet(&[("left-1", silent())])), None, "it is gone");
     let mut new = fleet(&[("left-0", silent())]);
     new.sidecars[0].ip = None;
-    assert_eq!(told(&new), None, "another pod of its name");
+    assert_eq!(leader_in(&new), None, "another pod of its name");
     let other = fleet(&[("left-0", silent()), ("left-1", answer(&[says("lock---left", LATE)]))]);
-    assert_eq!(told(&other), Some(leader("left-1", LATE)));
+    assert_eq!(leader_in(&other), Some(leader("left-1", LATE)));
     let again = fleet(&[("left-0", silent())]);
     assert_eq!(leader_of(&[], &again, Some(&before)), None, "the shard has no lock");
     assert_eq!(leader_of(&[&own], &again, Some(&json!({ "podName": "left-0" }))), None);

@@ -41,12 +41,12 @@ async fn pod_without_api_traffic_is_named_in_condition_and_event() {
     let [_, reason, message] = server.store().read(bypassed);
     assert_eq!(reason, "NoTraffic");
     assert!(message.contains("containers of left-0 have sent nothing"), "{message}");
-    let told = |state: &Snapshot<'_>| {
+    let has_event = |state: &Snapshot<'_>| {
         state
             .list("events.events.k8s.io")
             .any(|event| text(event, "/reason") == "NoTraffic")
     };
-    until(&server, "an Event says so", told).await;
+    until(&server, "an Event says so", has_event).await;
     sidecar.say(says(&chain, Some(STARTED)));
     until(&server, "it is bypassed no more", |state| bypassed(state)[0] == "False").await;
     task.stop().await;

@@ -55,13 +55,13 @@ async fn deleted_shard_is_held_until_its_pods_show_nothing() {
     two.delete("left");
     let command = "kubectl -n demo patch shardingconfig left --type=json --patch='[{\"op\":\"test\",";
     two.until_told("left", "Deleting", &["left-0", command]).await;
-    let told = two.chain();
-    assert!(shows_nothing(&told, "left"));
-    assert_eq!(limits(&told, "right"), limits(&before, "right"));
+    let chain_before = two.chain();
+    assert!(shows_nothing(&chain_before, "left"));
+    assert_eq!(limits(&chain_before, "right"), limits(&before, "right"));
     two.acknowledges("left");
     until(&two.server, "it is released", |state| !is_there(state, "left")).await;
     // Its pods have an entry as long as their controller has shards.
-    assert_eq!(two.chain(), told);
+    assert_eq!(two.chain(), chain_before);
     two.stop().await;
 }
 

@@ -19,7 +19,7 @@ impl Losing {
         let ip = format!("127.0.0.{last}");
         let listener = TcpListener::bind((ip.as_str(), port)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (says, asked, lost) = (Says::default(), Arc::new(AtomicU64::new(0)), Lost::default());
+        let (says, asked, lost) = (SharedStatus::default(), Arc::new(AtomicU64::new(0)), Lost::default());
         let state = (Arc::clone(&says), Arc::clone(&asked), Arc::clone(&lost));
         let router = Router::new().route("/status", get(answer_some)).with_state(state);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -44,7 +44,7 @@ impl Losing {
     }
 }
 
-async fn answer_some(State((says, asked, lost)): State<(Says, Arc<AtomicU64>, Lost)>) -> Response {
+async fn answer_some(State((says, asked, lost)): State<(SharedStatus, Arc<AtomicU64>, Lost)>) -> Response {
     let left = lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
     if left.is_ok() {
         asked.fetch_add(1, Ordering::Relaxed);

@@ -11,8 +11,8 @@ async fn pod_that_answers_and_stays_behind_is_nudged_again() {
         let pod = state.get("pods", DEMO, "operator-0").unwrap();
         pod["metadata"]["annotations"][name].as_str().map(str::to_owned)
     };
-    let told = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_GENERATION).as_deref() == Some("1");
-    until(&server, "it is told", told).await;
+    let is_nudged = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_GENERATION).as_deref() == Some("1");
+    until(&server, "it is told", is_nudged).await;
     let first = Instant::now();
     let bumped = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_BUMP);
     assert_eq!(server.store().read(bumped), None);
@@ -24,7 +24,7 @@ async fn pod_that_answers_and_stays_behind_is_nudged_again() {
     );
     server.store().read(|state| {
         assert_eq!(bumped(state).as_deref(), Some("1.1"));
-        assert!(told(state));
+        assert!(is_nudged(state));
     });
     task.stop().await;
 }
@@ -48,16 +48,16 @@ async fn accepted_condition_carries_warnings() {
     };
     until(&server, "both are told", is_told).await;
     server.store().read(|state| {
-        let [.., told] = accepted(state, "shardingconfigs", "a");
+        let [.., message] = accepted(state, "shardingconfigs", "a");
         for says in [
             "warning: spec.webhook: has no effect",
             "warning: spec.limits[0].relateResources[0].resources[1]: \"configmap\" is the name of no resource",
             "warning: spec.limits[0].selector: hides pods without label a",
         ] {
-            assert!(told.contains(says), "{says}: {told}");
+            assert!(message.contains(says), "{says}: {message}");
         }
-        let [.., told] = accepted(state, "faultinjections", "old");
-        assert_eq!(told, "", "Distributed says that a switch held it");
+        let [.., message] = accepted(state, "faultinjections", "old");
+        assert_eq!(message, "", "Distributed says that a switch held it");
     });
     until(&server, "it is named as switched off", |state| {
         condition_of(state, "faultinjections", "old", "Distributed")[1] == "SwitchedOff"

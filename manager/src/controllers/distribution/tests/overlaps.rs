@@ -35,8 +35,12 @@ async fn gaining_shard_may_be_applied_before_the_losing_one() {
         reason == "HandingOver" && message.contains("left-0")
     })
     .await;
-    let told = two.chain();
-    assert!(!limits(&told, "right").contains("\"b\""), "{}", limits(&told, "right"));
+    let narrowed = two.chain();
+    assert!(
+        !limits(&narrowed, "right").contains("\"b\""),
+        "{}",
+        limits(&narrowed, "right")
+    );
     two.acknowledges("left");
     two.acknowledges("right");
     until(&two.server, "right has it", |state| {

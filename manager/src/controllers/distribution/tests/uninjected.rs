@@ -1,6 +1,6 @@
 //! Pods without a sidecar beside the first that have one.
 
-use ctrlmesh_manager_planner::hand_over::{is_waiting, shard_of};
+use ctrlmesh_manager_planner::hand_over::{is_unstarted, shard_of};
 
 use super::lost_pods::{pod_of, shard};
 use super::overlaps::limits;
@@ -24,7 +24,7 @@ fn without_sidecar(pod: Value) -> Value {
 /// Whether any shard has begun.
 fn has_begun(state: &Snapshot<'_>) -> bool {
     let entries = chain(state).map(|chain| chain.entries).unwrap_or_default();
-    entries.iter().any(|entry| !is_waiting(entry))
+    entries.iter().any(|entry| !is_unstarted(entry))
 }
 
 /// Whether a shard shows objects with this label.

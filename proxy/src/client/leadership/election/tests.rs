@@ -78,7 +78,7 @@ fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
         None,
         "15 s after it was asked for, and not after the answer"
     );
-    let told = story.election.to_status(story.instant_at(24));
+    let status = story.election.to_status(story.instant_at(24));
     let expected = LeaderElection {
         resource: "leases.coordination.k8s.io".to_owned(),
         namespace: "operator".to_owned(),
@@ -88,7 +88,7 @@ fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
         leads: true,
         since: Some("1970-01-01T00:00:10Z".to_owned()),
     };
-    assert_eq!(told, expected);
+    assert_eq!(status, expected);
     let over = LeaderElection {
         leads: false,
         since: None,

@@ -436,28 +436,28 @@ impl Mesh {
         }
     }
 
-    pub(super) fn undergo(&mut self, happens: Happens) {
-        match happens {
-            Happens::Edit(owners) => self.owners = owners,
-            Happens::Delete(id) => self.delete(id),
-            Happens::DeleteAll => (0..3).for_each(|id| self.delete(id)),
-            Happens::Create(id) => self.create(id),
-            Happens::Rename => self.rename(),
-            Happens::Restart(id) => {
+    pub(super) fn undergo(&mut self, event: Event) {
+        match event {
+            Event::Edit(owners) => self.owners = owners,
+            Event::Delete(id) => self.delete(id),
+            Event::DeleteAll => (0..3).for_each(|id| self.delete(id)),
+            Event::Create(id) => self.create(id),
+            Event::Rename => self.rename(),
+            Event::Restart(id) => {
                 if !self.restarts.remove(&id) {
                     self.restarts.insert(id);
                 }
             }
-            Happens::Sync(pod) => self.sync(pod),
-            Happens::Learn(pod) => self.learn(pod),
-            Happens::Report(pod) => self.report(pod),
-            Happens::Expire(pod) => self.expire(pod),
-            Happens::Look => drop(self.look()),
-            Happens::Another => self.has_another = !self.has_another,
-            Happens::NextManager => self.change_manager(),
-            Happens::Make(pod) => self.make(pod),
-            Happens::Relabel(pod, id) => self.relabel(pod, id),
-            Happens::Remove(pod) => drop(self.pods.remove(&pod)),
+            Event::Sync(pod) => self.sync(pod),
+            Event::Learn(pod) => self.learn(pod),
+            Event::Report(pod) => self.report(pod),
+            Event::Expire(pod) => self.expire(pod),
+            Event::Look => drop(self.look()),
+            Event::Another => self.has_another = !self.has_another,
+            Event::NextManager => self.change_manager(),
+            Event::Make(pod) => self.make(pod),
+            Event::Relabel(pod, id) => self.relabel(pod, id),
+            Event::Remove(pod) => drop(self.pods.remove(&pod)),
         }
     }
 
@@ -488,7 +488,7 @@ impl Mesh {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Happens {
+pub(super) enum Event {
     Edit(Vec<usize>),
     /// Another controller in the pods gets a shard, or loses it.
     Another,
@@ -510,23 +510,23 @@ pub(super) enum Happens {
     Remove(usize),
 }
 
-pub(super) fn happens() -> impl Strategy<Value = Happens> {
+pub(super) fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
-        2 => prop::collection::vec(0..3_usize, BUCKETS).prop_map(Happens::Edit),
-        1 => Just(Happens::Another),
-        2 => (0..3_usize).prop_map(Happens::Delete),
-        1 => Just(Happens::DeleteAll),
-        3 => (0..3_usize).prop_map(Happens::Create),
-        1 => Just(Happens::Rename),
-        1 => (0..3_usize).prop_map(Happens::Restart),
-        1 => Just(Happens::NextManager),
-        16 => (0..PODS).prop_map(Happens::Sync),
-        4 => (0..PODS).prop_map(Happens::Learn),
-        16 => (0..PODS).prop_map(Happens::Report),
-        8 => (0..PODS).prop_map(Happens::Expire),
-        20 => Just(Happens::Look),
-        2 => (0..PODS).prop_map(Happens::Make),
-        1 => ((0..PODS), (0..3_usize)).prop_map(|(pod, id)| Happens::Relabel(pod, id)),
-        1 => (0..PODS).prop_map(Happens::Remove),
+        2 => prop::collection::vec(0..3_usize, BUCKETS).prop_map(Event::Edit),
+        1 => Just(Event::Another),
+        2 => (0..3_usize).prop_map(Event::Delete),
+        1 => Just(Event::DeleteAll),
+        3 => (0..3_usize).prop_map(Event::Create),
+        1 => Just(Event::Rename),
+        1 => (0..3_usize).prop_map(Event::Restart),
+        1 => Just(Event::NextManager),
+        16 => (0..PODS).prop_map(Event::Sync),
+        4 => (0..PODS).prop_map(Event::Learn),
+        16 => (0..PODS).prop_map(Event::Report),
+        8 => (0..PODS).prop_map(Event::Expire),
+        20 => Just(Event::Look),
+        2 => (0..PODS).prop_map(Event::Make),
+        1 => ((0..PODS), (0..3_usize)).prop_map(|(pod, id)| Event::Relabel(pod, id)),
+        1 => (0..PODS).prop_map(Event::Remove),
     ]
 }

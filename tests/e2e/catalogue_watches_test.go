@@ -16,7 +16,7 @@ import (
 
 // Group F of the catalogue: watches. Re-sharding (F79, F80) is in reshard_test.go.
 
-var catalogueF = []catalogueCase{
+var watchCases = []catalogueCase{
 	{"F63_bookmarks_pass", func(t *testing.T, env *testEnv) { testBookmarks(t, env, env.configMapsPath("")) }},
 	{"F64_initial_events_end_comes_once_and_last", func(t *testing.T, env *testEnv) {
 		testBookmarks(t, env, "/apis/e2e.ctrlmesh.dev/v1/namespaces/"+env.namespace+"/widgets")

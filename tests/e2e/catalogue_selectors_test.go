@@ -17,7 +17,7 @@ import (
 
 // Group D of the catalogue: selectors.
 
-var catalogueD = []catalogueCase{
+var selectorCases = []catalogueCase{
 	{"D41_contradicting_client_selector_is_an_empty_list", testContradictingSelector},
 	{"D42_field_selector_by_name", testFieldSelectorByName},
 	{"D43_field_selector_by_namespace", func(t *testing.T, env *testEnv) {

@@ -71,12 +71,12 @@ pub async fn run(
 
 /// The directories whose changes matter.
 fn watched_directories(source: &Source) -> Vec<&Path> {
-    let place = source.place();
-    let labels = match &place.labels {
+    let location = source.location();
+    let labels = match &location.labels {
         Labels::File(path) => path.parent(),
         Labels::Fixed(_) => None,
     };
-    [place.directory.as_path()].into_iter().chain(labels).collect()
+    [location.directory.as_path()].into_iter().chain(labels).collect()
 }
 
 /// Whether another attempt is useful before something changes.

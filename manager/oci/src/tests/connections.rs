@@ -125,7 +125,7 @@ async fn private_authority_is_trusted_once_configured() {
 async fn proxy(to: SocketAddr) -> (SocketAddr, oneshot::Receiver<String>) {
     let listener = TcpListener::bind((HERE, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (tell, told) = oneshot::channel();
+    let (tell, request_line) = oneshot::channel();
     tokio::spawn(async move {
         let mut tell = Some(tell);
         while let Ok((mut client, _)) = listener.accept().await {
@@ -142,7 +142,7 @@ async fn proxy(to: SocketAddr) -> (SocketAddr, oneshot::Receiver<String>) {
             tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
         }
     });
-    (address, told)
+    (address, request_line)
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn proxy_is_used_for_hosts_without_exception() {
     let registry = Registry::start().await.unwrap();
     std::fs::write(&path, registry.ca_pem()).unwrap();
     registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let (tunnel, told) = proxy(registry.tls_host().parse().unwrap()).await;
+    let (tunnel, request_line) = proxy(registry.tls_host().parse().unwrap()).await;
     let mut env = test_env_with(|settings, direct| {
         settings.ca_file = Some(path.clone());
         settings.proxies = Proxies {
@@ -166,7 +166,7 @@ async fn proxy_is_used_for_hosts_without_exception() {
     })
     .await;
     env.manager.resolve_ready(&ask("oci://localhost/you/plugin:1.0")).await;
-    assert_eq!(told.await.unwrap(), "CONNECT localhost:443 HTTP/1.1");
+    assert_eq!(request_line.await.unwrap(), "CONNECT localhost:443 HTTP/1.1");
     env.manager
         .resolve_ready(&ask("oci://plain.invalid/you/plugin:1.0"))
         .await;

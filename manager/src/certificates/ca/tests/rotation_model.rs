@@ -179,7 +179,7 @@ fn keys_are_not_printed() {
 }
 
 /// A cluster with API servers that are slow to read bundles, and replicas that may never see the Secret again.
-struct World {
+struct Fixture {
     now: SystemTime,
     names: Vec<String>,
     stored: Stored,
@@ -191,7 +191,7 @@ struct World {
     served: Vec<Credential>,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         Self {
             now: start(),
@@ -272,27 +272,27 @@ proptest! {
         waits in proptest::collection::vec((0_usize..7, any::<u8>()), 150),
     ) {
         const WAITS: [u64; 7] = [1, 60, 299, 301, 3_600, 86_400, 15 * 86_400];
-        let mut world = World::new();
-        world.run_all_steps();
+        let mut fixture = Fixture::new();
+        fixture.run_all_steps();
         let mut rotations = 0;
         // A year without events at the end, so that there is at least one rotation.
         for (wait, event) in waits.into_iter().chain(vec![(6, u8::MAX); 25]) {
-            world.now += Duration::from_secs(WAITS[wait]);
+            fixture.now += Duration::from_secs(WAITS[wait]);
             match event {
                 // `kubectl apply` of the manifests.
-                0..16 => world.set_bundles(""),
+                0..16 => fixture.set_bundles(""),
                 // Another leader.
-                16..32 => world.trusted_since = None,
+                16..32 => fixture.trusted_since = None,
                 // `WEBHOOK_HOST` changes.
-                32..48 => world.names = vec![format!("webhooks-{event}.example")],
+                32..48 => fixture.names = vec![format!("webhooks-{event}.example")],
                 _ => {}
             }
-            let before = world.stored.current.clone();
-            world.run_all_steps();
-            rotations += usize::from(before != world.stored.current);
+            let before = fixture.stored.current.clone();
+            fixture.run_all_steps();
+            rotations += usize::from(before != fixture.stored.current);
         }
         prop_assert!(rotations > 0);
-        let current = world.stored.current.unwrap();
-        prop_assert!(current.is_accepted(&world.names, world.now), "it has the names that the server is called by");
+        let current = fixture.stored.current.unwrap();
+        prop_assert!(current.is_accepted(&fixture.names, fixture.now), "it has the names that the server is called by");
     }
 }

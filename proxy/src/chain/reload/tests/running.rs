@@ -12,12 +12,12 @@ struct Running {
 }
 
 impl Running {
-    fn start(mount: Mount, change: impl FnOnce(&mut Place)) -> Self {
-        let mut place = valid_place(mount.path());
-        change(&mut place);
+    fn start(mount: Mount, change: impl FnOnce(&mut ChainLocation)) -> Self {
+        let mut location = valid_location(mount.path());
+        change(&mut location);
         let (handle, cancel) = (test_handle(Metrics::default()), CancellationToken::new());
         let task = tokio::spawn(run(
-            test_source(place),
+            test_source(location),
             Arc::clone(&handle),
             prepare_nothing(),
             NO_POLL,
@@ -110,7 +110,9 @@ async fn chain_watch_follows_labels_of_pod() {
         selector,
     )];
     mount.publish(files_of(document(1, &entries), &[scripted_guest()]));
-    let running = Running::start(mount, |place| *place = place_with_labels(&place.directory, path));
+    let running = Running::start(mount, |location| {
+        *location = location_with_labels(&location.directory, path)
+    });
     running
         .wait_until("the first chain", |snapshot| {
             snapshot.generation == 1 && snapshot.entries().is_empty()

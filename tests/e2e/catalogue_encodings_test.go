@@ -22,7 +22,7 @@ const (
 	kubectlTable = tableJSON + ",application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
 )
 
-var catalogueG = []catalogueCase{
+var encodingCases = []catalogueCase{
 	{"G87_pretty_json", func(t *testing.T, env *testEnv) {
 		env.assertMatchesDirect(t, getRequest(env.configMapsPath("pretty=1")), env.configMapsPath("pretty=1&labelSelector=shard%3Da"))
 		env.assertEncodedList(t, "*/*", "User-Agent: curl/8.0")

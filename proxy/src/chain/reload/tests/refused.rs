@@ -288,7 +288,7 @@ async fn packed_plugin_is_accepted() {
 #[tokio::test]
 async fn signatures_are_required_once_key_is_set() {
     let (key, other) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
-    let mut fixture = Fixture::with_place(|place| place.public_keys = Some(key.public_key().into()));
+    let mut fixture = Fixture::with_location(|location| location.public_keys = Some(key.public_key().into()));
     let signed = |generation, key: &SigningKey| {
         let document = document(generation, &[]);
         let signature = (files::CHAIN_SIGNATURE.to_owned(), key.sign(&document).into_bytes());
@@ -323,7 +323,7 @@ async fn signatures_are_required_once_key_is_set() {
 #[tokio::test]
 async fn unsigned_document_is_refused_before_parsing() {
     let key = SigningKey::generate().unwrap();
-    let mut fixture = Fixture::with_place(|place| place.public_keys = Some(key.public_key().into()));
+    let mut fixture = Fixture::with_location(|location| location.public_keys = Some(key.public_key().into()));
     fixture.publish(raw_document("{ nonsense")).await;
     assert_eq!(fixture.updater.handle.status().refused.unwrap().reason, "signature");
 }
@@ -332,7 +332,7 @@ async fn unsigned_document_is_refused_before_parsing() {
 async fn malformed_and_missing_labels_are_refused() {
     let mut labels = Mount::new();
     let path = labels.path().join(files::LABELS);
-    let mut fixture = Fixture::with_place(|place| *place = place_with_labels(&place.directory, path));
+    let mut fixture = Fixture::with_location(|location| *location = location_with_labels(&location.directory, path));
     fixture.publish(valid_files()).await;
     let refused = fixture.updater.handle.status().refused.unwrap();
     assert_eq!(refused.reason, "labels");

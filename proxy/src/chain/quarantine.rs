@@ -37,7 +37,7 @@ const FAILING: u8 = 1;
 const QUARANTINED: u8 = 2;
 
 #[derive(Debug)]
-pub struct Health {
+pub struct Quarantine {
     start: Instant,
     state: AtomicU8,
     /// While quarantined: when the next call is let through. In nanoseconds since `start`.
@@ -154,7 +154,7 @@ pub enum Admission {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HealthState {
+pub enum QuarantineState {
     /// The last call succeeded.
     Active,
     /// The last call failed.
@@ -166,8 +166,8 @@ pub enum HealthState {
     },
 }
 
-impl Health {
-    /// The health of an entry without any calls yet.
+impl Quarantine {
+    /// The state of an entry without any calls yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -250,13 +250,13 @@ impl Health {
     }
 
     #[must_use]
-    pub fn state(&self, now: Instant) -> HealthState {
+    pub fn state(&self, now: Instant) -> QuarantineState {
         match self.state.load(Ordering::Acquire) {
-            ACTIVE => HealthState::Active,
-            FAILING => HealthState::Failing,
+            ACTIVE => QuarantineState::Active,
+            FAILING => QuarantineState::Failing,
             _ => {
                 let until = self.start + Duration::from_nanos(self.until.load(Ordering::Acquire));
-                HealthState::Quarantined { until: until.max(now) }
+                QuarantineState::Quarantined { until: until.max(now) }
             }
         }
     }
@@ -311,52 +311,58 @@ mod tests {
     const MINUTE: Duration = SECOND.saturating_mul(60);
 
     /// Records faults until the entry is quarantined. Returns the quarantine's length.
-    fn fail(health: &Health, now: Instant) -> Duration {
+    fn fail(quarantine: &Quarantine, now: Instant) -> Duration {
         for _ in 0..FAULTS - 1 {
             assert_eq!(
-                health.record_fault(health.admit(|| now), now, Duration::ZERO, "trap"),
+                quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "trap"),
                 None
             );
-            assert_eq!(health.state(now), HealthState::Failing);
+            assert_eq!(quarantine.state(now), QuarantineState::Failing);
         }
-        health
-            .record_fault(health.admit(|| now), now, Duration::ZERO, "last")
+        quarantine
+            .record_fault(quarantine.admit(|| now), now, Duration::ZERO, "last")
             .expect("one fault too many")
     }
 
     #[test]
     fn five_faults_in_ten_seconds_quarantine() {
         let now = Instant::now();
-        let health = Health::new(now);
-        assert_eq!(fail(&health, now), FIRST);
-        assert_eq!(health.state(now), HealthState::Quarantined { until: now + FIRST });
-        assert_eq!(health.admit(|| now), Admission::Quarantined);
-        assert_eq!((health.faults(), health.last_fault().as_deref()), (5, Some("last")));
+        let quarantine = Quarantine::new(now);
+        assert_eq!(fail(&quarantine, now), FIRST);
+        assert_eq!(
+            quarantine.state(now),
+            QuarantineState::Quarantined { until: now + FIRST }
+        );
+        assert_eq!(quarantine.admit(|| now), Admission::Quarantined);
+        assert_eq!(
+            (quarantine.faults(), quarantine.last_fault().as_deref()),
+            (5, Some("last"))
+        );
     }
 
     #[test]
     fn rare_faults_never_quarantine() {
         let start = Instant::now();
-        let health = Health::new(start);
+        let quarantine = Quarantine::new(start);
         for n in 0..100 {
             let now = start + SECOND * 3 * n;
             assert_eq!(
-                health.record_fault(health.admit(|| now), now, Duration::ZERO, "trap"),
+                quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "trap"),
                 None
             );
-            assert_eq!(health.state(now), HealthState::Failing);
-            health.record_ok(Admission::Call, || now);
-            assert_eq!(health.state(now), HealthState::Active);
+            assert_eq!(quarantine.state(now), QuarantineState::Failing);
+            quarantine.record_ok(Admission::Call, || now);
+            assert_eq!(quarantine.state(now), QuarantineState::Active);
         }
     }
 
     #[test]
     fn consecutive_faults_quarantine_regardless_of_time_between_them() {
         let start = Instant::now();
-        let health = Health::new(start);
+        let quarantine = Quarantine::new(start);
         let fault = |n: u32| {
             let now = start + MINUTE * 2 * n;
-            health.record_fault(health.admit(|| now), now, Duration::ZERO, "deadline")
+            quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "deadline")
         };
         assert!((0..4).all(|n| fault(n).is_none()));
         assert_eq!(fault(4), Some(FIRST));
@@ -365,13 +371,13 @@ mod tests {
     #[test]
     fn success_ends_row_of_consecutive_faults() {
         let start = Instant::now();
-        let health = Health::new(start);
+        let quarantine = Quarantine::new(start);
         for n in 0..20 {
             let now = start + MINUTE * 2 * n;
             if n % 5 == 4 {
-                health.record_ok(health.admit(|| now), || now);
+                quarantine.record_ok(quarantine.admit(|| now), || now);
             } else {
-                let quarantined = health.record_fault(health.admit(|| now), now, Duration::ZERO, "deadline");
+                let quarantined = quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "deadline");
                 assert_eq!(quarantined, None, "{n}");
             }
         }
@@ -390,11 +396,11 @@ mod tests {
             (Duration::from_millis(149), SECOND * 3, None),
             (Duration::from_millis(100), SECOND * 3, None),
         ] {
-            let health = Health::new(start);
+            let quarantine = Quarantine::new(start);
             let quarantined_by = (1..50).find(|n| {
                 let now = start + apart * *n;
-                let quarantined = health.record_fault(health.admit(|| now), now, time_lost, "deadline");
-                health.record_ok(Admission::Call, || now);
+                let quarantined = quarantine.record_fault(quarantine.admit(|| now), now, time_lost, "deadline");
+                quarantine.record_ok(Admission::Call, || now);
                 quarantined.is_some()
             });
             assert_eq!(quarantined_by, expected, "{time_lost:?} each {apart:?}");
@@ -404,41 +410,44 @@ mod tests {
     #[test]
     fn faults_before_successful_probe_lose_no_time_after_it() {
         let start = Instant::now();
-        let health = Health::new(start);
-        let fault = |now| health.record_fault(health.admit(|| now), now, MAX_TIME_LOST, "deadline");
+        let quarantine = Quarantine::new(start);
+        let fault = |now| quarantine.record_fault(quarantine.admit(|| now), now, MAX_TIME_LOST, "deadline");
         assert_eq!((fault(start), fault(start)), (None, Some(FIRST)));
         let end = start + FIRST;
-        health.record_ok(health.admit(|| end), || end);
+        quarantine.record_ok(quarantine.admit(|| end), || end);
         assert_eq!(fault(end), None);
     }
 
     #[test]
     fn single_probe_decides_after_quarantine() {
         let start = Instant::now();
-        let health = Health::new(start);
-        let end = start + fail(&health, start);
-        assert_eq!(health.admit(|| end - Duration::from_nanos(1)), Admission::Quarantined);
-        assert_eq!(health.admit(|| end), Admission::Probe);
-        assert_eq!(health.admit(|| end), Admission::Quarantined);
-        health.record_ok(Admission::Probe, || end);
-        assert_eq!(health.admit(|| end), Admission::Call);
-        assert_eq!(health.state(end), HealthState::Active);
+        let quarantine = Quarantine::new(start);
+        let end = start + fail(&quarantine, start);
+        assert_eq!(
+            quarantine.admit(|| end - Duration::from_nanos(1)),
+            Admission::Quarantined
+        );
+        assert_eq!(quarantine.admit(|| end), Admission::Probe);
+        assert_eq!(quarantine.admit(|| end), Admission::Quarantined);
+        quarantine.record_ok(Admission::Probe, || end);
+        assert_eq!(quarantine.admit(|| end), Admission::Call);
+        assert_eq!(quarantine.state(end), QuarantineState::Active);
     }
 
     #[test]
     fn quarantines_double_up_to_five_minutes() {
         let mut now = Instant::now();
-        let health = Health::new(now);
-        let mut lengths = vec![fail(&health, now).as_secs()];
+        let quarantine = Quarantine::new(now);
+        let mut lengths = vec![fail(&quarantine, now).as_secs()];
         for _ in 0..10 {
-            let HealthState::Quarantined { until } = health.state(now) else {
+            let QuarantineState::Quarantined { until } = quarantine.state(now) else {
                 panic!("must be quarantined")
             };
             now = until;
-            let probe = health.admit(|| now);
+            let probe = quarantine.admit(|| now);
             assert_eq!(probe, Admission::Probe);
             lengths.push(
-                health
+                quarantine
                     .record_fault(probe, now, Duration::ZERO, "trap")
                     .unwrap()
                     .as_secs(),
@@ -450,25 +459,25 @@ mod tests {
     #[test]
     fn repeated_quarantine_is_longer_until_entry_recovers() {
         let start = Instant::now();
-        let health = Health::new(start);
-        let mut now = start + fail(&health, start);
-        health.record_ok(health.admit(|| now), || now);
+        let quarantine = Quarantine::new(start);
+        let mut now = start + fail(&quarantine, start);
+        quarantine.record_ok(quarantine.admit(|| now), || now);
         now += SECOND;
-        assert_eq!(fail(&health, now), FIRST * 2, "a relapse");
+        assert_eq!(fail(&quarantine, now), FIRST * 2, "a relapse");
         now += FIRST * 2;
-        health.record_ok(health.admit(|| now), || now);
+        quarantine.record_ok(quarantine.admit(|| now), || now);
         now += FORGIVEN_AFTER;
-        assert_eq!(fail(&health, now), FIRST, "forgiven");
+        assert_eq!(fail(&quarantine, now), FIRST, "forgiven");
     }
 
     #[test]
     fn faults_before_successful_probe_do_not_count_after_it() {
         let start = Instant::now();
-        let health = Health::new(start);
-        let now = start + fail(&health, start);
-        health.record_ok(health.admit(|| now), || now);
+        let quarantine = Quarantine::new(start);
+        let now = start + fail(&quarantine, start);
+        quarantine.record_ok(quarantine.admit(|| now), || now);
         assert_eq!(
-            health.record_fault(health.admit(|| now), now, Duration::ZERO, "trap"),
+            quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "trap"),
             None
         );
     }
@@ -476,28 +485,28 @@ mod tests {
     #[test]
     fn calls_that_began_earlier_do_not_change_quarantine() {
         let now = Instant::now();
-        let health = Health::new(now);
-        let early = health.admit(|| now);
-        let end = now + fail(&health, now);
-        health.record_ok(early, || now);
-        assert_eq!(health.record_fault(early, now, Duration::ZERO, "late"), None);
-        assert_eq!(health.state(now), HealthState::Quarantined { until: end });
+        let quarantine = Quarantine::new(now);
+        let early = quarantine.admit(|| now);
+        let end = now + fail(&quarantine, now);
+        quarantine.record_ok(early, || now);
+        assert_eq!(quarantine.record_fault(early, now, Duration::ZERO, "late"), None);
+        assert_eq!(quarantine.state(now), QuarantineState::Quarantined { until: end });
     }
 
     #[test]
     fn lost_probe_is_replaced() {
         let now = Instant::now();
-        let health = Health::new(now);
-        let end = now + fail(&health, now);
-        assert_eq!(health.admit(|| end), Admission::Probe);
-        assert_eq!(health.admit(|| end + PROBE_LEASE), Admission::Probe);
+        let quarantine = Quarantine::new(now);
+        let end = now + fail(&quarantine, now);
+        assert_eq!(quarantine.admit(|| end), Admission::Probe);
+        assert_eq!(quarantine.admit(|| end + PROBE_LEASE), Admission::Probe);
     }
 
     #[test]
     fn healthy_entry_never_reads_clock() {
-        let health = Health::new(Instant::now());
-        let admission = health.admit(|| panic!("the clock was read"));
+        let quarantine = Quarantine::new(Instant::now());
+        let admission = quarantine.admit(|| panic!("the clock was read"));
         assert_eq!(admission, Admission::Call);
-        health.record_ok(admission, || panic!("the clock was read"));
+        quarantine.record_ok(admission, || panic!("the clock was read"));
     }
 }

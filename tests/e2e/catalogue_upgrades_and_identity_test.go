@@ -15,7 +15,7 @@ import (
 // Group H of the catalogue: upgrades, identity, discovery. Streams to containers (H99) are in node_test.go, the lock
 // (H106) is in lock_test.go.
 
-var catalogueH = []catalogueCase{
+var upgradeCases = []catalogueCase{
 	{"H97_watch_over_websocket", testWatchOverWebSocket},
 	{"H98_upgrade_of_a_list_is_a_list", func(t *testing.T, env *testEnv) {
 		socket, response, err := env.proxied.Upgrade(t.Context(), getRequest(env.configMapsPath("")))

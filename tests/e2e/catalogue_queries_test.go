@@ -12,7 +12,7 @@ import (
 
 // Group A of the catalogue: query strings.
 
-var catalogueA = []catalogueCase{
+var queryCases = []catalogueCase{
 	{"A1_duplicate_selector_means_the_first", func(t *testing.T, env *testEnv) {
 		env.assertMatchesDirect(t, getRequest(env.configMapsPath("labelSelector=app%3Dx&labelSelector=app%3Dy")), env.configMapsPath("labelSelector=app%3Dx,shard%3Da"))
 	}},

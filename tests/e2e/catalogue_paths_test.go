@@ -12,7 +12,7 @@ import (
 
 // Group B of the catalogue: paths.
 
-var catalogueB = []catalogueCase{
+var pathCases = []catalogueCase{
 	{"B16_trailing_slash_keeps_the_class", func(t *testing.T, env *testEnv) {
 		env.assertMatchesDirect(t, getRequest(env.configMapsPath("")+"/"), env.configMapsPath("labelSelector=shard%3Da"))
 		assertPassesUnchanged(t, env, env.configMapsPath("")+"/mine-x/")

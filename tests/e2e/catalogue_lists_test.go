@@ -16,7 +16,7 @@ import (
 
 // Group E of the catalogue: lists.
 
-var catalogueE = []catalogueCase{
+var listCases = []catalogueCase{
 	{"E49_existence_check_skips_foreign_pages", func(t *testing.T, env *testEnv) {
 		// By name the three foreign objects come first.
 		list := listPage(t, env, env.configMapsPath("limit=1"))

@@ -16,7 +16,7 @@ import (
 
 // Group C of the catalogue: verbs, and objects by name.
 
-var catalogueC = []catalogueCase{
+var verbCases = []catalogueCase{
 	{"C28_delete_collection_spares_other_shards", testDeleteCollection},
 	{"C30_delete_options_are_kept", testDeleteOptions},
 	{"C32_delete_of_all_namespaces_is_405", func(t *testing.T, env *testEnv) {

@@ -1,4 +1,4 @@
-//! The note that a sidecar leaves for its successor in the same pod: that a sidecar was there, and under which chains clients have read
+//! The record that a sidecar leaves for its successor in the same pod: that a sidecar was there, and under which chains clients have read
 //! from it.
 //!
 //! Leaves the consequences to `handle.rs` (its writes may still be carried out) and to callers of [`Snapshot::is_first`] (clients may have
@@ -14,21 +14,21 @@ use ctrlmesh_contract::Digest;
 
 use super::snapshot::Snapshot;
 
-/// File name of the note in the directory.
-const NOTE: &str = "chain";
-/// Temporary name under which the note is written first.
+/// File name of the record in the directory.
+const RECORD: &str = "chain";
+/// Temporary name under which the record is written first.
 const ASIDE: &str = ".chain";
-/// Content of the note after a second chain; before that, it is the only chain's digest.
+/// Content of the record after a second chain; before that, it is the only chain's digest.
 const SEVERAL: &str = "several";
-/// Upper bound for the note's size.
-const MAX_NOTE_BYTES: u64 = 128;
+/// Upper bound for the record's size.
+const MAX_RECORD_BYTES: u64 = 128;
 
 /// The sidecars that ran in this pod before.
 #[derive(Debug)]
-pub struct Past {
+pub struct PredecessorRecord {
     directory: Option<PathBuf>,
     chains: Chains,
-    /// Requests are served only once a chain has this entry; until then there is nothing to note.
+    /// Requests are served only once a chain has this entry; until then there is nothing to record.
     awaited: Option<String>,
     has_served: AtomicBool,
 }
@@ -44,10 +44,10 @@ enum Chains {
     Several,
 }
 
-impl Past {
-    /// Without a note: each start counts as the pod's first.
+impl PredecessorRecord {
+    /// Without a record: each start counts as the pod's first.
     #[must_use]
-    pub const fn without_note() -> Self {
+    pub const fn without_record() -> Self {
         Self::with_chains(None, Chains::None)
     }
 
@@ -66,13 +66,13 @@ impl Past {
         Self { awaited: entry, ..self }
     }
 
-    /// Reads the note in this directory, and creates the directory if it does not exist.
+    /// Reads the record in this directory, and creates the directory if it does not exist.
     ///
     /// # Errors
-    /// The directory cannot be created or the note cannot be read.
+    /// The directory cannot be created or the record cannot be read.
     pub fn open(directory: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let chains = match read(&directory.join(NOTE))?.as_deref().map(str::parse) {
+        let chains = match read(&directory.join(RECORD))?.as_deref().map(str::parse) {
             None => Chains::None,
             Some(Ok(digest)) => Chains::One(digest),
             Some(Err(_)) => Chains::Several,
@@ -95,19 +95,19 @@ impl Past {
         }
     }
 
-    /// Notes a chain that is about to come into force. This happens before it does, so that clients never read under a chain that is not
-    /// noted.
-    pub(super) fn note(&self, snapshot: &Snapshot) {
+    /// Records a chain that is about to come into force. This happens before it does, so that clients never read under a chain that is not
+    /// recorded.
+    pub(super) fn record(&self, snapshot: &Snapshot) {
         let Some(directory) = &self.directory else { return };
         if !self.is_served(snapshot) {
             return;
         }
-        let note = if snapshot.is_first() {
+        let record = if snapshot.is_first() {
             digest_of(snapshot).to_string()
         } else {
             SEVERAL.to_owned()
         };
-        if let Err(error) = write(directory, &note) {
+        if let Err(error) = write(directory, &record) {
             tracing::warn!(
                 directory = %directory.display(),
                 %error,
@@ -136,22 +136,22 @@ fn digest_of(snapshot: &Snapshot) -> Digest {
     Digest::of(entries.collect::<String>().as_bytes())
 }
 
-fn read(note: &Path) -> io::Result<Option<String>> {
-    let file = match File::open(note) {
+fn read(record: &Path) -> io::Result<Option<String>> {
+    let file = match File::open(record) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
     let mut bytes = Vec::new();
-    file.take(MAX_NOTE_BYTES).read_to_end(&mut bytes)?;
+    file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-fn write(directory: &Path, note: &str) -> io::Result<()> {
+fn write(directory: &Path, record: &str) -> io::Result<()> {
     let aside = directory.join(ASIDE);
     let mut file = File::create(&aside)?;
-    file.write_all(note.as_bytes())?;
+    file.write_all(record.as_bytes())?;
     file.sync_all()?;
-    fs::rename(aside, directory.join(NOTE))
+    fs::rename(aside, directory.join(RECORD))
 }
 
 #[cfg(test)]
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn later_sidecar_knows_of_only_chain() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Past::open(&directory.path().join("state")).unwrap();
+        let open = || PredecessorRecord::open(&directory.path().join("state")).unwrap();
         let first = open();
         assert!(!first.is_there() && first.is_same(&snapshot(true)));
-        first.note(&snapshot(true));
+        first.record(&snapshot(true));
         let second = open();
         assert!(second.is_there() && second.is_same(&snapshot(true)));
     }
@@ -178,27 +178,30 @@ mod tests {
     #[test]
     fn later_sidecar_knows_of_several_chains() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Past::open(directory.path()).unwrap();
-        open().note(&snapshot(true));
-        open().note(&snapshot(false));
+        let open = || PredecessorRecord::open(directory.path()).unwrap();
+        open().record(&snapshot(true));
+        open().record(&snapshot(false));
         let third = open();
         assert!(third.is_there() && !third.is_same(&snapshot(true)));
     }
 
     #[test]
-    fn unreadable_note_counts_as_several_chains() {
+    fn unreadable_record_counts_as_several_chains() {
         let directory = tempfile::tempdir().unwrap();
-        for note in [&b""[..], b"sha256:12", b"\xff"] {
-            fs::write(directory.path().join(NOTE), note).unwrap();
-            let past = Past::open(directory.path()).unwrap();
-            assert!(past.is_there() && !past.is_same(&snapshot(true)), "{note:?}");
+        for record in [&b""[..], b"sha256:12", b"\xff"] {
+            fs::write(directory.path().join(RECORD), record).unwrap();
+            let predecessors = PredecessorRecord::open(directory.path()).unwrap();
+            assert!(
+                predecessors.is_there() && !predecessors.is_same(&snapshot(true)),
+                "{record:?}"
+            );
         }
     }
 
     #[test]
-    fn past_without_directory_keeps_nothing() {
-        let past = Past::without_note();
-        past.note(&snapshot(true));
-        assert!(!past.is_there() && past.is_same(&snapshot(true)));
+    fn predecessor_record_without_directory_keeps_nothing() {
+        let predecessors = PredecessorRecord::without_record();
+        predecessors.record(&snapshot(true));
+        assert!(!predecessors.is_there() && predecessors.is_same(&snapshot(true)));
     }
 }

@@ -16,10 +16,10 @@ use serde_json::json;
 
 use super::super::tests::mount::Mount;
 use super::super::tests::{
-    document, entry_value, files_of, place_with_labels, scripted_guest, source_after, test_handle, test_source,
-    valid_place, with_field,
+    document, entry_value, files_of, location_with_labels, scripted_guest, source_after, test_handle, test_source,
+    valid_location, with_field,
 };
-use super::super::{Admission, Metrics, Past, Place};
+use super::super::{Admission, ChainLocation, Metrics, PredecessorRecord};
 use super::*;
 use crate::wasm::{Fault, Origin, Phase};
 
@@ -42,25 +42,25 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self::with_place(|_| {})
+        Self::with_location(|_| {})
     }
 
-    fn with_place(change: impl FnOnce(&mut Place)) -> Self {
-        Self::with_place_after(change, Past::without_note())
+    fn with_location(change: impl FnOnce(&mut ChainLocation)) -> Self {
+        Self::with_location_after(change, PredecessorRecord::without_record())
     }
 
     /// A fixture of a sidecar that has predecessors.
-    fn with_predecessors(past: Past) -> Self {
-        Self::with_place_after(|_| {}, past)
+    fn with_predecessors(predecessors: PredecessorRecord) -> Self {
+        Self::with_location_after(|_| {}, predecessors)
     }
 
-    fn with_place_after(change: impl FnOnce(&mut Place), past: Past) -> Self {
+    fn with_location_after(change: impl FnOnce(&mut ChainLocation), predecessors: PredecessorRecord) -> Self {
         let mount = Mount::new();
-        let mut place = valid_place(mount.path());
-        change(&mut place);
+        let mut location = valid_location(mount.path());
+        change(&mut location);
         let mut registry = Registry::default();
         let handle = test_handle(Metrics::new(&mut registry));
-        let updater = Updater::new(source_after(place, past), handle, prepare_nothing(), NO_POLL);
+        let updater = Updater::new(source_after(location, predecessors), handle, prepare_nothing(), NO_POLL);
         Self {
             mount,
             registry,
@@ -182,14 +182,17 @@ async fn unchanged_entry_keeps_instances_state_and_health() {
     assert!(Arc::ptr_eq(&old, &new));
     let (old, new) = pair("moved");
     assert_eq!((old.id, new.order, new.on_failure), (new.id, 7, FailurePolicy::Open));
-    assert!(Arc::ptr_eq(&old.health, &new.health) && Arc::ptr_eq(&old.config, &new.config));
+    assert!(Arc::ptr_eq(&old.quarantine, &new.quarantine) && Arc::ptr_eq(&old.config, &new.config));
     let (old, new) = pair("changed");
     assert_ne!(old.id, new.id);
     assert!(
         Arc::ptr_eq(&old.state, &new.state),
         "state survives a change of settings"
     );
-    assert!(!Arc::ptr_eq(&old.health, &new.health), "and health does not");
+    assert!(
+        !Arc::ptr_eq(&old.quarantine, &new.quarantine),
+        "and the quarantine is not"
+    );
     assert!(new.subscription.rules.is_empty() && !old.subscription.rules.is_empty());
 }
 
@@ -227,7 +230,7 @@ async fn entries_are_chosen_by_labels_that_pod_has_now() {
     let mut labels = Mount::new();
     labels.publish([(files::LABELS, b"shard=\"0\"\n".to_vec())]);
     let path = labels.path().join(files::LABELS);
-    let mut fixture = Fixture::with_place(|place| *place = place_with_labels(&place.directory, path));
+    let mut fixture = Fixture::with_location(|location| *location = location_with_labels(&location.directory, path));
     let shard = |n: &str| {
         with_field(
             entry_value(&format!("shard-{n}"), scripted_guest()),
@@ -355,7 +358,7 @@ async fn chain_is_first_when_earlier_sidecar_had_no_other() {
         )
     };
     for (generation, name, is_first) in [(1, "a", true), (2, "a", true), (3, "b", false), (4, "b", false)] {
-        let mut fixture = Fixture::with_predecessors(Past::open(state.path()).unwrap());
+        let mut fixture = Fixture::with_predecessors(PredecessorRecord::open(state.path()).unwrap());
         fixture.publish(chain(generation, name)).await;
         assert_eq!(fixture.current().is_first(), is_first, "{generation} {name}");
     }
@@ -370,10 +373,10 @@ async fn later_sidecar_knows_of_second_chain() {
             &[scripted_guest()],
         )
     };
-    let mut fixture = Fixture::with_predecessors(Past::open(state.path()).unwrap());
+    let mut fixture = Fixture::with_predecessors(PredecessorRecord::open(state.path()).unwrap());
     fixture.publish(chain(1, "a")).await;
     fixture.publish(chain(2, "b")).await;
-    let mut fixture = Fixture::with_predecessors(Past::open(state.path()).unwrap());
+    let mut fixture = Fixture::with_predecessors(PredecessorRecord::open(state.path()).unwrap());
     fixture.publish(chain(3, "b")).await;
     assert!(
         !fixture.current().is_first(),
