@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use super::caches::{Caches, Config};
 use super::plan::text;
 use super::status::{condition_of, patch_config, stored_of};
-use crate::cluster::status::StatusPatch;
-use crate::cluster::{Context, Error, error_text, timestamp};
+use crate::cluster::status::{StatusPatch, timestamp_now};
+use crate::cluster::{Context, Error, error_text};
 
 /// Field manager of this condition.
 const FIELD_MANAGER: &str = "ctrlmesh-manager-overlap";
@@ -155,7 +155,7 @@ fn overlap_condition(found: &[&Overlap]) -> ConditionDraft {
 
 /// Returns whether all conditions were written.
 async fn write_conditions(client: &Client, documents: &[Value], conditions: &BTreeMap<String, ConditionDraft>) -> bool {
-    let now = timestamp::now();
+    let now = timestamp_now();
     let mut writes = Vec::new();
     for document in documents {
         let draft = conditions.get(text(document, "/metadata/name"));

@@ -16,7 +16,8 @@ use super::RESYNC;
 use super::caches::{Caches, NamespaceMeta};
 use super::plan::{self, Plan, Write, not_sharded, text};
 use super::status::write_root_status;
-use crate::cluster::{Context, Error, patch_params, timestamp};
+use crate::cluster::status::timestamp_now;
+use crate::cluster::{Context, Error, patch_params};
 
 /// Everything that a pass needs.
 pub(super) struct Sharder {
@@ -140,7 +141,7 @@ impl Sharder {
         condition: Option<&ConditionDraft>,
         made: Option<&[String]>,
     ) -> Result<(), Error> {
-        let now = timestamp::now();
+        let now = timestamp_now();
         let written = write_root_status(&self.context.client, root, condition, made, &now).await;
         is_gone(written).map(drop)
     }
