@@ -14,8 +14,8 @@ use super::act::{custom_resource, has_code, object_reference};
 use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
 use crate::cluster::{Context, Rule, Scope, error_text, events};
 use ctrlmesh_manager_rollout::Decision;
+use ctrlmesh_manager_rollout::decision::Outcome;
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
-use ctrlmesh_manager_rollout::outcome::Outcome;
 use ctrlmesh_manager_rollout::{conditions, facts};
 
 /// Statuses that are written at a time.
