@@ -1,5 +1,7 @@
 //! Whole decisions, from an observation and memory. No server, no clock.
 
+mod messages;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::RESYNC;
 use super::caches::{Caches, NamespaceMeta};
-use super::plan::{self, Plan, Write, not_sharded, text};
+use super::plan::{self, Plan, Write, text};
 use super::status::write_root_status;
 use crate::cluster::status::timestamp_now;
 use crate::cluster::{Context, Error, patch_params};
@@ -154,13 +154,7 @@ impl Sharder {
         if !(400..500).contains(&status.code) || matches!(status.code, 409 | 429) {
             return;
         }
-        let refused = not_sharded(
-            "Refused",
-            format!(
-                "the API server refuses a shard, so all stay as they are: {}",
-                status.message
-            ),
-        );
+        let refused = plan::refused(&status.message);
         if let Err(error) = self.write_status(root, Some(&refused), None).await {
             tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
         }
