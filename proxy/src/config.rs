@@ -190,7 +190,6 @@ pub struct Settings {
 }
 
 impl Wait {
-    /// Maximum waiting time.
     #[must_use]
     pub const fn max_wait(&self) -> Duration {
         Duration::from_secs(self.seconds)

@@ -42,7 +42,6 @@ pub struct Metrics {
     pub overtaken: Counter,
     /// Pods evicted so that their replacements see the shard as it is now.
     pub evicted: Counter,
-    /// Refused evictions.
     pub evictions_refused: Counter,
     lagging: Family<Lag, Gauge>,
     waiting: Gauge,
