@@ -115,7 +115,7 @@ pub(crate) struct NewArgs {
     /// Name of the crate and of the folder: lower-case letters, digits and hyphens.
     pub(crate) name: String,
 
-    /// The `sdk` folder of a ctrlmesh checkout. Default: the release of the SDK with this command's version, from crates.io.
+    /// The `sdk` folder of a ctrlmesh clone. Default: the release of the SDK with this command's version, from crates.io.
     #[arg(long, value_name = "DIR")]
     pub(crate) sdk: Option<PathBuf>,
 }
@@ -213,7 +213,7 @@ impl LintArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DevArgs {
-    /// The ctrlmesh checkout to watch and build.
+    /// The ctrlmesh clone to watch and build.
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) sources: PathBuf,
 

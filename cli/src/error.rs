@@ -141,12 +141,12 @@ pub(crate) enum Error {
     #[error("the folder {0:?} already exists; choose another name, or remove it")]
     FolderExists(String),
     #[error(
-        "--sdk: neither {} nor {} is the manifest of ctrlmesh-sdk; name the folder `sdk` of a checkout of ctrlmesh, or the checkout",
+        "--sdk: neither {} nor {} is the manifest of ctrlmesh-sdk; name the folder `sdk` of a clone of ctrlmesh, or the clone",
         inner.display(),
         outer.display()
     )]
     NoSdk {
-        /// Manifest of the SDK, if a checkout was named.
+        /// Manifest of the SDK, if a clone was named.
         inner: PathBuf,
         /// Manifest of the SDK, if its folder was named.
         outer: PathBuf,

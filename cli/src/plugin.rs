@@ -1,4 +1,11 @@
 //! `ctrlmesh plugin`: commands for plugin authors.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `template` | `plugin new`: a crate that builds |
+//! | `inspect` | `plugin inspect`: describes a component, and whether a sidecar accepts it |
+//! | `test`, `cases` | `plugin test`: the verdicts of a plugin; the file with its cases |
+//! | `api_server` | `plugin api-server`: an API server in memory |
 
 mod api_server;
 mod cases;

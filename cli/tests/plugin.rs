@@ -32,7 +32,7 @@ fn new_overwrites_nothing_and_rejects_bad_name_or_sdk() -> Result<()> {
         ("taken", &*sdk_folder(), "choose another name"),
         ("No_Name", &*sdk_folder(), "lower-case letters"),
         ("ctrlmesh-sdk", &*sdk_folder(), "not the name of the SDK"),
-        ("fine", "/nonexistent", "name the folder `sdk` of a checkout"),
+        ("fine", "/nonexistent", "name the folder `sdk` of a clone"),
     ] {
         let (code, errors) = plugin_errors(folder.path(), &["new", name, "--sdk", sdk])?;
         assert_eq!(code, Some(1), "{name}");

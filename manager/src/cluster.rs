@@ -8,9 +8,8 @@
 //! | `events` | Events of Kubernetes |
 //! | `passes` | runs the passes of a controller until it stops |
 //! | `rule` | permissions of a part at the API server |
-//! | `status` | the one function that patches a status |
+//! | `status` | the one function that patches a status; the time, as an API server writes it |
 //! | `error`, `error_text` | errors, and their texts for people |
-//! | `timestamp` | the time, as an API server writes it |
 
 mod context;
 mod debounce;
@@ -21,7 +20,6 @@ mod passes;
 pub mod rate;
 mod rule;
 pub(crate) mod status;
-pub(crate) mod timestamp;
 
 pub use context::{Context, Readiness};
 pub(crate) use context::{patch_params, post_params};

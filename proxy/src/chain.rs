@@ -1,16 +1,21 @@
 //! The chain: which plugins see which requests, and how a new chain comes into force without disturbing requests.
 //!
-//! - `matcher.rs`, `index.rs`: find the entries that want a request, in native code, so that a request that no entry wants costs almost
-//!   nothing
-//! - `quarantine.rs`: quarantine of entries that keep failing
-//! - `snapshot.rs`: an immutable chain, as a request keeps it to its end
-//! - `handle.rs`: the chain in force and its part of `/status`; `in_flight.rs`: requests in flight under earlier chains;
-//!   `metrics.rs`: counters
-//! - `directory.rs`, `packed.rs`, `labels.rs`: read the volumes that kubelet mounts
-//! - `retirement.rs`: notifies when an entry has no holder any more
-//! - `predecessors.rs`: the record of sidecars that ran in this pod before
-//! - `source.rs`, `build.rs`: load a directory into a snapshot; `compiling.rs`: progress of that; `reload.rs`, `directory_watch.rs`: when to
-//!   load
+//! | file | holds |
+//! |---|---|
+//! | `reload`, `directory_watch` | when to load; changes of a directory as kubelet makes them |
+//! | `source` | loads a mounted directory: checks everything before it changes anything |
+//! | `build` | from a document to a snapshot, with new plugins loaded and started |
+//! | `predecessors` | the record of sidecars that ran in this pod before |
+//! | `phases`, `touched` | calls plugins for one request; records what they did to it |
+//! | `instances` | the live plugin instances of a worker thread |
+//! | `handle`, `metrics` | the chain in force and its part of `/status`; counters |
+//! | `compiling` | progress of loading a new chain |
+//! | `snapshot` | an immutable chain, as a request keeps it to its end |
+//! | `in_flight`, `retirement` | requests in flight under each chain; when nothing holds an entry any more |
+//! | `index`, `matcher` | which entries want a request, in native code, so that other requests cost almost nothing |
+//! | `quarantine` | quarantine of entries that keep failing |
+//! | `directory`, `packed`, `labels` | read the volumes that kubelet mounts |
+//! | `error` | why a chain did not come into force |
 //!
 //! Leaves running plugins to `wasm`, and acting on verdicts to `request` and `external`.
 

@@ -1,5 +1,9 @@
 //! Settings of the process, from flags and environment variables (flags win). All mistakes are reported at once.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `memory_limit` | the memory limit of this process, from its control groups |
+//!
 //! Nothing here changes while the process runs. Rules for traffic come from the chain.
 
 use std::net::SocketAddr;
@@ -186,7 +190,6 @@ pub struct Settings {
 }
 
 impl Wait {
-    /// Maximum waiting time.
     #[must_use]
     pub const fn max_wait(&self) -> Duration {
         Duration::from_secs(self.seconds)

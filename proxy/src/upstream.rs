@@ -208,7 +208,6 @@ impl Upstream {
         self.drain().await;
     }
 
-    /// The current figures.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {

@@ -1,5 +1,23 @@
 //! The plugin host: loads WebAssembly components, and runs them under limits.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `harness` | runs a plugin without a sidecar, for tests of plugin authors |
+//! | `export` | the plugins' own metrics at `/metrics` |
+//! | `compile`, `child` | from bytes to a plugin; the child process that compiles |
+//! | `engine`, `plugin`, `instance`, `v0_1` | wasmtime's settings; a loaded plugin; a live instance; the host functions of interface 0.1 |
+//! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
+//! | `cache`, `artifact` | sealed artifacts on disk; compiled code as a component, the only `unsafe` |
+//! | `bindings` | generated from `wit/` |
+//! | `wasi` | the part of WASI 0.2 that a guest gets |
+//! | `host` | what the host keeps for one instance |
+//! | `stdio` | a guest's printed output |
+//! | `deadline`, `ticker` | stops calls that take too long; the thread that counts milliseconds |
+//! | `state`, `series`, `reports`, `plugin_log` | of an entry, across instances: state, metrics, reports in `/status`, log |
+//! | `clock` | the clock of plugins, which tests move by hand |
+//! | `error` | errors before a plugin runs, and faults while it runs |
+//! | `memory` | the memory that all plugins take together |
+//!
 //! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the cache, checks the
 //! world, and resolves imports and exports once. The result is a [`Plugin`], shared by all threads. [`Instance::start`] creates an instance
 //! for one thread and one entry and configures it. Then the chain calls it, request after request. After a [`Fault`] the instance is

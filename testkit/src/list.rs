@@ -24,9 +24,7 @@ const CHUNK: usize = 64 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VersionMatch {
     Unset,
-    /// `NotOlderThan`
     NotOlderThan,
-    /// `Exact`
     Exact,
 }
 

@@ -149,19 +149,16 @@ impl ApiServer {
         self.identity.kubeconfig(self.address, false, self.token.as_deref())
     }
 
-    /// The stored objects.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
 
-    /// Fault injection.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
 
-    /// The request log.
     #[must_use]
     pub fn requests(&self) -> &RequestLog {
         &self.shared.requests

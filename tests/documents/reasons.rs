@@ -6,8 +6,8 @@ use std::path::Path;
 
 use ctrlmesh_tests::repository_root;
 
-/// Calls whose first text in UpperCamelCase is the code of a reason.
-const CALLS: [&str; 3] = ["Reason::new(", "Draft::new(", "draft("];
+/// What the code of a reason follows: calls whose first text in UpperCamelCase is one, and arms of a `match`.
+const BEFORE_CODES: [&str; 5] = ["Reason::new(", "Draft::new(", "draft(", "not_sharded(", "=> \""];
 
 /// Codes of reasons in the sources below a folder, without their tests.
 fn reason_codes(folder: &Path, codes: &mut BTreeSet<String>) {
@@ -22,17 +22,20 @@ fn reason_codes(folder: &Path, codes: &mut BTreeSet<String>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let source = fs::read_to_string(&path).unwrap();
             let source = source.split("#[cfg(test)]").next().unwrap();
-            codes.extend(CALLS.iter().flat_map(|call| codes_of_call(source, call)));
+            codes.extend(BEFORE_CODES.iter().flat_map(|before| codes_after(source, before)));
         }
     }
 }
 
-fn codes_of_call<'a>(source: &'a str, call: &'a str) -> impl Iterator<Item = String> + 'a {
-    let calls = source.split(call).skip(1);
-    calls.filter_map(|arguments| {
+fn codes_after<'a>(source: &'a str, before: &'a str) -> impl Iterator<Item = String> + 'a {
+    let rests = source.split(before).skip(1);
+    rests.filter_map(move |rest| {
         // The arguments before the message, which is a text with spaces or a variable.
-        let arguments = arguments.split([';', ')']).next()?;
-        let texts = arguments.split('"').skip(1).step_by(2);
+        let arguments = rest.split([';', ')']).next()?;
+        let texts = arguments
+            .split('"')
+            .skip(usize::from(!before.ends_with('"')))
+            .step_by(2);
         let mut codes = texts.filter(|text| is_code(text));
         codes.next().map(str::to_owned)
     })
@@ -46,10 +49,17 @@ fn is_code(text: &str) -> bool {
 fn reasons_of_conditions_are_explained() {
     let root = repository_root();
     let mut codes = BTreeSet::new();
-    for folder in ["manager/rollout/src", "manager/src/controllers/distribution"] {
+    for folder in [
+        "manager/rollout/src",
+        "manager/src/controllers/distribution",
+        "manager/src/controllers/shards",
+    ] {
         reason_codes(&root.join(folder), &mut codes);
     }
-    assert!(codes.len() >= 20, "{codes:?}");
+    for code in ["TooLarge", "Sharded", "NameTaken", "Orphaned", "None"] {
+        assert!(codes.contains(code), "{code} is not found: {codes:?}");
+    }
+    assert!(codes.len() >= 30, "{codes:?}");
     let read = |name: &str| fs::read_to_string(root.join("docs").join(name)).unwrap();
     let documents = [read("manager.md"), read("registries.md")].concat();
     for code in codes {
@@ -61,9 +71,10 @@ fn reasons_of_conditions_are_explained() {
 }
 
 #[test]
-fn codes_of_reasons_are_found_in_calls() {
+fn codes_of_reasons_are_found_in_calls_and_arms() {
     let source = r#"Reason::new("NoRoom", error.to_string()); Reason::new(code, "Text of a message"); Reason::new(
-        "Deleting", message)"#;
-    let codes: Vec<String> = codes_of_call(source, "Reason::new(").collect();
-    assert_eq!(codes, ["NoRoom", "Deleting"]);
+        "Deleting", message); match a { B => "Shared", _ => "it has no code" }"#;
+    let codes = |before| codes_after(source, before).collect::<Vec<_>>();
+    assert_eq!(codes("Reason::new("), ["NoRoom", "Deleting"]);
+    assert_eq!(codes("=> \""), ["Shared"]);
 }

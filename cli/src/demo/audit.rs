@@ -13,7 +13,6 @@ use super::widget::{Widget, WidgetKey};
 pub(crate) enum AllowedOwner {
     /// Any: there are no shards.
     Anyone,
-    /// Only this replica.
     Only(Replica),
     /// This replica until the other one has begun; then only the other one.
     MovingFrom(Replica),

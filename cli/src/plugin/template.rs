@@ -87,7 +87,7 @@ fn manifest(name: &str, sdk: Option<&Path>) -> String {
         .replace(&format!("version = {SDK_VERSION}, "), &format!("path = {folder}, "))
 }
 
-/// The SDK in a checkout: its own folder, or the one of the checkout around it, may be named.
+/// The SDK in a clone: its own folder, or the one of the clone around it, may be named.
 fn sdk_folder(named: &Path) -> Result<PathBuf, Error> {
     let is_sdk = |folder: &Path| {
         let manifest = std::fs::read_to_string(folder.join(MANIFEST_FILE));

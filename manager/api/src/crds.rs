@@ -1,9 +1,12 @@
 //! The CustomResourceDefinitions, made from the types.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use kube_core::CustomResourceExt;
+use serde_json::Value;
 
-use crate::{CircuitBreaker, FaultInjection, ManagerState, ShardingConfig, schema};
+use crate::{CircuitBreaker, FaultInjection, ManagerState, ShardingConfig};
 
 /// All definitions, in the order of their names.
 #[must_use]
@@ -46,10 +49,41 @@ fn tidy_definition(mut crd: CustomResourceDefinition) -> CustomResourceDefinitio
             .as_mut()
             .and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(schema) = schema {
-            schema::tidy_schema(schema);
+            tidy_schema(schema);
         }
     }
     crd
+}
+
+/// Converts the schema that a derive makes of a Rust type into one that Kubernetes knows. Removes formats of unsigned numbers,
+/// because Kubernetes does not know them and would warn. Makes nothing nullable: an absent field is not `null` there, so rules
+/// need only ask `has(self.x)`.
+fn tidy_schema(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    if matches!(&schema.default, Some(JSON(Value::Null))) {
+        schema.default = None;
+    }
+    match schema.format.as_deref() {
+        Some("uint32") => {
+            schema.format = Some("int64".to_owned());
+            schema.maximum = schema.maximum.or(Some(f64::from(u32::MAX)));
+        }
+        Some("uint64") => schema.format = Some("int64".to_owned()),
+        _ => {}
+    }
+    for property in schema
+        .properties
+        .iter_mut()
+        .flat_map(|properties| properties.values_mut())
+    {
+        tidy_schema(property);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        tidy_schema(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        tidy_schema(values);
+    }
 }
 
 #[cfg(test)]

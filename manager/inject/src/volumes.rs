@@ -108,7 +108,6 @@ pub(super) fn pod_volumes(request: &InjectionRequest) -> Vec<Value> {
     volumes
 }
 
-/// The sidecar's mounts.
 pub(super) fn sidecar_mounts(request: &InjectionRequest) -> Vec<Value> {
     let read_only = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
     let mut mounts = vec![

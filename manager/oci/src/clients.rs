@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::{io, iter};
 
 use reqwest::{Certificate, NoProxy, Proxy, Url, redirect};
 
@@ -91,16 +90,6 @@ pub(super) fn chain(error: reqwest::Error) -> String {
         next = cause.source();
     }
     text
-}
-
-/// An error and its causes, the deepest last. An `io::Error` is asked for the error in it, because its `source` skips that.
-pub(super) fn error_chain<'e>(
-    error: &'e (dyn StdError + 'static),
-) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
-    iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
-        Some(error) => error.get_ref().map(|inner| inner as _),
-        None => error.source(),
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Why a pull failed, what to do about it, and when a retry makes sense.
 
-use std::fmt;
+use std::error::Error as StdError;
 use std::time::Duration;
+use std::{fmt, io, iter};
 
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
@@ -107,6 +108,16 @@ impl Failure {
             ..Self::new(reason, message)
         }
     }
+}
+
+/// An error and its causes, the deepest last. An `io::Error` is asked for the error in it, because its `source` skips that.
+pub(super) fn error_chain<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
+        Some(error) => error.get_ref().map(|inner| inner as _),
+        None => error.source(),
+    })
 }
 
 #[cfg(test)]

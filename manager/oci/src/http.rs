@@ -8,8 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
 
-use super::clients::{Clients, chain, error_chain};
-use super::failure::{Failure, Reason, Retry};
+use super::clients::{Clients, chain};
+use super::failure::{Failure, Reason, Retry, error_chain};
 use super::login;
 use super::pull_secret::Credentials;
 use super::reach::{self, AddressPolicy};

@@ -16,8 +16,7 @@ use ctrlmesh_contract::addresses::{SpecialAddress, special_address};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::clients::error_chain;
-use super::failure::{Failure, Reason};
+use super::failure::{Failure, Reason, error_chain};
 
 /// Which addresses are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -25,9 +25,7 @@ pub struct Settings {
 /// Proxies as the environment defines them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxies {
-    /// For `https://` URLs.
     pub https: Option<String>,
-    /// For `http://` URLs.
     pub http: Option<String>,
     /// Hosts that are reached directly: names, domains and networks, separated by commas.
     pub except: Option<String>,

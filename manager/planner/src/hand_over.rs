@@ -1,6 +1,12 @@
 //! Moves objects between shards. The losing shard narrows first; the gaining shard widens only when the sidecars of the losing one
 //! have acknowledged. So an object never has more than one owner.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `sharing` | shards that would start to see objects which another shard keeps |
+//! | `moves`, `claims`, `pods`, `teardown`, `restart_policy`, `shard` | steps of a move, what pods may still show, pods that leave a shard, last shards of a controller, `reshard: Restart`, a shard as its entry describes it |
+//! | `settle` | how long pods must be quiet |
+//!
 //! Guarantees:
 //! - Pure. The next chain follows from the last one, from the views that sidecars may still have from earlier chains ([`Claims`]),
 //!   and from which pods are quiet. A manager that takes over needs nothing else.

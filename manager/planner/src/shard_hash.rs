@@ -1,6 +1,5 @@
 //! Computes the bucket of a namespace and its objects.
 
-/// Number of buckets.
 pub const BUCKETS: u32 = 32;
 
 /// The bucket of a namespace, the value of label `ctrlmesh.kusionstack.io/shard-hash`.

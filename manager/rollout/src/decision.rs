@@ -1,13 +1,14 @@
-//! What a pass does.
+//! What a pass does, and what became of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ctrlmesh_contract::Origin;
 
+use crate::Reason;
 use crate::next_chain::NextChain;
 use crate::plugins::{ConfigMapWrites, NoRoom};
-use crate::pod_actions::{PodNudge, RestartPlan};
+use crate::pod_actions::{EvictionResult, PodNudge, RestartPlan, RestartReasons};
 use crate::pods::PodStates;
 
 /// What a pass does, and what objects' status says about it.
@@ -15,7 +16,6 @@ use crate::pods::PodStates;
 pub struct Decision {
     pub next: NextChain,
     pub states: PodStates,
-    /// ConfigMaps to write.
     pub writes: Result<ConfigMapWrites, NoRoom>,
     /// Hand-overs of the next chain that do not wait for unreachable pods.
     pub overtakings: Vec<Overtaking>,
@@ -39,4 +39,29 @@ pub struct Overtaking {
     /// The ShardingConfig.
     pub origin: Option<Origin>,
     pub note: String,
+}
+
+/// What became of a decision.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Resource versions of the ConfigMaps that were written, also if a later one failed.
+    pub written: Vec<(String, Option<String>)>,
+    /// Why ConfigMaps could not be written.
+    pub failure: Option<WriteFailure>,
+    pub nudged: Vec<PodNudge>,
+    /// Pods that could not be nudged.
+    pub nudges_failed: usize,
+    /// By the shard's entry.
+    pub evictions: BTreeMap<String, EvictionResult>,
+    /// Why restarts of shards are not done yet, by entry.
+    pub restart_reasons: RestartReasons,
+}
+
+/// Why ConfigMaps could not be written.
+#[derive(Debug)]
+pub enum WriteFailure {
+    /// Somebody else has written. The next pass sees what.
+    Conflict,
+    /// The reason is for conditions.
+    Failed(Reason),
 }

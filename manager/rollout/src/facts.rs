@@ -20,11 +20,10 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::Reason;
-use crate::decision::Decision;
+use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::fleet::LOST;
 use crate::fleet::{Fleet, Report, Sidecar, UNASKED, behind_reason, refusal, runs_entry};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
-use crate::outcome::{Outcome, WriteFailure};
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
 use crate::start_gate::StartBlocker;
 use crate::{deletion, plugins};

@@ -5,8 +5,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`conditions`], [`facts`] | what the status of each object says |
-//! | [`memory`] | what is remembered from pass to pass |
-//! | [`decision`], [`outcome`] | what a pass does; what became of it |
+//! | [`memory`] | what is remembered from pass to pass, and what metrics count |
+//! | [`decision`] | what a pass does, and what became of it |
 //! | [`deletion`], [`pod_actions`] | when a deleted ShardingConfig may go; which pods to nudge and to evict |
 //! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
 //! | [`plugins`], [`start_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not start yet |
@@ -14,7 +14,7 @@
 //! | [`chain_memory`] | the chains that were written, stored and reported |
 //! | [`observation`] | everything that is decided on |
 //! | [`config_maps`], [`fleet`], [`available_plugins`] | what is stored; sidecars with their reports; plugins |
-//! | [`gauges`], [`named_pods`] | what metrics count; lists of pods in messages |
+//! | [`named_pods`] | lists of pods in messages |
 
 pub mod available_plugins;
 pub mod chain_memory;
@@ -24,12 +24,10 @@ pub mod decision;
 pub mod deletion;
 pub mod facts;
 pub mod fleet;
-pub mod gauges;
 pub mod memory;
 pub mod named_pods;
 pub mod next_chain;
 pub mod observation;
-pub mod outcome;
 pub mod plugins;
 pub mod pod_actions;
 pub mod pods;

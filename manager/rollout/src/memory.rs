@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::chain_memory::ChainMemory;
 use crate::config_maps::{MAX_UNSEEN, StoredConfigMaps};
-use crate::decision::Decision;
+use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::fleet::Fleet;
-use crate::gauges::NamespaceGauges;
 use crate::next_chain::OverlapsSince;
 use crate::observation::{Observation, Remembered};
-use crate::outcome::{Outcome, WriteFailure};
 use crate::pod_actions::{NudgeHistory, Restarts, record_nudge};
 use crate::pods::PodMemory;
 use crate::start_gate::StartGate;
@@ -31,6 +29,24 @@ pub struct Memory {
     pub start_gate: StartGate,
     pub retries: Retries,
     pub gauges: NamespaceGauges,
+}
+
+/// What a namespace contributes to the gauges.
+#[derive(Clone, Debug, Default)]
+pub struct NamespaceGauges {
+    /// Lagging sidecars, by reason.
+    pub lagging: BTreeMap<&'static str, i64>,
+    /// Entries that wait for objects, and since when.
+    pub waiting: BTreeMap<String, Instant>,
+}
+
+impl NamespaceGauges {
+    /// Sets which entries wait. An entry that waited before keeps its time.
+    pub fn set_waiting<'a>(&mut self, entries: impl Iterator<Item = &'a String>, now: Instant) {
+        let before = std::mem::take(&mut self.waiting);
+        let since = |entry: &String| before.get(entry).copied().unwrap_or(now);
+        self.waiting = entries.map(|entry| (entry.clone(), since(entry))).collect();
+    }
 }
 
 /// What passes wait for after writes and failures.

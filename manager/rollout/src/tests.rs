@@ -1,5 +1,7 @@
 //! Whole decisions, from an observation and memory. No server, no clock.
 
+mod messages;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -16,9 +18,9 @@ use serde_json::Value;
 use super::*;
 use crate::available_plugins::{AvailablePlugins, NamedPlugins, PackedPlugin};
 use crate::config_maps::StoredConfigMaps;
+use crate::decision::Outcome;
 use crate::fleet::{Fleet, Report, Sidecar};
 use crate::observation::{CustomResources, Settings};
-use crate::outcome::Outcome;
 use crate::pod_actions::EvictionResult;
 
 const POD: &str = "operator-0";

@@ -31,7 +31,6 @@ const WATCH: Duration = Duration::from_secs(290);
 #[error("no answer within {0:?}; is the network, or the API server, overloaded?")]
 struct Late(Duration);
 
-/// Order of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// Never waits, but is counted: the leader's lease, which is lost if it is renewed late, and evictions.

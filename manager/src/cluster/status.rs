@@ -1,6 +1,8 @@
 //! The one function that patches the status of custom resources. Controllers share objects: [`StatusPatch`] says which fields
 //! of a status a controller owns.
 
+use ctrlmesh_manager_api::status::timestamp;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
@@ -13,22 +15,32 @@ pub(crate) enum StatusPatch<'a> {
     Replace { version: Option<&'a Value>, status: Value },
     /// Makes these fields, and no others, the ones of a field manager.
     Apply { field_manager: &'a str, status: Value },
+    /// Replaces these fields, whoever has changed the object since.
+    Overwrite { status: Value },
     /// Removes a field, whichever field managers own it.
     Remove { field: &'a str },
 }
 
-/// Patches the status of an object.
+/// The time now, as an API server writes it.
+pub(crate) fn timestamp_now() -> String {
+    timestamp(Timestamp::now())
+}
+
+/// Patches the status of an object, and returns the object. `namespace`: `None` for kinds of the whole cluster.
 ///
 /// # Errors
 /// The API server's error.
 pub(crate) async fn patch_status(
     client: &Client,
     kind: &ApiResource,
-    namespace: &str,
+    namespace: Option<&str>,
     name: &str,
     patch: StatusPatch<'_>,
-) -> Result<(), kube::Error> {
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, kind);
+) -> Result<DynamicObject, kube::Error> {
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
+        None => Api::all_with(client.clone(), kind),
+    };
     let (params, patch) = match patch {
         StatusPatch::Replace { version, status } => {
             let patch = json!({ "metadata": { "resourceVersion": version }, "status": status });
@@ -43,10 +55,11 @@ pub(crate) async fn patch_status(
             });
             (PatchParams::apply(field_manager).force(), Patch::Apply(patch))
         }
+        StatusPatch::Overwrite { status } => (super::patch_params(), Patch::Merge(json!({ "status": status }))),
         StatusPatch::Remove { field } => (
             PatchParams::default(),
             Patch::Merge(json!({ "status": { field: null } })),
         ),
     };
-    api.patch_status(name, &params, &patch).await.map(drop)
+    api.patch_status(name, &params, &patch).await
 }

@@ -11,7 +11,7 @@ use ctrlmesh_manager_api::manager_state::{Endpoint, ManagerStateSpec, ManagerSta
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
-use kube::api::{DynamicObject, ObjectMeta, Patch};
+use kube::api::{DynamicObject, ObjectMeta};
 use kube::core::ApiResource;
 use kube::runtime::reflector::{Store, store};
 use kube::runtime::watcher::{Config, watch_object};
@@ -20,7 +20,8 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::cluster::{Context, Error, Rule, Scope, error_text, patch_params, post_params, timestamp};
+use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
+use crate::cluster::{Context, Error, Rule, Scope, error_text, post_params};
 
 /// Name of the only object.
 const NAME: &str = "ctrlmesh-manager";
@@ -211,20 +212,19 @@ impl StateWriter {
         if state.as_ref().is_some_and(|state| is_as_wanted(state, &wanted)) {
             return Ok(false);
         }
-        let states = manager_state_api(&self.context);
         if state.is_none() {
             create(&self.context).await?;
         }
-        let now = timestamp::now();
         // Lists are replaced as a whole, because KusionStack's manager may have left endpoints that are gone.
-        let patch = json!({ "status": {
+        let status = json!({
             "namespace": wanted.namespace,
             "endpoints": wanted.endpoints,
             "ports": null,
-            "updateTimestamp": now,
-        } });
-        let params = patch_params();
-        let written = states.patch_status(NAME, &params, &Patch::Merge(&patch)).await?;
+            "updateTimestamp": timestamp_now(),
+        });
+        let kind = ApiResource::erase::<ManagerState>(&());
+        let patch = StatusPatch::Overwrite { status };
+        let written = patch_status(&self.context.client, &kind, None, NAME, patch).await?;
         self.state = Some(Some(written));
         Ok(true)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_manager_api::CHAIN_KINDS;
-use ctrlmesh_manager_rollout::gauges::NamespaceGauges;
+use ctrlmesh_manager_rollout::memory::NamespaceGauges;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -42,7 +42,6 @@ pub struct Metrics {
     pub overtaken: Counter,
     /// Pods evicted so that their replacements see the shard as it is now.
     pub evicted: Counter,
-    /// Refused evictions.
     pub evictions_refused: Counter,
     lagging: Family<Lag, Gauge>,
     waiting: Gauge,

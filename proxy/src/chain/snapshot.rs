@@ -50,7 +50,6 @@ pub struct Entry {
 pub struct EntryId(u64);
 
 impl EntryId {
-    /// A new id.
     pub(crate) fn next_id() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

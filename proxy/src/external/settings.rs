@@ -41,7 +41,6 @@ pub struct ExternalSettings {
 /// An exception from what external traffic may not reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allow {
-    /// Addresses.
     Net(IpNet),
     /// A host name, wherever it leads; lower case.
     Host(String),

@@ -24,7 +24,6 @@ use super::{
 pub(super) enum Protocol {
     /// HTTP/1.1, one request at a time.
     Http1,
-    /// HTTP/2.
     Http2,
 }
 

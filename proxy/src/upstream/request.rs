@@ -105,7 +105,6 @@ const FRAME_OVERHEAD: usize = 128;
 pub trait ReplayRoom {
     /// Reserves bytes. Returns whether there was room.
     fn take(&self, bytes: usize) -> bool;
-    /// Releases bytes.
     fn give_back(&self, bytes: usize);
 }
 

@@ -164,13 +164,11 @@ impl Harness {
         self.state.log().recent_lines()
     }
 
-    /// The plugin's metrics.
     #[must_use]
     pub fn metrics(&self) -> Vec<Series> {
         self.state.series().snapshot().0
     }
 
-    /// The plugin's state.
     #[must_use]
     pub const fn state(&self) -> &Arc<EntryState> {
         &self.state

@@ -28,7 +28,6 @@ pub enum Level {
     Error,
 }
 
-/// A logged line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
     pub level: Level,

@@ -85,10 +85,8 @@ impl Exchange {
     }
 }
 
-/// A running server.
 pub struct Server {
     pub address: SocketAddr,
-    /// Connections accepted.
     pub connections: Rc<Cell<usize>>,
     /// Requests seen, "METHOD path".
     pub seen: Rc<RefCell<Vec<String>>>,

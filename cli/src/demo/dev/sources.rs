@@ -22,7 +22,6 @@ const PROGRAMS: [&str; 9] = [
 /// What `ctrlmesh` is built from besides, with the API server and the controller.
 const COMMAND: [&str; 2] = ["cli", "testkit"];
 
-/// How often.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// What is to be built.

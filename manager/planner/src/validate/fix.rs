@@ -36,7 +36,6 @@ pub struct Path(pub Vec<Step>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Remove,
-    /// Renames the field.
     Rename(String),
     /// Replaces the value, a scalar, by this text.
     Text(String),

@@ -306,6 +306,14 @@ fn situations_of_pods() -> Vec<Situation> {
             facts_with(|facts| facts.restart = Some(Reason::new("Restarting", "replacing operator-0"))),
         ),
         (
+            "a pod can't be evicted",
+            facts_with(|facts| {
+                let message =
+                    "operator-0 can't be evicted: Cannot evict pod as it would violate the pod's disruption budget.";
+                facts.restart = Some(Reason::new("EvictionRefused", message));
+            }),
+        ),
+        (
             "traffic bypasses the sidecar",
             facts_with(|facts| facts.bypassed = ["manager in operator-0".to_owned()].into()),
         ),
@@ -315,8 +323,12 @@ fn situations_of_pods() -> Vec<Situation> {
 #[test]
 fn messages_of_conditions_are_reviewed() {
     let mut text = String::new();
-    for (situation, facts) in situations_of_objects().into_iter().chain(situations_of_pods()) {
-        let status = object_status(&origin(), &facts, &Value::Null, "now");
+    let bypassed = json!({ "conditions": [{ "type": "Bypassed", "status": "True" }] });
+    let situations = situations_of_objects().into_iter().chain(situations_of_pods());
+    let situations = situations.map(|(situation, facts)| (situation, facts, Value::Null));
+    let over = ("traffic no longer bypasses the sidecar", facts_in_force(), bypassed);
+    for (situation, facts, before) in situations.chain([over]) {
+        let status = object_status(&origin(), &facts, &before, "now");
         text += &format!("{situation}:\n");
         for condition in status["conditions"].as_array().unwrap() {
             let field = |name: &str| condition[name].as_str().unwrap();

@@ -85,7 +85,6 @@ pub(crate) enum Step {
     Rest(Duration),
 }
 
-/// The next step.
 pub(crate) fn next_step(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     let Facts { now, stored, names, .. } = *facts;
     if let Some(leaf) = &schedule.leaf

@@ -11,11 +11,11 @@ use kube::runtime::events::EventType;
 use serde_json::Value;
 
 use super::act::{custom_resource, has_code, object_reference};
-use crate::cluster::status::{StatusPatch, patch_status};
-use crate::cluster::{Context, Rule, Scope, error_text, events, timestamp};
+use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
+use crate::cluster::{Context, Rule, Scope, error_text, events};
 use ctrlmesh_manager_rollout::Decision;
+use ctrlmesh_manager_rollout::decision::Outcome;
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
-use ctrlmesh_manager_rollout::outcome::Outcome;
 use ctrlmesh_manager_rollout::{conditions, facts};
 
 /// Statuses that are written at a time.
@@ -51,7 +51,7 @@ pub(crate) async fn publish_all(
     outcome: &Outcome,
     skipped: &BTreeSet<String>,
 ) {
-    let now = timestamp::now();
+    let now = timestamp_now();
     let publish = async |document: &Value| {
         let (origin, facts) = facts::facts_of(document, observation, decision, outcome);
         let before = document.get("status").cloned().unwrap_or_default();
@@ -75,9 +75,9 @@ async fn publish(context: &Context, namespace: &str, document: &Value, origin: &
         status: conditions::status_patch(before, after, has_time.then_some(now)),
     };
     let kind = custom_resource(&origin.kind);
-    match patch_status(&context.client, &kind, namespace, &origin.name, patch).await {
+    match patch_status(&context.client, &kind, Some(namespace), &origin.name, patch).await {
         // Events follow the status that they are about.
-        Ok(()) => {
+        Ok(_) => {
             let about = object_reference(namespace, origin);
             for event in events {
                 events::publish(context, &about, event.type_, &event.reason, &event.note).await;

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use super::caches::{Caches, Config};
 use super::plan::text;
 use super::status::{condition_of, patch_config, stored_of};
-use crate::cluster::status::StatusPatch;
-use crate::cluster::{Context, Error, error_text, timestamp};
+use crate::cluster::status::{StatusPatch, timestamp_now};
+use crate::cluster::{Context, Error, error_text};
 
 /// Field manager of this condition.
 const FIELD_MANAGER: &str = "ctrlmesh-manager-overlap";
@@ -155,7 +155,7 @@ fn overlap_condition(found: &[&Overlap]) -> ConditionDraft {
 
 /// Returns whether all conditions were written.
 async fn write_conditions(client: &Client, documents: &[Value], conditions: &BTreeMap<String, ConditionDraft>) -> bool {
-    let now = timestamp::now();
+    let now = timestamp_now();
     let mut writes = Vec::new();
     for document in documents {
         let draft = conditions.get(text(document, "/metadata/name"));
@@ -258,6 +258,29 @@ mod tests {
             "s0 True Shared 4",
             "three findings, and that there are more"
         );
+    }
+
+    #[test]
+    fn messages_of_overlapping_are_reviewed() {
+        let many: Vec<Value> = (0..6).map(|n| shard(&format!("s{n}"), &["x"])).collect();
+        let mut rest = shard("b", &["x"]);
+        rest["spec"]["limits"][0]["selector"]["matchExpressions"][0]["operator"] = json!("NotIn");
+        let situations = [
+            ("nothing to say", vec![shard("a", &["x"]), rest]),
+            ("shared", vec![shard("a", &["x"]), shard("b", &["x", "y"])]),
+            ("orphaned", vec![shard("c", &["z"])]),
+            ("more than are named", many),
+        ];
+        let mut text = String::new();
+        for (situation, documents) in situations {
+            let keys = ctrlmesh_manager_planner::LabelKeys::default();
+            text += &format!("{situation}:\n");
+            for (name, draft) in overlap_conditions(&documents, &["x".to_owned()], &keys).iter().take(2) {
+                let Reason { code, message } = &draft.reason;
+                text += &format!("  {name}: Overlapping={:?} {code}: {message}\n", draft.status);
+            }
+        }
+        insta::assert_snapshot!(text);
     }
 
     fn overlapping_reason(object: &Value) -> String {

@@ -205,8 +205,14 @@ fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Optio
     (!going.is_empty()).then(|| not_sharded("Progressing", problem()))
 }
 
-pub(super) fn not_sharded(code: &'static str, message: impl Into<String>) -> ConditionDraft {
+fn not_sharded(code: &'static str, message: impl Into<String>) -> ConditionDraft {
     ConditionDraft::new(condition::SHARDED, ConditionStatus::False, code, message)
+}
+
+/// The condition while the API server refuses a shard.
+pub(super) fn refused(problem: &str) -> ConditionDraft {
+    let message = format!("the API server refuses a shard, so all stay as they are: {problem}");
+    not_sharded("Refused", message)
 }
 
 fn joined_names(names: &[&str]) -> String {

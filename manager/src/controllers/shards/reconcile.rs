@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 
 use super::RESYNC;
 use super::caches::{Caches, NamespaceMeta};
-use super::plan::{self, Plan, Write, not_sharded, text};
+use super::plan::{self, Plan, Write, text};
 use super::status::write_root_status;
-use crate::cluster::{Context, Error, patch_params, timestamp};
+use crate::cluster::status::timestamp_now;
+use crate::cluster::{Context, Error, patch_params};
 
 /// Everything that a pass needs.
 pub(super) struct Sharder {
@@ -140,7 +141,7 @@ impl Sharder {
         condition: Option<&ConditionDraft>,
         made: Option<&[String]>,
     ) -> Result<(), Error> {
-        let now = timestamp::now();
+        let now = timestamp_now();
         let written = write_root_status(&self.context.client, root, condition, made, &now).await;
         is_gone(written).map(drop)
     }
@@ -153,13 +154,7 @@ impl Sharder {
         if !(400..500).contains(&status.code) || matches!(status.code, 409 | 429) {
             return;
         }
-        let refused = not_sharded(
-            "Refused",
-            format!(
-                "the API server refuses a shard, so all stay as they are: {}",
-                status.message
-            ),
-        );
+        let refused = plan::refused(&status.message);
         if let Err(error) = self.write_status(root, Some(&refused), None).await {
             tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
         }

@@ -59,7 +59,9 @@ pub(super) async fn write_root_status(
 pub(super) async fn patch_config(client: &Client, document: &Value, patch: StatusPatch<'_>) -> Result<(), kube::Error> {
     let kind = ApiResource::erase::<ShardingConfig>(&());
     let (namespace, name) = (text(document, "/metadata/namespace"), text(document, "/metadata/name"));
-    patch_status(client, &kind, namespace, name, patch).await
+    patch_status(client, &kind, Some(namespace), name, patch)
+        .await
+        .map(drop)
 }
 
 /// The condition of an object. If its status is unchanged, so is the time of the last transition.

@@ -379,3 +379,63 @@ async fn manager_stops_before_its_namespaces_are_listed() {
     }
     running.stop().await;
 }
+
+fn planned(root: &Value, documents: &[Value]) -> plan::Plan {
+    let namespaces = ["a", "b"].map(str::to_owned);
+    plan::plan_root(
+        root,
+        documents,
+        &namespaces,
+        &ctrlmesh_manager_planner::LabelKeys::default(),
+    )
+}
+
+#[test]
+fn messages_of_sharded_are_reviewed() {
+    let root_with = |change: Change| {
+        let mut root = config("a", "root", &root_spec(7));
+        root["metadata"]["uid"] = json!("1");
+        change(&mut root);
+        root
+    };
+    let root = root_with(|_| ());
+    let shards: Vec<Value> = planned(&root, &[])
+        .writes
+        .iter()
+        .map(|write| serde_json::to_value(&write.child).unwrap())
+        .collect();
+    let mut ending = shards.clone();
+    for shard in &mut ending {
+        shard["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    let foreign: Vec<Value> = shards
+        .iter()
+        .map(|shard| foreign_shard("a", text(shard, "/metadata/name")))
+        .collect();
+    let disabled = root_with(|root| root["spec"]["root"]["disable"] = json!(true));
+    let deleted = root_with(|root| root["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    let invalid = root_with(|root| root["spec"]["root"]["resourceSelector"] = json!([]));
+    let situations: [(&str, &Value, &[Value]); 8] = [
+        ("all shards are written", &root, &shards),
+        ("the root is invalid", &invalid, &shards),
+        ("disabled, and the shards are gone", &disabled, &[]),
+        ("disabled", &disabled, &shards[..1]),
+        ("deleted", &deleted, &shards),
+        ("a foreign object has the name of a shard", &root, &foreign[..1]),
+        ("foreign objects have the names of shards", &root, &foreign),
+        ("shards are being deleted", &root, &ending[..2]),
+    ];
+    let conditions = situations.map(|(name, root, documents)| (name, planned(root, documents).condition.unwrap()));
+    let refused = (
+        "a shard is refused",
+        plan::refused("spec.limits: Too many: 70: must have at most 64 items"),
+    );
+    let lines = conditions.into_iter().chain([refused]).map(|(situation, draft)| {
+        let (status, reason) = (draft.status, draft.reason);
+        format!(
+            "{situation}:\n  Sharded={status:?} {}: {}\n",
+            reason.code, reason.message
+        )
+    });
+    insta::assert_snapshot!(lines.collect::<String>());
+}
