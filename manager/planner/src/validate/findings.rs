@@ -49,12 +49,23 @@ impl Findings {
         match plugin.check(settings, namespace) {
             Ok(warnings) => {
                 for warning in warnings {
-                    self.warnings.add("spec", warning);
+                    match warning.split_once(": ").filter(|(path, _)| is_path_of_element(path)) {
+                        Some((path, problem)) => self.warnings.add(path_of(path), problem),
+                        None => self.warnings.add("spec", warning),
+                    }
                 }
             }
             Err(Mistake { path, problem }) => self.mistakes.add(path_of(&path), problem),
         }
     }
+}
+
+/// Whether a text is the path of a list's element in settings, such as `httpFault[1]`.
+fn is_path_of_element(text: &str) -> bool {
+    let index = text.strip_suffix(']').and_then(|text| text.split_once('['));
+    index.is_some_and(|(list, index)| {
+        list.chars().all(|char| char.is_ascii_alphanumeric()) && index.parse::<usize>().is_ok()
+    })
 }
 
 /// Replaces the index in a path like `rateLimitings[0].bucket`: elements that were checked one by one get their own index back.
