@@ -146,13 +146,14 @@ async fn fields_of_held_heads_count_with_the_memory_that_they_take() -> anyhow::
             answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
         }
     }
-    // The bound of 32 MiB has room for about 500.
-    for _ in 0..2_400 {
+    // The bound of 32 MiB has room for about 250.
+    for _ in 0..2_700 {
         let (code, _) = answers.join_next().await.expect("some are refused")??;
         assert!(matches!(code, 429 | 503), "{code}");
     }
+    // If all were held, they would take 400 MiB. About 25 KiB are for each stream itself, whether it is refused or not.
     let grown = env.sidecar.peak_memory()?.saturating_sub(before);
-    assert!(grown < GROWTH, "{} MiB", grown >> 20);
+    assert!(grown < 160 << 20, "{} MiB", grown >> 20);
     gate.open();
     Ok(())
 }
