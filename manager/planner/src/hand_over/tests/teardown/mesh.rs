@@ -197,6 +197,8 @@ pub(super) struct Mesh {
     owners: Vec<usize>,
     /// The lock that the ShardingConfigs name. Controllers use `lock`; sidecars do not change other locks.
     lock: &'static str,
+    /// Entries have the lock of before.
+    is_lock_changing: bool,
     /// Whether another controller in the pods has a shard, too.
     pub(super) has_another: bool,
 }
@@ -217,6 +219,7 @@ impl Mesh {
             evicted: Vec::new(),
             owners: owners.to_vec(),
             lock: "lock",
+            is_lock_changing: false,
             has_another: false,
         };
         mesh.look();
@@ -349,6 +352,8 @@ impl Mesh {
             plan.entries
         );
         self.last = plan.entries;
+        let lock = self.lock;
+        self.is_lock_changing &= !self.last.iter().any(|entry| lock_of(entry) == Some(lock));
         is_same && plan.waiting.is_empty() && plan.hold.is_empty() && plan.evict.is_empty()
     }
 
@@ -439,9 +444,13 @@ impl Mesh {
     pub(super) fn undergo(&mut self, event: Event) {
         match event {
             Event::Edit(owners) => self.owners = owners,
+            Event::Delete(_) if self.is_lock_changing => {}
             Event::Delete(id) => self.delete(id),
             Event::DeleteAll => (0..3).for_each(|id| self.delete(id)),
             Event::Create(id) => self.create(id),
+            // The API server refuses another lock, so objects are replaced for it. As long as one is missing, its pods are in no
+            // shard, and the first shards with the new lock hide nothing from them (docs/manager.md names this case).
+            Event::Rename if self.is_lock_changing || (0..3).any(|id| self.objects.get(&id) != Some(&true)) => {}
             Event::Rename => self.rename(),
             Event::Restart(id) => {
                 if !self.restarts.remove(&id) {
@@ -478,8 +487,10 @@ impl Mesh {
     }
 
     /// Somebody edits the lock of all ShardingConfigs.
+    /// The lock of all shards changes.
     pub(super) fn rename(&mut self) {
         self.lock = if self.lock == "lock" { "other" } else { "lock" };
+        self.is_lock_changing = true;
     }
 
     pub(super) fn delete(&mut self, id: usize) {
