@@ -283,10 +283,10 @@ func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 	successor, made := "", map[string]bool{}
 	eventuallyWithin(t, teardownTimeout, "the last shards are gone", func() error {
 		left := c.shardNamesIn(t, c.pods.namespace)
-		if len(left) == 1 {
-			successor = left[0]
-		}
 		for _, shard := range left {
+			if c.isSuccessor(t, shard) {
+				successor = shard
+			}
 			for _, pod := range c.podsToRecreate(t, shard) {
 				if !made[pod] {
 					c.recreatePod(t, pod)
@@ -307,6 +307,14 @@ func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 		}
 		c.ownership.startTenure(bucket, tenure{owner: anyOwner, since: since, after: c.rulesRemoval.version()})
 	}
+}
+
+// isSuccessor reports whether a shard's condition says that the shard gets everything.
+func (c *chaos) isSuccessor(t *testing.T, shard string) bool {
+	t.Helper()
+	found, _, err := c.readStatus(t.Context(), "ShardingConfig", c.pods.namespace, shard)
+	reason := found.condition("Distributed").Reason
+	return err == nil && (reason == "Gathering" || reason == "LocksExpiring")
 }
 
 // podsToRecreate returns the pods that a shard's condition tells people to delete.

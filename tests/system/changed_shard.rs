@@ -1,12 +1,22 @@
 //! A running pod that changes shards: its controller is shown nothing while it may lead by the lock of the earlier shard.
 
 use ctrlmesh_tests::client::Stream;
-use ctrlmesh_tests::{NAMESPACE, TestEnv, shard_entry};
+use ctrlmesh_tests::{EntrySpec, NAMESPACE, TestEnv, shard_entry};
 use http::Method;
 use serde_json::{Value, json};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
 const CONFIG_MAPS: &str = "/api/v1/configmaps";
+
+/// The lock of a controller that leads for this number of seconds.
+fn lease(seconds: u64) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": { "name": "lock", "namespace": NAMESPACE },
+        "spec": { "holderIdentity": "me", "leaseDurationSeconds": seconds, "renewTime": "2026-01-01T00:00:00.000000Z" },
+    })
+}
 
 /// A leader in shard `a` with an open watch, which then changes to shard `b`.
 struct MovedLeader {
@@ -24,12 +34,7 @@ impl MovedLeader {
         let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
         env.seed_config_maps("default", "a", 1)?;
         env.seed_config_maps("default", "b", 2)?;
-        let lease = json!({
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": { "name": "lock", "namespace": NAMESPACE },
-            "spec": { "holderIdentity": "me", "leaseDurationSeconds": seconds, "renewTime": "2026-01-01T00:00:00.000000Z" },
-        });
+        let lease = lease(seconds);
         // Another pod leads in shard `b`.
         let mut others = lease.clone();
         others["metadata"]["name"] = "lock---b".into();
@@ -113,5 +118,36 @@ async fn pod_that_does_not_lead_is_shown_its_new_shard_at_once() -> anyhow::Resu
     env.seed_config_maps("default", "b", 1)?;
     env.publish(vec![shard_entry("b")]).await?;
     assert_eq!(env.client().get(CONFIG_MAPS).await?.names(), ["b0"]);
+    Ok(())
+}
+
+/// The pod is also in a shard of another controller, which has not changed.
+#[tokio::test]
+async fn leader_that_changes_shards_hides_nothing_from_another_controller() -> anyhow::Result<()> {
+    let api = ctrlmesh_testkit::ApiServer::builder()
+        .namespace(NAMESPACE)
+        .start()
+        .await?;
+    let another = || {
+        let settings = json!({
+            "shard": "x", "leaderElectionName": "another-lock",
+            "limits": [{
+                "relateResources": [{ "apiGroups": [""], "resources": ["secrets"] }],
+                "selector": { "matchLabels": { "shard": "x" } },
+            }],
+        });
+        EntrySpec::new("shard-selector/another", ctrlmesh_plugins_builtin::SHARD_SELECTOR).with_settings(settings)
+    };
+    let mut env = TestEnv::start_around(api, vec![shard_entry("a"), another()], &[]).await?;
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "mine", "namespace": "default", "labels": { "shard": "x" } },
+    });
+    env.api.store().put(secret)?;
+    let client = env.client().with_header("content-type", "application/json");
+    let created = client.send(Method::POST, LEASES, lease(3_600).to_string()).await?;
+    assert_eq!(created.status, 201, "{:?}", created.body);
+    env.publish(vec![shard_entry("b"), another()]).await?;
+    assert_eq!(client.get("/api/v1/secrets").await?.names(), ["mine"]);
     Ok(())
 }

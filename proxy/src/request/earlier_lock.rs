@@ -15,6 +15,7 @@ use http::{HeaderMap, Method, Uri};
 use tokio::time::Instant;
 
 use super::worker::Worker;
+use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
 use crate::client::leadership::HeldLock;
 use crate::plugin::verdict::{RequestEdit, Traffic};
@@ -26,37 +27,42 @@ const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing,!ctrlmesh.kusionstack.io/
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Adds an edit that hides all objects, if the request's edits narrow what the controller sees and the controller may still lead by a lock that
-/// the chain names otherwise now. Returns when to check again.
+/// Adds an edit that hides all objects, if an entry narrows what the controller sees and also gives a lock another name by which the
+/// controller may still lead. Other entries may be another controller's. Returns when to check again.
 pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<Attributed>) -> Option<Instant> {
-    let narrows = |edit: &RequestEdit| {
-        matches!(
-            edit,
-            RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_)
-        )
-    };
-    let owner = edits.iter().find(|(_, edit)| narrows(edit))?.0;
+    if !edits.iter().any(|(_, edit)| narrows(edit)) {
+        return None;
+    }
     let held_locks = worker.shared.leadership.held_locks();
-    let until = held_locks
-        .iter()
-        .filter(|held| is_earlier(worker, plugins, held, &held_locks))
-        .map(|held| held.until)
-        .max()?;
-    edits.push((owner, RequestEdit::AndLabelSelector(NOTHING.to_owned())));
-    Some(until.min(Instant::now() + CHECK_AGAIN))
+    let mut until = None;
+    for held in &held_locks {
+        let Some(owner) = renaming_entry(worker, plugins, held, &held_locks) else {
+            continue;
+        };
+        if edits.iter().any(|(entry, edit)| *entry == owner && narrows(edit)) {
+            edits.push((owner, RequestEdit::AndLabelSelector(NOTHING.to_owned())));
+            until = until.max(Some(held.until));
+        }
+    }
+    Some(until?.min(Instant::now() + CHECK_AGAIN))
 }
 
-/// Whether the chain gives this lock another name, by which the controller does not lead.
-fn is_earlier(worker: &Worker, plugins: &Plugins, held: &HeldLock, all: &[HeldLock]) -> bool {
-    let Some(name) = name_in_force(worker, plugins, held) else {
-        return false;
-    };
+fn narrows(edit: &RequestEdit) -> bool {
+    matches!(
+        edit,
+        RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_)
+    )
+}
+
+/// The entry that gives this lock another name, by which the controller does not lead.
+fn renaming_entry(worker: &Worker, plugins: &Plugins, held: &HeldLock, all: &[HeldLock]) -> Option<EntryId> {
+    let (entry, name) = name_in_force(worker, plugins, held)?;
     let is_led = |other: &HeldLock| other.name_at_api_server() == name && other.is_same_for_controller(held);
-    !all.iter().any(is_led)
+    (!all.iter().any(is_led)).then_some(entry)
 }
 
-/// The name that the chain gives to a lock. `None`: it renames no such lock.
-fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<String> {
+/// The name that the chain gives to a lock, and the entry that does. `None`: it renames no such lock.
+fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<(EntryId, String)> {
     let uri: Uri = held.path().parse().ok()?;
     let info = RequestInfo::parse(Method::GET.as_str(), uri.path(), None).ok()?;
     let view = RequestView {
@@ -77,8 +83,8 @@ fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<
         memory: Memory::default(),
     };
     let edits = plugins.of_same_chain(view).recheck()?;
-    edits.into_iter().find_map(|(_, edit)| match edit {
-        RequestEdit::RenameObject { to, .. } => Some(to),
+    edits.into_iter().find_map(|(entry, edit)| match edit {
+        RequestEdit::RenameObject { to, .. } => Some((entry, to)),
         _ => None,
     })
 }

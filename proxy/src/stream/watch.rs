@@ -136,6 +136,7 @@ impl Watching {
                 false
             }
             None => {
+                self.again = None;
                 if let Some(position) = &self.position {
                     position.mark_outdated();
                 }
