@@ -130,7 +130,7 @@ async fn leader_that_changes_shards_hides_nothing_from_another_controller() -> a
         .await?;
     let another = || {
         let settings = json!({
-            "shard": "x", "leaderElectionName": "another-lock",
+            "shard": "x",
             "limits": [{
                 "relateResources": [{ "apiGroups": [""], "resources": ["secrets"] }],
                 "selector": { "matchLabels": { "shard": "x" } },
