@@ -1,5 +1,7 @@
 //! Memory that clients can make the sidecar hold: heads and bodies that are read completely are bounded, per connection and in all.
 
+use std::time::Duration;
+
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -148,7 +150,8 @@ async fn fields_of_held_heads_count_with_the_memory_that_they_take() -> anyhow::
     }
     // The bound of 32 MiB has room for about 250.
     for _ in 0..2_700 {
-        let (code, _) = answers.join_next().await.expect("some are refused")??;
+        let answer = tokio::time::timeout(Duration::from_secs(60), answers.join_next()).await;
+        let (code, _) = answer?.expect("some are refused")??;
         assert!(matches!(code, 429 | 503), "{code}");
     }
     // If all were held, they would take 400 MiB. About 25 KiB are for each stream itself, whether it is refused or not.

@@ -66,6 +66,8 @@ struct Observed {
     /// Whether the client does not read what was written.
     is_blocked: AtomicBool,
     is_http1: AtomicBool,
+    /// Whether nothing more is read until the connection is polled again, because a portion of heads was read.
+    is_paused: AtomicBool,
 }
 
 /// A request in flight, until it is dropped.
@@ -101,6 +103,7 @@ impl Observed {
             memory,
             is_blocked: AtomicBool::new(false),
             is_http1: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
         }
     }
 
@@ -123,6 +126,12 @@ impl Activity {
     /// Whether the client is known to speak HTTP/1.1.
     pub(crate) fn is_http1(&self) -> bool {
         self.0.is_http1.load(Ordering::Relaxed)
+    }
+
+    /// Begins a poll of the connection. hyper reads whenever it has spawned the task that serves a request, so without this one poll
+    /// would read many portions of heads before any of these tasks runs.
+    pub(crate) fn begin_poll(&self) {
+        self.0.is_paused.store(false, Ordering::Relaxed);
     }
 
     /// Begins a request whose head has arrived.
@@ -338,7 +347,10 @@ impl<S> ObservedStream<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.block.as_mut().is_some_and(HeaderBlock::ends_portion) {
-            // Tasks that serve the requests were spawned before this one is woken, so they run first.
+            self.activity.0.is_paused.store(true, Ordering::Relaxed);
+        }
+        if self.activity.0.is_paused.load(Ordering::Relaxed) {
+            // This task runs again after those that serve the requests, because they are spawned before its poll ends.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -388,6 +400,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::task::Waker;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
@@ -487,6 +500,30 @@ mod tests {
         client.write_all(&[&preface[..], &headers].concat()).await.unwrap();
         stream.read_exact(&mut [0; 24 + 13]).await.unwrap();
         assert_eq!(next(&mut deadlines).await, (Expired::Head, 10));
+    }
+
+    #[tokio::test]
+    async fn one_poll_of_a_connection_reads_one_portion_of_heads() {
+        let (client, server) = tokio::io::duplex(1 << 20);
+        let (activity, mut client) = (Activity::default(), client);
+        let mut stream = ObservedStream::new(server, activity.clone());
+        let heads = [&[0, 0x20, 0, 1, 4, 0, 0, 0, 1][..], &[0; 0x2000]].concat();
+        client
+            .write_all(&[&[0; 24][..], &heads, &heads].concat())
+            .await
+            .unwrap();
+        let mut read = |bytes: usize| {
+            let mut bytes = vec![0; bytes];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let polled = Pin::new(&mut stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
+            polled.is_ready() && !buffer.filled().is_empty()
+        };
+        assert!(read(24 + heads.len()));
+        for _ in 0..3 {
+            assert!(!read(1), "hyper reads after each request that it accepts");
+        }
+        activity.begin_poll();
+        assert!(read(1));
     }
 
     #[tokio::test]

@@ -216,6 +216,7 @@ where
     let mut retire = Some(retire);
     let mut silence = None;
     std::future::poll_fn(|cx| {
+        connection.activity().begin_poll();
         let disposition = connection.poll_disposition(cx);
         // Registers for the end and for outages; a new chain does not affect connections.
         listener.poll_changed(cx);
