@@ -1,6 +1,6 @@
 //! The leader-election lock: `<lock>` for the controller, `<lock>---<shard>` for the API server, everywhere.
 
-use ctrlmesh_tests::{Client, NAMESPACE, TestEnv, shard_entry};
+use ctrlmesh_tests::{Client, EntrySpec, NAMESPACE, TestEnv, shard_entry};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -152,5 +152,38 @@ async fn other_locks_and_namespaces_are_left_alone() -> anyhow::Result<()> {
             .store()
             .read(|state| state.get("leases.coordination.k8s.io", "default", "lock").is_some())
     );
+    Ok(())
+}
+
+/// The name of a created object is in its body, so both entries are asked about each create.
+#[tokio::test]
+async fn controllers_of_one_pod_create_a_lock_each() -> anyhow::Result<()> {
+    let api = ctrlmesh_testkit::ApiServer::builder()
+        .namespace(NAMESPACE)
+        .start()
+        .await?;
+    let another = EntrySpec::new("shard-selector/b", ctrlmesh_plugins_builtin::SHARD_SELECTOR)
+        .with_settings(json!({ "shard": "b", "leaderElectionName": "another" }));
+    let env = TestEnv::start_around(api, vec![shard_entry("a"), another], &[]).await?;
+    let locks = Kind {
+        env: &env,
+        client: env.client().with_header("content-type", "application/json"),
+        collection: LEASES,
+        resource: "leases.coordination.k8s.io",
+    };
+    for (name, sharded) in [("lock", "lock---a"), ("another", "another---b"), ("third", "third")] {
+        let mut lock = lock_object("coordination.k8s.io/v1", "Lease");
+        lock["metadata"]["name"] = name.into();
+        for code in [201, 409] {
+            locks
+                .send_lock_request(Method::POST, "", lock.to_string(), code)
+                .await?;
+        }
+        assert!(locks.lock_exists(sharded), "{name}");
+        let read = locks
+            .send_lock_request(Method::GET, &format!("/{name}"), "", 200)
+            .await?;
+        assert_eq!(read["metadata"]["name"], name);
+    }
     Ok(())
 }

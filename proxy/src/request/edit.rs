@@ -19,7 +19,8 @@ use crate::respond::Reply;
 pub(crate) struct Edited {
     /// New path and query; `None` keeps the client's own.
     pub(crate) path_and_query: Option<String>,
-    pub(crate) rename: Option<Rename>,
+    /// Several only for a create, whose body shows which of them applies.
+    pub(crate) renames: Vec<Rename>,
     /// Edits for the body of a DELETE, if it has one. The query contains them as well.
     pub(crate) delete_options: Vec<DeleteOptionEdit>,
 }
@@ -42,7 +43,7 @@ pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> 
     let mut work = Work {
         info,
         query: QueryEditor::new(raw),
-        rename: None,
+        renames: Vec::new(),
         delete_options: Vec::new(),
     };
     for (entry, edit) in edits {
@@ -62,7 +63,7 @@ enum Refused {
 struct Work<'a> {
     info: &'a RequestInfo<'a>,
     query: QueryEditor<'a>,
-    rename: Option<Rename>,
+    renames: Vec<Rename>,
     delete_options: Vec<DeleteOptionEdit>,
 }
 
@@ -80,12 +81,13 @@ impl Work<'_> {
             }
             RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => Ok(()),
             RequestEdit::RenameObject { from, to } => {
-                if self.rename.is_some() {
+                let has_own_name = |other: &Rename| self.info.verb == Verb::Create && other.from != *from;
+                if !self.renames.iter().all(has_own_name) {
                     return Err(Refused::Plugin(
                         "two entries rename the object of one request".to_owned(),
                     ));
                 }
-                self.rename = Some(Rename {
+                self.renames.push(Rename {
                     from: from.clone(),
                     to: to.clone(),
                 });
@@ -163,8 +165,9 @@ impl Work<'_> {
         let changed = self.query.is_changed();
         let mut query = if changed { Some(self.query.finish()) } else { None };
         let mut path = None;
-        let (rename, delete_options) = (self.rename, self.delete_options);
-        if let Some(rename) = &rename {
+        let (renames, delete_options) = (self.renames, self.delete_options);
+        // A create has the name in its body.
+        if let [rename] = &renames[..] {
             path = rename::path(uri.path(), self.info, rename);
             let sent = query.as_deref().or(uri.query()).unwrap_or_default();
             let renamed = rename::field_selector(sent, rename)
@@ -182,7 +185,7 @@ impl Work<'_> {
         };
         Ok(Edited {
             path_and_query,
-            rename,
+            renames,
             delete_options,
         })
     }

@@ -18,7 +18,14 @@ use crate::stream::renaming::{self, RenamedWatch};
 use crate::stream::watch;
 use crate::upstream::UpstreamBody;
 
-/// Applies the edits to the body of a request. If it is about a renamed leader lock, also returns the observer of the response.
+/// An exchange about an object that has another name at the API server.
+pub(super) struct RenamedExchange {
+    rename: Rename,
+    /// Set if the exchange shows who leads.
+    lock_exchange: Option<LockExchange>,
+}
+
+/// Applies the edits to the body of a request. `renames`: several if the body has to show which of them applies.
 ///
 /// # Errors
 /// The reply to send if the body is too large, broken off, or in an encoding that cannot be edited.
@@ -27,15 +34,15 @@ pub(super) async fn edit_request(
     headers: &mut HeaderMap,
     mut body: RequestBody,
     delete_options: &[DeleteOptionEdit],
-    rename: Option<&Rename>,
-) -> Result<(RequestBody, Option<LockExchange>), Reply> {
+    renames: Vec<Rename>,
+) -> Result<(RequestBody, Option<RenamedExchange>), Reply> {
     if !delete_options.is_empty() {
         body = edit_options(headers, body, delete_options).await?;
     }
-    match rename {
-        Some(rename) => rename_request(exchange, headers, body, rename).await,
-        None => Ok((body, None)),
+    if renames.is_empty() {
+        return Ok((body, None));
     }
+    rename_request(exchange, headers, body, renames).await
 }
 
 /// Edits the options of a DELETE in its body, which takes precedence over the query; the query contains the edits as well. An empty body
@@ -75,48 +82,51 @@ async fn rename_request(
     exchange: &Exchange<'_>,
     headers: &mut HeaderMap,
     body: RequestBody,
-    rename: &Rename,
-) -> Result<(RequestBody, Option<LockExchange>), Reply> {
+    mut renames: Vec<Rename>,
+) -> Result<(RequestBody, Option<RenamedExchange>), Reply> {
     renaming::ask_for_plain(headers);
-    let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
+    let (bytes, named) = renaming::request_body(headers, body, &renames).await?;
+    // If the body names none of them, the response names none either.
+    let rename = renames.swap_remove(named.unwrap_or_default());
     // The response of a write is about as long, and must not be refused for lack of memory.
     exchange.record.release_for_reuse(bytes.len());
     let query = Query::new(exchange.uri.query().unwrap_or_default());
     let (info, arrived) = (&exchange.info, exchange.record.start());
     let leadership = &exchange.worker.shared.leadership;
-    let lock_exchange = leadership.observe_request(info, &query, rename, (&bytes, is_named), arrived);
+    let lock_exchange = leadership.observe_request(info, &query, &rename, (&bytes, named.is_some()), arrived);
     let body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()));
-    Ok((body, lock_exchange))
+    Ok((body, Some(RenamedExchange { rename, lock_exchange })))
 }
 
-/// Restores the name of the object that the client knows in a response. `streams`: the response is a watch.
-///
-/// # Errors
-/// The reply to send if the body is too large, broken off, or in an encoding that cannot be rewritten.
-pub(super) async fn restore_names(
-    head: &mut response::Parts,
-    body: UpstreamBody,
-    rename: &Rename,
-    lock_exchange: Option<LockExchange>,
-    streams: bool,
-    record: &Record,
-) -> Result<BoxBody, Reply> {
-    if !streams {
-        let bytes = renaming::response_body(&mut head.headers, body, rename, record).await?;
-        if let Some(lock_exchange) = lock_exchange {
-            lock_exchange.observe_response(head, &bytes);
+impl RenamedExchange {
+    /// Restores the name of the object that the client knows in a response. `streams`: the response is a watch.
+    ///
+    /// # Errors
+    /// The reply to send if the body is too large, broken off, or in an encoding that cannot be rewritten.
+    pub(super) async fn restore_names(
+        self,
+        head: &mut response::Parts,
+        body: UpstreamBody,
+        streams: bool,
+        record: &Record,
+    ) -> Result<BoxBody, Reply> {
+        if !streams {
+            let bytes = renaming::response_body(&mut head.headers, body, &self.rename, record).await?;
+            if let Some(lock_exchange) = self.lock_exchange {
+                lock_exchange.observe_response(head, &bytes);
+            }
+            return Ok(Box::pin(ClientBody::full(bytes, None)));
         }
-        return Ok(Box::pin(ClientBody::full(bytes, None)));
-    }
-    match watch::watch_encoding(&head.headers) {
-        Some(encoding) => Ok(Box::pin(RenamedWatch::new(
-            body,
-            encoding,
-            renaming::reverse_rename(rename),
-            lock_exchange,
-        ))),
-        None => Err(Reply::unsupported_encoding(
-            "this watch's encoding can't be renamed: ask for JSON",
-        )),
+        match watch::watch_encoding(&head.headers) {
+            Some(encoding) => Ok(Box::pin(RenamedWatch::new(
+                body,
+                encoding,
+                renaming::reverse_rename(&self.rename),
+                self.lock_exchange,
+            ))),
+            None => Err(Reply::unsupported_encoding(
+                "this watch's encoding can't be renamed: ask for JSON",
+            )),
+        }
     }
 }

@@ -13,16 +13,16 @@ use http_body::Body as _;
 use tokio::time::Instant;
 use tracing::info;
 
+use super::earlier_lock;
 use super::early_response::{Answer, answer};
 use super::edit::{self, Edited};
+use super::edit_body::{self, RenamedExchange};
 use super::exchange::Exchange;
 use super::recheck;
 use super::upgrade::{self, Offered};
 use super::view_check::check_view;
-use super::{earlier_lock, edit_body};
 use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::client::leader_locks::LeaderLocks;
-use crate::client::leadership::LockExchange;
 use crate::client::list_views::Position;
 use crate::connection::IncomingBody;
 use crate::respond::{Accept, Reply};
@@ -39,15 +39,16 @@ pub(super) struct FilteredRequest {
 /// Result of the request phase, for the steps after it.
 struct Prepared {
     uri: Uri,
-    rename: Option<Rename>,
+    /// Candidates, until the request's body is read.
+    renames: Vec<Rename>,
     /// Edits for the body of a DELETE.
     delete_options: Vec<DeleteOptionEdit>,
     edits: Vec<Attributed>,
     /// When a watch must compute its view again, even if the chain stays.
     again: Option<Instant>,
     position: Option<Position>,
-    /// Set if the exchange shows who leads.
-    lock_exchange: Option<LockExchange>,
+    /// Set if the response has to get the controller's name of its object.
+    renamed: Option<RenamedExchange>,
 }
 
 impl FilteredRequest {
@@ -72,14 +73,14 @@ impl FilteredRequest {
             Err(stop) => return exchange.stop(stop, &accept).await,
         };
         exchange.add_credentials(&mut parts.headers);
-        let rename = prepared.rename.as_ref();
-        let edited = edit_body::edit_request(&exchange, &mut parts.headers, body, &prepared.delete_options, rename);
-        (body, prepared.lock_exchange) = match edited.await {
+        let renames = std::mem::take(&mut prepared.renames);
+        let edited = edit_body::edit_request(&exchange, &mut parts.headers, body, &prepared.delete_options, renames);
+        (body, prepared.renamed) = match edited.await {
             Ok(edited) => edited,
             Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
         };
         // A tunnel has no bodies in which an object could be renamed.
-        if exchange.upgrade.is_some() && prepared.rename.is_none() {
+        if exchange.upgrade.is_some() && prepared.renamed.is_none() {
             return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
                 Offered::Switched(switched) => {
                     let watching = self.watch_reaction(&exchange, prepared.edits, prepared.again, prepared.position);
@@ -124,7 +125,7 @@ impl FilteredRequest {
         let position = check_view(exchange, &self.plugins, &edits)?;
         let Edited {
             path_and_query,
-            rename,
+            renames,
             delete_options,
         } = edited;
         let uri = match path_and_query {
@@ -135,12 +136,12 @@ impl FilteredRequest {
         };
         Ok(Prepared {
             uri,
-            rename,
+            renames,
             delete_options,
             edits,
             again,
             position,
-            lock_exchange: None,
+            renamed: None,
         })
     }
 
@@ -158,22 +159,11 @@ impl FilteredRequest {
             Err(stop) => return exchange.stop(stop, accept).await,
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
-        let mut body: BoxBody = match &prepared.rename {
-            Some(rename) => {
-                match edit_body::restore_names(
-                    &mut head,
-                    body,
-                    rename,
-                    prepared.lock_exchange,
-                    streams,
-                    &exchange.record,
-                )
-                .await
-                {
-                    Ok(body) => body,
-                    Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
-                }
-            }
+        let mut body: BoxBody = match prepared.renamed {
+            Some(renamed) => match renamed.restore_names(&mut head, body, streams, &exchange.record).await {
+                Ok(body) => body,
+                Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
+            },
             None if !streams && shapes.is_empty() => {
                 return Ok(ClientBody::upstream(Response::from_parts(head, body), &exchange.record));
             }

@@ -17,30 +17,34 @@ mod watch;
 
 pub(crate) use watch::RenamedWatch;
 
-/// Reads the request's body and sets the API server's name of its object. Returns whether it had the controller's.
+/// Reads the request's body and sets the API server's name of its object. Returns the index of the rename whose name the body had.
 ///
 /// # Errors
 /// The reply to send if the body is too large, broken off, or in an encoding that cannot be rewritten.
 pub(crate) async fn request_body(
     headers: &mut HeaderMap,
     body: RequestBody,
-    rename: &Rename,
-) -> Result<(Bytes, bool), Reply> {
+    renames: &[Rename],
+) -> Result<(Bytes, Option<usize>), Reply> {
     let bytes = body.collect().await?;
     if bytes.is_empty() {
-        return Ok((bytes, false));
+        return Ok((bytes, None));
     }
     if headers.contains_key(CONTENT_ENCODING) {
         return Err(Reply::unsupported_encoding(
             "a lock's body must not be compressed when the sidecar renames the lock",
         ));
     }
-    let renamed = rename::body(content_type(headers), &bytes, rename)
-        .map_err(|error| Reply::unsupported_encoding(error.to_string()))?;
-    let is_named = renamed.is_some();
-    let bytes = renamed.map_or(bytes, Bytes::from);
+    for (index, rename) in renames.iter().enumerate() {
+        let renamed = rename::body(content_type(headers), &bytes, rename)
+            .map_err(|error| Reply::unsupported_encoding(error.to_string()))?;
+        if let Some(renamed) = renamed {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(renamed.len()));
+            return Ok((Bytes::from(renamed), Some(index)));
+        }
+    }
     headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-    Ok((bytes, is_named))
+    Ok((bytes, None))
 }
 
 /// Asks for a response in an encoding that can be rewritten: not compressed, and not CBOR. Otherwise a write could be carried out and its

@@ -155,6 +155,20 @@ fn lock_is_renamed_in_path_and_field_selector() {
     assert!(apply_to(&format!("{leases}/lock"), "GET", twice).is_err());
 }
 
+#[test]
+fn create_may_have_renames_of_several_names() {
+    let rename = |from: &str, to: &str| RequestEdit::RenameObject {
+        from: from.to_owned(),
+        to: to.to_owned(),
+    };
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+    let of_two_locks = || vec![rename("lock", "lock---a"), rename("another", "another---b")];
+    assert_eq!(apply_to(leases, "POST", of_two_locks()), Ok(None));
+    assert!(apply_to(&format!("{leases}/lock"), "PUT", of_two_locks()).is_err());
+    let of_one_lock = vec![rename("lock", "lock---a"), rename("lock", "lock---b")];
+    assert!(apply_to(leases, "POST", of_one_lock).is_err());
+}
+
 fn set_query(method: &str, target: &str, name: &str, value: &str) -> Result<Option<String>, String> {
     apply_to(target, method, vec![RequestEdit::SetQuery(name.into(), value.into())])
 }
