@@ -36,18 +36,18 @@ fn pods_to_replace(entry: &str, next: &NextChain, pods: Pods<'_>) -> Vec<String>
 pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
     let entry = entry_of_shard(text(document, "/metadata/name"));
     let teardown = next.claims.teardown_of(&entry, &next.chain.entries);
-    let (reason, cost) = match teardown {
-        Some(teardown) if teardown.is_of(&entry) => {
-            let reason = teardown_reason(teardown, next, pods);
-            let cost = "every pod of the controller then sees everything at once, and an object has several owners until all \
-                        leaders but one have failed to renew their locks";
-            (reason, cost)
+    // A successor that has no ShardingConfig has no condition of its own.
+    let reason = match teardown {
+        Some(teardown) if teardown.is_of(&entry) || !teardown.has_object() => {
+            teardown_reason(&entry, teardown, next, pods)
         }
-        _ => {
-            let cost =
-                "then nothing guards objects that its pods may still show, and new pods of this shard are refused";
-            (shard_reason(&entry, teardown, next, pods), cost)
-        }
+        _ => shard_reason(&entry, teardown, next, pods),
+    };
+    let cost = if teardown.is_some_and(|teardown| teardown.is_of(&entry)) {
+        "every pod of the controller then sees everything at once, and an object has several owners until all leaders but one \
+         have failed to renew their locks"
+    } else {
+        "then nothing guards objects that its pods may still show, and new pods of this shard are refused"
     };
     match release_command(document) {
         Some(command) => {
@@ -81,7 +81,7 @@ fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods
     Reason::new("Deleting", message)
 }
 
-fn teardown_reason(teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Reason {
+fn teardown_reason(entry: &str, teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Reason {
     if teardown.is_last_stage() {
         let seconds = LOCK_EXPIRY.as_secs();
         let mut message = format!(
@@ -105,8 +105,13 @@ fn teardown_reason(teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Rea
         more => format!(" (and {more} more)"),
     };
     let some: Vec<&str> = remaining.iter().copied().take(MAX_COMMAND).collect();
+    let successor = if teardown.is_of(entry) {
+        "this one gets".to_owned()
+    } else {
+        format!("pods that were in shard {} get", shard_of(teardown.successor()))
+    };
     let message = format!(
-        "its controller has no other shard: this one gets all objects, and pods of the others show nothing. The rules go when \
+        "its controller has no other shard: {successor} all objects, and pods of the others show nothing. The rules go when \
          those pods are deleted or replaced: `kubectl -n {} delete pods {}`{more}",
         next.chain.namespace,
         some.join(" ")

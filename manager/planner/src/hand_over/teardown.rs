@@ -56,6 +56,12 @@ impl Teardown {
         &self.successor
     }
 
+    /// Whether the successor has a ShardingConfig, which waits for the end of the teardown. Pods that left a deleted shard have none.
+    #[must_use]
+    pub const fn has_object(&self) -> bool {
+        self.has_object
+    }
+
     /// Whether nothing is shown any more, and locks of shards expire.
     #[must_use]
     pub fn is_last_stage(&self) -> bool {

@@ -85,6 +85,20 @@ fn with_last_generation() -> Observation {
     observation
 }
 
+/// Lists of hosts that fit into an object each, and not into one chain.
+fn with_large_chain() -> Observation {
+    let mut hosts = samples::list("hosts", "Blacklist", "example.com");
+    let host = |number: usize| format!("{number}.{}.example.com", ["x"; 100].join("."));
+    hosts["contents"] = (0..1000).map(host).collect();
+    let breaker = |number: usize| samples::breaker(&format!("b{number}"), &json!({}), &[], &[hosts.clone()]);
+    observation((0..6).map(breaker).collect(), without_chain())
+}
+
+fn with_too_many_entries() -> Observation {
+    let faults = |number: usize| samples::faults(&format!("f{number}"));
+    observation((0..1100).map(faults).collect(), without_chain())
+}
+
 #[test]
 fn messages_of_withheld_objects_are_reviewed() {
     let lists = [samples::list("hosts", "Blacklist", "example.com")];
@@ -103,6 +117,8 @@ fn messages_of_withheld_objects_are_reviewed() {
             with_plugins(|plugin| plugin.bytes = vec![0; 2 << 20].into(), without_chain()),
         ),
         ("generations used up", with_last_generation()),
+        ("chain too large", with_large_chain()),
+        ("too many entries", with_too_many_entries()),
     ];
     let text: Vec<String> = situations
         .iter()
@@ -207,4 +223,22 @@ fn messages_of_deleted_shards_are_reviewed() {
     two.observation.fleet.sidecars.truncate(1);
     let gone = two.news(30);
     insta::assert_snapshot!(format!("all pods run:\n{running}right-0 is gone:\n{gone}"));
+}
+
+/// Both shards select other pods now. The pods that get all objects are those that left a shard, so no ShardingConfig is theirs.
+#[test]
+fn messages_of_deleted_shards_without_pods_are_reviewed() {
+    let mut two = TwoShards::new();
+    let mut deleted = two_deleted_shards();
+    for (shard, pods) in deleted.iter_mut().zip(["new-left", "new-right"]) {
+        shard["spec"]["selector"] = json!({ "matchLabels": { "shard": pods } });
+    }
+    let mut edited = deleted.clone();
+    for shard in &mut edited {
+        shard["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
+    }
+    two.observation.resources = CustomResources::parse(edited.to_vec(), Vec::new());
+    two.news(8);
+    two.observation.resources = CustomResources::parse(deleted.to_vec(), Vec::new());
+    insta::assert_snapshot!(two.news(8));
 }
