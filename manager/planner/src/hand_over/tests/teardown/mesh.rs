@@ -111,8 +111,10 @@ impl Controller {
     }
 
     /// Whether its sidecar hides all objects, because the pod has changed shards and the controller may lead by the earlier lock.
+    /// A sidecar does not know what to hide if the new shard has everything.
     fn is_shown_nothing(&self) -> bool {
-        self.is_moved && self.may_lead() && !locks(&self.own()).is_empty()
+        let narrows = |entry: &Entry| lock_of(entry).is_some() && !has_everything(entry);
+        self.is_moved && self.may_lead() && self.own().iter().any(narrows)
     }
 
     /// A pass of the manager judges the pod.
@@ -165,6 +167,10 @@ impl Controller {
             may_lead: memory.asked.is_none(),
         }
     }
+}
+
+fn has_everything(entry: &Entry) -> bool {
+    limits_of(entry.settings.value()).is_empty()
 }
 
 /// Whether entries are equal but for their pods, as sidecars report them.
@@ -479,14 +485,21 @@ impl Mesh {
         self.has_asked_all = false;
     }
 
-    /// Somebody moves a pod to another shard.
+    /// Somebody moves a pod to another shard. Nothing guards a leader that moves to the shard that has everything (docs/manager.md
+    /// names this case).
     pub(super) fn relabel(&mut self, pod: usize, id: usize) {
-        if let Some(controller) = self.pods.get_mut(&pod) {
+        let shard = entry_name(id);
+        let gets_everything = self
+            .last
+            .iter()
+            .any(|entry| entry.name == shard && has_everything(entry));
+        if let Some(controller) = self.pods.get_mut(&pod)
+            && !(gets_everything && controller.leads.is_some())
+        {
             controller.labels.extend(labels_of(id));
         }
     }
 
-    /// Somebody edits the lock of all ShardingConfigs.
     /// The lock of all shards changes.
     pub(super) fn rename(&mut self) {
         self.lock = if self.lock == "lock" { "other" } else { "lock" };
