@@ -75,7 +75,7 @@ test-fast: build ## Rust tests that need no cluster; leaves out the demo and the
 
 # nextest runs the tests of all crates side by side; nothing depends on it.
 CARGO_TEST = $$(cargo nextest --version >/dev/null 2>&1 && echo cargo nextest run || echo cargo test)
-SLOW_TESTS := demo_checks_all_hold guide_leads_from_an_empty_folder_to_a_rule_in_force
+SLOW_TESTS := demo_checks_all_hold guide_leads_from_an_empty_folder_to_a_plugin_in_force
 
 .PHONY: crate
 crate: ## The SDK's archive for crates.io, built from the archive alone, offline

@@ -176,7 +176,7 @@ impl Drop for Running {
 }
 
 #[tokio::test]
-async fn guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()> {
+async fn guide_leads_from_an_empty_folder_to_a_plugin_in_force() -> Result<()> {
     let guide = Guide::read()?;
     let mut person = Reader::new()?;
     let proposed = person.make_package(&guide)?;

@@ -78,7 +78,7 @@ fn ask_plugin(plugin: &mut Harness, request: &Request) -> PluginAnswer {
     if !is_asked {
         return PluginAnswer {
             word: NOT_ASKED.to_owned(),
-            more: "no rule of its subscription matches".to_owned(),
+            more: "no match rule of its subscription matches".to_owned(),
         };
     }
     match plugin.request(request) {

@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn source_takes_places_from_itself_alone() {
-        let all = connections(3, 2);
+        let all = connections(10, 2);
         let other = all.admit(address(1)).unwrap();
         let first = all.admit(address(2)).unwrap();
         let second = all.admit(address(2)).unwrap();

@@ -86,3 +86,27 @@ fn asks_for_initial_events(query: &Query<'_>) -> bool {
     let flag = query.get("sendInitialEvents");
     flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watch_starts_anew_without_a_version_or_with_zero_in_any_spelling() {
+        let path = "/api/v1/configmaps";
+        let starts = |query: &str| {
+            let query = format!("watch=1&{query}");
+            let info = RequestInfo::parse("GET", path, Some(&query)).unwrap();
+            assert_eq!(info.verb, Verb::Watch);
+            starts_anew(&info, &Query::new(&query))
+        };
+        for query in ["", "resourceVersion=", "resourceVersion=0", "resourceVersion=00"] {
+            assert!(starts(query), "{query}");
+        }
+        for query in ["resourceVersion=1", "resourceVersion=10", "resourceVersion=007"] {
+            assert!(!starts(query), "{query}");
+        }
+        assert!(starts("resourceVersion=7&sendInitialEvents=true"));
+        assert!(!starts("resourceVersion=7&sendInitialEvents=false"));
+    }
+}
