@@ -7,7 +7,7 @@ use std::path::Path;
 use ctrlmesh_tests::repository_root;
 
 /// Files that a reader of the plugin guide writes.
-const OF_READERS: [&str; 1] = ["tests/shipped.rs"];
+const OF_READERS: [&str; 1] = ["tests/component.rs"];
 
 /// Paths of Rust and Markdown files below a folder, relative to the root.
 fn add_sources(root: &Path, folder: &Path, sources: &mut BTreeSet<String>) {

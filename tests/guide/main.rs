@@ -8,8 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod component;
 mod document;
-mod shipped;
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -84,7 +84,7 @@ impl Reader {
 /// Steps 2, 3 and 5: each piece of code in the guide is part of the reader's files.
 fn check_code_against_guide(person: &Reader, guide: &Guide) -> Result<()> {
     let source = normalize_code(&std::fs::read_to_string(person.folder.join("src/lib.rs"))?);
-    let harness = normalize_code(include_str!("shipped.rs"))
+    let harness = normalize_code(include_str!("component.rs"))
         .replace("pub(crate)", "")
         .replace("folder:&Path", "")
         .replace("read(folder.join(", "read(")
@@ -107,7 +107,7 @@ fn check_code_against_guide(person: &Reader, guide: &Guide) -> Result<()> {
 fn check_cases(person: &Reader, guide: &Guide) -> Result<()> {
     let cases = guide.blocks(5, "yaml");
     std::fs::create_dir_all(person.folder.join("tests"))?;
-    std::fs::write(person.folder.join("tests/shipped.yaml"), &cases[0].text)?;
+    std::fs::write(person.folder.join("tests/component.yaml"), &cases[0].text)?;
     let block = guide.blocks(5, "console")[0];
     let printed = person.run_command(&block.commands()[0])?;
     let shown: Vec<&str> = block.text.lines().filter(|line| !line.starts_with("$ ")).collect();
@@ -197,6 +197,6 @@ async fn guide_leads_from_an_empty_folder_to_a_plugin_in_force() -> Result<()> {
     assert!(output.contains("takes it: ctrlmesh:plugin 0.1"), "{output}");
 
     check_cases(&person, &guide)?;
-    shipped::shipped_bytes_refuse_a_write(&person.folder);
+    component::component_refuses_a_write(&person.folder);
     check_chain_is_enforced(&person, &guide).await
 }

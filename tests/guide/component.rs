@@ -6,7 +6,7 @@ use ctrlmesh_proxy::harness::{Harness, request};
 use ctrlmesh_proxy::plugin::verdict::RequestAction;
 use http::Method;
 
-pub(crate) fn shipped_bytes_refuse_a_write(folder: &Path) {
+pub(crate) fn component_refuses_a_write(folder: &Path) {
     let wasm =
         std::fs::read(folder.join("target/wasm32-wasip2/release/my_plugin.wasm")).expect("build it first (step 4)");
     let mut plugin = Harness::new(&wasm, r#"{"readOnlyNamespaces": ["prod-*"]}"#).expect("a sidecar would run it");
