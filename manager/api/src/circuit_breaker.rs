@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::rules::{Key, NonResourceRule, ResourceRule};
 use super::status::Rollout;
 
-/// Limits, breakers and lists.
+/// Rate limits, circuit breakers and allow or deny lists for requests of the selected pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     crates(kube_core = "::kube_core"),
@@ -22,7 +22,7 @@ use super::status::Rollout;
     namespaced,
     derive = "PartialEq",
     status = "CircuitBreakerStatus",
-    doc = "Limits and breakers for what the controllers of some pods call, and lists of what they may call at all.",
+    doc = "Rate limits, circuit breakers and allow or deny lists for requests of the selected pods.",
     printcolumn(
         name = "Accepted",
         type_ = "string",
@@ -39,17 +39,18 @@ use super::status::Rollout;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitBreakerSpec {
-    /// Pods, in the namespace of this object. `{}` is all of them.
+    /// Selects pods in the namespace of this object. `{}` selects all of them.
     pub selector: LabelSelector,
-    /// Limits (LimiterOnly) and breakers. A request passes if every one that matches lets it.
+    /// Rate limits (triggerPolicy LimiterOnly) and circuit breakers. A request is sent only if every matching rule lets
+    /// it through.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 88),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub rate_limitings: Vec<RateLimiting>,
-    /// Which other services may be called. What is on a deny list is refused; as soon as there is an allow list, what is on
-    /// none is refused, too.
+    /// Allow and deny lists for calls to services other than the API server. A call on a deny list is refused. If there
+    /// is an allow list, every call that is on no allow list is refused, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 256),
@@ -58,7 +59,7 @@ pub struct CircuitBreakerSpec {
     pub traffic_intercept_rules: Vec<TrafficInterceptRule>,
 }
 
-/// A limit or a breaker.
+/// A rate limit or a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -92,92 +93,97 @@ pub struct CircuitBreakerSpec {
     },
 ]))]
 pub struct RateLimiting {
-    /// Shown to the client, in metrics and in status; what was used up, and the breaker's state, go by it.
+    /// Unique name of the rule. It is shown to clients, in metrics and in the status. Used tokens and the state of the
+    /// breaker are kept under this name.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
-    /// Requests to the API server, by resource.
+    /// Requests to the API server that the rule applies to, by resource.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub resource_rules: Vec<ResourceRule>,
-    /// Requests to the API server about no resource: discovery, /healthz.
+    /// Requests to the API server without a resource that the rule applies to, such as discovery and /healthz.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub non_resource_rules: Vec<NonResourceRule>,
-    /// Calls to other services.
+    /// Calls to services other than the API server that the rule applies to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub rest_rules: Vec<RestRule>,
-    /// Tokens: a limit refuses when there are none, a breaker opens.
+    /// Token bucket. Without a token, a rate limit refuses the request, and a circuit breaker opens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<Bucket>,
-    /// What the rule does.
+    /// LimiterOnly: a rate limit. Normal: a circuit breaker. ForceOpened: refuses all matching requests. ForceClosed:
+    /// lets all of them through.
     pub trigger_policy: TriggerPolicy,
-    /// How a breaker closes. Absent: Manual.
+    /// How an open circuit breaker closes. Default: Manual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover_policy: Option<RecoverPolicy>,
-    /// Without effect.
+    /// Ignored; accepted for compatibility with KusionStack.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub properties: BTreeMap<String, String>,
-    /// A limit or breaker for each of these.
+    /// One limit or breaker for each value of this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
-    /// A limit: most requests at a time.
+    /// Rate limits only: maximum number of requests in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,
-    /// A limit: wait so long for a token instead of being refused (Go's notation, at most 60s).
+    /// Rate limits only: maximum time that a request waits for a token before it is refused, in Go's notation (5s). At
+    /// most 60s; needs a bucket. Default: no waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// A breaker: opens because of what comes back.
+    /// Circuit breakers only: results of requests that open the breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trip: Option<Trip>,
-    /// A breaker: what a failure is.
+    /// Circuit breakers only: responses that count as failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
-    /// A breaker: so many requests are let through at a time after the sleeping window, and so many must succeed. Absent: 1.
+    /// Circuit breakers only: number of requests let through at a time after the sleeping window, and number of them
+    /// that must succeed to close the breaker. 1 to 1000. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub probes: Option<u32>,
-    /// A breaker: another value than before closes it, once.
+    /// Circuit breakers only: a new value, such as a date, closes all breakers of the rule once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub recover: Option<String>,
 }
 
-/// Calls to other services.
+/// Calls to services other than the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RestRule {
-    /// With * for any characters: `https://api.cloud.example/*`
+    /// URL, in which * stands for any characters: `https://api.cloud.example/*`
     pub url: String,
-    /// HTTP method; * is every one.
+    /// HTTP method; * is every method.
     pub method: String,
 }
 
-/// A token bucket. One of a rule that is forced says nothing: kill switches of KusionStack are stored with zeros.
+/// A token bucket. It is ignored if triggerPolicy is ForceOpened or ForceClosed; zeros are allowed there, because
+/// KusionStack stores its kill switches with zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
-    /// Most tokens that are kept. At least 1, unless the rule is forced.
+    /// Maximum number of tokens in the bucket. At least 1, unless triggerPolicy is ForceOpened or ForceClosed.
     pub burst: u32,
-    /// Go's notation, whole milliseconds: 100ms, 1m30s.
+    /// Interval in which `limit` tokens are added, in Go's notation (100ms, 1m30s): whole milliseconds.
     pub interval: String,
-    /// Tokens that come back every interval. At least 1, unless the rule is forced.
+    /// Number of tokens added in each interval. At least 1, unless triggerPolicy is ForceOpened or ForceClosed.
     pub limit: u32,
 }
 
-/// What a rule does.
+/// Kind of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TriggerPolicy {
-    /// Opens when its bucket is empty, or as trip says.
+    /// A circuit breaker, which opens when its bucket is empty or by `trip`.
     Normal,
-    /// Limits, and never opens.
+    /// A rate limit, which never opens.
     LimiterOnly,
-    /// Refuses everything.
+    /// Refuses all matching requests.
     ForceOpened,
-    /// Lets everything through.
+    /// Lets all matching requests through.
     ForceClosed,
 }
 
-/// How a breaker closes.
+/// How an open circuit breaker closes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -186,68 +192,71 @@ pub enum TriggerPolicy {
     "fieldPath": ".sleepingWindowSize",
 }]))]
 pub struct RecoverPolicy {
-    /// By itself, or when a person changes recover.
+    /// Manual: a user changes `recover` of the rule. SleepingWindow: probes succeed after the sleeping window, or a
+    /// user changes `recover`.
     #[serde(rename = "type")]
     pub kind: RecoverType,
-    /// How long it stays open (Go's notation).
+    /// Time that the breaker stays open before it lets probes through, in Go's notation (30s). Required for
+    /// SleepingWindow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeping_window_size: Option<String>,
-    /// Each failed probe doubles the window, up to this (Go's notation). Absent: it stays the same.
+    /// Maximum of the sleeping window, in Go's notation (5m): each failed probe doubles the window up to this. Default:
+    /// the window stays the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_sleeping_window_size: Option<String>,
 }
 
-/// Who closes a breaker.
+/// Event that closes an open circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RecoverType {
-    /// A person.
+    /// A user changes `recover` of the rule.
     Manual,
-    /// Time, and probes that succeed.
+    /// Probes succeed after the sleeping window, or a user changes `recover`.
     SleepingWindow,
 }
 
-/// When a breaker opens because of what comes back. Each that is written, on its own.
+/// Results of requests that open a circuit breaker. Each part that is set opens it on its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Trip {
-    /// How far percentages look back (Go's notation). Absent: 30s.
+    /// Time that errorPercent and slowPercent cover, in Go's notation (30s). Default: 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
-    /// Fewer requests than this in the window say nothing. Absent: 20.
+    /// Minimum number of requests in the window for errorPercent and slowPercent. Default: 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u32>,
-    /// So many of a hundred requests failed.
+    /// Opens the breaker when this percentage of the requests in the window failed, 1 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub error_percent: Option<u32>,
-    /// So many of a hundred requests took longer than slowerThan.
+    /// Opens the breaker when this percentage of the requests in the window took longer than slowerThan, 1 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub slow_percent: Option<u32>,
-    /// Time to the head of the answer (Go's notation).
+    /// Time to the response head after which a request counts as slow, in Go's notation (1s).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slower_than: Option<String>,
-    /// So many failed one after another.
+    /// Opens the breaker when this many requests failed in a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub consecutive_failures: Option<u32>,
 }
 
-/// What a failure is.
+/// Responses that count as failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failures {
-    /// "503", or "5xx" for all of them. Absent: 5xx and 429.
+    /// Status codes that count as failures: "503", or "5xx" for all from 500 to 599. Default: 5xx and 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub status_codes: Option<Vec<String>>,
-    /// Requests that ended without an answer. Absent: all.
+    /// Requests without a complete response that count as failures: unreachable, reset, timeout. Default: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "atomic"))]
     pub connection: Option<Vec<Connection>>,
 }
 
-/// How a request ended without a complete answer.
+/// How a request ended without a complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Connection {
@@ -256,51 +265,52 @@ pub enum Connection {
     Timeout,
 }
 
-/// A list of other services.
+/// An allow or deny list of services other than the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficInterceptRule {
-    /// Shown to the client that is refused.
+    /// Unique name of the list. It is shown to clients whose call is refused.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Whether these may be called, or may not.
+    /// Whitelist: an allow list. Blacklist: a deny list.
     pub intercept_type: InterceptType,
-    /// How contents are compared.
+    /// Normal: contents match exactly. Regexp: contents are regular expressions that match anywhere in host or
+    /// host:port.
     pub content_type: ContentType,
-    /// host, host:port, or expressions for it.
+    /// Services: host (with any port), host:port, or * for every host. With Regexp: regular expressions.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub contents: Vec<String>,
-    /// HTTP methods; * is every one.
+    /// HTTP methods; * is every method.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub methods: Vec<String>,
 }
 
-/// What a list is for.
+/// Kind of a list of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InterceptType {
-    /// What may be called.
+    /// An allow list.
     Whitelist,
-    /// What may not.
+    /// A deny list.
     Blacklist,
 }
 
 /// How the contents of a list are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ContentType {
-    /// The whole text.
+    /// Exact match.
     Normal,
-    /// A regular expression that matches anywhere.
+    /// A regular expression that matches anywhere in the text.
     Regexp,
 }
 
-/// What became of it.
+/// Observed state of the CircuitBreaker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitBreakerStatus {
-    /// The sidecars, and how far it has come.
+    /// Conditions, and one element for each sidecar.
     #[serde(flatten)]
     pub rollout: Rollout,
-    /// Breakers that are open, over all sidecars.
+    /// Number of breakers that are not closed, over all sidecars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened: Option<i64>,
 }

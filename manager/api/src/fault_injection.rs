@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::rules::{NonResourceRule, OpenResourceRule};
 use super::status::Rollout;
 
-/// Faults.
+/// Faults to inject into requests of the selected pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     crates(kube_core = "::kube_core"),
@@ -22,7 +22,7 @@ use super::status::Rollout;
     namespaced,
     derive = "PartialEq",
     status = "FaultInjectionStatus",
-    doc = "Faults for what the controllers of some pods call: delays, refusals, lost answers, broken watches.",
+    doc = "Injects faults into requests of the selected pods: delays, errors, lost responses, broken watches.",
     printcolumn(name = "Disabled", type_ = "boolean", json_path = ".spec.disabled"),
     printcolumn(
         name = "Accepted",
@@ -44,167 +44,170 @@ use super::status::Rollout;
     "fieldPath": ".selector",
 }]))]
 pub struct FaultInjectionSpec {
-    /// Pods, in the namespace of this object. `{}` is all of them.
+    /// Selects pods in the namespace of this object. `{}` selects all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// Nothing happens.
+    /// Disables all rules. Default: false.
     #[serde(default)]
     #[schemars(extend("default" = false))]
     pub disabled: bool,
-    /// Random choices follow from it, so that a run can be repeated. Absent: 0.
+    /// Seed of random choices: the same seed repeats a run. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u32>,
-    /// The farthest from a healthy server that a fault may be. Absent: legal.
+    /// Most severe class of faults that may be injected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// Rules, asked in their order.
+    /// Rules, evaluated in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub http_fault: Vec<Fault>,
 }
 
-/// How far from a healthy server a fault may be.
+/// Most severe class of faults that may be injected: legal (a real API server or network behaves like this), server (an
+/// older or reduced server does), illegal (no server does). Default: legal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Class {
-    /// What a real API server or network does.
+    /// Behaviour of a real API server or network.
     Legal,
-    /// What an older or reduced server does.
+    /// Behaviour of an older or reduced server.
     Server,
-    /// What none ever does.
+    /// Behaviour of no server.
     Illegal,
 }
 
-/// One rule: which requests, when, how many of them, and what happens to them.
+/// A rule: the requests that it applies to, when and how often it fires, and the fault that it injects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fault {
-    /// Unique; counts and limits go by it. Absent: its place, `httpFault[0]`.
+    /// Unique name of the rule. Its counts and limits are kept under this name. Default: its position, such as
+    /// `httpFault[0]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub name: Option<String>,
-    /// This rule does nothing.
+    /// Disables this rule. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<bool>,
-    /// Which requests. One element of one list is enough.
+    /// Requests that the rule applies to. It is enough that one element of one of the lists matches.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matching: Option<Match>,
-    /// When. Absent: always.
+    /// Time in which the rule is in force. Default: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_time: Option<EffectiveTime>,
-    /// Waits before the request goes on.
+    /// Delays the request. May be combined with abort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Delay>,
-    /// Refuses the request.
+    /// Answers the request with an error instead of sending it. May be combined with delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub abort: Option<Abort>,
-    /// A fault of the catalogue, instead of delay and abort: its name (conflict), or its name with what it takes ({lose: {how: retry}}).
-    /// plugins/fault-inject/README.md lists all of them.
+    /// Fault of the catalogue, instead of delay and abort: its name (conflict), or its name with parameters
+    /// ({lose: {how: retry}}). All faults are listed in plugins/fault-inject/README.md.
     #[serde(default, rename = "do", skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::fault_schema")]
+    #[schemars(schema_with = "super::schema::fault_schema")]
     pub fault: Option<Value>,
-    /// For do: how many of the requests.
+    /// With `do` only: percentage of the requests that the fault is injected into. 0 is never, 100 always; a fraction
+    /// is written as text ("0.5"). Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::percent_schema")]
+    #[schemars(schema_with = "super::schema::percent_schema")]
     pub percent: Option<Percent>,
-    /// The third (3) of the requests that match, and no other.
+    /// Injects into the n-th matching request only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub nth: Option<u32>,
-    /// Every fifth (5) of the requests that match.
+    /// Injects into every n-th matching request only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub every: Option<u32>,
-    /// The first two (2) of the requests that match.
+    /// Injects into the first n matching requests only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub first: Option<u32>,
-    /// Fires no more often.
+    /// Maximum number of injections in each sidecar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_count: Option<u32>,
-    /// Fires no longer (Go's notation), from the first match on.
+    /// Time from the first match after which the rule injects nothing more, in Go's notation (10m).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_duration: Option<String>,
-    /// Has no more requests in hand at a time.
+    /// Maximum number of requests at a time into which the rule injects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_active: Option<u32>,
 }
 
-/// Which requests.
+/// Requests that a rule applies to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Match {
-    /// Requests to the API server, by resource. An absent or empty list matches everything.
+    /// Requests to the API server, by resource. An absent or empty list in an element matches everything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub resources: Vec<OpenResourceRule>,
-    /// Requests to the API server about no resource: discovery, /healthz.
+    /// Requests to the API server without a resource, such as discovery and /healthz.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub non_resources: Vec<NonResourceRule>,
-    /// Calls to other services.
+    /// Calls to services other than the API server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub http_match: Vec<HttpMatch>,
 }
 
-/// Calls to other services. All that is written must match.
+/// Calls to services other than the API server. All fields that are set must match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HttpMatch {
-    /// URLs with * for any characters.
+    /// URL or list of URLs, in which * stands for any characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::text_or_list")]
+    #[schemars(schema_with = "super::schema::text_or_list")]
     pub url: Option<OneOrMany>,
-    /// host, or host:port.
+    /// Host of the service: host (with any port) or host:port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Text>,
-    /// The decoded path.
+    /// Decoded path of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<Text>,
-    /// HTTP methods; * is every one.
+    /// HTTP method or list of methods; * is every method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::text_or_list")]
+    #[schemars(schema_with = "super::schema::text_or_list")]
     pub method: Option<OneOrMany>,
-    /// Header fields.
+    /// Headers, all of which must match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub headers: Vec<Header>,
 }
 
-/// A text or a list of texts.
+/// A string or a list of strings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "write a text or a list of texts")]
 pub enum OneOrMany {
-    /// A text.
+    /// A string.
     One(String),
-    /// Texts of which one must match.
+    /// Strings of which one must match.
     Many(Vec<String>),
 }
 
-/// A text that is equal, or matches.
+/// An exact value or a regular expression.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Text {
-    /// The whole text. If both are written, this counts.
+    /// Exact value. If both are set, regex is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact: Option<String>,
-    /// A regular expression that matches anywhere.
+    /// Regular expression that matches anywhere in the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regex: Option<String>,
 }
 
-/// A header field.
+/// A header of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
-    /// In any case.
+    /// Name of the header, case-insensitive.
     pub name: String,
-    /// The whole first value. Absent, empty or *: it is enough that the field is there.
+    /// Exact value of the first header with this name. Absent, empty or *: any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
-/// A wait.
+/// A delay: fixed, uniformly distributed (min and max) or exponentially distributed (mean and max).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -212,88 +215,90 @@ pub struct Header {
     "message": "write fixedDelay, or min and max, or mean and max (exponential)",
 }]))]
 pub struct Delay {
-    /// Go's notation: 300ms, 1m30s.
+    /// Fixed delay, in Go's notation: 300ms, 1m30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed_delay: Option<String>,
-    /// With max: evenly spread between both.
+    /// Minimum of a delay that is uniformly distributed up to max.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<String>,
-    /// With max: exponentially spread around it.
+    /// Mean of a delay that is exponentially distributed up to max.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean: Option<String>,
-    /// The longest.
+    /// Maximum of a delay with min or mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<String>,
-    /// How many of the requests.
+    /// Percentage of the requests that are delayed. 0 is never, 100 always; a fraction is written as text ("0.5").
+    /// Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::percent_schema")]
+    #[schemars(schema_with = "super::schema::percent_schema")]
     pub percent: Option<Percent>,
 }
 
-/// A refusal.
+/// An error response.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Abort {
-    /// Its status code.
+    /// HTTP status code of the response, 400 to 599.
     #[schemars(range(min = 400, max = 599))]
     pub http_status: i32,
-    /// How many of the requests.
+    /// Percentage of the requests that are answered with the error. 0 is never, 100 always; a fraction is written as
+    /// text ("0.5"). Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::schemas::percent_schema")]
+    #[schemars(schema_with = "super::schema::percent_schema")]
     pub percent: Option<Percent>,
-    /// Reason of the Status. Absent: that of the code.
+    /// Reason of the Status in the body. Default: the reason that belongs to the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Message of the Status.
+    /// Message of the Status in the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Seconds, for Retry-After.
+    /// Seconds in the Retry-After header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<u32>,
 }
 
-/// How many of a hundred.
+/// A percentage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "write a whole number, or a number as a text")]
 pub enum Percent {
     /// A whole number.
     Number(i64),
-    /// Any number.
+    /// Any number, as text.
     Text(String),
 }
 
-/// When a rule is in force. Each part that is written must hold, on its own.
+/// Time in which a rule is in force. Each part that is set must hold, independently of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveTime {
-    /// HH:MM:SS each day, or one moment in RFC 3339.
+    /// Start: HH:MM:SS each day, or a moment in RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
-    /// In the same way.
+    /// End, inclusive, in the format of startTime. Each day, an end before the start is on the next day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<String>,
-    /// UTC, or an offset such as +02:00. Absent: UTC.
+    /// UTC, or an offset such as +02:00. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// 0 is Sunday. Absent or empty: every day.
+    /// Days of the week, 0 (Sunday) to 6. Absent or empty: every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(range(min = 0, max = 6)), length(max = 7), extend("x-kubernetes-list-type" = "atomic"))]
     pub days_of_week: Vec<i32>,
-    /// 1 to 31. Absent or empty: every day.
+    /// Days of the month, 1 to 31. Absent or empty: every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(range(min = 1, max = 31)), length(max = 31), extend("x-kubernetes-list-type" = "atomic"))]
     pub days_of_month: Vec<i32>,
-    /// 1 to 12. Absent or empty: every month.
+    /// Months, 1 to 12. Absent or empty: every month.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(range(min = 1, max = 12)), length(max = 12), extend("x-kubernetes-list-type" = "atomic"))]
     pub months: Vec<i32>,
 }
 
-/// What became of it.
+/// Observed state of the FaultInjection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultInjectionStatus {
-    /// The sidecars, and how far it has come.
+    /// Conditions, and one element for each sidecar.
     #[serde(flatten)]
     pub rollout: Rollout,
 }

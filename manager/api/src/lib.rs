@@ -6,8 +6,7 @@
 //! | [`crds`] | the CustomResourceDefinitions; `make crd` writes them to `deploy/crd` |
 //! | `sharding_config`, `circuit_breaker`, `fault_injection`, `manager_state` | one kind each: types, schema, CEL rules |
 //! | `plugin`, `rules`, `status` | parts that kinds share |
-//! | `schemas` | pieces of schema that no derive can express |
-//! | [`schema`] | checks a document against its schema, as an API server does |
+//! | [`schema`] | checks a document against its schema, as an API server does; schemas that no derive can express |
 //! | `verification_key` | keys that sign plugins |
 //!
 //! Rules that need more than one field's schema or CEL are in `ctrlmesh-manager-planner`. Nothing here reads a file, a clock or a
@@ -25,7 +24,6 @@ pub mod manager_state;
 pub mod plugin;
 pub mod rules;
 pub mod schema;
-mod schemas;
 pub mod sharding_config;
 pub mod status;
 mod verification_key;

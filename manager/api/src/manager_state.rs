@@ -4,7 +4,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Nothing: all is in the status.
+/// Always empty; all information is in the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     crates(kube_core = "::kube_core"),
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
     plural = "managerstates",
     derive = "PartialEq",
     status = "ManagerStateStatus",
-    doc = "Where the managers are. One object, ctrlmesh-manager, written by the leader.",
+    doc = "Pods of the managers. The leader writes the only object, ctrlmesh-manager.",
     printcolumn(
         name = "Leader",
         type_ = "string",
@@ -24,36 +24,36 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct ManagerStateSpec {}
 
-/// Where the managers are.
+/// Observed state: pods of the managers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagerStateStatus {
-    /// Their namespace.
+    /// Namespace of the managers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Their pods, by name.
+    /// Pods of the managers, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub endpoints: Vec<Endpoint>,
-    /// Ports that older sidecars connect to. This manager has none.
+    /// Ports that sidecars of KusionStack connect to. Always absent, because this manager has no such ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Ports>,
-    /// When this was written.
+    /// Time at which the status was last written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub update_timestamp: Option<String>,
 }
 
-/// One manager.
+/// The pod of a manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    /// Name of its pod.
+    /// Name of the pod.
     pub name: String,
-    /// Address of its pod.
+    /// IP address of the pod.
     #[serde(rename = "podIP")]
     pub pod_ip: String,
-    /// Whether it leads.
+    /// Whether the manager in this pod is the leader.
     pub leader: bool,
 }
 
@@ -61,10 +61,10 @@ pub struct Endpoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ports {
-    /// Of the leader.
+    /// Port of the leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc_leader_election_port: Option<i32>,
-    /// Of every manager.
+    /// Port of every manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc_non_leader_election_port: Option<i32>,
 }

@@ -3,72 +3,75 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Requests to the API server, by resource. All lists must match, in each one element is enough. `*` is everything; in
-/// groups, resources and namespaces, a `*` at an end of a text is any rest. An empty list matches nothing.
+/// Requests to the API server, by resource. All fields must match; within a field, one value is enough. `*` alone is
+/// any value; in groups, resources and namespaces, a `*` at the beginning or end stands for any text. An empty list
+/// matches nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRule {
-    /// "" is the core group.
+    /// API groups. "" is the core group.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub api_groups: Vec<String>,
-    /// pods is the resource itself, pods/status a subresource, */scale that subresource of everything.
+    /// Resources: pods is the resource itself, pods/status a subresource, */scale this subresource of every resource.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub resources: Vec<String>,
-    /// Verbs of Kubernetes: get, list, watch, create, update, patch, delete, deletecollection, proxy.
+    /// Kubernetes verbs: get, list, watch, create, update, patch, delete, deletecollection, proxy.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub verbs: Vec<String>,
-    /// "" is cluster scope and lists over all namespaces.
+    /// Namespaces. "" is cluster scope, and lists over all namespaces.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub namespaces: Vec<String>,
-    /// Names of objects. Absent or empty: any.
+    /// Names of objects. Absent or empty: any name. A create request never matches a name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub names: Vec<String>,
 }
 
-/// The same where an absent or empty list matches everything.
+/// Requests to the API server, by resource. All fields must match; within a field, one value is enough. An absent or
+/// empty list matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenResourceRule {
-    /// "" is the core group.
+    /// API groups. "" is the core group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub api_groups: Vec<String>,
-    /// pods is the resource itself, pods/status a subresource, */scale that subresource of everything.
+    /// Resources: pods is the resource itself, pods/status a subresource, */scale this subresource of every resource.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub resources: Vec<String>,
-    /// Verbs of Kubernetes: get, list, watch, create, update, patch, delete, deletecollection, proxy.
+    /// Kubernetes verbs: get, list, watch, create, update, patch, delete, deletecollection, proxy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub verbs: Vec<String>,
-    /// "" is cluster scope and lists over all namespaces.
+    /// Namespaces. "" is cluster scope, and lists over all namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub namespaces: Vec<String>,
-    /// Names of objects.
+    /// Names of objects. A create request never matches a name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub names: Vec<String>,
 }
 
-/// Requests to the API server about no resource, in the words of RBAC.
+/// Requests to the API server without a resource, in the terms of RBAC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NonResourceRule {
-    /// HTTP methods; * is every one.
+    /// HTTP methods; * is every method.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub verbs: Vec<String>,
-    /// Paths: /healthz; a * at the end is any rest: /apis/*
+    /// Paths, such as /healthz. A * at the end stands for any text: /apis/*
     #[serde(rename = "nonResourceURLs")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub non_resource_urls: Vec<String>,
 }
 
-/// By what a rule keeps its requests apart.
+/// One limit or breaker for each value of this key: sidecar (one for all requests), namespace, resource (calls to other
+/// services: host and port), host (with port), or userAgent (as clients send it). Default: sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Key {
-    /// Not at all.
+    /// One for all requests of a sidecar.
     Sidecar,
     /// By namespace.
     Namespace,
@@ -76,6 +79,6 @@ pub enum Key {
     Resource,
     /// By host and port.
     Host,
-    /// By what clients say of themselves.
+    /// By the `User-Agent` header, which clients choose themselves.
     UserAgent,
 }

@@ -1,10 +1,13 @@
-//! Checks objects against the schemas of CustomResourceDefinitions.
+//! Checks objects against the schemas of CustomResourceDefinitions. Also has the schemas of fields that no derive can express:
+//! Kubernetes requires a structural schema, in which a field has one type. A field with two types has none there, and is checked
+//! only by this crate's rules.
 
 mod check;
 mod duration;
 mod metadata;
 mod tolerate;
 
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 pub use check::check;
@@ -23,4 +26,33 @@ pub fn prune_nulls(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(prune_nulls),
         _ => {}
     }
+}
+
+/// An object with any fields.
+pub(super) fn free_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// A string or a list of strings.
+pub(super) fn text_or_list(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-preserve-unknown-fields": true,
+        "description": "A string or a list of strings.",
+    })
+}
+
+/// The name of a fault, or its name with its parameters.
+pub(super) fn fault_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-preserve-unknown-fields": true,
+        "description": "Name of a fault of the catalogue (conflict), or its name with parameters: {lose: {how: retry}}.",
+    })
+}
+
+/// A whole number, or a string with any number.
+pub(super) fn percent_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "description": "0 is never, 100 always. A fraction is written as a string: \"0.5\".",
+    })
 }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::plugin::{PluginRef, PluginStatus};
 use super::status::Progress;
 
-/// What a shard is.
+/// Desired state: the pods of a shard, the objects that they see and the plugins that they run; or, with root, the
+/// shards to create.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     crates(kube_core = "::kube_core"),
@@ -20,7 +21,7 @@ use super::status::Progress;
     namespaced,
     derive = "PartialEq",
     status = "ShardingConfigStatus",
-    doc = "The pods of one shard of a controller, what part of the API they see, and the plugins that their sidecars run.",
+    doc = "One shard of a controller: its pods, the objects that they see, and the plugins that their sidecars run.",
     printcolumn(name = "Lock", type_ = "string", json_path = ".spec.controller.leaderElectionName"),
     printcolumn(
         name = "Accepted",
@@ -66,50 +67,56 @@ use super::status::Progress;
     },
 ]))]
 pub struct ShardingConfigSpec {
-    /// Pods of this shard, in the namespace of this object.
+    /// Selects the pods of this shard, in the namespace of this object. Required unless root is set. With root, the
+    /// pods of every created shard must match it, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// The controller that is sharded. Without it, its leader election is left alone.
+    /// The controller that is sharded. If it is absent, the leader election of the controller is left unchanged. It
+    /// cannot be changed or removed once it is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,
-    /// The webhook server that the controller has.
+    /// The webhook server of the controller. Ignored; accepted for compatibility with KusionStack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
-    /// What this shard sees. All that match a resource hold together.
+    /// Objects that this shard sees. If several limits name a resource, an object must match all of them. Resources
+    /// that no limit names are not filtered. Required unless root is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub limits: Option<Vec<Limit>>,
-    /// How pods of this shard meet a change of what they see: live, or when they are made again.
+    /// How pods of this shard apply a change of the objects that they see. Live: while they run. Restart: the pods are
+    /// evicted one at a time, the leader last, and their replacements apply it. Default: Live.
     #[serde(default, skip_serializing_if = "is_live")]
     #[schemars(extend("default" = "Live"))]
     pub reshard: Reshard,
-    /// How long pods of this shard must have been quiet before others get what it gives up: longer than a reconcile of its controller
-    /// takes, because one that has begun may go on to write. It is a time, no proof. Absent: as the manager's `--settle-ms` says.
+    /// Seconds that the sidecars of this shard must have been quiet before other shards get the objects that it gives
+    /// up. Choose it longer than a reconcile of the controller takes, because a reconcile that has begun may still
+    /// write. It is a waiting time, not a proof that the reconcile has ended. 0 to 3600. Default: the manager's
+    /// `--settle-ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub settle_seconds: Option<i32>,
-    /// Whether others wait for pods of this shard that can't be reached. Absent: Wait.
+    /// Whether other shards wait for pods of this shard that do not answer. Default: Wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_pods: Option<UnreachablePods>,
-    /// Plugins of your own.
+    /// The user's own plugins, which the sidecars of this shard run in addition to the built-in ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 32),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub plugins: Vec<PluginRef>,
-    /// Makes this object a generator of others, one for each shard. It is none itself.
+    /// Creates a set of ShardingConfigs, one for each shard. An object with root is not a shard itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
 }
 
-/// How pods meet a change of what they see.
+/// How pods apply a change of the objects that they see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Reshard {
-    /// While they run.
+    /// Running pods apply it.
     #[default]
     Live,
-    /// They are evicted one by one, the leader last, and see it when they are made again.
+    /// Pods are evicted one at a time, the leader last. Their replacements apply it.
     Restart,
 }
 
@@ -118,7 +125,7 @@ fn is_live(reshard: &Reshard) -> bool {
     *reshard == Reshard::Live
 }
 
-/// What becomes of objects that a shard is to give up while pods of it can't be reached.
+/// Hand-over of the objects of a shard while some of its pods do not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -127,16 +134,19 @@ fn is_live(reshard: &Reshard) -> bool {
     "fieldPath": ".afterSeconds",
 }]))]
 pub struct UnreachablePods {
-    /// Whether others wait for them.
+    /// Wait: other shards wait until the pods answer or are gone, so no object has two owners. Proceed: other shards
+    /// take over the objects after afterSeconds. A pod that is still running may then own an object together with
+    /// another shard.
     pub policy: UnreachablePolicy,
-    /// With Proceed: so many seconds after the first question without an answer. Absent: 60.
+    /// With Proceed: seconds without an answer after which other shards take over, but not before three status requests
+    /// in a row have failed. 1 to 86400. Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub after_seconds: Option<i32>,
 }
 
 impl UnreachablePods {
-    /// How long other shards wait; `None`: until the pods answer, or are gone.
+    /// Time that other shards wait; `None`: until the pods answer or are gone.
     #[must_use]
     pub fn overtaking_timeout(&self) -> Option<std::time::Duration> {
         let seconds = u64::try_from(self.after_seconds.unwrap_or(60)).unwrap_or_default();
@@ -144,12 +154,12 @@ impl UnreachablePods {
     }
 }
 
-/// Whether others wait for pods that can't be reached.
+/// Whether other shards wait for pods that do not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnreachablePolicy {
-    /// They do: nothing has two owners.
+    /// They wait until the pods answer or are gone: no object has two owners.
     Wait,
-    /// Not for long: a pod that works on and only can't be reached may be owner besides another for a while.
+    /// They take over after `afterSeconds`. A pod that is still running may own an object together with another shard.
     Proceed,
 }
 
@@ -157,51 +167,51 @@ pub enum UnreachablePolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Controller {
-    /// Name of the lock that it uses. Each shard gets one of its own: `<lock>---<name of this object>`.
+    /// Name of the controller's lock. Each shard gets a lock of its own: `<lock>---<name of this object>`.
     #[schemars(length(min = 1, max = 253))]
     pub leader_election_name: String,
 }
 
-/// The webhook server that a controller has.
+/// The webhook server of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
-    /// Where its certificate is mounted.
+    /// Directory where the certificate of the webhook server is mounted.
     #[schemars(length(min = 1, max = 4096))]
     pub cert_dir: String,
-    /// Its port.
+    /// Port of the webhook server, 1 to 65535.
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
 }
 
-/// One selector and the resources that it limits.
+/// Resources, and the selector that filters their objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limit {
-    /// Absent or empty: every resource.
+    /// Resources that the selector applies to. Absent or empty: all resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "atomic"))]
     pub relate_resources: Vec<ResourceGroup>,
-    /// Objects that the shard sees. Absent or empty: all.
+    /// Selects the objects that the shard sees. Absent or empty: all objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 }
 
-/// Groups times resources.
+/// Every listed resource in every listed API group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceGroup {
-    /// "" is the core group; "*" alone is every group.
+    /// Names of API groups. "" is the core group; "*" alone is every group. Absent or empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub api_groups: Vec<String>,
-    /// Plural names; "*" alone is every resource.
+    /// Plural names of resources. "*" alone is every resource. Absent or empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub resources: Vec<String>,
 }
 
-/// How shards are made.
+/// A set of shards to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -217,28 +227,30 @@ pub struct ResourceGroup {
     },
 ]))]
 pub struct Root {
-    /// Removes all shards that were made from this object.
+    /// Deletes all shards that were created from this object. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disable: Option<bool>,
-    /// Start of the names: `<prefix>-0-canary`, `<prefix>-1-normal`.
+    /// Prefix of the names of the shards: `<prefix>-0-canary`, `<prefix>-1-normal`.
     #[schemars(length(min = 1, max = 230))]
     pub prefix: String,
-    /// The StatefulSet of the controller. Only its name is used, for those of the pods.
+    /// Name of the StatefulSet of the controller. Its pods are assigned to shards by their names,
+    /// `<StatefulSet>-<ordinal>`.
     #[schemars(length(min = 1, max = 253))]
     pub target_stateful_set: String,
-    /// A shard for a part of the objects that is served by the first pods.
+    /// Canary shard: the first pods of the StatefulSet, with a part of the objects. Absent: no canary shard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
-    /// The other shards.
+    /// Shards of equal size, for all objects that are not in the canary shard. Required unless disable is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto: Option<Auto>,
-    /// What is divided among the shards. Its selectors are those of each shard, too.
+    /// Resources that are divided among the shards. Their selectors apply in every shard, too. Required unless disable
+    /// is true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub resource_selector: Vec<Limit>,
 }
 
-/// The canary shard. It has the objects that are in one of its namespaces, or in one of its buckets.
+/// The canary shard. It has the objects of the listed namespaces and of the namespaces in the listed buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -246,14 +258,14 @@ pub struct Root {
     "message": "has no part of the objects; write inNamespaces, inShardHash, or both",
 }]))]
 pub struct Canary {
-    /// So many pods, from the first on. 0: no canary shard.
+    /// Number of pods of the canary shard, counted from ordinal 0: at most 256. 0: no canary shard.
     #[schemars(range(min = 0, max = 256))]
     pub replicas: i32,
-    /// Namespaces.
+    /// Namespaces whose objects the canary shard sees.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
     pub in_namespaces: Vec<String>,
-    /// Buckets of namespaces, "0" to "31".
+    /// Buckets whose namespaces the canary shard sees, "0" to "31". The bucket of a namespace follows from its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 32),
@@ -263,55 +275,56 @@ pub struct Canary {
     pub in_shard_hash: Vec<String>,
 }
 
-/// Shards of the same size.
+/// Shards of equal size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Auto {
-    /// So many shards. There are 32 buckets to divide.
+    /// Number of shards, 1 to 32. They divide the 32 buckets of namespaces among them.
     #[schemars(range(min = 1, max = 32))]
     pub sharding_size: i32,
-    /// So many pods for each.
+    /// Number of pods of each shard, 1 to 256.
     #[schemars(range(min = 1, max = 256))]
     pub every_shard_replicas: i32,
 }
 
-/// What became of a shard.
+/// Observed state of the ShardingConfig.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ShardingConfigStatus {
-    /// How far it has come.
+    /// Conditions, and the count of sidecars.
     #[serde(flatten)]
     pub progress: Progress,
-    /// Who leads in the shard, as far as its sidecars know.
+    /// Current leader of the shard, as its sidecar has seen it. Absent if no pod leads or the leader's pod does not
+    /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<LeaderStatus>,
-    /// What the references in spec.plugins led to.
+    /// Results of resolving the references in spec.plugins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub plugins: Vec<PluginStatus>,
-    /// Of an object with a root.
+    /// Shards that were created from spec.root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RootStatus>,
 }
 
-/// Who leads in a shard.
+/// The leader of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaderStatus {
-    /// Its pod.
+    /// Name of the leader's pod.
     pub pod_name: String,
-    /// What it calls itself in the lock.
+    /// Identity of the leader in the lock.
     pub holder_identity: String,
-    /// Since when, by the clock of its sidecar.
+    /// Time at which it became leader, by the clock of its sidecar.
     #[schemars(extend("format" = "date-time"))]
     pub since: String,
 }
 
-/// What was made from a root.
+/// Shards that were created from a root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RootStatus {
-    /// Names of the shards, in the order of their numbers.
+    /// Names of the created ShardingConfigs, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub child_sharding_configs: Vec<String>,

@@ -27,65 +27,65 @@ pub mod condition {
     pub const BYPASSED: &str = "Bypassed";
 }
 
-/// How far an object has come (`metav1.Condition`).
+/// One aspect of the current state of an object (`metav1.Condition`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Accepted, PluginsResolved, Distributed, Enforced, Sharded, Overlapping or Bypassed.
+    /// Type of the condition: Accepted, PluginsResolved, Distributed, Enforced, Sharded, Overlapping or Bypassed.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether it holds.
+    /// Status of the condition: True, False or Unknown.
     pub status: ConditionStatus,
-    /// Why, for machines: one word.
+    /// Reason of the current status, as one word in CamelCase for programs.
     pub reason: String,
-    /// Why, for people.
+    /// Details of the current status, for people.
     #[serde(default)]
     pub message: String,
-    /// When its status last changed.
+    /// Time at which the status of the condition last changed.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
-    /// The generation of the object that it speaks of.
+    /// Generation of the object (metadata.generation) that the condition is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
-/// What every status begins with.
+/// Beginning of the status of every kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// The generation that the rest speaks of.
+    /// Generation of the object (metadata.generation) that the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How far it has come.
+    /// Conditions of the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Sidecars that run this generation, of those that should: `12/12`.
+    /// Number of sidecars that run this generation, and number of all that should: `12/12`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub enforced: String,
 }
 
-/// What CircuitBreakers and FaultInjections say of the sidecars that they concern, as KusionStack's do.
+/// Status of a CircuitBreaker or FaultInjection in its sidecars, with the fields of KusionStack.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// How far it has come.
+    /// Conditions, and the count of sidecars.
     #[serde(flatten)]
     pub progress: Progress,
-    /// When the status last changed.
+    /// Time at which the status last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_updated_time: Option<String>,
-    /// Hash of what sidecars shall run.
+    /// Hash of the settings that sidecars should run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub current_spec_hash: String,
-    /// Sidecars.
+    /// State of each sidecar that the object applies to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podName"]))]
     pub target_status: Vec<TargetStatus>,
 }
 
-/// Whether a condition holds.
+/// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConditionStatus {
     True,
@@ -93,65 +93,65 @@ pub enum ConditionStatus {
     Unknown,
 }
 
-/// A sidecar that an object concerns.
+/// State of a sidecar that the object applies to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetStatus {
-    /// Its pod.
+    /// Name of the sidecar's pod.
     pub pod_name: String,
-    /// Address of its pod.
+    /// IP address of the sidecar's pod.
     #[serde(default, rename = "podIP", skip_serializing_if = "String::is_empty")]
     pub pod_ip: String,
-    /// Hash of the settings that it runs: what it has acknowledged.
+    /// Hash of the settings that the sidecar runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub config_hash: String,
-    /// Why it does not run them.
+    /// Reason why the sidecar does not run the current settings.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Its breakers. Of a CircuitBreaker only.
+    /// States of the circuit breakers in the sidecar. Only in the status of a CircuitBreaker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub limiting_snapshots: Vec<LimitingSnapshot>,
 }
 
-/// One breaker in one sidecar.
+/// State of one circuit breaker in one sidecar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitingSnapshot {
     /// Name of the rule.
     pub name: String,
-    /// The part of the rule's requests that it is for, if the rule has a key.
+    /// Value of the rule's key that the breaker is for. Empty if the rule has no key.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// Whether it lets requests through.
+    /// Opened: rejects all requests. HalfOpened: lets probes through. Closed: lets all requests through.
     pub state: BreakerState,
-    /// Why it is in this state.
+    /// Reason of the current state.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Since when.
+    /// Time at which the state last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: Option<String>,
-    /// When it lets probes through.
+    /// Time at which the breaker lets probes through.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub recovers_at: Option<String>,
-    /// Requests in its window.
+    /// Number of requests in the window of the breaker.
     #[serde(default)]
     pub requests: u64,
-    /// Those of them that failed.
+    /// Number of requests in the window that failed.
     #[serde(default)]
     pub failures: u64,
 }
 
-/// Whether a breaker lets requests through.
+/// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BreakerState {
-    /// None.
+    /// Rejects all requests.
     Opened,
-    /// A few, to see how they fare.
+    /// Lets probes through.
     HalfOpened,
-    /// All.
+    /// Lets all requests through.
     Closed,
 }
 

@@ -152,7 +152,7 @@ fn check_string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut
     }
 }
 
-/// How to write a value that matches one of our patterns.
+/// Advice for a value that should match one of our patterns.
 fn pattern_advice(pattern: &str) -> String {
     match pattern {
         "^oci://.+" => "write it like oci://ghcr.io/you/plugin:1.0".to_owned(),
@@ -188,7 +188,7 @@ fn describe_value(value: &Value) -> String {
     }
 }
 
-/// What a field must contain.
+/// Describes the content that a field must have.
 fn expected_content(schema: &JSONSchemaProps, path: &str) -> String {
     let words: Vec<&str> = allowed_values(schema).collect();
     match schema.type_.as_deref() {

@@ -1,4 +1,4 @@
-//! What a condition says, before it has times. Every controller makes its conditions from this.
+//! Conditions that have no times yet. Every controller makes its conditions from these.
 
 use serde_json::Value;
 
