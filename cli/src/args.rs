@@ -79,7 +79,7 @@ pub(crate) enum Output {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
 
     /// Run without pauses for readers.
@@ -126,7 +126,7 @@ pub(crate) struct InspectArgs {
     pub(crate) file: PathBuf,
 
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
 }
 
@@ -159,7 +159,7 @@ pub(crate) struct StatusArgs {
     pub(crate) address: SocketAddr,
 
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
 }
 
@@ -174,12 +174,13 @@ pub(crate) struct LintArgs {
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     filenames: Vec<PathBuf>,
 
-    /// Fix in the files what needs no decision. Everything else in them stays as it is, comments included.
+    /// Correct mistakes in the files, where no decision is needed. Everything else in the files stays as it is,
+    /// comments included.
     #[arg(long)]
     pub(crate) fix: bool,
 
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
 
     /// Key of the label with the bucket of an object's namespace, as the manager's flag of this name has it.
@@ -201,7 +202,7 @@ impl LintArgs {
         self.paths.iter().chain(&self.filenames).map(PathBuf::as_path)
     }
 
-    /// Of the manager that the objects are for.
+    /// Label keys of the manager that the objects are for.
     pub(crate) fn label_keys(&self) -> LabelKeys {
         LabelKeys {
             shard_hash: self.label_shard_hash.clone(),

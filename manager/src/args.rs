@@ -15,18 +15,25 @@ pub const WEBHOOK_SECRET: &str = "ctrlmesh-webhook-certs";
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Deletes every ShardingConfig and waits until a running manager has released them. Exits 1 if some are left after the timeout.
+    /// Delete every ShardingConfig and wait until a running manager has released them. Exits 1 if some are left after the
+    /// timeout.
     Uninstall {
-        /// Delete nothing. Exits 1 if there are objects that only a running manager releases.
+        /// Check only, and delete nothing. Exits 1 if there are objects that only a running manager releases.
         #[arg(long)]
         keep: bool,
 
-        /// The CustomResourceDefinitions are deleted afterwards, and every object with them.
+        /// State that the CustomResourceDefinitions are deleted afterwards, and every object with them. It changes only
+        /// the advice in the error message.
         #[arg(long)]
         with_definitions: bool,
 
-        /// Seconds to wait.
-        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        /// Seconds to wait until all are released.
+        #[arg(
+            long,
+            default_value_t = 300,
+            value_name = "SECONDS",
+            value_parser = clap::value_parser!(u64).range(1..=86_400)
+        )]
         timeout_seconds: u64,
     },
 }
@@ -39,98 +46,159 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Name of this pod. It identifies the holder of the lease, so it must differ between replicas. Defaults to the host name.
-    #[arg(long, env = "POD_NAME", default_value_t = host_name(), hide_default_value = true)]
+    /// Name of this pod. It identifies the holder of the lease, so it must differ between replicas. Default: the host
+    /// name.
+    #[arg(long, env = "POD_NAME", default_value_t = host_name(), hide_default_value = true, value_name = "NAME")]
     pub pod_name: String,
 
     /// Namespace of the manager, with its lease, keys and certificates.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "ctrlmesh")]
+    #[arg(long, env = "POD_NAMESPACE", default_value = "ctrlmesh", value_name = "NAME")]
     pub namespace: String,
 
     /// Address that serves /metrics. `:8080` listens on every address.
-    #[arg(long, env = "CTRLMESH_METRICS_ADDRESS", default_value = "0.0.0.0:8080", value_parser = bind_address)]
+    #[arg(
+        long,
+        env = "CTRLMESH_METRICS_ADDRESS",
+        default_value = "0.0.0.0:8080",
+        value_name = "IP:PORT",
+        value_parser = bind_address
+    )]
     pub metrics_bind_address: SocketAddr,
 
     /// Address that serves /healthz and /readyz. `:8081` listens on every address.
-    #[arg(long, env = "CTRLMESH_HEALTH_ADDRESS", default_value = "0.0.0.0:8081", value_parser = bind_address)]
+    #[arg(
+        long,
+        env = "CTRLMESH_HEALTH_ADDRESS",
+        default_value = "0.0.0.0:8081",
+        value_name = "IP:PORT",
+        value_parser = bind_address
+    )]
     pub health_probe_bind_address: SocketAddr,
 
     /// Seconds that the lease is valid without a renewal: how long a standby waits after the leader died.
-    #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
+    #[arg(
+        long,
+        env = "CTRLMESH_LEASE_SECONDS",
+        default_value_t = 15,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(3..=300)
+    )]
     pub lease_seconds: u64,
 
     /// Seconds to go on answering webhooks after SIGTERM, until every API server has dropped this replica from the Service. A second
     /// signal ends the wait.
-    #[arg(long, env = "CTRLMESH_SHUTDOWN_DELAY_SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=300))]
+    #[arg(
+        long,
+        env = "CTRLMESH_SHUTDOWN_DELAY_SECONDS",
+        default_value_t = 8,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(0..=300)
+    )]
     pub shutdown_delay_seconds: u64,
 
     /// Milliseconds to collect changes, counted from the first, before they are written together.
-    #[arg(long, env = "CTRLMESH_DEBOUNCE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    #[arg(
+        long,
+        env = "CTRLMESH_DEBOUNCE_MS",
+        default_value_t = 50,
+        value_name = "MILLISECONDS",
+        value_parser = clap::value_parser!(u64).range(0..=10_000)
+    )]
     pub debounce_ms: u64,
 
     /// Port at which sidecars serve their status.
-    #[arg(long, env = "CTRLMESH_SIDECAR_PORT", default_value_t = ports::ADMIN)]
+    #[arg(long, env = "CTRLMESH_SIDECAR_PORT", default_value_t = ports::ADMIN, value_name = "PORT")]
     pub sidecar_port: u16,
 
     /// Seconds between two status requests to a sidecar that runs its desired chain.
-    #[arg(long, env = "CTRLMESH_POLL_SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(
+        long,
+        env = "CTRLMESH_POLL_SECONDS",
+        default_value_t = 10,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
     pub poll_seconds: u64,
 
     /// Milliseconds that the sidecars of a shard which gives objects away must have been quiet before another shard gets the objects. The
     /// controller behind them needs this time to finish its work.
-    #[arg(long, env = "CTRLMESH_SETTLE_MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
+    #[arg(
+        long,
+        env = "CTRLMESH_SETTLE_MS",
+        default_value_t = 2000,
+        value_name = "MILLISECONDS",
+        value_parser = clap::value_parser!(u64).range(0..=600_000)
+    )]
     pub settle_ms: u64,
 
     /// Requests per second to the API server, for the whole manager.
-    #[arg(long = "rest-config-qps", env = "CTRLMESH_QPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long = "rest-config-qps",
+        env = "CTRLMESH_QPS",
+        default_value_t = 50,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub qps: u32,
 
     /// Requests to the API server that may exceed the rate at once.
-    #[arg(long = "rest-config-burst", env = "CTRLMESH_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long = "rest-config-burst",
+        env = "CTRLMESH_BURST",
+        default_value_t = 100,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub burst: u32,
 
     /// Key of the label with the bucket of an object's namespace.
-    #[arg(long, env = "CTRLMESH_LABEL_SHARD_HASH", default_value = labels::SHARD_HASH)]
+    #[arg(long, env = "CTRLMESH_LABEL_SHARD_HASH", default_value = labels::SHARD_HASH, value_name = "KEY")]
     pub label_shard_hash: String,
 
     /// Key of the label with an object's namespace.
-    #[arg(long, env = "CTRLMESH_LABEL_NAMESPACE", default_value = labels::NAMESPACE)]
+    #[arg(long, env = "CTRLMESH_LABEL_NAMESPACE", default_value = labels::NAMESPACE, value_name = "KEY")]
     pub label_namespace: String,
 
     /// Key of the label that says whether an object is managed.
-    #[arg(long, env = "CTRLMESH_LABEL_CONTROL", default_value = labels::CONTROL)]
+    #[arg(long, env = "CTRLMESH_LABEL_CONTROL", default_value = labels::CONTROL, value_name = "KEY")]
     pub label_mesh_control: String,
 
     /// ConfigMap that lists the kinds whose objects are labelled.
     #[arg(
         long,
         env = "CTRLMESH_RESOURCE_CONFIGMAP",
-        default_value = "ctrlmesh-sharding-resource"
+        default_value = "ctrlmesh-sharding-resource",
+        value_name = "NAME"
     )]
     pub resource_configmap_name: String,
 
     /// Address that the webhook server listens on.
-    #[arg(long, env = "CTRLMESH_WEBHOOK_ADDRESS", default_value = "0.0.0.0")]
+    #[arg(long, env = "CTRLMESH_WEBHOOK_ADDRESS", default_value = "0.0.0.0", value_name = "IP")]
     pub webhook_bind_address: IpAddr,
 
     /// Port that the webhook server listens on.
-    #[arg(long, env = "WEBHOOK_PORT", default_value_t = 9443)]
+    #[arg(long, env = "WEBHOOK_PORT", default_value_t = 9443, value_name = "PORT")]
     pub webhook_port: u16,
 
     /// Name or address at which API servers call the webhooks, if not their Service. It is added to the certificate's names.
-    #[arg(long, env = "WEBHOOK_HOST")]
+    #[arg(long, env = "WEBHOOK_HOST", value_name = "HOST")]
     pub webhook_host: Option<String>,
 
     /// Service of the webhooks. The certificate is issued for its name.
-    #[arg(long, env = "SERVICE_NAME", default_value = "ctrlmesh-manager-webhook")]
+    #[arg(
+        long,
+        env = "SERVICE_NAME",
+        default_value = "ctrlmesh-manager-webhook",
+        value_name = "NAME"
+    )]
     pub webhook_service_name: String,
 
     /// Secret with the certificate of the webhooks. Another name needs a Role of its own.
-    #[arg(long, env = "SECRET_NAME", default_value = WEBHOOK_SECRET)]
+    #[arg(long, env = "SECRET_NAME", default_value = WEBHOOK_SECRET, value_name = "NAME")]
     pub webhook_secret_name: String,
 
     /// Directory with tls.crt and tls.key from another issuer (cert-manager). The manager then issues no certificate and writes no caBundle.
-    #[arg(long, env = "WEBHOOK_CERT_DIR")]
+    #[arg(long, env = "WEBHOOK_CERT_DIR", value_name = "DIR")]
     pub webhook_cert_dir: Option<PathBuf>,
 
     /// PEM file with the CAs of the client certificates that API servers present to webhooks. Without it, the webhooks answer any client
@@ -138,7 +206,8 @@ pub struct Args {
     #[arg(long, env = "CTRLMESH_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
     pub webhook_client_ca_file: Option<PathBuf>,
 
-    /// Common name that an API server's client certificate must have. May be repeated. Default: any.
+    /// Common name that an API server's client certificate must have. May be repeated; the variable takes a list
+    /// separated by commas. Default: any.
     #[arg(
         long = "webhook-client-name",
         env = "CTRLMESH_WEBHOOK_CLIENT_NAMES",
@@ -151,7 +220,8 @@ pub struct Args {
     #[arg(long, env = "CTRLMESH_REGISTRY_CA_FILE", value_name = "FILE")]
     pub registry_ca_file: Option<PathBuf>,
 
-    /// Registry to reach over plain HTTP: HOST or HOST:PORT. May be repeated.
+    /// Registry to reach over plain HTTP: HOST or HOST:PORT. May be repeated; the variable takes a list separated by
+    /// commas.
     #[arg(
         long = "insecure-registry",
         env = "CTRLMESH_INSECURE_REGISTRIES",
@@ -160,7 +230,8 @@ pub struct Args {
     )]
     pub insecure_registries: Vec<String>,
 
-    /// Host that registries may name for tokens. May be repeated. Default: hosts in the registry's own domain.
+    /// Host that registries may name for tokens. May be repeated; the variable takes a list separated by commas.
+    /// Default: hosts in the registry's own domain.
     #[arg(
         long = "registry-auth-host",
         env = "CTRLMESH_REGISTRY_AUTH_HOSTS",
@@ -169,11 +240,11 @@ pub struct Args {
     )]
     pub registry_auth_hosts: Vec<String>,
 
-    /// MiB of packed plugins to keep in memory.
-    #[arg(long, env = "CTRLMESH_PLUGIN_CACHE_MIB", default_value_t = 64, value_parser = cache_mib)]
+    /// MiB of packed plugins to keep in memory, 1 to 1024.
+    #[arg(long, env = "CTRLMESH_PLUGIN_CACHE_MIB", default_value_t = 64, value_name = "MIB", value_parser = cache_mib)]
     pub plugin_cache_mib: usize,
 
-    /// Sidecars.
+    /// Settings of sidecars.
     #[command(flatten)]
     pub proxy: ProxyArgs,
 
@@ -182,12 +253,13 @@ pub struct Args {
     #[arg(
         long,
         env = "CTRLMESH_LOG",
-        default_value = "info,kube_client=error,kube_runtime=error"
+        default_value = "info,kube_client=error,kube_runtime=error",
+        value_name = "FILTER"
     )]
     pub log: String,
 
     /// Log format.
-    #[arg(long, env = "CTRLMESH_LOG_FORMAT", default_value = "text")]
+    #[arg(long, env = "CTRLMESH_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
 }
 

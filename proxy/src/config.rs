@@ -48,7 +48,7 @@ pub enum Command {
     Init(Init),
 }
 
-/// How a component is compiled.
+/// Settings of `compile`.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Compile {
     /// Bytes of memory that compiling may take. Default: no limit.
@@ -56,7 +56,7 @@ pub struct Compile {
     pub memory_bytes: Option<u64>,
 }
 
-/// What is waited for.
+/// Settings of `wait-ready`.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Wait {
     /// Address of the sidecar's admin port, which serves /readyz.
@@ -69,7 +69,7 @@ pub struct Wait {
     pub admin_address: SocketAddr,
 
     /// Seconds to wait at most. Compiling plugins on a tenth of a processor takes less.
-    #[arg(long, default_value_t = 300, value_name = "N")]
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub seconds: u64,
 }
 

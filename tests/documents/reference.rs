@@ -42,7 +42,7 @@ fn flags_reference_is_up_to_date() {
             ctrlmesh_manager::args::Args::command(),
             "[Operating the manager](../manager.md) explains them.",
         ),
-        (ctrlmesh_cli::command(), "`ctrlmesh` runs on a person's machine."),
+        (ctrlmesh_cli::command(), "`ctrlmesh` runs on your own machine."),
     ] {
         let mut command = command;
         command.build();
@@ -77,7 +77,8 @@ fn describe(text: &mut String, command: &Command, level: usize, about: &str) {
         .filter(is_shown)
         .partition(|arg| arg.get_long().is_some());
     write_arguments(text, &flags, &others);
-    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+    let is_listed = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+    for subcommand in command.get_subcommands().filter(is_listed) {
         describe(text, subcommand, level + 1, "");
     }
 }

@@ -19,15 +19,21 @@ pub struct ProxyArgs {
     #[arg(long, env = "CTRLMESH_PROXY_IMAGE", default_value = "", value_name = "IMAGE")]
     pub proxy_image: String,
 
-    /// Image of the init container that redirects traffic, for pods that ask for it. Defaults to the sidecar's image.
+    /// Image of the init container that redirects traffic, for pods that ask for it. Default: the sidecar's image.
     #[arg(long, env = "CTRLMESH_INIT_IMAGE", value_name = "IMAGE")]
     pub init_image: Option<String>,
 
     /// Image pull policy of both containers.
-    #[arg(long, env = "CTRLMESH_PROXY_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
+    #[arg(
+        long,
+        env = "CTRLMESH_PROXY_IMAGE_PULL_POLICY",
+        default_value = "IfNotPresent",
+        value_name = "POLICY"
+    )]
     pub proxy_image_pull_policy: PullPolicy,
 
-    /// Secret to pull these images with, in the pod's namespace. May be repeated.
+    /// Secret to pull these images with, in the pod's namespace. May be repeated; the variable takes a list separated
+    /// by commas.
     #[arg(
         long = "proxy-image-pull-secret",
         env = "CTRLMESH_PROXY_IMAGE_PULL_SECRETS",
