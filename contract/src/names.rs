@@ -103,6 +103,9 @@ pub mod labels {
     pub const CIRCUIT_BREAKER_DISABLE: &str = "circuitbreaker.ctrlmesh.kusionstack.io/disable";
     /// On a FaultInjection, with any value: it has no effect.
     pub const FAULT_INJECTION_DISABLE: &str = "faultinjection.ctrlmesh.kusionstack.io/disable";
+    /// On no object: the key of selectors that select nothing, because no object can both have a label and not have it. The manager writes
+    /// them for shards that show nothing, and the sidecar adds one where a controller may still lead by an earlier lock.
+    pub const NO_OBJECT_KEY: &str = "ctrlmesh.kusionstack.io/nothing";
     /// On a pod, by the manager: it keeps what it sees until it is made again. The value stands for what that is.
     pub const KEEPS_LIMITS: &str = "ctrlmesh.kusionstack.io/keeps-limits";
     /// On a pod, by Kubernetes: its name, if a StatefulSet made it.

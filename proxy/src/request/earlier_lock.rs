@@ -10,6 +10,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_wire::{RequestInfo, Verb};
 use http::{HeaderMap, Method, Uri};
 use tokio::time::Instant;
@@ -20,9 +21,6 @@ use crate::chain::phases::{Attributed, Plugins};
 use crate::client::leadership::HeldLock;
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
-
-/// Selects no object, because none can both have a label and not have it.
-const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing,!ctrlmesh.kusionstack.io/nothing";
 
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
@@ -40,7 +38,10 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
             continue;
         };
         if edits.iter().any(|(entry, edit)| *entry == owner && narrows(edit)) {
-            edits.push((owner, RequestEdit::AndLabelSelector(NOTHING.to_owned())));
+            edits.push((
+                owner,
+                RequestEdit::AndLabelSelector(format!("{NO_OBJECT_KEY},!{NO_OBJECT_KEY}")),
+            ));
             until = until.max(Some(held.until));
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::Entry;
+use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_manager_api::sharding_config::Limit;
 use ctrlmesh_manager_api::{LabelSelector, Operator, Requirement};
 
@@ -13,9 +14,7 @@ use super::{Fleet, Pod};
 use crate::label_set::LabelSet;
 use crate::view::{self, ResourceClass};
 
-/// A key used in selectors that select nothing: no object can both have it and not have it.
-const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing";
-/// The same for shards that have not begun yet: [`super::unstarted_entry`].
+/// The key of selectors that select nothing, like [`NO_OBJECT_KEY`], for shards that have not begun yet: [`super::unstarted_entry`].
 const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
 /// Maximum bytes of limits as JSON: half of what the shard-selector plugin allows, so that sidecars accept them for certain.
 const MAX_LIMITS_BYTES: usize = 8 * 1024;
@@ -183,7 +182,7 @@ fn intersect_selectors(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
         .zip(set(other))
         .and_then(|(set, other)| set.intersection(&other));
     let Some(set) = set else {
-        return Some(no_object(NOTHING));
+        return Some(no_object(NO_OBJECT_KEY));
     };
     match set.selectors().as_slice() {
         [selector] => Some(selector.clone()),
@@ -193,7 +192,7 @@ fn intersect_selectors(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
 
 /// Limits that hide every object of these resources; without limits, of all resources.
 pub(super) fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
-    limits_hiding_all(limits, NOTHING)
+    limits_hiding_all(limits, NO_OBJECT_KEY)
 }
 
 /// Limits of a shard that has not begun, which hide every object of these resources; without limits, of all resources.
@@ -209,7 +208,7 @@ pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
 
 /// Whether limits show no object of any resource that they name.
 pub(super) fn is_nothing(limits: &[Limit]) -> bool {
-    let nothing = [NOTHING, NOTHING_YET].map(|key| Some(no_object(key)));
+    let nothing = [NO_OBJECT_KEY, NOTHING_YET].map(|key| Some(no_object(key)));
     !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
 }
 
