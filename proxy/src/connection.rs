@@ -34,4 +34,4 @@ pub(crate) use readers::ResponseReaders;
 pub(crate) use unread_body::IncomingBody;
 #[cfg(test)]
 pub(crate) use unread_body::MAX_DISCARDED;
-pub(crate) use unsent::{HandOver, ResponseMemory};
+pub(crate) use unsent::{ResponseMemory, UnsentCounter};

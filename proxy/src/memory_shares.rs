@@ -3,13 +3,13 @@
 //! Everything that bounds memory gets its number from here. The arithmetic: docs/adr/0046-memory-of-clients.md.
 
 /// Memory of a sidecar without plugins, connections and requests: 21 MiB were measured.
-const IDLE: usize = 24 << 20;
+const IDLE_SIDECAR: usize = 24 << 20;
 
 /// Smallest share of clients: enough for a lock of the largest size, and for a hundred connections.
 const MIN_CLIENTS: usize = 12 << 20;
 
 /// What a sidecar keeps of a high limit. The rest is for plugins.
-const MAX_OWN: usize = 96 << 20;
+const MAX_SIDECAR: usize = 96 << 20;
 
 /// Memory of a connection without a request: buffers for reading, and for the frames of HTTP/2.
 const IDLE_CONNECTION: usize = 16 << 10;
@@ -26,14 +26,14 @@ pub(crate) struct ClientShares {
     pub(crate) requests: usize,
     /// Responses that have arrived over HTTP/2 and are not read.
     pub(crate) unread: usize,
-    /// Responses that were handed over to clients' connections and are not written.
+    /// Responses that were given to clients' connections and are not written.
     pub(crate) unsent: usize,
 }
 
 impl ClientShares {
     /// Shares of a process with this limit.
     pub(crate) const fn within(limit: usize) -> Self {
-        let all = own(limit) - IDLE;
+        let all = own(limit) - IDLE_SIDECAR;
         Self {
             connections: all / 6 / IDLE_CONNECTION,
             requests: all / 3,
@@ -74,10 +74,10 @@ pub(crate) const fn of_plugins(limit: usize) -> usize {
 /// Memory for the idle process and clients. A sidecar with a low limit has fewer clients, so it keeps three eighths of the limit.
 const fn own(limit: usize) -> usize {
     let share = limit / 8 * 3;
-    if share > MAX_OWN {
-        MAX_OWN
-    } else if share < IDLE + MIN_CLIENTS {
-        IDLE + MIN_CLIENTS
+    if share > MAX_SIDECAR {
+        MAX_SIDECAR
+    } else if share < IDLE_SIDECAR + MIN_CLIENTS {
+        IDLE_SIDECAR + MIN_CLIENTS
     } else {
         share
     }
@@ -94,7 +94,7 @@ mod tests {
         for limit in (64..=4096).map(|limit| limit * MIB) {
             let clients = ClientShares::within(limit);
             let all = [
-                IDLE,
+                IDLE_SIDECAR,
                 of_plugins(limit),
                 clients.connections * IDLE_CONNECTION,
                 clients.requests,
@@ -102,7 +102,7 @@ mod tests {
                 clients.unsent,
             ];
             // A twelfth of the clients' share stays for what is copied while it is edited or sent.
-            let spare = (own(limit) - IDLE) / 12;
+            let spare = (own(limit) - IDLE_SIDECAR) / 12;
             assert!(all.iter().sum::<usize>() + spare <= limit, "{all:?} of {limit}");
             assert!(clients.connections >= 128 && clients.requests >= 4 * MIB, "{clients:?}");
         }

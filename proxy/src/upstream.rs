@@ -163,10 +163,10 @@ impl Upstream {
         let mut refused = None;
         loop {
             let failure = match self.find_permit(refused.as_ref()).await? {
-                RequestPermit::Http2(slot) => {
-                    refused = Some(Rc::clone(slot.connection()));
+                RequestPermit::Http2(permit) => {
+                    refused = Some(Rc::clone(permit.connection()));
                     let request = head.http2(&self.target).map_err(invalid)?;
-                    self.within_head_timeout(head, pin!(slot.exchange(request, body)))
+                    self.within_head_timeout(head, pin!(permit.exchange(request, body)))
                         .await?
                 }
                 RequestPermit::Http1(lease) => {

@@ -80,9 +80,9 @@ impl Bound {
         let external =
             external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
         // All API addresses share the connections of one port.
-        let places = Arc::new(Semaphore::new(connections));
+        let permits = Arc::new(Semaphore::new(connections));
         let api = self.api.into_iter().map(|it| accept::Port {
-            places: Arc::clone(&places),
+            permits: Arc::clone(&permits),
             ..port(Traffic::Api, API, it, connections, &server.outage)
         });
         Ports {
@@ -138,7 +138,7 @@ fn port(
         traffic,
         setting,
         listener,
-        places: Arc::new(Semaphore::new(connections)),
+        permits: Arc::new(Semaphore::new(connections)),
         outage: outage.clone(),
     }
 }

@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 pub(super) const POLL: Duration = Duration::from_secs(30);
 
 /// The writer counts as done when nothing has changed for this long …
-const QUIET: Duration = Duration::from_millis(20);
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 /// … but a change is reported after this time at the latest.
 const MAX_SETTLE: Duration = Duration::from_millis(500);
 
@@ -77,9 +77,9 @@ impl DirectoryWatch {
         if self.receiver.recv().await.is_none() {
             return std::future::pending().await;
         }
-        let quiet = async { while let Ok(Some(())) = timeout(QUIET, self.receiver.recv()).await {} };
-        // Both outcomes end the wait: the directory is quiet, or the maximum time has passed.
-        let _ = timeout(MAX_SETTLE, quiet).await;
+        let settled = async { while let Ok(Some(())) = timeout(SETTLE_PAUSE, self.receiver.recv()).await {} };
+        // Both outcomes end the wait: the directory has settled, or the maximum time has passed.
+        let _ = timeout(MAX_SETTLE, settled).await;
     }
 
     /// Watches the directories (again), because one may have been created or replaced. Watching a directory twice does no harm.
@@ -115,7 +115,7 @@ mod tests {
     use crate::chain::tests::mount::Mount;
 
     /// Far above what a busy machine needs; a test that waits this long has failed.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     #[tokio::test]
     async fn swapped_symlink_is_change() {
@@ -124,7 +124,7 @@ mod tests {
         let mut watch = DirectoryWatch::new([mount.path()]);
         for content in ["2", "3"] {
             mount.publish([("chain.yaml", content.as_bytes().to_vec())]);
-            timeout(PATIENCE, watch.changed_within(PATIENCE * 2))
+            timeout(TEST_TIMEOUT, watch.changed_within(TEST_TIMEOUT * 2))
                 .await
                 .expect("the swap was not noticed");
         }
@@ -138,7 +138,7 @@ mod tests {
         std::fs::create_dir(&late).unwrap();
         watch.changed_within(Duration::ZERO).await;
         std::fs::write(late.join("file"), "content").unwrap();
-        timeout(PATIENCE, watch.changed_within(PATIENCE * 2))
+        timeout(TEST_TIMEOUT, watch.changed_within(TEST_TIMEOUT * 2))
             .await
             .expect("the file was not noticed");
     }

@@ -1,7 +1,7 @@
 //! Counts the requests in flight under each chain, so that `/status` can report when the last one of an earlier chain has ended.
 //!
-//! Each chain has [`InFlightCounts`], and each worker thread a slot in it: a request costs two additions to memory that no other thread
-//! writes, no lock and no allocation. `ChainHandle::enter` ensures that no request is missed.
+//! Each chain has [`InFlightCounts`], and each worker thread its own part of them: a request costs two additions to memory that no other
+//! thread writes, no lock and no allocation. `ChainHandle::enter` ensures that no request is missed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use ctrlmesh_contract::status::InFlight;
 use tokio::time::Instant;
 
-/// Slots for worker threads. More threads than this share slots, which only costs time.
-const WORKER_SLOTS: usize = 16;
+/// Number of parts for worker threads. More threads than this share parts, which only costs time.
+const WORKER_COUNTS: usize = 16;
 
 /// A lost write counts for this long after the API server has given it up: etcd ends what it received by then within its own limit
 /// (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of 1 s).
@@ -32,10 +32,10 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct InFlightCounts {
     since: Instant,
-    workers: [WorkerCounts; WORKER_SLOTS],
+    workers: [WorkerCounts; WORKER_COUNTS],
 }
 
-/// One thread's share. Two cache lines long, because processors fetch them in pairs.
+/// One thread's part. Two cache lines long, because processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounts {
@@ -62,10 +62,10 @@ impl InFlightCounts {
         counts
     }
 
-    /// Number of requests in flight. Of lost writes, each slot counts only the last.
+    /// Number of requests in flight. Of lost writes, each worker counts only the last.
     ///
-    /// Slots are read one after the other, not at one moment. Once no request can be added any more, a request that is still in flight at
-    /// the end of this call is always included.
+    /// The parts are read one after the other, not at one moment. Once no request can be added any more, a request that is still in flight
+    /// at the end of this call is always included.
     pub(crate) fn sum(&self) -> InFlight {
         let now = self.milliseconds_at(Instant::now());
         let mut sum = InFlight::default();
@@ -88,13 +88,13 @@ impl InFlightCounts {
 #[derive(Debug)]
 pub(crate) struct Counter {
     index: usize,
-    /// Slot in the counts that were used last: the next request finds it without touching memory that threads share.
-    slot: RefCell<Option<Rc<WorkerSlot>>>,
+    /// Counter of the chain that was used last: the next request finds it without touching memory that threads share.
+    recent: RefCell<Option<Rc<WorkerCounter>>>,
 }
 
-/// A worker's slot in the counts of one chain.
+/// A worker thread's part of the counts of one chain.
 #[derive(Debug)]
-struct WorkerSlot {
+struct WorkerCounter {
     counts: Arc<InFlightCounts>,
     index: usize,
 }
@@ -102,15 +102,15 @@ struct WorkerSlot {
 impl Counter {
     pub(crate) const fn new(worker: usize) -> Self {
         Self {
-            index: worker % WORKER_SLOTS,
-            slot: RefCell::new(None),
+            index: worker % WORKER_COUNTS,
+            recent: RefCell::new(None),
         }
     }
 
     /// Counts a request until the guard is dropped.
     pub(crate) fn count(&self, counts: &Arc<InFlightCounts>, kind: Kind) -> InFlightGuard {
         let guard = InFlightGuard {
-            slot: self.slot_for(counts),
+            counter: self.counter_for(counts),
             kind,
         };
         if let Some(count) = guard.count() {
@@ -119,31 +119,31 @@ impl Counter {
         guard
     }
 
-    fn slot_for(&self, counts: &Arc<InFlightCounts>) -> Rc<WorkerSlot> {
-        let mut known = self.slot.borrow_mut();
-        if let Some(slot) = known.as_ref().filter(|slot| Arc::ptr_eq(&slot.counts, counts)) {
-            return Rc::clone(slot);
+    fn counter_for(&self, counts: &Arc<InFlightCounts>) -> Rc<WorkerCounter> {
+        let mut known = self.recent.borrow_mut();
+        if let Some(counter) = known.as_ref().filter(|counter| Arc::ptr_eq(&counter.counts, counts)) {
+            return Rc::clone(counter);
         }
         let counts = Arc::clone(counts);
-        let slot = Rc::new(WorkerSlot {
+        let counter = Rc::new(WorkerCounter {
             counts,
             index: self.index,
         });
-        *known = Some(Rc::clone(&slot));
-        slot
+        *known = Some(Rc::clone(&counter));
+        counter
     }
 }
 
 /// A request that counts as in flight until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightGuard {
-    slot: Rc<WorkerSlot>,
+    counter: Rc<WorkerCounter>,
     kind: Kind,
 }
 
 impl InFlightGuard {
     fn worker_counts(&self) -> Option<&WorkerCounts> {
-        self.slot.counts.workers.get(self.slot.index)
+        self.counter.counts.workers.get(self.counter.index)
     }
 
     fn count(&self) -> Option<&AtomicU64> {
@@ -157,7 +157,7 @@ impl InFlightGuard {
     /// Marks a request that was sent and whose outcome is unknown: it may be carried out until some time after the API server has given it
     /// up.
     pub(crate) fn give_up(self, given_up: Instant) {
-        let until = self.slot.counts.milliseconds_at(given_up + UNSETTLED);
+        let until = self.counter.counts.milliseconds_at(given_up + UNSETTLED);
         if let Some(worker) = self.worker_counts() {
             worker.unsettled.fetch_max(until, Ordering::Release);
         }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn requests_count_while_their_guards_live_on_any_number_of_workers() {
         let counts = InFlightCounts::new();
-        let guards: Vec<InFlightGuard> = (0..3 * WORKER_SLOTS)
+        let guards: Vec<InFlightGuard> = (0..3 * WORKER_COUNTS)
             .flat_map(|worker| {
                 let counter = Counter::new(worker);
                 let kinds = [
@@ -202,7 +202,7 @@ mod tests {
                 kinds.map(|kind| counter.count(&counts, kind))
             })
             .collect();
-        let workers = 3 * WORKER_SLOTS as u64;
+        let workers = 3 * WORKER_COUNTS as u64;
         assert_eq!(counts.sum(), in_flight(3 * workers, 2 * workers, workers));
         drop(guards);
         assert_eq!(counts.sum(), InFlight::default());

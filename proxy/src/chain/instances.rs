@@ -20,10 +20,10 @@ use crate::wasm::{self, Engine, Fault, Instance};
 pub(crate) struct Instances {
     engine: Arc<Engine>,
     chain: Arc<ChainHandle>,
-    slots: RefCell<HashMap<EntryId, Slot>>,
+    cells: RefCell<HashMap<EntryId, InstanceCell>>,
 }
 
-struct Slot {
+struct InstanceCell {
     entry: Weak<Entry>,
     /// Empty after a fault, and while the instance is lent.
     instance: Option<Instance>,
@@ -62,7 +62,7 @@ impl Instances {
         Self {
             engine,
             chain,
-            slots: RefCell::default(),
+            cells: RefCell::default(),
         }
     }
 
@@ -87,24 +87,24 @@ impl Instances {
 
     /// Forgets entries that no chain and no request holds any more.
     pub(crate) fn forget_retired(&self) {
-        self.slots.borrow_mut().retain(|_, slot| slot.entry.strong_count() > 0);
+        self.cells.borrow_mut().retain(|_, cell| cell.entry.strong_count() > 0);
     }
 
     /// Whether the entry has an instance. An equal entry of an earlier chain may have left it.
     fn is_ready(&self, entry: &Arc<Entry>) -> bool {
-        let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.get_mut(&entry.id).filter(|slot| slot.instance.is_some()) else {
+        let mut cells = self.cells.borrow_mut();
+        let Some(cell) = cells.get_mut(&entry.id).filter(|cell| cell.instance.is_some()) else {
             return false;
         };
-        slot.entry = Arc::downgrade(entry);
+        cell.entry = Arc::downgrade(entry);
         true
     }
 
     /// Ends the instances of entries that are not kept, and returns whether there were any. A request that still needs one starts it again.
     pub(crate) fn make_room(&self, is_kept: impl Fn(EntryId) -> bool) -> bool {
-        let mut slots = self.slots.borrow_mut();
-        let others = slots.iter_mut().filter(|(id, _)| !is_kept(**id));
-        others.filter_map(|(_, slot)| slot.instance.take()).count() > 0
+        let mut cells = self.cells.borrow_mut();
+        let others = cells.iter_mut().filter(|(id, _)| !is_kept(**id));
+        others.filter_map(|(_, cell)| cell.instance.take()).count() > 0
     }
 
     fn start(&self, entry: &Entry) -> Result<Instance, Fault> {
@@ -127,10 +127,10 @@ impl Instances {
             return Err(CallError::Quarantined);
         }
         let lent = self
-            .slots
+            .cells
             .borrow_mut()
             .get_mut(&entry.id)
-            .and_then(|slot| slot.instance.take());
+            .and_then(|cell| cell.instance.take());
         let begun = Instant::now();
         let (mut instance, start) = match lent {
             Some(instance) => (instance, begun),
@@ -178,24 +178,24 @@ impl Instances {
     }
 
     fn give_back(&self, entry: &Arc<Entry>, instance: Instance) {
-        let mut slots = self.slots.borrow_mut();
-        let slot = slots.entry(entry.id).or_insert_with(|| Slot {
+        let mut cells = self.cells.borrow_mut();
+        let cell = cells.entry(entry.id).or_insert_with(|| InstanceCell {
             entry: Arc::downgrade(entry),
             instance: None,
             metrics: self.chain.metrics().call_metrics(&entry.name),
         });
-        slot.instance = Some(instance);
+        cell.instance = Some(instance);
     }
 
     fn count(&self, id: EntryId, phase: Phase, seconds: f64) {
-        if let Some(slot) = self.slots.borrow().get(&id) {
+        if let Some(cell) = self.cells.borrow().get(&id) {
             match phase {
-                Phase::Request => slot.metrics.requests.inc(),
-                Phase::Response => slot.metrics.responses.inc(),
-                Phase::Complete => slot.metrics.completions.inc(),
+                Phase::Request => cell.metrics.requests.inc(),
+                Phase::Response => cell.metrics.responses.inc(),
+                Phase::Complete => cell.metrics.completions.inc(),
                 Phase::Recheck => return,
             };
-            slot.metrics.seconds.inc_by(seconds);
+            cell.metrics.seconds.inc_by(seconds);
         }
     }
 }

@@ -15,11 +15,11 @@ use ctrlmesh_contract::Digest;
 use super::snapshot::Snapshot;
 
 /// File name of the record in the directory.
-const RECORD: &str = "chain";
+const RECORD_FILE: &str = "chain";
 /// Temporary name under which the record is written first.
-const ASIDE: &str = ".chain";
+const TEMPORARY_FILE: &str = ".chain";
 /// Content of the record after a second chain; before that, it is the only chain's digest.
-const SEVERAL: &str = "several";
+const SEVERAL_CHAINS: &str = "several";
 /// Upper bound for the record's size.
 const MAX_RECORD_BYTES: u64 = 128;
 
@@ -72,7 +72,7 @@ impl PredecessorRecord {
     /// The directory cannot be created or the record cannot be read.
     pub fn open(directory: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let chains = match read(&directory.join(RECORD))?.as_deref().map(str::parse) {
+        let chains = match read(&directory.join(RECORD_FILE))?.as_deref().map(str::parse) {
             None => Chains::None,
             Some(Ok(digest)) => Chains::One(digest),
             Some(Err(_)) => Chains::Several,
@@ -105,7 +105,7 @@ impl PredecessorRecord {
         let record = if snapshot.is_first() {
             digest_of(snapshot).to_string()
         } else {
-            SEVERAL.to_owned()
+            SEVERAL_CHAINS.to_owned()
         };
         if let Err(error) = write(directory, &record) {
             tracing::warn!(
@@ -147,11 +147,11 @@ fn read(record: &Path) -> io::Result<Option<String>> {
 }
 
 fn write(directory: &Path, record: &str) -> io::Result<()> {
-    let aside = directory.join(ASIDE);
-    let mut file = File::create(&aside)?;
+    let temporary = directory.join(TEMPORARY_FILE);
+    let mut file = File::create(&temporary)?;
     file.write_all(record.as_bytes())?;
     file.sync_all()?;
-    fs::rename(aside, directory.join(RECORD))
+    fs::rename(temporary, directory.join(RECORD_FILE))
 }
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
     fn unreadable_record_counts_as_several_chains() {
         let directory = tempfile::tempdir().unwrap();
         for record in [&b""[..], b"sha256:12", b"\xff"] {
-            fs::write(directory.path().join(RECORD), record).unwrap();
+            fs::write(directory.path().join(RECORD_FILE), record).unwrap();
             let predecessors = PredecessorRecord::open(directory.path()).unwrap();
             assert!(
                 predecessors.is_there() && !predecessors.is_same(&snapshot(true)),

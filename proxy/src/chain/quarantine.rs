@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// This many faults lead to quarantine if no call succeeded between them, or if they happened within [`WINDOW`]. Rare faults (one odd
+/// This many faults lead to quarantine if no call succeeded between them, or if they happened within [`FAULT_WINDOW`]. Rare faults (one odd
 /// object among thousands) do neither.
-const FAULTS: usize = 5;
-/// See [`FAULTS`].
-const WINDOW: Duration = Duration::from_secs(10);
+const MAX_FAULTS: usize = 5;
+/// See [`MAX_FAULTS`].
+const FAULT_WINDOW: Duration = Duration::from_secs(10);
 /// Two faults or more also lead to quarantine if worker threads lost this much time to them …
 const MAX_TIME_LOST: Duration = Duration::from_secs(3);
-/// … within this number of seconds. Where CPU is short a call may run for ten times its timeout, so five faults within [`WINDOW`] may not be
-/// possible.
+/// … within this number of seconds. Where CPU is short a call may run for ten times its timeout, so five faults may not be possible within
+/// [`FAULT_WINDOW`].
 const TIME_LOST_SECONDS: usize = 60;
 /// The first quarantine; each next one is twice as long …
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// … up to this maximum: after the cause outside the plugin is fixed, users should not wait longer.
-const LONGEST: Duration = Duration::from_secs(5 * 60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// A quarantine that begins this long after the end of the last one is short again.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10 * 60);
 /// A probe that never reports back (its request was dropped) is replaced after this time.
@@ -49,7 +49,7 @@ pub struct Quarantine {
 #[derive(Debug, Default)]
 struct FaultHistory {
     /// Times of the last faults, newest last; `None` for forgotten ones.
-    recent: [Option<Instant>; FAULTS],
+    recent: [Option<Instant>; MAX_FAULTS],
     time_lost: TimeLost,
     /// Faults since the last call that succeeded.
     consecutive: usize,
@@ -131,12 +131,12 @@ impl FaultHistory {
         let is_frequent = self
             .recent
             .iter()
-            .all(|fault| fault.is_some_and(|at| now.saturating_duration_since(at) <= WINDOW));
-        self.consecutive >= FAULTS || is_frequent || self.time_lost.is_too_much()
+            .all(|fault| fault.is_some_and(|at| now.saturating_duration_since(at) <= FAULT_WINDOW));
+        self.consecutive >= MAX_FAULTS || is_frequent || self.time_lost.is_too_much()
     }
 
     fn forget_faults(&mut self) {
-        self.recent = [None; FAULTS];
+        self.recent = [None; MAX_FAULTS];
         self.time_lost = TimeLost::default();
         self.consecutive = 0;
     }
@@ -279,9 +279,9 @@ impl Quarantine {
         history.level = if again { history.level.saturating_add(1) } else { 0 };
         let length = 2u32
             .checked_pow(history.level)
-            .and_then(|factor| FIRST.checked_mul(factor))
-            .unwrap_or(LONGEST);
-        let length = length.min(LONGEST);
+            .and_then(|factor| FIRST_PAUSE.checked_mul(factor))
+            .unwrap_or(LONGEST_PAUSE);
+        let length = length.min(LONGEST_PAUSE);
         history.last_end = Some(now + length);
         self.until.store(self.nanoseconds(now + length), Ordering::Release);
         self.state.store(QUARANTINED, Ordering::Release);
@@ -312,7 +312,7 @@ mod tests {
 
     /// Records faults until the entry is quarantined. Returns the quarantine's length.
     fn fail(quarantine: &Quarantine, now: Instant) -> Duration {
-        for _ in 0..FAULTS - 1 {
+        for _ in 0..MAX_FAULTS - 1 {
             assert_eq!(
                 quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "trap"),
                 None
@@ -328,10 +328,12 @@ mod tests {
     fn five_faults_in_ten_seconds_quarantine() {
         let now = Instant::now();
         let quarantine = Quarantine::new(now);
-        assert_eq!(fail(&quarantine, now), FIRST);
+        assert_eq!(fail(&quarantine, now), FIRST_PAUSE);
         assert_eq!(
             quarantine.state(now),
-            QuarantineState::Quarantined { until: now + FIRST }
+            QuarantineState::Quarantined {
+                until: now + FIRST_PAUSE
+            }
         );
         assert_eq!(quarantine.admit(|| now), Admission::Quarantined);
         assert_eq!(
@@ -365,7 +367,7 @@ mod tests {
             quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "deadline")
         };
         assert!((0..4).all(|n| fault(n).is_none()));
-        assert_eq!(fault(4), Some(FIRST));
+        assert_eq!(fault(4), Some(FIRST_PAUSE));
     }
 
     #[test]
@@ -412,8 +414,8 @@ mod tests {
         let start = Instant::now();
         let quarantine = Quarantine::new(start);
         let fault = |now| quarantine.record_fault(quarantine.admit(|| now), now, MAX_TIME_LOST, "deadline");
-        assert_eq!((fault(start), fault(start)), (None, Some(FIRST)));
-        let end = start + FIRST;
+        assert_eq!((fault(start), fault(start)), (None, Some(FIRST_PAUSE)));
+        let end = start + FIRST_PAUSE;
         quarantine.record_ok(quarantine.admit(|| end), || end);
         assert_eq!(fault(end), None);
     }
@@ -463,11 +465,11 @@ mod tests {
         let mut now = start + fail(&quarantine, start);
         quarantine.record_ok(quarantine.admit(|| now), || now);
         now += SECOND;
-        assert_eq!(fail(&quarantine, now), FIRST * 2, "a relapse");
-        now += FIRST * 2;
+        assert_eq!(fail(&quarantine, now), FIRST_PAUSE * 2, "a relapse");
+        now += FIRST_PAUSE * 2;
         quarantine.record_ok(quarantine.admit(|| now), || now);
         now += FORGIVEN_AFTER;
-        assert_eq!(fail(&quarantine, now), FIRST, "forgiven");
+        assert_eq!(fail(&quarantine, now), FIRST_PAUSE, "forgiven");
     }
 
     #[test]

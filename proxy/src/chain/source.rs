@@ -19,7 +19,7 @@ use super::snapshot::Snapshot;
 
 /// How often a directory is read again at once, because it changed meanwhile. Kubelet swaps once a minute at most; a person who edits files
 /// may be faster.
-const ATTEMPTS: usize = 5;
+const MAX_READS: usize = 5;
 
 /// Location and identity that a chain is loaded for.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl Source {
     /// Like [`Self::load`], but returns `None` if the directory holds only what was seen before.
     pub(super) fn load_if_changed(&self, previous: &Snapshot, before: Option<&SeenFiles>) -> Option<LoadAttempt> {
         let mut look = self.look_once(previous, before)?;
-        for _ in 1..ATTEMPTS {
+        for _ in 1..MAX_READS {
             if !matches!(look.result, Err(Error::Changing { .. })) {
                 break;
             }

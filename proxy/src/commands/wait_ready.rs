@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 use crate::commands;
 
 /// Interval between queries, which is the maximum unnecessary delay of a controller's start.
-const PAUSE: Duration = Duration::from_millis(20);
+const QUERY_INTERVAL: Duration = Duration::from_millis(20);
 /// Time limit of one answer. The sidecar answers from memory.
-const ANSWER: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for a sidecar that answers to become ready, by compiling its plugins.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of an answer. It names the missing parts in a few lines.
-const MAX_ANSWER: u64 = 16 << 10;
+const MAX_ANSWER_BYTES: u64 = 16 << 10;
 
 /// Waits, and prints the reason if the wait fails.
 #[must_use]
 pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
-    match wait_until_ready(address, time, PATIENCE) {
+    match wait_until_ready(address, time, READY_TIMEOUT) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             commands::print_error(&problem);
@@ -56,24 +56,24 @@ fn wait_until_ready(address: SocketAddr, time: Duration, patience: Duration) -> 
         };
         if let Some(problem) = problem {
             answered = None;
-            if Instant::now() + PAUSE >= end {
+            if Instant::now() + QUERY_INTERVAL >= end {
                 let seconds = time.as_secs();
                 return Err(format!(
                     "no sidecar answered at {address} within {seconds} s: {problem}"
                 ));
             }
         }
-        thread::sleep(PAUSE);
+        thread::sleep(QUERY_INTERVAL);
     }
 }
 
 fn ask(address: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    stream.set_write_timeout(Some(ANSWER))?;
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: sidecar\r\nconnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 

@@ -23,7 +23,7 @@ const CLOSE_GRACE: Duration = Duration::from_secs(10);
 /// Bytes of an arriving head that are not counted: hyper has a buffer of this size anyway.
 const FREE_HEAD: usize = 8 << 10;
 
-/// A client must finish a handshake or a request head in this time; otherwise it would hold a place that others need.
+/// A client must finish a handshake or a request head in this time; otherwise it would keep a connection from others.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limits for a client.

@@ -16,7 +16,7 @@ use super::activity::{self, Activity};
 use super::memory::{ClientMemory, ConnectionMemory, OverBound};
 use super::outage::Outage;
 use super::unread_body::UnreadBody;
-use super::unsent::{HandOver, Unsent};
+use super::unsent::{Unsent, UnsentCounter};
 
 /// Bytes that a client may send of a body before it is read. Clients are in the same pod, so a small window fills the pipe. Eight bodies
 /// that are never read use up the connection's window. HTTP/1.1 buffers about as much.
@@ -53,8 +53,8 @@ pub(crate) struct Connection {
     ends_with_answer: Cell<bool>,
     /// Closes the connection's port; `None` in tests.
     outage: Option<Outage>,
-    /// The connection's place among all connections. A tunnel outlives the HTTP connection and keeps it.
-    _place: Option<OwnedSemaphorePermit>,
+    /// One of the permits for connections of the port. A tunnel outlives the HTTP connection and keeps it.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
@@ -64,8 +64,8 @@ impl Connection {
             outage: Some(outage),
             activity: Activity::new(memory.requests.clone()),
             memory: ConnectionMemory::of(memory.requests.clone()),
-            unsent: Arc::new(Unsent::of(memory.responses.clone())),
-            _place: Some(permit),
+            unsent: Arc::new(Unsent::counted_in(memory.responses.clone())),
+            _permit: Some(permit),
             ..Self::default()
         })
     }
@@ -97,17 +97,17 @@ impl Connection {
     #[cfg(test)]
     pub(super) fn counting(memory: super::ResponseMemory) -> Self {
         Self {
-            unsent: Arc::new(Unsent::of(memory)),
+            unsent: Arc::new(Unsent::counted_in(memory)),
             ..Self::default()
         }
     }
 
-    /// The way by which a response hands its bytes over.
-    pub(crate) fn hand_over(&self) -> HandOver {
-        HandOver::new(&self.unsent, self.activity.is_http1())
+    /// Counts the bytes that a response gives to this connection.
+    pub(crate) fn unsent_counter(&self) -> UnsentCounter {
+        UnsentCounter::new(&self.unsent, self.activity.is_http1())
     }
 
-    /// Counts what is handed over and not written.
+    /// The bytes of responses that are not written yet.
     pub(crate) fn unsent(&self) -> &Arc<Unsent> {
         &self.unsent
     }

@@ -63,8 +63,8 @@ impl HeaderBlock {
                 self.end_frame();
                 continue;
             }
-            if let Some(place) = self.head.get_mut(self.has) {
-                *place = *first;
+            if let Some(byte) = self.head.get_mut(self.has) {
+                *byte = *first;
             }
             bytes = rest;
             self.has += 1;

@@ -16,11 +16,11 @@ pub(crate) struct StreamNotifier {
     free: RefCell<Vec<usize>>,
 }
 
-/// A stream's subscription; frees its place when dropped.
+/// A stream's subscription; frees its index when dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
     notifier: Rc<StreamNotifier>,
-    place: usize,
+    index: usize,
     seen: u64,
     /// Number of outages when the subscription began.
     outages: u64,
@@ -57,14 +57,14 @@ impl StreamNotifier {
 
     /// Subscribes; earlier events are not reported.
     pub(crate) fn listen(self: &Rc<Self>) -> Listener {
-        let place = self.free.borrow_mut().pop().unwrap_or_else(|| {
+        let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut wakers = self.wakers.borrow_mut();
             wakers.push(None);
             wakers.len() - 1
         });
         Listener {
             notifier: Rc::clone(self),
-            place,
+            index,
             seen: self.version.get(),
             outages: self.outages.get(),
         }
@@ -74,10 +74,10 @@ impl StreamNotifier {
 impl Listener {
     /// Whether a new chain came into force since the last call that returned true. Registers for the next one.
     pub(crate) fn poll_changed(&mut self, cx: &Context<'_>) -> bool {
-        if let Some(place) = self.notifier.wakers.borrow_mut().get_mut(self.place) {
-            match place {
+        if let Some(entry) = self.notifier.wakers.borrow_mut().get_mut(self.index) {
+            match entry {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
-                _ => *place = Some(cx.waker().clone()),
+                _ => *entry = Some(cx.waker().clone()),
             }
         }
         let version = self.notifier.version.get();
@@ -97,10 +97,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(place) = self.notifier.wakers.borrow_mut().get_mut(self.place) {
-            *place = None;
+        if let Some(entry) = self.notifier.wakers.borrow_mut().get_mut(self.index) {
+            *entry = None;
         }
-        self.notifier.free.borrow_mut().push(self.place);
+        self.notifier.free.borrow_mut().push(self.index);
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_sees_each_change_once_and_frees_its_place() {
+    fn listener_sees_each_change_once_and_frees_its_index() {
         let notifier = StreamNotifier::new();
         let cx = Context::from_waker(Waker::noop());
         let mut listener = notifier.listen();
@@ -119,7 +119,7 @@ mod tests {
         assert!(!listener.poll_changed(&cx));
         drop(listener);
         let second = notifier.listen();
-        assert_eq!(second.place, 0);
+        assert_eq!(second.index, 0);
         assert_eq!(notifier.wakers.borrow().len(), 1);
         assert!(!second.is_broken_off());
         notifier.break_off();

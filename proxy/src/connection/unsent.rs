@@ -1,4 +1,4 @@
-//! Bytes of responses that were handed to a client's connection and not written yet, bounded for each connection and for all together.
+//! Bytes of responses that were given to a client's connection and not written yet, bounded for each connection and for all together.
 //!
 //! At a bound, responses are not read further, which stops their servers; they continue as clients read. A connection may only take more if
 //! as much stays free for the others as it has (as plugins share memory, ADR 0031), and an eighth of the bound is for those that have written
@@ -98,21 +98,21 @@ pub(crate) struct Unsent {
     is_listed: AtomicBool,
 }
 
-/// The way by which one response hands its bytes over to a connection.
+/// Counts the bytes that one response gives to its connection.
 #[derive(Debug, Clone)]
-pub(crate) struct HandOver {
+pub(crate) struct UnsentCounter {
     unsent: Arc<Unsent>,
     is_http1: bool,
 }
 
-/// Bytes that count until they are dropped.
-struct HandedOver {
+/// Bytes that count as unsent until they are dropped.
+struct UnsentBytes {
     data: Bytes,
     unsent: Arc<Unsent>,
 }
 
 impl Unsent {
-    pub(super) fn of(all: ResponseMemory) -> Self {
+    pub(super) fn counted_in(all: ResponseMemory) -> Self {
         Self {
             all,
             bytes: AtomicUsize::new(0),
@@ -132,7 +132,7 @@ impl Unsent {
         self.has_progressed.swap(false, Ordering::Relaxed)
     }
 
-    /// Ready when a response may hand over more.
+    /// Ready when the connection may take more bytes of a response.
     fn poll_room(self: &Arc<Self>, cx: &Context<'_>) -> Poll<()> {
         if self.has_room() {
             return Poll::Ready(());
@@ -156,7 +156,7 @@ impl Unsent {
     /// Counts bytes of HTTP/2 until they are dropped.
     fn count(self: &Arc<Self>, data: Bytes) -> Bytes {
         self.add(data.len());
-        Bytes::from_owner(HandedOver {
+        Bytes::from_owner(UnsentBytes {
             data,
             unsent: Arc::clone(self),
         })
@@ -235,7 +235,7 @@ impl Unsent {
     }
 }
 
-impl HandOver {
+impl UnsentCounter {
     pub(super) fn new(unsent: &Arc<Unsent>, is_http1: bool) -> Self {
         Self {
             unsent: Arc::clone(unsent),
@@ -243,7 +243,7 @@ impl HandOver {
         }
     }
 
-    /// Ready when the response may hand over more.
+    /// Ready when the connection may take more bytes of the response.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         self.unsent.poll_room(cx)
     }
@@ -260,7 +260,7 @@ impl HandOver {
 
 impl Default for Unsent {
     fn default() -> Self {
-        Self::of(ResponseMemory::default())
+        Self::counted_in(ResponseMemory::default())
     }
 }
 
@@ -271,13 +271,13 @@ impl Drop for Unsent {
     }
 }
 
-impl AsRef<[u8]> for HandedOver {
+impl AsRef<[u8]> for UnsentBytes {
     fn as_ref(&self) -> &[u8] {
         &self.data
     }
 }
 
-impl Drop for HandedOver {
+impl Drop for UnsentBytes {
     fn drop(&mut self) {
         self.unsent.release(self.data.len());
     }

@@ -23,14 +23,14 @@ use crate::stream::body::RequestBody;
 use crate::upstream::{BoxError, SendError, Upstream};
 
 /// Time limit of one query, including lookups of the names in its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Number of quick queries in a row without a new address. With three API servers behind a balancer that picks one at random, one stays
 /// unknown after this many in one case of nine.
-const QUICK_QUESTIONS: u32 = 8;
+const QUICK_QUERIES: u32 = 8;
 
 /// Interval between quick queries.
-const QUICK: Duration = Duration::from_secs(1);
+const QUICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum size of the answer; a server names one or two addresses.
 const MAX_ANSWER: usize = 64 << 10;
@@ -57,7 +57,7 @@ enum Error {
     Body(#[source] BoxError),
     #[error("the response of /api is not an APIVersions object: {0}")]
     Document(#[from] serde_json::Error),
-    #[error("the API server did not respond within {} s", PATIENCE.as_secs())]
+    #[error("the API server did not respond within {} s", QUERY_TIMEOUT.as_secs())]
     Late,
 }
 
@@ -79,17 +79,17 @@ struct ServerAddress {
 /// answer.
 pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>) {
     let mut has_failed = false;
-    let mut quick = QUICK_QUESTIONS;
+    let mut quick = QUICK_QUERIES;
     let drain = worker.shared.drain.clone();
     let follow = async {
         loop {
-            let asked = tokio::time::timeout(PATIENCE, ask(&worker)).await;
+            let asked = tokio::time::timeout(QUERY_TIMEOUT, ask(&worker)).await;
             match asked.unwrap_or(Err(Error::Late)) {
                 Ok(addresses) => {
                     has_failed = false;
                     if external.shared.reach.api_server.note_advertised(addresses) {
                         external.shared.gate.check_open_sockets();
-                        quick = QUICK_QUESTIONS;
+                        quick = QUICK_QUERIES;
                     }
                 }
                 Err(error) if has_failed => {
@@ -105,7 +105,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
                 }
             }
             quick = if has_failed { 0 } else { quick.saturating_sub(1) };
-            tokio::time::sleep(if quick > 0 { QUICK } else { REFRESH }).await;
+            tokio::time::sleep(if quick > 0 { QUICK_INTERVAL } else { REFRESH }).await;
         }
     };
     tokio::select! {

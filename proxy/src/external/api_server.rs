@@ -21,14 +21,14 @@ const SERVICE_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "kubernete
 pub(super) const REFRESH: Duration = Duration::from_secs(15);
 
 /// Time limit of one lookup.
-const LOOKUP: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An address that the name had counts for this long afterwards, because load balancers remove addresses slowly.
-const MEMORY: Duration = Duration::from_secs(600);
+const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
 
 /// An advertised address counts for this long after it was advertised last: another service may get it then. A balancer that picks one of
 /// the API servers at random for each query, every 15 seconds, leaves none out for so long.
-const ADVERTISED_MEMORY: Duration = Duration::from_hours(24);
+const ADVERTISED_LIFETIME: Duration = Duration::from_hours(24);
 
 /// Maximum number of remembered advertised addresses; the one that was not seen for the longest time is dropped first.
 const MAX_ADVERTISED: usize = 64;
@@ -103,7 +103,7 @@ impl ApiServer {
                 () = stop.cancelled() => return,
             }
             let lookup = tokio::net::lookup_host((self.host.as_str(), self.port));
-            match tokio::time::timeout(LOOKUP, lookup).await {
+            match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
                 Ok(Ok(found)) => {
                     if self.note(found.map(|address| address.ip().to_canonical())) {
                         on_news();
@@ -122,7 +122,7 @@ impl ApiServer {
         for address in found {
             is_news |= seen.insert(address, now).is_none();
         }
-        seen.retain(|_, last| now.duration_since(*last) < MEMORY);
+        seen.retain(|_, last| now.duration_since(*last) < ADDRESS_LIFETIME);
         is_news
     }
 
@@ -137,7 +137,7 @@ impl ApiServer {
                 tracing::info!(place = %advertised_address, "the API server advertises this address; external requests may not reach it");
             }
         }
-        advertised.retain(|_, last| now.duration_since(*last) < ADVERTISED_MEMORY);
+        advertised.retain(|_, last| now.duration_since(*last) < ADVERTISED_LIFETIME);
         while advertised.len() > MAX_ADVERTISED {
             let oldest = advertised
                 .iter()
@@ -206,7 +206,7 @@ mod tests {
             address("10.0.0.5:6443"),
             AdvertisedAddress::Name("api.example".to_owned(), 6443),
         ]);
-        tokio::time::advance(2 * MEMORY).await;
+        tokio::time::advance(2 * ADDRESS_LIFETIME).await;
         assert!(api_server.is_named("api.example", 6443) && !api_server.is_named("api.example", 443));
         assert_eq!(addresses(6443), ["10.0.0.5".parse::<IpAddr>().unwrap()]);
         assert_eq!(addresses(443).len(), 1);
@@ -241,14 +241,14 @@ mod tests {
             address("10.0.0.5:6443"),
             AdvertisedAddress::Name("api.example".to_owned(), 6443),
         ]);
-        tokio::time::advance(2 * ADVERTISED_MEMORY).await;
+        tokio::time::advance(2 * ADVERTISED_LIFETIME).await;
         assert!(known("10.0.0.5"), "no query has succeeded since");
         assert!(!api_server.note_advertised([address("10.0.0.5:6443")]), "it is known");
         assert!(
             !api_server.is_named("api.example", 6443),
             "the name was not advertised again"
         );
-        tokio::time::advance(ADVERTISED_MEMORY - REFRESH).await;
+        tokio::time::advance(ADVERTISED_LIFETIME - REFRESH).await;
         api_server.note_advertised([address("10.0.0.6:6443")]);
         assert!(known("10.0.0.5") && known("10.0.0.6"));
         tokio::time::advance(REFRESH).await;
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(api_server.known_addresses(6443), None, "it could be anywhere");
         assert_eq!(api_server.known_addresses(443), Some(Vec::new()));
         api_server.note([first].into_iter());
-        tokio::time::advance(MEMORY - REFRESH).await;
+        tokio::time::advance(ADDRESS_LIFETIME - REFRESH).await;
         api_server.note([second].into_iter());
         assert_eq!(api_server.known_addresses(6443).map(|known| known.len()), Some(2));
         tokio::time::advance(REFRESH).await;

@@ -18,7 +18,7 @@ use crate::upstream::Upstream;
 const MAX_TARGETS: usize = 256;
 
 /// A target that was not requested for this long is dropped with its connections. Same as the idle timeout of client-go and Go.
-const IDLE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Interval between searches for unused targets.
 pub(super) const SWEEP: Duration = Duration::from_secs(30);
@@ -33,16 +33,16 @@ pub(super) struct TargetKey {
 }
 
 pub(super) struct Targets {
-    slots: RefCell<HashMap<TargetKey, Slot>>,
+    known: RefCell<HashMap<TargetKey, KnownTarget>>,
     count: Gauge,
 }
 
-struct Slot {
+struct KnownTarget {
     upstream: Rc<Upstream>,
     used: Cell<Instant>,
 }
 
-impl Slot {
+impl KnownTarget {
     fn is_in_use(&self) -> bool {
         Rc::strong_count(&self.upstream) > 1
     }
@@ -52,7 +52,7 @@ impl Targets {
     /// `count` is shared by all threads.
     pub(super) fn new(count: Gauge) -> Self {
         Self {
-            slots: RefCell::default(),
+            known: RefCell::default(),
             count,
         }
     }
@@ -66,34 +66,36 @@ impl Targets {
         key: &TargetKey,
         make: impl FnOnce() -> Result<Rc<Upstream>, E>,
     ) -> Result<Rc<Upstream>, E> {
-        let mut slots = self.slots.borrow_mut();
-        if let Some(slot) = slots.get(key) {
-            slot.used.set(Instant::now());
-            return Ok(Rc::clone(&slot.upstream));
+        let mut known = self.known.borrow_mut();
+        if let Some(target) = known.get(key) {
+            target.used.set(Instant::now());
+            return Ok(Rc::clone(&target.upstream));
         }
         let upstream = make()?;
-        if slots.len() >= MAX_TARGETS {
-            let oldest = slots.iter().min_by_key(|(_, slot)| (slot.is_in_use(), slot.used.get()));
+        if known.len() >= MAX_TARGETS {
+            let oldest = known
+                .iter()
+                .min_by_key(|(_, target)| (target.is_in_use(), target.used.get()));
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                slots.remove(&oldest);
+                known.remove(&oldest);
                 self.count.dec();
             }
         }
-        let slot = Slot {
+        let target = KnownTarget {
             upstream: Rc::clone(&upstream),
             used: Cell::new(Instant::now()),
         };
-        slots.insert(key.clone(), slot);
+        known.insert(key.clone(), target);
         self.count.inc();
         Ok(upstream)
     }
 
     /// Drops targets that are not in use and were not requested lately.
     pub(super) fn drop_unused(&self) {
-        let mut slots = self.slots.borrow_mut();
-        let before = slots.len();
-        slots.retain(|_, slot| slot.is_in_use() || slot.used.get().elapsed() < IDLE);
-        for _ in slots.len()..before {
+        let mut known = self.known.borrow_mut();
+        let before = known.len();
+        known.retain(|_, target| target.is_in_use() || target.used.get().elapsed() < IDLE_TIMEOUT);
+        for _ in known.len()..before {
             self.count.dec();
         }
     }
@@ -136,7 +138,7 @@ mod tests {
         }
         assert!(!get(&targets, 2).1, "asked for again");
         assert!(get(&targets, 300).1);
-        assert_eq!((targets.slots.borrow().len(), targets.count.get()), (256, 256));
+        assert_eq!((targets.known.borrow().len(), targets.count.get()), (256, 256));
         let (again, is_new) = get(&targets, 1);
         assert!(!is_new && Rc::ptr_eq(&kept, &again), "what is in use stays");
         assert!(!get(&targets, 2).1);
@@ -148,12 +150,12 @@ mod tests {
         let targets = Targets::new(Gauge::default());
         let (kept, _) = get(&targets, 1);
         get(&targets, 2);
-        tokio::time::advance(IDLE - Duration::from_secs(1)).await;
+        tokio::time::advance(IDLE_TIMEOUT - Duration::from_secs(1)).await;
         targets.drop_unused();
         assert_eq!(targets.count.get(), 2);
         tokio::time::advance(Duration::from_secs(1)).await;
         targets.drop_unused();
-        assert_eq!((targets.slots.borrow().len(), targets.count.get()), (1, 1));
+        assert_eq!((targets.known.borrow().len(), targets.count.get()), (1, 1));
         drop(kept);
         targets.drop_unused();
         assert_eq!(targets.count.get(), 0);

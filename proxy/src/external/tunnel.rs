@@ -28,21 +28,21 @@ mod flow;
 use flow::{Flow, Metered};
 
 /// Bytes in flight in each direction.
-const BUFFER: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// A tunnel without traffic for this long is closed: longer than any client keeps an unused connection.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Maximum silence of the other side once one has ended.
-const IDLE_HALF_CLOSED: Duration = Duration::from_secs(10);
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum silence of a tunnel while the sidecar drains. Requests inside it are not visible; one that is answered within this time
 /// survives.
-const IDLE_DRAINING: Duration = Duration::from_secs(2);
+const DRAINING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connects to the target and answers 200. The tunnel runs in a task of the worker.
 pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> Answer {
-    let Ok(place) = Arc::clone(&call.external.tunnels).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&call.external.tunnels).try_acquire_owned() else {
         return Ok(call.answer(Reply::too_many_tunnels(super::MAX_TUNNELS)));
     };
     let destination = &call.destination;
@@ -74,18 +74,18 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
     }
     call.record.set_status(head.status.as_u16());
     if let Some(client) = parts.extensions.remove::<OnUpgrade>() {
-        start(call, client, stream, place);
+        start(call, client, stream, permit);
     }
     let body = ClientBody::full(Bytes::new(), Some(Rc::clone(&call.record)));
     Ok(Response::from_parts(head, body))
 }
 
-fn start(call: &Call, client: OnUpgrade, stream: Socket, place: OwnedSemaphorePermit) {
+fn start(call: &Call, client: OnUpgrade, stream: Socket, permit: OwnedSemaphorePermit) {
     let (worker, connection) = (Rc::clone(&call.worker), Rc::clone(&call.connection));
     let record = Rc::clone(&call.record);
     call.worker.spawn(async move {
-        // The tunnel's place among tunnels, and the connection's among connections.
-        let _places = (place, connection);
+        // One of the permits for tunnels, and one of those for connections.
+        let _permits = (permit, connection);
         worker.shared.metrics.external_tunnels.inc();
         tokio::select! {
             () = run_tunnel(client, stream, record, worker.shared.drain.clone()) => {}
@@ -100,7 +100,7 @@ async fn run_tunnel(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain
     let mut target = Metered::new(stream, Rc::clone(&flow));
     let copy = async {
         let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
-        tokio::io::copy_bidirectional_with_sizes(&mut client, &mut target, BUFFER, BUFFER).await
+        tokio::io::copy_bidirectional_with_sizes(&mut client, &mut target, BUFFER_BYTES, BUFFER_BYTES).await
     };
     tokio::select! {
         copied = copy => if let Err(error) = copied {
@@ -115,11 +115,11 @@ async fn run_tunnel(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain
 async fn wait_until_idle(flow: &Flow, drain: CancellationToken) {
     loop {
         let patience = if drain.is_cancelled() {
-            IDLE_DRAINING
+            DRAINING_TIMEOUT
         } else if flow.is_half_closed() {
-            IDLE_HALF_CLOSED
+            HALF_CLOSED_TIMEOUT
         } else {
-            IDLE
+            IDLE_TIMEOUT
         };
         let end = flow.last_activity() + patience;
         if end <= tokio::time::Instant::now() {
@@ -160,9 +160,9 @@ mod tests {
         let draining = CancellationToken::new();
         draining.cancel();
         for (half_closed, drain, patience) in [
-            (false, CancellationToken::new(), IDLE),
-            (true, CancellationToken::new(), IDLE_HALF_CLOSED),
-            (false, draining, IDLE_DRAINING),
+            (false, CancellationToken::new(), IDLE_TIMEOUT),
+            (true, CancellationToken::new(), HALF_CLOSED_TIMEOUT),
+            (false, draining, DRAINING_TIMEOUT),
         ] {
             let flow = flow();
             if half_closed {

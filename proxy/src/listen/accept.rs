@@ -55,7 +55,7 @@ pub(crate) struct Port {
     pub(crate) setting: &'static str,
     pub(crate) listener: TcpListener,
     /// Bounds the number of connections.
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) permits: Arc<Semaphore>,
     pub(crate) outage: Outage,
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn accept(
         traffic,
         setting,
         mut listener,
-        places,
+        permits,
         outage,
     } = port;
     let mut turn = workers.iter().cycle();
@@ -100,7 +100,7 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             metrics.connections_refused.inc();
             warn_of_refusal(setting, &refusals);
             continue;

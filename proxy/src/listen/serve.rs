@@ -76,13 +76,13 @@ impl ServerThread {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve(thread: Rc<ServerThread>, traffic: Traffic, stream: TcpStream, place: OwnedSemaphorePermit) {
+pub(super) async fn serve(thread: Rc<ServerThread>, traffic: Traffic, stream: TcpStream, permit: OwnedSemaphorePermit) {
     let (server, service) = (&thread.server, thread.service(traffic));
     let outage = match &service {
         Service::Api => &server.outage,
         Service::External(external) => external.outage(),
     };
-    let connection = Connection::new(outage.clone(), &server.memory, place);
+    let connection = Connection::new(outage.clone(), &server.memory, permit);
     thread.readers.track(&connection);
     let _ = stream.set_nodelay(true);
     let opening = tokio::select! {

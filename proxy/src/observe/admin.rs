@@ -35,7 +35,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 
 /// Lifetime of a connection from its first request byte; it has one request and is closed with the response, which says so. A client that
 /// needs longer is no prober. A client that has not begun is idle, with the same timeout as on any port.
-const LIFE: Duration = Duration::from_secs(10);
+const CONNECTION_LIFETIME: Duration = Duration::from_secs(10);
 
 /// Pause after an accept error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -89,7 +89,7 @@ impl Admin {
             .timer(TokioTimer::new())
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), service);
-        match tokio::time::timeout(LIFE, serving).await {
+        match tokio::time::timeout(CONNECTION_LIFETIME, serving).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "admin connection ended"),
             Err(_) => tracing::debug!("admin connection closed: it was idle for too long"),

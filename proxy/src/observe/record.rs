@@ -15,7 +15,7 @@ use super::class::{Class, ProxyForm};
 use super::metrics::Metrics;
 use crate::chain::InFlightGuard;
 use crate::chain::phases::Plugins;
-use crate::connection::{Connection, HandOver, OverBound, RequestGuard};
+use crate::connection::{Connection, OverBound, RequestGuard, UnsentCounter};
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::write_outcome::WriteOutcome;
 use crate::upstream::{ReplayRoom, Upstream};
@@ -128,9 +128,9 @@ impl Record {
         self.guard.borrow().as_ref().map_or(Ok(()), |guard| guard.hold(bytes))
     }
 
-    /// The way by which the response hands its bytes over; `None` if they need not be counted.
-    pub(crate) fn hand_over(&self) -> Option<HandOver> {
-        Some(self.request_memory()?.hand_over())
+    /// Counts the bytes that the response gives to its connection; `None` if they need not be counted.
+    pub(crate) fn unsent_counter(&self) -> Option<UnsentCounter> {
+        Some(self.request_memory()?.unsent_counter())
     }
 
     /// The connection, which counts the memory of its requests.

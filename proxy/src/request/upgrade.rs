@@ -20,7 +20,7 @@ use crate::upstream::write_outcome::WriteOutcome;
 use crate::upstream::{Upgrade, UpgradedStream, UpstreamBody};
 
 /// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
-const BUFFER: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// The API server's response to the upgrade.
 pub(crate) enum Offered {
@@ -111,7 +111,7 @@ fn start_tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: Upgrad
         let _place = connection;
         let copy = async {
             let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
-            tokio::io::copy_bidirectional_with_sizes(&mut client, upstream.io(), BUFFER, BUFFER).await
+            tokio::io::copy_bidirectional_with_sizes(&mut client, upstream.io(), BUFFER_BYTES, BUFFER_BYTES).await
         };
         let expired = async {
             match watching {

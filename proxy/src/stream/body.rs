@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, Sleep};
 
-use crate::connection::{HandOver, IncomingBody};
+use crate::connection::{IncomingBody, UnsentCounter};
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
 use crate::respond::{Reply, SlowBody};
@@ -99,7 +99,7 @@ where
 {
     // The announced length is only a claim: allocations follow the bytes that have arrived.
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
-    let mut collected = Pieces::new(length.unwrap_or(PIECE));
+    let mut collected = Pieces::new(length.unwrap_or(PIECE_BYTES));
     let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));
     while let Some(frame) = body.frame().await {
         match frame {
@@ -119,7 +119,7 @@ where
 }
 
 /// Size of the pieces of a body that is kept while it arrives.
-const PIECE: usize = 32 << 10;
+const PIECE_BYTES: usize = 32 << 10;
 
 /// The part of a body that has arrived. One buffer that grows with many others would be copied each time, and leave holes in the heap
 /// that are not counted.
@@ -128,14 +128,14 @@ struct Pieces(Vec<BytesMut>);
 impl Pieces {
     /// `expected`: the length of the body, if it is known.
     fn new(expected: usize) -> Self {
-        Self(vec![BytesMut::with_capacity(expected.min(PIECE))])
+        Self(vec![BytesMut::with_capacity(expected.min(PIECE_BYTES))])
     }
 
     fn extend_from_slice(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             let room = self.0.last().map_or(0, |piece| piece.capacity() - piece.len());
             if room == 0 {
-                self.0.push(BytesMut::with_capacity(PIECE));
+                self.0.push(BytesMut::with_capacity(PIECE_BYTES));
                 continue;
             }
             let (fits, rest) = data.split_at(room.min(data.len()));
@@ -208,14 +208,14 @@ impl Streaming {
 }
 
 /// A response of the sidecar's own bytes up to this size is not counted and never waits: errors have far less.
-const UNCOUNTED: usize = 16 << 10;
+const MAX_UNCOUNTED: usize = 16 << 10;
 
 /// The body that is sent to the client. Reports to the record how many bytes were sent and whether the body is complete.
 pub(crate) struct ClientBody {
     kind: Kind,
     record: Option<Rc<Record>>,
     /// Bounds the memory that clients' connections hold; `None` if the body is small.
-    hand_over: Option<HandOver>,
+    unsent_counter: Option<UnsentCounter>,
     /// Bytes that the client still expects, if the head says how many there are. An HTTP/1.1 client reads no more than these, and an HTTP/2
     /// server may mark the end in a later frame.
     left: Option<u64>,
@@ -250,27 +250,27 @@ impl ClientBody {
     }
 
     fn with_kind(kind: Kind, left: Option<u64>, record: Option<Rc<Record>>) -> Self {
-        let is_small = matches!(&kind, Kind::Full(bytes) if bytes.as_ref().map_or(0, Bytes::len) <= UNCOUNTED);
-        let hand_over = record
+        let is_small = matches!(&kind, Kind::Full(bytes) if bytes.as_ref().map_or(0, Bytes::len) <= MAX_UNCOUNTED);
+        let unsent_counter = record
             .as_ref()
             .filter(|_| !is_small)
-            .and_then(|record| record.hand_over());
+            .and_then(|record| record.unsent_counter());
         let body = Self {
             kind,
             record,
-            hand_over,
+            unsent_counter,
             left,
         };
         // hyper does not poll a body that reports at once that it has ended, or a response without a body (204, 304, HEAD).
         if let Some(record) = &body.record
-            && body.is_handed_over()
+            && body.is_complete()
         {
             record.mark_completed();
         }
         body
     }
 
-    fn is_handed_over(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.left == Some(0) || self.is_end_stream()
     }
 
@@ -289,7 +289,7 @@ impl ClientBody {
             Some(Err(_)) => record.record_failure(Failure::UpstreamReset),
             None => record.mark_completed(),
         }
-        if self.is_handed_over() {
+        if self.is_complete() {
             record.mark_completed();
         }
     }
@@ -300,8 +300,8 @@ impl Body for ClientBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(hand_over) = &self.hand_over {
-            ready!(hand_over.poll_room(cx));
+        if let Some(unsent_counter) = &self.unsent_counter {
+            ready!(unsent_counter.poll_room(cx));
         }
         let frame = match &mut self.kind {
             Kind::Full(bytes) => bytes.take().map(|bytes| Ok(Frame::data(bytes))),
@@ -309,8 +309,10 @@ impl Body for ClientBody {
             Kind::Boxed(body) => ready!(body.as_mut().poll_frame(cx)),
         };
         self.record_frame(frame.as_ref());
-        Poll::Ready(match &self.hand_over {
-            Some(hand_over) => frame.map(|frame| frame.map(|frame| frame.map_data(|data| hand_over.count(data)))),
+        Poll::Ready(match &self.unsent_counter {
+            Some(unsent_counter) => {
+                frame.map(|frame| frame.map(|frame| frame.map_data(|data| unsent_counter.count(data))))
+            }
             None => frame,
         })
     }

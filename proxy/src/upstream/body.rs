@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     error::{BodyError, BoxError},
     http1::Lease,
-    http2::Slot,
+    http2::StreamPermit,
     pool::Open,
     unread::Answer,
     upload::Upload,
@@ -36,7 +36,7 @@ enum Kind {
         /// A request body that the server answered before it had received all of it.
         upload: Option<Box<Upload>>,
         /// Released as soon as the stream ends.
-        slot: Option<Slot>,
+        permit: Option<StreamPermit>,
         ended: bool,
     },
     Http1 {
@@ -53,12 +53,12 @@ enum Kind {
 }
 
 impl UpstreamBody {
-    pub(super) fn http2(answer: Rc<Answer>, upload: Option<Upload>, slot: Slot) -> Self {
+    pub(super) fn http2(answer: Rc<Answer>, upload: Option<Upload>, permit: StreamPermit) -> Self {
         let over = upload.is_none() && answer.is_over();
         Self(Kind::Http2 {
             answer,
             upload: upload.map(Box::new),
-            slot: (!over).then_some(slot),
+            permit: (!over).then_some(permit),
             ended: over,
         })
     }
@@ -92,7 +92,7 @@ impl Body for UpstreamBody {
             Kind::Http2 {
                 answer,
                 upload,
-                slot,
+                permit,
                 ended,
             } => {
                 if upload.as_mut().is_some_and(|upload| upload.poll(cx).is_ready()) {
@@ -101,7 +101,7 @@ impl Body for UpstreamBody {
                 let frame = ready!(answer.poll_frame(cx));
                 if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
                     *ended = true;
-                    *slot = None;
+                    *permit = None;
                 }
                 Poll::Ready(frame)
             }

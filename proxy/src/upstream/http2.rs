@@ -176,22 +176,22 @@ impl Connection {
         matches!(ready, Poll::Ready(Ok(())))
     }
 
-    /// Takes a place for one request.
-    pub(super) fn take_slot(self: &Rc<Self>) -> Slot {
+    /// Takes a stream for one request.
+    pub(super) fn take_permit(self: &Rc<Self>) -> StreamPermit {
         self.active.set(self.active.get() + 1);
-        Slot {
+        StreamPermit {
             connection: Rc::clone(self),
         }
     }
 }
 
-/// A place for one request on a connection; released when dropped.
+/// The right to one stream of a connection; released when dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct StreamPermit {
     connection: Rc<Connection>,
 }
 
-impl Slot {
+impl StreamPermit {
     pub(super) const fn connection(&self) -> &Rc<Connection> {
         &self.connection
     }
@@ -251,7 +251,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let connection = &self.connection;
         connection.active.set(connection.active.get().saturating_sub(1));

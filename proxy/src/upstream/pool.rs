@@ -26,7 +26,7 @@ use super::{
     connect::{self, Protocol},
     error::{ConnectError, SendError},
     http1::{self, IdleConnection, Lease},
-    http2::{self, Connection, Established, Slot},
+    http2::{self, Connection, Established, StreamPermit},
     keepalive::Keepalive,
     unread::UnreadAnswers,
 };
@@ -41,7 +41,7 @@ const SWEEPS_PER_IDLE_TIMEOUT: u32 = 3;
 #[derive(Debug)]
 pub(super) enum RequestPermit {
     /// On a shared connection.
-    Http2(Slot),
+    Http2(StreamPermit),
     /// On a connection of its own.
     Http1(Lease),
 }
@@ -132,8 +132,8 @@ impl Upstream {
     }
 
     fn free_permit(&self, avoid: Option<&Rc<Connection>>) -> Option<RequestPermit> {
-        if let Some(slot) = self.free_slot(avoid) {
-            return Some(RequestPermit::Http2(slot));
+        if let Some(permit) = self.free_stream(avoid) {
+            return Some(RequestPermit::Http2(permit));
         }
         let generation = self.target.credentials().generation();
         let mut parked = self.pool.parked.borrow_mut();
@@ -145,7 +145,7 @@ impl Upstream {
         None
     }
 
-    fn free_slot(&self, avoid: Option<&Rc<Connection>>) -> Option<Slot> {
+    fn free_stream(&self, avoid: Option<&Rc<Connection>>) -> Option<StreamPermit> {
         let generation = self.target.credentials().generation();
         let mut shared = self.pool.shared.borrow_mut();
         loop {
@@ -155,7 +155,7 @@ impl Upstream {
             if best.is_open() && best.generation == generation {
                 // The server may have lowered its limit meanwhile.
                 if best.has_room() {
-                    return Some(best.take_slot());
+                    return Some(best.take_permit());
                 }
                 continue;
             }

@@ -22,7 +22,7 @@ use crate::memory_shares::ClientShares;
 const LOOK_AFTER: usize = 1 << 20;
 
 /// A response with less than this is given up only if there is no larger one: its reader is slow, but it reads.
-const LARGE: usize = 128 << 10;
+const LARGE_ANSWER: usize = 128 << 10;
 
 /// The responses of one worker thread that are being read.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl UnreadAnswers {
         if total <= self.bound {
             return;
         }
-        unread.sort_by_key(|(answer, bytes)| (*bytes < LARGE, answer.last_read.get()));
+        unread.sort_by_key(|(answer, bytes)| (*bytes < LARGE_ANSWER, answer.last_read.get()));
         let mut given_up = 0;
         for (answer, bytes) in unread {
             if total <= self.bound {

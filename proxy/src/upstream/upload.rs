@@ -15,7 +15,7 @@ use super::{error::BoxError, request::RequestBody};
 
 /// Data up to this size is passed to the connection at once, without waiting for a window: an object of usual size then leaves in the same
 /// packet as its head. Also bounds the data that waits there for the window, per stream.
-const UNASKED: usize = 16 << 10;
+const EAGER_BYTES: usize = 16 << 10;
 
 /// How an upload ended.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Upload {
             body,
             stream,
             waiting: Bytes::new(),
-            unasked: UNASKED,
+            unasked: EAGER_BYTES,
         }
     }
 

@@ -101,16 +101,16 @@ impl Cache {
     /// A file operation fails.
     pub(crate) fn write(&self, name: &str, artifact: &Artifact) -> Result<(), Error> {
         let path = self.path(name);
-        let aside = self.directory.join(format!(".{name}.{}", random_hex()?));
+        let temporary = self.directory.join(format!(".{name}.{}", random_hex()?));
         let seal = self.seal_of(name, artifact.bytes());
-        let written = create_private(&aside)
+        let written = create_private(&temporary)
             .and_then(|mut file| {
                 file.write_all(seal.as_ref())?;
                 file.write_all(artifact.bytes())
             })
-            .and_then(|()| fs::rename(&aside, &path));
+            .and_then(|()| fs::rename(&temporary, &path));
         if let Err(source) = written {
-            let _ = fs::remove_file(&aside);
+            let _ = fs::remove_file(&temporary);
             return Err(io_error(&path, source));
         }
         self.remove_oldest();
@@ -161,11 +161,11 @@ fn read_or_make_key(directory: &Path) -> Result<[u8; KEY_BYTES], Error> {
     if !path.exists() {
         let mut key = [0; KEY_BYTES];
         rand::fill(&mut key).map_err(|_| Error::Engine("no random numbers".into()))?;
-        let aside = directory.join(format!(".{KEY_FILE}.{}", random_hex()?));
-        let linked = create_private(&aside)
+        let temporary = directory.join(format!(".{KEY_FILE}.{}", random_hex()?));
+        let linked = create_private(&temporary)
             .and_then(|mut file| file.write_all(&key))
-            .and_then(|()| fs::hard_link(&aside, &path));
-        let _ = fs::remove_file(&aside);
+            .and_then(|()| fs::hard_link(&temporary, &path));
+        let _ = fs::remove_file(&temporary);
         match linked {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(&path, error)),
             Ok(()) | Err(_) => {}

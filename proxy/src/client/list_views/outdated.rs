@@ -12,10 +12,10 @@ use crate::timestamp::rfc3339;
 
 /// A live client that had to list again has listed and watches within this time: client-go waits 30 s plus a random time of at most as much
 /// (`NewReflectorWithOptions` in tools/cache/reflector.go), and a list takes its time.
-const RELIST: Duration = Duration::from_secs(120);
+const RELIST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A client that is refused under one view for this long ignores the 410. client-go would have listed five times by now.
-const PATIENCE: Duration = Duration::from_secs(300);
+const MAX_REFUSAL_TIME: Duration = Duration::from_secs(300);
 
 /// Maximum number of clients in `/status`.
 const MAX_NAMED: usize = 5;
@@ -66,7 +66,7 @@ struct Sent {
 
 impl Sent {
     fn is_given_up(&self) -> bool {
-        self.since.elapsed() >= PATIENCE
+        self.since.elapsed() >= MAX_REFUSAL_TIME
     }
 
     fn to_status(&self) -> StaleCache {
@@ -93,9 +93,12 @@ impl Outdated {
     }
 
     /// Notes that a watch from another view is refused. A watch that comes twice counts once, and repeating it extends the wait only up to
-    /// [`PATIENCE`]. Returns whether this is the first refusal beyond that.
+    /// [`MAX_REFUSAL_TIME`]. Returns whether this is the first refusal beyond that.
     pub(super) fn note_refusal(&mut self, key: u64, most: Option<u16>, view: u64, reader: &Reader<'_>) -> bool {
-        let was_given_up = self.0.get(&key).is_some_and(|sent| sent.at - sent.since >= PATIENCE);
+        let was_given_up = self
+            .0
+            .get(&key)
+            .is_some_and(|sent| sent.at - sent.since >= MAX_REFUSAL_TIME);
         let Some(sent) = self.one_more(key, most, || Client::from_reader(reader)) else {
             return false;
         };
@@ -154,8 +157,8 @@ impl Outdated {
         sent.into_iter().take(MAX_NAMED).map(Sent::to_status).collect()
     }
 
-    /// A client that keeps repeating its watch is kept beyond [`PATIENCE`]; otherwise it would be waited for again from the start.
+    /// A client that keeps repeating its watch is kept beyond [`MAX_REFUSAL_TIME`]; otherwise it would be waited for again from the start.
     fn forget_late(&mut self) {
-        self.0.retain(|_, sent| sent.at.elapsed() < RELIST);
+        self.0.retain(|_, sent| sent.at.elapsed() < RELIST_TIMEOUT);
     }
 }

@@ -12,9 +12,9 @@ const NETLINK: i32 = 16;
 const NETFILTER: i32 = 12;
 
 /// Time limit of an answer. The kernel answers while the message is being sent.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Buffer for an answer, which quotes a few hundred bytes of the message; longer ones are truncated.
-const ANSWER: usize = 16 << 10;
+const ANSWER_BYTES: usize = 16 << 10;
 
 /// Makes the kernel apply the messages as a whole.
 ///
@@ -22,15 +22,15 @@ const ANSWER: usize = 16 << 10;
 /// The first error that the kernel reports. Nothing has changed then.
 pub(super) fn send_batch(messages: &[Message]) -> io::Result<()> {
     let socket = Socket::new(Domain::from(NETLINK), Type::DGRAM, Some(Protocol::from(NETFILTER)))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let batch: Vec<u8> = (1..)
         .zip(messages)
         .flat_map(|(sequence, it)| it.encode(sequence))
         .collect();
     socket.send(&batch)?;
     let mut missing = messages.iter().filter(|it| it.is_answered()).count();
-    let mut answer = vec![0; ANSWER];
+    let mut answer = vec![0; ANSWER_BYTES];
     while missing > 0 {
         let length = (&socket).read(&mut answer)?;
         for outcome in read_outcomes(answer.get(..length).unwrap_or_default()) {

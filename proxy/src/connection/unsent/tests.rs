@@ -3,7 +3,7 @@ use super::*;
 const KIB: usize = 1 << 10;
 
 fn connections(all: &ResponseMemory, count: usize) -> Vec<Arc<Unsent>> {
-    let one = || Arc::new(Unsent::of(all.clone()));
+    let one = || Arc::new(Unsent::counted_in(all.clone()));
     std::iter::repeat_with(one).take(count).collect()
 }
 
@@ -107,9 +107,9 @@ fn waiting_response_is_woken_when_its_own_or_other_bytes_are_written() {
 #[test]
 fn bytes_of_http1_count_until_they_are_written() {
     let all = ResponseMemory::within(1024 * KIB);
-    let unsent = Arc::new(Unsent::of(all.clone()));
-    let hand_over = HandOver::new(&unsent, true);
-    let data = hand_over.count(Bytes::from(vec![0; 600 * KIB]));
+    let unsent = Arc::new(Unsent::counted_in(all.clone()));
+    let unsent_counter = UnsentCounter::new(&unsent, true);
+    let data = unsent_counter.count(Bytes::from(vec![0; 600 * KIB]));
     drop(data);
     assert!(!has_room(&unsent));
     unsent.written(200 * KIB);
@@ -120,6 +120,6 @@ fn bytes_of_http1_count_until_they_are_written() {
     unsent.flushed();
     assert_eq!(all.unsent(), 0);
     unsent.add(100);
-    drop((hand_over, unsent));
+    drop((unsent_counter, unsent));
     assert_eq!(all.unsent(), 0, "the connection has ended");
 }

@@ -23,11 +23,11 @@ struct Inner {
 
 impl Durations {
     pub(crate) fn observe(&self, seconds: f64) {
-        let place = BOUNDS
+        let index = BOUNDS
             .iter()
             .position(|bound| seconds <= *bound)
             .unwrap_or(BOUNDS.len());
-        if let Some(bucket) = self.0.buckets.get(place) {
+        if let Some(bucket) = self.0.buckets.get(index) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
         // Nanoseconds of 500 years fit; a negative or absurd duration saturates.

@@ -86,8 +86,8 @@ impl Requests {
             }
             kind.durations.observe(seconds);
         }
-        let place = failure.and_then(|failure| Failure::ALL.iter().position(|known| *known == failure));
-        if let Some(counter) = place.and_then(|at| self.failures.get(at)) {
+        let index = failure.and_then(|failure| Failure::ALL.iter().position(|known| *known == failure));
+        if let Some(counter) = index.and_then(|index| self.failures.get(index)) {
             counter.inc();
         }
     }

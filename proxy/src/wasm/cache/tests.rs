@@ -52,7 +52,7 @@ fn directory_key_and_artifacts_are_private() {
     assert_eq!(
         fs::read_dir(&path).expect("it is there").count(),
         2,
-        "nothing is left aside"
+        "no temporary file is left"
     );
 }
 
