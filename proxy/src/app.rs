@@ -29,7 +29,8 @@ use crate::connection::{ClientMemory, ClientMemorySeries, HEAD_TIMEOUT, RequestM
 use crate::error::Error;
 use crate::external;
 use crate::listen::accept;
-use crate::listen::threads::{self, Server, Task};
+use crate::listen::serve::Server;
+use crate::listen::threads::{self, Task};
 use crate::listen::tls::ServerTls;
 use crate::memory_shares::{ClientShares, SMALLEST_LIMIT};
 use crate::observe::admin::Admin;

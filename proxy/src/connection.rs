@@ -6,17 +6,19 @@
 //! | `activity` | detects connections that have been idle for too long |
 //! | `export` | metrics of the memory of clients |
 //! | `header_block` | whether a header block of HTTP/2 is arriving |
+//! | `incoming_body` | request bodies, and memory for bytes that arrive before they are read |
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |
 //! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
 //! | `outage` | an interval in which a port is closed because of a plugin |
 //! | `readers` | closes connections whose clients read nothing, if memory is scarce |
-//! | `unread_body` | request bodies: memory for bytes that arrive before they are read, and bodies that are not read to their end |
+//! | `unread_body` | the rest of a request body that is not read to its end, which is discarded |
 //! | `unsent` | bytes of responses that are not written yet, bounded for each connection and for all |
 
 mod activity;
 mod export;
 mod handle;
 mod header_block;
+mod incoming_body;
 mod memory;
 mod notifier;
 mod outage;
@@ -27,11 +29,11 @@ mod unsent;
 pub(crate) use activity::{Deadlines, Expired, HEAD_TIMEOUT, ObservedStream, Timeouts};
 pub(crate) use export::ClientMemorySeries;
 pub(crate) use handle::{CONNECTION_WINDOW, Connection, Disposition, RequestGuard, STREAM_WINDOW};
+pub(crate) use incoming_body::IncomingBody;
 pub(crate) use memory::{ClientMemory, OverBound, RequestMemory, head_size};
 pub(crate) use notifier::{Listener, StreamNotifier};
 pub(crate) use outage::{Outage, Outages};
 pub(crate) use readers::ResponseReaders;
-pub(crate) use unread_body::IncomingBody;
 #[cfg(test)]
 pub(crate) use unread_body::MAX_DISCARDED;
 pub(crate) use unsent::{ResponseMemory, UnsentCounter};

@@ -5,7 +5,7 @@
 //! | `call`, `tunnel` | **start here**: one request, top to bottom; bytes after a CONNECT |
 //! | `edit` | edits of the query |
 //! | `trust` | certificate authorities for external targets |
-//! | `reach` | the addresses that may be reached |
+//! | `address_policy` | the addresses that may be reached |
 //! | `api_server`, `advertised` | the API server's addresses, which this port must not reach |
 //! | `settings` | flags and environment variables |
 //! | `destination` | reads where a request goes |
@@ -27,12 +27,12 @@ use crate::error::Error;
 use crate::observe::metrics::Metrics;
 use crate::upstream::{Gate, Limits, Target, Trust, UnreadAnswers};
 
+mod address_policy;
 mod advertised;
 mod api_server;
 mod call;
 mod destination;
 mod edit;
-mod reach;
 mod settings;
 mod targets;
 mod trust;
@@ -42,8 +42,8 @@ pub(crate) use advertised::follow_advertised;
 pub(crate) use call::handle;
 pub use settings::{Allow, ExternalSettings};
 
+use address_policy::AddressPolicy;
 use api_server::ApiServer;
-use reach::Reach;
 use targets::Targets;
 
 /// Servers on the internet are farther away than an API server.
@@ -57,7 +57,7 @@ const MAX_TUNNELS: usize = 1024;
 
 /// State that all threads share.
 pub(crate) struct Shared {
-    reach: Arc<Reach>,
+    address_policy: Arc<AddressPolicy>,
     gate: Arc<Gate>,
     trust: Trust,
     pub(crate) outage: Outage,
@@ -72,7 +72,6 @@ impl Shared {
     ///
     /// # Errors
     /// The file with additional certificate authorities is unusable.
-    /// The file of more certificate authorities is of no use.
     pub(crate) fn new(
         settings: &ExternalSettings,
         address: SocketAddr,
@@ -82,11 +81,11 @@ impl Shared {
         sockets: Arc<Semaphore>,
     ) -> Result<Arc<Self>, Error> {
         let api_server = ApiServer::new(target, service_of_pod());
-        let reach = Arc::new(Reach::new(&settings.external_allow, own, api_server));
+        let address_policy = Arc::new(AddressPolicy::new(&settings.external_allow, own, api_server));
         let refused = metrics.external_addresses_refused.clone();
-        let judge = Arc::clone(&reach);
+        let policy = Arc::clone(&address_policy);
         let gate = Gate::new(move |host, address| {
-            judge.check_address(host, address).inspect_err(|_| {
+            policy.check_address(host, address).inspect_err(|_| {
                 refused.inc();
             })
         });
@@ -98,7 +97,7 @@ impl Shared {
             );
         }
         Ok(Arc::new(Self {
-            reach,
+            address_policy,
             gate: Arc::new(gate),
             trust: trust::load(settings.external_ca_file.as_deref())?,
             outage: Outage::new(),
@@ -110,15 +109,15 @@ impl Shared {
     /// Tracks the API server's addresses until `stop`.
     pub(crate) async fn follow_api_server(self: Arc<Self>, stop: CancellationToken) {
         let close = || self.gate.check_open_sockets();
-        self.reach.api_server.follow_name(stop, close).await;
+        self.address_policy.api_server.follow_name(stop, close).await;
     }
 
     /// Checks whether requests to this host name are allowed.
     ///
     /// # Errors
     /// The reason for a refusal, for users.
-    fn judge_name(&self, host: &str, port: u16) -> Result<(), String> {
-        self.reach.judge_name(host, port).inspect_err(|_| {
+    fn check_name(&self, host: &str, port: u16) -> Result<(), String> {
+        self.address_policy.check_name(host, port).inspect_err(|_| {
             self.metrics.external_addresses_refused.inc();
         })
     }
@@ -176,7 +175,7 @@ impl External {
         loop {
             tokio::select! {
                 _ = sweeps.tick() => self.targets.drop_unused(),
-                () = outages.begun() => self.notifier.break_off(),
+                () = outages.next_start() => self.notifier.break_off(),
                 () = drain.cancelled() => break,
             }
         }

@@ -10,6 +10,6 @@
 
 pub(crate) mod accept;
 mod opening;
-mod serve;
+pub(crate) mod serve;
 pub(crate) mod threads;
 pub(crate) mod tls;

@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::connection::Outage;
 use crate::error::Error;
 use crate::listen::accept;
-use crate::listen::threads::Server;
+use crate::listen::serve::Server;
 use crate::plugin::verdict::Traffic;
 
 /// Addresses on which the sidecar listens.

@@ -1,6 +1,6 @@
 //! Builds a snapshot from a document: with all entries that select the pod, or not at all.
 //!
-//! Flow: choose by labels, load what is new, let each new plugin judge its settings, keep what has not changed. Blocking
+//! Flow: choose by labels, load what is new, let each new plugin check its settings, keep what has not changed. Blocking
 //! and slow (it may compile): never on a worker thread. Leaves reading files to `directory.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! The live plugin instances of one worker thread: one per chain entry, kept between requests, replaced after a fault.
 //!
-//! Flow: `prepare` starts a new chain's instances before it comes into force; `call` lends an instance for one call. Guarantees: a fault
+//! Flow: `prepare` starts a new chain's instances before it comes into force; `call` takes an instance for one call. Guarantees: a fault
 //! destroys that instance only, and the next call gets a fresh one; an entry in quarantine is not called. Leaves the consequences of a
 //! fault (fail closed or open) to `phases`.
 
@@ -25,7 +25,7 @@ pub(crate) struct Instances {
 
 struct InstanceCell {
     entry: Weak<Entry>,
-    /// Empty after a fault, and while the instance is lent.
+    /// `None` after a fault, and during a call.
     instance: Option<Instance>,
     metrics: CallMetrics,
 }
@@ -126,23 +126,23 @@ impl Instances {
             self.chain.metrics().count_skipped(&entry.name);
             return Err(CallError::Quarantined);
         }
-        let lent = self
+        let idle = self
             .cells
             .borrow_mut()
             .get_mut(&entry.id)
             .and_then(|cell| cell.instance.take());
-        let begun = Instant::now();
-        let (mut instance, start) = match lent {
-            Some(instance) => (instance, begun),
+        let call_start = Instant::now();
+        let (mut instance, ready_at) = match idle {
+            Some(instance) => (instance, call_start),
             None => {
                 let started = self.start(entry);
                 let instance =
-                    started.map_err(|fault| self.record_failure(entry, admission, begun.elapsed(), fault))?;
+                    started.map_err(|fault| self.record_failure(entry, admission, call_start.elapsed(), fault))?;
                 (instance, Instant::now())
             }
         };
         let answer = call(&mut instance);
-        let spent = start.elapsed();
+        let spent = ready_at.elapsed();
         match answer {
             Ok(answer) => {
                 self.give_back(entry, instance);
@@ -150,7 +150,7 @@ impl Instances {
                 self.count(entry.id, phase, spent.as_secs_f64());
                 Ok(answer)
             }
-            Err(fault) => Err(self.record_failure(entry, admission, begun.elapsed(), fault)),
+            Err(fault) => Err(self.record_failure(entry, admission, call_start.elapsed(), fault)),
         }
     }
 

@@ -70,7 +70,7 @@ impl LeaderLocks {
     }
 
     /// Whether the body must be read to know if this request is about a lock. `size` is the body's, if it is known.
-    pub(crate) fn is_told_by_body(info: &RequestInfo<'_>, size: Option<u64>) -> bool {
+    pub(crate) fn is_detected_from_body(info: &RequestInfo<'_>, size: Option<u64>) -> bool {
         let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
         let is_small = size.is_some_and(|size| size > 0 && size <= MAX_BODY);
         is_write && is_small && is_candidate(info)
@@ -112,7 +112,7 @@ mod tests {
 
     fn write(locks: &LeaderLocks, method: &'static str, path: &'static str, text: &'static str) -> bool {
         let (info, body) = (info(method, path), Bytes::from_static(text.as_bytes()));
-        LeaderLocks::is_told_by_body(&info, Some(body.len() as u64))
+        LeaderLocks::is_detected_from_body(&info, Some(body.len() as u64))
             && locks.learn_from_body(&info, &HeaderMap::new(), &body)
     }
 

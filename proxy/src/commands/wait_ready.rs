@@ -112,9 +112,9 @@ mod tests {
     /// Connections to this sidecar wait for the chain.
     #[test]
     fn wait_ready_succeeds_when_sidecar_has_lacked_its_chain_for_long_enough() {
-        let begun = Instant::now();
+        let start = Instant::now();
         assert_eq!(wait_until_ready(server(&[NOT_YET]), LONG, SHORT), Ok(()));
-        assert!(begun.elapsed() >= SHORT && begun.elapsed() < LONG);
+        assert!(start.elapsed() >= SHORT && start.elapsed() < LONG);
     }
 
     #[test]

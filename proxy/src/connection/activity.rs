@@ -262,8 +262,8 @@ impl Deadlines {
         match state {
             State::Busy => None,
             State::Head => {
-                let begun = *self.head.get_or_insert_with(Instant::now);
-                Some((begun + self.timeouts.head, Expired::Head))
+                let start = *self.head.get_or_insert_with(Instant::now);
+                Some((start + self.timeouts.head, Expired::Head))
             }
             State::Unread { since } => Some((since + self.timeouts.idle, Expired::Unread)),
             State::Idle { since } => Some(match self.notified_at {

@@ -34,7 +34,7 @@ impl Outage {
 
 impl Outages {
     /// Waits until an outage begins or is prolonged.
-    pub(crate) async fn begun(&mut self) {
+    pub(crate) async fn next_start(&mut self) {
         if self.0.changed().await.is_err() {
             // The process is ending, so no more outages begin.
             std::future::pending::<()>().await;
@@ -42,7 +42,7 @@ impl Outages {
     }
 
     /// Waits until the port may be open again.
-    pub(crate) async fn over(&mut self) {
+    pub(crate) async fn wait_until_over(&mut self) {
         loop {
             let end = *self.0.borrow_and_update();
             if end <= Instant::now() {
@@ -64,10 +64,10 @@ mod tests {
         let start = Instant::now();
         outage.begin(Duration::from_secs(3));
         outage.begin(Duration::from_secs(1));
-        outages.begun().await;
-        outages.over().await;
+        outages.next_start().await;
+        outages.wait_until_over().await;
         assert_eq!(start.elapsed(), Duration::from_secs(3));
-        let again = tokio::time::timeout(Duration::from_secs(60), outages.begun()).await;
-        assert!(again.is_err(), "an outage is heard of once");
+        let again = tokio::time::timeout(Duration::from_secs(60), outages.next_start()).await;
+        assert!(again.is_err(), "an outage is reported once");
     }
 }

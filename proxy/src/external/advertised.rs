@@ -87,7 +87,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
             match asked.unwrap_or(Err(Error::Late)) {
                 Ok(addresses) => {
                     has_failed = false;
-                    if external.shared.reach.api_server.note_advertised(addresses) {
+                    if external.shared.address_policy.api_server.note_advertised(addresses) {
                         external.shared.gate.check_open_sockets();
                         quick = QUICK_QUERIES;
                     }

@@ -1,7 +1,7 @@
 //! Tracks the API server's addresses. External traffic must not reach it, because rules for API traffic would not apply there.
 //!
 //! The known addresses are those of its URL, the recent ones of the URL's host name, the pod's Service `kubernetes` by name and address,
-//! and the addresses that the server has advertised (`advertised`). `reach` decides which spellings of an address are equal.
+//! and the addresses that the server has advertised (`advertised`). `address_policy` decides which spellings of an address are equal.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -91,8 +91,8 @@ impl ApiServer {
         Some(addresses)
     }
 
-    /// Looks the name up repeatedly until `stop`. Calls `on_news` when an address appears that the name did not have recently.
-    pub(super) async fn follow_name(&self, stop: CancellationToken, on_news: impl Fn()) {
+    /// Looks the name up repeatedly until `stop`. Calls `on_change` when an address appears that the name did not have recently.
+    pub(super) async fn follow_name(&self, stop: CancellationToken, on_change: impl Fn()) {
         if self.host.parse::<IpAddr>().is_ok() {
             return;
         }
@@ -106,7 +106,7 @@ impl ApiServer {
             match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
                 Ok(Ok(found)) => {
                     if self.note(found.map(|address| address.ip().to_canonical())) {
-                        on_news();
+                        on_change();
                     }
                 }
                 Ok(Err(error)) => tracing::debug!(%error, host = self.host, "failed to resolve the API server's name"),
@@ -118,22 +118,22 @@ impl ApiServer {
     fn note(&self, found: impl Iterator<Item = IpAddr>) -> bool {
         let now = Instant::now();
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        let mut is_news = false;
+        let mut has_changed = false;
         for address in found {
-            is_news |= seen.insert(address, now).is_none();
+            has_changed |= seen.insert(address, now).is_none();
         }
         seen.retain(|_, last| now.duration_since(*last) < ADDRESS_LIFETIME);
-        is_news
+        has_changed
     }
 
     /// Notes addresses that the server has advertised. Returns whether one of them is new.
     pub(super) fn note_advertised(&self, addresses: impl IntoIterator<Item = AdvertisedAddress>) -> bool {
-        let mut is_news = false;
+        let mut has_changed = false;
         let now = Instant::now();
         let mut advertised = self.advertised.write().unwrap_or_else(PoisonError::into_inner);
         for advertised_address in addresses {
             if advertised.insert(advertised_address.clone(), now).is_none() {
-                is_news = true;
+                has_changed = true;
                 tracing::info!(place = %advertised_address, "the API server advertises this address; external requests may not reach it");
             }
         }
@@ -146,7 +146,7 @@ impl ApiServer {
             let Some(oldest) = oldest else { break };
             advertised.remove(&oldest);
         }
-        is_news
+        has_changed
     }
 
     #[cfg(test)]
@@ -256,7 +256,7 @@ mod tests {
         assert!(!known("10.0.0.5") && known("10.0.0.6"));
         assert!(
             api_server.note_advertised([address("10.0.0.5:6443")]),
-            "it is news again"
+            "it is new again"
         );
     }
 

@@ -76,7 +76,7 @@ pub(crate) async fn handle(
         Ok(destination) => destination,
         Err(error) => return Ok(answer(&record, &accept, bad_destination(&error))),
     };
-    if let Err(why) = external.shared.judge_name(&destination.host(), destination.target.port) {
+    if let Err(why) = external.shared.check_name(&destination.host(), destination.target.port) {
         return Ok(answer(&record, &accept, Reply::forbidden(why)));
     }
     parts.headers.remove(ENDPOINT);

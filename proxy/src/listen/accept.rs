@@ -80,7 +80,7 @@ pub(crate) async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = outages.begun() => {
+            () = outages.next_start() => {
                 let reopened = tokio::select! {
                     reopened = reopen(listener, setting, &mut outages) => reopened,
                     () = stop.cancelled() => return,
@@ -130,7 +130,7 @@ async fn reopen(listener: TcpListener, setting: &'static str, outages: &mut Outa
     drop(listener);
     tracing::warn!(setting, "port closed because a plugin refuses connections");
     loop {
-        outages.over().await;
+        outages.wait_until_over().await;
         let bound = match &address {
             Ok(address) => bind(setting, *address).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),

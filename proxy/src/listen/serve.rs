@@ -21,16 +21,16 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::opening::{Opening, Protocol, Rewound, read_opening};
-use super::threads::Server;
+use super::tls::ServerTls;
 use crate::connection::{
-    CONNECTION_WINDOW, Connection, Deadlines, Disposition, Expired, IncomingBody, ObservedStream, ResponseReaders,
-    STREAM_WINDOW, StreamNotifier, Timeouts,
+    CONNECTION_WINDOW, ClientMemory, Connection, Deadlines, Disposition, Expired, IncomingBody, ObservedStream, Outage,
+    ResponseReaders, STREAM_WINDOW, StreamNotifier, Timeouts,
 };
 use crate::external::{self, External};
 use crate::plugin::verdict::Traffic;
 use crate::request::handler;
 use crate::request::headers::MAX_FIELDS;
-use crate::request::worker::{LocalExecutor, Worker};
+use crate::request::worker::{LocalExecutor, Shared, Worker};
 use crate::stream::body::ClientBody;
 use crate::stream::shape::LONGEST_HANG;
 use crate::upstream::BoxError;
@@ -47,6 +47,22 @@ const MAX_SEND_BUFFER: usize = 256 << 10;
 /// An unanswered ping reveals a client that vanished without closing its connection.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// State that all worker threads need to serve connections.
+pub(crate) struct Server {
+    /// State that all worker threads need to serve requests.
+    pub(crate) requests: Arc<Shared>,
+    /// `None` if external traffic is disabled.
+    pub(crate) external: Option<Arc<external::Shared>>,
+    /// Closes the API port.
+    pub(crate) outage: Outage,
+    pub(crate) tls: ServerTls,
+    pub(crate) timeouts: Timeouts,
+    /// Bounds what clients make the process hold.
+    pub(crate) memory: ClientMemory,
+    /// Bound of the unread responses of one worker thread.
+    pub(crate) unread: usize,
+}
 
 /// A worker thread as connections see it.
 pub(super) struct ServerThread {
@@ -146,7 +162,7 @@ async fn serve_http<S>(
         let (worker, connection) = (Rc::clone(worker), Rc::clone(&connection));
         service_fn(move |request: Request<Incoming>| {
             let (worker, used) = (Rc::clone(&worker), Rc::clone(&connection));
-            let request = IncomingBody::of(&connection, request);
+            let request = IncomingBody::new(&connection, request);
             let answering = match &service {
                 Service::Api => Either::Left(handler::handle(worker, used, request)),
                 Service::External(external) => {

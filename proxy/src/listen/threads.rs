@@ -10,30 +10,13 @@ use std::sync::Arc;
 use ctrlmesh_logging::WarningRate;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use super::serve::{self, ServerThread};
-use super::tls::ServerTls;
+use super::serve::{self, Server, ServerThread};
 use crate::chain::{EntryId, Snapshot};
-use crate::connection::{ClientMemory, Outage, ResponseReaders, Timeouts};
+use crate::connection::ResponseReaders;
 use crate::external::{self, External};
 use crate::plugin::verdict::Traffic;
-use crate::request::worker::{Shared, Worker};
+use crate::request::worker::Worker;
 use crate::upstream::UnreadAnswers;
-
-/// State that all worker threads need to serve connections.
-pub(crate) struct Server {
-    /// State that all worker threads need to serve requests.
-    pub(crate) requests: Arc<Shared>,
-    /// `None` if external traffic is disabled.
-    pub(crate) external: Option<Arc<external::Shared>>,
-    /// Closes the API port.
-    pub(crate) outage: Outage,
-    pub(crate) tls: ServerTls,
-    pub(crate) timeouts: Timeouts,
-    /// Bounds what clients make the process hold.
-    pub(crate) memory: ClientMemory,
-    /// Bound of the unread responses of one worker thread.
-    pub(crate) unread: usize,
-}
 
 /// A task for a worker thread.
 pub(crate) enum Task {
@@ -134,7 +117,7 @@ async fn notify_streams(thread: Rc<ServerThread>) {
     let mut retirements = worker.shared.chain.retirements().subscribe();
     loop {
         tokio::select! {
-            () = outages.begun() => worker.notifier.break_off(),
+            () = outages.next_start() => worker.notifier.break_off(),
             Ok(()) = retirements.changed() => worker.instances.forget_retired(),
             changed = changes.changed() => match changed {
                 Ok(()) => worker.notifier.chain_changed(),

@@ -35,7 +35,7 @@ pub(crate) struct Exchange<'a> {
     /// The protocol that the client wants to upgrade to.
     pub(crate) upgrade: Option<HeaderValue>,
     /// Whether the request carries the sidecar's own credentials.
-    pub(crate) is_lent: Cell<bool>,
+    pub(crate) uses_sidecar_credentials: Cell<bool>,
 }
 
 impl Exchange<'_> {
@@ -59,7 +59,7 @@ impl Exchange<'_> {
     pub(crate) fn add_credentials(&self, headers: &mut HeaderMap) {
         headers.remove(HOST);
         if !headers::has_credentials(headers) {
-            self.is_lent.set(true);
+            self.uses_sidecar_credentials.set(true);
             self.worker.credentials().apply(headers);
         }
         if !headers.contains_key(USER_AGENT) {
@@ -84,7 +84,7 @@ impl Exchange<'_> {
         }
         let sent = Instant::now();
         self.record.mark_sent();
-        let upstream = self.worker.upstream(self.is_lent.get());
+        let upstream = self.worker.upstream(self.uses_sidecar_credentials.get());
         let result = upstream.send_within(request, Some(self.record.clone())).await;
         self.record.record_outcome(WriteOutcome::from_result(&result));
         let mut response = result?;
@@ -97,11 +97,11 @@ impl Exchange<'_> {
 
     /// Records a response head.
     pub(crate) fn record_response(&self, status: StatusCode, sent: Instant) {
-        if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
+        if status == StatusCode::UNAUTHORIZED && self.uses_sidecar_credentials.get() {
             self.worker.credentials().refresh_now();
         }
         if hidden_objects::is_already_exists(self.info.verb, &self.info.subresource, status) {
-            hidden_objects::count_hidden_create(self);
+            hidden_objects::count_hidden_create(self.worker, &self.info, self.uri);
         }
         self.record.set_upstream(status.as_u16(), sent.elapsed());
         self.record.set_status(status.as_u16());

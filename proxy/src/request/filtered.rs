@@ -28,12 +28,12 @@ use crate::connection::IncomingBody;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::shape::ShapedBody;
-use crate::stream::watch::{self, Begun, WatchBody, Watching};
+use crate::stream::watch::{self, WatchBody, WatchStart, Watching};
 use crate::upstream::UpstreamBody;
 
 pub(super) struct FilteredRequest {
     plugins: Rc<Plugins>,
-    begun: Option<Begun>,
+    watch_start: Option<WatchStart>,
 }
 
 /// Result of the request phase, for the steps after it.
@@ -52,8 +52,8 @@ struct Prepared {
 }
 
 impl FilteredRequest {
-    pub(super) const fn new(plugins: Rc<Plugins>, begun: Option<Begun>) -> Self {
-        Self { plugins, begun }
+    pub(super) const fn new(plugins: Rc<Plugins>, watch_start: Option<WatchStart>) -> Self {
+        Self { plugins, watch_start }
     }
 
     pub(super) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
@@ -191,8 +191,8 @@ impl FilteredRequest {
         again: Option<Instant>,
         position: Option<Position>,
     ) -> Option<Watching> {
-        let begun = self.begun.take()?;
-        let watching = recheck::watch_reaction(exchange, &self.plugins, begun, edits, again, position);
+        let watch_start = self.watch_start.take()?;
+        let watching = recheck::watch_reaction(exchange, &self.plugins, watch_start, edits, again, position);
         Some(watching)
     }
 }
@@ -202,7 +202,7 @@ impl FilteredRequest {
 /// # Errors
 /// The reply to send if the client's body breaks off.
 async fn read_leader_lock(exchange: &Exchange<'_>, headers: &HeaderMap, body: &mut RequestBody) -> Result<bool, Reply> {
-    if !LeaderLocks::is_told_by_body(&exchange.info, body.size_hint().exact()) {
+    if !LeaderLocks::is_detected_from_body(&exchange.info, body.size_hint().exact()) {
         return Ok(false);
     }
     let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;

@@ -58,7 +58,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         uri,
         record,
         upgrade,
-        is_lent: Cell::new(false),
+        uses_sidecar_credentials: Cell::new(false),
     };
     match selection::select_plugins(&exchange, &parts) {
         // Boxed, so that the future of an unfiltered request stays small.

@@ -6,14 +6,14 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use ctrlmesh_wire::Verb;
-use http::{HeaderMap, Method, StatusCode};
+use ctrlmesh_wire::{RequestInfo, Verb};
+use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::chain::MatchQuery;
 use crate::chain::phases::Plugins;
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
-use crate::request::exchange::Exchange;
+use crate::request::worker::Worker;
 
 /// Whether the response means that the object already exists: for a create, 409 has no other common reason.
 pub(crate) fn is_already_exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {
@@ -21,10 +21,9 @@ pub(crate) fn is_already_exists(verb: Verb, subresource: &str, status: StatusCod
 }
 
 /// Counts a create whose object exists, for each entry that filters lists of this kind in that namespace.
-pub(crate) fn count_hidden_create(exchange: &Exchange<'_>) {
-    let worker = exchange.worker;
+pub(crate) fn count_hidden_create(worker: &Worker, info: &RequestInfo<'_>, uri: &Uri) {
     let snapshot = worker.shared.chain.current();
-    let view = list_of(exchange);
+    let view = list_of(worker, info, uri);
     let matched = snapshot.matching_entries(&MatchQuery::from(&view));
     if matched.is_empty() {
         return;
@@ -46,8 +45,7 @@ pub(crate) fn count_hidden_create(exchange: &Exchange<'_>) {
 }
 
 /// A list request for the created object's kind and namespace.
-fn list_of(exchange: &Exchange<'_>) -> RequestView {
-    let info = &exchange.info;
+fn list_of(worker: &Worker, info: &RequestInfo<'_>, uri: &Uri) -> RequestView {
     RequestView {
         traffic: Traffic::Api,
         verb: Verb::List,
@@ -58,9 +56,9 @@ fn list_of(exchange: &Exchange<'_>) -> RequestView {
         namespace: info.namespace.to_string(),
         name: String::new(),
         method: Method::GET,
-        uri: exchange.uri.clone(),
-        host: exchange.worker.host().to_owned(),
-        port: exchange.worker.port(),
+        uri: uri.clone(),
+        host: worker.host().to_owned(),
+        port: worker.port(),
         is_leader_lock: Cell::new(false),
         headers: HeaderMap::new(),
         memory: Memory::default(),

@@ -14,14 +14,14 @@ use crate::chain::{EntryId, Kind, MatchQuery};
 use crate::client::list_views::Position;
 use crate::plugin::verdict::RequestEdit;
 use crate::plugin::view::RequestView;
-use crate::stream::watch::{Begun, SameView, Watching};
+use crate::stream::watch::{SameView, WatchStart, Watching};
 
 /// The reaction of an open watch to a new chain: it calls that chain's plugins for their edits, without effects, and ends if the chain
 /// would show it another view.
 pub(super) fn watch_reaction(
     exchange: &Exchange<'_>,
     plugins: &Rc<Plugins>,
-    begun: Begun,
+    start: WatchStart,
     edits: Vec<Attributed>,
     again: Option<Instant>,
     position: Option<Position>,
@@ -47,7 +47,7 @@ pub(super) fn watch_reaction(
         plugins.expired(owners.iter().copied());
     });
     Watching {
-        begun,
+        start,
         recheck,
         again: again.map(|at| Box::pin(sleep_until(at))),
         on_expired,

@@ -13,19 +13,19 @@ use crate::chain::phases::Plugins;
 use crate::chain::{Kind, Matched, Snapshot};
 use crate::plugin::verdict::Traffic;
 use crate::plugin::view::{Memory, RequestView};
-use crate::stream::watch::Begun;
+use crate::stream::watch::WatchStart;
 
 /// The plugins that want this request, or may want its watch when the chain changes. `None` lets the request pass unfiltered.
 pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &Parts) -> Option<FilteredRequest> {
     let worker = exchange.worker;
-    let (snapshot, begun) = match exchange.info.verb {
+    let (snapshot, watch_start) = match exchange.info.verb {
         Verb::Watch => {
             // The subscription comes first, so that a chain that comes into force from here on is not missed.
             let listener = worker.notifier.listen();
             let (snapshot, in_flight_guard) = worker.begin_request(Kind::Watch);
             (
                 snapshot,
-                Some(Begun {
+                Some(WatchStart {
                     listener,
                     in_flight_guard,
                 }),
@@ -48,7 +48,7 @@ pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &Parts) -> Option<F
         return None;
     }
     let plugins = plugins_of(exchange, parts, snapshot.clone(), matched);
-    Some(FilteredRequest::new(plugins, begun))
+    Some(FilteredRequest::new(plugins, watch_start))
 }
 
 /// Watches are filtered even if no plugin wants them now, because a new chain may, and draining ends them. Lists are filtered once any view

@@ -51,7 +51,11 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     *request.uri_mut() = uri;
     let sent = Instant::now();
     exchange.record.mark_sent();
-    let result = exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await;
+    let result = exchange
+        .worker
+        .upstream(exchange.uses_sidecar_credentials.get())
+        .upgrade(request)
+        .await;
     exchange.record.record_outcome(match &result {
         // Bytes from here on belong to no write that a hand-over waits for.
         Ok(Upgrade::Switched(..)) => WriteOutcome::Finished,
@@ -102,13 +106,13 @@ pub(crate) fn switch_protocols(
     response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record))))
 }
 
-/// Copies in both directions in a task of the worker. Record and connection (with its place) live as long as the tunnel. A watch over
+/// Copies in both directions in a task of the worker. Record and connection (with its permit) live as long as the tunnel. A watch over
 /// WebSocket ends as soon as a new chain would show it another view.
 fn start_tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
     let (record, connection) = (Rc::clone(&exchange.record), Rc::clone(&exchange.connection));
     let stop = exchange.worker.shared.stop.clone();
     exchange.worker.spawn(async move {
-        let _place = connection;
+        let _connection = connection;
         let copy = async {
             let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
             tokio::io::copy_bidirectional_with_sizes(&mut client, upstream.io(), BUFFER_BYTES, BUFFER_BYTES).await

@@ -86,9 +86,9 @@ impl Worker {
         self.shared.target.credentials()
     }
 
-    /// The connections for a request. `is_lent`: it carries the sidecar's credentials.
-    pub(crate) fn upstream(&self, is_lent: bool) -> &Rc<Upstream> {
-        if is_lent {
+    /// The connections for a request. `uses_sidecar_credentials`: it carries the sidecar's credentials.
+    pub(crate) fn upstream(&self, uses_sidecar_credentials: bool) -> &Rc<Upstream> {
+        if uses_sidecar_credentials {
             &self.upstream
         } else {
             &self.client_identity_upstream

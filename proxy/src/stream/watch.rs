@@ -84,7 +84,7 @@ impl Boundary {
 }
 
 /// A watch at its start.
-pub(crate) struct Begun {
+pub(crate) struct WatchStart {
     /// Notified of chains newer than the watch's.
     pub(crate) listener: Listener,
     /// Counts the watch under its chain, until a later chain that shows it the same view takes over.
@@ -103,7 +103,7 @@ pub(crate) struct SameView {
 
 /// State for following new chains.
 pub(crate) struct Watching {
-    pub(crate) begun: Begun,
+    pub(crate) start: WatchStart,
     pub(crate) recheck: Recheck,
     /// When the view must be computed again, even if the chain stays.
     pub(crate) again: Option<Pin<Box<Sleep>>>,
@@ -120,12 +120,12 @@ impl Watching {
             .again
             .as_mut()
             .is_some_and(|again| again.as_mut().poll(cx).is_ready());
-        if !self.begun.listener.poll_changed(cx) && !is_due {
+        if !self.start.listener.poll_changed(cx) && !is_due {
             return false;
         }
         match (self.recheck)() {
             Some(same) => {
-                self.begun.in_flight_guard = same.in_flight_guard;
+                self.start.in_flight_guard = same.in_flight_guard;
                 self.again = same.again.map(|at| Box::pin(sleep_until(at)));
                 // Registers for that time.
                 if let Some(again) = &mut self.again
@@ -149,7 +149,7 @@ impl Watching {
     /// Waits until a stream with unknown event boundaries must end: a new chain shows another view, or the sidecar drains.
     pub(crate) async fn wait_for_end(mut self) {
         std::future::poll_fn(|cx| {
-            if self.poll_expired(cx) || self.begun.listener.is_ending() {
+            if self.poll_expired(cx) || self.start.listener.is_ending() {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -212,7 +212,7 @@ impl<B> WatchBody<B> {
                 }
                 Some(event)
             }
-            State::Open if self.watching.begun.listener.is_ending() => {
+            State::Open if self.watching.start.listener.is_ending() => {
                 self.state = State::Ended;
                 Some(None)
             }

@@ -39,11 +39,11 @@ const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(250);
 pub(crate) const MAX_LOOKUPS: usize = 32;
 
 /// The check of a [`Gate`]: `Err` explains to users why an address may not be connected to.
-type Judge = Box<dyn Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync>;
+type AddressCheck = Box<dyn Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync>;
 
 /// Decides where connections may go, by host name and address.
 pub(crate) struct Gate {
-    judge: Judge,
+    check_address: AddressCheck,
     lookups: Arc<Semaphore>,
     open: Arc<OpenSockets>,
 }
@@ -82,10 +82,10 @@ impl Drop for Admission {
 }
 
 impl Gate {
-    /// `judge` is called for each address of a name; one refusal refuses the name.
-    pub(crate) fn new(judge: impl Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {
+    /// `check_address` is called for each address of a name; one refusal refuses the name.
+    pub(crate) fn new(check_address: impl Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self {
-            judge: Box::new(judge),
+            check_address: Box::new(check_address),
             lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             open: Arc::default(),
         }
@@ -94,14 +94,14 @@ impl Gate {
     /// Closes open sockets whose addresses are refused by now.
     pub(crate) fn check_open_sockets(&self) {
         for socket in self.open.by_id().values() {
-            if let Err(why) = (self.judge)(&socket.host, socket.address) {
+            if let Err(why) = (self.check_address)(&socket.host, socket.address) {
                 tracing::info!(reason = why, "closing connection: its address is no longer allowed");
                 socket.closed.cancel();
             }
         }
     }
 
-    /// Registers an open socket. The address is judged again, because the rules may have changed while the connection was opened.
+    /// Registers an open socket. The address is checked again, because the rules may have changed while the connection was opened.
     fn admit(&self, host: &str, address: SocketAddr) -> Result<Admission, ConnectError> {
         let closed = CancellationToken::new();
         let admission = Admission {
@@ -122,7 +122,7 @@ impl Gate {
 
     fn check(&self, host: &str, addresses: &[SocketAddr]) -> Result<(), ConnectError> {
         for address in addresses {
-            (self.judge)(host, *address).map_err(|why| ConnectError::Refused {
+            (self.check_address)(host, *address).map_err(|why| ConnectError::Refused {
                 host: host.to_owned(),
                 why,
             })?;
@@ -137,13 +137,13 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// A connected socket with its place among all sockets.
+/// A connected socket with its permit, one of those of all sockets.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,
     /// `None` if there was no gate.
     admission: Option<Admission>,
-    _place: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl std::fmt::Debug for Admission {
@@ -213,7 +213,7 @@ impl Socket {
 /// # Errors
 /// The name has no address, the gate refuses one, none answers in time, or there are no sockets left.
 pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Limits) -> Result<Socket, ConnectError> {
-    let place = limits.socket_permit()?;
+    let permit = limits.socket_permit()?;
     let deadline = Instant::now() + limits.connect_timeout;
     let addresses = timeout_at(deadline, resolve(host, port, gate))
         .await
@@ -230,7 +230,7 @@ pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Li
     Ok(Socket {
         stream,
         admission,
-        _place: place,
+        _permit: permit,
     })
 }
 
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn open_sockets_never_exceed_places() {
+    async fn open_sockets_never_exceed_permits() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let limits = Limits {

@@ -85,10 +85,10 @@ pub(super) async fn establish(
         authority: authority(),
         source,
     };
-    let heard = Rc::new(Cell::new(false));
+    let has_traffic = Rc::new(Cell::new(false));
     let io = MonitoredStream {
         io: stream,
-        heard: Rc::clone(&heard),
+        has_traffic: Rc::clone(&has_traffic),
         unread: Rc::clone(&limits.unread),
     };
     let (send, mut driver) = builder(limits)
@@ -113,9 +113,9 @@ pub(super) async fn establish(
     });
     let keepalive = Keepalive {
         pings,
-        heard,
+        has_traffic,
         interval: limits.ping_interval,
-        patience: limits.ping_timeout,
+        pong_timeout: limits.ping_timeout,
     };
     Ok(Established {
         connection,

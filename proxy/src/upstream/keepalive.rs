@@ -23,9 +23,9 @@ use super::unread::UnreadAnswers;
 pub(super) struct Keepalive {
     pub(super) pings: PingPong,
     /// Set by [`MonitoredStream`].
-    pub(super) heard: Rc<Cell<bool>>,
+    pub(super) has_traffic: Rc<Cell<bool>>,
     pub(super) interval: Duration,
-    pub(super) patience: Duration,
+    pub(super) pong_timeout: Duration,
 }
 
 impl std::fmt::Debug for Keepalive {
@@ -44,11 +44,11 @@ impl Keepalive {
             ticks.tick().await;
             let mut pong = pin!(self.pings.ping(Ping::opaque()));
             loop {
-                self.heard.set(false);
-                match timeout(self.patience, pong.as_mut()).await {
+                self.has_traffic.set(false);
+                match timeout(self.pong_timeout, pong.as_mut()).await {
                     Ok(Ok(_)) => break,
                     // The ping's answer may be queued behind a large response on a slow link; the server is not dead then.
-                    Err(_) if self.heard.get() => {}
+                    Err(_) if self.has_traffic.get() => {}
                     Err(_) => return,
                     Ok(Err(_)) => std::future::pending().await,
                 }
@@ -61,7 +61,7 @@ impl Keepalive {
 #[derive(Debug)]
 pub(super) struct MonitoredStream<T> {
     pub(super) io: T,
-    pub(super) heard: Rc<Cell<bool>>,
+    pub(super) has_traffic: Rc<Cell<bool>>,
     pub(super) unread: Rc<UnreadAnswers>,
 }
 
@@ -71,7 +71,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for MonitoredStream<T> {
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
         let more = buf.filled().len().saturating_sub(before);
         if more > 0 {
-            self.heard.set(true);
+            self.has_traffic.set(true);
             self.unread.arrived(more);
         }
         result

@@ -74,11 +74,11 @@ impl Limits {
     /// # Errors
     /// No permit is left.
     pub(super) fn socket_permit(&self) -> Result<Option<OwnedSemaphorePermit>, ConnectError> {
-        let place = self
+        let permit = self
             .sockets
             .as_ref()
             .map(|sockets| Arc::clone(sockets).try_acquire_owned());
-        place.transpose().map_err(|_| ConnectError::NoSocketLeft)
+        permit.transpose().map_err(|_| ConnectError::NoSocketLeft)
     }
 }
 

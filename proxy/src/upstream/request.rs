@@ -70,11 +70,11 @@ impl Head {
     }
 
     pub(super) fn http2(&self, target: &Target) -> Result<Request<()>, http::Error> {
-        let mut place = http::uri::Parts::default();
-        place.scheme = Some(target.scheme().clone());
-        place.authority = Some(target.authority().clone());
-        place.path_and_query = Some(self.path.clone());
-        Ok(self.request(Uri::from_parts(place)?, self.headers.clone(), Version::HTTP_2, ()))
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(target.scheme().clone());
+        parts.authority = Some(target.authority().clone());
+        parts.path_and_query = Some(self.path.clone());
+        Ok(self.request(Uri::from_parts(parts)?, self.headers.clone(), Version::HTTP_2, ()))
     }
 
     pub(super) fn http1<B>(&self, target: &Target, body: B) -> Result<Request<B>, http::Error> {

@@ -24,8 +24,8 @@ async fn refuse_all(stream: DuplexStream) {
     let service = service_fn(|request: Request<Incoming>| {
         let connection = Rc::clone(&connection);
         async move {
-            let request = IncomingBody::of(&connection, request);
-            let _place = connection.begin_request();
+            let request = IncomingBody::new(&connection, request);
+            let _guard = connection.begin_request();
             tokio::time::sleep(Duration::from_secs(1)).await;
             drop(request);
             let mut refused = Response::new(ClientBody::full(Bytes::from_static(b"no"), None));

@@ -55,7 +55,7 @@ fn test_watch(content_type: &'static str) -> TestWatch {
         inner,
         &headers,
         Watching {
-            begun: Begun {
+            start: WatchStart {
                 listener: notifier.listen(),
                 in_flight_guard: Counter::new(0).count(&earlier, Kind::Watch),
             },
@@ -98,7 +98,7 @@ impl TestWatch {
     }
 
     /// How often it counts as a watch of the chain that it began under, and as one of a later chain.
-    fn watch_counts(&self) -> (u64, u64) {
+    fn counts(&self) -> (u64, u64) {
         (self.earlier.sum().watches, self.later.sum().watches)
     }
 
@@ -112,53 +112,53 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 #[tokio::test]
 async fn watch_continues_under_same_view_and_expires_under_another() {
-    let mut stand = test_watch(JSON);
-    stand.send(b"{\"type\":\"ADDED\"}\n").await;
-    assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
-    assert!(stand.is_pending().await);
-    stand.notifier.chain_changed();
-    assert_eq!(stand.watch_counts(), (1, 0));
-    assert!(stand.is_pending().await, "the same view");
-    assert_eq!(stand.watch_counts(), (0, 1));
-    stand.differs.set(true);
-    stand.notifier.chain_changed();
-    let event: serde_json::Value = serde_json::from_slice(&stand.next().await.unwrap()).unwrap();
+    let mut watch = test_watch(JSON);
+    watch.send(b"{\"type\":\"ADDED\"}\n").await;
+    assert_eq!(watch.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
+    assert!(watch.is_pending().await);
+    watch.notifier.chain_changed();
+    assert_eq!(watch.counts(), (1, 0));
+    assert!(watch.is_pending().await, "the same view");
+    assert_eq!(watch.counts(), (0, 1));
+    watch.differs.set(true);
+    watch.notifier.chain_changed();
+    let event: serde_json::Value = serde_json::from_slice(&watch.next().await.unwrap()).unwrap();
     assert_eq!(event["type"], "ERROR");
     assert_eq!(event["object"]["code"], 410);
     assert_eq!(event["object"]["reason"], "Expired");
-    assert_eq!(stand.next().await, None);
-    assert_eq!(stand.expired.get(), 1);
-    assert_eq!(stand.next_watch(), KnownView::Same, "the client was told");
+    assert_eq!(watch.next().await, None);
+    assert_eq!(watch.expired.get(), 1);
+    assert_eq!(watch.next_watch(), KnownView::Same, "the client was told");
 }
 
 #[tokio::test]
 async fn watch_expires_after_current_event() {
-    let mut stand = test_watch(JSON);
-    stand.send(b"{\"type\":").await;
-    assert!(stand.next().await.is_some());
-    stand.differs.set(true);
-    stand.notifier.chain_changed();
-    assert!(stand.is_pending().await, "in the middle of an event");
-    assert_eq!(stand.watch_counts(), (1, 0), "it still shows the earlier view");
-    stand.send(b"\"ADDED\"}\n").await;
-    assert_eq!(stand.next().await.unwrap(), "\"ADDED\"}\n");
-    assert!(stand.next().await.unwrap().starts_with(b"{\"type\":\"ERROR\""));
-    assert_eq!(stand.next().await, None);
+    let mut watch = test_watch(JSON);
+    watch.send(b"{\"type\":").await;
+    assert!(watch.next().await.is_some());
+    watch.differs.set(true);
+    watch.notifier.chain_changed();
+    assert!(watch.is_pending().await, "in the middle of an event");
+    assert_eq!(watch.counts(), (1, 0), "it still shows the earlier view");
+    watch.send(b"\"ADDED\"}\n").await;
+    assert_eq!(watch.next().await.unwrap(), "\"ADDED\"}\n");
+    assert!(watch.next().await.unwrap().starts_with(b"{\"type\":\"ERROR\""));
+    assert_eq!(watch.next().await, None);
 }
 
 #[tokio::test]
 async fn protobuf_frames_are_followed_byte_by_byte() {
-    let mut stand = test_watch(PROTOBUF);
+    let mut watch = test_watch(PROTOBUF);
     for part in [&[0_u8, 0][..], &[0, 3, 1], &[2]] {
-        stand.send(part).await;
-        stand.next().await.unwrap();
+        watch.send(part).await;
+        watch.next().await.unwrap();
     }
-    stand.differs.set(true);
-    stand.notifier.chain_changed();
-    assert!(stand.is_pending().await, "one byte of the event is missing");
-    stand.send(&[3]).await;
-    assert_eq!(&stand.next().await.unwrap()[..], [3]);
-    let event = stand.next().await.unwrap();
+    watch.differs.set(true);
+    watch.notifier.chain_changed();
+    assert!(watch.is_pending().await, "one byte of the event is missing");
+    watch.send(&[3]).await;
+    assert_eq!(&watch.next().await.unwrap()[..], [3]);
+    let event = watch.next().await.unwrap();
     let length = u32::from_be_bytes(event[..4].try_into().unwrap()) as usize;
     assert_eq!(length + 4, event.len());
     assert!(event.windows(5).any(|bytes| bytes == b"ERROR"));
@@ -166,18 +166,18 @@ async fn protobuf_frames_are_followed_byte_by_byte() {
 
 #[tokio::test]
 async fn watch_in_unknown_encoding_ends_without_event() {
-    let mut stand = test_watch("application/cbor-seq");
-    stand.differs.set(true);
-    stand.notifier.chain_changed();
-    assert_eq!(stand.next().await, None);
-    assert_eq!(stand.next_watch(), KnownView::Other, "the client is still to be told");
+    let mut watch = test_watch("application/cbor-seq");
+    watch.differs.set(true);
+    watch.notifier.chain_changed();
+    assert_eq!(watch.next().await, None);
+    assert_eq!(watch.next_watch(), KnownView::Other, "the client is still to be told");
 }
 
 #[tokio::test]
 async fn draining_ends_watch_between_events() {
-    let mut stand = test_watch(JSON);
-    assert!(stand.is_pending().await);
-    stand.notifier.end();
-    assert_eq!(stand.next().await, None);
-    assert_eq!(stand.expired.get(), 0);
+    let mut watch = test_watch(JSON);
+    assert!(watch.is_pending().await);
+    watch.notifier.end();
+    assert_eq!(watch.next().await, None);
+    assert_eq!(watch.expired.get(), 0);
 }

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use super::api_server::ApiServer;
 use super::settings::Allow;
 
-pub(super) struct Reach {
+pub(super) struct AddressPolicy {
     nets: Vec<IpNet>,
     hosts: Vec<String>,
     own: Vec<SocketAddr>,
@@ -20,9 +20,9 @@ pub(super) struct Reach {
     is_this_machine: fn(IpAddr) -> bool,
 }
 
-impl Reach {
+impl AddressPolicy {
     pub(super) fn new(allowed: &[Allow], own: Vec<SocketAddr>, api_server: ApiServer) -> Self {
-        let mut reach = Self {
+        let mut policy = Self {
             nets: Vec::new(),
             hosts: Vec::new(),
             own,
@@ -31,18 +31,18 @@ impl Reach {
         };
         for allow in allowed {
             match allow {
-                Allow::Net(net) => reach.nets.push(*net),
-                Allow::Host(host) => reach.hosts.push(host.clone()),
+                Allow::Net(net) => policy.nets.push(*net),
+                Allow::Host(host) => policy.hosts.push(host.clone()),
             }
         }
-        reach
+        policy
     }
 
     /// Checks whether this host name may be looked up at all.
     ///
     /// # Errors
     /// The reason for a refusal, for users.
-    pub(super) fn judge_name(&self, host: &str, port: u16) -> Result<(), String> {
+    pub(super) fn check_name(&self, host: &str, port: u16) -> Result<(), String> {
         if self.api_server.is_named(host, port) {
             return Err(is_api_server(&format!("{host}:{port}")));
         }
@@ -60,7 +60,7 @@ impl Reach {
                 "{address} is a port of this sidecar, which is out of reach from here"
             ));
         }
-        self.judge_api_server(ip, address)?;
+        self.check_not_api_server(ip, address)?;
         if self.hosts.iter().any(|allowed| allowed == host) || self.nets.iter().any(|net| net.contains(&ip)) {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Reach {
         }
     }
 
-    fn judge_api_server(&self, ip: IpAddr, address: SocketAddr) -> Result<(), String> {
+    fn check_not_api_server(&self, ip: IpAddr, address: SocketAddr) -> Result<(), String> {
         let Some(known) = self.api_server.known_addresses(address.port()) else {
             return Err(format!(
                 "{address} could be the API server, whose address is not known yet; try again"
@@ -107,9 +107,9 @@ impl Reach {
     }
 }
 
-fn is_api_server(place: &str) -> String {
+fn is_api_server(address: &str) -> String {
     format!(
-        "{place} is the API server, which is out of reach from here: send requests for it to the sidecar's --api-address"
+        "{address} is the API server, which is out of reach from here: send requests for it to the sidecar's --api-address"
     )
 }
 
@@ -133,22 +133,22 @@ mod tests {
 
     use super::*;
 
-    fn check_ip(reach: &Reach, host: &str, ip: &str) -> Result<(), String> {
-        reach.check_address(host, SocketAddr::new(ip.parse().unwrap(), 80))
+    fn check_ip(policy: &AddressPolicy, host: &str, ip: &str) -> Result<(), String> {
+        policy.check_address(host, SocketAddr::new(ip.parse().unwrap(), 80))
     }
 
     fn unrelated_api_server() -> ApiServer {
         ApiServer::with_addresses("192.0.2.99", 6443, &[])
     }
 
-    fn reach_of(allowed: &[&str]) -> Reach {
+    fn policy_allowing(allowed: &[&str]) -> AddressPolicy {
         let allowed: Vec<Allow> = allowed.iter().map(|text| text.parse().unwrap()).collect();
-        Reach::new(&allowed, Vec::new(), unrelated_api_server())
+        AddressPolicy::new(&allowed, Vec::new(), unrelated_api_server())
     }
 
     #[test]
     fn special_addresses_are_refused_and_others_pass() {
-        let reach = reach_of(&[]);
+        let policy = policy_allowing(&[]);
         for ip in [
             "127.0.0.1",
             "::ffff:127.0.0.1",
@@ -156,31 +156,31 @@ mod tests {
             "64:ff9b::a9fe:a9fe",
             "fd00:ec2::254",
         ] {
-            let error = check_ip(&reach, "host", ip).unwrap_err();
+            let error = check_ip(&policy, "host", ip).unwrap_err();
             assert!(error.contains("--external-allow"), "{ip}: {error}");
         }
         for ip in ["10.0.0.1", "93.184.216.34", "fd00:10:96::a", "64:ff9b::808:808"] {
-            check_ip(&reach, "host", ip).unwrap();
+            check_ip(&policy, "host", ip).unwrap();
         }
     }
 
     #[test]
     fn allowed_addresses_and_names_pass() {
-        let reach = reach_of(&["127.0.0.0/8", "fe80::/10", "metadata.example"]);
-        check_ip(&reach, "any", "127.0.0.2").unwrap();
-        check_ip(&reach, "any", "::ffff:127.0.0.2").unwrap();
-        check_ip(&reach, "any", "fe80::2").unwrap();
-        check_ip(&reach, "metadata.example", "169.254.169.254").unwrap();
-        assert!(check_ip(&reach, "other.example", "169.254.169.254").is_err());
-        assert!(check_ip(&reach, "sub.metadata.example", "::1").is_err());
+        let policy = policy_allowing(&["127.0.0.0/8", "fe80::/10", "metadata.example"]);
+        check_ip(&policy, "any", "127.0.0.2").unwrap();
+        check_ip(&policy, "any", "::ffff:127.0.0.2").unwrap();
+        check_ip(&policy, "any", "fe80::2").unwrap();
+        check_ip(&policy, "metadata.example", "169.254.169.254").unwrap();
+        assert!(check_ip(&policy, "other.example", "169.254.169.254").is_err());
+        assert!(check_ip(&policy, "sub.metadata.example", "::1").is_err());
     }
 
     #[test]
     fn sidecars_own_ports_are_out_of_reach_whatever_is_allowed() {
         let own = ["127.0.0.1:5443", "0.0.0.0:5441", "192.0.2.7:15002"].map(|text| text.parse().unwrap());
         let allowed = ["0.0.0.0/0", "::/0", "host"].map(|text| text.parse().unwrap());
-        let mut reach = Reach::new(&allowed, own.to_vec(), unrelated_api_server());
-        reach.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
+        let mut policy = AddressPolicy::new(&allowed, own.to_vec(), unrelated_api_server());
+        policy.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
         for address in [
             "127.0.0.1:5443",
             "127.0.0.9:5443",
@@ -196,20 +196,20 @@ mod tests {
             "[2001:db8::7f00:1]:5443",
             "198.51.100.9:5441",
         ] {
-            let error = reach.check_address("host", address.parse().unwrap()).unwrap_err();
+            let error = policy.check_address("host", address.parse().unwrap()).unwrap_err();
             assert!(error.contains("a port of this sidecar"), "{address}: {error}");
         }
-        reach.check_address("host", "127.0.0.1:80".parse().unwrap()).unwrap();
-        reach.check_address("host", "192.0.2.8:5443".parse().unwrap()).unwrap();
+        policy.check_address("host", "127.0.0.1:80".parse().unwrap()).unwrap();
+        policy.check_address("host", "192.0.2.8:5443".parse().unwrap()).unwrap();
     }
 
     #[test]
     fn api_server_is_out_of_reach_whatever_is_allowed() {
         let allowed = ["0.0.0.0/0", "::/0", "api.example", "host"].map(|text| text.parse().unwrap());
-        let judge = |api_server: ApiServer, address: &str| {
-            let mut reach = Reach::new(&allowed, Vec::new(), api_server);
-            reach.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
-            reach.check_address("host", address.parse().unwrap())
+        let check = |api_server: ApiServer, address: &str| {
+            let mut policy = AddressPolicy::new(&allowed, Vec::new(), api_server);
+            policy.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
+            policy.check_address("host", address.parse().unwrap())
         };
         let named = || ApiServer::with_addresses("api.example", 6443, &["192.0.2.7", "2001:db8::7"]);
         for address in [
@@ -219,11 +219,11 @@ mod tests {
             "[2002:c000:207::1]:6443",
             "[2001:db8::7]:6443",
         ] {
-            let error = judge(named(), address).unwrap_err();
+            let error = check(named(), address).unwrap_err();
             assert!(error.contains("is the API server"), "{address}: {error}");
         }
-        judge(named(), "192.0.2.7:443").unwrap();
-        judge(named(), "192.0.2.8:6443").unwrap();
+        check(named(), "192.0.2.7:443").unwrap();
+        check(named(), "192.0.2.8:6443").unwrap();
         for address in [
             "127.0.0.1:6443",
             "0.0.0.0:6443",
@@ -231,14 +231,14 @@ mod tests {
             "127.9.9.9:6443",
             "198.51.100.9:6443",
         ] {
-            let error = judge(ApiServer::with_addresses("127.0.0.1", 6443, &[]), address).unwrap_err();
+            let error = check(ApiServer::with_addresses("127.0.0.1", 6443, &[]), address).unwrap_err();
             assert!(error.contains("is the API server"), "{address}: {error}");
         }
-        let error = judge(ApiServer::with_addresses("api.example", 6443, &[]), "192.0.2.7:6443").unwrap_err();
+        let error = check(ApiServer::with_addresses("api.example", 6443, &[]), "192.0.2.7:6443").unwrap_err();
         assert!(error.contains("not known yet"), "{error}");
-        let reach = Reach::new(&allowed, Vec::new(), named());
-        assert!(reach.judge_name("kubernetes.default.svc", 443).is_err());
-        reach.judge_name("service.default.svc", 443).unwrap();
+        let policy = AddressPolicy::new(&allowed, Vec::new(), named());
+        assert!(policy.check_name("kubernetes.default.svc", 443).is_err());
+        policy.check_name("service.default.svc", 443).unwrap();
     }
 
     #[test]
@@ -249,10 +249,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn address_inside_another_is_judged_like_itself(bits: u32) {
-            let reach = reach_of(&[]);
+        fn address_inside_another_is_treated_like_itself(bits: u32) {
+            let policy = policy_allowing(&[]);
             let inner = Ipv4Addr::from_bits(bits);
-            let plain = reach.check_address("host", SocketAddr::new(inner.into(), 80)).is_ok();
+            let plain = policy.check_address("host", SocketAddr::new(inner.into(), 80)).is_ok();
             let [a, b, c, d] = inner.octets();
             let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             for outer in [
@@ -262,7 +262,7 @@ mod tests {
                 Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low),
                 Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1),
             ] {
-                prop_assert_eq!(reach.check_address("host", SocketAddr::new(outer.into(), 80)).is_ok(), plain, "{}", outer);
+                prop_assert_eq!(policy.check_address("host", SocketAddr::new(outer.into(), 80)).is_ok(), plain, "{}", outer);
             }
         }
     }
