@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use ctrlmesh_proxy::plugin::request_view::{Memory, RequestView};
 use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, Traffic};
-use ctrlmesh_proxy::plugin::view::{Memory, RequestView};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 use ctrlmesh_wire::Verb;
 

@@ -51,7 +51,7 @@ pub use ports::Addresses;
 use ports::{Bound, Ports};
 
 /// Maximum number of tasks that wait for a busy worker; the kernel's backlog holds further connections.
-const WAITING_TASKS: usize = 64;
+const MAX_WAITING_TASKS: usize = 64;
 
 /// A sidecar whose ports are bound and which does not serve yet.
 pub struct App {
@@ -255,7 +255,7 @@ fn start_workers(settings: &Settings, server: &Arc<Server>) -> Result<Workers, E
     let mut senders = Vec::new();
     let mut threads = Vec::new();
     for number in 0..usize::from(settings.workers) {
-        let (sender, waiting) = mpsc::channel(WAITING_TASKS);
+        let (sender, waiting) = mpsc::channel(MAX_WAITING_TASKS);
         let server = Arc::clone(server);
         let thread = std::thread::Builder::new()
             .name(format!("worker-{number}"))

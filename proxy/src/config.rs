@@ -26,7 +26,7 @@ pub(crate) mod memory_limit;
 // A hook has the environment of its container, with settings that need others, which are flags of the sidecar.
 #[command(subcommand_negates_reqs = true)]
 pub struct Cli {
-    /// What to do; without a subcommand the sidecar runs.
+    /// A command of kubelet. Without a subcommand the sidecar runs.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Settings of the sidecar.
@@ -56,7 +56,7 @@ pub struct Compile {
     pub memory_bytes: Option<u64>,
 }
 
-/// Settings of `wait-ready`.
+/// The sidecar to wait for, and for how long.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Wait {
     /// Address of the sidecar's admin port, which serves /readyz.

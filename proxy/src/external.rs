@@ -171,7 +171,7 @@ impl External {
     /// Forwards events to its connections, and drops unused targets, until draining.
     pub(crate) async fn run(self: Rc<Self>, drain: CancellationToken) {
         let mut outages = self.shared.outage.subscribe();
-        let mut sweeps = tokio::time::interval(targets::SWEEP);
+        let mut sweeps = tokio::time::interval(targets::SWEEP_INTERVAL);
         loop {
             tokio::select! {
                 _ = sweeps.tick() => self.targets.drop_unused(),

@@ -8,7 +8,7 @@ const IDLE_SIDECAR: usize = 24 << 20;
 /// Smallest share of clients: enough for a lock of the largest size, and for a hundred connections.
 const MIN_CLIENTS: usize = 12 << 20;
 
-/// What a sidecar keeps of a high limit. The rest is for plugins.
+/// Maximum memory for the idle process and clients. The rest of a high limit is for plugins.
 const MAX_SIDECAR: usize = 96 << 20;
 
 /// Memory of a connection without a request: buffers for reading, and for the frames of HTTP/2.
@@ -17,7 +17,7 @@ const IDLE_CONNECTION: usize = 16 << 10;
 /// The limit below which plugins and clients do not get their minimum.
 pub(crate) const SMALLEST_LIMIT: usize = 64 << 20;
 
-/// What clients may make the process hold, all together.
+/// Memory that all clients together may make the process hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientShares {
     /// Number of connections on all ports.
@@ -33,7 +33,7 @@ pub(crate) struct ClientShares {
 impl ClientShares {
     /// Shares of a process with this limit.
     pub(crate) const fn within(limit: usize) -> Self {
-        let all = own(limit) - IDLE_SIDECAR;
+        let all = sidecar_memory(limit) - IDLE_SIDECAR;
         Self {
             connections: all / 6 / IDLE_CONNECTION,
             requests: all / 3,
@@ -65,14 +65,14 @@ impl ClientShares {
 }
 
 /// Memory that plugins may use in a process with this limit.
-pub(crate) const fn of_plugins(limit: usize) -> usize {
-    let rest = limit.saturating_sub(own(limit));
+pub(crate) const fn plugin_memory(limit: usize) -> usize {
+    let rest = limit.saturating_sub(sidecar_memory(limit));
     // Below the smallest limit nothing fits; a plugin that was compiled elsewhere may still run.
     if rest > limit / 4 { rest } else { limit / 4 }
 }
 
 /// Memory for the idle process and clients. A sidecar with a low limit has fewer clients, so it keeps three eighths of the limit.
-const fn own(limit: usize) -> usize {
+const fn sidecar_memory(limit: usize) -> usize {
     let share = limit / 8 * 3;
     if share > MAX_SIDECAR {
         MAX_SIDECAR
@@ -95,14 +95,14 @@ mod tests {
             let clients = ClientShares::within(limit);
             let all = [
                 IDLE_SIDECAR,
-                of_plugins(limit),
+                plugin_memory(limit),
                 clients.connections * IDLE_CONNECTION,
                 clients.requests,
                 clients.unread,
                 clients.unsent,
             ];
             // A twelfth of the clients' share stays for what is copied while it is edited or sent.
-            let spare = (own(limit) - IDLE_SIDECAR) / 12;
+            let spare = (sidecar_memory(limit) - IDLE_SIDECAR) / 12;
             assert!(all.iter().sum::<usize>() + spare <= limit, "{all:?} of {limit}");
             assert!(clients.connections >= 128 && clients.requests >= 4 * MIB, "{clients:?}");
         }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn default_limit_is_divided_as_documented() {
-        assert_eq!(of_plugins(256 * MIB), 160 * MIB);
+        assert_eq!(plugin_memory(256 * MIB), 160 * MIB);
         let expected = ClientShares {
             connections: 768,
             requests: 24 * MIB,
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn limit_that_is_too_low_leaves_some_memory_to_plugins() {
-        assert_eq!(of_plugins(SMALLEST_LIMIT), 28 * MIB);
-        assert_eq!([48, 32, 16].map(|limit| of_plugins(limit * MIB) / MIB), [12, 8, 4]);
+        assert_eq!(plugin_memory(SMALLEST_LIMIT), 28 * MIB);
+        assert_eq!([48, 32, 16].map(|limit| plugin_memory(limit * MIB) / MIB), [12, 8, 4]);
         assert_eq!(ClientShares::within(16 * MIB), ClientShares::within(SMALLEST_LIMIT));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `request_view` | input: a request and its response |
 //! | `verdict` | output: edits, refusals, faults, subscriptions |
-//! | `view` | input: a request and its response |
 
+pub mod request_view;
 pub mod verdict;
-pub mod view;

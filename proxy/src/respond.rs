@@ -16,10 +16,10 @@ use crate::plugin::verdict::{self, Failure, Refusal};
 use crate::upstream::{ConnectError, SendError};
 
 /// metav1's `StatusReasonUnknown` is the empty string, which in WIT `refusal.reason` means "the usual one".
-const UNKNOWN: &str = "Unknown";
+const UNKNOWN_REASON: &str = "Unknown";
 
 /// Placeholder for the object's name in the message of a refusal (WIT `details.name`).
-const NAME: &str = "{name}";
+const NAME_PLACEHOLDER: &str = "{name}";
 
 /// As in every response of the API server (k8s.io/apiserver `pkg/endpoints/filters/cachecontrol.go`).
 const NOT_CACHED: &str = "no-cache, private";
@@ -167,7 +167,7 @@ impl Reply {
         let mut reply = Self::new(code, refusal.message.clone());
         match refusal.reason.as_str() {
             "" => {}
-            UNKNOWN => reply = reply.reason(""),
+            UNKNOWN_REASON => reply = reply.reason(""),
             reason => reply = reply.reason(reason),
         }
         if let Some(seconds) = refusal.retry_after_seconds {
@@ -200,12 +200,12 @@ impl Reply {
 
     /// Whether the reply is about an object whose name the plugin could not know, because a create has it in the body.
     pub(crate) fn lacks_name(&self) -> bool {
-        self.status.message.contains(NAME)
+        self.status.message.contains(NAME_PLACEHOLDER)
     }
 
     /// Sets the name of the object, and replaces `{name}` in the message.
     pub(crate) fn set_name(&mut self, name: &str) {
-        self.status.message = self.status.message.replace(NAME, name);
+        self.status.message = self.status.message.replace(NAME_PLACEHOLDER, name);
         name.clone_into(&mut self.details().name);
     }
 

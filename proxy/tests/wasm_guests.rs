@@ -21,12 +21,12 @@ use http::StatusCode;
 
 /// Deadline where it is the question, and where it is not.
 const TIMEOUT: Duration = Duration::from_millis(30);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const MEMORY_BYTES: usize = 16 * 1024 * 1024;
 const PHASES: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
 
 fn start(guest: &str, settings: &str) -> Result<Harness, HarnessError> {
-    start_within(PATIENCE, guest, settings)
+    start_within(TEST_TIMEOUT, guest, settings)
 }
 
 fn start_within(timeout: Duration, guest: &str, settings: &str) -> Result<Harness, HarnessError> {
@@ -48,7 +48,7 @@ fn outcome() -> Outcome {
 
 /// Runs one phase of a guest and returns its fault.
 fn fault_in(guest: &str, phase: &str, more: &str) -> Fault {
-    fault_within(PATIENCE, guest, phase, more)
+    fault_within(TEST_TIMEOUT, guest, phase, more)
 }
 
 fn fault_within(timeout: Duration, guest: &str, phase: &str, more: &str) -> Fault {
@@ -92,7 +92,10 @@ fn deadline_is_kept_and_next_request_is_answered() {
         "{fault}"
     );
     // On a busy machine a call gets more time by the clock, ten times its deadline at most.
-    assert!(elapsed >= TIMEOUT && elapsed < 10 * TIMEOUT + PATIENCE, "{elapsed:?}");
+    assert!(
+        elapsed >= TIMEOUT && elapsed < 10 * TIMEOUT + TEST_TIMEOUT,
+        "{elapsed:?}"
+    );
     // A fresh instance of the same plugin serves the next phase.
     plugin
         .response(&get("/api/v1/pods"), &response(StatusCode::OK))
@@ -119,7 +122,7 @@ fn guest_that_is_slow_is_stopped_only_after_its_deadline() {
         let (mut instance, _) = Instance::start(&engine, &plugin, &entry, &state).expect("an instance");
         instance.on_complete(&Rc::new(get("/api/v1/pods").view()), &outcome())
     };
-    assert_eq!(answer(PATIENCE, 5), Ok(()));
+    assert_eq!(answer(TEST_TIMEOUT, 5), Ok(()));
     // Longer than the epoch ticker goes on without a new call.
     assert!(matches!(
         answer(Duration::from_millis(400), 60_000),

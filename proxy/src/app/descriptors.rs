@@ -12,13 +12,13 @@ use crate::observe::admin;
 use crate::upstream::MAX_LOOKUPS;
 
 /// Standard streams, event loops, listening sockets, watched directories, files being read, the compiler's pipes.
-const RESERVED: usize = 64;
+const RESERVED_DESCRIPTORS: usize = 64;
 
 /// Event loop, wake-up and signal descriptors of one thread.
-const PER_WORKER: usize = 8;
+const DESCRIPTORS_PER_WORKER: usize = 8;
 
 /// Limit that is assumed for a system without one; no sidecar needs a tenth of it.
-const UNLIMITED: u64 = 1 << 20;
+const ASSUMED_LIMIT: u64 = 1 << 20;
 
 /// Minimum number of connections of each port. If the limit is too low for these, some will fail.
 const MIN_CONNECTIONS: usize = 16;
@@ -45,11 +45,11 @@ impl Share {
 impl Descriptors {
     /// Raises the limit as far as this process may.
     pub(crate) fn raise_limit() -> Self {
-        let limit = rlimit::increase_nofile_limit(UNLIMITED).or_else(|error| {
+        let limit = rlimit::increase_nofile_limit(ASSUMED_LIMIT).or_else(|error| {
             tracing::warn!(%error, "failed to raise the limit of file descriptors");
             rlimit::Resource::NOFILE.get_soft()
         });
-        let limit = limit.unwrap_or(UNLIMITED).min(UNLIMITED);
+        let limit = limit.unwrap_or(ASSUMED_LIMIT).min(ASSUMED_LIMIT);
         Self(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
@@ -57,7 +57,10 @@ impl Descriptors {
     pub(crate) fn divide(self, settings: &Settings) -> Share {
         let is_external = settings.external.external_address.is_some();
         let lookups = if is_external { 2 * MAX_LOOKUPS } else { 0 };
-        let others = RESERVED + PER_WORKER * usize::from(settings.workers) + admin::MAX_CONNECTIONS + lookups;
+        let others = RESERVED_DESCRIPTORS
+            + DESCRIPTORS_PER_WORKER * usize::from(settings.workers)
+            + admin::MAX_CONNECTIONS
+            + lookups;
         let wanted = usize::try_from(settings.max_connections).unwrap_or(usize::MAX);
         let share = self.divide_among(1 + usize::from(is_external), others, wanted);
         if share.connections < wanted {

@@ -77,13 +77,13 @@ impl Bound {
     /// `connections` is the maximum of each port.
     pub(super) fn into_ports(self, connections: usize, server: &Server) -> Ports {
         let external = self.external.zip(server.external.as_deref());
-        let external =
-            external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
+        let external = external
+            .map(|(listener, external)| port(Traffic::External, EXTERNAL, listener, connections, &external.outage));
         // All API addresses share the connections of one port.
         let permits = Arc::new(Semaphore::new(connections));
-        let api = self.api.into_iter().map(|it| accept::Port {
+        let api = self.api.into_iter().map(|listener| accept::Port {
             permits: Arc::clone(&permits),
-            ..port(Traffic::Api, API, it, connections, &server.outage)
+            ..port(Traffic::Api, API, listener, connections, &server.outage)
         });
         Ports {
             api: api.collect(),
@@ -155,7 +155,7 @@ mod tests {
     #[tokio::test]
     async fn missing_addresses_are_skipped_except_first() {
         let addresses = bound_addresses(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
-        let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
+        let hosts: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
         assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
         assert!(matches!(
             bound_addresses(&["192.0.2.1:0", "127.0.0.1:0"]),

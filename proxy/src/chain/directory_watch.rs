@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 /// The directory is read again after this time even without an event: some network and overlay file systems report none, and a watch is
 /// lost when the directory itself is replaced.
-pub(super) const POLL: Duration = Duration::from_secs(30);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The writer counts as done when nothing has changed for this long …
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
@@ -44,7 +44,7 @@ impl DirectoryWatch {
             }
         });
         let watcher = watcher.inspect_err(|error| {
-            warn!(%error, seconds = POLL.as_secs(), "failed to watch files; polling for changes instead");
+            warn!(%error, seconds = POLL_INTERVAL.as_secs(), "failed to watch files; polling for changes instead");
         });
         let directories = directories
             .into_iter()
@@ -62,7 +62,7 @@ impl DirectoryWatch {
 
     /// Waits for a change, or for half a minute. The caller reads the directory again in both cases. Cancel-safe.
     pub async fn wait_for_change(&mut self) {
-        self.changed_within(POLL).await;
+        self.changed_within(POLL_INTERVAL).await;
     }
 
     /// Like [`Self::wait_for_change`], but waits for at most `longest`.

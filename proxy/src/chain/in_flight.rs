@@ -17,7 +17,7 @@ const WORKER_COUNTS: usize = 16;
 
 /// A lost write counts for this long after the API server has given it up: etcd ends what it received by then within its own limit
 /// (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of 1 s).
-pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
+pub(crate) const UNSETTLED_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -157,7 +157,7 @@ impl InFlightGuard {
     /// Marks a request that was sent and whose outcome is unknown: it may be carried out until some time after the API server has given it
     /// up.
     pub(crate) fn give_up(self, given_up: Instant) {
-        let until = self.counter.counts.milliseconds_at(given_up + UNSETTLED);
+        let until = self.counter.counts.milliseconds_at(given_up + UNSETTLED_TIME);
         if let Some(worker) = self.worker_counts() {
             worker.unsettled.fetch_max(until, Ordering::Release);
         }
@@ -232,7 +232,7 @@ mod tests {
         lose(Instant::now() + soon);
         lose(Instant::now());
         tokio::time::advance(soon).await;
-        tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
+        tokio::time::advance(UNSETTLED_TIME - Duration::from_millis(1)).await;
         assert_eq!(counts.sum(), in_flight(1, 0, 0));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(counts.sum(), InFlight::default());

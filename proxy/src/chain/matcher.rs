@@ -6,8 +6,8 @@
 use ctrlmesh_wire::Verb;
 use http::header::USER_AGENT;
 
+use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{MatchRule, Subscription, Traffic};
-use crate::plugin::view::RequestView;
 
 /// All verbs, in the order of [`verb_index`].
 pub(crate) const VERBS: [Verb; 11] = [

@@ -17,10 +17,10 @@ use crate::chain::instances::{CallError, Instances, Phase};
 use crate::chain::touched::{self, Effect, NamedTouch, Touch, TouchedRequests};
 use crate::chain::{Entry, EntryId, MatchQuery, Matched, Snapshot};
 use crate::connection::Connection;
+use crate::plugin::request_view::{RequestView, ResponseView};
 use crate::plugin::verdict::{
     self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
 };
-use crate::plugin::view::{RequestView, ResponseView};
 use crate::respond::Reply;
 
 /// The plugins that want this request, and the view of it that they get.
@@ -117,7 +117,7 @@ impl Plugins {
         for entry in self.snapshot.on_request(self.matched) {
             let verdict = self
                 .instances
-                .call(entry, Phase::Request, |it| it.on_request(&self.view, false));
+                .call(entry, Phase::Request, |instance| instance.on_request(&self.view, false));
             let verdict = match verdict {
                 Ok(verdict) => verdict,
                 Err(error) => match self.answer_if_closed(entry, &error) {
@@ -275,9 +275,9 @@ impl Plugins {
         let mut edits = Vec::new();
         let mut shapes = Vec::new();
         for entry in self.snapshot.on_response(self.matched) {
-            let verdict = self
-                .instances
-                .call(entry, Phase::Response, |it| it.on_response(&self.view, head));
+            let verdict = self.instances.call(entry, Phase::Response, |instance| {
+                instance.on_response(&self.view, head)
+            });
             let verdict = match verdict {
                 Ok(verdict) => verdict,
                 Err(error) => match self.answer_if_closed(entry, &error) {
@@ -315,9 +315,9 @@ impl Plugins {
     pub(crate) fn on_complete(&self, outcome: &Outcome) {
         for entry in self.snapshot.on_complete(self.matched) {
             // `call` has already counted and logged it.
-            let _ = self
-                .instances
-                .call(entry, Phase::Complete, |it| it.on_complete(&self.view, outcome));
+            let _ = self.instances.call(entry, Phase::Complete, |instance| {
+                instance.on_complete(&self.view, outcome)
+            });
         }
         self.view.memory.release();
     }
@@ -329,7 +329,7 @@ impl Plugins {
         for entry in self.snapshot.on_request(self.matched) {
             match self
                 .instances
-                .call(entry, Phase::Recheck, |it| it.on_request(&self.view, true))
+                .call(entry, Phase::Recheck, |instance| instance.on_request(&self.view, true))
             {
                 Ok(verdict) => match verdict.action {
                     RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::directory_watch::{DirectoryWatch, POLL};
+use super::directory_watch::{DirectoryWatch, POLL_INTERVAL};
 use super::error::Error;
 use super::handle::ChainHandle;
 use super::snapshot::Snapshot;
@@ -34,7 +34,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            poll: POLL,
+            poll: POLL_INTERVAL,
             retry: Duration::from_secs(2),
             prepare: Duration::from_secs(10),
         }

@@ -11,8 +11,8 @@ use std::time::SystemTime;
 use ctrlmesh_contract::status;
 
 use crate::chain::EntryId;
+use crate::plugin::request_view::{RequestView, printable};
 use crate::plugin::verdict::Traffic;
-use crate::plugin::view::{RequestView, printable};
 use crate::timestamp::rfc3339;
 
 /// Maximum number of rows in `/status`. A request that is repeated takes one.
@@ -177,7 +177,7 @@ mod tests {
     use ctrlmesh_wire::Verb;
 
     use super::*;
-    use crate::plugin::view::Memory;
+    use crate::plugin::request_view::Memory;
 
     fn view_of(name: &str) -> RequestView {
         RequestView {

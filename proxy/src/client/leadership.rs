@@ -167,7 +167,13 @@ impl Leadership {
             .iter()
             .map(|election| election.to_status(now))
             .collect();
-        elections.sort_by_cached_key(|it| (it.namespace.clone(), it.lock.clone(), it.resource.clone()));
+        elections.sort_by_cached_key(|election| {
+            (
+                election.namespace.clone(),
+                election.lock.clone(),
+                election.resource.clone(),
+            )
+        });
         elections
     }
 }
@@ -182,16 +188,16 @@ impl LockExchange {
         if self.what == Information::Delete {
             return self
                 .leadership
-                .note(&self.lock, |it| it.record_deletion(asked, answered));
+                .note(&self.lock, |election| election.record_deletion(asked, answered));
         }
         let record = is_short(body).then(|| lock_record(content_type(&head.headers), body));
         let Some(record) = record.flatten().and_then(|record| self.own_record(record)) else {
             return;
         };
-        self.leadership.note(&self.lock, |it| match self.what {
-            Information::Write | Information::Delete => it.record_write(record, asked, answered),
-            Information::Read => it.read(record, asked.at),
-            Information::OldRead => it.record_read(record),
+        self.leadership.note(&self.lock, |election| match self.what {
+            Information::Write | Information::Delete => election.record_write(record, asked, answered),
+            Information::Read => election.read(record, asked.at),
+            Information::OldRead => election.record_read(record),
         });
     }
 
@@ -199,7 +205,8 @@ impl LockExchange {
     pub(crate) fn observe_event(&self, encoding: WatchEncoding, event: &[u8]) {
         let record = is_short(event).then(|| watched_lock_record(encoding, event));
         if let Some(record) = record.flatten().and_then(|record| self.own_record(record)) {
-            self.leadership.note(&self.lock, |it| it.record_read(record));
+            self.leadership
+                .note(&self.lock, |election| election.record_read(record));
         }
     }
 

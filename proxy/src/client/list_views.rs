@@ -39,7 +39,7 @@ const MAX_READERS: usize = 4096;
 
 /// Lists from before the first rule leave no state. A client that has such a list begins its watch within this time, which is longer than a
 /// paged list of any size takes.
-const FIRST_RULE: Duration = Duration::from_secs(300);
+const FIRST_RULE_TIME: Duration = Duration::from_secs(300);
 
 /// The states of all clients. Shared by the worker threads, used by lists and watches only.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl Representation {
     }
 }
 
-/// What [`ListViews`] knows about a resource version that a client sends.
+/// How a resource version that a client sends relates to the view that the client gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KnownView {
     /// The version is from a list under the same view.
@@ -218,7 +218,10 @@ impl ListViews {
             self.first_rule.get_or_init(Instant::now);
         }
         if self.is_used() {
-            let may_be_unnoted = self.first_rule.get().is_some_and(|since| since.elapsed() < FIRST_RULE);
+            let may_be_unnoted = self
+                .first_rule
+                .get()
+                .is_some_and(|since| since.elapsed() < FIRST_RULE_TIME);
             let key = self.key(reader);
             self.lock_states().state_of(key, view, may_be_unnoted.into()).list(view);
         }

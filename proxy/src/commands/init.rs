@@ -20,7 +20,7 @@ use rules::{Family, Redirect};
 /// Maximum number of API servers: a few for each address family.
 const MAX_SERVERS: usize = 64;
 
-/// What is redirected.
+/// The traffic to redirect.
 #[derive(Debug, Clone, Args)]
 pub struct Init {
     /// IP addresses of the API server, separated by commas.
@@ -64,7 +64,7 @@ pub fn run(init: &Init) -> Result<(), Error> {
         let of_family: Vec<SocketAddr> = servers
             .iter()
             .copied()
-            .filter(|it| Family::family_of(it.ip()) == family)
+            .filter(|server| Family::family_of(server.ip()) == family)
             .collect();
         let redirect = Redirect {
             servers: &of_family,
@@ -114,7 +114,7 @@ fn server_addresses(init: &Init) -> Result<Vec<SocketAddr>, Error> {
 fn parse_host(host: &str) -> Result<IpAddr, Error> {
     let bare = host
         .strip_prefix('[')
-        .and_then(|it| it.strip_suffix(']'))
+        .and_then(|host| host.strip_suffix(']'))
         .unwrap_or(host);
     bare.parse::<IpAddr>()
         .ok()
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn parsed(addresses: &[&str]) -> Vec<SocketAddr> {
-        addresses.iter().map(|it| it.parse().unwrap()).collect()
+        addresses.iter().map(|address| address.parse().unwrap()).collect()
     }
 
     #[test]
@@ -184,15 +184,23 @@ mod tests {
 
     #[test]
     fn kernel_error_names_remedy() {
-        let of = |number| Error::from_kernel(Family::V6, std::io::Error::from_raw_os_error(number)).to_string();
-        assert!(of(1).contains("capabilities.add: [NET_ADMIN]"), "{}", of(1));
+        let message_of = |number| Error::from_kernel(Family::V6, std::io::Error::from_raw_os_error(number)).to_string();
+        assert!(
+            message_of(1).contains("capabilities.add: [NET_ADMIN]"),
+            "{}",
+            message_of(1)
+        );
         for missing in [2, 93, 95, 97] {
             assert!(
-                of(missing).contains("no nf_tables with NAT for IPv6"),
+                message_of(missing).contains("no nf_tables with NAT for IPv6"),
                 "{}",
-                of(missing)
+                message_of(missing)
             );
         }
-        assert!(of(12).contains("failed to set the rules for IPv6"), "{}", of(12));
+        assert!(
+            message_of(12).contains("failed to set the rules for IPv6"),
+            "{}",
+            message_of(12)
+        );
     }
 }

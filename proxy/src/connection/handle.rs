@@ -23,7 +23,7 @@ use super::unsent::{Unsent, UnsentCounter};
 pub(crate) const STREAM_WINDOW: u32 = 128 << 10;
 pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// What to do with a connection. Ordered: of the wishes of its requests, the strongest wins.
+/// The end of a connection that its requests ask for. Ordered: the strongest wish wins.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Disposition {
     #[default]
@@ -63,7 +63,7 @@ impl Connection {
         Rc::new(Self {
             outage: Some(outage),
             activity: Activity::new(memory.requests.clone()),
-            memory: ConnectionMemory::of(memory.requests.clone()),
+            memory: ConnectionMemory::counted_in(memory.requests.clone()),
             unsent: Arc::new(Unsent::counted_in(memory.responses.clone())),
             _permit: Some(permit),
             ..Self::default()

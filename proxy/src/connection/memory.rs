@@ -110,7 +110,7 @@ pub(crate) struct ConnectionMemory {
 }
 
 impl ConnectionMemory {
-    pub(crate) const fn of(all: RequestMemory) -> Self {
+    pub(crate) const fn counted_in(all: RequestMemory) -> Self {
         Self {
             all,
             held: Cell::new(0),
@@ -182,7 +182,10 @@ mod tests {
     #[test]
     fn connection_can_not_reserve_memory_of_all_connections() {
         let all = RequestMemory::default();
-        let (first, second) = (ConnectionMemory::of(all.clone()), ConnectionMemory::of(all));
+        let (first, second) = (
+            ConnectionMemory::counted_in(all.clone()),
+            ConnectionMemory::counted_in(all),
+        );
         first.take(PER_CONNECTION).unwrap();
         assert_eq!(first.take(1), Err(OverBound::Connection(PER_CONNECTION)));
         second.take(PER_CONNECTION).unwrap();
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn memory_of_all_connections_is_bounded_and_reusable_after_release() {
         let all = RequestMemory::default();
-        let connection = || ConnectionMemory::of(all.clone());
+        let connection = || ConnectionMemory::counted_in(all.clone());
         let full: Vec<_> = (0..7).map(|_| connection()).collect();
         for one in &full {
             one.take(BODIES / 7).unwrap();
@@ -210,7 +213,7 @@ mod tests {
     #[test]
     fn low_bound_leaves_room_for_largest_write_of_one_connection() {
         for (bound, expected) in [(4 << 20, LARGEST_WRITE), (8 << 20, 4 << 20), (24 << 20, PER_CONNECTION)] {
-            let memory = ConnectionMemory::of(RequestMemory::within(bound));
+            let memory = ConnectionMemory::counted_in(RequestMemory::within(bound));
             memory.take(expected).unwrap();
             assert_eq!(memory.take(1), Err(OverBound::Connection(expected)));
         }

@@ -35,11 +35,11 @@ pub(crate) struct ResponseReaders {
 
 impl ResponseReaders {
     /// Fewer ended connections are not worth a search.
-    const FEW: usize = 64;
+    const MIN_TRACKED: usize = 64;
 
     pub(crate) fn track(&self, connection: &Rc<Connection>) {
         let mut connections = self.connections.borrow_mut();
-        if connections.len() >= self.forget_at.get().max(Self::FEW) {
+        if connections.len() >= self.forget_at.get().max(Self::MIN_TRACKED) {
             connections.retain(|connection| connection.strong_count() > 0);
             self.forget_at.set(2 * connections.len());
         }

@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 
 use super::External;
-use super::api_server::REFRESH;
+use super::api_server::REFRESH_INTERVAL;
 use crate::request::exchange::OWN_USER_AGENT;
 use crate::request::worker::Worker;
 use crate::stream::body::RequestBody;
@@ -105,7 +105,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
                 }
             }
             quick = if has_failed { 0 } else { quick.saturating_sub(1) };
-            tokio::time::sleep(if quick > 0 { QUICK_INTERVAL } else { REFRESH }).await;
+            tokio::time::sleep(if quick > 0 { QUICK_INTERVAL } else { REFRESH_INTERVAL }).await;
         }
     };
     tokio::select! {
@@ -156,7 +156,7 @@ fn read(answer: &[u8]) -> Result<HashSet<AdvertisedAddress>, serde_json::Error> 
     let versions: ApiVersions = serde_json::from_slice(answer)?;
     let addresses = versions.server_addresses.iter().take(MAX_ADDRESSES);
     Ok(addresses
-        .filter_map(|it| AdvertisedAddress::read(&it.server_address))
+        .filter_map(|server| AdvertisedAddress::read(&server.server_address))
         .collect())
 }
 

@@ -18,7 +18,7 @@ use crate::upstream::Target;
 const SERVICE_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
 
 /// Interval of name lookups and of queries to the server: managed API servers change their addresses within a minute.
-pub(super) const REFRESH: Duration = Duration::from_secs(15);
+pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Time limit of one lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +73,11 @@ impl ApiServer {
 
     /// The API server's addresses with this port; `None` if they are not known yet, so that any address could be one.
     pub(super) fn known_addresses(&self, port: u16) -> Option<Vec<IpAddr>> {
-        let fixed = self.fixed.iter().filter(|it| it.port() == port).map(SocketAddr::ip);
+        let fixed = self
+            .fixed
+            .iter()
+            .filter(|address| address.port() == port)
+            .map(SocketAddr::ip);
         let mut addresses: Vec<IpAddr> = fixed.collect();
         let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
         addresses.extend(advertised.keys().filter_map(|address| match address {
@@ -96,7 +100,7 @@ impl ApiServer {
         if self.host.parse::<IpAddr>().is_ok() {
             return;
         }
-        let mut ticks = tokio::time::interval(REFRESH);
+        let mut ticks = tokio::time::interval(REFRESH_INTERVAL);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -219,7 +223,7 @@ mod tests {
             AdvertisedAddress::Address(SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 6443)))
         };
         for number in 0..=MAX_ADVERTISED {
-            tokio::time::advance(REFRESH).await;
+            tokio::time::advance(REFRESH_INTERVAL).await;
             api_server.note_advertised([address(0), address(number)]);
         }
         let kept = api_server.known_addresses(6443).unwrap();
@@ -248,10 +252,10 @@ mod tests {
             !api_server.is_named("api.example", 6443),
             "the name was not advertised again"
         );
-        tokio::time::advance(ADVERTISED_LIFETIME - REFRESH).await;
+        tokio::time::advance(ADVERTISED_LIFETIME - REFRESH_INTERVAL).await;
         api_server.note_advertised([address("10.0.0.6:6443")]);
         assert!(known("10.0.0.5") && known("10.0.0.6"));
-        tokio::time::advance(REFRESH).await;
+        tokio::time::advance(REFRESH_INTERVAL).await;
         api_server.note_advertised([address("10.0.0.6:6443")]);
         assert!(!known("10.0.0.5") && known("10.0.0.6"));
         assert!(
@@ -267,10 +271,10 @@ mod tests {
         assert_eq!(api_server.known_addresses(6443), None, "it could be anywhere");
         assert_eq!(api_server.known_addresses(443), Some(Vec::new()));
         api_server.note([first].into_iter());
-        tokio::time::advance(ADDRESS_LIFETIME - REFRESH).await;
+        tokio::time::advance(ADDRESS_LIFETIME - REFRESH_INTERVAL).await;
         api_server.note([second].into_iter());
         assert_eq!(api_server.known_addresses(6443).map(|known| known.len()), Some(2));
-        tokio::time::advance(REFRESH).await;
+        tokio::time::advance(REFRESH_INTERVAL).await;
         api_server.note([second].into_iter());
         assert_eq!(api_server.known_addresses(6443), Some(vec![second]));
     }

@@ -21,7 +21,7 @@ const MAX_TARGETS: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Interval between searches for unused targets.
-pub(super) const SWEEP: Duration = Duration::from_secs(30);
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Identifies the server that connections can be shared for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -184,8 +184,8 @@ async fn serve_http<S>(
             let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
             let deadlines = Deadlines::new(activity, timeouts);
             let serving = http2(worker.executor()).serve_connection(io, service);
-            drive_connection(&notifier, &connection, deadlines, Box::pin(serving), |it| {
-                it.graceful_shutdown()
+            drive_connection(&notifier, &connection, deadlines, Box::pin(serving), |serving| {
+                serving.graceful_shutdown()
             })
             .await
         }
@@ -210,8 +210,8 @@ where
     let io = TokioIo::new(ObservedStream::new(stream, activity.clone()).counting(connection.unsent()));
     let deadlines = Deadlines::new(activity, timeouts);
     let serving = http1().serve_connection(io, service).with_upgrades();
-    drive_connection(notifier, connection, deadlines, Box::pin(serving), |it| {
-        it.graceful_shutdown()
+    drive_connection(notifier, connection, deadlines, Box::pin(serving), |serving| {
+        serving.graceful_shutdown()
     })
     .await
 }

@@ -297,7 +297,7 @@ impl Drop for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::in_flight::{InFlightCounts, UNSETTLED};
+    use crate::chain::in_flight::{InFlightCounts, UNSETTLED_TIME};
     use crate::chain::{Counter, Kind};
     use std::sync::Arc;
 
@@ -318,7 +318,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn write_counts_as_long_as_it_may_be_carried_out() {
-        let (just_before, a_moment) = (UNSETTLED - Duration::from_millis(1), Duration::from_millis(1));
+        let (just_before, a_moment) = (UNSETTLED_TIME - Duration::from_millis(1), Duration::from_millis(1));
         let nothing = |_: &Record| {};
         assert_eq!(
             writes_in_flight(nothing, a_moment).await,
@@ -335,10 +335,10 @@ mod tests {
             [1, 1, 1],
             "its client went away"
         );
-        assert_eq!(writes_in_flight(Record::mark_sent, UNSETTLED).await, [1, 1, 0]);
+        assert_eq!(writes_in_flight(Record::mark_sent, UNSETTLED_TIME).await, [1, 1, 0]);
         for (outcome, until) in [
-            (WriteOutcome::GivenUp, UNSETTLED),
-            (WriteOutcome::CutOff, Duration::from_secs(60) + UNSETTLED),
+            (WriteOutcome::GivenUp, UNSETTLED_TIME),
+            (WriteOutcome::CutOff, Duration::from_secs(60) + UNSETTLED_TIME),
         ] {
             let end = |record: &Record| {
                 record.mark_sent();

@@ -108,11 +108,11 @@ pub enum Reset {
     Close,
     /// Never answer, up to the host's maximum wait.
     Hang,
-    /// The client's connection falls silent, up to the host's maximum wait.
+    /// No more bytes are read from or written to the client's connection, up to the host's maximum wait.
     BlackHole,
 }
 
-/// What to do with a request (WIT `request-action`).
+/// The decision on a request (WIT `request-action`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestAction {
     /// Continue with these edits.
@@ -160,7 +160,7 @@ pub struct BodyShape {
     pub reset: Reset,
 }
 
-/// What to do with a response (WIT `response-action`).
+/// The decision on a response (WIT `response-action`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResponseAction {
     /// Pass it on with these changes.

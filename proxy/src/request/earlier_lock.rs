@@ -19,11 +19,11 @@ use super::worker::Worker;
 use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
 use crate::client::leadership::HeldLock;
+use crate::plugin::request_view::{Memory, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
-use crate::plugin::view::{Memory, RequestView};
 
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
-const CHECK_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Adds an edit that hides all objects, if an entry narrows what the controller sees and also gives a lock another name by which the
 /// controller may still lead. Other entries may be another controller's. Returns when to check again.
@@ -45,7 +45,7 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
             until = until.max(Some(held.until));
         }
     }
-    Some(until?.min(Instant::now() + CHECK_AGAIN))
+    Some(until?.min(Instant::now() + CHECK_INTERVAL))
 }
 
 fn narrows(edit: &RequestEdit) -> bool {

@@ -213,7 +213,7 @@ async fn read_leader_lock(exchange: &Exchange<'_>, headers: &HeaderMap, body: &m
 }
 
 /// Name that an API server uses for an object whose name it does not know (k8s.io/apiserver `pkg/admission/errors.go`).
-const NAMELESS: &str = "Unknown";
+const UNKNOWN_NAME: &str = "Unknown";
 
 /// Adds the name of the object to the refusal of a create, which has the name in its body only.
 async fn name_created_object(
@@ -230,6 +230,6 @@ async fn name_created_object(
         .and_then(|value| value.to_str().ok());
     let bytes = body.collect().await.unwrap_or_default();
     let name = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes);
-    reply.set_name(name.as_deref().unwrap_or(NAMELESS));
+    reply.set_name(name.as_deref().unwrap_or(UNKNOWN_NAME));
     reply
 }

@@ -11,8 +11,8 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::chain::MatchQuery;
 use crate::chain::phases::Plugins;
+use crate::plugin::request_view::{Memory, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
-use crate::plugin::view::{Memory, RequestView};
 use crate::request::worker::Worker;
 
 /// Whether the response means that the object already exists: for a create, 409 has no other common reason.

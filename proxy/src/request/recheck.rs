@@ -12,8 +12,8 @@ use super::{earlier_lock, edit};
 use crate::chain::phases::{Attributed, EditError, Plugins, shaping_entries};
 use crate::chain::{EntryId, Kind, MatchQuery};
 use crate::client::list_views::Position;
+use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::RequestEdit;
-use crate::plugin::view::RequestView;
 use crate::stream::watch::{SameView, WatchStart, Watching};
 
 /// The reaction of an open watch to a new chain: it calls that chain's plugins for their edits, without effects, and ends if the chain

@@ -11,8 +11,8 @@ use super::exchange::{Exchange, user_agent};
 use super::filtered::FilteredRequest;
 use crate::chain::phases::Plugins;
 use crate::chain::{Kind, Matched, Snapshot};
+use crate::plugin::request_view::{Memory, RequestView};
 use crate::plugin::verdict::Traffic;
-use crate::plugin::view::{Memory, RequestView};
 use crate::stream::watch::WatchStart;
 
 /// The plugins that want this request, or may want its watch when the chain changes. `None` lets the request pass unfiltered.

@@ -7,7 +7,8 @@ use crate::chain::phases::{Attributed, Plugins, shaping_entries};
 use crate::client::list_views::{KnownView, Position, Reader, Representation};
 use crate::respond::Reply;
 
-const OTHER_VIEW: &str = "the rules of this controller's shard have changed since this resource version: list again";
+const OTHER_VIEW_MESSAGE: &str =
+    "the rules of this controller's shard have changed since this resource version: list again";
 
 /// Notes the view of a list. A watch, or a later page of a list, must have the same view. Returns the position that a watch
 /// leaves when it ends.
@@ -49,7 +50,7 @@ pub(super) fn check_view(
     };
     let expired = || {
         plugins.expired(shaping_entries(edits));
-        Reply::expired(OTHER_VIEW)
+        Reply::expired(OTHER_VIEW_MESSAGE)
     };
     match (info.verb, starts_anew(info, &query)) {
         (Verb::List, true) => {

@@ -22,13 +22,13 @@ use crate::upstream::BoxError;
 pub(crate) const LONGEST_HANG: Duration = Duration::from_secs(600);
 
 /// hyper writes out its buffer while a body makes it wait; an error right behind the bytes would discard them.
-const FLUSH: Duration = Duration::from_millis(1);
+const FLUSH_PAUSE: Duration = Duration::from_millis(1);
 
 /// Size of paced slices; smaller ones only cost wake-ups.
 const PACE_SLICE: usize = 4096;
 
 /// Message that a watch gets when its version is compacted (k8s.io/apiserver `pkg/storage/etcd3/errors.go`, `interpretWatchError`).
-const COMPACTED: &str = "The resourceVersion for the provided watch is too old.";
+const COMPACTED_MESSAGE: &str = "The resourceVersion for the provided watch is too old.";
 
 pub(crate) struct ShapedBody<B> {
     inner: B,
@@ -126,7 +126,7 @@ impl<B> ShapedBody<B> {
         self.pause_for(if self.shape.reset == Reset::Hang {
             LONGEST_HANG
         } else {
-            FLUSH
+            FLUSH_PAUSE
         });
     }
 
@@ -152,7 +152,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for ShapedBody<B> {
         }
         if this.state == State::Ending && this.boundary.is_here() {
             this.state = State::Ended;
-            let expired = Reply::expired(COMPACTED);
+            let expired = Reply::expired(COMPACTED_MESSAGE);
             let event = this.encoding.filter(|_| this.shape.expired);
             return Poll::Ready(
                 event.map(|encoding| Ok(Frame::data(watch_error_event(expired.status(), encoding).into()))),

@@ -29,7 +29,7 @@ use super::{error::ConnectError, limits::Limits};
 
 /// Idle time before TCP probes, and interval between them. They find dead peers where there is no HTTP/2 PING (HTTP/1.1 watches, exec,
 /// port-forward, tunnels). 30 s, as Go's dialer for client-go.
-const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Minimum time for each of several addresses to answer.
 const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(250);
@@ -285,7 +285,9 @@ async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Res
 fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     // Requests are written as a whole, so waiting for more data only delays them.
     stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_INTERVAL)
+        .with_interval(KEEPALIVE_INTERVAL);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 

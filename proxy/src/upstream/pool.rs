@@ -330,7 +330,7 @@ async fn connect_and_handshake(
     match opened.protocol {
         Protocol::Http2 => http2::establish(opened.stream, opened.generation, pool)
             .await
-            .map(|it| Handshaken::Http2(Box::new(it))),
+            .map(|established| Handshaken::Http2(Box::new(established))),
         Protocol::Http1 => {
             let (unused, drive) = http1::establish(opened.stream, opened.generation, pool).await?;
             Ok(Handshaken::Http1(unused, drive))

@@ -19,7 +19,7 @@ use super::error::{BodyError, BoxError};
 use crate::memory_shares::ClientShares;
 
 /// Most bytes that arrive between two checks.
-const LOOK_AFTER: usize = 1 << 20;
+const CHECK_AFTER_BYTES: usize = 1 << 20;
 
 /// A response with less than this is given up only if there is no larger one: its reader is slow, but it reads.
 const LARGE_ANSWER: usize = 128 << 10;
@@ -30,7 +30,7 @@ pub struct UnreadAnswers {
     /// At most this many bytes stay unread after a check.
     bound: usize,
     /// Bytes that arrive between two checks.
-    look_after: usize,
+    check_after: usize,
     answers: RefCell<Vec<Weak<Answer>>>,
     /// Number of tracked responses at which ended ones are forgotten.
     forget_at: Cell<usize>,
@@ -56,10 +56,10 @@ impl UnreadAnswers {
     /// Keeps unread responses within this bound, including what arrives until they are checked.
     #[must_use]
     pub fn within(bound: usize) -> Self {
-        let look_after = LOOK_AFTER.min(bound / 4);
+        let check_after = CHECK_AFTER_BYTES.min(bound / 4);
         Self {
-            bound: bound - look_after,
-            look_after,
+            bound: bound - check_after,
+            check_after,
             answers: RefCell::default(),
             forget_at: Cell::default(),
             arrived: Cell::default(),
@@ -67,7 +67,7 @@ impl UnreadAnswers {
     }
 
     /// Fewer are not worth a check.
-    const FEW: usize = 64;
+    const MIN_TRACKED: usize = 64;
 
     pub(super) fn track(&self, stream: RecvStream) -> Rc<Answer> {
         let answer = Rc::new(Answer {
@@ -75,7 +75,7 @@ impl UnreadAnswers {
             last_read: Cell::new(Instant::now()),
         });
         let mut answers = self.answers.borrow_mut();
-        if answers.len() >= self.forget_at.get().max(Self::FEW) {
+        if answers.len() >= self.forget_at.get().max(Self::MIN_TRACKED) {
             answers.retain(|answer| answer.strong_count() > 0);
             self.forget_at.set(2 * answers.len());
         }
@@ -90,7 +90,7 @@ impl UnreadAnswers {
 
     /// Gives up unread responses if all together take too much. Call it after bytes have arrived, outside of `h2`.
     pub(super) fn bound(&self) {
-        if self.arrived.get() < self.look_after {
+        if self.arrived.get() < self.check_after {
             return;
         }
         self.arrived.set(0);

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
+use crate::plugin::request_view::{Memory, RequestView, ResponseView};
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
-use crate::plugin::view::{Memory, RequestView, ResponseView};
 use crate::wasm::{
     self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine,
     Plugin, Series, StateStore,

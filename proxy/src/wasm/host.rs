@@ -10,7 +10,7 @@ use super::deadline::Deadline;
 use super::memory::{Charge, OverBudget};
 use super::state::EntryState;
 use super::stdio::Stdio;
-use crate::plugin::view::{RequestView, ResponseView};
+use crate::plugin::request_view::{RequestView, ResponseView};
 
 /// Maximum number of core instances in a component: its module, the shims of the component encoder, WASI's adapter.
 const MAX_CORE_INSTANCES: usize = 16;

@@ -23,14 +23,14 @@ use super::state::EntryState;
 use super::ticker::CallFlag;
 use super::v0_1::convert;
 use super::wasi::Refused;
+use crate::plugin::request_view::{RequestView, ResponseView};
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription};
-use crate::plugin::view::{RequestView, ResponseView};
 
 /// Time limit of `configure` as a multiple of a call's: it parses settings and fills tables, once for each instance, and touches every page
 /// for the first time.
 const CONFIGURE_FACTOR: u32 = 10;
 /// Minimum time limit of `configure`.
-const MIN_CONFIGURE: Duration = Duration::from_millis(100);
+const MIN_CONFIGURE_TIME: Duration = Duration::from_millis(100);
 
 /// Maximum size of the data that a guest may pass to the host in one call or result. The host allocates it, and a list may repeat one long
 /// string many times. Results have much lower limits once they can be read (`validate.rs`).
@@ -122,7 +122,7 @@ impl Instance {
         state: &Arc<EntryState>,
         recheck: bool,
     ) -> Result<(Self, Subscription), Fault> {
-        let limit = entry.timeout.saturating_mul(CONFIGURE_FACTOR).max(MIN_CONFIGURE);
+        let limit = entry.timeout.saturating_mul(CONFIGURE_FACTOR).max(MIN_CONFIGURE_TIME);
         let (deadline, epochs) = Deadline::start(limit);
         let mut host = HostState::new(
             Arc::clone(state),

@@ -45,19 +45,19 @@ impl GuestMemory {
     /// Memory without a limit, which is only counted.
     #[must_use]
     pub fn unlimited() -> Self {
-        Self::of(None)
+        Self::with_bounds(None)
     }
 
     /// The plugins' share of the memory that the process may use.
     #[must_use]
     pub fn within(limit_bytes: usize) -> Self {
-        Self::of(Some(OverBudget {
-            budget_bytes: memory_shares::of_plugins(limit_bytes),
+        Self::with_bounds(Some(OverBudget {
+            budget_bytes: memory_shares::plugin_memory(limit_bytes),
             limit_bytes,
         }))
     }
 
-    fn of(bounds: Option<OverBudget>) -> Self {
+    fn with_bounds(bounds: Option<OverBudget>) -> Self {
         Self(Arc::new(Shared {
             bounds,
             used: Mutex::default(),

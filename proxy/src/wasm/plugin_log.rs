@@ -9,13 +9,13 @@ use super::clock::Clock;
 use super::state::lock_unpoisoned;
 
 /// Number of lines that may be logged at once.
-const BURST: u64 = 50;
+const MAX_BURST: u64 = 50;
 /// Interval after which one more line may be logged: a plugin that logs each request of a busy controller must not fill the node's disk.
 const MS_PER_LINE: u64 = 100;
 /// Maximum length of a line in bytes; the rest is cut off.
 const MAX_LINE_BYTES: usize = 1024;
 /// Number of lines remembered for `/status` and for tests.
-const REMEMBERED: usize = 32;
+const MAX_REMEMBERED: usize = 32;
 
 /// Severity of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl PluginLog {
     pub(super) fn new(entry: &str, clock: Clock) -> Self {
         let at_ms = clock.monotonic_ms();
         let inner = Inner {
-            allowance: BURST,
+            allowance: MAX_BURST,
             at_ms,
             suppressed: 0,
             recent: VecDeque::new(),
@@ -81,7 +81,7 @@ impl PluginLog {
             Level::Error => error!(target: "plugin", entry, suppressed, message),
         }
         let mut inner = lock_unpoisoned(&self.inner);
-        if inner.recent.len() == REMEMBERED {
+        if inner.recent.len() == MAX_REMEMBERED {
             inner.recent.pop_front();
         }
         inner.recent.push_back(LogLine { level, message });
@@ -105,7 +105,7 @@ impl PluginLog {
         let mut inner = lock_unpoisoned(&self.inner);
         let earned = now_ms.saturating_sub(inner.at_ms) / MS_PER_LINE;
         inner.at_ms = inner.at_ms.saturating_add(earned * MS_PER_LINE);
-        inner.allowance = inner.allowance.saturating_add(earned).min(BURST);
+        inner.allowance = inner.allowance.saturating_add(earned).min(MAX_BURST);
         if let Some(left) = inner.allowance.checked_sub(1) {
             inner.allowance = left;
             Some(inner.suppressed)
@@ -135,7 +135,7 @@ mod tests {
     fn lines_above_rate_are_suppressed_and_counted_until_rate_allows() {
         let clock = Clock::manual();
         let log = PluginLog::new("entry", clock.clone());
-        for _ in 0..BURST + 3 {
+        for _ in 0..MAX_BURST + 3 {
             log.write(Level::Info, "x");
         }
         assert_eq!(log.suppressed(), 3);

@@ -16,7 +16,7 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_LABEL_BYTES: usize = 320;
 
 /// Names of the sidecar's own metrics with the prefix `ctrlmesh_plugin_`.
-const RESERVED: [&str; 9] = [
+const RESERVED_NAMES: [&str; 9] = [
     "call_seconds",
     "calls",
     "faults",
@@ -141,7 +141,7 @@ fn is_valid(name: &str) -> bool {
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
         && !name.starts_with(|first: char| first.is_ascii_digit())
-        && !RESERVED.contains(&name)
+        && !RESERVED_NAMES.contains(&name)
 }
 
 #[cfg(test)]

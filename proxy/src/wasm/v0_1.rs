@@ -10,7 +10,7 @@ use super::bindings::v0_1::ctrlmesh::plugin::{clock, exchange, log, metrics, ran
 use super::host::{HostState, RequestHandle, ResponseHandle};
 use super::plugin_log::Level;
 use super::state::{Admission, Ask, Claim, EntryState, Grant, Place, Rule, StateError};
-use crate::plugin::view::Part;
+use crate::plugin::request_view::Part;
 
 pub(crate) mod convert;
 

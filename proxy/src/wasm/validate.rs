@@ -27,7 +27,7 @@ const MAX_REASON_BYTES: usize = 128;
 
 /// Header fields that belong to the connection or to the framing of a message (RFC 9110 §7.6.1, RFC 9113 §8.2.2), or describe the body's
 /// encoding, which an edit of the head cannot change.
-const FRAMING: [&str; 14] = [
+const FRAMING_FIELDS: [&str; 14] = [
     "connection",
     "content-encoding",
     "content-length",
@@ -46,12 +46,12 @@ const FRAMING: [&str; 14] = [
 
 /// Header fields that define the identity of a request. A plugin that could set or drop one would act with rights that nobody granted: a
 /// request without `authorization` gets the sidecar's own.
-const IDENTITY: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
+const IDENTITY_FIELDS: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
 const IDENTITY_PREFIXES: [&str; 3] = ["impersonate-", "x-remote-", "sec-websocket-"];
 
 /// Query parameters that the host controls (`set-query` in wit/types.wit names the same ones): a client's own selection is never widened,
 /// and `watch` would turn a list, once its verb was matched, into a watch.
-const RESERVED_QUERY: [&str; 4] = ["labelSelector", "fieldSelector", "shardSelector", "watch"];
+const RESERVED_PARAMETERS: [&str; 4] = ["labelSelector", "fieldSelector", "shardSelector", "watch"];
 
 /// Limits the text of one result.
 #[derive(Debug, Default)]
@@ -132,7 +132,7 @@ pub(crate) fn query_name(name: String) -> Result<String, String> {
     if name.is_empty() {
         return Err("a query parameter without a name".into());
     }
-    if RESERVED_QUERY.contains(&name.as_str()) {
+    if RESERVED_PARAMETERS.contains(&name.as_str()) {
         return Err(format!(
             "the query parameter {name} is the host's: and-label-selector and and-field-selector narrow what is seen, \
              nothing widens it or turns a list into a watch"
@@ -145,12 +145,12 @@ pub(crate) fn query_name(name: String) -> Result<String, String> {
 pub(crate) fn header_name(name: &str) -> Result<HeaderName, String> {
     let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no header name"))?;
     let lower = parsed.as_str();
-    if FRAMING.contains(&lower) {
+    if FRAMING_FIELDS.contains(&lower) {
         return Err(format!(
             "the header {lower} belongs to the connection and is the host's"
         ));
     }
-    if IDENTITY.contains(&lower) || IDENTITY_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
+    if IDENTITY_FIELDS.contains(&lower) || IDENTITY_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
         return Err(format!(
             "the header {lower} says who the client is, which no plugin may change"
         ));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn headers_of_connection_and_of_client_are_refused_in_any_case() {
-        for name in FRAMING.iter().chain(&IDENTITY) {
+        for name in FRAMING_FIELDS.iter().chain(&IDENTITY_FIELDS) {
             assert!(header_name(&name.to_uppercase()).is_err(), "{name}");
         }
         for name in [
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn selectors_are_narrowed_and_never_set() {
-        for name in RESERVED_QUERY {
+        for name in RESERVED_PARAMETERS {
             assert!(query_name(name.into()).is_err(), "{name}");
         }
         assert!(query_name(String::new()).is_err());
@@ -267,7 +267,7 @@ mod tests {
         let (before, _) = contract.split_once("set-query(").unwrap();
         let (_, rule) = before.rsplit_once("Not `").unwrap();
         let named: Vec<&str> = rule.split("///\n").next().unwrap().split('`').step_by(2).collect();
-        assert_eq!(named, RESERVED_QUERY);
+        assert_eq!(named, RESERVED_PARAMETERS);
     }
 
     #[test]

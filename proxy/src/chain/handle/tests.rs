@@ -4,7 +4,7 @@ use std::time::Duration;
 use ctrlmesh_contract::Digest;
 use prometheus_client::registry::Registry;
 
-use super::super::in_flight::UNSETTLED;
+use super::super::in_flight::UNSETTLED_TIME;
 use super::super::tests::test_handle;
 use super::*;
 
@@ -61,7 +61,7 @@ async fn writes_of_earlier_process_count_until_they_must_be_over() {
     handle.follow_another();
     assert_eq!(generation_and_in_flight(&handle), (0, in_flight(1, 0, 0)));
     handle.apply(chain(1));
-    tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
+    tokio::time::advance(UNSETTLED_TIME - Duration::from_millis(1)).await;
     assert_eq!(generation_and_in_flight(&handle), (1, in_flight(1, 0, 0)));
     tokio::time::advance(Duration::from_millis(1)).await;
     assert_eq!(generation_and_in_flight(&handle), (1, InFlight::default()));

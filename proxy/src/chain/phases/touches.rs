@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::chain::touched::Effect;
+use crate::plugin::request_view::{NamedRule, Part};
 use crate::plugin::verdict::{RequestAction, RequestVerdict, ResponseAction, ResponseVerdict};
-use crate::plugin::view::{NamedRule, Part};
 
 type Done = Vec<(String, Effect)>;
 
@@ -24,18 +24,18 @@ pub(super) fn of_response(verdict: &ResponseVerdict, named: Vec<NamedRule>) -> D
     let (effect, cause) = match &verdict.action {
         ResponseAction::Proceed { edits, body } => {
             let shape = body.as_ref();
-            let is = |is: bool, effect: Effect| is.then_some(effect);
+            let effect_if = |has_effect: bool, effect: Effect| has_effect.then_some(effect);
             let done = [
-                is(!edits.is_empty(), Effect::Edited),
-                is(
+                effect_if(!edits.is_empty(), Effect::Edited),
+                effect_if(
                     shape.is_some_and(|shape| shape.pace.is_some() || shape.hold.is_some()),
                     Effect::Delayed,
                 ),
-                is(
+                effect_if(
                     shape.is_some_and(|shape| shape.cut_after.is_some() || shape.end_after.is_some() && !shape.expired),
                     Effect::Faulted,
                 ),
-                is(
+                effect_if(
                     shape.is_some_and(|shape| shape.end_after.is_some() && shape.expired),
                     Effect::Expired,
                 ),
@@ -67,7 +67,7 @@ fn done_by(delay: Duration, effect: impl Iterator<Item = Effect>, cause: Option<
     }
     let acting = rules(Part::Action).join(", ");
     let rule = if acting.is_empty() {
-        crate::plugin::view::rule_name(cause.unwrap_or_default())
+        crate::plugin::request_view::rule_name(cause.unwrap_or_default())
     } else {
         acting
     };

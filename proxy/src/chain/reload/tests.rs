@@ -24,13 +24,13 @@ use super::*;
 use crate::wasm::{Fault, Origin, Phase};
 
 /// Far above what a busy machine needs; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Disables polling and retries, so that only a change in the directory has an effect.
 const NO_POLL: Timing = Timing {
-    poll: PATIENCE,
-    retry: PATIENCE,
-    prepare: PATIENCE,
+    poll: TEST_TIMEOUT,
+    retry: TEST_TIMEOUT,
+    prepare: TEST_TIMEOUT,
 };
 
 /// Reads the directory only on demand.

@@ -12,7 +12,7 @@ pub(crate) const READER: Reader<'_> = Reader {
     field_selector: "",
 };
 
-/// What is known about the version that a watch resumes from. The watch is not opened.
+/// How the version that a watch resumes from relates to its view. The watch is not opened.
 pub(crate) fn resumed_as(list_views: &Arc<ListViews>, reader: &Reader<'_>, view: &[RequestEdit]) -> KnownView {
     let mut is_known = KnownView::Nothing;
     let position = list_views.resume(reader, view.iter(), |known| {
@@ -215,7 +215,7 @@ async fn list_from_before_first_rule_is_stale_for_five_minutes() {
         [resume_watch(&list_views, "a"), resume_watch(&list_views, "a")],
         [KnownView::Other, KnownView::Same]
     );
-    tokio::time::advance(FIRST_RULE).await;
+    tokio::time::advance(FIRST_RULE_TIME).await;
     list_views.list(&other, shard_edits("a").iter(), false);
     assert_eq!(resumed_as(&list_views, &other, &shard_edits("a")), KnownView::Same);
 }

@@ -26,10 +26,10 @@ pub(super) fn send_batch(messages: &[Message]) -> io::Result<()> {
     socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let batch: Vec<u8> = (1..)
         .zip(messages)
-        .flat_map(|(sequence, it)| it.encode(sequence))
+        .flat_map(|(sequence, message)| message.encode(sequence))
         .collect();
     socket.send(&batch)?;
-    let mut missing = messages.iter().filter(|it| it.is_answered()).count();
+    let mut missing = messages.iter().filter(|message| message.is_answered()).count();
     let mut answer = vec![0; ANSWER_BYTES];
     while missing > 0 {
         let length = (&socket).read(&mut answer)?;

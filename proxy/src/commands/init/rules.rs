@@ -277,7 +277,7 @@ mod tests {
         for line in lines {
             let family = Family::ALL
                 .into_iter()
-                .find(|it| it.family_number() == line.family)
+                .find(|family| family.family_number() == line.family)
                 .unwrap();
             let servers = line.servers.unwrap_or_default();
             let redirect = Redirect {
@@ -286,7 +286,7 @@ mod tests {
                 user: line.user,
             };
             let messages = rule_batch(family, &redirect);
-            let encoded: Vec<String> = messages.iter().map(|it| hex::encode(it.encode(0))).collect();
+            let encoded: Vec<String> = messages.iter().map(|message| hex::encode(message.encode(0))).collect();
             assert_eq!(encoded, line.messages, "{servers:?}");
         }
     }

@@ -1,10 +1,10 @@
 //! Converts between the types of `ctrlmesh:plugin@0.1` and the host's own; results of a guest are validated on the way.
 
+use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{
     self, Answer, BodyShape, Cause, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit,
     RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Subscription,
 };
-use crate::plugin::view::RequestView;
 use crate::wasm::bindings::v0_1::ctrlmesh::plugin::types;
 use crate::wasm::instance::EntryConfig;
 use crate::wasm::validate::{self, TextBudget};

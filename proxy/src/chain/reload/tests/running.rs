@@ -39,14 +39,14 @@ impl Running {
                 changes.changed().await.unwrap();
             }
         };
-        timeout(PATIENCE, wait)
+        timeout(TEST_TIMEOUT, wait)
             .await
             .unwrap_or_else(|_| panic!("{what}: {:?}", self.handle.status()));
     }
 
     async fn stop(self) {
         self.cancel.cancel();
-        timeout(PATIENCE, self.task)
+        timeout(TEST_TIMEOUT, self.task)
             .await
             .expect("the loop did not end")
             .unwrap();
@@ -68,7 +68,7 @@ async fn chain_watch_follows_swaps_of_mounted_volume() {
             .wait_until("a swap", |snapshot| snapshot.generation == generation)
             .await;
     }
-    timeout(PATIENCE, running.handle.wait_until_ready()).await.unwrap();
+    timeout(TEST_TIMEOUT, running.handle.wait_until_ready()).await.unwrap();
     running.stop().await;
 }
 
@@ -89,7 +89,7 @@ async fn chain_watch_reaches_last_of_many_swaps_and_never_goes_back() {
         running.mount.publish(files_of(document(generation, &[]), &[]));
         tokio::task::yield_now().await;
     }
-    let seen = timeout(PATIENCE, watcher)
+    let seen = timeout(TEST_TIMEOUT, watcher)
         .await
         .expect("the last swap was missed")
         .unwrap();
