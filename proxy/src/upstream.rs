@@ -12,7 +12,7 @@
 //! | `limits`, `unread` | bounds of a worker thread; responses that have arrived and are not read |
 //! | `error`, `write_outcome` | errors; whether a write may still be carried out |
 //!
-//! Flow of a request: get a place on a connection, do one exchange on it, and if that fails in a way that proves the request
+//! Flow of a request: get a permit for a connection, do one exchange on it, and if that fails in a way that proves the request
 //! unprocessed, try again on another connection.
 //! Everything here is `!Send` and runs on the thread's own `LocalSet`; only [`Target`] is shared.
 //! Leaves to the caller: hop-by-hop headers, whether a request gets the sidecar's credentials, and the response to the client when it
@@ -84,7 +84,7 @@ pub struct Stats {
     pub opening: usize,
     /// Requests in flight on HTTP/2 connections that accept more.
     pub streams: usize,
-    /// Requests that wait for a place on a connection.
+    /// Requests that wait for a permit.
     pub waiting: usize,
     /// Connections opened since the start.
     pub opened: u64,

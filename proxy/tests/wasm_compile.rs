@@ -33,10 +33,10 @@ fn child_mode() -> CompileMode {
 fn script_mode(directory: &Path, text: &str) -> CompileMode {
     let program = directory.join("compiler");
     // Renamed into place: a file that is still open for writing can't be executed.
-    let aside = directory.join("aside");
-    fs::write(&aside, format!("#!/bin/sh\n{text}\n")).expect("written");
-    fs::set_permissions(&aside, Permissions::from_mode(0o755)).expect("set");
-    fs::rename(&aside, &program).expect("renamed");
+    let temporary = directory.join("temporary");
+    fs::write(&temporary, format!("#!/bin/sh\n{text}\n")).expect("written");
+    fs::set_permissions(&temporary, Permissions::from_mode(0o755)).expect("set");
+    fs::rename(&temporary, &program).expect("renamed");
     CompileMode::Child { program }
 }
 

@@ -193,10 +193,10 @@ fn cached_code_that_does_not_fit_is_refused_before_it_is_read() {
 
 /// A program in place of the compiler.
 fn write_script(directory: &Path, text: &str) -> PathBuf {
-    let (program, aside) = (directory.join("compiler"), directory.join("aside"));
+    let (program, temporary) = (directory.join("compiler"), directory.join("temporary"));
     // Renamed into place: a file that is still open for writing can't be executed.
-    fs::write(&aside, format!("#!/bin/sh\n{text}\n")).expect("written");
-    fs::set_permissions(&aside, Permissions::from_mode(0o755)).expect("set");
-    fs::rename(&aside, &program).expect("renamed");
+    fs::write(&temporary, format!("#!/bin/sh\n{text}\n")).expect("written");
+    fs::set_permissions(&temporary, Permissions::from_mode(0o755)).expect("set");
+    fs::rename(&temporary, &program).expect("renamed");
     program
 }

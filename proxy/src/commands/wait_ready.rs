@@ -35,18 +35,18 @@ pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
     }
 }
 
-/// Blocks until `/readyz` at this address answers 200, or has answered otherwise for `patience`.
+/// Blocks until `/readyz` at this address answers 200, or has answered otherwise for `ready_timeout`.
 ///
 /// # Errors
 /// The reason why there was no answer when the time is over.
-fn wait_until_ready(address: SocketAddr, time: Duration, patience: Duration) -> Result<(), String> {
+fn wait_until_ready(address: SocketAddr, time: Duration, ready_timeout: Duration) -> Result<(), String> {
     let end = Instant::now() + time;
     let mut answered = None;
     loop {
         let problem = match ask(address) {
             Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => return Ok(()),
             Ok(answer) if answer.starts_with("HTTP/1.1 503 ") => {
-                if answered.get_or_insert_with(Instant::now).elapsed() >= patience {
+                if answered.get_or_insert_with(Instant::now).elapsed() >= ready_timeout {
                     return Ok(());
                 }
                 None

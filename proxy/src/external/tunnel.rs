@@ -114,14 +114,14 @@ async fn run_tunnel(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain
 /// Waits until there was no traffic for too long.
 async fn wait_until_idle(flow: &Flow, drain: CancellationToken) {
     loop {
-        let patience = if drain.is_cancelled() {
+        let idle_timeout = if drain.is_cancelled() {
             DRAINING_TIMEOUT
         } else if flow.is_half_closed() {
             HALF_CLOSED_TIMEOUT
         } else {
             IDLE_TIMEOUT
         };
-        let end = flow.last_activity() + patience;
+        let end = flow.last_activity() + idle_timeout;
         if end <= tokio::time::Instant::now() {
             return;
         }
@@ -159,7 +159,7 @@ mod tests {
     async fn silent_tunnel_ends_sooner_when_one_side_has_and_when_sidecar_drains() {
         let draining = CancellationToken::new();
         draining.cancel();
-        for (half_closed, drain, patience) in [
+        for (half_closed, drain, idle_timeout) in [
             (false, CancellationToken::new(), IDLE_TIMEOUT),
             (true, CancellationToken::new(), HALF_CLOSED_TIMEOUT),
             (false, draining, DRAINING_TIMEOUT),
@@ -171,7 +171,7 @@ mod tests {
             }
             let start = Instant::now();
             wait_until_idle(&flow, drain).await;
-            assert_eq!(start.elapsed(), patience);
+            assert_eq!(start.elapsed(), idle_timeout);
         }
     }
 }

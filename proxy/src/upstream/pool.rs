@@ -122,8 +122,8 @@ impl Upstream {
             }
             self.open_for_waiting();
             // A connection being opened has its own deadline; after it, other requests may have been quicker.
-            let patience = self.limits.connect_timeout * if pool.opening.get() > 0 { 2 } else { 1 };
-            if timeout_at(since + patience, changed).await.is_err() {
+            let time_limit = self.limits.connect_timeout * if pool.opening.get() > 0 { 2 } else { 1 };
+            if timeout_at(since + time_limit, changed).await.is_err() {
                 return Err(SendError::TooManyConnections {
                     limit: self.limits.max_connections,
                 });
