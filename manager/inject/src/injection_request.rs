@@ -118,7 +118,7 @@ fn check_certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
         Mode::Kubeconfig => return Ok(()),
     };
     let problem = "the sidecar needs a certificate for it, and the manager of this cluster makes none (--mesh-ca=false, CTRLMESH_MESH_CA); \
-                   take it off the pod, or have it switched on";
+                   remove it from the pod, or ask the cluster's administrator to enable it";
     Err(Refusal::key(key, problem))
 }
 
@@ -131,8 +131,8 @@ fn external_port(pod: &Draft, known: &ClusterFacts, settings: &Settings) -> Resu
     match is_asked_for {
         Some(true) if port.is_none() => Err(Refusal::key(
             key,
-            "the manager of this cluster lets no sidecar take calls to other services (--proxy-external-port=0, \
-             CTRLMESH_PROXY_EXTERNAL_PORT); remove the annotation, or have it switched on",
+            "sidecars of this cluster accept no calls to other services (--proxy-external-port=0 or CTRLMESH_PROXY_EXTERNAL_PORT of the \
+             manager); remove the annotation, or ask the cluster's administrator to enable it",
         )),
         Some(is_on) => Ok(port.filter(|_| is_on)),
         None => Ok(port.filter(|_| has_external_rules(&pod.labels, &known.rules))),
@@ -215,9 +215,9 @@ fn resources_annotation(pod: &Draft) -> Result<Option<Value>, Refusal> {
         Refusal::key(key, format!("{problem}; write JSON such as {example}"))
     };
     let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-    let fields = value.as_object().ok_or_else(|| wrong("is no object".to_owned()))?;
+    let fields = value.as_object().ok_or_else(|| wrong("is not an object".to_owned()))?;
     if let Some(other) = fields.keys().find(|it| !["requests", "limits"].contains(&it.as_str())) {
-        return Err(wrong(format!("has a field {other}")));
+        return Err(wrong(format!("has an unknown field {other}")));
     }
     serde_json::from_value::<ResourceRequirements>(value.clone()).map_err(|error| wrong(error.to_string()))?;
     Ok(Some(value))
@@ -261,14 +261,14 @@ fn log_path(pod: &Draft) -> Result<Option<String>, Refusal> {
         None => Ok(None),
         Some(path) if path.starts_with('/') && path.len() > 1 && volumes::is_of_sidecar(path) => Err(Refusal::key(
             key,
-            format!("{path:?} would hide files of the sidecar, which mounts the folder, too; write another"),
+            format!("{path:?} would hide files of the sidecar, which mounts this folder, too; choose another"),
         )),
         Some(path) if path.starts_with('/') && path.len() > 1 && !path.contains(':') => {
             Ok(Some(path.trim_end_matches('/').to_owned()))
         }
         Some(path) => Err(Refusal::key(
             key,
-            format!("{path:?} is no folder; write an absolute path"),
+            format!("{path:?} can't be mounted; write an absolute path"),
         )),
     }
 }

@@ -304,7 +304,10 @@ mod tests {
         let breaker = rule("CircuitBreaker", "a", &json!({"selector": {}}));
         let pod = [("app", "x"), ("statefulset.kubernetes.io/pod-name", "op-3")];
         let problem = ask(&pod, &[root(false), breaker.clone()]).unwrap_err();
-        assert!(problem.starts_with("ShardingConfig r makes the shards"), "{problem}");
+        assert!(
+            problem.starts_with("no shard of ShardingConfig r selects this pod"),
+            "{problem}"
+        );
         assert_eq!(ask(&pod, &[root(true), breaker.clone()]), Ok(None));
         for other in ["op-2-3", "opera-3", "op"] {
             let pod = [("app", "x"), ("statefulset.kubernetes.io/pod-name", other)];

@@ -1,8 +1,9 @@
 //! Pods before and after injection, and pods that are rejected.
 
-mod brought;
+mod bypass;
 mod defaults;
 mod external;
 mod golden;
-mod past;
+mod preset_fields;
 mod refused;
+mod rejections;

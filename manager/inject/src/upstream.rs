@@ -37,7 +37,9 @@ pub(super) fn read(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
         return wrong(format!("the pod has no volume {name}"));
     };
     if volume.get("configMap").or(volume.get("secret")).is_none() {
-        return wrong(format!("volume {name} is neither a ConfigMap nor a Secret"));
+        return wrong(format!(
+            "volume {name} is neither a ConfigMap nor a Secret; use one of these"
+        ));
     }
     let listed: Vec<String> = ["configMap", "secret"]
         .iter()
@@ -53,7 +55,7 @@ pub(super) fn read(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
         Ok([file]) => Ok(Some(upstream(Some(file)))),
         Err(files) if files.is_empty() => Ok(Some(upstream(None))),
         Err(files) => wrong(format!(
-            "volume {name} has {} items, and one of them is the kubeconfig; write items with that one",
+            "volume {name} has {} items, but only the kubeconfig may be in it; remove the other items",
             files.len()
         )),
     }

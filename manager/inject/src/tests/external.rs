@@ -8,12 +8,15 @@ use crate::Rule;
 
 /// The variable with the sidecar's address for external calls.
 fn external_address(annotation: Option<&str>, rules: &[Value], flags: &str) -> Option<String> {
-    let mut stand = accepted_pod(flags);
+    let mut pod_under_test = accepted_pod(flags);
     if let Some(annotation) = annotation {
-        stand = stand.with_metadata("annotations", "external-traffic", annotation);
+        pod_under_test = pod_under_test.with_metadata("annotations", "external-traffic", annotation);
     }
-    stand.known.rules.extend(rules.iter().filter_map(Rule::from_document));
-    let patch = stand.ask().unwrap();
+    pod_under_test
+        .known
+        .rules
+        .extend(rules.iter().filter_map(Rule::from_document));
+    let patch = pod_under_test.inject().unwrap();
     let containers = patch.iter().find(|it| it["path"] == "/spec/initContainers").unwrap();
     let variables = containers["value"][0]["env"].as_array().unwrap();
     let address = variables.iter().find(|it| it["name"] == "CTRLMESH_EXTERNAL_ADDRESS");
@@ -48,7 +51,7 @@ fn annotation_switches_external_port_on_and_off() {
     assert_eq!(external_address(Some("false"), &[lists], ""), None);
     let problem = accepted_pod("--proxy-external-port=0")
         .with_metadata("annotations", "external-traffic", "true")
-        .ask()
+        .inject()
         .unwrap_err()
         .to_string();
     assert!(problem.contains("--proxy-external-port=0"), "{problem}");

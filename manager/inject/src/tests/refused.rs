@@ -25,7 +25,7 @@ pub(super) fn accepted_pod(flags: &str) -> PodUnderTest {
 }
 
 impl PodUnderTest {
-    pub(super) fn ask(&self) -> Result<Vec<Value>, Refusal> {
+    pub(super) fn inject(&self) -> Result<Vec<Value>, Refusal> {
         inject(&self.pod, &self.known, &self.settings)
     }
 
@@ -38,13 +38,13 @@ impl PodUnderTest {
 
 /// The message for a pod with these labels and this change of its spec.
 fn refusal_message(labels: &[(&str, &str)], change: impl FnOnce(&mut Value)) -> String {
-    let mut stand = accepted_pod("");
+    let mut pod_under_test = accepted_pod("");
     for (key, value) in labels {
-        stand = stand.with_metadata("labels", key, value);
+        pod_under_test = pod_under_test.with_metadata("labels", key, value);
     }
-    assert!(stand.ask().is_ok());
-    change(&mut stand.pod["spec"]);
-    stand.ask().unwrap_err().to_string()
+    assert!(pod_under_test.inject().is_ok());
+    change(&mut pod_under_test.pod["spec"]);
+    pod_under_test.inject().unwrap_err().to_string()
 }
 
 fn first_container(spec: &mut Value) -> &mut Value {
@@ -71,12 +71,12 @@ fn conflicting_pod_is_refused() {
     );
     let problem = refusal_message(&[], |spec| spec["os"] = json!({"name": "windows"}));
     assert!(
-        problem.contains("for windows") && problem.contains("linux"),
+        problem.contains("for windows") && problem.contains("Linux"),
         "{problem}"
     );
-    let mut stand = accepted_pod("");
-    stand.pod["spec"]["containers"] = json!("none");
-    assert_eq!(stand.ask(), Err(Refusal::NoPod));
+    let mut pod_under_test = accepted_pod("");
+    pod_under_test.pod["spec"]["containers"] = json!("none");
+    assert_eq!(pod_under_test.inject(), Err(Refusal::NoPod));
 }
 
 #[test]
@@ -115,10 +115,10 @@ fn port_conflict_is_reported_with_container() {
     let mut free = accepted_pod("");
     free.pod["spec"]["containers"][0]["ports"] =
         json!([{"containerPort": 15002}, {"containerPort": 5443, "protocol": "UDP"}]);
-    assert!(free.ask().is_ok());
+    assert!(free.inject().is_ok());
     let problem = free
         .with_metadata("annotations", "external-traffic", "true")
-        .ask()
+        .inject()
         .unwrap_err();
     assert!(
         problem.to_string().starts_with("container manager has port 15002"),
@@ -126,7 +126,7 @@ fn port_conflict_is_reported_with_container() {
     );
     let mut moved = accepted_pod("--sidecar-port=7000");
     moved.pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 7000}]);
-    assert!(moved.ask().is_err());
+    assert!(moved.inject().is_err());
 }
 
 #[test]
@@ -146,16 +146,16 @@ fn mount_conflict_is_reported_with_both_volumes() {
             ("disable-fake-kubeconfig-arg", "true"),
             ("disable-fake-kubeconfig-env", "true"),
         ];
-        let mut stand = off.iter().fold(accepted_pod(""), |stand, (key, value)| {
-            stand.with_metadata("labels", key, value)
+        let mut pod_under_test = off.iter().fold(accepted_pod(""), |pod_under_test, (key, value)| {
+            pod_under_test.with_metadata("labels", key, value)
         });
-        mount(&mut stand.pod["spec"]);
-        assert!(stand.ask().is_ok());
+        mount(&mut pod_under_test.pod["spec"]);
+        assert!(pod_under_test.inject().is_ok());
     }
-    let mut stand = accepted_pod("");
-    stand.pod["spec"]["containers"][0]["volumeMounts"] =
+    let mut pod_under_test = accepted_pod("");
+    pod_under_test.pod["spec"]["containers"][0]["volumeMounts"] =
         json!([{"name": "theirs", "mountPath": "/etc/kubernetes/kubeconfigs"}]);
-    assert!(stand.ask().is_ok());
+    assert!(pod_under_test.inject().is_ok());
 }
 
 #[test]
@@ -167,10 +167,10 @@ fn container_with_uid_of_sidecar_is_refused() {
     assert!(problem.starts_with("container manager runs as user 1359"), "{problem}");
     let problem = refusal_message(&iptables, |spec| spec["securityContext"] = json!({"runAsUser": 1359}));
     assert!(problem.starts_with("container manager runs as user 1359"), "{problem}");
-    let mut stand = accepted_pod("").with_metadata("labels", "enable-iptables", "true");
-    stand.pod["spec"]["securityContext"] = json!({"runAsUser": 1359});
-    stand.pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1000});
-    assert!(stand.ask().is_ok());
+    let mut pod_under_test = accepted_pod("").with_metadata("labels", "enable-iptables", "true");
+    pod_under_test.pod["spec"]["securityContext"] = json!({"runAsUser": 1359});
+    pod_under_test.pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1000});
+    assert!(pod_under_test.inject().is_ok());
 }
 
 #[test]
@@ -182,9 +182,9 @@ fn containers_with_different_api_servers_are_refused() {
         problem.starts_with("containers a and c have different values of KUBERNETES_SERVICE_HOST"),
         "{problem}"
     );
-    let mut stand = accepted_pod("");
-    stand.pod["spec"]["containers"] = two("10.0.0.1", "10.0.0.1");
-    assert!(stand.ask().is_ok());
+    let mut pod_under_test = accepted_pod("");
+    pod_under_test.pod["spec"]["containers"] = two("10.0.0.1", "10.0.0.1");
+    assert!(pod_under_test.inject().is_ok());
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn kubeconfig_variable_in_arguments_is_refused() {
     }
     let mut alone = accepted_pod("").with_metadata("labels", "disable-fake-kubeconfig-env", "true");
     change(&mut alone.pod["spec"]);
-    assert!(alone.ask().is_ok(), "the variable is left alone");
+    assert!(alone.inject().is_ok(), "the variable is left alone");
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn invalid_annotations_are_refused() {
         ("loopback-tls", "1", "write \"true\" or \"false\""),
         ("kubeconfig-arg", "manager, other", "the pod has no container other"),
         ("proxy-resource", "{", "write JSON such as"),
-        ("proxy-resource", "[]", "is no object"),
-        ("proxy-resource", r#"{"limit": {}}"#, "has a field limit"),
+        ("proxy-resource", "[]", "is not an object"),
+        ("proxy-resource", r#"{"limit": {}}"#, "has an unknown field limit"),
         ("proxy-resource", r#"{"limits": {"cpu": ["1"]}}"#, "write JSON such as"),
         ("env-sync", "A=b,=c", "\"=c\" has no name"),
         ("env-sync", "KUBECONFIG", "does not read KUBECONFIG"),
@@ -248,7 +248,7 @@ fn invalid_annotations_are_refused() {
     ] {
         let problem = accepted_pod("")
             .with_metadata("annotations", key, value)
-            .ask()
+            .inject()
             .unwrap_err()
             .to_string();
         assert!(
@@ -262,9 +262,9 @@ fn invalid_annotations_are_refused() {
 #[test]
 fn kubeconfig_volume_must_have_one_file() {
     let said = |volume: Value| {
-        let mut stand = accepted_pod("").with_metadata("labels", "kubeconfig-volume", "up");
-        stand.pod["spec"]["volumes"] = json!([volume]);
-        stand.ask().map_err(|refusal| refusal.to_string())
+        let mut pod_under_test = accepted_pod("").with_metadata("labels", "kubeconfig-volume", "up");
+        pod_under_test.pod["spec"]["volumes"] = json!([volume]);
+        pod_under_test.inject().map_err(|refusal| refusal.to_string())
     };
     let items = json!([{"key": "a", "path": "config"}]);
     for source in [
@@ -300,12 +300,12 @@ fn kubeconfig_volume_must_have_one_file() {
 #[test]
 fn init_container_that_outlives_start_of_sidecar_is_refused() {
     let with = |labels: &[&str], is_native: &str, policy: &str| {
-        let mut stand = accepted_pod("").with_metadata("annotations", "native-sidecar", is_native);
+        let mut pod_under_test = accepted_pod("").with_metadata("annotations", "native-sidecar", is_native);
         for label in labels {
-            stand = stand.with_metadata("labels", label, "true");
+            pod_under_test = pod_under_test.with_metadata("labels", label, "true");
         }
-        stand.pod["spec"]["initContainers"] = json!([{"name": "tail", "image": "t", "restartPolicy": policy}]);
-        stand.ask()
+        pod_under_test.pod["spec"]["initContainers"] = json!([{"name": "tail", "image": "t", "restartPolicy": policy}]);
+        pod_under_test.inject()
     };
     for labels in [&["enable-iptables"][..], &[]] {
         let said = with(labels, "false", "Always").unwrap_err().to_string();
@@ -317,7 +317,7 @@ fn init_container_that_outlives_start_of_sidecar_is_refused() {
             said.contains("annotation ctrlmesh.kusionstack.io/native-sidecar"),
             "{said}"
         );
-        assert!(said.ends_with("make it one of the containers"), "{said}");
+        assert!(said.ends_with("make tail an ordinary container"), "{said}");
         assert!(with(labels, "true", "Always").is_ok(), "the sidecar is first");
         assert!(with(labels, "false", "").is_ok(), "it ends before");
     }
@@ -330,7 +330,7 @@ fn pod_that_needs_certificates_is_refused_without_mesh_ca() {
     for (part, key) in [("labels", "enable-iptables"), ("annotations", "loopback-tls")] {
         let problem = accepted_pod("--mesh-ca=false")
             .with_metadata(part, key, "true")
-            .ask()
+            .inject()
             .unwrap_err()
             .to_string();
         assert!(
@@ -338,17 +338,17 @@ fn pod_that_needs_certificates_is_refused_without_mesh_ca() {
             "{problem}"
         );
         assert!(problem.contains("makes none (--mesh-ca=false"), "{problem}");
-        assert!(accepted_pod("").with_metadata(part, key, "true").ask().is_ok());
+        assert!(accepted_pod("").with_metadata(part, key, "true").inject().is_ok());
     }
-    assert!(accepted_pod("--mesh-ca=false").ask().is_ok());
+    assert!(accepted_pod("--mesh-ca=false").inject().is_ok());
 }
 
 #[test]
 fn pod_is_refused_without_rule_or_image() {
     let mut nobody = accepted_pod("");
     nobody.known.rules.clear();
-    assert!(matches!(nobody.ask(), Err(Refusal::NotSelected { .. })));
+    assert!(matches!(nobody.inject(), Err(Refusal::NotSelected { .. })));
     let mut without = accepted_pod("");
     without.settings.image.clear();
-    assert_eq!(without.ask(), Err(Refusal::NoImage));
+    assert_eq!(without.inject(), Err(Refusal::NoImage));
 }

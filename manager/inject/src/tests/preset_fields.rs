@@ -1,4 +1,4 @@
-//! Pods that bring annotation `injected` and containers of our names themselves. They look like pods for which the webhook is
+//! Pods that are created with annotation `injected` and with containers of our names, and look like pods for which the webhook is
 //! called again.
 
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn containers_in_pod_are_rebuilt_from_settings() {
         let (known, settings) = (case.known(), case.settings());
         let once = inject_sidecar(&case.pod, &known, &settings).unwrap();
         let mut reinjected = once.clone();
-        let mut brought = once.clone();
+        let mut preset = once.clone();
         for list in ["initContainers", "containers"] {
             for container in containers_mut(&mut reinjected, list) {
                 let name = container["name"].as_str().unwrap().to_owned();
@@ -53,9 +53,9 @@ fn containers_in_pod_are_rebuilt_from_settings() {
                 }
             }
             // Also at the place of the other shape.
-            containers_mut(&mut brought, list).extend(OURS.map(foreign_container));
+            containers_mut(&mut preset, list).extend(OURS.map(foreign_container));
         }
-        for pod in [reinjected, brought] {
+        for pod in [reinjected, preset] {
             let mut again = inject_sidecar(&pod, &known, &settings).unwrap();
             let mut once = once.clone();
             for pod in [&mut again, &mut once] {
@@ -76,14 +76,14 @@ fn volumes_in_pod_under_our_names_are_replaced() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let once = inject_sidecar(&case.pod, &known, &settings).unwrap();
-        let mut brought = once.clone();
-        for volume in brought["spec"]["volumes"].as_array_mut().unwrap() {
+        let mut preset = once.clone();
+        for volume in preset["spec"]["volumes"].as_array_mut().unwrap() {
             if volume["name"].as_str().unwrap().starts_with("ctrlmesh-") {
                 *volume = json!({"name": volume["name"], "hostPath": {"path": "/"}});
             }
         }
         assert_eq!(
-            inject_sidecar(&brought, &known, &settings).unwrap(),
+            inject_sidecar(&preset, &known, &settings).unwrap(),
             once,
             "{}",
             path.display()

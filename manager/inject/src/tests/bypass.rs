@@ -6,13 +6,13 @@ use super::refused::accepted_pod;
 
 /// The API server's address that the containers of a pod get, or the refusal.
 fn api_server_variables(is_redirected: bool, is_native: &str, spec: &[(&str, Value)]) -> Result<Vec<Value>, String> {
-    let mut stand = accepted_pod("")
+    let mut pod_under_test = accepted_pod("")
         .with_metadata("labels", "enable-iptables", &is_redirected.to_string())
         .with_metadata("annotations", "native-sidecar", is_native);
     for (field, value) in spec {
-        stand.pod["spec"][field] = value.clone();
+        pod_under_test.pod["spec"][field] = value.clone();
     }
-    stand.ask().map_err(|refusal| refusal.to_string())
+    pod_under_test.inject().map_err(|refusal| refusal.to_string())
 }
 
 #[test]
@@ -57,13 +57,13 @@ fn redirected_containers_must_use_same_api_server() {
 
 #[test]
 fn redirected_pod_with_own_kubeconfig_is_refused() {
-    let mut stand = accepted_pod("").with_metadata("labels", "kubeconfig-volume", "up");
+    let mut pod_under_test = accepted_pod("").with_metadata("labels", "kubeconfig-volume", "up");
     let items = json!([{"key": "a", "path": "config"}]);
-    stand.pod["spec"]["volumes"] = json!([{"name": "up", "secret": {"secretName": "x", "items": items}}]);
-    assert!(stand.ask().is_ok());
-    let problem = stand
+    pod_under_test.pod["spec"]["volumes"] = json!([{"name": "up", "secret": {"secretName": "x", "items": items}}]);
+    assert!(pod_under_test.inject().is_ok());
+    let problem = pod_under_test
         .with_metadata("labels", "enable-iptables", "true")
-        .ask()
+        .inject()
         .unwrap_err()
         .to_string();
     let expected =
@@ -74,17 +74,17 @@ fn redirected_pod_with_own_kubeconfig_is_refused() {
 #[test]
 fn copied_variable_has_same_value_in_sidecar() {
     let ask = |name: &str, value: &str, env_from: &Value| {
-        let mut stand = accepted_pod("").with_metadata("annotations", "env-sync", "ZONE");
+        let mut pod_under_test = accepted_pod("").with_metadata("annotations", "env-sync", "ZONE");
         let variable = |name: &str, value: &str| json!({"name": name, "value": value});
         let env = [
             variable("NODE", "10.0.0.1"),
             variable(name, value),
             variable("LATER", "x"),
         ];
-        let container = &mut stand.pod["spec"]["containers"][0];
+        let container = &mut pod_under_test.pod["spec"]["containers"][0];
         container["env"] = json!(env);
         container["envFrom"] = env_from.clone();
-        stand.ask().map_err(|refusal| refusal.to_string())
+        pod_under_test.inject().map_err(|refusal| refusal.to_string())
     };
     let (none, map) = (json!([]), json!([{"configMapRef": {"name": "theirs"}}]));
     for name in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "ZONE"] {
@@ -95,7 +95,7 @@ fn copied_variable_has_same_value_in_sidecar() {
             ("a-$(ELSEWHERE)", "ELSEWHERE", &map),
         ] {
             let problem = ask(name, value, env_from).unwrap_err();
-            let expected = format!("container manager has $({other}) in {name}, of which the sidecar ctrlmesh-proxy");
+            let expected = format!("container manager refers to $({other}) in {name}, which is copied to the sidecar");
             assert!(problem.starts_with(&expected), "{problem}");
         }
         // In the container, too, these are not replaced, or kubelet defines them for every container.
@@ -109,14 +109,14 @@ fn copied_variable_has_same_value_in_sidecar() {
 #[test]
 fn copied_variable_may_refer_to_variable_of_sidecar() {
     let ask = |sync: &str, path: &str| {
-        let mut stand = accepted_pod("").with_metadata("annotations", "env-sync", sync);
+        let mut pod_under_test = accepted_pod("").with_metadata("annotations", "env-sync", sync);
         let name = json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
-        stand.pod["spec"]["containers"][0]["env"] = json!([
+        pod_under_test.pod["spec"]["containers"][0]["env"] = json!([
             {"name": "POD_NAME", "valueFrom": name},
             {"name": "NODE", "value": "10.0.0.1"},
             {"name": "URL", "value": "https://$(NODE)/$(POD_NAME)"},
         ]);
-        stand.ask().map_err(|refusal| refusal.to_string())
+        pod_under_test.inject().map_err(|refusal| refusal.to_string())
     };
     assert!(ask("NODE,URL", "metadata.name").is_ok());
     for (sync, path, other) in [
@@ -125,7 +125,7 @@ fn copied_variable_may_refer_to_variable_of_sidecar() {
         ("NODE,URL", "metadata.uid", "POD_NAME"),
     ] {
         let problem = ask(sync, path).unwrap_err();
-        let expected = format!("container manager has $({other}) in URL");
+        let expected = format!("container manager refers to $({other}) in URL");
         assert!(problem.starts_with(&expected), "{problem}");
     }
 }
@@ -133,12 +133,12 @@ fn copied_variable_may_refer_to_variable_of_sidecar() {
 #[test]
 fn requested_argument_that_cannot_be_added_is_refused() {
     let with = |label: &str, native: &str, containers: &str| {
-        let mut stand = accepted_pod("")
+        let mut pod_under_test = accepted_pod("")
             .with_metadata("labels", label, "true")
             .with_metadata("annotations", "native-sidecar", native)
             .with_metadata("annotations", "kubeconfig-arg", containers);
-        stand.pod["spec"]["initContainers"] = json!([{"name": "prepare"}]);
-        stand.ask().map_err(|refusal| refusal.to_string())
+        pod_under_test.pod["spec"]["initContainers"] = json!([{"name": "prepare"}]);
+        pod_under_test.inject().map_err(|refusal| refusal.to_string())
     };
     for label in ["enable-iptables", "disable-fake-kubeconfig-arg"] {
         let problem = with(label, "true", "manager").unwrap_err();
