@@ -291,7 +291,7 @@ func (s *managerReplicas) testOverlapIsReported(t *testing.T) {
 	reaches("left", "Shared", "can be in both left, right")
 	reaches("right", "Shared", "can be in both left, right")
 	s.apply(t, namespace, shardConfig("right", "b"))
-	reaches("left", "Orphaned", "in none of the shards left, right")
+	reaches("left", "Orphaned", "the limits of left, right leave out")
 	rest := strings.Replace(shardConfig("rest", "a", "b"), "operator: In", "operator: NotIn", 1)
 	s.apply(t, namespace, rest)
 	for _, name := range []string{"left", "right", "rest"} {
@@ -305,5 +305,5 @@ func (s *managerReplicas) testOverlapIsReported(t *testing.T) {
 	s.apply(t, namespace, only)
 	reaches("only", "None", "")
 	check(t, s.tryCreateNamespace(t.Context(), "late"))
-	reaches("only", "Orphaned", "in namespace late can be in none of the shards only")
+	reaches("only", "Orphaned", "in namespace late; add the namespace or its bucket to one")
 }

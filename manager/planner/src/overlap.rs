@@ -290,7 +290,7 @@ impl fmt::Display for Overlap {
             ),
             OverlapKind::Orphaned => write!(
                 f,
-                "{} in namespace {examples}{more} can be in none of the shards {shards}; add the namespace or its bucket to one",
+                "the limits of {shards} leave out {} in namespace {examples}{more}; add the namespace or its bucket to one",
                 self.resource
             ),
         }

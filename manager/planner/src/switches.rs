@@ -17,22 +17,22 @@ use crate::compile::origin;
 use crate::validate::Object;
 
 /// Why faults are inert.
-pub(crate) const FAULTS: &str = "did nothing under KusionStack but in pods with ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION set \
-     to \"true\"; these switches are not read here, and it does nothing until annotation ctrlmesh.kusionstack.io/activate: \"true\" says \
-     that it shall";
+pub(crate) const FAULTS: &str = "under KusionStack, the faults acted only in pods with ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION \
+     set to \"true\". ctrlmesh does not read these switches, and the faults do nothing until the object has annotation \
+     ctrlmesh.kusionstack.io/activate: \"true\"";
 /// Why lists are inert.
-pub(crate) const LISTS: &str = "did nothing under KusionStack but in pods with ENABLE_REST_BREAKER set to \"true\"; that switch is not \
-     read here, and the lists do nothing until annotation ctrlmesh.kusionstack.io/activate: \"true\" says that they shall (rateLimitings \
-     act)";
+pub(crate) const LISTS: &str = "under KusionStack, trafficInterceptRules acted only in pods with ENABLE_REST_BREAKER set to \"true\". ctrlmesh \
+     does not read this switch, and the rules do nothing until the object has annotation ctrlmesh.kusionstack.io/activate: \"true\"; its \
+     rateLimitings act already";
 
 /// For faults in a file: KusionStack's manager may have had them in another cluster, or never.
-const FAULTS_OF_FILE: &str = "acts in every pod that spec.selector selects as soon as this is applied; under KusionStack it did nothing but in pods \
-     with ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION set to \"true\". If it was kept off that way, write spec.disabled: true; if it is to \
-     act, annotation ctrlmesh.kusionstack.io/activate: \"true\" ends this warning";
+const FAULTS_OF_FILE: &str = "acts in every pod that spec.selector selects as soon as this is applied. Under KusionStack it acted only in pods with \
+     ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION set to \"true\". To keep the faults off, write spec.disabled: true. To let them act \
+     without this warning, set annotation ctrlmesh.kusionstack.io/activate: \"true\"";
 /// For lists in a file.
-const LISTS_OF_FILE: &str = "act in every pod that spec.selector selects as soon as this is applied; under KusionStack they did nothing but in pods \
-     with ENABLE_REST_BREAKER set to \"true\". If they were kept off that way, remove them; if they are to act, annotation \
-     ctrlmesh.kusionstack.io/activate: \"true\" ends this warning";
+const LISTS_OF_FILE: &str = "act in every pod that spec.selector selects as soon as this is applied. Under KusionStack they acted only in pods with \
+     ENABLE_REST_BREAKER set to \"true\". To keep them off, remove them. To let them act without this warning, set annotation \
+     ctrlmesh.kusionstack.io/activate: \"true\"";
 
 /// Switches, and how to get the same effect here.
 const OF_PODS: [(&str, &str); 4] = [

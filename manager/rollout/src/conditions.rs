@@ -129,15 +129,15 @@ fn distributed(facts: &Facts) -> ConditionDraft {
         }
         (Some(withheld), None, _) => withheld.clone(),
         (None, Some(deleted), _) => deleted.clone(),
-        _ if !facts.mistakes.is_empty() => Reason::new("Invalid", "see Accepted"),
+        _ if !facts.mistakes.is_empty() => Reason::new("Invalid", "the object is invalid; see Accepted"),
         _ if facts.is_unresolved => {
-            let message = format!("see PluginsResolved{}", kept(facts));
+            let message = format!("a plugin is not resolved; see PluginsResolved{}", kept(facts));
             Reason::new("PluginsUnresolved", message)
         }
         (.., Some(blocker)) => blocker.clone(),
         _ if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
-            let message = format!("waits for the sidecars of {shards} to give up its objects");
+            let message = format!("this shard waits for the sidecars of {shards} to give up the objects that it gets");
             Reason::new("HandingOver", message)
         }
         _ if !facts.overlaps.is_empty() => Reason::new("Settling", overlap_message(&facts.overlaps)),
@@ -156,7 +156,7 @@ fn distributed(facts: &Facts) -> ConditionDraft {
 /// Message of a shard that would begin to share objects with these.
 fn overlap_message(others: &[String]) -> String {
     format!(
-        "some of its objects also belong to {}: given up there within {} s, they are handed over; otherwise both shards see them",
+        "some objects of this shard also belong to {}. If they are given up there within {} s, they are handed over; otherwise both shards see them",
         others.join(", "),
         OVERLAP_GRACE.as_secs()
     )
@@ -178,7 +178,7 @@ fn enforced(facts: &Facts) -> ConditionDraft {
         let message = format!("{count}; see Distributed{}", lagging(rollout));
         draft(ConditionStatus::False, "Progressing", message)
     } else if facts.hash.is_empty() && facts.is_unresolved {
-        let message = "see PluginsResolved".to_owned();
+        let message = "a plugin is not resolved; see PluginsResolved".to_owned();
         draft(ConditionStatus::False, "PluginsUnresolved", message)
     } else if facts.hash.is_empty() && facts.mistakes.is_empty() {
         let message = "the object is disabled or has no rules";

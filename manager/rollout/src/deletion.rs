@@ -47,7 +47,7 @@ pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Rea
         "every pod of the controller then sees everything at once, and an object has several owners until all leaders but one \
          have failed to renew their locks"
     } else {
-        "then nothing guards objects that its pods may still show, and new pods of this shard are refused"
+        "objects that its pods may still show are then not protected from a second owner, and new pods of this shard are rejected"
     };
     match release_command(document) {
         Some(command) => {
@@ -66,17 +66,17 @@ fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods
     let late = late_pods(|name| shard_of(name) == shard_of(entry), next, pods);
     let replaced = pods_to_replace(entry, next, pods);
     let message = match (late.is_empty(), replaced.is_empty(), teardown) {
-        (false, ..) => format!("waits until its pods report that they show nothing any more: {late}"),
+        (false, ..) => format!("the shard waits until its pods report that they show nothing any more: {late}"),
         (true, false, _) => format!(
-            "its pods show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
+            "pods of this shard show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
             join_first(replaced.into_iter(), ", ")
         ),
         (true, true, Some(teardown)) => format!(
-            "its pods show nothing. It stays until its controller has no sharding any more, so that new pods get a sidecar until \
-             then; ShardingConfig {} says what that waits for",
+            "pods of this shard show nothing. The object stays until its controller has no sharding any more, so that new pods get a \
+             sidecar until then; the condition Distributed of ShardingConfig {} says what that waits for",
             shard_of(teardown.successor())
         ),
-        (true, true, None) => "waits for the next chain".to_owned(),
+        (true, true, None) => "the shard is removed with the next chain".to_owned(),
     };
     Reason::new("Deleting", message)
 }
@@ -85,12 +85,12 @@ fn teardown_reason(entry: &str, teardown: &Teardown, next: &NextChain, pods: Pod
     if teardown.is_last_stage() {
         let seconds = LOCK_EXPIRY.as_secs();
         let mut message = format!(
-            "its controller has no other shard: all pods show nothing until none can hold a shard's lock any more, which takes at \
-             least {seconds} s; then the rules go"
+            "its controller has no other shard: all pods show nothing until every shard lock has expired, which takes at least \
+             {seconds} s. Then the entries of the shards are removed"
         );
         let late = late_pods(|name| teardown.is_last_stage_of(name), next, pods);
         if !late.is_empty() {
-            message = format!("{message}; waits for {late}");
+            message = format!("{message}; this waits for {late}");
         }
         return Reason::new("LocksExpiring", message);
     }
@@ -111,8 +111,8 @@ fn teardown_reason(entry: &str, teardown: &Teardown, next: &NextChain, pods: Pod
         format!("pods that were in shard {} get", shard_of(teardown.successor()))
     };
     let message = format!(
-        "its controller has no other shard: {successor} all objects, and pods of the others show nothing. The rules go when \
-         those pods are deleted or replaced: `kubectl -n {} delete pods {}`{more}",
+        "its controller has no other shard: {successor} all objects, and pods of the others show nothing. The entries of the \
+         shards are removed when those pods are deleted or replaced: `kubectl -n {} delete pods {}`{more}",
         next.chain.namespace,
         some.join(" ")
     );

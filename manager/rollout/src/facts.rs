@@ -186,7 +186,12 @@ fn withheld(
     let next = &decision.next;
     let incomplete = || {
         let is_held = observation.resources.held.contains(&origin.uid);
-        is_held.then(|| Reason::new("Progressing", "takes effect when all shards of its root are written"))
+        is_held.then(|| {
+            Reason::new(
+                "Progressing",
+                "the shard takes effect when all shards of its root are written",
+            )
+        })
     };
     let inert = || switches::why_inert(document, &next.chain).map(|why| Reason::new("SwitchedOff", why));
     let unsupported = || {

@@ -118,7 +118,7 @@ impl MissingSupport {
             ", or build the plugin with the ctrlmesh-sdk of that release"
         };
         format!(
-            "needs sidecars that support ctrlmesh:plugin@{needed}; these pods support less and keep the rules that they have: {}; \
+            "a plugin needs sidecars that support ctrlmesh:plugin@{needed}; these pods support less and keep the rules that they have: {}; \
              restart their workload to give it the current sidecar{or_build}",
             join_first(pods.collect::<Vec<_>>().into_iter(), ", ")
         )

@@ -54,21 +54,22 @@ impl StartBlocker {
             Self::Pods(pods) => Reason::new("WithoutSidecar", without_sidecar(pods)),
             Self::NoPods => {
                 let message = format!(
-                    "the pods without a sidecar are gone; starts with the first pod that has one, by label {}: \"true\"",
+                    "the pods without a sidecar are gone; the shard starts with the first pod that has a sidecar (label {}: \"true\")",
                     labels::ENABLE_PROXY
                 );
                 Reason::new("NoPods", message)
             }
             Self::Gone => {
                 let seconds = GONE.as_secs();
-                let message =
-                    format!("the pods without a sidecar are gone; starts when none has come back for {seconds} s");
+                let message = format!(
+                    "the pods without a sidecar are gone; the shard starts when none has come back for {seconds} s"
+                );
                 Reason::new("Beginning", message)
             }
             Self::Unknown(problem) => {
                 let message = format!(
-                    "shows nothing until it is known whether pods without a sidecar run, because those see everything; the manager can't \
-                     list pods here: {problem}"
+                    "the shard shows nothing until the manager knows whether pods without a sidecar run, which see everything; the manager \
+                     can't list pods here: {problem}"
                 );
                 Reason::new("PodsUnknown", message)
             }
@@ -293,8 +294,8 @@ impl StartGate {
 
 fn without_sidecar(pods: &BTreeSet<String>) -> String {
     format!(
-        "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
-         their labels if they are not of this controller. A pod that is stuck terminating on a lost node goes with kubectl delete pod --force",
+        "the shard shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
+         their labels if they are not of this controller. To remove a pod that is stuck terminating on a lost node: kubectl delete pod --force",
         join_first(pods.iter().cloned(), ", "),
         labels::ENABLE_PROXY
     )

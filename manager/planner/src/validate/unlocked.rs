@@ -16,11 +16,11 @@ use crate::labels::has_label;
 const PATH: &str = "spec.controller";
 /// Maximum shards that a warning names.
 const MAX_NAMED: usize = 5;
-/// The danger, and how to avoid it.
-const DANGER: &str = "the pods of a shard that is deleted see everything at once and act beside the others, edits can give an object two owners for a \
-     while, and where the controller elects a leader, one pod leads for all shards and nobody handles what the others see. Write \
-     controller.leaderElectionName: the name of the controller's lock, or, if it elects no leader, any name that is the same in all its shards, and \
-     run one pod for each shard (docs/manager.md, \"Shards without a lock\")";
+/// The consequences, and how to avoid them.
+const DANGER: &str = "if a shard is deleted, its pods see everything at once and act beside the others. Edits can give an object two owners for a \
+     while. If the controller elects a leader, one pod leads for all shards, and nobody handles the objects of the others. Write \
+     controller.leaderElectionName: the name of the controller's lock. If the controller elects no leader, write any name that is the same in all \
+     its shards, and run one pod for each shard (docs/manager.md, \"Shards without a lock\")";
 
 /// Warns of a root, which makes several shards of one controller.
 pub(super) fn check_root(config: &ShardingConfig, findings: &mut Findings) {
@@ -67,7 +67,7 @@ pub fn unlocked_warning(beside: Option<&BTreeSet<&str>>) -> Mistake {
     Mistake {
         path: PATH.to_owned(),
         problem: format!(
-            "is missing, and this limits the same resources as {others}. If they are shards of one controller, {DANGER}"
+            "is missing, and this limits the same resources as {others}. They may be shards of one controller: {DANGER}"
         ),
     }
 }
@@ -124,7 +124,9 @@ mod tests {
         let warning = unlocked_warning(Some(&beside));
         assert_eq!(warning.path, "spec.controller");
         assert!(
-            warning.problem.contains("the same resources as locked, right. If they"),
+            warning
+                .problem
+                .contains("the same resources as locked, right. They may"),
             "{}",
             warning.problem
         );

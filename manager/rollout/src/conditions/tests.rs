@@ -32,7 +32,7 @@ fn withheld_object_without_entries_is_not_enforced() {
 
 #[test]
 fn withheld_object_that_is_deleted_says_how_to_release_it() {
-    let pending = "waits for the next chain. To release it by force: `kubectl patch`";
+    let pending = "the shard is removed with the next chain. To release it by force: `kubectl patch`";
     let facts = Facts {
         withheld: Some(Reason::new("WriteFailed", "the chain can't be written")),
         deleted: Some(Reason::new("Deleting", pending)),
@@ -268,7 +268,9 @@ fn situations_of_objects() -> Vec<Situation> {
         ),
         (
             "deleted",
-            facts_with(|facts| facts.deleted = Some(Reason::new("Deleting", "waits for the next chain"))),
+            facts_with(|facts| {
+                facts.deleted = Some(Reason::new("Deleting", "the shard is removed with the next chain"))
+            }),
         ),
     ]
 }

@@ -110,12 +110,12 @@ fn plan_without_shards(root: &Value, documents: &[Value], condition: Option<Cond
     let children: Vec<&Value> = children_of(root, documents).collect();
     let condition = match (condition, waits_for(&children)) {
         (Some(mut condition), Some(waits)) => {
-            condition.reason.message.push_str(&format!("; waits for {waits}"));
+            condition.reason.message.push_str(&format!("; this waits for {waits}"));
             Some(condition)
         }
         (None, Some(waits)) if is_root(root) && is_deleted(root) => Some(not_sharded(
             "Deleting",
-            format!("is deleted when its shards are gone; waits for {waits}"),
+            format!("this root is deleted when its shards are gone; it waits for {waits}"),
         )),
         (condition, _) => condition,
     };
@@ -190,7 +190,8 @@ fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Optio
     let taken = named(&|document| !is_child(document, root));
     if !taken.is_empty() {
         let problem = format!(
-            "{} exists and was not made from this root, so the shards stay as they are; delete it, or write another root.prefix",
+            "these have names of its shards and were not made from this root, so the shards stay as they are: {}. Delete them, or write \
+             another root.prefix",
             joined_names(&taken)
         );
         return Some(not_sharded("NameTaken", problem));
@@ -198,7 +199,7 @@ fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Optio
     let going = named(&is_deleted);
     let problem = || {
         format!(
-            "{} is being deleted; it is made again when it is gone",
+            "these shards are being deleted, and are made again when they are gone: {}",
             joined_names(&going)
         )
     };
@@ -211,7 +212,7 @@ fn not_sharded(code: &'static str, message: impl Into<String>) -> ConditionDraft
 
 /// The condition while the API server refuses a shard.
 pub(super) fn refused(problem: &str) -> ConditionDraft {
-    let message = format!("the API server refuses a shard, so all stay as they are: {problem}");
+    let message = format!("the API server rejects a shard, so all shards stay as they are: {problem}");
     not_sharded("Refused", message)
 }
 

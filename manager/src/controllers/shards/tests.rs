@@ -276,7 +276,9 @@ async fn foreign_objects_are_left_unchanged() {
     edit_object(&server, "a", "root", |root| root["spec"] = root_spec(3));
     until(&server, "it says so", |state| {
         let (reason, message) = sharded_reason(state.get(KIND, "a", "root").unwrap());
-        reason == "NameTaken" && message.starts_with("demo-3-normal exists and was not made from this root")
+        reason == "NameTaken"
+            && message.contains("were not made from this root")
+            && message.contains(": demo-3-normal.")
     })
     .await;
     let after = ["demo-1-normal", "demo-2-normal", "demo-3-normal"].map(|name| get(&server, "a", name));

@@ -262,7 +262,7 @@ async fn shards_that_share_objects_are_warned_of() {
     let warnings = server.create(path, &unlocked).await["warnings"].clone();
     let warning = warnings[0].as_str().unwrap();
     assert!(
-        warning.starts_with("spec.controller: is missing, and this limits the same resources as one. If"),
+        warning.starts_with("spec.controller: is missing, and this limits the same resources as one. They"),
         "{warnings}"
     );
 
