@@ -4,11 +4,12 @@
 use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Command, CommandFactory as _};
 use ctrlmesh_contract::Digest;
 use ctrlmesh_proxy::chain::Error;
-use ctrlmesh_proxy::wasm::OverBudget;
+use ctrlmesh_proxy::wasm::{self, Fault, Origin, OverBudget, Phase};
 
 /// `--help` of a program, then of each subcommand that it shows.
 fn help(command: Command) -> String {
@@ -50,6 +51,98 @@ fn help_of_manager_is_reviewed() {
 #[test]
 fn help_of_command_is_reviewed() {
     insta::assert_snapshot!(help(ctrlmesh_cli::command()));
+}
+
+/// Reasons why a plugin is not loaded. The bytes are those of `a`.
+fn plugin_errors() -> Vec<wasm::Error> {
+    let digest = || Digest::of(b"a").to_string();
+    vec![
+        wasm::Error::Empty,
+        wasm::Error::TooLarge { bytes: 64 << 20 },
+        wasm::Error::NotWasm { digest: digest() },
+        wasm::Error::CoreModule { digest: digest() },
+        wasm::Error::WrongWorld {
+            digest: digest(),
+            missing: "it has no export configure".to_owned(),
+        },
+        wasm::Error::Version {
+            digest: digest(),
+            version: "0.9.0".to_owned(),
+        },
+        wasm::Error::Import {
+            digest: digest(),
+            import: "wasi:sockets/tcp@0.2.0".to_owned(),
+        },
+        wasm::Error::Compile {
+            digest: digest(),
+            detail: "type mismatch".to_owned(),
+        },
+        wasm::Error::CompileDeadline {
+            digest: digest(),
+            limit: Duration::from_secs(60),
+        },
+        wasm::Error::CompileMemory {
+            digest: digest(),
+            limit_bytes: 32 << 20,
+            is_contended: false,
+        },
+        wasm::Error::CodeMemory {
+            digest: digest(),
+            over: over_budget(),
+        },
+        wasm::Error::CacheDirectory {
+            path: PathBuf::from("/cache"),
+            reason: "it is not a directory".to_owned(),
+        },
+        wasm::Error::Io {
+            path: PathBuf::from("/cache/a"),
+            source: io::ErrorKind::PermissionDenied.into(),
+        },
+    ]
+}
+
+/// Reasons why a plugin does not accept its settings, or fails while it reads them.
+fn configure_faults() -> Vec<Fault> {
+    let origin = || {
+        Box::new(Origin {
+            digest: Digest::of(b"a").to_string(),
+            entry: "shard-selector/a".to_owned(),
+            phase: Phase::Configure,
+        })
+    };
+    vec![
+        Fault::Settings {
+            origin: origin(),
+            message: "limits[0].selector is empty".to_owned(),
+        },
+        Fault::Trap {
+            origin: origin(),
+            detail: "wasm `unreachable` instruction executed".to_owned(),
+        },
+        Fault::Deadline {
+            origin: origin(),
+            limit: Duration::from_millis(50),
+        },
+        Fault::Memory {
+            origin: origin(),
+            limit_bytes: 16 << 20,
+        },
+        Fault::ProcessMemory {
+            origin: origin(),
+            over: over_budget(),
+        },
+        Fault::Invalid {
+            origin: origin(),
+            what: "a match rule has no verbs".to_owned(),
+        },
+    ]
+}
+
+const fn over_budget() -> OverBudget {
+    OverBudget {
+        budget_bytes: 64 << 20,
+        limit_bytes: 128 << 20,
+    }
 }
 
 #[test]
@@ -99,16 +192,21 @@ fn messages_of_chains_that_are_not_loaded_are_reviewed() {
         Error::InitialMemory {
             needed_bytes: 100 << 20,
             workers: 2,
-            over: OverBudget {
-                budget_bytes: 64 << 20,
-                limit_bytes: 128 << 20,
-            },
+            over: over_budget(),
         },
         Error::Prepare("a worker has ended".to_owned()),
         Error::Task("task panicked".to_owned()),
     ];
+    let plugins = plugin_errors()
+        .into_iter()
+        .map(|source| Error::Plugin { entry: entry(), source });
+    let faults = configure_faults()
+        .into_iter()
+        .map(|source| Error::Configure { entry: entry(), source });
     let messages: Vec<String> = errors
-        .iter()
+        .into_iter()
+        .chain(plugins)
+        .chain(faults)
         .map(|error| format!("{}: {error}", error.reason()))
         .collect();
     insta::assert_snapshot!(messages.join("\n"));
