@@ -96,7 +96,7 @@ fn incompatible_component(problem: &Problem) -> Failure {
 fn incompatible_failure(problem: &str) -> Failure {
     Failure::new(
         Reason::Incompatible,
-        format!("this is no plugin for sidecars: {problem}"),
+        format!("this is not a plugin that sidecars accept: {problem}"),
     )
 }
 

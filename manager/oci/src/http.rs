@@ -173,7 +173,7 @@ impl<'a> Repository<'a> {
         }
         let body = self.read(response, login::MAX_TOKEN_BYTES).await?;
         login::bearer_header(&body).ok_or_else(|| {
-            let message = format!("{} gives tokens that are none", self.host());
+            let message = format!("{} answers without a valid token", self.host());
             Failure::new(Reason::AccessDenied, message)
         })
     }

@@ -46,7 +46,7 @@ pub(super) fn parse_manifest(bytes: &[u8]) -> Result<OciImageManifest, Failure> 
             "it is an index of several images; name one of them by its digest",
         ));
     }
-    serde_json::from_value(value).map_err(|error| invalid(&format!("its manifest is none: {error}")))
+    serde_json::from_value(value).map_err(|error| invalid(&format!("its manifest is not valid: {error}")))
 }
 
 impl Layout {
@@ -136,7 +136,7 @@ mod tests {
         assert!(other("/layers", json!([])).contains("0 layers"));
         assert!(other("/layers/0/mediaType", json!("application/tar")).contains("layer is \"application/tar\""));
         assert!(other("/layers/0/digest", json!("sha512:00")).contains("only sha256"));
-        assert!(other("/config", json!(1)).contains("manifest is none"));
+        assert!(other("/config", json!(1)).contains("manifest is not valid"));
         let index = read(&json!({"schemaVersion": 2, "manifests": []})).unwrap_err();
         assert!(index.message.contains("index of several images"));
         assert!(parse_manifest(b"<html>").unwrap_err().message.contains("not JSON"));

@@ -2,6 +2,7 @@
 
 mod connections;
 mod login;
+mod messages;
 mod plugins;
 mod tags;
 mod test_env;

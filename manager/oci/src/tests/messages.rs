@@ -1,0 +1,94 @@
+//! Messages of failed pulls, as a reviewer reads them in the condition `PluginsResolved`.
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_testkit::registry::{Login, WASM_CONFIG_TYPE, WASM_LAYER_TYPE};
+use serde_json::{Value, json};
+
+use super::test_env::{TestEnv, test_env};
+use crate::component::{check, check_config};
+use crate::layout::{Layout, parse_manifest};
+use crate::reference::Image;
+use crate::signature::missing_signature;
+use crate::*;
+
+fn text_of(failure: &Failure) -> String {
+    format!("{}: {}", failure.reason, failure.message)
+}
+
+/// The failure for a manifest with this configuration and these layers.
+fn layout_failure(config: &Value, layers: &Value) -> Failure {
+    let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers});
+    match parse_manifest(manifest.to_string().as_bytes()) {
+        Ok(manifest) => Layout::from_manifest(&manifest).unwrap_err(),
+        Err(failure) => failure,
+    }
+}
+
+/// Failures that need no registry.
+fn local_failures() -> Vec<Failure> {
+    let digest = Digest::of(b"a").to_string();
+    let blob = |kind: &str, size: u64| json!({"mediaType": kind, "digest": digest, "size": size});
+    let config = blob(WASM_CONFIG_TYPE, 2);
+    vec![
+        Image::parse("ghcr.io/you/plugin:1.0").unwrap_err(),
+        parse_manifest(br#"{"manifests": []}"#).unwrap_err(),
+        layout_failure(&blob("application/json", 2), &json!([])),
+        layout_failure(&config, &json!([])),
+        layout_failure(&config, &json!([blob("application/gzip", 2)])),
+        layout_failure(&config, &json!([blob(WASM_LAYER_TYPE, 1 << 40)])),
+        check(b"\0asm\x01\0\0\0").unwrap_err(),
+        check(b"text").unwrap_err(),
+        check_config(br#"{"os": "wasip1"}"#).unwrap_err(),
+        check_config(br#"{"component": {"imports": ["wasi:sockets/tcp@0.2.0"]}}"#).unwrap_err(),
+        missing_signature(&digest, 0),
+        missing_signature(&digest, 2),
+    ]
+}
+
+/// Pushes a component whose manifest gives its size as one byte too much.
+fn put_with_wrong_size(env: &TestEnv) {
+    let config = env.registry.put_blob("you/plugin", b"{}");
+    let layer = env.registry.put_blob("you/plugin", b"bytes");
+    let manifest = json!({
+        "schemaVersion": 2,
+        "config": { "mediaType": WASM_CONFIG_TYPE, "digest": config, "size": 2 },
+        "layers": [{ "mediaType": WASM_LAYER_TYPE, "digest": layer, "size": 6 }],
+    });
+    env.registry.put_manifest("you/plugin", "damaged", &manifest);
+}
+
+/// The failure of a pull, with a constant name instead of the registry's address.
+async fn pull_failure(env: &mut TestEnv, ask: &ResolveRequest) -> String {
+    let (reason, message) = env.manager.resolve_failed(ask).await;
+    format!("{reason}: {}", message.replace(&env.registry.host(), "registry.test"))
+}
+
+#[tokio::test]
+async fn messages_of_failed_pulls_match_snapshot() {
+    let mut texts: Vec<String> = local_failures().iter().map(text_of).collect();
+    let mut env = test_env().await;
+    put_with_wrong_size(&env);
+    for tag in ["missing", "damaged"] {
+        let ask = env.ask(tag);
+        texts.push(pull_failure(&mut env, &ask).await);
+    }
+    let with_secret = |env: &TestEnv, name: &str| ResolveRequest {
+        pull_secret: Some(name.to_owned()),
+        ..env.ask("1.0")
+    };
+    env.registry.require(Login::Basic {
+        user: "me".to_owned(),
+        password: "hunter2".to_owned(),
+    });
+    env.put_secret("wrong", "me", "*******");
+    for ask in [env.ask("1.0"), with_secret(&env, "wrong"), with_secret(&env, "absent")] {
+        texts.push(pull_failure(&mut env, &ask).await);
+    }
+    env.registry.stop().await;
+    let ask = env.ask("2.0");
+    let unavailable = pull_failure(&mut env, &ask).await;
+    // The rest is an error of the system.
+    let (known, _) = unavailable.split_once(" too slow: ").unwrap();
+    texts.push(format!("{known} too slow: …"));
+    insta::assert_snapshot!(texts.join("\n"));
+}
