@@ -189,3 +189,21 @@ fn next_eviction_waits_until_all_others_are_ready() {
     pods.sidecars[2].is_ready = true;
     assert_eq!(next(&pods), "a");
 }
+
+/// A situation in which the next pod is not evicted yet, and the message in the condition.
+fn restart_message(situation: &str, change: impl FnOnce(&mut Fleet)) -> String {
+    let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    change(&mut pods);
+    format!("{situation}:\n  {}\n", next(&pods))
+}
+
+#[test]
+fn messages_of_restarts_match_snapshot() {
+    let messages = [
+        restart_message("evicted pod is ending", |pods| pods.sidecars[2].is_ending = true),
+        restart_message("replacement is missing", |pods| drop(pods.sidecars.remove(1))),
+        restart_message("replacement has no address", |pods| pods.sidecars[1].ip = None),
+        restart_message("replacement is not ready", |pods| pods.sidecars[1].is_ready = false),
+    ];
+    insta::assert_snapshot!(messages.concat());
+}
