@@ -250,7 +250,10 @@ async fn shards_that_share_objects_are_warned_of() {
     assert_eq!(response["allowed"], true);
     let warnings = response["warnings"].to_string();
     assert!(warnings.contains("shared-ns can be in both one, two"), "{warnings}");
-    assert!(warnings.contains("in namespace lonely-ns; add the namespace"), "{warnings}");
+    assert!(
+        warnings.contains("in namespace lonely-ns; add the namespace"),
+        "{warnings}"
+    );
     // Shards of another controller do not count.
     let mut other = two.clone();
     other["spec"]["controller"]["leaderElectionName"] = json!("other");
