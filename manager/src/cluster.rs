@@ -7,7 +7,7 @@
 //! | `debounce` | merges changes that follow each other fast into one pass |
 //! | `events` | Events of Kubernetes |
 //! | `passes` | runs the passes of a controller until it stops |
-//! | `rule` | permissions of a part at the API server |
+//! | `rbac_rule` | permissions of a part at the API server |
 //! | `status` | the one function that patches a status; the time, as an API server writes it |
 //! | `error`, `error_text` | errors, and their texts for people |
 
@@ -18,7 +18,7 @@ mod error_text;
 pub mod events;
 mod passes;
 pub mod rate;
-mod rule;
+mod rbac_rule;
 pub(crate) mod status;
 
 pub use context::{Context, Readiness};
@@ -27,4 +27,4 @@ pub(crate) use debounce::debounce;
 pub use error::Error;
 pub(crate) use error_text::error_text;
 pub(crate) use passes::run_passes;
-pub use rule::{Rule, Scope};
+pub use rbac_rule::{RbacRule, Scope};

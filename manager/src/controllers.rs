@@ -1,4 +1,4 @@
-//! What the manager does by itself while it leads: each controller watches, compares and writes.
+//! The controllers, which run while the manager leads: each watches, compares and writes.
 //!
 //! | file | holds |
 //! |---|---|

@@ -52,15 +52,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs before managers are deleted. `patience`: deletes the ShardingConfigs and waits so long for them; `None`: deletes nothing.
-async fn uninstall(patience: Option<Duration>, definitions: Definitions) -> Result<(), Error> {
+/// Runs before managers are deleted. `max_wait`: deletes the ShardingConfigs and waits so long for them; `None`: deletes nothing.
+async fn uninstall(max_wait: Option<Duration>, definitions: Definitions) -> Result<(), Error> {
     let cluster = uninstall::Cluster::infer().await?;
-    if let Some(patience) = patience {
-        let tell = |line: &str| tracing::info!(line, "uninstalling");
-        uninstall::run(&cluster, patience, tell).await?;
+    if let Some(max_wait) = max_wait {
+        let log_line = |line: &str| tracing::info!(line, "uninstalling");
+        uninstall::run(&cluster, max_wait, log_line).await?;
     }
     // Objects of other kinds wait only if somebody deletes them.
-    if patience.is_none() || definitions == Definitions::Deleted {
+    if max_wait.is_none() || definitions == Definitions::Deleted {
         uninstall::check(&cluster, definitions).await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What the manager counts, and how it stands in `/metrics`. Each part has a struct here, and reaches it through its context.
+//! Metrics of the manager, as `/metrics` shows them. Each part has a struct here, and reaches it through its context.
 //!
 //! | file | counts |
 //! |---|---|
@@ -21,15 +21,13 @@ use prometheus_client::registry::Registry;
 pub struct Metrics {
     /// 1 while this manager leads.
     pub leader: Gauge,
-    /// Of the distribution of chains.
     pub distribution: distribution::Metrics,
     pub labels: labels::Metrics,
     pub state: ManagerState,
-    /// Of shards that are made from roots.
+    /// Shards that are made from roots.
     pub shards: Shards,
-    /// Of the webhook server.
     pub webhook: webhook::Metrics,
-    /// Of plugins in registries.
+    /// Plugins in registries.
     pub oci: ctrlmesh_manager_oci::Metrics,
 }
 
@@ -66,7 +64,7 @@ impl Metrics {
     }
 }
 
-/// What is counted of shards that are made from roots.
+/// Metrics of shards that are made from roots.
 #[derive(Debug, Default)]
 pub struct Shards {
     /// Shards that were made or edited.
@@ -88,7 +86,7 @@ impl Shards {
     }
 }
 
-/// What is counted of the ManagerState.
+/// Metrics of the ManagerState.
 #[derive(Debug, Default)]
 pub struct ManagerState {
     /// Times that the object was written.

@@ -1,4 +1,4 @@
-//! What tests of controllers stand on: an API server in memory, and a context that talks to it as the process does.
+//! Environment of the tests of controllers: an API server in memory, and a context that talks to it as the process does.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `routes` | paths, and reviews as JSON |
-//! | `validating`, `neighbours` | validation, and warnings that follow from other shards |
+//! | `validating`, `overlap_warnings` | validation, and warnings that follow from other shards |
 //! | `labelling`, `namespaces` | labels, and a cache of namespaces |
 //! | `injection`, `version` | sidecars, and the release of the API server |
 //! | `server`, `connections`, `bodies` | the TLS server and its limits |
@@ -19,7 +19,7 @@ mod connections;
 mod injection;
 mod labelling;
 mod namespaces;
-mod neighbours;
+mod overlap_warnings;
 pub mod routes;
 mod served;
 mod server;
@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::WEBHOOK_SECRET;
 use crate::certificates::webhook_ca::bundles::{MUTATING, VALIDATING};
-use crate::cluster::{Context, Error, Readiness, Rule, Scope};
+use crate::cluster::{Context, Error, RbacRule, Readiness, Scope};
 use crate::controllers::distribution;
 use bodies::Bodies;
 
@@ -55,7 +55,7 @@ const MAX_BODIES: usize = 64 << 20;
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
 /// Permissions at the API server. The leader creates the Secret and writes bundles; every replica reads.
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RbacRule] = &[
     cluster_rule(Scope::Namespace, "", &["secrets"], &["create"], &[]),
     cluster_rule(
         Scope::Namespace,
@@ -101,8 +101,8 @@ const fn cluster_rule(
     resources: &'static [&'static str],
     verbs: &'static [&'static str],
     names: &'static [&'static str],
-) -> Rule {
-    Rule {
+) -> RbacRule {
+    RbacRule {
         scope,
         group,
         resources,

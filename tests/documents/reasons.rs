@@ -1,65 +1,33 @@
-//! docs/manager.md and docs/registries.md explain every reason that a condition can have.
+//! docs/manager.md and docs/registries.md explain every reason that a condition can have. Their codes are the constants of
+//! manager/api/src/status/reason.rs and nowhere else.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use ctrlmesh_tests::repository_root;
 
-/// What the code of a reason follows: calls whose first text in UpperCamelCase is one, and arms of a `match`.
-const BEFORE_CODES: [&str; 5] = ["Reason::new(", "Draft::new(", "draft(", "not_sharded(", "=> \""];
+/// Calls whose first argument is the code of a reason.
+const CALLS: [&str; 2] = ["Reason::new(", "not_sharded("];
 
-/// Codes of reasons in the sources below a folder, without their tests.
-fn reason_codes(folder: &Path, codes: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
-        if is_test {
-            continue;
-        }
-        if path.is_dir() {
-            reason_codes(&path, codes);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = fs::read_to_string(&path).unwrap();
-            let source = source.split("#[cfg(test)]").next().unwrap();
-            codes.extend(BEFORE_CODES.iter().flat_map(|before| codes_after(source, before)));
-        }
-    }
-}
-
-fn codes_after<'a>(source: &'a str, before: &'a str) -> impl Iterator<Item = String> + 'a {
-    let rests = source.split(before).skip(1);
-    rests.filter_map(move |rest| {
-        // The arguments before the message, which is a text with spaces or a variable.
-        let arguments = rest.split([';', ')']).next()?;
-        let texts = arguments
-            .split('"')
-            .skip(usize::from(!before.ends_with('"')))
-            .step_by(2);
-        let mut codes = texts.filter(|text| is_code(text));
-        codes.next().map(str::to_owned)
-    })
-}
-
-fn is_code(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_uppercase()) && text.bytes().all(|byte| byte.is_ascii_alphabetic())
+/// The values of the constants of `Reason`, which are lines of their own.
+fn reason_codes(source: &str) -> Vec<&str> {
+    let values = source.lines().filter_map(|line| {
+        let constant = line.trim().strip_prefix("pub const ")?.strip_suffix("\";")?;
+        let (_, value) = constant.split_once(": &'static str = \"")?;
+        Some(value)
+    });
+    values.collect()
 }
 
 #[test]
 fn reasons_of_conditions_are_explained() {
     let root = repository_root();
-    let mut codes = BTreeSet::new();
-    for folder in [
-        "manager/rollout/src",
-        "manager/src/controllers/distribution",
-        "manager/src/controllers/shards",
-    ] {
-        reason_codes(&root.join(folder), &mut codes);
-    }
+    let source = fs::read_to_string(root.join("manager/api/src/status/reason.rs")).unwrap();
+    let codes = reason_codes(&source);
     for code in ["TooLarge", "Sharded", "NameTaken", "Orphaned", "None"] {
-        assert!(codes.contains(code), "{code} is not found: {codes:?}");
+        assert!(codes.contains(&code), "{code} is not found: {codes:?}");
     }
-    assert!(codes.len() >= 30, "{codes:?}");
+    assert!(codes.len() >= 40, "{codes:?}");
     let read = |name: &str| fs::read_to_string(root.join("docs").join(name)).unwrap();
     let documents = [read("manager.md"), read("registries.md")].concat();
     for code in codes {
@@ -70,11 +38,48 @@ fn reasons_of_conditions_are_explained() {
     }
 }
 
+/// Calls with a literal code in the sources below a folder, without their tests.
+fn literal_codes(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_stem().is_some_and(|stem| stem == "tests") {
+            continue;
+        }
+        if path.is_dir() {
+            literal_codes(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let source = fs::read_to_string(&path).unwrap();
+            let source = source.split("#[cfg(test)]").next().unwrap();
+            if has_literal_code(source) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+}
+
+fn has_literal_code(source: &str) -> bool {
+    let mut rests = CALLS.iter().flat_map(|call| source.split(call).skip(1));
+    rests.any(|rest| rest.trim_start().starts_with('"'))
+}
+
 #[test]
-fn codes_of_reasons_are_found_in_calls_and_arms() {
-    let source = r#"Reason::new("NoRoom", error.to_string()); Reason::new(code, "Text of a message"); Reason::new(
-        "Deleting", message); match a { B => "Shared", _ => "it has no code" }"#;
-    let codes = |before| codes_after(source, before).collect::<Vec<_>>();
-    assert_eq!(codes("Reason::new("), ["NoRoom", "Deleting"]);
-    assert_eq!(codes("=> \""), ["Shared"]);
+fn codes_of_reasons_are_constants() {
+    let mut found = Vec::new();
+    for folder in ["manager/rollout/src", "manager/src/controllers"] {
+        literal_codes(&repository_root().join(folder), &mut found);
+    }
+    assert!(
+        found.is_empty(),
+        "write these codes as constants of `Reason`: {found:?}"
+    );
+}
+
+#[test]
+fn literal_codes_are_found_in_calls() {
+    let source = "    pub const NO_ROOM: &'static str = \"NoRoom\";\n    let text = \"text\";\n";
+    assert_eq!(reason_codes(source), ["NoRoom"]);
+    assert!(has_literal_code("Reason::new(\n    \"Deleting\", message)"));
+    assert!(!has_literal_code(
+        "Reason::new(Reason::DELETING, \"Text of a message\")"
+    ));
 }

@@ -12,7 +12,7 @@ use ctrlmesh_manager_api::plugin::PullPolicy;
 use tokio::time::Instant;
 
 use super::artifact::Artifact;
-use super::failure::{Failure, Reason, Retry};
+use super::failure::{Failure, FailureReason, Retry};
 use super::reference::Image;
 use super::settings::Settings;
 use super::tries::with_jitter;
@@ -60,7 +60,7 @@ impl Key {
     }
 }
 
-/// A reference that is to be fetched or rechecked now.
+/// A reference that is to be fetched or checked again now.
 pub(super) struct Job {
     pub(super) key: Key,
     /// Artifacts that may serve this reference, by digest of their manifest.
@@ -75,7 +75,7 @@ struct Entry {
     /// Failures in a row.
     failures: u32,
     is_running: bool,
-    /// When the reference is pulled or rechecked again; `None`: never.
+    /// When the reference is pulled or checked again; `None`: never.
     due: Option<Instant>,
     /// Namespaces that asked, and when each did last.
     asked: BTreeMap<String, Instant>,
@@ -125,7 +125,7 @@ impl Cache {
             let message = format!(
                 "the manager holds {MAX_REFERENCES} references to plugins and takes no more; remove some from ShardingConfigs"
             );
-            let (reason, last) = (Reason::TooLarge, None);
+            let (reason, last) = (FailureReason::TooLarge, None);
             return (Resolution::Failed { reason, message, last }, false);
         }
         let artifact = self.known_artifacts(&key).remove(&key.image.target);
@@ -186,7 +186,7 @@ impl Cache {
                 entry.artifact = Some(artifact);
                 entry.failure = None;
                 entry.failures = 0;
-                entry.due = key.is_watched.then(|| now + with_jitter(times.recheck, random));
+                entry.due = key.is_watched.then(|| now + with_jitter(times.tag_refresh, random));
             }
             Err(failure) => {
                 let pause = times
@@ -224,7 +224,7 @@ impl Cache {
             "the manager would hold {bytes} bytes of packed plugins, at most {limit} are allowed; build plugins for size, use fewer, \
              or raise --plugin-cache-mib"
         );
-        Err(Failure::new(Reason::TooLarge, message))
+        Err(Failure::new(FailureReason::TooLarge, message))
     }
 
     /// Forgets references that nobody has asked for lately. Failures and watched tags get a second chance: their namespaces are

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use reqwest::{Certificate, NoProxy, Proxy, Url, redirect};
 
-use super::failure::{Failure, Reason};
-use super::reach::{AddressPolicy, Resolver};
+use super::address_policy::{AddressPolicy, Resolver};
+use super::failure::{Failure, FailureReason};
 use super::settings::Settings;
 
 /// HTTP clients, one for each [`AddressPolicy`].
@@ -37,7 +37,7 @@ impl Clients {
 fn client(settings: &Settings, authorities: &[u8], policy: AddressPolicy) -> Result<reqwest::Client, Failure> {
     let wrong = |problem: &str, error: reqwest::Error| {
         let message = format!("the manager can't ask registries: {problem}: {}", chain(error));
-        Failure::new(Reason::RegistryUnavailable, message)
+        Failure::new(FailureReason::RegistryUnavailable, message)
     };
     let authorities =
         Certificate::from_pem_bundle(authorities).map_err(|error| wrong("--registry-ca-file is no PEM", error))?;

@@ -8,7 +8,7 @@ use wasmparser::{
     InstanceTypeDeclaration, Parser, Payload,
 };
 
-use super::failure::{Failure, Reason};
+use super::failure::{Failure, FailureReason};
 
 /// The version of the plugin interface that a component needs. Fails if no sidecar would accept the component.
 pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
@@ -59,7 +59,7 @@ struct World {
 pub(super) fn check_config(config: &[u8]) -> Result<(), Failure> {
     let config: Config = serde_json::from_slice(config).map_err(|error| {
         let message = format!("its configuration is not what a component has: {error}; push it with `wkg oci push`");
-        Failure::new(Reason::InvalidArtifact, message)
+        Failure::new(FailureReason::InvalidArtifact, message)
     })?;
     if config.os == "wasip1" {
         return Err(incompatible_failure(
@@ -95,7 +95,7 @@ fn incompatible_component(problem: &Problem) -> Failure {
 
 fn incompatible_failure(problem: &str) -> Failure {
     Failure::new(
-        Reason::Incompatible,
+        FailureReason::Incompatible,
         format!("this is not a plugin that sidecars accept: {problem}"),
     )
 }
@@ -212,7 +212,7 @@ mod tests {
             (empty_component, "does not export `configure`"),
         ] {
             let failure = check(wasm).unwrap_err();
-            assert_eq!(failure.reason, Reason::Incompatible);
+            assert_eq!(failure.reason, FailureReason::Incompatible);
             assert!(failure.message.contains(expected), "{}", failure.message);
         }
         let other = replace_bytes(

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 use std::{fmt, io, iter};
 
+use ctrlmesh_manager_api::status::Reason;
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
 /// Maximum characters of a message. It may quote the registry, and it is written into the status of every object that names the
@@ -12,7 +13,7 @@ const MAX_MESSAGE: usize = 600;
 
 /// The kind of failure: reason of a condition, and label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum FailureReason {
     /// The reference is malformed.
     InvalidReference,
     /// The registry does not answer, or answers with an error of its own.
@@ -37,33 +38,33 @@ pub enum Reason {
     Incompatible,
 }
 
-impl Reason {
+impl FailureReason {
     /// The word in conditions and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::InvalidReference => "InvalidReference",
-            Self::RegistryUnavailable => "RegistryUnavailable",
-            Self::NotFound => "NotFound",
-            Self::AccessDenied => "AccessDenied",
-            Self::PullSecret => "PullSecret",
-            Self::UnsafeRedirect => "UnsafeRedirect",
-            Self::InvalidArtifact => "InvalidArtifact",
-            Self::DigestMismatch => "DigestMismatch",
-            Self::TooLarge => "TooLarge",
-            Self::SignatureInvalid => "SignatureInvalid",
-            Self::Incompatible => "Incompatible",
+            Self::InvalidReference => Reason::INVALID_REFERENCE,
+            Self::RegistryUnavailable => Reason::REGISTRY_UNAVAILABLE,
+            Self::NotFound => Reason::NOT_FOUND,
+            Self::AccessDenied => Reason::ACCESS_DENIED,
+            Self::PullSecret => Reason::PULL_SECRET,
+            Self::UnsafeRedirect => Reason::UNSAFE_REDIRECT,
+            Self::InvalidArtifact => Reason::INVALID_ARTIFACT,
+            Self::DigestMismatch => Reason::DIGEST_MISMATCH,
+            Self::TooLarge => Reason::TOO_LARGE,
+            Self::SignatureInvalid => Reason::SIGNATURE_INVALID,
+            Self::Incompatible => Reason::INCOMPATIBLE,
         }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for FailureReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl EncodeLabelValue for Reason {
+impl EncodeLabelValue for FailureReason {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
         EncodeLabelValue::encode(&self.as_str(), encoder)
     }
@@ -82,14 +83,14 @@ pub(super) enum Retry {
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    pub(super) reason: Reason,
+    pub(super) reason: FailureReason,
     pub(super) message: String,
     pub(super) again: Retry,
 }
 
 impl Failure {
     /// A failure that is not retried within the pull.
-    pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
+    pub(super) fn new(reason: FailureReason, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
             message.truncate(end);
@@ -102,7 +103,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn temporary(reason: Reason, message: impl Into<String>) -> Self {
+    pub(super) fn temporary(reason: FailureReason, message: impl Into<String>) -> Self {
         Self {
             again: Retry::Soon,
             ..Self::new(reason, message)
@@ -129,17 +130,17 @@ mod tests {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/registries.md");
         let text = std::fs::read_to_string(file).unwrap();
         for reason in [
-            Reason::InvalidReference,
-            Reason::RegistryUnavailable,
-            Reason::NotFound,
-            Reason::AccessDenied,
-            Reason::PullSecret,
-            Reason::UnsafeRedirect,
-            Reason::InvalidArtifact,
-            Reason::DigestMismatch,
-            Reason::TooLarge,
-            Reason::SignatureInvalid,
-            Reason::Incompatible,
+            FailureReason::InvalidReference,
+            FailureReason::RegistryUnavailable,
+            FailureReason::NotFound,
+            FailureReason::AccessDenied,
+            FailureReason::PullSecret,
+            FailureReason::UnsafeRedirect,
+            FailureReason::InvalidArtifact,
+            FailureReason::DigestMismatch,
+            FailureReason::TooLarge,
+            FailureReason::SignatureInvalid,
+            FailureReason::Incompatible,
         ] {
             assert!(text.contains(&format!("| `{reason}` |")), "{reason}");
         }
@@ -147,8 +148,8 @@ mod tests {
 
     #[test]
     fn messages_are_bounded() {
-        let failure = Failure::new(Reason::InvalidArtifact, "ä".repeat(10_000));
+        let failure = Failure::new(FailureReason::InvalidArtifact, "ä".repeat(10_000));
         assert_eq!(failure.message.chars().count(), MAX_MESSAGE + 1);
-        assert_eq!(Failure::new(Reason::InvalidArtifact, "short").message, "short");
+        assert_eq!(Failure::new(FailureReason::InvalidArtifact, "short").message, "short");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to a registry: limited in size, retried, and only to addresses that [`super::reach`] allows.
+//! Requests to a registry: limited in size, retried, and only to addresses that [`super::address_policy`] allows.
 //!
 //! The client of oci-client is not used: it follows every redirect and every realm, reads manifests and tokens whole, however large
 //! they are, and hides `Retry-After` (docs/adr/0013-oci.md).
@@ -8,11 +8,11 @@ use k8s_openapi::jiff::Timestamp;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
 
+use super::address_policy::{self, AddressPolicy};
 use super::clients::{Clients, chain};
-use super::failure::{Failure, Reason, Retry, error_chain};
+use super::failure::{Failure, FailureReason, Retry, error_chain};
 use super::login;
 use super::pull_secret::Credentials;
-use super::reach::{self, AddressPolicy};
 use super::reference::Image;
 use super::settings::Settings;
 use super::tries::{Tries, random, retry_after};
@@ -60,7 +60,7 @@ impl<'a> Repository<'a> {
         let base = Url::parse(&format!("{scheme}://{}/v2/{}/", image.registry, image.repository));
         let base = base.map_err(|error| {
             Failure::new(
-                Reason::InvalidReference,
+                FailureReason::InvalidReference,
                 format!("{} is no registry: {error}", image.registry),
             )
         })?;
@@ -107,10 +107,12 @@ impl<'a> Repository<'a> {
     /// Sends a request and follows redirects. Credentials go to the registry itself only.
     async fn send(&self, ask: RegistryRequest<'_>) -> Result<Response, Failure> {
         let policy = AddressPolicy::for_registry(&self.base);
-        let mut url = self
-            .base
-            .join(ask.path)
-            .map_err(|error| Failure::new(Reason::InvalidReference, format!("{} is no path: {error}", ask.path)))?;
+        let mut url = self.base.join(ask.path).map_err(|error| {
+            Failure::new(
+                FailureReason::InvalidReference,
+                format!("{} is no path: {error}", ask.path),
+            )
+        })?;
         for _ in 0..=MAX_REDIRECTS {
             let is_own = url.origin() == self.base.origin();
             let client = self
@@ -127,10 +129,10 @@ impl<'a> Repository<'a> {
                 return Ok(response);
             }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            url = reach::redirect_target(&url, location.unwrap_or_default(), policy)?;
+            url = address_policy::redirect_target(&url, location.unwrap_or_default(), policy)?;
         }
         let problem = format!("{} redirects in a circle", self.host());
-        Err(Failure::new(Reason::UnsafeRedirect, problem))
+        Err(Failure::new(FailureReason::UnsafeRedirect, problem))
     }
 
     async fn log_in(&mut self, challenge: Option<login::Challenge>) -> Result<(), Failure> {
@@ -139,7 +141,7 @@ impl<'a> Repository<'a> {
             Some(login::Challenge::Basic) => self.credentials.as_ref().map(login::basic_header),
             Some(login::Challenge::Bearer { realm, service }) => {
                 let hosts = &self.settings.auth_hosts;
-                let realm = reach::token_server_url(&self.base, &realm, |host| hosts.contains(host))?;
+                let realm = address_policy::token_server_url(&self.base, &realm, |host| hosts.contains(host))?;
                 Some(self.fetch_token(realm, &service).await?)
             }
         };
@@ -174,7 +176,7 @@ impl<'a> Repository<'a> {
         let body = self.read(response, login::MAX_TOKEN_BYTES).await?;
         login::bearer_header(&body).ok_or_else(|| {
             let message = format!("{} answers without a valid token", self.host());
-            Failure::new(Reason::AccessDenied, message)
+            Failure::new(FailureReason::AccessDenied, message)
         })
     }
 
@@ -185,7 +187,7 @@ impl<'a> Repository<'a> {
                 "{} sends more than the {limit} bytes that it announced or may send",
                 self.host()
             );
-            Failure::new(Reason::DigestMismatch, message)
+            Failure::new(FailureReason::DigestMismatch, message)
         };
         if response.content_length().is_some_and(|length| length > limit as u64) {
             return Err(too_large());
@@ -207,12 +209,12 @@ impl<'a> Repository<'a> {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.access_denied()),
             StatusCode::NOT_FOUND => {
                 let message = format!("{} has no {} in {}; is it pushed?", self.host(), ask.path, self.name);
-                Err(Failure::new(Reason::NotFound, message))
+                Err(Failure::new(FailureReason::NotFound, message))
             }
             status if is_passing(status) => Err(self.unavailable(status, response.headers())),
             status => {
                 let message = format!("{} answers {status} for {} in {}", self.host(), ask.path, self.name);
-                Err(Failure::new(Reason::RegistryUnavailable, message))
+                Err(Failure::new(FailureReason::RegistryUnavailable, message))
             }
         }
     }
@@ -226,12 +228,12 @@ impl<'a> Repository<'a> {
             ),
             None => format!("{host} does not let everybody pull {name}; name a Secret with credentials in pullSecret"),
         };
-        Failure::new(Reason::AccessDenied, message)
+        Failure::new(FailureReason::AccessDenied, message)
     }
 
     fn unavailable(&self, status: StatusCode, headers: &HeaderMap) -> Failure {
         let message = format!("{} answers {status}", self.host());
-        let failure = Failure::temporary(Reason::RegistryUnavailable, message);
+        let failure = Failure::temporary(FailureReason::RegistryUnavailable, message);
         match retry_after(headers, Timestamp::now()) {
             Some(pause) => Failure {
                 again: Retry::After(pause),
@@ -244,17 +246,17 @@ impl<'a> Repository<'a> {
     /// The failure for a response that did not arrive, or not completely.
     fn transport_failure(&self, error: reqwest::Error) -> Failure {
         let host = self.host();
-        if reach::is_out_of_reach(&error) {
+        if address_policy::is_out_of_reach(&error) {
             let message = format!("{host} is not followed: {}", chain(error));
-            return Failure::new(Reason::UnsafeRedirect, message);
+            return Failure::new(FailureReason::UnsafeRedirect, message);
         }
-        let hint = if speaks_no_tls(&error) {
+        let hint = if is_answer_without_tls(&error) {
             "; if it speaks plain HTTP, name it with --insecure-registry"
         } else {
             ""
         };
         let message = format!("{host} can't be reached, or is too slow: {}{hint}", chain(error));
-        Failure::temporary(Reason::RegistryUnavailable, message)
+        Failure::temporary(FailureReason::RegistryUnavailable, message)
     }
 
     fn host(&self) -> String {
@@ -266,7 +268,7 @@ impl<'a> Repository<'a> {
 }
 
 /// Whether the handshake failed because the server does not speak TLS.
-fn speaks_no_tls(error: &reqwest::Error) -> bool {
+fn is_answer_without_tls(error: &reqwest::Error) -> bool {
     let mut of_tls = error_chain(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
     of_tls.any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
 }

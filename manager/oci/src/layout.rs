@@ -9,7 +9,7 @@ use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
 use oci_client::manifest::{OciDescriptor, OciImageManifest};
 use serde_json::Value;
 
-use super::failure::{Failure, Reason};
+use super::failure::{Failure, FailureReason};
 
 /// Media type of the configuration.
 const CONFIG: &str = "application/vnd.wasm.config.v0+json";
@@ -85,14 +85,14 @@ pub(super) fn check_blob(descriptor: &OciDescriptor, limit: usize, what: &str) -
                 "{what} has {} bytes, at most {limit} are allowed; build it for size (opt-level \"s\", LTO, stripped)",
                 descriptor.size
             );
-            Err(Failure::new(Reason::TooLarge, message))
+            Err(Failure::new(FailureReason::TooLarge, message))
         }
     }
 }
 
 fn invalid(problem: &str) -> Failure {
     let message = format!("this is not a WebAssembly component in a registry: {problem}; push it with `wkg oci push`");
-    Failure::new(Reason::InvalidArtifact, message)
+    Failure::new(FailureReason::InvalidArtifact, message)
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
             let mut manifest = valid_manifest();
             *manifest.pointer_mut(pointer).unwrap() = value;
             let failure = read(&manifest).unwrap_err();
-            assert_eq!(failure.reason, Reason::InvalidArtifact);
+            assert_eq!(failure.reason, FailureReason::InvalidArtifact);
             failure.message
         };
         let image = other("/config/mediaType", json!("application/vnd.oci.image.config.v1+json"));
@@ -147,7 +147,7 @@ mod tests {
         for size in [json!(MAX_PLUGIN_BYTES + 1), json!(-1)] {
             let mut manifest = valid_manifest();
             manifest["layers"][0]["size"] = size;
-            assert_eq!(read(&manifest).unwrap_err().reason, Reason::TooLarge);
+            assert_eq!(read(&manifest).unwrap_err().reason, FailureReason::TooLarge);
         }
         let mut largest = valid_manifest();
         largest["layers"][0]["size"] = json!(MAX_PLUGIN_BYTES);

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `pull` | one pull |
 //! | `cache`, `artifact` | which references are held, and when each is due again; a checked and packed component. Pure |
-//! | `http`, `login`, `clients`, `reach` | requests to a registry: tokens, TLS and proxies, addresses that are allowed |
+//! | `http`, `login`, `clients`, `address_policy` | requests to a registry: tokens, TLS and proxies, addresses that are allowed |
 //! | `pull_secret` | credentials from Secrets |
 //! | `component`, `signature`, `layout`, `reference` | parsers: imports of a component, its signatures, its manifest, the name of its image |
 //! | `tries` | retries of a request, and the pauses between them |
 //! | `settings`, `failure` | how registries are reached, and why a pull failed |
 //!
 //! Flow: [`Plugins::resolve`] answers at once from the cache and remembers the namespace. [`Worker::run`] pulls new references,
-//! rechecks tags, and reports namespaces whose plugins resolve differently than before.
+//! resolves tags again, and reports namespaces whose plugins resolve differently than before.
 //!
 //! Guarantees: a plugin that is Ready has the digest that its manifest and the registry's blob agree on, the signature that the
 //! object asks for, and the world of a plugin. A tag is resolved once; the result is pinned in the object's status, and a new
@@ -19,6 +19,7 @@
 //!
 //! Assumes that callers resolve the plugins of a namespace again when it is reported, and that they write the status.
 
+mod address_policy;
 mod artifact;
 mod cache;
 mod clients;
@@ -29,7 +30,6 @@ mod layout;
 mod login;
 mod pull;
 mod pull_secret;
-mod reach;
 mod reference;
 mod settings;
 mod signature;
@@ -53,7 +53,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use artifact::{Artifact, pack};
 pub use component::interface_version;
-pub use failure::Reason;
+pub use failure::FailureReason;
 pub use settings::{Proxies, Settings, Times};
 
 use cache::{Cache, Key};
@@ -87,7 +87,7 @@ pub enum Resolution {
     /// The plugin can be distributed.
     Ready(Arc<Artifact>),
     Failed {
-        reason: Reason,
+        reason: FailureReason,
         message: String,
         /// The last good artifact of the same reference. It is kept in use.
         last: Option<Arc<Artifact>>,

@@ -16,7 +16,7 @@ use super::artifact::{Artifact, pack};
 use super::cache::{Job, Key};
 use super::clients::Clients;
 use super::component;
-use super::failure::{Failure, Reason};
+use super::failure::{Failure, FailureReason};
 use super::http::{RegistryRequest, RegistryResponse, Repository};
 use super::layout::{self, Blob, Layout};
 use super::pull_secret;
@@ -55,7 +55,7 @@ impl Puller {
         let pulled = tokio::time::timeout(deadline, Box::pin(self.try_pull(job))).await;
         pulled.unwrap_or_else(|_| {
             let message = format!("{} did not send all within {deadline:?}", job.key.image.host);
-            Err(Failure::temporary(Reason::RegistryUnavailable, message))
+            Err(Failure::temporary(FailureReason::RegistryUnavailable, message))
         })
     }
 
@@ -128,7 +128,7 @@ impl Puller {
             None => Vec::new(),
             Some(path) => tokio::fs::read(path).await.map_err(|error| {
                 let message = format!("can't read --registry-ca-file {}: {error}", path.display());
-                Failure::temporary(Reason::RegistryUnavailable, message)
+                Failure::temporary(FailureReason::RegistryUnavailable, message)
             })?,
         };
         let mut clients = self.clients.lock().await;
@@ -209,16 +209,16 @@ fn digest_mismatch(what: &str, found: &str) -> Failure {
     let message = format!(
         "what the registry sends as {what} {found}; it is damaged or forged: push it again, or ask who runs it"
     );
-    Failure::new(Reason::DigestMismatch, message)
+    Failure::new(FailureReason::DigestMismatch, message)
 }
 
 /// Fails unless the manifest has a signature by the key.
 async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
     let key = VerificationKey::parse(key)
-        .map_err(|problem| Failure::new(Reason::SignatureInvalid, format!("verificationKey {problem}")))?;
+        .map_err(|problem| Failure::new(FailureReason::SignatureInvalid, format!("verificationKey {problem}")))?;
     let signatures = match fetch_manifest(repository, &signature::signature_tag(manifest)).await {
         Ok(signatures) => signature::signed_layers(&signatures.content),
-        Err(failure) if failure.reason == Reason::NotFound => Vec::new(),
+        Err(failure) if failure.reason == FailureReason::NotFound => Vec::new(),
         Err(failure) => return Err(failure),
     };
     for signed in &signatures {
@@ -238,6 +238,6 @@ async fn checked_and_packed(wasm: Bytes) -> Result<(Interface, Bytes), Failure> 
     });
     packing.await.unwrap_or_else(|error| {
         let message = format!("the component can't be read: {error}");
-        Err(Failure::new(Reason::Incompatible, message))
+        Err(Failure::new(FailureReason::Incompatible, message))
     })
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use serde::Deserialize;
 
-use super::failure::{Failure, Reason};
+use super::failure::{Failure, FailureReason};
 use super::reference::Image;
 
 /// Maximum number of a Secret's registries that a message names.
@@ -33,7 +33,12 @@ impl fmt::Debug for Credentials {
 
 /// Reads a Secret, and selects its credentials for an image.
 pub(super) async fn read(client: &Client, namespace: &str, name: &str, image: &Image) -> Result<Credentials, Failure> {
-    let wrong = |problem: String| Failure::new(Reason::PullSecret, format!("Secret {namespace}/{name} {problem}"));
+    let wrong = |problem: String| {
+        Failure::new(
+            FailureReason::PullSecret,
+            format!("Secret {namespace}/{name} {problem}"),
+        )
+    };
     let found = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(name).await;
     let secret = match found {
         Ok(Some(secret)) => secret,
@@ -53,7 +58,7 @@ pub(super) async fn read(client: &Client, namespace: &str, name: &str, image: &I
                 _ => error.to_string(),
             };
             return Err(Failure::temporary(
-                Reason::PullSecret,
+                FailureReason::PullSecret,
                 format!("can't read Secret {namespace}/{name}: {problem}"),
             ));
         }

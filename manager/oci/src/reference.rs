@@ -2,7 +2,7 @@
 
 use oci_client::Reference;
 
-use super::failure::{Failure, Reason};
+use super::failure::{Failure, FailureReason};
 
 /// A manifest of a repository in a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ impl Image {
     pub(super) fn parse(image: &str) -> Result<Self, Failure> {
         let wrong = |problem: String| {
             let message = format!("{problem}; write it like oci://ghcr.io/you/plugin:1.0");
-            Failure::new(Reason::InvalidReference, message)
+            Failure::new(FailureReason::InvalidReference, message)
         };
         let Some(text) = image.strip_prefix("oci://") else {
             return Err(wrong("the image does not start with oci://".to_owned()));
@@ -93,7 +93,7 @@ mod tests {
     fn invalid_reference_error_shows_valid_form() {
         for image in ["ghcr.io/you/plugin:1", "oci://ghcr.io/You/plugin:1"] {
             let failure = Image::parse(image).unwrap_err();
-            assert_eq!(failure.reason, Reason::InvalidReference);
+            assert_eq!(failure.reason, FailureReason::InvalidReference);
             assert!(failure.message.contains("write it like oci://"), "{}", failure.message);
         }
     }

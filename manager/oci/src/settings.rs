@@ -43,13 +43,13 @@ pub struct Times {
     /// Pause before the first retry of a request; it doubles.
     pub pause: Duration,
     /// Longest `Retry-After` that is waited for within a pull. With a longer one the pull fails and is retried then.
-    pub patience: Duration,
+    pub max_retry_after: Duration,
     /// Pause before a failed pull is retried; it doubles.
     pub again: Duration,
     /// Longest pause before a failed pull is retried.
     pub again_at_most: Duration,
     /// How often the tag of a plugin with `pullPolicy: Always` is looked up.
-    pub recheck: Duration,
+    pub tag_refresh: Duration,
     /// A reference that nobody has asked for in this time is forgotten.
     pub idle: Duration,
 }
@@ -62,12 +62,12 @@ impl Default for Times {
             // Enough for 16 MiB at 1 Mbit/s, and less than the longest pause.
             pull: Duration::from_secs(150),
             pause: Duration::from_millis(250),
-            patience: Duration::from_secs(20),
+            max_retry_after: Duration::from_secs(20),
             again: Duration::from_secs(5),
             // The time after which an image that was pushed again, or a corrected Secret, is noticed without another event.
             again_at_most: Duration::from_secs(300),
             // Docker Hub limits pulls by anonymous clients to 100 in 6 hours. It does not count HEAD requests.
-            recheck: Duration::from_secs(180),
+            tag_refresh: Duration::from_secs(180),
             idle: Duration::from_secs(900),
         }
     }

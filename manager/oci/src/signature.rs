@@ -9,7 +9,7 @@ use ctrlmesh_manager_api::VerificationKey;
 use oci_client::manifest::OciImageManifest;
 use serde::Deserialize;
 
-use super::failure::{Failure, Reason};
+use super::failure::{Failure, FailureReason};
 use super::layout::{Blob, check_blob};
 
 /// Media type of a signed text (cosign, `pkg/types/media.go`).
@@ -92,7 +92,7 @@ pub(super) fn missing_signature(manifest: &str, looked_at: usize) -> Failure {
              key, or correct the key"
         ),
     };
-    Failure::new(Reason::SignatureInvalid, message)
+    Failure::new(FailureReason::SignatureInvalid, message)
 }
 
 #[cfg(test)]

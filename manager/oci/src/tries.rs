@@ -41,7 +41,7 @@ impl<'a> Tries<'a> {
         match failure.again {
             _ if self.made >= MAX_TRIES => Err(failure),
             Retry::Soon => Ok(pause),
-            Retry::After(asked) if asked <= self.times.patience => Ok(asked.max(pause)),
+            Retry::After(asked) if asked <= self.times.max_retry_after => Ok(asked.max(pause)),
             Retry::After(_) | Retry::Later => Err(failure),
         }
     }

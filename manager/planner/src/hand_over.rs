@@ -42,7 +42,7 @@ use restart_policy::{Evict, Hold};
 pub use settle::SettleTimes;
 use shard::{Shard, entry_with_limits};
 pub use sharing::{Shown, newly_shared, unshared};
-pub use teardown::{Teardown, all_pods, is_released};
+pub use teardown::{LOCK_EXPIRY, Teardown, all_pods, is_released};
 
 /// A pod, as far as a hand-over needs to know it.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +61,8 @@ pub struct Pod<'a> {
     pub may_lead: bool,
 }
 
-/// What is known of the pods of a namespace.
-pub trait Fleet {
+/// The pods of a namespace, as far as a hand-over needs to know them.
+pub trait FleetState {
     /// All pods with a sidecar.
     fn pods(&self) -> impl Iterator<Item = Pod<'_>>;
 
@@ -154,7 +154,7 @@ pub struct Goal<'a> {
 
 /// Makes the next chain on the way from the last entries to a goal.
 #[must_use]
-pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet) -> Plan {
+pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetState) -> Plan {
     let last = &teardown::with_locks(last, &claims.teardowns);
     let (wanted, mut restarts) = restart_policy::without_kept_views(goal.wanted, goal.restarts);
     let wanted = teardown::without_renamed(last, wanted);
@@ -204,7 +204,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
 
 /// A shard's next entry. It has the shard's new limits, or, while others may still show some of its new objects, only what the
 /// shard may show already.
-fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet: &impl Fleet) -> Entry {
+fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet: &impl FleetState) -> Entry {
     let base = moves.base(&entry.name, shard);
     let limits = if is_held_up(plan, moves, &entry.name, shard, fleet) {
         moves::narrowed(shard, base)
@@ -221,7 +221,7 @@ fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet:
 }
 
 /// Whether a shard has to wait for others. Adds to the plan for whom it waits, or whom it overtakes.
-fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fleet: &impl Fleet) -> bool {
+fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fleet: &impl FleetState) -> bool {
     for held in moves.holders(name, shard, fleet) {
         let pods = held.pods(fleet);
         let is_over = !pods.is_empty() && pods.iter().all(|pod| pod.is_given_up);
@@ -239,7 +239,7 @@ fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fle
 
 /// Lets lists of a shard be answered from caches again once its pods have seen the gained objects. Done only together with another
 /// change, and not for pods that see no change while they run.
-fn drop_consistent_reads(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
+fn drop_consistent_reads(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<String>, fleet: &impl FleetState) {
     if plan.entries == last {
         return;
     }

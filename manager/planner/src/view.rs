@@ -37,11 +37,11 @@ pub fn resource_classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> 
     });
     // Pairs to which the same limits apply are merged, but not those that people have written.
     let mut known: BTreeSet<Vec<bool>> = BTreeSet::new();
-    let is_told_apart = |class: &ResourceClass| {
+    let is_distinct = |class: &ResourceClass| {
         let limits: Vec<bool> = limits.clone().map(|limit| class.is_in(limit)).collect();
         limits.contains(&true) && (known.insert(limits) || rules().any(|rule| class.is_named_by(rule)))
     };
-    pairs.filter(is_told_apart).collect()
+    pairs.filter(is_distinct).collect()
 }
 
 /// The objects of a resource that a shard sees: the intersection of the limits that match it, as in the shard-selector plugin.

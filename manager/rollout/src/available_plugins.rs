@@ -27,7 +27,7 @@ pub type Interfaces = BTreeMap<Digest, Interface>;
 /// A plugin that a ShardingConfig names.
 #[derive(Clone, Debug)]
 pub struct NamedPlugin {
-    /// What its reference resolves to.
+    /// The plugin that its reference resolves to.
     pub packed: Option<PackedPlugin>,
     /// The digest that sidecars run. The bytes are in the cluster, not in this manager.
     pub running: Option<Digest>,
@@ -54,7 +54,7 @@ impl NamedPlugins {
         all.collect()
     }
 
-    /// Those whose bytes the manager has.
+    /// The plugins whose bytes the manager has.
     pub fn packed(&self) -> impl Iterator<Item = &PackedPlugin> {
         let all = self.0.values().flatten();
         all.filter_map(|plugin| plugin.packed.as_ref())

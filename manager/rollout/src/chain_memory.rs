@@ -1,4 +1,4 @@
-//! What is remembered of chains: the one that was written last, the one that is stored, and those that sidecars report.
+//! Remembers chains: the one that was written last, the one that is stored, and those that sidecars report.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use ctrlmesh_contract::{Chain, Digest};
 use ctrlmesh_manager_planner::hand_over::Claims;
 
 /// Shortest time between two chains that are written because a sidecar runs a later one.
-const RAISE: Duration = Duration::from_mins(1);
+const MIN_RAISE_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Debug, Default)]
 pub struct ChainMemory {
@@ -19,10 +19,10 @@ pub struct ChainMemory {
     /// Highest generation that any sidecar has reported.
     pub highest_generation: u64,
     /// When a chain was last written over a later one that a sidecar runs.
-    raised: Option<Instant>,
+    last_raise: Option<Instant>,
 }
 
-/// What the stored chain is, compared with the pass before.
+/// The stored chain, compared with that of the pass before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredChain {
     Same,
@@ -50,12 +50,13 @@ impl ChainMemory {
     /// Whether a report of a later chain may be believed now. A sidecar that lies would make all shards give up what they show.
     #[must_use]
     pub fn may_raise(&self, now: Instant) -> bool {
-        self.raised.is_none_or(|raised| now.duration_since(raised) >= RAISE)
+        self.last_raise
+            .is_none_or(|last_raise| now.duration_since(last_raise) >= MIN_RAISE_INTERVAL)
     }
 
     /// Records that a chain was written over a later one.
     pub fn record_raise(&mut self, now: Instant) {
-        self.raised = Some(now);
+        self.last_raise = Some(now);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the ConfigMaps of a namespace hold now: the chain with its claims, and plugins.
+//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const MAX_UNSEEN: Duration = Duration::from_secs(5);
 /// Plugins by the ConfigMap that holds them: packed sizes by digest.
 pub type PluginSlots = [BTreeMap<Digest, usize>; PLUGIN_CONFIG_MAPS];
 
-/// What was written last, as far as nobody has changed it.
+/// Contents of the ConfigMaps as a manager wrote them. Whatever somebody else has changed is left out.
 #[derive(Clone, Debug, Default)]
 pub struct StoredConfigMaps {
     /// `None`: there is none, or it is not as a manager wrote it.
@@ -56,7 +56,7 @@ pub struct PluginConfigMap {
 }
 
 impl PluginConfigMap {
-    pub fn of(map: &ConfigMap) -> Self {
+    pub fn from_config_map(map: &ConfigMap) -> Self {
         let mut slot = Self {
             version: map.metadata.resource_version.clone(),
             has_text: map.data.as_ref().is_some_and(|data| !data.is_empty()),
@@ -87,7 +87,7 @@ impl StoredConfigMaps {
     #[must_use]
     pub fn read(config_map: impl Fn(&str) -> Option<Arc<ConfigMap>>, namespace: &str, keys: &PublicKeys) -> Self {
         let slots = (0..).map_while(plugin_config_map);
-        let slots = slots.map(|name| config_map(&name).map(|map| PluginConfigMap::of(&map)));
+        let slots = slots.map(|name| config_map(&name).map(|map| PluginConfigMap::from_config_map(&map)));
         let mut stored = Self {
             slots: slots.collect(),
             ..Self::default()
@@ -99,7 +99,7 @@ impl StoredConfigMaps {
         stored
     }
 
-    /// What is stored once a chain and these plugins are written.
+    /// The ConfigMaps after a chain and these plugins are written.
     #[cfg(test)]
     pub fn written(chain: Chain, claims: Claims, plugins: impl IntoIterator<Item = PackedPlugin>) -> Self {
         let plugins = plugins.into_iter();
@@ -151,7 +151,7 @@ impl StoredConfigMaps {
         self.slot(number)?.version.as_deref()
     }
 
-    /// Which plugins lie where. `sizes` are those of known plugins; unknown ones are taken for a quarter of a ConfigMap.
+    /// The plugins in each ConfigMap. `sizes` are those of known plugins; unknown ones are taken for a quarter of a ConfigMap.
     pub fn slots(&self, sizes: &BTreeMap<Digest, usize>) -> PluginSlots {
         let mut slots = PluginSlots::default();
         for (slot, there) in slots.iter_mut().zip(&self.slots) {

@@ -1,4 +1,4 @@
-//! What a pass does, and what became of it.
+//! The decision of a pass, and its outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::plugins::{ConfigMapWrites, NoRoom};
 use crate::pod_actions::{EvictionResult, PodNudge, RestartPlan, RestartReasons};
 use crate::pods::PodStates;
 
-/// What a pass does, and what objects' status says about it.
+/// Everything that a pass does: writes, nudges, restarts and releases. Status is derived from it.
 #[derive(Debug)]
 pub struct Decision {
     pub next: NextChain,
@@ -41,7 +41,7 @@ pub struct Overtaking {
     pub note: String,
 }
 
-/// What became of a decision.
+/// The outcome of a decision that was carried out.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Resource versions of the ConfigMaps that were written, also if a later one failed.

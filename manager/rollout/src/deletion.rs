@@ -1,19 +1,19 @@
-//! Deleted ShardingConfigs: which are still held by our finalizer, why, and which are released. Pure.
+//! Decides which deleted ShardingConfigs are still held by our finalizer, why, and which are released. Pure.
 //!
-//! The finalizer holds a shard until its pods show nothing of it, and the last shards of a controller until their rules are gone.
+//! The finalizer holds a shard until its pods show nothing of it, and the last shards of a controller until their entries are gone.
 
 use std::collections::BTreeSet;
 
 use ctrlmesh_contract::names::finalizers;
-use ctrlmesh_manager_planner::hand_over::{Teardown, all_pods, entry_of_shard, is_released, shard_of};
+use ctrlmesh_manager_planner::hand_over::{LOCK_EXPIRY, Teardown, all_pods, entry_of_shard, is_released, shard_of};
 use serde_json::{Value, json};
 
 use crate::Reason;
-use crate::named_pods::{join_first, named_pods};
+use crate::fleet::{join_first, named_pods};
 use crate::next_chain::NextChain;
 use crate::observation::{CustomResources, is_deleted, is_shard};
 use crate::pod_actions::{MAX_COMMAND, stale_pods};
-use crate::pods::{LOCK_EXPIRY, Pods};
+use crate::pods::Pods;
 
 /// Finalizers that distribution removes from objects.
 const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
@@ -78,7 +78,7 @@ fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods
         ),
         (true, true, None) => "the shard is removed with the next chain".to_owned(),
     };
-    Reason::new("Deleting", message)
+    Reason::new(Reason::DELETING, message)
 }
 
 fn teardown_reason(entry: &str, teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Reason {
@@ -92,7 +92,7 @@ fn teardown_reason(entry: &str, teardown: &Teardown, next: &NextChain, pods: Pod
         if !late.is_empty() {
             message = format!("{message}; this waits for {late}");
         }
-        return Reason::new("LocksExpiring", message);
+        return Reason::new(Reason::LOCKS_EXPIRING, message);
     }
     let remaining: BTreeSet<&str> = teardown.remaining(&next.chain.entries, &pods).collect();
     let remaining = pods
@@ -116,7 +116,7 @@ fn teardown_reason(entry: &str, teardown: &Teardown, next: &NextChain, pods: Pod
         next.chain.namespace,
         some.join(" ")
     );
-    Reason::new("Gathering", message)
+    Reason::new(Reason::GATHERING, message)
 }
 
 /// Pods of matching entries that have not reported yet that they show nothing, and why.
@@ -211,7 +211,7 @@ mod tests {
         json!({ "metadata": { "namespace": "demo", "name": "left", "finalizers": finalizers } })
     }
 
-    /// What the command makes of an object, as an API server applies it.
+    /// Applies the command to an object, as an API server does.
     fn run(command: &str, document: &mut Value) -> Result<(), json_patch::PatchError> {
         let (head, patch) = command.split_once(" --patch='").unwrap();
         assert_eq!(head, "`kubectl -n demo patch shardingconfig left --type=json");

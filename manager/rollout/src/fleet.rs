@@ -12,7 +12,9 @@ use kube_core::ResourceExt as _;
 
 const READY: &str = "Ready";
 /// Failed polls in a row that make an answer void. Until then the last one counts.
-pub const LOST: u32 = 2;
+pub const MAX_FAILED_POLLS: u32 = 2;
+/// Maximum pods that the message of a condition or Event names.
+const MAX_NAMED: usize = 5;
 
 /// A pod with a sidecar.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct Sidecar {
     /// Its pod was deleted.
     pub is_ending: bool,
     /// It is on a node, so it may run.
-    pub is_placed: bool,
+    pub is_scheduled: bool,
     /// How many pods its shard has, by the annotation of a pod that keeps its limits until it is replaced.
     pub shard_pods: Option<usize>,
     /// Kubelet reports the pod as ready.
@@ -44,7 +46,7 @@ pub struct Sidecar {
 
 impl Sidecar {
     /// `None` if the pod has ended.
-    pub fn of(pod: &Pod) -> Option<Self> {
+    pub fn from_pod(pod: &Pod) -> Option<Self> {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
         let number = |annotation: &str| pod.annotations().get(annotation)?.parse::<u64>().ok();
@@ -59,7 +61,7 @@ impl Sidecar {
         let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
         (!matches!(phase, "Succeeded" | "Failed")).then(|| Self {
             pod: pod.name_any(),
-            is_placed: has_node || ip.is_some(),
+            is_scheduled: has_node || ip.is_some(),
             ip,
             labels: pod.labels().clone(),
             uid: pod.uid().unwrap_or_default(),
@@ -96,12 +98,12 @@ pub enum Report {
     Unavailable(String),
 }
 
-/// What a sidecar reported last.
+/// The last report of a sidecar, and the polls that failed since.
 #[derive(Clone, Debug)]
 pub struct LastReport {
     pub answer: Report,
     /// When the poll began that led to the answer. `None`: it was not polled yet.
-    pub asked: Option<Instant>,
+    pub polled_at: Option<Instant>,
     /// Polls in a row that failed.
     pub failures: u32,
     /// It was polled after the chain was written and after its pod's labels last changed.
@@ -118,7 +120,7 @@ pub struct Fleet {
     /// Pods whose last report is newer than the chain and their labels.
     pub fresh: BTreeSet<String>,
     /// Pods that were not polled yet.
-    pub unasked: BTreeSet<String>,
+    pub unpolled: BTreeSet<String>,
     pub uninjected: UninjectedPods,
     /// Failed polls in a row, by pod.
     pub failures: BTreeMap<String, u32>,
@@ -143,7 +145,7 @@ impl Fleet {
             sidecars,
             reports: reports.iter().map(|(pod, last)| (pod.clone(), checked(last))).collect(),
             fresh: pods(|last| last.is_fresh),
-            unasked: pods(|last| last.asked.is_none()),
+            unpolled: pods(|last| last.polled_at.is_none()),
             failures: reports.iter().map(failures).collect(),
             ..Self::default()
         }
@@ -183,7 +185,7 @@ impl Fleet {
 
     fn runs_those(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
         // Nothing can run before the pod has a node.
-        !sidecar.is_placed || self.fresh.contains(&sidecar.pod) && self.report_matches(sidecar, entries, counts)
+        !sidecar.is_scheduled || self.fresh.contains(&sidecar.pod) && self.report_matches(sidecar, entries, counts)
     }
 
     fn report_matches(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
@@ -219,11 +221,11 @@ impl Fleet {
 
     /// Pods that were polled and do not run the chain.
     pub fn lagging_sidecars<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
-        let asked = self
+        let polled = self
             .sidecars
             .iter()
-            .filter(|sidecar| !self.unasked.contains(&sidecar.pod));
-        asked.filter(move |sidecar| match self.reports.get(&sidecar.pod) {
+            .filter(|sidecar| !self.unpolled.contains(&sidecar.pod));
+        polled.filter(move |sidecar| match self.reports.get(&sidecar.pod) {
             Some(Report::Status(status)) => !runs(status, sidecar, entries, |_| true),
             Some(Report::Unavailable(_)) | None => sidecar.ip.is_some(),
         })
@@ -235,7 +237,7 @@ impl Fleet {
         let status = match self.reports.get(&sidecar.pod) {
             Some(Report::Status(status)) => status,
             Some(Report::Unavailable(problem)) => return problem.clone(),
-            None => return UNASKED.to_owned(),
+            None => return NOT_POLLED.to_owned(),
         };
         let earlier = status.chain.earlier;
         if !runs(status, sidecar, entries, hand_over::is_of_shard) {
@@ -272,7 +274,7 @@ fn stale_cache_text(cache: &StaleCache) -> String {
     }
 }
 
-pub const UNASKED: &str = "was not polled yet";
+pub const NOT_POLLED: &str = "was not polled yet";
 
 /// Whether a sidecar runs its own of these entries, and no others that count.
 fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
@@ -320,7 +322,19 @@ impl UninjectedPods {
     }
 }
 
-/// Drops the parts of a pod that [`Sidecar::of`] does not read, so that caches stay small.
+/// The first of these, and how many more there are.
+pub fn join_first(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
+    let more = more.map(|more| format!("and {more} more"));
+    all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
+}
+
+/// The first of these pods, each with its problem.
+pub fn named_pods(pods: &[(String, String)], between: &str) -> String {
+    join_first(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
+}
+
+/// Drops the parts of a pod that [`Sidecar::from_pod`] does not read, so that caches stay small.
 pub fn strip_pod(pod: &mut Pod) {
     pod.managed_fields_mut().clear();
     let node = pod.spec.take().and_then(|spec| spec.node_name);

@@ -4,17 +4,16 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`conditions`], [`facts`] | what the status of each object says |
-//! | [`memory`] | what is remembered from pass to pass, and what metrics count |
-//! | [`decision`] | what a pass does, and what became of it |
+//! | [`conditions`], [`object_summary`] | the status of an object, and the summary that it is made of |
+//! | [`memory`] | the state that is kept from pass to pass, with counts for metrics |
+//! | [`decision`] | the decision of a pass, and its outcome |
 //! | [`deletion`], [`pod_actions`] | when a deleted ShardingConfig may go; which pods to nudge and to evict |
 //! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
 //! | [`plugins`], [`start_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not start yet |
 //! | [`pods`] | which pods run the chain, are quiet, or are given up |
 //! | [`chain_memory`] | the chains that were written, stored and reported |
 //! | [`observation`] | everything that is decided on |
-//! | [`config_maps`], [`fleet`], [`available_plugins`] | what is stored; sidecars with their reports; plugins |
-//! | [`named_pods`] | lists of pods in messages |
+//! | [`config_maps`], [`fleet`], [`available_plugins`] | what is stored; sidecars with their reports, and lists of pods in messages; plugins |
 
 pub mod available_plugins;
 pub mod chain_memory;
@@ -22,11 +21,10 @@ pub mod conditions;
 pub mod config_maps;
 pub mod decision;
 pub mod deletion;
-pub mod facts;
 pub mod fleet;
 pub mod memory;
-pub mod named_pods;
 pub mod next_chain;
+pub mod object_summary;
 pub mod observation;
 pub mod plugins;
 pub mod pod_actions;
@@ -41,7 +39,7 @@ use std::time::Duration;
 use ctrlmesh_manager_planner::hand_over::shard_of;
 
 use fleet::{Report, Sidecar, UninjectedPods};
-use memory::{MAX_UNASKED, Memory};
+use memory::{MAX_UNPOLLED_WAIT, Memory};
 use next_chain::NextChain;
 use observation::Observation;
 use plugins::ConfigMapWrites;
@@ -52,9 +50,9 @@ pub use ctrlmesh_manager_api::status::Reason;
 pub use decision::{Decision, Overtaking};
 
 /// Pause while pods are waited for that do not answer.
-const SILENT: Duration = Duration::from_secs(1);
+const UNREACHABLE_REQUEUE: Duration = Duration::from_secs(1);
 /// Pause while pods of a shard are replaced.
-const RESTARTING: Duration = Duration::from_millis(500);
+const RESTART_REQUEUE: Duration = Duration::from_millis(500);
 
 /// The pods without a sidecar as far as they are known without a list. `None`: a shard may have to wait for them, so they have to be
 /// listed.
@@ -80,21 +78,21 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let assessment = pods::assess_pods(observation, &mut memory.chain, &mut memory.pods);
     let mut states = assessment.states;
     states.awaits_reports = memory.awaits_reports(fleet, now);
-    let unasked_since = memory.pods.unasked_since.unwrap_or(now);
-    memory.pods.unasked_since = (!fleet.unasked.is_empty()).then_some(unasked_since);
+    let unpolled_since = memory.pods.unpolled_since.unwrap_or(now);
+    memory.pods.unpolled_since = (!fleet.unpolled.is_empty()).then_some(unpolled_since);
     if states.awaits_reports && (states.is_first || !memory.pods.are_all_polled) {
         return (None, memory);
     }
     memory.pods.are_all_polled = true;
     let configs = &observation.resources.sharding_configs;
-    states.given_up = pods::given_up(&memory.pods.silent, fleet, configs, now);
+    states.given_up = pods::pods_given_up(&memory.pods.silent, fleet, configs, now);
     memory.start_gate.record_listing(&fleet.uninjected);
 
     let pods = Pods { fleet, states: &states };
     let next = next_chain::next_chain(observation, pods, &memory.chain, &memory.start_gate, &memory.overlaps);
     memory.overlaps.clone_from(&next.overlap_grace.since);
     memory.start_gate.record(&next.blocked, &next.chain.entries, now);
-    memory.pods.silent = pods::silent(&memory.pods.silent, &next.plan.awaited, pods, now);
+    memory.pods.silent = pods::update_silence(&memory.pods.silent, &next.plan.awaited, pods, now);
 
     let (entries, generation) = (&next.chain.entries, next.chain.generation);
     let writes = plugins::config_map_writes(observation, &next.chain, &next.claims);
@@ -112,11 +110,11 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
     let pauses = [
         assessment.settles_in,
-        states.awaits_reports.then_some(MAX_UNASKED),
-        (!memory.pods.silent.is_empty()).then_some(SILENT),
-        is_restarting.then_some(RESTARTING),
-        memory.start_gate.recheck_in(now),
-        next.overlap_grace.recheck_in(),
+        states.awaits_reports.then_some(MAX_UNPOLLED_WAIT),
+        (!memory.pods.silent.is_empty()).then_some(UNREACHABLE_REQUEUE),
+        is_restarting.then_some(RESTART_REQUEUE),
+        memory.start_gate.next_list_in(now),
+        next.overlap_grace.next_check_in(),
         next_nudge,
     ];
     let decision = Decision {
@@ -141,7 +139,7 @@ fn is_finished(observation: &Observation, next: &NextChain, pods: Pods<'_>) -> b
     let mut sidecars = pods.sidecars.iter();
     is_empty
         && next.claims.are_over(&pods)
-        && pods.unasked.is_empty()
+        && pods.unpolled.is_empty()
         && sidecars.all(|sidecar| is_silent(sidecar) || pods.runs_chain(sidecar, &[]))
 }
 

@@ -1,4 +1,4 @@
-//! What a manager remembers of a namespace from one pass to the next. Whatever is lost with the manager is found out again.
+//! The state of a namespace that a manager keeps from one pass to the next. A new manager starts without it, and observes it again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use crate::pods::PodMemory;
 use crate::start_gate::StartGate;
 
 /// How long sidecars that were not polled yet hold up what needs their reports.
-pub const MAX_UNASKED: Duration = Duration::from_secs(5);
+pub const MAX_UNPOLLED_WAIT: Duration = Duration::from_secs(5);
 /// Pause after a failed pass: the first, and the longest.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
@@ -31,7 +31,7 @@ pub struct Memory {
     pub gauges: NamespaceGauges,
 }
 
-/// What a namespace contributes to the gauges.
+/// The share of a namespace in the gauges.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceGauges {
     /// Lagging sidecars, by reason.
@@ -49,7 +49,7 @@ impl NamespaceGauges {
     }
 }
 
-/// What passes wait for after writes and failures.
+/// Pauses after writes that no watch shows yet, and after failures.
 #[derive(Clone, Debug, Default)]
 pub struct Retries {
     /// Versions that our last writes made, by ConfigMap, and when. Watches show them later.
@@ -88,11 +88,11 @@ impl Memory {
 
     /// Whether to hold back what needs the reports of sidecars that were not polled yet.
     pub fn awaits_reports(&self, fleet: &Fleet, now: Instant) -> bool {
-        let since = self.pods.unasked_since.unwrap_or(now);
-        !fleet.unasked.is_empty() && now.duration_since(since) < MAX_UNASKED
+        let since = self.pods.unpolled_since.unwrap_or(now);
+        !fleet.unpolled.is_empty() && now.duration_since(since) < MAX_UNPOLLED_WAIT
     }
 
-    /// Records what became of a decision.
+    /// Records the outcome of a decision.
     pub fn record(&mut self, observation: &Observation, decision: &Decision, outcome: &Outcome, now: Instant) {
         for (name, version) in &outcome.written {
             if let Some(version) = version.as_ref().and_then(|version| version.parse().ok()) {
@@ -127,7 +127,7 @@ impl Memory {
 
     /// How long the next pass waits after the failures so far.
     pub fn retry_delay(&self) -> Duration {
-        let (first, longest) = RETRY;
+        let (first, longest) = RETRY_BACKOFF;
         let doubled = 1 << self.retries.failures.saturating_sub(1).min(10);
         first.saturating_mul(doubled).min(longest)
     }

@@ -25,9 +25,9 @@ use crate::start_gate::{self, BlockedShards, StartGate};
 /// sync of a GitOps tool, arrive within this time.
 pub const OVERLAP_GRACE: Duration = Duration::from_secs(10);
 /// Pause until the end of a grace period is checked again.
-const RECHECK: Duration = Duration::from_secs(1);
+const OVERLAP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Room in the chain's ConfigMap for signatures and names, in bytes.
-const REST: usize = 4 * 1024;
+const CONFIG_MAP_RESERVE: usize = 4 * 1024;
 
 /// The chain that should be stored after this pass, and why it is not what the objects ask for.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub fn next_chain(
         entries: next.claims.with_target_limits(&chain.entries),
         ..chain.clone()
     });
-    let desired = desired(
+    let desired = compile_desired(
         &observation.namespace,
         &observation.resources,
         intended.as_ref(),
@@ -113,10 +113,10 @@ pub fn next_chain(
     let entries;
     (next.unsupported, entries) = Unsupported::hold_back(desired.entries, &intended, &interfaces, pods);
     let entries = (intended.as_slice(), entries);
-    plan(&mut next, entries, observation, pods, start_gate, overlaps);
+    plan_hand_over(&mut next, entries, observation, pods, start_gate, overlaps);
     let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
     if last.is_none() || is_rolled_back || !is_known {
-        let successor = || successor(&next, last.as_ref(), highest, observation);
+        let successor = || planned_chain(&next, last.as_ref(), highest, observation);
         match plugins::unreadable_documents(pods).map_or_else(successor, Err) {
             Ok((chain, claims)) => (next.chain, next.claims) = (chain, claims),
             Err(reason) => next.withheld = Some(reason),
@@ -127,7 +127,7 @@ pub fn next_chain(
 
 /// Plans the way to the desired entries, after holding some of them back: for a grace period, or until pods without a sidecar
 /// are gone.
-fn plan(
+fn plan_hand_over(
     next: &mut NextChain,
     (intended, desired): (&[Entry], Vec<Entry>),
     observation: &Observation,
@@ -136,12 +136,12 @@ fn plan(
     overlaps: &OverlapsSince,
 ) {
     let (resources, now) = (&observation.resources, observation.now);
-    let (last, restarts) = (&next.chain.entries, restarts(resources));
+    let (last, restarts) = (&next.chain.entries, restart_entries(resources));
     let shown = Shown {
         last,
-        meant: &started(intended, last),
+        meant: &without_unstarted(intended, last),
         restarts: &restarts,
-        of_roots: &of_roots(resources),
+        of_roots: &generated_entries(resources),
     };
     let before = (&next.chain, &next.claims);
     let blocked = start_gate::blocked_shards(before, &desired, resources, pods, start_gate, now);
@@ -150,7 +150,7 @@ fn plan(
         .filter(|entry| blocked.contains_key(&entry.name))
         .cloned()
         .collect();
-    let (overlap_grace, mut desired) = OverlapGrace::of(shown, desired, pods, overlaps, now);
+    let (overlap_grace, mut desired) = OverlapGrace::hold_back(shown, desired, pods, overlaps, now);
     for entry in desired.iter_mut().filter(|entry| blocked.contains_key(&entry.name)) {
         *entry = hand_over::unstarted_entry(entry);
     }
@@ -171,7 +171,7 @@ fn plan(
 }
 
 /// The chain of the plan, if sidecars and ConfigMaps can take it.
-fn successor(
+fn planned_chain(
     next: &NextChain,
     last: Option<&Chain>,
     highest: u64,
@@ -182,7 +182,7 @@ fn successor(
             "there is no generation after {highest}; stop the managers, delete ConfigMap {CHAIN_CONFIG_MAP}, start them, and replace \
              the pods"
         );
-        Reason::new("NoGeneration", message)
+        Reason::new(Reason::NO_GENERATION, message)
     })?;
     let chain = Chain {
         namespace: next.chain.namespace.clone(),
@@ -190,22 +190,22 @@ fn successor(
         entries: next.plan.entries.clone(),
     };
     let claims = serde_json::to_vec(&next.plan.claims).map_or(usize::MAX, |claims| claims.len());
-    compile::check(&chain, claims.saturating_add(REST)).map_err(|error| invalid_chain(&error))?;
+    compile::check(&chain, claims.saturating_add(CONFIG_MAP_RESERVE)).map_err(|error| invalid_chain(&error))?;
     let placed = plugins::place_plugins(&observation.config_maps, &chain, true, &observation.plugins);
-    placed.map_err(|error| Reason::new("NoRoom", error.to_string()))?;
+    placed.map_err(|error| Reason::new(Reason::NO_ROOM, error.to_string()))?;
     Ok((chain, next.plan.claims.clone()))
 }
 
 fn invalid_chain(error: &ctrlmesh_contract::Error) -> Reason {
     let code = match error {
-        ctrlmesh_contract::Error::TooLarge { .. } => "TooLarge",
-        _ => "InvalidChain",
+        ctrlmesh_contract::Error::TooLarge { .. } => Reason::TOO_LARGE,
+        _ => Reason::INVALID_CHAIN,
     };
     Reason::new(code, error.to_string())
 }
 
 /// The entries that a hand-over leads to. Shards that have not started show nothing that another shard could keep.
-fn started(intended: &[Entry], last: &[Entry]) -> Vec<Entry> {
+fn without_unstarted(intended: &[Entry], last: &[Entry]) -> Vec<Entry> {
     let waiting = last.iter().filter(|entry| hand_over::is_unstarted(entry));
     let waiting: BTreeSet<&str> = waiting.map(|entry| entry.name.as_str()).collect();
     let started = |entry: &Entry| {
@@ -219,7 +219,7 @@ fn started(intended: &[Entry], last: &[Entry]) -> Vec<Entry> {
 }
 
 /// Entries of shards with `reshard: Restart`, whose pods see no change while they run.
-fn restarts(resources: &CustomResources) -> BTreeSet<String> {
+fn restart_entries(resources: &CustomResources) -> BTreeSet<String> {
     let shards = resources.sharding_configs.iter();
     let restarts = shards.filter(|config| config.spec.reshard == Reshard::Restart);
     restarts.map(entry_name_of).collect()
@@ -233,13 +233,13 @@ fn settle_times(resources: &CustomResources, default: Duration) -> BTreeMap<Stri
 }
 
 /// Entries of shards that are generated from a root.
-fn of_roots(resources: &CustomResources) -> BTreeSet<String> {
+fn generated_entries(resources: &CustomResources) -> BTreeSet<String> {
     let shards = resources.sharding_configs.iter();
     let made = shards.filter(|config: &&ShardingConfig| config.labels().contains_key(AUTO_SHARDING_ROOT));
     made.map(entry_name_of).collect()
 }
 
-/// What should be in the chain in the end.
+/// The entries that the objects ask for.
 #[derive(Debug)]
 struct Desired {
     entries: Vec<Entry>,
@@ -248,7 +248,7 @@ struct Desired {
 }
 
 /// Compiles a namespace. Unreadable objects keep their entries, as invalid ones do.
-fn desired(
+fn compile_desired(
     namespace: &str,
     resources: &CustomResources,
     last: Option<&Chain>,
@@ -302,8 +302,8 @@ pub struct OverlapGrace {
 }
 
 impl OverlapGrace {
-    /// Which of the desired entries are held back, and the entries as they may be now.
-    fn of(
+    /// Holds back desired entries that would begin to share objects. Returns the entries as they may be now, too.
+    fn hold_back(
         shown: Shown<'_>,
         desired: Vec<Entry>,
         pods: Pods<'_>,
@@ -335,8 +335,8 @@ impl OverlapGrace {
     }
 
     /// Time until the next check, if anything is held back.
-    pub fn recheck_in(&self) -> Option<Duration> {
-        (!self.held.is_empty()).then_some(RECHECK)
+    pub fn next_check_in(&self) -> Option<Duration> {
+        (!self.held.is_empty()).then_some(OVERLAP_CHECK_INTERVAL)
     }
 }
 
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn overlap_is_held_back_once_for_the_grace_period() {
         let sidecar = Sidecar {
-            is_placed: true,
+            is_scheduled: true,
             ..Sidecar::default()
         };
         let fleet = Fleet {
@@ -383,23 +383,23 @@ mod tests {
             of_roots: &none,
         };
         let of = |before: &OverlapsSince, later: Duration| {
-            OverlapGrace::of(shown(&last), wanted(), pods, before, begun + later)
+            OverlapGrace::hold_back(shown(&last), wanted(), pods, before, begun + later)
         };
         let (grace, held) = of(&OverlapsSince::new(), Duration::ZERO);
         assert_eq!(held, last);
         let name = "shard-selector/right".to_owned();
         assert_eq!(grace.others_of(&name).collect::<Vec<_>>(), ["left"]);
-        assert_eq!(grace.recheck_in(), Some(RECHECK));
+        assert_eq!(grace.next_check_in(), Some(OVERLAP_CHECK_INTERVAL));
         let pair = (name, "shard-selector/left".to_owned());
         assert_eq!(grace.since, OverlapsSince::from([(pair, begun)]));
         let (grace, held) = of(&grace.since, OVERLAP_GRACE - Duration::from_millis(1));
         assert_eq!(held, last, "the time does not begin anew");
         let (grace, held) = of(&grace.since, OVERLAP_GRACE);
         assert_eq!(held, wanted());
-        assert_eq!(grace.recheck_in(), None);
+        assert_eq!(grace.next_check_in(), None);
         // The chain may be withheld for another reason: the overlap is not held back once more when that is over.
         assert_eq!(of(&grace.since, OVERLAP_GRACE * 2).1, wanted());
-        let (grace, _) = OverlapGrace::of(shown(&wanted()), wanted(), pods, &grace.since, begun);
+        let (grace, _) = OverlapGrace::hold_back(shown(&wanted()), wanted(), pods, &grace.since, begun);
         assert!(grace.since.is_empty());
     }
 
@@ -418,12 +418,12 @@ mod tests {
         let last = Chain {
             namespace: "demo".to_owned(),
             generation: 1,
-            entries: desired("demo", &all, None, &resolved, &keys).unwrap().entries,
+            entries: compile_desired("demo", &all, None, &resolved, &keys).unwrap().entries,
         };
         assert_eq!(last.entries.len(), 2);
         let names = |unsynced| {
             let resources = CustomResources::parse(vec![shard.clone()], unsynced);
-            let desired = desired("demo", &resources, Some(&last), &resolved, &keys).unwrap();
+            let desired = compile_desired("demo", &resources, Some(&last), &resolved, &keys).unwrap();
             let names = desired.entries.into_iter().map(|entry| entry.name);
             names.collect::<Vec<_>>()
         };

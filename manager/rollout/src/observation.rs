@@ -38,7 +38,7 @@ pub struct Settings {
     pub label_keys: LabelKeys,
 }
 
-/// What the manager remembers of the chain, as far as reading depends on it.
+/// The last chain that the manager remembers. ConfigMaps and reports are checked against it while they are read.
 #[derive(Clone, Copy, Default)]
 pub struct Remembered<'m> {
     /// The chain that was written last.

@@ -21,13 +21,9 @@ use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, lock_of};
 use crate::Reason;
 use crate::available_plugins::{AvailablePlugins, Interfaces};
 use crate::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
-use crate::fleet::{Report, Sidecar};
-use crate::named_pods::join_first;
+use crate::fleet::{Report, Sidecar, join_first};
 use crate::observation::Observation;
 use crate::pods::Pods;
-
-/// Reason code of objects that sidecars can't run.
-pub const OUTDATED: &str = "SidecarOutdated";
 
 /// Kind and name of an object.
 type Object = (String, String);
@@ -36,7 +32,7 @@ type Object = (String, String);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unsupported(BTreeMap<Object, String>);
 
-/// What an entry asks for, and the pods whose sidecars do not support it.
+/// The interface that an entry needs, and the pods whose sidecars do not support it.
 struct MissingSupport {
     needed: Interface,
     is_built_in: bool,
@@ -44,7 +40,8 @@ struct MissingSupport {
 }
 
 impl Unsupported {
-    /// Which objects are held back, and the entries as they may be now. `intended` are the entries that the last chain leads to.
+    /// Holds back objects that sidecars can't run. Returns the entries as they may be now, too. `intended`: the entries that the last
+    /// chain leads to.
     pub fn hold_back(
         desired: Vec<Entry>,
         intended: &[Entry],
@@ -53,8 +50,8 @@ impl Unsupported {
     ) -> (Self, Vec<Entry>) {
         let mut lacks = BTreeMap::new();
         for entry in desired.iter().filter(|entry| !intended.contains(entry)) {
-            let Some(object) = object(entry) else { continue };
-            if let Some(lack) = MissingSupport::of(entry, interfaces, pods) {
+            let Some(object) = object_of(entry) else { continue };
+            if let Some(lack) = MissingSupport::find(entry, interfaces, pods) {
                 lacks.entry(object).or_insert(lack);
             }
         }
@@ -63,18 +60,18 @@ impl Unsupported {
         }
         let mut held = BTreeMap::new();
         for (object, lack) in &lacks {
-            let siblings = siblings(object, &desired, intended).into_iter();
+            let siblings = objects_sharing_lock(object, &desired, intended).into_iter();
             for sibling in siblings.filter(|sibling| is_changed(sibling, &desired, intended)) {
                 held.insert(sibling, lack.message());
             }
         }
         held.extend(lacks.into_iter().map(|(object, lack)| (object, lack.message())));
-        let is_held = |entry: &&Entry| object(entry).is_some_and(|object| held.contains_key(&object));
+        let is_held = |entry: &&Entry| object_of(entry).is_some_and(|object| held.contains_key(&object));
         let mut entries: Vec<Entry> = desired.iter().filter(|entry| !is_held(entry)).cloned().collect();
         let kept = intended
             .iter()
             .filter(is_held)
-            .filter(|entry| is_there(entry, &desired));
+            .filter(|entry| still_exists(entry, &desired));
         entries.extend(kept.cloned());
         entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
         (Self(held), entries)
@@ -90,11 +87,11 @@ impl Unsupported {
 
 impl MissingSupport {
     /// `None` if every sidecar that the entry selects and that answers supports it.
-    fn of(entry: &Entry, interfaces: &Interfaces, pods: Pods<'_>) -> Option<Self> {
+    fn find(entry: &Entry, interfaces: &Interfaces, pods: Pods<'_>) -> Option<Self> {
         let needed = *interfaces.get(&entry.plugin)?;
         let selected = pods.selected(&entry.pod_selector);
         let lacking = selected.filter_map(|sidecar| {
-            let support = support(sidecar, pods)?;
+            let support = reported_support(sidecar, pods)?;
             (!support.supports_interface(needed)).then(|| (sidecar.pod.clone(), support.plugins.join(", ")))
         });
         let lacking: BTreeMap<String, String> = lacking.collect();
@@ -128,7 +125,7 @@ impl MissingSupport {
 /// Why no chain can be written in this namespace: a sidecar would refuse the whole document.
 pub fn unreadable_documents(pods: Pods<'_>) -> Option<Reason> {
     let lacking = pods.sidecars.iter().filter(|sidecar| {
-        let support = support(sidecar, pods);
+        let support = reported_support(sidecar, pods);
         support.is_some_and(|support| !support.reads_documents())
     });
     let lacking: Vec<String> = lacking.map(|sidecar| sidecar.pod.clone()).collect();
@@ -138,35 +135,35 @@ pub fn unreadable_documents(pods: Pods<'_>) -> Option<Reason> {
              have: {}; restart their workload to give it the current sidecar",
             join_first(lacking.into_iter(), ", ")
         );
-        Reason::new(OUTDATED, message)
+        Reason::new(Reason::SIDECAR_OUTDATED, message)
     })
 }
 
-/// What a sidecar reports to support. `None` if it has never answered.
-fn support(sidecar: &Sidecar, pods: Pods<'_>) -> Option<Support> {
+/// The interfaces that a sidecar reports to support. `None` if it has never answered.
+fn reported_support(sidecar: &Sidecar, pods: Pods<'_>) -> Option<Support> {
     match pods.reports.get(&sidecar.pod) {
         Some(Report::Status(status)) => Some(status.supports.clone().unwrap_or_default()),
-        _ if pods.states.awaits_reports && pods.unasked.contains(&sidecar.pod) => Some(Support::baseline()),
+        _ if pods.states.awaits_reports && pods.unpolled.contains(&sidecar.pod) => Some(Support::baseline()),
         _ => None,
     }
 }
 
 /// The object that an entry is compiled from. All entries of the manager have one.
-fn object(entry: &Entry) -> Option<Object> {
+fn object_of(entry: &Entry) -> Option<Object> {
     let origin = entry.origin.as_ref()?;
     Some((origin.kind.clone(), origin.name.clone()))
 }
 
 /// Objects whose shard shares a lock with this one, also by way of others: an edit may give a shard another lock.
-fn siblings(of: &Object, desired: &[Entry], intended: &[Entry]) -> BTreeSet<Object> {
+fn objects_sharing_lock(of: &Object, desired: &[Entry], intended: &[Entry]) -> BTreeSet<Object> {
     let shards = || desired.iter().chain(intended).filter(|entry| is_of_shard(&entry.name));
     let mut found = BTreeSet::from([of.clone()]);
     loop {
-        let is_known = |entry: &&Entry| object(entry).is_some_and(|object| found.contains(&object));
+        let is_known = |entry: &&Entry| object_of(entry).is_some_and(|object| found.contains(&object));
         let locks: BTreeSet<Option<&str>> = shards().filter(is_known).map(lock_of).collect();
         let more: BTreeSet<Object> = shards()
             .filter(|entry| locks.contains(&lock_of(entry)))
-            .filter_map(object)
+            .filter_map(object_of)
             .collect();
         let known = found.len();
         found.extend(more);
@@ -179,17 +176,17 @@ fn siblings(of: &Object, desired: &[Entry], intended: &[Entry]) -> BTreeSet<Obje
 /// Whether the entries of an object would change.
 fn is_changed(of: &Object, desired: &[Entry], intended: &[Entry]) -> bool {
     let own = |entries: &[Entry]| -> Vec<Entry> {
-        let own = entries.iter().filter(|entry| object(entry).as_ref() == Some(of));
+        let own = entries.iter().filter(|entry| object_of(entry).as_ref() == Some(of));
         own.cloned().collect()
     };
     !ctrlmesh_manager_planner::compile::kept::is_same(&own(intended), &own(desired))
 }
 
 /// Whether the object of an entry still exists. Entries of deleted objects go.
-fn is_there(entry: &Entry, desired: &[Entry]) -> bool {
+fn still_exists(entry: &Entry, desired: &[Entry]) -> bool {
     desired.iter().any(|other| {
         let uid = |entry: &Entry| entry.origin.as_ref().map(|origin| origin.uid.clone());
-        object(other) == object(entry) && uid(other) == uid(entry)
+        object_of(other) == object_of(entry) && uid(other) == uid(entry)
     })
 }
 
@@ -208,7 +205,7 @@ impl ConfigMapWrites {
     }
 }
 
-/// What has to be written so that a chain and its plugins are stored.
+/// The writes that store a chain and its plugins.
 ///
 /// # Errors
 /// A plugin finds no room.
@@ -255,7 +252,7 @@ pub fn place_plugins(
         Some((digest, size.or_else(|| present.contains(&digest).then_some(0))?))
     });
     let in_use = if keeps_unused { present.clone() } else { BTreeSet::new() };
-    assign(&now, &needed.collect(), &in_use)
+    assign_slots(&now, &needed.collect(), &in_use)
 }
 
 /// A plugin that fits into no ConfigMap.
@@ -275,7 +272,7 @@ pub struct NoRoom {
 ///
 /// # Errors
 /// A plugin finds no room. Then nothing should be written.
-pub fn assign(
+pub fn assign_slots(
     now: &PluginSlots,
     needed: &BTreeMap<Digest, usize>,
     in_use: &BTreeSet<Digest>,

@@ -1,4 +1,4 @@
-//! Which pods are nudged, labelled and evicted. Pure.
+//! Decides which pods are nudged, labelled and evicted. Pure.
 //!
 //! A pod is nudged by an annotation with the chain's generation, so that kubelet syncs its volume now and not within a minute. It
 //! is repeated while the pod answers and has not got the chain: kubelet may have synced with what its own watch showed before.
@@ -19,17 +19,16 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::Reason;
 use crate::config_maps::MAX_UNSEEN;
-use crate::fleet::{Fleet, Report, Sidecar};
-use crate::named_pods::named_pods;
+use crate::fleet::{Fleet, Report, Sidecar, named_pods};
 use crate::next_chain::NextChain;
 use crate::pods::lock_name;
 
 /// Pauses before a nudge is repeated. After the last one, kubelet syncs by itself.
-const AGAIN: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30)];
+const NUDGE_BACKOFF: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30)];
 /// Pods that a command in a message names.
 pub const MAX_COMMAND: usize = 20;
 /// Pause after a refused eviction: the first, and the longest. It doubles each time.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const EVICTION_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The last nudge of each pod, by UID.
 pub type NudgeHistory = BTreeMap<String, LastNudge>;
@@ -88,7 +87,7 @@ pub fn due_nudges(
             again: 0,
         });
         let again = known.map_or(0, |(_, again)| again).max(last.again);
-        let Some(pause) = usize::try_from(again).ok().and_then(|again| AGAIN.get(again)) else {
+        let Some(pause) = usize::try_from(again).ok().and_then(|again| NUDGE_BACKOFF.get(again)) else {
             continue;
         };
         match pause.saturating_sub(now.duration_since(last.at)) {
@@ -108,7 +107,7 @@ pub fn record_nudge(history: &mut NudgeHistory, nudge: &PodNudge, generation: u6
     history.insert(nudge.uid.clone(), last);
 }
 
-/// What is remembered of restarts. Lost with the manager, it is found out again.
+/// Restarts from one pass to the next. A new manager observes them again.
 #[derive(Clone, Debug, Default)]
 pub struct Restarts {
     /// UIDs of evicted pods, which caches may still show as running.
@@ -126,23 +125,23 @@ struct RefusedEviction {
     until: Instant,
 }
 
-/// What became of an eviction.
+/// The result of an eviction.
 #[derive(Debug)]
 pub enum EvictionResult {
     /// UID of the pod.
     Evicted(String),
-    /// What the API server says.
+    /// With the error of the API server.
     Refused(String),
 }
 
-/// What a restart may do now.
+/// The next step of a restart.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RestartStep {
     /// Evict the next pod.
     Evict,
     /// Evict none before this has happened.
     Wait(String),
-    /// Evict none before so many pods are noted: otherwise one that does not come back would not be missed.
+    /// Note this number of pods before any eviction: otherwise one that does not come back would not be missed.
     Count(usize),
     /// No stale pod is left.
     Done,
@@ -185,7 +184,7 @@ pub fn restart_plan(
     let mut plan = RestartPlan {
         holds: next.plan.hold.clone(),
         reasons: preparing
-            .map(|entry| (entry.clone(), Reason::new("Restarting", keeps)))
+            .map(|entry| (entry.clone(), Reason::new(Reason::RESTARTING, keeps)))
             .collect(),
         ..RestartPlan::default()
     };
@@ -194,8 +193,8 @@ pub fn restart_plan(
         let refused = restarts.refused.get(&evict.entry).filter(|refused| now < refused.until);
         let reason = match (&step, refused) {
             (RestartStep::Done, _) => continue,
-            (RestartStep::Wait(message), _) => Some(Reason::new("Restarting", message)),
-            (RestartStep::Evict, Some(refused)) => Some(Reason::new("EvictionRefused", &refused.message)),
+            (RestartStep::Wait(message), _) => Some(Reason::new(Reason::RESTARTING, message)),
+            (RestartStep::Evict, Some(refused)) => Some(Reason::new(Reason::EVICTION_REFUSED, &refused.message)),
             (RestartStep::Evict | RestartStep::Count(_), _) => None,
         };
         if let Some(reason) = reason {
@@ -222,7 +221,7 @@ impl Restarts {
         self.refused.retain(|entry, _| is_at_work(entry));
     }
 
-    /// Records what became of evictions, by the shard's entry.
+    /// Records the results of evictions, by the shard's entry.
     pub fn record(&mut self, evictions: &BTreeMap<String, EvictionResult>, now: Instant) {
         for (entry, result) in evictions {
             match result {
@@ -280,7 +279,7 @@ impl Restarts {
     /// Delays the next attempt, each time for longer.
     fn back_off(&mut self, entry: &str, message: String, now: Instant) {
         let before = self.refused.get(entry).map(|refused| refused.pause * 2);
-        let pause = before.unwrap_or(BACK_OFF.0).min(BACK_OFF.1);
+        let pause = before.unwrap_or(EVICTION_BACKOFF.0).min(EVICTION_BACKOFF.1);
         let until = now + pause;
         let refused = RefusedEviction { message, pause, until };
         self.refused.insert(entry.to_owned(), refused);

@@ -1,5 +1,5 @@
-//! What pods may still show: which run the chain with nothing left from before, which may lead by an old lock, and which are not
-//! waited for any longer. Pure.
+//! Concludes what pods may still show: which run the chain with nothing left from before, which may lead by an old lock, and which
+//! are not waited for any longer. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -7,24 +7,20 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::{Chain, Digest, Entry};
 use ctrlmesh_manager_api::ShardingConfig;
-use ctrlmesh_manager_planner::hand_over::{self, lock_of, restart_policy, shard_of};
+use ctrlmesh_manager_planner::hand_over::{self, LOCK_EXPIRY, lock_of, restart_policy, shard_of};
 
 use crate::chain_memory::{ChainMemory, StoredChain};
-use crate::fleet::{Fleet, Report, Sidecar, runs_entry};
-use crate::named_pods::named_pods;
+use crate::fleet::{Fleet, Report, Sidecar, named_pods, runs_entry};
 use crate::observation::Observation;
 
 /// How long sidecars are polled often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
-/// How long a controller may believe that it leads by a lock that it can't renew. client-go's leases last for 15 s by default;
-/// sidecars report longer ones.
-pub const LOCK_EXPIRY: Duration = Duration::from_secs(15);
 /// Polls that must fail, after a pod is waited for, before it is given up: the time alone may be a pause between two polls.
 const MIN_FAILURES: u32 = 3;
 
 /// When each pod (by UID) started running its current shard entries with no request left from an earlier chain, together with
 /// the digest of those entries.
-pub type Quiet = BTreeMap<String, (Digest, Instant)>;
+pub type QuietSince = BTreeMap<String, (Digest, Instant)>;
 
 /// The shard locks that each pod (by UID) asks for, and since when.
 pub type Locks = BTreeMap<String, (BTreeSet<String>, Instant)>;
@@ -40,21 +36,21 @@ pub struct Silence {
     failures: u32,
 }
 
-/// What is remembered of pods from one pass to the next.
+/// Pods from one pass to the next.
 #[derive(Clone, Debug, Default)]
 pub struct PodMemory {
-    pub quiet: Quiet,
+    pub quiet: QuietSince,
     pub locks: Locks,
     /// Names of the entries that each pod (by UID) may run.
     pub running: BTreeMap<String, BTreeSet<String>>,
     pub silent: SilentPods,
     /// Since when there are sidecars that were not polled yet.
-    pub unasked_since: Option<Instant>,
+    pub unpolled_since: Option<Instant>,
     /// All sidecars that this manager found at first were polled, or waited for long enough.
     pub are_all_polled: bool,
 }
 
-/// What a pass concludes from reports and memory. Pods are given by name.
+/// Conclusions of a pass from reports and memory. Pods are given by name.
 #[derive(Clone, Debug, Default)]
 pub struct PodStates {
     /// Pods that have run the chain, with nothing left from before, for the settle time of their shards.
@@ -99,11 +95,11 @@ impl Pods<'_> {
             Some(Report::Status(status)) => status.chain.generation == 0 && status.chain.earlier.is_none(),
             _ => sidecar.nudged.is_none(),
         };
-        !sidecar.is_placed || self.states.is_first && has_none()
+        !sidecar.is_scheduled || self.states.is_first && has_none()
     }
 }
 
-impl hand_over::Fleet for Pods<'_> {
+impl hand_over::FleetState for Pods<'_> {
     fn is_rolled_back(&self) -> bool {
         self.states.rolled_back_by.is_some()
     }
@@ -134,7 +130,7 @@ impl hand_over::Fleet for Pods<'_> {
     }
 }
 
-/// What [`assess_pods`] concludes.
+/// Result of [`assess_pods`].
 #[derive(Debug, Default)]
 pub struct PodAssessment {
     pub states: PodStates,
@@ -177,7 +173,7 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
     };
     let awaited = fleet.sidecars.iter().filter(is_awaited);
     assessment.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
-    memory.quiet = quiet(fleet, chain, &memory.quiet, now);
+    memory.quiet = pods_quiet_since(fleet, chain, &memory.quiet, now);
     let configs = &observation.resources.sharding_configs;
     let left = |sidecar: &Sidecar| {
         let (_, since) = memory.quiet.get(&sidecar.uid)?;
@@ -195,7 +191,7 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
     states.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
     let settles_in = settling.min();
     memory.locks = requested_locks(fleet, chain, &memory.quiet, &memory.locks, now);
-    states.lease_expired = lease_expired(fleet, &memory.locks, now);
+    states.lease_expired = pods_with_expired_leases(fleet, &memory.locks, now);
     let leases = memory.locks.values();
     let leases = leases.map(|(_, since)| LOCK_EXPIRY.saturating_sub(now.duration_since(*since)));
     let leases = leases.filter(|left| !left.is_zero() && !config_maps.claims.is_empty());
@@ -243,8 +239,8 @@ pub fn shard_setting(entry: &Entry) -> Option<&str> {
 }
 
 /// Since when pods ask for the locks that their entries name. A change of limits does not restart the time.
-fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &Quiet, before: &Locks, now: Instant) -> Locks {
-    let of = |sidecar: &Sidecar| {
+fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &QuietSince, before: &Locks, now: Instant) -> Locks {
+    let locks_of = |sidecar: &Sidecar| {
         let own: BTreeSet<String> = sidecar.own(&chain.entries).filter_map(lock_name).collect();
         let known = before.get(&sidecar.uid).filter(|(locks, _)| *locks == own);
         let since = known.map(|(_, since)| *since);
@@ -252,12 +248,12 @@ fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &Quiet, before: &Locks, 
         let since = since.or_else(|| quiet.contains_key(&sidecar.uid).then_some(now))?;
         Some((sidecar.uid.clone(), (own, since)))
     };
-    fleet.sidecars.iter().filter_map(of).collect()
+    fleet.sidecars.iter().filter_map(locks_of).collect()
 }
 
 /// Pods whose controllers can't lead any more by a lock that their entries do not name: they have asked for other locks for the
 /// length of a lease, and their sidecars report no such leadership.
-fn lease_expired(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String> {
+fn pods_with_expired_leases(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String> {
     let is_expired = |sidecar: &&Sidecar| {
         let known = locks.get(&sidecar.uid);
         let known = known.filter(|(_, since)| now.duration_since(*since) >= LOCK_EXPIRY);
@@ -316,8 +312,8 @@ fn update_running(fleet: &Fleet, chain: Option<&Chain>, running: &mut BTreeMap<S
 
 /// Since when pods run the entries of their shards with nothing left from before. Changes of other entries, or of other shards,
 /// do not restart the time.
-fn quiet(fleet: &Fleet, chain: &Chain, before: &Quiet, now: Instant) -> Quiet {
-    let of = |sidecar: &Sidecar| {
+fn pods_quiet_since(fleet: &Fleet, chain: &Chain, before: &QuietSince, now: Instant) -> QuietSince {
+    let quiet_since = |sidecar: &Sidecar| {
         let own = sidecar.own(&chain.entries);
         let own: Vec<&Entry> = own.filter(|entry| hand_over::is_of_shard(&entry.name)).collect();
         let line = |entry: &&Entry| format!("{} {} {}\n", entry.name, entry.plugin, entry.settings.hash());
@@ -329,25 +325,25 @@ fn quiet(fleet: &Fleet, chain: &Chain, before: &Quiet, now: Instant) -> Quiet {
         let is_as_before = known.is_some() && fleet.reported_its_shard(sidecar, &chain.entries);
         (is_fresh || is_as_before).then(|| (sidecar.uid.clone(), (digest, since)))
     };
-    fleet.sidecars.iter().filter_map(of).collect()
+    fleet.sidecars.iter().filter_map(quiet_since).collect()
 }
 
 /// Pods that are not waited for any longer, because the policies of all their shards say so.
-pub fn given_up(silent: &SilentPods, fleet: &Fleet, configs: &[ShardingConfig], now: Instant) -> BTreeSet<String> {
+pub fn pods_given_up(silent: &SilentPods, fleet: &Fleet, configs: &[ShardingConfig], now: Instant) -> BTreeSet<String> {
     let is_given_up = |sidecar: &&Sidecar| {
         let silence = silent.get(&sidecar.uid).filter(|_| !answers_or_cannot(sidecar, fleet));
         // A pod without an address can't be polled.
         let is_polled = |silence: &&Silence| {
-            sidecar.ip.is_none() || failures(sidecar, fleet) >= silence.failures.saturating_add(MIN_FAILURES)
+            sidecar.ip.is_none() || failed_polls(sidecar, fleet) >= silence.failures.saturating_add(MIN_FAILURES)
         };
         let silence = silence.filter(is_polled);
-        let patience: Option<Vec<_>> = shards_of(sidecar, configs)
+        let timeouts: Option<Vec<_>> = shards_of(sidecar, configs)
             .map(|config| config.spec.unreachable_pods.as_ref()?.overtaking_timeout())
             .collect();
-        let longest = patience.and_then(|patience| patience.into_iter().max());
+        let longest = timeouts.and_then(|timeouts| timeouts.into_iter().max());
         silence
             .zip(longest)
-            .is_some_and(|(silence, patience)| now.duration_since(silence.since) >= patience)
+            .is_some_and(|(silence, timeout)| now.duration_since(silence.since) >= timeout)
     };
     let given_up = fleet.sidecars.iter().filter(is_given_up);
     given_up.map(|sidecar| sidecar.pod.clone()).collect()
@@ -355,15 +351,15 @@ pub fn given_up(silent: &SilentPods, fleet: &Fleet, configs: &[ShardingConfig], 
 
 /// Whether a sidecar answers, or does not run yet.
 fn answers_or_cannot(sidecar: &Sidecar, fleet: &Fleet) -> bool {
-    !sidecar.is_placed || matches!(fleet.reports.get(&sidecar.pod), Some(Report::Status(_)))
+    !sidecar.is_scheduled || matches!(fleet.reports.get(&sidecar.pod), Some(Report::Status(_)))
 }
 
-fn failures(sidecar: &Sidecar, fleet: &Fleet) -> u32 {
+fn failed_polls(sidecar: &Sidecar, fleet: &Fleet) -> u32 {
     fleet.failures.get(&sidecar.pod).copied().unwrap_or_default()
 }
 
-/// Which of the awaited pods do not answer, and since when. `awaited`: UIDs by the shard's entry.
-pub fn silent(
+/// The awaited pods that do not answer, and since when. `awaited`: UIDs by the shard's entry.
+pub fn update_silence(
     before: &SilentPods,
     awaited: &BTreeMap<String, BTreeSet<String>>,
     pods: Pods<'_>,
@@ -380,7 +376,7 @@ pub fn silent(
         .chain(known)
         .filter(|sidecar| !answers_or_cannot(sidecar, pods.fleet));
     let silence = |sidecar: &Sidecar| {
-        let failures = failures(sidecar, pods.fleet);
+        let failures = failed_polls(sidecar, pods.fleet);
         // Fewer failures than before: it has answered meanwhile, or has another address.
         let before = before.get(&sidecar.uid).filter(|silence| silence.failures <= failures);
         before.copied().unwrap_or(Silence { since: now, failures })

@@ -1,4 +1,4 @@
-//! Which shards may not start yet. Pure.
+//! Decides which shards may not start yet. Pure.
 //!
 //! Pods without a sidecar see every object, and compete for another lock. While one runs, the shards that select it do not start,
 //! so that an operator can be sharded by a rolling restart.
@@ -17,20 +17,18 @@ use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_unstarted, lock_of, unstarted_entry};
 
 use crate::Reason;
-use crate::fleet::Report;
-use crate::fleet::UninjectedPods;
-use crate::named_pods::join_first;
+use crate::fleet::{Report, UninjectedPods, join_first};
 use crate::observation::{CustomResources, entry_name_of};
 use crate::pods::Pods;
 
 /// Pause between two lists of pods without a sidecar, which are not watched.
-const AGAIN: Duration = Duration::from_secs(1);
-/// How long that pause holds after a change. In a rolling restart each pod that goes is one.
-const SOON: Duration = Duration::from_mins(1);
-/// The pause after that: an operator without the label in its template may wait for days.
-const LATER: Duration = Duration::from_secs(10);
+const LIST_INTERVAL: Duration = Duration::from_secs(1);
+/// How long that pause holds after a change. In a rolling restart, each pod that ends is a change.
+const FREQUENT_LIST_PERIOD: Duration = Duration::from_mins(1);
+/// Pause between two lists after that: an operator without the label in its template may wait for days.
+const LATER_LIST_INTERVAL: Duration = Duration::from_secs(10);
 /// How long pods without a sidecar have to be gone. Workloads replace a pod within a second.
-const GONE: Duration = Duration::from_secs(5);
+const MIN_GONE_TIME: Duration = Duration::from_secs(5);
 
 /// Entries of shards that may not start, and why.
 pub type BlockedShards = BTreeMap<String, StartBlocker>;
@@ -51,27 +49,27 @@ pub enum StartBlocker {
 impl StartBlocker {
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Pods(pods) => Reason::new("WithoutSidecar", without_sidecar(pods)),
+            Self::Pods(pods) => Reason::new(Reason::WITHOUT_SIDECAR, without_sidecar_message(pods)),
             Self::NoPods => {
                 let message = format!(
                     "the pods without a sidecar are gone; the shard starts with the first pod that has a sidecar (label {}: \"true\")",
                     labels::ENABLE_PROXY
                 );
-                Reason::new("NoPods", message)
+                Reason::new(Reason::NO_PODS, message)
             }
             Self::Gone => {
-                let seconds = GONE.as_secs();
+                let seconds = MIN_GONE_TIME.as_secs();
                 let message = format!(
                     "the pods without a sidecar are gone; the shard starts when none has come back for {seconds} s"
                 );
-                Reason::new("Beginning", message)
+                Reason::new(Reason::BEGINNING, message)
             }
             Self::Unknown(problem) => {
                 let message = format!(
                     "the shard shows nothing until the manager knows whether pods without a sidecar run, which see everything; the manager \
                      can't list pods here: {problem}"
                 );
-                Reason::new("PodsUnknown", message)
+                Reason::new(Reason::PODS_UNKNOWN, message)
             }
         }
     }
@@ -94,12 +92,12 @@ impl<'a> StartedShards<'a> {
     }
 
     /// By the chain, by claims, and by what sidecars report.
-    fn of(chain: &'a Chain, claims: &'a Claims, wanted: &'a [Entry], pods: &'a Pods<'_>) -> Self {
+    fn in_namespace(chain: &'a Chain, claims: &'a Claims, wanted: &'a [Entry], pods: &'a Pods<'_>) -> Self {
         let mut started = Self::in_chain(&chain.entries);
         started.locks.extend(claims.locks(pods));
         for entry in wanted.iter().filter(|entry| is_of_shard(&entry.name)) {
             let last = chain.entries.iter().find(|last| last.name == entry.name);
-            if last.is_some_and(|last| continues(last, entry)) || is_reported(entry, last, chain, *pods) {
+            if last.is_some_and(|last| continues_started(last, entry)) || is_reported(entry, last, chain, *pods) {
                 started.add(entry);
             }
         }
@@ -119,12 +117,12 @@ impl<'a> StartedShards<'a> {
 }
 
 /// Whether an entry continues one that had started, perhaps with another lock.
-fn continues(last: &Entry, entry: &Entry) -> bool {
-    !is_unstarted(last) && object(last) == object(entry)
+fn continues_started(last: &Entry, entry: &Entry) -> bool {
+    !is_unstarted(last) && object_uid(last) == object_uid(entry)
 }
 
 /// UID of the object that an entry is compiled from.
-fn object(entry: &Entry) -> Option<&str> {
+fn object_uid(entry: &Entry) -> Option<&str> {
     entry.origin.as_ref().map(|origin| origin.uid.as_str())
 }
 
@@ -146,7 +144,7 @@ fn is_reported(entry: &Entry, last: Option<&Entry>, chain: &Chain, pods: Pods<'_
     })
 }
 
-/// Which of the desired entries may not start. `chain`, `claims` and `gate` are those of the pass before.
+/// Returns the desired entries that may not start. `chain`, `claims` and `gate` are those of the pass before.
 pub fn blocked_shards(
     (chain, claims): (&Chain, &Claims),
     desired: &[Entry],
@@ -155,7 +153,7 @@ pub fn blocked_shards(
     gate: &StartGate,
     now: Instant,
 ) -> BlockedShards {
-    let started = StartedShards::of(chain, claims, desired, &pods);
+    let started = StartedShards::in_namespace(chain, claims, desired, &pods);
     let has_not_started = |entry: &&Entry| is_of_shard(&entry.name) && !started.has(&entry.name, lock_of(entry));
     let blocker = |entry: &Entry| {
         let is_sibling = |other: &&Entry| other.name == entry.name || has_lock_of(other, entry);
@@ -192,7 +190,7 @@ fn has_lock_of(other: &Entry, entry: &Entry) -> bool {
 
 /// Selectors of the shards whose objects name an entry's lock.
 fn sibling_selectors(resources: &CustomResources, entry: &Entry) -> Vec<LabelSelector> {
-    let is_sibling = |config: &&ShardingConfig| lock(config).is_some() && lock(config) == lock_of(entry);
+    let is_sibling = |config: &&ShardingConfig| config_lock(config).is_some() && config_lock(config) == lock_of(entry);
     let shards = resources.sharding_configs.iter().filter(is_shard).filter(is_sibling);
     shards.filter_map(|config| config.spec.selector.clone()).collect()
 }
@@ -207,7 +205,7 @@ fn is_shard(config: &&ShardingConfig) -> bool {
     config.spec.root.is_none()
 }
 
-fn lock(config: &ShardingConfig) -> Option<&str> {
+fn config_lock(config: &ShardingConfig) -> Option<&str> {
     let controller = config.spec.controller.as_ref();
     controller.map(|controller| controller.leader_election_name.as_str())
 }
@@ -218,7 +216,7 @@ pub fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> bool {
     let mut shards = resources.sharding_configs.iter().filter(is_shard);
     // Unreadable objects still have their entries.
     let mut kept = last.iter().filter(|entry| is_unstarted(entry));
-    shards.any(|config| !started.has(&entry_name_of(config), lock(config)))
+    shards.any(|config| !started.has(&entry_name_of(config), config_lock(config)))
         || kept.any(|entry| !started.has(&entry.name, lock_of(entry)))
 }
 
@@ -263,11 +261,11 @@ impl StartGate {
     /// Whether the pods that any of these shards waited for are gone for long enough. Shards of a lock wait for the same.
     fn are_gone<'a>(&self, shards: impl Iterator<Item = &'a str>, now: Instant) -> bool {
         let since = shards.filter_map(|name| self.gone.get(name)).min();
-        since.is_some_and(|since| now.duration_since(*since) >= GONE)
+        since.is_some_and(|since| now.duration_since(*since) >= MIN_GONE_TIME)
     }
 
     /// Time until pods are listed again, if any shard is blocked.
-    pub fn recheck_in(&self, now: Instant) -> Option<Duration> {
+    pub fn next_list_in(&self, now: Instant) -> Option<Duration> {
         (!self.blocked.is_empty()).then(|| self.pause(now))
     }
 
@@ -286,13 +284,13 @@ impl StartGate {
 
     fn pause(&self, now: Instant) -> Duration {
         match self.since {
-            Some(since) if now.duration_since(since) >= SOON => LATER,
-            _ => AGAIN,
+            Some(since) if now.duration_since(since) >= FREQUENT_LIST_PERIOD => LATER_LIST_INTERVAL,
+            _ => LIST_INTERVAL,
         }
     }
 }
 
-fn without_sidecar(pods: &BTreeSet<String>) -> String {
+fn without_sidecar_message(pods: &BTreeSet<String>) -> String {
     format!(
         "the shard shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
          their labels if they are not of this controller. To remove a pod that is stuck terminating on a lost node: kubectl delete pod --force",

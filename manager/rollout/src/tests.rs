@@ -46,7 +46,7 @@ fn observation(documents: Vec<Value>, report: Report) -> Observation {
         pod: POD.to_owned(),
         uid: "uid".to_owned(),
         ip: Some("10.0.0.1".to_owned()),
-        is_placed: true,
+        is_scheduled: true,
         ..Sidecar::default()
     };
     let fleet = Fleet {
@@ -162,10 +162,10 @@ fn deleted_chain_is_restored_from_memory() {
 #[test]
 fn first_chain_waits_for_reports_for_some_seconds() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    observation.fleet.unasked = [POD.to_owned()].into();
+    observation.fleet.unpolled = [POD.to_owned()].into();
     let (decision, memory) = decide(&observation, Memory::default());
     assert!(decision.is_none());
-    observation.now += MAX_UNASKED;
+    observation.now += MAX_UNPOLLED_WAIT;
     let (decision, _) = decide(&observation, memory.clone());
     assert!(decision.is_some_and(|decision| !decision.states.awaits_reports));
 }
@@ -180,17 +180,17 @@ fn manager_that_takes_over_polls_all_sidecars_first() {
         entries: Vec::new(),
     };
     observation.config_maps = StoredConfigMaps::written(chain, Default::default(), []);
-    observation.fleet.unasked = [POD.to_owned()].into();
+    observation.fleet.unpolled = [POD.to_owned()].into();
     let (decision, memory) = decide(&observation, Memory::default());
     assert!(decision.is_none());
-    observation.now += MAX_UNASKED;
+    observation.now += MAX_UNPOLLED_WAIT;
     assert!(decide(&observation, memory.clone()).0.is_some(), "it was waited for");
-    observation.now -= MAX_UNASKED;
-    observation.fleet.unasked.clear();
+    observation.now -= MAX_UNPOLLED_WAIT;
+    observation.fleet.unpolled.clear();
     let (_, memory) = decided(&observation, memory);
-    observation.fleet.unasked = [POD.to_owned()].into();
+    observation.fleet.unpolled = [POD.to_owned()].into();
     let (decision, _) = decided(&observation, memory);
-    assert!(decision.states.awaits_reports && decision.requeue_after <= Some(MAX_UNASKED));
+    assert!(decision.states.awaits_reports && decision.requeue_after <= Some(MAX_UNPOLLED_WAIT));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn chain_is_withheld_from_a_sidecar_that_cannot_read_it() {
     let observation = observation(vec![samples::faults("a")], Report::Status(Box::new(status)));
     let (decision, _) = decided(&observation, Memory::default());
     let Reason { code, message } = decision.next.withheld.unwrap();
-    assert_eq!(code, plugins::OUTDATED);
+    assert_eq!(code, Reason::SIDECAR_OUTDATED);
     assert!(message.contains(POD), "{message}");
     assert!(decision.next.chain.entries.is_empty());
 }

@@ -22,12 +22,12 @@ use kube::api::ObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher;
 
+pub use crate::certificates::lifetimes::{Leaf, Schedule};
 use crate::cluster::{Context, error_text, post_params};
 #[cfg(test)]
 pub(crate) use credential::verify;
 pub(crate) use credential::{Credential, parse_certificates};
-use plan::{Facts, Step, next_step};
-pub use plan::{Leaf, Schedule};
+use plan::{CaState, Step, next_step};
 pub(crate) use stored::{Stored, split_certificates};
 pub(crate) use validity::{not_after, subject_common_name};
 
@@ -35,7 +35,7 @@ pub(crate) use validity::{not_after, subject_common_name};
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is wrong with a certificate, or with the way to one.
+/// Why a certificate can't be issued, read or distributed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It can't be made.
@@ -56,11 +56,7 @@ pub enum Error {
     #[error("the certificate and its key are unusable: {0}")]
     Pair(#[source] rustls::Error),
     #[error("{path}: {source}")]
-    File {
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    File { path: String, source: std::io::Error },
     /// The API server, or the way to it.
     #[error("the API server: {}", error_text(.0))]
     Api(#[from] kube::Error),
@@ -69,7 +65,6 @@ pub enum Error {
     Refused {
         kind: String,
         name: &'static str,
-        /// What the API server said.
         source: kube::Error,
     },
 }
@@ -235,14 +230,14 @@ impl<T: TrustDomain> CaKeeper<T> {
             return Ok(Step::Rest(schedule.rest));
         };
         let stored = secret.as_ref().map(Stored::from_secret).unwrap_or_default();
-        let facts = Facts {
+        let state = CaState {
             now,
             stored: &stored,
             names: &names,
             bundles: &bundles,
             trusted_since: self.trusted_since,
         };
-        let step = next_step(&facts, &schedule);
+        let step = next_step(&state, &schedule);
         match step {
             Step::Rest(_) => {}
             Step::Settle => self.trusted_since = Some(now),

@@ -13,13 +13,12 @@ mod seen;
 mod tests;
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use ctrlmesh_contract::names::{CA_CONFIG_MAP, SERVING_SECRET};
 use k8s_openapi::api::core::v1::Service;
 
-use crate::certificates::ca::{Leaf, Schedule};
-use crate::cluster::{Context, Error, Rule, Scope};
+use crate::certificates::lifetimes::SIDECARS;
+use crate::cluster::{Context, Error, RbacRule, Scope};
 use namespaces::Namespaces;
 
 /// Prefix of the names of Secrets with CAs. `ctrlmesh-mesh-ca-demo` in the manager's namespace has the CA of namespace demo.
@@ -32,25 +31,9 @@ const CA_FILE: &str = "ca.crt";
 /// Namespace and name of the API server's Service.
 pub(crate) const SERVICE: (&str, &str) = ("default", "kubernetes");
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Programs read their bundle once, when they start. So a CA is in the bundle for four years before it is used.
-pub(crate) const SCHEDULE: Schedule = Schedule {
-    life: Duration::from_secs(10 * YEAR.as_secs()),
-    renew_before: Duration::from_secs(5 * YEAR.as_secs()),
-    leaf: Some(Leaf {
-        life: YEAR,
-        renew_before: Duration::from_secs(120 * DAY.as_secs()),
-        serve_before: YEAR,
-    }),
-    settle: Duration::from_secs(3600),
-    rest: Duration::from_secs(3600),
-};
-
 /// Permissions at the API server, in roles of their own, because `--mesh-ca=false` needs none of them. Webhooks list the Service,
 /// too. `create` can't be limited to names, and names that contain a namespace can't be listed.
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RbacRule] = &[
     cluster_rule(
         Scope::Namespace,
         &["secrets"],
@@ -81,8 +64,8 @@ const fn cluster_rule(
     resources: &'static [&'static str],
     verbs: &'static [&'static str],
     names: &'static [&'static str],
-) -> Rule {
-    Rule {
+) -> RbacRule {
+    RbacRule {
         scope,
         group: "",
         resources,
@@ -100,7 +83,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
         context.stop.cancelled().await;
         return Ok(());
     }
-    Namespaces::new(context, SCHEDULE).run().await
+    Namespaces::new(context, SIDECARS).run().await
 }
 
 /// Addresses of a Service, of each of its families.

@@ -1,4 +1,4 @@
-//! What every part of the manager uses.
+//! The context that every part of the manager gets: clients, flags and metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ pub(crate) fn post_params() -> PostParams {
 }
 
 /// Timeout of a request. API servers themselves give up after a minute.
-const DEADLINE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Shared by all parts; cheap to clone.
 #[derive(Clone)]
@@ -54,8 +54,8 @@ impl Context {
     pub fn new(client: &Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
         let bucket = Arc::new(Bucket::new(args.qps, args.burst));
         let [client, background, urgent] = [
-            (Priority::Normal, DEADLINE),
-            (Priority::Background, DEADLINE),
+            (Priority::Normal, REQUEST_TIMEOUT),
+            (Priority::Background, REQUEST_TIMEOUT),
             (Priority::Urgent, Duration::from_secs(args.lease_seconds) / 3),
         ]
         .map(|(priority, deadline)| rate::rate_limited(client, &bucket, priority, deadline));

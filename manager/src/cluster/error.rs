@@ -1,4 +1,4 @@
-//! What can stop the manager or one of its steps, each with what a person can do about it.
+//! Errors that stop the manager or one of its steps. Each says what a user can do about it.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,6 @@ pub enum Error {
     Bind {
         setting: &'static str,
         address: SocketAddr,
-        /// What the system said.
         source: std::io::Error,
     },
     /// A task of the manager is gone.

@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
 
-use crate::cluster::{Context, Rule, Scope, error_text};
+use crate::cluster::{Context, RbacRule, Scope, error_text};
 
 /// Permissions at the API server. An Event is in the namespace of its object.
-pub const RULES: &[Rule] = &[Rule {
+pub const RULES: &[RbacRule] = &[RbacRule {
     scope: Scope::Cluster,
     group: "events.k8s.io",
     resources: &["events"],

@@ -24,7 +24,7 @@ use tower::retry::Retry;
 use tower::{BoxError, Service};
 
 /// Duration of a watch that names none; `kube` names one.
-const WATCH: Duration = Duration::from_secs(290);
+const DEFAULT_WATCH_TIME: Duration = Duration::from_secs(290);
 
 /// There was no answer in time. It is not known whether the request was executed.
 #[derive(Debug, thiserror::Error)]
@@ -185,12 +185,12 @@ impl Limited {
 
 /// The duration that a watch asks for. `None`: the request is not a watch.
 fn watch(query: &str) -> Option<Duration> {
-    let mut lasts = WATCH;
+    let mut lasts = DEFAULT_WATCH_TIME;
     let mut is_watch = false;
     for pair in query.split('&') {
         match pair.split_once('=') {
             Some(("watch", value)) => is_watch = matches!(value, "true" | "1"),
-            Some(("timeoutSeconds", value)) => lasts = value.parse().map_or(WATCH, Duration::from_secs),
+            Some(("timeoutSeconds", value)) => lasts = value.parse().map_or(DEFAULT_WATCH_TIME, Duration::from_secs),
             _ => {}
         }
     }

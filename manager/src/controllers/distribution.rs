@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
-use ctrlmesh_manager_rollout::memory::{MAX_UNASKED, Memory};
+use ctrlmesh_manager_rollout::memory::{MAX_UNPOLLED_WAIT, Memory};
 use ctrlmesh_manager_rollout::{decide, known_uninjected};
 use futures_util::{Stream, stream};
 use k8s_openapi::api::core::v1::Namespace;
@@ -58,7 +58,7 @@ use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
 pub(crate) use signing_key::{SECRET as KEY_SECRET, public as public_key};
 
 /// Permissions by part.
-pub const RULES: &[&[crate::cluster::Rule]] = &[
+pub const RULES: &[&[crate::cluster::RbacRule]] = &[
     observe::caches::RULES,
     signing_key::RULES,
     act::RULES,
@@ -70,15 +70,15 @@ pub const RULES: &[&[crate::cluster::Rule]] = &[
 /// Namespaces that are reconciled at a time.
 const CONCURRENCY: u16 = 16;
 /// Queue of namespaces whose plugins were fetched. The fetcher waits when it is full.
-const FETCHED: usize = 64;
+const FETCHED_QUEUE: usize = 64;
 /// How long a start waits for custom resources. A kind whose definition is missing would never be synced.
 const CRD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause until the caches are checked again for our last writes, if no watch triggers a pass before.
-const UNSEEN: Duration = Duration::from_millis(200);
+const UNSEEN_WRITE_REQUEUE: Duration = Duration::from_millis(200);
 /// Pause after objects of a namespace that is being deleted were released.
-const RELEASING: Duration = Duration::from_secs(1);
+const RELEASE_REQUEUE: Duration = Duration::from_secs(1);
 /// Pause after a write conflict. The other write is seen by then.
-const CONFLICT: Duration = Duration::from_millis(200);
+const CONFLICT_REQUEUE: Duration = Duration::from_millis(200);
 
 /// Runs until the process stops or another manager leads. Passes that have started are finished.
 ///
@@ -91,7 +91,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
 async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> {
     let key = signing_key::load(&context).await?;
     let (caches, triggers) = Caches::watch(&context.client, crd_timeout);
-    let (changed, fetched) = mpsc::channel(FETCHED);
+    let (changed, fetched) = mpsc::channel(FETCHED_QUEUE);
     let (plugins, worker) = plugins::start(&context, changed);
     let dirty = Arc::new(DirtyNamespaces::default());
     let triggers = stream::select(
@@ -151,7 +151,7 @@ async fn reconcile(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> 
         () = distributor.observer.caches.wait_until_synced() => {}
     }
     distributor.context.metrics.distribution.passes.inc();
-    distributor.forget_gone();
+    distributor.forget_deleted_namespaces();
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
         return Ok(distributor.release(&name).await);
@@ -164,7 +164,7 @@ fn failed(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Ac
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
     if error.is_conflict() {
         tracing::debug!(%error, namespace = name, "write conflict; retrying");
-        return Action::requeue(CONFLICT);
+        return Action::requeue(CONFLICT_REQUEUE);
     }
     let delay = distributor.memory(name).retry_delay();
     tracing::warn!(%error, namespace = name, ?delay, "failed to distribute; retrying");
@@ -189,7 +189,7 @@ impl Distributor {
             return Ok(Action::await_change());
         }
         if memory.has_unseen_writes(&cached.config_maps, Instant::now()) {
-            return Ok(Action::requeue(UNSEEN));
+            return Ok(Action::requeue(UNSEEN_WRITE_REQUEUE));
         }
         let mut observation = self.observer.observe(namespace, cached, memory.remembered()).await?;
         match known_uninjected(&observation, &memory) {
@@ -200,7 +200,7 @@ impl Distributor {
         let (decision, mut memory) = decide(&observation, memory);
         let Some(decision) = decision else {
             self.remember(namespace, memory);
-            return Ok(Action::requeue(MAX_UNASKED));
+            return Ok(Action::requeue(MAX_UNPOLLED_WAIT));
         };
 
         if let Some(pod) = &decision.states.rolled_back_by {
@@ -236,7 +236,7 @@ impl Distributor {
         self.observer.poller.retain(|other| other != namespace);
         let documents = self.observer.caches.documents(namespace);
         if act::release_all(&self.context, namespace, &documents).await {
-            Action::requeue(RELEASING)
+            Action::requeue(RELEASE_REQUEUE)
         } else {
             Action::await_change()
         }
@@ -259,7 +259,7 @@ impl Distributor {
     }
 
     /// Forgets namespaces that no longer exist.
-    fn forget_gone(&self) {
+    fn forget_deleted_namespaces(&self) {
         let is_there = |name: &str| self.namespaces.get(&ObjectRef::new(name)).is_some();
         self.memories().retain(|name, _| is_there(name));
         self.observer.poller.retain(is_there);

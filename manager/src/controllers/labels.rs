@@ -5,7 +5,7 @@
 //! | `controller` | one task for each kind that the ConfigMap names |
 //! | `objects` | the objects of a kind: listed page by page, then watched |
 //! | `labeller`, `queue`, `namespaces`, `write` | what a task does with an object or a namespace: queued, compared, written |
-//! | `progress`, `contest` | progress of the first pass; objects whose labels somebody else keeps undoing. Pure |
+//! | `progress`, `write_limiter` | progress of the first pass; a limit for labels that somebody else keeps undoing. Pure |
 //!
 //! Flow: [`ctrlmesh_manager_planner::labels`] decides the labels, and which kinds the watched ConfigMap names. While this manager
 //! leads, all objects of these kinds are checked once, and then as they change. Only differences are written. Failed writes are
@@ -16,7 +16,6 @@
 //!
 //! Admission labels new objects ([`crate::webhook`] uses the rules, too); objects that were missed there are labelled here.
 
-mod contest;
 mod controller;
 mod labeller;
 mod namespaces;
@@ -24,6 +23,7 @@ mod objects;
 mod progress;
 mod queue;
 mod write;
+mod write_limiter;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,34 +31,34 @@ use std::time::Duration;
 use ctrlmesh_manager_planner::auto_shard::LabelKeys;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::cluster::{Context, Error, Rule, Scope};
+use crate::cluster::{Context, Error, RbacRule, Scope};
 use namespaces::Namespaces;
 use progress::Report;
 
 /// Permissions at the API server. Kinds beyond the default list need a role of their own (`docs/labels.md`).
-pub const RULES: &[Rule] = &[
-    Rule {
+pub const RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["namespaces"],
         verbs: &["get", "list", "watch", "patch"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["configmaps", "endpoints", "persistentvolumeclaims", "pods", "services"],
         verbs: &["list", "watch", "patch"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "apps",
         resources: &["controllerrevisions", "deployments", "replicasets", "statefulsets"],
         verbs: &["list", "watch", "patch"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "apps.kusionstack.io",
         // The kinds of KusionStack's operating (Kuperator) by name, because `*` would include their subresources.

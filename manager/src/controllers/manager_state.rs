@@ -21,44 +21,44 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
-use crate::cluster::{Context, Error, Rule, Scope, error_text, post_params};
+use crate::cluster::{Context, Error, RbacRule, Scope, error_text, post_params};
 
 /// Name of the only object.
 const NAME: &str = "ctrlmesh-manager";
 /// Pause before a failed write is retried.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 /// Permissions at the API server. Another name of the Service needs a Role of its own.
-pub const RULES: &[Rule] = &[
-    Rule {
+pub const RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
         resources: &["managerstates"],
         verbs: &["create"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
         resources: &["managerstates"],
         verbs: &["list", "watch"],
         names: &[NAME],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
         resources: &["managerstates/status"],
         verbs: &["patch"],
         names: &[NAME],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Namespace,
         group: "",
         resources: &["pods"],
         verbs: &["list", "watch"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Namespace,
         group: "",
         resources: &["services"],
@@ -96,7 +96,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
             Err(error) => {
                 metrics.failed.inc();
                 tracing::warn!(error = error_text(&error), "failed to write the ManagerState; retrying");
-                Some(RETRY)
+                Some(RETRY_PAUSE)
             }
         };
         let retry = async {

@@ -4,10 +4,10 @@ use ctrlmesh_manager_oci::{Plugins, Proxies, Settings, Times, Worker};
 use tokio::sync::mpsc;
 
 use crate::args::Args;
-use crate::cluster::{Context, Rule, Scope};
+use crate::cluster::{Context, RbacRule, Scope};
 
-/// What fetching does at the API server: reads the Secrets that `pullSecret` names. One by one: nothing is listed or watched.
-pub const RULES: &[Rule] = &[Rule {
+/// Permissions of fetching at the API server: it reads the Secrets that `pullSecret` names one by one, and lists or watches nothing.
+pub const RULES: &[RbacRule] = &[RbacRule {
     scope: Scope::Cluster,
     group: "",
     resources: &["secrets"],

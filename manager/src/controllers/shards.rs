@@ -41,22 +41,22 @@ use std::time::Duration;
 use futures_util::stream;
 use kube::runtime::controller::{Action, Config, Controller};
 
-use crate::cluster::{Context, Error, Rule, Scope, debounce, run_passes};
+use crate::cluster::{Context, Error, RbacRule, Scope, debounce, run_passes};
 use caches::{Caches, NamespaceMeta, Triggers};
 use reconcile::Sharder;
 
 pub use ctrlmesh_manager_planner::auto_shard::SET;
 
 /// Permissions at the API server.
-pub const RULES: &[Rule] = &[
-    Rule {
+pub const RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
         resources: &["shardingconfigs"],
         verbs: &["list", "watch", "create", "patch", "delete"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
         resources: &["shardingconfigs/status"],
@@ -64,14 +64,14 @@ pub const RULES: &[Rule] = &[
         names: &[],
     },
     // If OwnerReferencesPermissionEnforcement is enabled, setting blockOwnerDeletion needs this permission.
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
         resources: &["shardingconfigs/finalizers"],
         verbs: &["update"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["namespaces"],
@@ -83,7 +83,7 @@ pub const RULES: &[Rule] = &[
 /// Maximum concurrent passes.
 const CONCURRENCY: u16 = 8;
 /// Pause before a failed pass is retried.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Time after which a namespace is checked again although nothing has changed.
 const RESYNC: Duration = Duration::from_mins(5);
 
@@ -130,5 +130,5 @@ fn requeue_failed(namespace: &NamespaceMeta, error: &Error, sharder: &Sharder) -
         return Action::requeue(Duration::from_millis(200));
     }
     tracing::warn!(%error, namespace = name, "failed to write shards; retrying");
-    Action::requeue(RETRY)
+    Action::requeue(RETRY_PAUSE)
 }

@@ -1,4 +1,4 @@
-//! What is counted of labels.
+//! Metrics of labels.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

@@ -1,4 +1,4 @@
-//! What the webhook server counts.
+//! Metrics of the webhook server.
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -19,7 +19,7 @@ pub(crate) enum Outcome {
     Allowed,
     Patched,
     Refused,
-    /// What came was no review, or too many came at once.
+    /// The request was no review, or too many came at once.
     NoReview,
 }
 

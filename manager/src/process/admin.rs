@@ -28,7 +28,7 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// Timeout of an idle connection, and of a request's head. It is longer than that of Go's clients (90 s), so that they close first
 /// and never send into a closed connection.
-const IDLE: Duration = Duration::from_secs(100);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Pause after a failed accept, which shows that the system lacks some resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -85,7 +85,10 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
 
 async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT);
     let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     if let Err(error) = serving.await {
         tracing::debug!(%error, "health or metrics connection closed");
@@ -129,7 +132,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_and_ends_then() {
         let idle = idle_time_of_server(|stream| serve_connection(stream, Router::new())).await;
-        assert_eq!(idle.as_secs(), IDLE.as_secs());
+        assert_eq!(idle.as_secs(), IDLE_TIMEOUT.as_secs());
     }
 
     #[tokio::test]

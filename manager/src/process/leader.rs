@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::certificates::{mesh_ca, webhook_ca};
-use crate::cluster::{Context, Error, Rule, Scope};
+use crate::cluster::{Context, Error, RbacRule, Scope};
 use crate::controllers::{distribution, labels, manager_state, shards};
 use held::LeaseState;
 
@@ -25,21 +25,21 @@ use held::LeaseState;
 const LOCK: &str = "ctrlmesh-manager";
 
 /// Maximum time for controllers to stop.
-const STOP: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause before the lease is requested again, if there was no answer.
-const UNREACHED: Duration = Duration::from_secs(1);
+const LEASE_RETRY: Duration = Duration::from_secs(1);
 
 /// Permissions for the lease.
-pub const RULES: &[Rule] = &[
-    Rule {
+pub const RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Namespace,
         group: "coordination.k8s.io",
         resources: &["leases"],
         verbs: &["create"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Namespace,
         group: "coordination.k8s.io",
         resources: &["leases"],
@@ -67,7 +67,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
         }
         tracing::info!("started leading");
         context.metrics.leader.set(1);
-        let ended = run_controllers(&context, &mut lock, STOP.min(time / 3)).await;
+        let ended = run_controllers(&context, &mut lock, STOP_TIMEOUT.min(time / 3)).await;
         context.metrics.leader.set(0);
         tracing::info!("stopped leading");
         if ended.is_err() || context.stop.is_cancelled() {
@@ -97,7 +97,7 @@ async fn reach_lease(
         tracing::warn!(%error, "failed to reach the lease; retrying");
         tokio::select! {
             () = context.stop.cancelled() => return Ok(None),
-            () = sleep(UNREACHED) => {}
+            () = sleep(LEASE_RETRY) => {}
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The manager's permissions in a cluster. Each part lists its own beside its code ([`Rule`]); `make rbac` writes them to
+//! The manager's permissions in a cluster. Each part lists its own beside its code ([`RbacRule`]); `make rbac` writes them to
 //! `deploy/rbac`, and a test compares. Permissions that an installation may omit have roles of their own ([`Part`]).
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Rule, Scope};
+use crate::cluster::{RbacRule, Scope};
 
 /// Roles of one name, and the file with them.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub struct Part {
     pub file: &'static str,
     /// Name of the roles and bindings.
     pub name: &'static str,
-    pub rules: &'static [&'static [&'static [Rule]]],
+    pub rules: &'static [&'static [&'static [RbacRule]]],
 }
 
 /// All parts. The first includes the service account.
@@ -43,7 +43,7 @@ pub const PARTS: &[Part] = &[
     },
 ];
 
-fn flatten_rules(rules: &'static [&'static [&'static [Rule]]]) -> impl Iterator<Item = &'static Rule> {
+fn flatten_rules(rules: &'static [&'static [&'static [RbacRule]]]) -> impl Iterator<Item = &'static RbacRule> {
     rules.iter().flat_map(|part| part.iter()).flat_map(|rules| rules.iter())
 }
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn manager_without_mesh_ca_may_not_create_secrets() {
-        let is_made = |rule: &&Rule| rule.resources.contains(&"secrets") && rule.verbs.contains(&"create");
+        let is_made = |rule: &&RbacRule| rule.resources.contains(&"secrets") && rule.verbs.contains(&"create");
         let [manager, mesh_ca] = PARTS else { panic!("{PARTS:?}") };
         let everywhere = |part: &Part| {
             flatten_rules(part.rules)

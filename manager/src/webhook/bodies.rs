@@ -4,7 +4,7 @@
 //! that is not being decided yet, from the source with the most of these: first one that has not arrived, then the one that has
 //! waited for its decision for the shortest time. So a source that holds places with announced bodies, or sends reviews faster than
 //! they are decided, loses them, and an API server does not. A body that is being decided keeps its place until it is answered.
-//! While others wait, a body that has taken longer than [`SLOW`] to arrive is given up, so that slow senders cannot hold the
+//! While others wait, a body that has taken longer than [`SLOW_BODY_TIME`] to arrive is given up, so that slow senders cannot hold the
 //! memory.
 //!
 //! Caveat: a body that is given up is no longer counted, and its memory is freed when its task runs next.
@@ -27,16 +27,16 @@ use super::connections::Source;
 use shares::Shares;
 
 /// Time within which a body should arrive. API servers send a body in one go.
-const SLOW: Duration = Duration::from_millis(500);
+const SLOW_BODY_TIME: Duration = Duration::from_millis(500);
 /// An API server accepts objects of up to 3 MiB; an update's review has two of them.
 const MAX_BODY: usize = 7 << 20;
 /// Bytes that a request counts before its body arrives.
-const HEAD: usize = 16 << 10;
+const HEAD_BYTES: usize = 16 << 10;
 /// Maximum reviews that are decided at a time. A parsed object takes several times the size of its body, so these are limited
 /// separately.
-const DECISIONS: usize = 128;
+const MAX_DECISIONS: usize = 128;
 /// Maximum for one source, so that the reviews of two sources can't block a third.
-const DECISIONS_OF_SOURCE: usize = 32;
+const MAX_DECISIONS_OF_SOURCE: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Bodies {
@@ -91,7 +91,7 @@ impl State {
     fn slowest_body(&self, id: u64, may_go: impl Fn(&Body) -> bool) -> Option<u64> {
         let others = self.by_id.iter().filter(|(other, _)| **other != id);
         let mut arriving = others.filter(|(_, body)| !body.is_complete);
-        let slow = arriving.find(|(_, body)| body.since.elapsed() > SLOW && may_go(body));
+        let slow = arriving.find(|(_, body)| body.since.elapsed() > SLOW_BODY_TIME && may_go(body));
         slow.map(|(id, _)| *id)
     }
 }
@@ -102,7 +102,7 @@ impl Bodies {
             most,
             state: Mutex::default(),
             freed: Notify::new(),
-            decisions: Arc::new(Semaphore::new(DECISIONS)),
+            decisions: Arc::new(Semaphore::new(MAX_DECISIONS)),
         }
     }
 
@@ -119,9 +119,9 @@ impl Bodies {
     pub(super) fn begin_body(&self, source: Source) -> Option<BodyPermit<'_>> {
         let mut state = self.lock_state();
         loop {
-            let given_up = if self.is_over_half(&state, source, HEAD) {
+            let given_up = if self.is_over_half(&state, source, HEAD_BYTES) {
                 state.shares.oldest_arriving_of(source)?
-            } else if state.used + HEAD > self.most {
+            } else if state.used + HEAD_BYTES > self.most {
                 state.shares.first_to_go_for(source)?
             } else {
                 break;
@@ -131,7 +131,7 @@ impl Bodies {
         let given_up = CancellationToken::new();
         let id = state.insert(Body {
             source,
-            bytes: HEAD,
+            bytes: HEAD_BYTES,
             since: Instant::now(),
             is_complete: false,
             given_up: given_up.clone(),
@@ -182,7 +182,7 @@ impl BodyPermit<'_> {
                 return;
             }
             // Other bodies may become slow although nothing is freed.
-            let _ = tokio::time::timeout(SLOW, freed).await;
+            let _ = tokio::time::timeout(SLOW_BODY_TIME, freed).await;
         }
     }
 
@@ -198,8 +198,8 @@ impl BodyPermit<'_> {
             }
             let slow = state.slowest_body(self.id, |body| !is_over_half || body.source == self.source);
             // Without an attack there is room soon: bodies of one API server wait for each other.
-            let crowd = || state.shares.first_to_go_of_larger(self.source);
-            let Some(given_up) = slow.or_else(|| if is_over_half { None } else { crowd() }) else {
+            let of_larger_source = || state.shares.first_to_go_of_larger(self.source);
+            let Some(given_up) = slow.or_else(|| if is_over_half { None } else { of_larger_source() }) else {
                 return false;
             };
             state.give_up(given_up);

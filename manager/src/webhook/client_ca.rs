@@ -22,7 +22,7 @@ use crate::cluster::{Context, Error};
 
 const FLAG: &str = "--webhook-client-ca-file (CTRLMESH_WEBHOOK_CLIENT_CA_FILE)";
 /// How often the file is read again. CAs are replaced while the manager runs.
-const EVERY: Duration = Duration::from_secs(10);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum size of the file; a bundle has a few kilobytes.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -69,7 +69,7 @@ impl Tls {
             }
             tokio::select! {
                 () = context.stop.cancelled() => return,
-                () = tokio::time::sleep(EVERY) => {}
+                () = tokio::time::sleep(RELOAD_INTERVAL) => {}
             }
         }
     }

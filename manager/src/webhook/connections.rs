@@ -26,7 +26,7 @@ pub(super) const MAX_CONNECTIONS: usize = 512;
 /// Maximum connections of one source. Several API servers may have one address, behind a proxy (konnectivity) or a NAT.
 pub(super) const MAX_OF_SOURCE: usize = 128;
 
-/// Number of young connections that one source may have before they count as a crowd. An API server opens one for each webhook at
+/// Number of young connections that one source may have before they are closed first. An API server opens one for each webhook at
 /// its start, and several may have one address.
 const YOUNG_OF_SOURCE: usize = 16;
 
@@ -117,7 +117,7 @@ impl Connections {
     }
 }
 
-/// In the order in which they are closed, unless young ones are a crowd.
+/// In the order in which they are closed, unless too many are young.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     Stale,
@@ -168,9 +168,9 @@ impl Open {
             .map(|it| it.count)
             .sum();
         let of_one = largest(Group::Young).map_or(0, |it| it.count);
-        let crowd = all_young > may_go.len() / 2 || of_one > YOUNG_OF_SOURCE;
-        let crowd = crowd.then_some(Group::Young);
-        let order = [Some(Group::Stale), crowd, Some(Group::Used), Some(Group::Young)];
+        let are_too_many_young = all_young > may_go.len() / 2 || of_one > YOUNG_OF_SOURCE;
+        let young_first = are_too_many_young.then_some(Group::Young);
+        let order = [Some(Group::Stale), young_first, Some(Group::Used), Some(Group::Young)];
         let (_, id) = order.into_iter().flatten().find_map(largest)?.oldest?;
         let entry = self.by_id.remove(&id)?;
         entry.gives_way.cancel();

@@ -26,7 +26,7 @@ use crate::controllers::distribution;
 type Request = AdmissionRequest<DynamicObject>;
 
 /// Time for all reads of a review. API servers wait for ten seconds (`deploy/webhook/mutating.yaml`).
-const DEADLINE: Duration = Duration::from_secs(8);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum rules of a kind that are read from a namespace. A list without a limit could take all memory.
 const MAX_RULES: u32 = 5000;
 /// From this release on, every kubelet of a supported cluster restarts init containers with `restartPolicy: Always`: those of 1.29
@@ -46,7 +46,7 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let Some(pod) = pod_to_inject(request) else {
         return response;
     };
-    let known = match timeout(DEADLINE, read_known(reviewer, request, &pod)).await {
+    let known = match timeout(REVIEW_TIMEOUT, read_known(reviewer, request, &pod)).await {
         Ok(Ok(known)) => known,
         Ok(Err(problem)) => return unavailable(response, &error_text(&*problem)),
         Err(_) => return unavailable(response, "the API server did not answer in time"),

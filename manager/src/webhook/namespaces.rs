@@ -20,7 +20,7 @@ use crate::cluster::{Context, error_text};
 
 /// Timeout for one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and the back-fill finds objects
 /// without labels later.
-const ASK: Duration = Duration::from_secs(1);
+const NAMESPACE_GET_TIMEOUT: Duration = Duration::from_secs(1);
 
 type NamespaceMetadata = PartialObjectMeta<Namespace>;
 
@@ -52,7 +52,7 @@ impl Namespaces {
         let api: Api<Namespace> = Api::all(self.client.clone());
         // Uses a list, for which the watch needs the permission anyway.
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
-        match tokio::time::timeout(ASK, api.list_metadata(&named)).await {
+        match tokio::time::timeout(NAMESPACE_GET_TIMEOUT, api.list_metadata(&named)).await {
             Ok(Ok(found)) => found.items.into_iter().next().map(|found| found.metadata),
             Ok(Err(error)) => {
                 if let Some(suppressed) = self.unread.admit(Instant::now().into_std()) {

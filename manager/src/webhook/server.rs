@@ -29,7 +29,7 @@ use super::connections::{Connections, MAX_CONNECTIONS, MAX_OF_SOURCE, Peer};
 const MAX_STREAMS: u32 = 100;
 /// Idle timeout of used HTTP/1.1 connections. It is longer than that of Go's clients (90 s), so that they close first and never
 /// send into a closed connection.
-const IDLE: Duration = Duration::from_secs(100);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(100);
 /// Maximum unread bytes of one stream, and of one connection.
 const WINDOW: u32 = 128 << 10;
 /// Maximum unread bytes of HTTP/1.1, including a request's head.
@@ -37,7 +37,7 @@ const MAX_BUFFER: usize = 64 << 10;
 /// HTTP/2: interval of keep-alive pings, and timeout of their answers.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(10);
-/// Time for a connection that is closed for another one to tell its client so.
+/// Time that a connection which is closed for another one has to notify its client.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, which shows that the system lacks some resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -231,7 +231,7 @@ fn builder(is_h2: bool) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
+        .header_read_timeout(IDLE_TIMEOUT)
         .max_buf_size(MAX_BUFFER)
         .http2()
         .initial_stream_window_size(WINDOW)
@@ -291,6 +291,6 @@ mod tests {
             log(builder(false).serve_connection(TokioIo::new(stream), service).await);
         })
         .await;
-        assert_eq!(idle.as_secs(), IDLE.as_secs());
+        assert_eq!(idle.as_secs(), IDLE_TIMEOUT.as_secs());
     }
 }

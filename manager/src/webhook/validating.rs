@@ -7,7 +7,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary, reason};
 use serde_json::{Map, Value};
 
-use super::{Reviewer, neighbours};
+use super::{Reviewer, overlap_warnings};
 
 type Request = AdmissionRequest<DynamicObject>;
 
@@ -29,7 +29,7 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     }
     let mut warnings: Vec<String> = warning_texts(&findings);
     if let Some(Object::ShardingConfig(config)) = object {
-        warnings.extend(neighbours::warnings(reviewer, *config).await);
+        warnings.extend(overlap_warnings::warnings(reviewer, *config).await);
     }
     response.warnings = (!warnings.is_empty()).then_some(warnings);
     response

@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long an answer is valid. During an upgrade, a cluster with several API servers has both releases.
-const FRESH: Duration = Duration::from_mins(1);
+const VERSION_LIFETIME: Duration = Duration::from_mins(1);
 /// How long an answer is waited for if an earlier one is known, because a pod waits for it.
-const ANSWER: Duration = Duration::from_secs(1);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Major and minor; `None`: the answer is not a release.
 type Release = Option<(u32, u32)>;
@@ -28,8 +28,8 @@ impl Version {
     ) -> Result<Release, E> {
         let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let release = match known {
-            Some((asked, release)) if now.duration_since(asked) < FRESH => return Ok(release),
-            Some((_, release)) => match tokio::time::timeout(ANSWER, ask()).await {
+            Some((asked, release)) if now.duration_since(asked) < VERSION_LIFETIME => return Ok(release),
+            Some((_, release)) => match tokio::time::timeout(VERSION_TIMEOUT, ask()).await {
                 Ok(Ok((major, minor))) => parse(&major, &minor),
                 Ok(Err(_)) | Err(_) => release,
             },
@@ -72,15 +72,18 @@ mod tests {
         let fails = async || Err("no answer");
         assert_eq!(version.release_of(start, fails).await, Err("no answer"));
         assert_eq!(version.release_of(start, says("31")).await, Ok(Some((1, 31))));
-        let soon = start + FRESH - Duration::from_secs(1);
+        let soon = start + VERSION_LIFETIME - Duration::from_secs(1);
         assert_eq!(
             version.release_of(soon, says("32")).await,
             Ok(Some((1, 31))),
             "not asked yet"
         );
-        let later = start + FRESH;
+        let later = start + VERSION_LIFETIME;
         assert_eq!(version.release_of(later, fails).await, Ok(Some((1, 31))), "as it was");
-        assert_eq!(version.release_of(later + FRESH, says("32")).await, Ok(Some((1, 32))));
+        assert_eq!(
+            version.release_of(later + VERSION_LIFETIME, says("32")).await,
+            Ok(Some((1, 32)))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -91,8 +94,11 @@ mod tests {
         let hangs = async || std::future::pending::<Result<(String, String), &str>>().await;
         let begun = tokio::time::Instant::now();
         for _ in 0..3 {
-            assert_eq!(version.release_of(start + FRESH, hangs).await, Ok(Some((1, 31))));
+            assert_eq!(
+                version.release_of(start + VERSION_LIFETIME, hangs).await,
+                Ok(Some((1, 31)))
+            );
         }
-        assert_eq!(begun.elapsed(), ANSWER);
+        assert_eq!(begun.elapsed(), VERSION_TIMEOUT);
     }
 }

@@ -104,12 +104,12 @@ impl fmt::Display for Cluster {
 /// The answer to a request, or an error after [`ANSWER_DEADLINE`]. An API server that is not ready is asked again until then: it answers
 /// so after definitions have changed, for example.
 pub(crate) async fn answer_of<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, Error> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     loop {
-        let answer = timeout_at(begun + ANSWER_DEADLINE, request()).await;
+        let answer = timeout_at(started_at + ANSWER_DEADLINE, request()).await;
         match answer.map_err(|_| Error::NoAnswer)? {
             Err(kube::Error::Api(status))
-                if matches!(status.code, 429 | 503 | 504) && begun.elapsed() + RETRY_PAUSE < ANSWER_DEADLINE =>
+                if matches!(status.code, 429 | 503 | 504) && started_at.elapsed() + RETRY_PAUSE < ANSWER_DEADLINE =>
             {
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
@@ -148,13 +148,13 @@ mod tests {
         };
         // The connection is accepted and kept open.
         let accepted = tokio::spawn(async move { listener.accept().await });
-        let begun = tokio::time::Instant::now();
+        let started_at = tokio::time::Instant::now();
         let error = cluster.plan().await.unwrap_err().to_string();
         assert_eq!(
             error,
             format!("the API server at {server} (context x) did not answer within 10 s")
         );
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(started_at.elapsed() < Duration::from_secs(20));
         drop(accepted);
     }
 

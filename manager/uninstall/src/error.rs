@@ -47,7 +47,7 @@ pub enum Error {
         held: String,
         /// Deletes these objects.
         command: String,
-        /// What else can be done.
+        /// Another way to go on.
         advice: &'static str,
     },
 }

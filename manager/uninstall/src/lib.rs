@@ -20,7 +20,7 @@ use self::cluster::answer_of;
 pub use self::error::{Error, configuration_text, connection_text};
 
 /// Pause between two checks.
-const PAUSE: Duration = Duration::from_secs(1);
+const CHECK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum objects of a kind that an error names.
 const MAX_NAMES: usize = 20;
@@ -71,22 +71,22 @@ fn count_of(count: usize, noun: &str) -> String {
 /// counts the objects or says that nothing is installed, and the last says how many are gone.
 ///
 /// # Errors
-/// The API server refuses a request, or some are not gone after `patience`.
-pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
-    tell(&cluster.searching_text());
+/// The API server refuses a request, or some are not gone after `max_wait`.
+pub async fn run(cluster: &Cluster, max_wait: Duration, mut report_line: impl FnMut(&str)) -> Result<(), Error> {
+    report_line(&cluster.searching_text());
     let Some(plan) = cluster.plan().await? else {
-        tell(&cluster.not_installed_text());
+        report_line(&cluster.not_installed_text());
         return Ok(());
     };
-    tell(&format!("{cluster}: deleting {plan}"));
-    let deleted = uninstall(&cluster.client, patience, &mut tell).await;
+    report_line(&format!("{cluster}: deleting {plan}"));
+    let deleted = uninstall(&cluster.client, max_wait, &mut report_line).await;
     let deleted = deleted.map_err(|error| cluster.named(error))?;
     let deleted = count_of(deleted, "ShardingConfig");
-    tell(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
+    report_line(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
     Ok(())
 }
 
-/// What happens to our definitions when managers are removed.
+/// Handling of our definitions when managers are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Definitions {
     /// They stay, and their objects can stay for a manager that is installed later.
@@ -159,9 +159,9 @@ fn of_kind(kind: &ApiResource, names: &[String]) -> String {
 /// Deletes all ShardingConfigs. Reports why they are not gone yet, whenever that changes. Returns how many are gone.
 ///
 /// # Errors
-/// The API server refuses a request, or some are not gone after `patience`.
-pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut(&str)) -> Result<usize, Error> {
-    let begun = Instant::now();
+/// The API server refuses a request, or some are not gone after `max_wait`.
+pub async fn uninstall(client: &Client, max_wait: Duration, mut report_line: impl FnMut(&str)) -> Result<usize, Error> {
+    let started_at = Instant::now();
     let mut reported: BTreeMap<String, String> = BTreeMap::new();
     let mut seen: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -182,13 +182,13 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
             .map(|config| (name(config), reason_for_wait(config)))
             .collect();
         for (name, why) in waits.iter().filter(|(name, why)| reported.get(*name) != Some(*why)) {
-            tell(&format!("{name}: {why}"));
+            report_line(&format!("{name}: {why}"));
         }
-        if begun.elapsed() >= patience {
+        if started_at.elapsed() >= max_wait {
             return Err(Error::Waiting(waits.into_keys().collect::<Vec<_>>().join(", ")));
         }
         reported = waits;
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CHECK_PAUSE).await;
     }
 }
 

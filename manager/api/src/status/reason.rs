@@ -4,11 +4,90 @@ use serde_json::Value;
 
 use super::{Condition, ConditionStatus};
 
-/// Reason of a condition: a code of a closed set, which users and tools match, and a message that says what to do.
+/// Reason of a condition: one of the codes below, which users and tools match, and a message that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     pub code: &'static str,
     pub message: String,
+}
+
+/// The codes of all conditions. docs/manager.md and docs/registries.md explain each, which `tests/documents/reasons.rs` checks.
+impl Reason {
+    // Accepted.
+    pub const ACCEPTED: &'static str = "Accepted";
+    /// Also of Distributed and Sharded.
+    pub const INVALID: &'static str = "Invalid";
+
+    // PluginsResolved.
+    pub const RESOLVED: &'static str = "Resolved";
+    /// The object can't be read, so its plugins are not looked up. The message is that of the last lookup.
+    pub const UNRESOLVED: &'static str = "Unresolved";
+    pub const FETCHING: &'static str = "Fetching";
+
+    // PluginsResolved, and label `reason` of metrics: a pull has failed (`FailureReason` of the crate ctrlmesh-manager-oci).
+    pub const INVALID_REFERENCE: &'static str = "InvalidReference";
+    pub const REGISTRY_UNAVAILABLE: &'static str = "RegistryUnavailable";
+    pub const NOT_FOUND: &'static str = "NotFound";
+    pub const ACCESS_DENIED: &'static str = "AccessDenied";
+    pub const PULL_SECRET: &'static str = "PullSecret";
+    pub const UNSAFE_REDIRECT: &'static str = "UnsafeRedirect";
+    pub const INVALID_ARTIFACT: &'static str = "InvalidArtifact";
+    pub const DIGEST_MISMATCH: &'static str = "DigestMismatch";
+    /// Also of Distributed, about the chain.
+    pub const TOO_LARGE: &'static str = "TooLarge";
+    pub const SIGNATURE_INVALID: &'static str = "SignatureInvalid";
+    pub const INCOMPATIBLE: &'static str = "Incompatible";
+
+    // Distributed: the chain of the namespace can't be written.
+    pub const INVALID_CHAIN: &'static str = "InvalidChain";
+    pub const NO_GENERATION: &'static str = "NoGeneration";
+    pub const NO_ROOM: &'static str = "NoRoom";
+    pub const WRITE_FAILED: &'static str = "WriteFailed";
+
+    // Distributed: the entries of the object.
+    pub const DISTRIBUTED: &'static str = "Distributed";
+    /// Also of Enforced and Sharded.
+    pub const PROGRESSING: &'static str = "Progressing";
+    /// Also of Enforced.
+    pub const PLUGINS_UNRESOLVED: &'static str = "PluginsUnresolved";
+    pub const SIDECAR_OUTDATED: &'static str = "SidecarOutdated";
+    pub const SWITCHED_OFF: &'static str = "SwitchedOff";
+    pub const HANDING_OVER: &'static str = "HandingOver";
+    pub const SETTLING: &'static str = "Settling";
+
+    // Distributed: the shard may not start yet.
+    pub const WITHOUT_SIDECAR: &'static str = "WithoutSidecar";
+    /// Also of Enforced.
+    pub const NO_PODS: &'static str = "NoPods";
+    pub const BEGINNING: &'static str = "Beginning";
+    pub const PODS_UNKNOWN: &'static str = "PodsUnknown";
+
+    // Distributed: the ShardingConfig is being deleted.
+    /// Also of Sharded.
+    pub const DELETING: &'static str = "Deleting";
+    pub const GATHERING: &'static str = "Gathering";
+    pub const LOCKS_EXPIRING: &'static str = "LocksExpiring";
+
+    // Enforced.
+    pub const ENFORCED: &'static str = "Enforced";
+    pub const NOTHING_TO_RUN: &'static str = "NothingToRun";
+    pub const RESTARTING: &'static str = "Restarting";
+    pub const EVICTION_REFUSED: &'static str = "EvictionRefused";
+
+    // Bypassed.
+    pub const NO_TRAFFIC: &'static str = "NoTraffic";
+    pub const TRAFFIC_SEEN: &'static str = "TrafficSeen";
+
+    // Sharded.
+    pub const SHARDED: &'static str = "Sharded";
+    pub const DISABLED: &'static str = "Disabled";
+    pub const NAME_TAKEN: &'static str = "NameTaken";
+    pub const REFUSED: &'static str = "Refused";
+
+    // Overlapping.
+    pub const NONE: &'static str = "None";
+    pub const SHARED: &'static str = "Shared";
+    pub const ORPHANED: &'static str = "Orphaned";
 }
 
 impl Reason {

@@ -54,7 +54,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 }
 
 fn pull_failure() -> Result<Arc<Artifact>, Failure> {
-    Err(Failure::temporary(Reason::RegistryUnavailable, "down"))
+    Err(Failure::temporary(FailureReason::RegistryUnavailable, "down"))
 }
 
 const ONE: &str = "oci://a.dev/b:1";
@@ -171,14 +171,14 @@ fn namespaces_are_reported_only_when_resolution_changes() {
 }
 
 #[test]
-fn watched_tag_is_rechecked() {
+fn watched_tag_is_refreshed() {
     let (mut cache, now) = (cache(), Instant::now());
     let key = watched_key(ONE);
     cache.ask(key.clone(), "a", now);
     cache.take(now, 1);
     cache.finish_job(&key, Ok(artifact(b"x")), now, RANDOM);
-    assert_eq!(cache.next(), Some(now + Times::default().recheck));
-    let job = cache.take(now + Times::default().recheck, 1).remove(0);
+    assert_eq!(cache.next(), Some(now + Times::default().tag_refresh));
+    let job = cache.take(now + Times::default().tag_refresh, 1).remove(0);
     assert_eq!(job.known.len(), 1);
 }
 
@@ -258,7 +258,7 @@ fn cache_limits_bytes_and_references() {
     assert!(matches!(
         cache.ask(two, "a", now).0,
         Resolution::Failed {
-            reason: Reason::TooLarge,
+            reason: FailureReason::TooLarge,
             last: Some(_),
             ..
         }
@@ -272,7 +272,7 @@ fn cache_limits_bytes_and_references() {
         matches!(
             resolution,
             Resolution::Failed {
-                reason: Reason::TooLarge,
+                reason: FailureReason::TooLarge,
                 ..
             }
         ) && !is_new

@@ -47,7 +47,7 @@ async fn redirected_blob_is_fetched_without_credentials() {
         ..env.ask("2.0")
     };
     let (reason, message) = env.manager.resolve_failed(&other).await;
-    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(!message.contains("s3cret"), "{message}");
 }
 
@@ -76,7 +76,7 @@ async fn redirect_into_managers_pod_is_refused() {
             .plan_mishap(AffectedRequests::Manifest, Mishap::Redirect(location));
         let ask = ask(&format!("oci://registry.test:{registry_port}/you/plugin:{tag}"));
         let (reason, message) = env.manager.resolve_failed(&ask).await;
-        assert_eq!(reason, Reason::UnsafeRedirect, "{tag}: {message}");
+        assert_eq!(reason, FailureReason::UnsafeRedirect, "{tag}: {message}");
         env.registry.clear_mishaps();
     }
     assert_eq!(inside.requests(), []);
@@ -90,7 +90,7 @@ async fn redirects_are_limited() {
         Mishap::Redirect("/v2/you/plugin/manifests/1.0".to_owned()),
     );
     let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
-    assert_eq!(reason, Reason::UnsafeRedirect);
+    assert_eq!(reason, FailureReason::UnsafeRedirect);
     assert!(message.contains("in a circle"), "{message}");
     assert_eq!(env.registry.requests().len(), 6);
 }
@@ -104,7 +104,7 @@ async fn private_authority_is_trusted_once_configured() {
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let ask = ask(&format!("oci://{}/you/plugin:1.0", env.registry.tls_host()));
     let (reason, message) = env.manager.resolve_failed(&ask).await;
-    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("certificate"), "{message}");
     // A mounted volume that is filled or renewed needs no restart.
     std::fs::write(&path, env.registry.ca_pem()).unwrap();
@@ -117,7 +117,7 @@ async fn private_authority_is_trusted_once_configured() {
         env.registry.host().split_once(':').unwrap().1
     ));
     let (reason, message) = env.manager.resolve_failed(&plain).await;
-    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.ends_with("name it with --insecure-registry"), "{message}");
 }
 

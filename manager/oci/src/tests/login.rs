@@ -40,14 +40,14 @@ async fn pull_secret_grants_access_and_its_lack_is_explained() {
         let [right, wrong] = ["right", "wrong"].map(|name| with_secret(&env, name));
         env.manager.resolve_ready(&right).await;
         let (reason, message) = env.manager.resolve_failed(&wrong).await;
-        assert_eq!(reason, Reason::AccessDenied);
+        assert_eq!(reason, FailureReason::AccessDenied);
         assert!(
             message.contains("user \"me\"") && message.contains("pullSecret"),
             "{message}"
         );
         // An ask without the Secret does not get what it grants.
         let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
-        assert_eq!(reason, Reason::AccessDenied);
+        assert_eq!(reason, FailureReason::AccessDenied);
         assert!(message.contains("name a Secret"), "{message}");
         // A Secret of the same name in another namespace is another Secret.
         let other = ResolveRequest {
@@ -55,7 +55,7 @@ async fn pull_secret_grants_access_and_its_lack_is_explained() {
             ..right.clone()
         };
         let (reason, message) = env.manager.resolve_failed(&other).await;
-        assert_eq!(reason, Reason::PullSecret, "{message}");
+        assert_eq!(reason, FailureReason::PullSecret, "{message}");
     }
 }
 
@@ -92,7 +92,7 @@ async fn foreign_token_realm_is_refused() {
         realm: "https://evil.example.com/token".to_owned(),
     });
     let (reason, message) = env.manager.resolve_failed(&with_secret(&env, "right")).await;
-    assert_eq!(reason, Reason::UnsafeRedirect);
+    assert_eq!(reason, FailureReason::UnsafeRedirect);
     assert!(message.contains("--registry-auth-host=evil.example.com"), "{message}");
 }
 
@@ -101,7 +101,7 @@ async fn unusable_secret_is_reported() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let (reason, message) = env.manager.resolve_failed(&with_secret(&env, "none")).await;
-    assert_eq!(reason, Reason::PullSecret);
+    assert_eq!(reason, FailureReason::PullSecret);
     assert!(
         message.contains("kubectl -n demo create secret docker-registry none"),
         "{message}"
@@ -118,7 +118,7 @@ async fn unusable_secret_is_reported() {
         .times(1),
     );
     let (reason, message) = env.manager.resolve_failed(&ask).await;
-    assert_eq!(reason, Reason::PullSecret);
+    assert_eq!(reason, FailureReason::PullSecret);
     assert!(message.contains("allow `get` of secrets"), "{message}");
     // It is retried, and succeeds once the Secret can be read.
     env.manager

@@ -77,18 +77,28 @@ async fn non_plugin_is_refused_before_its_blob_is_fetched() {
     let sockets = json!({ "os": "wasip2", "component": { "imports": ["wasi:sockets/tcp@0.2.0"] } });
     let plain = json!({ "os": "wasip2" });
     let cases = [
-        ("large", manifest(&plain, large), Reason::TooLarge, "at most 16777216"),
-        ("tar", manifest(&plain, tar), Reason::InvalidArtifact, "wkg oci push"),
+        (
+            "large",
+            manifest(&plain, large),
+            FailureReason::TooLarge,
+            "at most 16777216",
+        ),
+        (
+            "tar",
+            manifest(&plain, tar),
+            FailureReason::InvalidArtifact,
+            "wkg oci push",
+        ),
         (
             "sockets",
             manifest(&sockets, good),
-            Reason::Incompatible,
+            FailureReason::Incompatible,
             "wasi:sockets/tcp",
         ),
         (
             "index",
             json!({ "schemaVersion": 2, "manifests": [] }),
-            Reason::InvalidArtifact,
+            FailureReason::InvalidArtifact,
             "index of several",
         ),
     ];
@@ -111,7 +121,7 @@ async fn component_of_another_world_is_refused() {
     ] {
         env.registry.put_component("you/plugin", tag, wasm);
         let (reason, message) = env.manager.resolve_failed(&env.ask(tag)).await;
-        assert_eq!(reason, Reason::Incompatible);
+        assert_eq!(reason, FailureReason::Incompatible);
         assert!(message.contains(words), "{message}");
     }
 }
@@ -150,7 +160,7 @@ async fn manifest_must_be_signed_by_given_key() {
     assert_eq!(env.manager.resolve_ready(&good).await.manifest, signed);
     for (ask, words) in bad {
         let (reason, message) = env.manager.resolve_failed(&ask).await;
-        assert_eq!(reason, Reason::SignatureInvalid);
+        assert_eq!(reason, FailureReason::SignatureInvalid);
         assert!(message.contains(words), "{message}");
     }
     // Nothing unsigned was fetched.
@@ -162,7 +172,7 @@ async fn manifest_must_be_signed_by_given_key() {
     // Without a key, no signature is checked. An unchecked artifact is not used for an ask with a key.
     assert_eq!(env.manager.resolve_ready(&on_other).await.manifest, other);
     let (reason, _) = env.manager.resolve_failed(&with(&on_other, pem(&ours))).await;
-    assert_eq!(reason, Reason::SignatureInvalid);
+    assert_eq!(reason, FailureReason::SignatureInvalid);
 }
 
 #[tokio::test]
@@ -173,7 +183,7 @@ async fn plugin_beyond_cache_limit_is_refused_and_others_stay() {
     let first = env.ask("1");
     env.manager.resolve_ready(&first).await;
     let (reason, message) = env.manager.resolve_failed(&env.ask("2")).await;
-    assert_eq!(reason, Reason::TooLarge);
+    assert_eq!(reason, FailureReason::TooLarge);
     assert!(message.contains("--plugin-cache-mib"), "{message}");
     assert!(matches!(env.manager.plugins.resolve(&first), Resolution::Ready(_)));
 }
@@ -185,7 +195,7 @@ async fn invalid_reference_is_reported_at_once() {
     assert!(matches!(
         resolution,
         Resolution::Failed {
-            reason: Reason::InvalidReference,
+            reason: FailureReason::InvalidReference,
             ..
         }
     ));

@@ -50,7 +50,7 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
         image: env.ask("2.0").image,
         ..pinned
     };
-    assert_eq!(standby.resolve_failed(&changed).await.0, Reason::NotFound);
+    assert_eq!(standby.resolve_failed(&changed).await.0, FailureReason::NotFound);
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
     let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
     match env.manager.resolve_until(&ask, is_failed).await {
         Resolution::Failed { reason, last, .. } => {
-            assert_eq!((reason, last), (Reason::Incompatible, Some(second.clone())))
+            assert_eq!((reason, last), (FailureReason::Incompatible, Some(second.clone())))
         }
         other => panic!("{other:?}"),
     }
@@ -120,7 +120,7 @@ async fn watched_tag_keeps_artifact_when_registry_goes_down() {
     let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
     match env.manager.resolve_until(&ask, is_failed).await {
         Resolution::Failed { reason, last, .. } => {
-            assert_eq!((reason, last), (Reason::RegistryUnavailable, Some(artifact)));
+            assert_eq!((reason, last), (FailureReason::RegistryUnavailable, Some(artifact)));
         }
         other => panic!("{other:?}"),
     }

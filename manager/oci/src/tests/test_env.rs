@@ -23,10 +23,10 @@ pub(crate) fn settings(registry: &Registry) -> Settings {
             read: Duration::from_millis(500),
             pull: Duration::from_secs(20),
             pause: Duration::from_millis(10),
-            patience: Duration::from_secs(5),
+            max_retry_after: Duration::from_secs(5),
             again: Duration::from_millis(50),
             again_at_most: Duration::from_millis(100),
-            recheck: Duration::from_millis(50),
+            tag_refresh: Duration::from_millis(50),
             idle: Duration::from_secs(300),
         },
         ..Settings::default()
@@ -160,7 +160,7 @@ impl Manager {
         }
     }
 
-    pub(crate) async fn resolve_failed(&mut self, ask: &ResolveRequest) -> (Reason, String) {
+    pub(crate) async fn resolve_failed(&mut self, ask: &ResolveRequest) -> (FailureReason, String) {
         match self
             .resolve_until(ask, |resolution| *resolution != Resolution::Pending)
             .await

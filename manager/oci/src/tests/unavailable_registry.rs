@@ -15,7 +15,7 @@ async fn unreachable_registry_is_reported_and_retried() {
     env.registry.stop().await;
     let ask = env.ask("1.0");
     let (reason, message) = env.manager.resolve_failed(&ask).await;
-    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(
         message.contains("can't be reached") && message.contains("refused"),
         "{message}"
@@ -59,7 +59,7 @@ async fn lasting_outage_of_registry_is_reported_after_four_attempts() {
         },
     );
     let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
-    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("503"), "{message}");
     assert_eq!(env.registry.requests().len(), 4);
 }
@@ -87,7 +87,7 @@ async fn long_retry_after_is_reported_instead_of_waited_for() {
     };
     env.registry.plan_mishap(AffectedRequests::Manifest, busy);
     let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
-    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("429"), "{message}");
     assert_eq!(env.registry.requests().len(), 1);
 }
@@ -99,7 +99,7 @@ async fn silent_or_stalled_registry_times_out() {
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
         env.registry.plan_mishap(AffectedRequests::Blob, mishap.clone());
         let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
-        assert_eq!(reason, Reason::RegistryUnavailable, "{mishap:?}");
+        assert_eq!(reason, FailureReason::RegistryUnavailable, "{mishap:?}");
         assert!(message.contains("too slow"), "{mishap:?}: {message}");
     }
 }
@@ -113,7 +113,7 @@ async fn endless_pull_times_out() {
     .await;
     env.registry.plan_mishap(AffectedRequests::Manifest, Mishap::Silence);
     let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
-    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("within 200ms"), "{message}");
 }
 

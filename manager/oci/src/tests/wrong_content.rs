@@ -12,7 +12,7 @@ use crate::*;
 
 async fn assert_mismatch(env: &mut TestEnv, ask: &ResolveRequest, words: &str) {
     let (reason, message) = env.manager.resolve_failed(ask).await;
-    assert_eq!(reason, Reason::DigestMismatch, "{message}");
+    assert_eq!(reason, FailureReason::DigestMismatch, "{message}");
     assert!(message.contains(words), "{message}");
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::failure::Reason;
+use crate::failure::FailureReason;
 
 fn parsed_retry_after(text: &str) -> Option<Duration> {
     let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
@@ -27,7 +27,7 @@ fn retries_double_pause_spread_it_and_end() {
         pause: Duration::from_secs(1),
         ..Times::default()
     };
-    let trouble = || Failure::temporary(Reason::RegistryUnavailable, "down");
+    let trouble = || Failure::temporary(FailureReason::RegistryUnavailable, "down");
     let pauses = |random| {
         let mut tries = Tries::new(&times);
         std::iter::from_fn(|| tries.next(trouble(), random).ok()).collect::<Vec<_>>()
@@ -41,12 +41,12 @@ fn retry_after_is_honoured_up_to_a_limit() {
     let times = Times::default();
     let asked = |pause| Failure {
         again: Retry::After(pause),
-        ..Failure::temporary(Reason::RegistryUnavailable, "429")
+        ..Failure::temporary(FailureReason::RegistryUnavailable, "429")
     };
     let mut tries = Tries::new(&times);
     assert_eq!(tries.next(asked(Duration::from_secs(3)), 0), Ok(Duration::from_secs(3)));
-    let long = asked(times.patience + Duration::from_secs(1));
+    let long = asked(times.max_retry_after + Duration::from_secs(1));
     assert_eq!(tries.next(long.clone(), 0), Err(long));
-    let never = Failure::new(Reason::NotFound, "none");
+    let never = Failure::new(FailureReason::NotFound, "none");
     assert_eq!(Tries::new(&times).next(never.clone(), 0), Err(never));
 }

@@ -1,4 +1,4 @@
-//! Which shards of a root belong to one set.
+//! Sets of shards: the shards of a root that belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,7 +12,7 @@ use super::moves::is_nothing_yet;
 use super::settle::{self, SettleTimes, StoredTimes};
 use super::shard::{Shard, limits_of};
 use super::teardown::{Teardown, Teardowns};
-use super::{Fleet, Pod, pods};
+use super::{FleetState, Pod, pods};
 
 /// Maximum claims of a shard. Beyond, the shard is assumed to see everything.
 const MAX_CLAIMS: usize = 8;
@@ -25,7 +25,7 @@ const MAX_PODS: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Claims {
-    /// What pods may show in addition to their entry, by the entry's name.
+    /// Views that pods may show in addition to their entry, by the entry's name.
     shown: BTreeMap<String, Vec<Claim>>,
     /// The limits that an entry is meant to have, by name, where it shows less for now.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -54,9 +54,9 @@ pub(super) struct Claim {
     /// The shard; `None`: pods that are in no shard yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shard: Option<String>,
-    /// What the pods see. Empty: everything.
+    /// Limits of the view. Empty: the pods see everything.
     pub(super) limits: Vec<Limit>,
-    /// The pods have been told to use another lock since. A pod that led by this one may not have noticed yet.
+    /// A later entry of the pods names another lock. A pod that led by this one may not have noticed yet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) leads: bool,
 }
@@ -120,7 +120,7 @@ impl Claim {
 
 impl Held {
     /// The pods that may show the claim's view, or lead by its lock.
-    pub(super) fn pods<'f>(&self, fleet: &'f impl Fleet) -> Vec<Pod<'f>> {
+    pub(super) fn pods<'f>(&self, fleet: &'f impl FleetState) -> Vec<Pod<'f>> {
         let shows = |pod: &Pod<'f>| {
             let is_said = self.is_said && !pod.is_blank && self.claim.has(pod);
             is_said || self.claim.is_alive(pod)
@@ -195,7 +195,7 @@ impl Claims {
 
     /// Whether no pod shows anything that is remembered, and nothing else is to be remembered.
     #[must_use]
-    pub fn are_over(&self, fleet: &impl Fleet) -> bool {
+    pub fn are_over(&self, fleet: &impl FleetState) -> bool {
         let mut claims = self.shown.values().flatten();
         self.wanted.is_empty()
             && self.teardowns.is_empty()
@@ -203,7 +203,7 @@ impl Claims {
     }
 
     /// Whether a pod that is not given up may still show an earlier view of such an entry.
-    pub(super) fn are_held(&self, is_such: impl Fn(&str) -> bool, fleet: &impl Fleet) -> bool {
+    pub(super) fn are_held(&self, is_such: impl Fn(&str) -> bool, fleet: &impl FleetState) -> bool {
         let mut such = self
             .shown
             .iter()
@@ -213,7 +213,7 @@ impl Claims {
     }
 
     /// Locks of shards that had begun, if pods may still show earlier views of them.
-    pub fn locks<'a>(&'a self, fleet: &impl Fleet) -> impl Iterator<Item = &'a str> {
+    pub fn locks<'a>(&'a self, fleet: &impl FleetState) -> impl Iterator<Item = &'a str> {
         // Merged claims do not say whether a shard had begun.
         let is_known = |claim: &&Claim| claim.shard.is_some() && !claim.limits.is_empty();
         let known = self.shown.values().flatten().filter(is_known);
@@ -240,7 +240,7 @@ impl Claims {
         &self,
         before: &BTreeMap<&str, Shard>,
         wanted: &[Entry],
-        fleet: &impl Fleet,
+        fleet: &impl FleetState,
     ) -> Vec<Held> {
         let mut possible = Vec::new();
         for (name, claim) in self
@@ -281,7 +281,12 @@ impl Claims {
     }
 
     /// The claims to store with the new entries: the possible views that the entries do not have themselves.
-    pub(super) fn remembered(entries: &[Entry], wanted: &[Entry], possible: Vec<Held>, fleet: &impl Fleet) -> Self {
+    pub(super) fn remembered(
+        entries: &[Entry],
+        wanted: &[Entry],
+        possible: Vec<Held>,
+        fleet: &impl FleetState,
+    ) -> Self {
         let now: BTreeMap<&str, Shard> = entries.iter().filter_map(Shard::of).collect();
         let mut shown: BTreeMap<String, Vec<Claim>> = BTreeMap::new();
         for held in possible {
@@ -325,7 +330,11 @@ impl Claims {
 }
 
 /// Pods that are in no shard yet, but will be: they see everything. After a rollback of the chain, all pods may.
-fn without_shard(before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl Fleet) -> impl Iterator<Item = Held> {
+fn without_shard(
+    before: &BTreeMap<&str, Shard>,
+    wanted: &[Entry],
+    fleet: &impl FleetState,
+) -> impl Iterator<Item = Held> {
     wanted.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
         let own = before.values().filter(|before| before.lock == shard.lock);
         let outside = |pod: &Pod<'_>| {

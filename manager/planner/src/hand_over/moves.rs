@@ -10,7 +10,7 @@ use ctrlmesh_manager_api::{LabelSelector, Operator, Requirement};
 use super::claims::Held;
 use super::restart_policy;
 use super::shard::{Shard, entry_with_limits};
-use super::{Fleet, Pod};
+use super::{FleetState, Pod};
 use crate::label_set::LabelSet;
 use crate::view::{self, ResourceClass};
 
@@ -19,7 +19,7 @@ const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
 /// Maximum bytes of limits as JSON: half of what the shard-selector plugin allows, so that sidecars accept them for certain.
 const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
-/// What is shown now, and what is desired.
+/// The shards as they are shown now, and as they are desired.
 pub(super) struct Moves<'a> {
     pub(super) before: &'a BTreeMap<&'a str, Shard>,
     pub(super) after: &'a BTreeMap<&'a str, Shard>,
@@ -32,7 +32,7 @@ pub(super) struct Moves<'a> {
 
 impl<'a> Moves<'a> {
     /// The claims of pods that lose objects which this shard gains, while they may still show them.
-    pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl Fleet) -> Vec<&'a Held> {
+    pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl FleetState) -> Vec<&'a Held> {
         let old = self.base(name, shard);
         let holds = |held: &&Held| {
             if held.claim.lock != shard.lock {
@@ -131,7 +131,7 @@ pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
         .any(|class| !set_difference(&visible_set(Some(limits), class), &visible_set(old, class)).is_empty())
 }
 
-/// What is seen both before and after, which is always safe to show.
+/// Limits of the objects that are seen both before and after, which are always safe to show.
 pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
     let Some(old) = old else {
         return nothing_of(&shard.limits);

@@ -5,17 +5,17 @@
 use ctrlmesh_contract::{Entry, LabelSelector};
 use serde_json::Value;
 
-use super::Fleet;
+use super::FleetState;
 use super::shard::{Shard, hidden_from_leavers, leaver_entry};
 use crate::label_set::LabelSet;
 
 /// Separates an entry's name from a number.
-const LEFT: &str = "/left/";
+const LEFT_INFIX: &str = "/left/";
 /// Maximum entries in a namespace for pods that do not exist (any more, or for now). Further ones are removed.
 const MAX_ABSENT: usize = 32;
 
 /// The wanted entries, and one for the pods that leave each shard.
-pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet) -> Vec<Entry> {
+pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl FleetState) -> Vec<Entry> {
     let mut entries = wanted.to_vec();
     let after: Vec<(&str, Shard)> = wanted.iter().filter_map(Shard::of).collect();
     let (mut absent, mut covered) = (0, Vec::<(Option<String>, LabelSelector)>::new());
@@ -28,7 +28,7 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
             .iter()
             .any(|(other, sibling)| *other != name && sibling.lock.is_some() && sibling.lock == shard.lock);
         // A shard that lives on counts as a sibling of the pods that leave it.
-        let base = name.split(LEFT).next().unwrap_or(name);
+        let base = name.split(LEFT_INFIX).next().unwrap_or(name);
         let lives_on = after.iter().any(|(other, _)| *other == base);
         if !has_siblings && !lives_on {
             continue;
@@ -61,8 +61,8 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
 }
 
 fn free_name(name: &str, entries: &[Entry]) -> String {
-    let base = name.split(LEFT).next().unwrap_or(name);
-    let names = (0..=entries.len()).map(|number| format!("{base}{LEFT}{number}"));
+    let base = name.split(LEFT_INFIX).next().unwrap_or(name);
+    let names = (0..=entries.len()).map(|number| format!("{base}{LEFT_INFIX}{number}"));
     let is_free = |name: &String| !entries.iter().any(|entry| entry.name == *name);
     // There is always a free name: one more is tried than there are entries.
     names.into_iter().find(is_free).unwrap_or_else(|| name.to_owned())

@@ -17,10 +17,10 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::json;
 
 use super::shard::{Shard, entry_with_limits};
-use super::{Fleet, Plan};
+use super::{FleetState, Plan};
 
 /// Separates the name of a shard's entry from the hash of the view that its pods keep.
-const KEEPS: &str = "/keeps/";
+const KEEPS_INFIX: &str = "/keeps/";
 /// Digits of the hash of limits.
 const DIGITS: usize = 16;
 
@@ -42,7 +42,7 @@ pub struct Evict {
     pub stale: Stale,
 }
 
-/// Which pods are to be recreated.
+/// The pods that are to be recreated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stale {
     /// Pods that keep an earlier view, by label.
@@ -72,7 +72,7 @@ impl Stale {
 /// The name of the shard's entry, if this is the entry of pods that keep their view.
 #[must_use]
 pub fn shard_entry_of(name: &str) -> Option<&str> {
-    let (base, value) = name.split_once(KEEPS)?;
+    let (base, value) = name.split_once(KEEPS_INFIX)?;
     (!value.contains('/')).then_some(base)
 }
 
@@ -110,7 +110,7 @@ fn view_hash(limits: &[Limit]) -> String {
 }
 
 fn keeping_entry_name(entry: &Entry, value: &str) -> String {
-    format!("{}{KEEPS}{value}", entry.name)
+    format!("{}{KEEPS_INFIX}{value}", entry.name)
 }
 
 fn requirement(operator: Operator, values: &BTreeSet<String>) -> Requirement {
@@ -142,7 +142,7 @@ pub(super) fn with_kept(
     last: &[Entry],
     wanted: &[Entry],
     restarts: &BTreeSet<String>,
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) -> Vec<Entry> {
     let mut entries = Vec::new();
     for entry in wanted {
@@ -167,7 +167,7 @@ pub(super) fn with_kept(
 }
 
 /// The label values of views that pods of a shard keep.
-fn kept_view_hashes(entry: &Entry, last: &[Entry], fleet: &impl Fleet) -> BTreeSet<String> {
+fn kept_view_hashes(entry: &Entry, last: &[Entry], fleet: &impl FleetState) -> BTreeSet<String> {
     let prefix = keeping_entry_name(entry, "");
     let own = last.iter().filter(|old| shard_entry_of(&old.name).is_some());
     let values = own.filter_map(|old| old.name.strip_prefix(&prefix));
@@ -181,7 +181,7 @@ pub(super) fn plan_holds(
     last: &[Entry],
     wanted: &[Entry],
     restarts: &BTreeSet<String>,
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) {
     for entry in wanted.iter().filter(|entry| restarts.contains(&entry.name)) {
         let planned = plan.entries.iter().find(|planned| planned.name == entry.name);
@@ -201,7 +201,7 @@ fn plan_holds_of_shard(
     last: &[Entry],
     entry: &Entry,
     mut shown: (Vec<Limit>, bool),
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) {
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
     let mut values = kept_view_hashes(entry, last, fleet);
@@ -256,7 +256,7 @@ fn prepare(
     entry: &Entry,
     shown: &[Limit],
     kept: &BTreeSet<String>,
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) -> Option<String> {
     let value = view_hash(shown);
     let mut values = kept.clone();
@@ -277,7 +277,7 @@ fn prepare(
 }
 
 /// Whether every pod of a shard runs an entry that keeps its view.
-fn is_held(entry: &Entry, value: &str, values: &BTreeSet<String>, last: &[Entry], fleet: &impl Fleet) -> bool {
+fn is_held(entry: &Entry, value: &str, values: &BTreeSet<String>, last: &[Entry], fleet: &impl FleetState) -> bool {
     let holding = pods_keeping(&entry.pod_selector, &[value.to_owned()].into());
     let has_entry = last.iter().any(|old| old.name == keeping_entry_name(entry, value));
     let is_entry_in_force = !fleet.has_pods(&holding) || has_entry && fleet.is_settled(&holding);

@@ -17,7 +17,7 @@ pub(super) const SHARD: &str = "shard";
 /// The shard-selector setting with the name of the controller's lock.
 pub(super) const LOCK: &str = "leaderElectionName";
 
-/// What an entry shows, and to which pods.
+/// The view of an entry, and the pods that have it.
 #[derive(Clone, Debug)]
 pub(super) struct Shard {
     /// The entry's pod selector.
@@ -26,7 +26,7 @@ pub(super) struct Shard {
     pub(super) lock: Option<String>,
     /// The shard's name in its lease.
     pub(super) name: Option<String>,
-    /// What is seen. Unreadable limits count as if they hid nothing.
+    /// Limits of the view. Unreadable ones count as if they hid nothing.
     pub(super) limits: Vec<Limit>,
     pub(super) is_consistent: bool,
 }
@@ -137,9 +137,9 @@ pub(super) fn hidden_from_leavers(
 
 /// The shard's name in the lease of pods that have left it.
 pub(super) fn left_name(shard: &str) -> String {
-    let shard = shard.strip_suffix(LEFT).unwrap_or(shard);
-    format!("{shard}{LEFT}")
+    let shard = shard.strip_suffix(LEFT_SUFFIX).unwrap_or(shard);
+    format!("{shard}{LEFT_SUFFIX}")
 }
 
 /// Suffix of the shard's name for pods that have left it. A shard that takes over waits for the lease that they give up this way.
-const LEFT: &str = "-left";
+const LEFT_SUFFIX: &str = "-left";

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::Entry;
 
-use super::Fleet;
+use super::FleetState;
 use super::moves::{classes, narrowed, narrowed_in_part, set_difference, visible_set};
 use super::shard::{Shard, entry_with_limits};
 
-/// What shards show now, and what is known of them.
+/// The entries of shards now, and those that they are meant to have.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
     pub last: &'a [Entry],
@@ -27,7 +27,7 @@ pub struct Shown<'a> {
 /// Entries of shards that would begin to share objects, each with the shards that see these and keep them. Shards do not count if
 /// none of their pods shows anything, or if they have no lock: nothing says that two of them belong to one controller.
 #[must_use]
-pub fn newly_shared(shown: Shown<'_>, wanted: &[Entry], fleet: &impl Fleet) -> BTreeMap<String, BTreeSet<String>> {
+pub fn newly_shared(shown: Shown<'_>, wanted: &[Entry], fleet: &impl FleetState) -> BTreeMap<String, BTreeSet<String>> {
     let last: BTreeMap<&str, Shard> = shown.last.iter().filter_map(Shard::of).collect();
     let meant: BTreeMap<&str, Shard> = shown.meant.iter().filter_map(Shard::of).collect();
     let after: BTreeMap<&str, Shard> = wanted.iter().filter_map(Shard::of).collect();

@@ -9,6 +9,7 @@
 //! Pods that show nothing do no harm, however long a stage takes. The stage is stored beside the chain ([`super::Claims`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,11 @@ use serde_json::Value;
 use super::moves::is_nothing;
 use super::restart_policy::{Evict, Stale};
 use super::shard::{LOCK, SHARD, Shard, entry_with_limits, hidden_from_leavers, leaver_entry, left_name};
-use super::{Fleet, Pod, is_of_shard, is_unstarted, lock_of, restart_policy, shard_of};
+use super::{FleetState, Pod, is_of_shard, is_unstarted, lock_of, restart_policy, shard_of};
 
+/// How long a controller may consider itself the leader by a lock that it can't renew. client-go's leases last for 15 s by default;
+/// sidecars report longer ones. Whoever fills [`Pod::may_lead`] waits for it.
+pub const LOCK_EXPIRY: Duration = Duration::from_secs(15);
 /// Maximum pods that are remembered by UID. If a controller has more, its other shards must have no pods left at all.
 const MAX_PODS: usize = 1024;
 
@@ -35,7 +39,7 @@ pub struct Teardown {
     /// by force.
     #[serde(default)]
     pub(super) has_object: bool,
-    /// Entries whose pods are told to use the controller's own lock.
+    /// Entries that make their pods use the controller's own lock.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unlocked: BTreeSet<String>,
 }
@@ -75,7 +79,7 @@ impl Teardown {
     }
 
     /// UIDs of the pods that must be deleted or recreated.
-    pub fn remaining<'f>(&'f self, entries: &'f [Entry], fleet: &'f impl Fleet) -> impl Iterator<Item = &'f str> {
+    pub fn remaining<'f>(&'f self, entries: &'f [Entry], fleet: &'f impl FleetState) -> impl Iterator<Item = &'f str> {
         let pods = fleet.pods().filter(|pod| self.holds_up(pod, entries));
         pods.map(|pod| pod.uid)
     }
@@ -100,7 +104,7 @@ pub fn all_pods(entry: &Entry) -> LabelSelector {
     restart_policy::selector_without_keeps(&entry.pod_selector)
 }
 
-/// The last entries with their locks. Entries whose pods were told to give up their shard's lock do not name it, so it is put back
+/// The last entries with their locks. Entries that made their pods give up their shard's lock do not name it, so it is put back
 /// here.
 pub(super) fn with_locks(last: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
     let named = |entry: &Entry| {
@@ -153,7 +157,7 @@ pub(super) fn next(
     before: &Teardowns,
     wanted: &[Entry],
     deleted: &BTreeSet<String>,
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) -> Teardowns {
     let lock = |entry: &Entry| Shard::of(entry).and_then(|(_, shard)| shard.lock);
     let living: BTreeSet<String> = wanted.iter().filter_map(lock).collect();
@@ -178,7 +182,7 @@ fn step(
     entries: &[Entry],
     before: Option<&Teardown>,
     deleted: &BTreeSet<String>,
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) -> Option<Teardown> {
     let is_own = |pod: &Pod<'_>| entries.iter().any(|entry| all_pods(entry).matches(pod.labels));
     let pods: Vec<Pod<'_>> = fleet.pods().filter(is_own).collect();
@@ -269,7 +273,7 @@ pub(super) fn evictions(
     last: &[Entry],
     teardowns: &Teardowns,
     restarts: &BTreeSet<String>,
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) -> Vec<Evict> {
     let of_entry = |entry: &Entry| {
         let lock = Shard::of(entry).and_then(|(_, shard)| shard.lock)?;
@@ -312,7 +316,7 @@ pub fn is_released(
     entries: &[Entry],
     claims: &super::Claims,
     evict: &[Evict],
-    fleet: &impl Fleet,
+    fleet: &impl FleetState,
 ) -> bool {
     let is_stale = |pod: &Pod<'_>| {
         let mut own = evict.iter().filter(|evict| evict.entry == entry);

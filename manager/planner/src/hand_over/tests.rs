@@ -137,7 +137,7 @@ struct Known {
     may_lead: bool,
 }
 
-impl Fleet for Vec<Known> {
+impl FleetState for Vec<Known> {
     fn is_unseen(&self, entry: &Entry) -> bool {
         let pods = all_pods(entry);
         let selected = self

@@ -1,4 +1,4 @@
-//! Which kinds of objects are labelled: a ConfigMap lists them, discovery resolves them.
+//! Selects the kinds of objects that are labelled: a ConfigMap lists them, discovery resolves them.
 //!
 //! The form is KusionStack's, key `resource-config`:
 //!

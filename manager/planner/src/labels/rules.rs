@@ -1,4 +1,4 @@
-//! Which labels a namespace and its objects carry. Webhooks and the back-fill use the same rules.
+//! Decides which labels a namespace and its objects carry. Webhooks and the back-fill use the same rules.
 //!
 //! A namespace is managed if its control label is `true`. Without the label it is managed unless it is one of Kubernetes' own
 //! ([`EXCEPTED`]). A managed namespace and every object in it carry the bucket, the name and the control label. In any other

@@ -35,7 +35,7 @@ struct Controller {
     members: Vec<Member>,
     /// Positions in `members`.
     by_name: HashMap<String, usize>,
-    /// What each shard shares, by name.
+    /// Objects that each shard shares, by its name.
     shared_objects: OnceCell<HashMap<String, Vec<Mistake>>>,
 }
 
@@ -256,7 +256,7 @@ mod tests {
         json!({"matchExpressions": [{"key": LabelKeys::default().namespace, "operator": "In", "values": names}]})
     }
 
-    /// What the first shard shares with the others.
+    /// Objects that the first shard shares with the others.
     fn overlap_warnings(configs: &[ShardingConfig]) -> Vec<String> {
         let found = ShardIndex::new(configs.to_vec(), LabelKeys::default()).shared(&configs[0]);
         found.iter().map(|it| format!("{}: {}", it.path, it.problem)).collect()

@@ -15,7 +15,7 @@ use super::resource_names::{has_usual_children, is_usual_child};
 use crate::LabelKeys;
 
 /// All resources, or all API groups.
-const EVERY: &str = "*";
+const WILDCARD: &str = "*";
 
 /// Warns of a shard whose children need a label that nobody may set. Shards of a root are divided by labels of the manager.
 pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
@@ -26,7 +26,7 @@ pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Fi
         .filter_map(|(at, limit)| Some((at, limit, own_label(limit.selector.as_ref()?, keys)?)))
         .collect();
     let kinds: BTreeSet<&str> = divided.iter().flat_map(|(_, limit, _)| names(limit)).collect();
-    if kinds.len() < 2 && !kinds.contains(EVERY) {
+    if kinds.len() < 2 && !kinds.contains(WILDCARD) {
         return;
     }
     for (at, limit, label) in divided {
@@ -73,9 +73,9 @@ fn created_resources(limit: &Limit) -> BTreeSet<String> {
     let of_group = |group: &ResourceGroup| -> Vec<String> {
         let groups = &group.api_groups;
         let named = group.resources.iter().filter_map(|name| match name.as_str() {
-            EVERY if !has_usual_children(groups) => None,
-            EVERY if groups.iter().all(|group| group == EVERY) => Some("every kind".to_owned()),
-            EVERY => Some(format!("every kind of {}", joined_groups(groups))),
+            WILDCARD if !has_usual_children(groups) => None,
+            WILDCARD if groups.iter().all(|group| group == WILDCARD) => Some("every kind".to_owned()),
+            WILDCARD => Some(format!("every kind of {}", joined_groups(groups))),
             name => is_usual_child(name).then(|| name.to_owned()),
         });
         named.collect()

@@ -14,8 +14,8 @@ fn origin() -> Origin {
     }
 }
 
-fn enforced_of(facts: &Facts) -> (String, String) {
-    let status = object_status(&origin(), facts, &Value::Null, "now");
+fn enforced_of(summary: &ObjectSummary) -> (String, String) {
+    let status = object_status(&origin(), summary, &Value::Null, "now");
     let list = status["conditions"].as_array().unwrap();
     let condition = list.iter().find(|condition| condition["type"] == "Enforced").unwrap();
     let text = |field: &str| condition[field].as_str().unwrap().to_owned();
@@ -24,21 +24,21 @@ fn enforced_of(facts: &Facts) -> (String, String) {
 
 #[test]
 fn withheld_object_without_entries_is_not_enforced() {
-    let mut facts = Facts::default();
-    assert_eq!(enforced_of(&facts), ("True".to_owned(), "NothingToRun".to_owned()));
-    facts.withheld = Some(Reason::new("TooLarge", "too large"));
-    assert_eq!(enforced_of(&facts), ("False".to_owned(), "Progressing".to_owned()));
+    let mut summary = ObjectSummary::default();
+    assert_eq!(enforced_of(&summary), ("True".to_owned(), "NothingToRun".to_owned()));
+    summary.withheld = Some(Reason::new("TooLarge", "too large"));
+    assert_eq!(enforced_of(&summary), ("False".to_owned(), "Progressing".to_owned()));
 }
 
 #[test]
 fn withheld_object_that_is_deleted_says_how_to_release_it() {
     let pending = "the shard is removed with the next chain. To release it by force: `kubectl patch`";
-    let facts = Facts {
+    let summary = ObjectSummary {
         withheld: Some(Reason::new("WriteFailed", "the chain can't be written")),
         deleted: Some(Reason::new("Deleting", pending)),
-        ..Facts::default()
+        ..ObjectSummary::default()
     };
-    let drafts = drafts(&facts);
+    let drafts = condition_drafts(&summary);
     let distributed = drafts
         .iter()
         .find(|draft| draft.kind == condition::DISTRIBUTED)
@@ -52,11 +52,11 @@ fn withheld_object_that_is_deleted_says_how_to_release_it() {
 #[test]
 fn status_stays_when_chain_changes_for_other_objects() {
     let of = |chain, before: &Value| {
-        let facts = Facts {
+        let summary = ObjectSummary {
             chain,
-            ..Facts::default()
+            ..ObjectSummary::default()
         };
-        object_status(&origin(), &facts, before, "now")
+        object_status(&origin(), &summary, before, "now")
     };
     let before = of(3, &Value::Null);
     assert!(is_same(&before, &of(4, &before)));
@@ -66,12 +66,12 @@ fn status_stays_when_chain_changes_for_other_objects() {
 #[test]
 fn accepted_condition_carries_warnings_when_object_is_valid() {
     let of = |warnings: &str, mistakes: &str| {
-        let facts = Facts {
+        let summary = ObjectSummary {
             warnings: warnings.to_owned(),
             mistakes: mistakes.to_owned(),
-            ..Facts::default()
+            ..ObjectSummary::default()
         };
-        let status = object_status(&origin(), &facts, &Value::Null, "now");
+        let status = object_status(&origin(), &summary, &Value::Null, "now");
         let accepted = status["conditions"][0].clone();
         assert_eq!(accepted["type"], "Accepted");
         let text = |field: &str| accepted[field].as_str().unwrap_or_default().to_owned();
@@ -85,7 +85,7 @@ fn accepted_condition_carries_warnings_when_object_is_valid() {
 
 #[test]
 fn status_patch_removes_foreign_values_and_keeps_foreign_conditions() {
-    let after = object_status(&origin(), &Facts::default(), &Value::Null, "now");
+    let after = object_status(&origin(), &ObjectSummary::default(), &Value::Null, "now");
     assert!(is_same(&after, &after));
     let theirs = json!({ "type": "Audited", "status": "True" });
     let mut before = after.clone();
@@ -117,11 +117,11 @@ fn leader_is_removed_from_status_when_nobody_leads() {
             holder_identity: holder.to_owned(),
             since: "2026-01-01T00:00:00Z".to_owned(),
         });
-        let facts = Facts {
+        let summary = ObjectSummary {
             leader,
-            ..Facts::default()
+            ..ObjectSummary::default()
         };
-        object_status(&shard, &facts, before, "now")
+        object_status(&shard, &summary, before, "now")
     };
     let before = of(Some("me"), &Value::Null);
     assert_eq!(before["leader"]["podName"], "operator-0");
@@ -156,15 +156,15 @@ fn status_stays_when_breakers_only_count() {
             limiting_snapshots: vec![snapshot],
             ..TargetStatus::default()
         };
-        let rollout = Rollout {
+        let enforcement = Enforcement {
             targets: vec![target],
-            ..Rollout::default()
+            ..Enforcement::default()
         };
-        let facts = Facts {
-            rollout,
-            ..Facts::default()
+        let summary = ObjectSummary {
+            enforcement,
+            ..ObjectSummary::default()
         };
-        object_status(&origin(), &facts, &Value::Null, "now")
+        object_status(&origin(), &summary, &Value::Null, "now")
     };
     let before = of(2, BreakerState::Closed);
     assert_eq!(before["targetStatus"][0]["limitingSnapshots"][0]["requests"], 2);
@@ -175,11 +175,11 @@ fn status_stays_when_breakers_only_count() {
 #[test]
 fn bypassed_condition_names_pods_and_ends_when_they_send_requests() {
     let of = |pods: &[&str], before: &Value| {
-        let facts = Facts {
+        let summary = ObjectSummary {
             bypassed: pods.iter().map(|pod| (*pod).to_owned()).collect(),
-            ..Facts::default()
+            ..ObjectSummary::default()
         };
-        object_status(&origin(), &facts, before, "now")
+        object_status(&origin(), &summary, before, "now")
     };
     let said = |status: &Value| {
         let mut list = status["conditions"].as_array().unwrap().iter();
@@ -206,95 +206,98 @@ fn bypassed_condition_names_pods_and_ends_when_they_send_requests() {
     assert_eq!((&*holds, &*reason), ("False", "TrafficSeen"));
 }
 
-/// What happened, and the facts of it.
-type Situation = (&'static str, Facts);
+/// What happened, and the summary of it.
+type Situation = (&'static str, ObjectSummary);
 
 /// An object whose entries all its pods run.
-fn facts_in_force() -> Facts {
-    Facts {
+fn summary_in_force() -> ObjectSummary {
+    ObjectSummary {
         chain: 7,
         hash: "a".to_owned(),
-        rollout: Rollout {
+        enforcement: Enforcement {
             selected: 2,
             enforced: 2,
-            ..Rollout::default()
+            ..Enforcement::default()
         },
-        ..Facts::default()
+        ..ObjectSummary::default()
     }
 }
 
 /// The same after a change.
-fn facts_with(change: impl FnOnce(&mut Facts)) -> Facts {
-    let mut facts = facts_in_force();
-    change(&mut facts);
-    facts
+fn summary_with(change: impl FnOnce(&mut ObjectSummary)) -> ObjectSummary {
+    let mut summary = summary_in_force();
+    change(&mut summary);
+    summary
 }
 
 fn situations_of_objects() -> Vec<Situation> {
     let mistake = "spec.limits[0].selector: is empty".to_owned();
-    let invalid = Facts {
+    let invalid = ObjectSummary {
         mistakes: mistake.clone(),
-        ..Facts::default()
+        ..ObjectSummary::default()
     };
     let plugin = json!({ "name": "team/quota", "message": "registry answered 404; check spec.plugins" });
     vec![
-        ("in force", facts_in_force()),
-        ("disabled", Facts::default()),
+        ("in force", summary_in_force()),
+        ("disabled", ObjectSummary::default()),
         (
             "valid with warnings",
-            facts_with(|facts| facts.warnings = "spec.limits[0]: selects no object".to_owned()),
+            summary_with(|summary| summary.warnings = "spec.limits[0]: selects no object".to_owned()),
         ),
         ("invalid from the start", invalid),
         (
             "invalid after a valid generation",
-            facts_with(|facts| {
-                facts.mistakes = mistake;
-                facts.is_kept = true;
+            summary_with(|summary| {
+                summary.mistakes = mistake;
+                summary.is_kept = true;
             }),
         ),
         (
             "plugin missing",
-            facts_with(|facts| {
-                facts.plugins = Some(vec![plugin]);
-                facts.is_unresolved = true;
-                facts.is_kept = true;
+            summary_with(|summary| {
+                summary.plugins = Some(vec![plugin]);
+                summary.is_unresolved = true;
+                summary.is_kept = true;
             }),
         ),
         (
             "chain can't be written",
-            facts_with(|facts| {
-                facts.withheld = Some(Reason::new("WriteFailed", "configmaps is forbidden (HTTP 403)"));
+            summary_with(|summary| {
+                summary.withheld = Some(Reason::new("WriteFailed", "configmaps is forbidden (HTTP 403)"));
             }),
         ),
         (
             "deleted",
-            facts_with(|facts| {
-                facts.deleted = Some(Reason::new("Deleting", "the shard is removed with the next chain"))
+            summary_with(|summary| {
+                summary.deleted = Some(Reason::new("Deleting", "the shard is removed with the next chain"))
             }),
         ),
     ]
 }
 
 fn situations_of_pods() -> Vec<Situation> {
-    let blocked = |blocker: StartBlocker| facts_with(|facts| facts.start_blocker = Some(blocker.reason()));
+    let blocked = |blocker: StartBlocker| summary_with(|summary| summary.start_blocker = Some(blocker.reason()));
     let uninjected = StartBlocker::Pods(["operator-0".to_owned()].into());
     let unknown = StartBlocker::Unknown("pods is forbidden (HTTP 403)".to_owned());
     vec![
-        ("no pods", facts_with(|facts| facts.rollout = Rollout::default())),
+        (
+            "no pods",
+            summary_with(|summary| summary.enforcement = Enforcement::default()),
+        ),
         (
             "one pod lags",
-            facts_with(|facts| {
-                facts.rollout.enforced = 1;
-                facts.rollout.lagging = vec![("operator-1".to_owned(), "runs generation 6".to_owned())];
+            summary_with(|summary| {
+                summary.enforcement.enforced = 1;
+                summary.enforcement.lagging = vec![("operator-1".to_owned(), "runs generation 6".to_owned())];
             }),
         ),
         (
             "another shard has its objects",
-            facts_with(|facts| facts.waits_for = vec!["left (operator-0: runs generation 6)".to_owned()]),
+            summary_with(|summary| summary.waits_for = vec!["left (operator-0: runs generation 6)".to_owned()]),
         ),
         (
             "another shard is to have its objects, too",
-            facts_with(|facts| facts.overlaps = vec!["left".to_owned()]),
+            summary_with(|summary| summary.overlaps = vec!["left".to_owned()]),
         ),
         ("pods without a sidecar", blocked(uninjected)),
         ("pods without a sidecar are gone", blocked(StartBlocker::NoPods)),
@@ -305,19 +308,19 @@ fn situations_of_pods() -> Vec<Situation> {
         ("pods can't be listed", blocked(unknown)),
         (
             "pods are replaced",
-            facts_with(|facts| facts.restart = Some(Reason::new("Restarting", "replacing operator-0"))),
+            summary_with(|summary| summary.restart = Some(Reason::new("Restarting", "replacing operator-0"))),
         ),
         (
             "a pod can't be evicted",
-            facts_with(|facts| {
+            summary_with(|summary| {
                 let message =
                     "operator-0 can't be evicted: Cannot evict pod as it would violate the pod's disruption budget.";
-                facts.restart = Some(Reason::new("EvictionRefused", message));
+                summary.restart = Some(Reason::new("EvictionRefused", message));
             }),
         ),
         (
             "traffic bypasses the sidecar",
-            facts_with(|facts| facts.bypassed = ["manager in operator-0".to_owned()].into()),
+            summary_with(|summary| summary.bypassed = ["manager in operator-0".to_owned()].into()),
         ),
     ]
 }
@@ -327,10 +330,10 @@ fn messages_of_conditions_are_reviewed() {
     let mut text = String::new();
     let bypassed = json!({ "conditions": [{ "type": "Bypassed", "status": "True" }] });
     let situations = situations_of_objects().into_iter().chain(situations_of_pods());
-    let situations = situations.map(|(situation, facts)| (situation, facts, Value::Null));
-    let over = ("traffic no longer bypasses the sidecar", facts_in_force(), bypassed);
-    for (situation, facts, before) in situations.chain([over]) {
-        let status = object_status(&origin(), &facts, &before, "now");
+    let situations = situations.map(|(situation, summary)| (situation, summary, Value::Null));
+    let over = ("traffic no longer bypasses the sidecar", summary_in_force(), bypassed);
+    for (situation, summary, before) in situations.chain([over]) {
+        let status = object_status(&origin(), &summary, &before, "now");
         text += &format!("{situation}:\n");
         for condition in status["conditions"].as_array().unwrap() {
             let field = |name: &str| condition[name].as_str().unwrap();

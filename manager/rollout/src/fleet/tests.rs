@@ -22,7 +22,7 @@ fn fleet(nudged: Option<u64>, answer: Report) -> Fleet {
 fn answer_older_than_the_chain_does_not_acknowledge_it() {
     let entries = [entry("shard-selector/a")];
     let mut fleet = fleet(None, Report::Status(Box::new(running(7, &entries))));
-    fleet.sidecars[0].is_placed = true;
+    fleet.sidecars[0].is_scheduled = true;
     let runs_chain = |fleet: &Fleet| fleet.runs_chain(&fleet.sidecars[0], &entries);
     assert!(runs_chain(&fleet));
     fleet.fresh.clear();
@@ -38,7 +38,7 @@ fn pod_is_behind_when_it_does_not_run_its_entries() {
         });
         let mut fleet = fleet(None, answer);
         let is_behind = fleet.lagging_sidecars(&entries).next().is_some();
-        fleet.unasked.insert("operator-0".to_owned());
+        fleet.unpolled.insert("operator-0".to_owned());
         assert!(fleet.lagging_sidecars(&entries).next().is_none(), "nobody knows");
         is_behind
     };
@@ -54,7 +54,7 @@ fn nudges_are_read_from_annotations() {
         let annotations = [(annotations::CHAIN_GENERATION, "7"), (annotations::CHAIN_BUMP, bump)];
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
         pod.metadata.annotations = Some(annotations.into());
-        let sidecar = Sidecar::of(&pod).unwrap();
+        let sidecar = Sidecar::from_pod(&pod).unwrap();
         (sidecar.nudged, sidecar.renudged)
     };
     assert_eq!(of("7.2"), (Some(7), Some((7, 2))));
@@ -65,7 +65,7 @@ fn nudges_are_read_from_annotations() {
 fn report_of_an_unwritten_generation_is_not_believed() {
     let heard = |generation| LastReport {
         answer: Report::Status(Box::new(running(generation, &[]))),
-        asked: Some(std::time::Instant::now()),
+        polled_at: Some(std::time::Instant::now()),
         failures: 0,
         is_fresh: true,
     };
@@ -135,7 +135,7 @@ fn pod_readiness_and_owner_come_from_kubelet_and_controller_reference() {
         }))
         .unwrap();
         strip_pod(&mut pod);
-        Sidecar::of(&pod).unwrap()
+        Sidecar::from_pod(&pod).unwrap()
     };
     assert!(sidecar("True", true).is_ready);
     assert_eq!(sidecar("True", true).owner.as_deref(), Some("ReplicaSet left-6b7"));

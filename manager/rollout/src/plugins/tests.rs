@@ -44,7 +44,7 @@ fn fleet(pods: &[(&str, Option<&[&str]>)]) -> Fleet {
         fleet.sidecars.push(Sidecar {
             pod: format!("{app}-0"),
             labels: [("app".to_owned(), (*app).to_owned())].into(),
-            is_placed: true,
+            is_scheduled: true,
             ..Sidecar::default()
         });
         let mut status = samples::running(1, []);
@@ -199,7 +199,7 @@ fn documents_unreadable_for_a_sidecar_are_not_written() {
         ..Support::baseline()
     });
     let Reason { code, message } = unreadable(&fleet).unwrap();
-    assert_eq!(code, OUTDATED);
+    assert_eq!(code, Reason::SIDECAR_OUTDATED);
     assert!(message.contains("b-0") && !message.contains("a-0"), "{message}");
 }
 
@@ -216,26 +216,26 @@ fn plugins_stay_in_place_and_go_when_unused() {
     let mut now = PluginSlots::default();
     now[3] = sizes(&[("a", 10), ("old", 10)]);
     now[5] = sizes(&[("gone", 10)]);
-    let slots = assign(&now, &sizes(&[("a", 10), ("b", 10)]), &[digest("old")].into()).unwrap();
+    let slots = assign_slots(&now, &sizes(&[("a", 10), ("b", 10)]), &[digest("old")].into()).unwrap();
     assert_eq!(slots[3], sizes(&[("a", 10), ("old", 10)]));
     assert_eq!((&slots[0], &slots[5]), (&sizes(&[("b", 10)]), &BTreeMap::new()));
-    let slots = assign(&slots, &sizes(&[("a", 10), ("b", 10)]), &BTreeSet::new()).unwrap();
+    let slots = assign_slots(&slots, &sizes(&[("a", 10), ("b", 10)]), &BTreeSet::new()).unwrap();
     assert_eq!(slots[3], sizes(&[("a", 10)]));
 }
 
 #[test]
 fn large_plugin_gets_its_own_config_map() {
     let large = MAX_SLOT_BYTES - 5;
-    let slots = assign(
+    let slots = assign_slots(
         &PluginSlots::default(),
         &sizes(&[("a", large), ("b", large)]),
         &BTreeSet::new(),
     )
     .unwrap();
     assert_eq!(slots.iter().filter(|slot| slot.len() == 1).count(), 2);
-    let error = assign(&slots, &sizes(&[("c", MAX_SLOT_BYTES + 1)]), &BTreeSet::new()).unwrap_err();
+    let error = assign_slots(&slots, &sizes(&[("c", MAX_SLOT_BYTES + 1)]), &BTreeSet::new()).unwrap_err();
     assert_eq!((error.digest, error.bytes), (digest("c"), MAX_SLOT_BYTES + 1));
     let nine: Vec<String> = (0..9).map(|id| id.to_string()).collect();
     let nine: Vec<(&str, usize)> = nine.iter().map(|id| (id.as_str(), large)).collect();
-    assert!(assign(&PluginSlots::default(), &sizes(&nine), &BTreeSet::new()).is_err());
+    assert!(assign_slots(&PluginSlots::default(), &sizes(&nine), &BTreeSet::new()).is_err());
 }

@@ -32,7 +32,7 @@ fn fleet(status: Status, is_fresh: bool) -> Fleet {
     let sidecar = Sidecar {
         pod: "operator-0".to_owned(),
         uid: "uid".to_owned(),
-        is_placed: true,
+        is_scheduled: true,
         ..Sidecar::default()
     };
     let fresh = is_fresh.then(|| sidecar.pod.clone());
@@ -52,7 +52,7 @@ fn silent() -> Fleet {
     fleet
 }
 
-fn since(quiet: &Quiet) -> Option<Instant> {
+fn since(quiet: &QuietSince) -> Option<Instant> {
     quiet.get("uid").map(|(_, since)| *since)
 }
 
@@ -60,8 +60,8 @@ fn since(quiet: &Quiet) -> Option<Instant> {
 fn pod_is_quiet_from_when_it_runs_its_shard() {
     let of_shard = [entry(SHARD, "1")];
     let chain = chain(&of_shard);
-    let quiet = |fleet: &Fleet, before: &Quiet| super::quiet(fleet, &chain, before, Instant::now());
-    let none = Quiet::new();
+    let quiet = |fleet: &Fleet, before: &QuietSince| super::pods_quiet_since(fleet, &chain, before, Instant::now());
+    let none = QuietSince::new();
     assert_eq!(
         since(&quiet(&fleet(running(&[]), true), &none)),
         None,
@@ -84,35 +84,44 @@ fn stale_answer_neither_starts_nor_ends_quiet_state() {
     let stale = fleet(running(&of_shard), false);
     let first_chain = chain(&of_shard);
     assert_eq!(
-        since(&quiet(&stale, &first_chain, &Quiet::new(), Instant::now())),
+        since(&pods_quiet_since(
+            &stale,
+            &first_chain,
+            &QuietSince::new(),
+            Instant::now()
+        )),
         None,
         "nobody becomes so"
     );
-    let first = quiet(
+    let first = pods_quiet_since(
         &fleet(running(&of_shard), true),
         &first_chain,
-        &Quiet::new(),
+        &QuietSince::new(),
         Instant::now(),
     );
     assert_eq!(
-        quiet(&stale, &first_chain, &first, Instant::now()),
+        pods_quiet_since(&stale, &first_chain, &first, Instant::now()),
         first,
         "nothing has changed for it"
     );
     let more = chain(&[entry(SHARD, "1"), entry(OTHER, "1")]);
-    assert_eq!(quiet(&stale, &more, &first, Instant::now()), first, "nor here");
+    assert_eq!(
+        pods_quiet_since(&stale, &more, &first, Instant::now()),
+        first,
+        "nor here"
+    );
     let other = [entry(SHARD, "2")];
     assert_eq!(
-        since(&quiet(&stale, &chain(&other), &first, Instant::now())),
+        since(&pods_quiet_since(&stale, &chain(&other), &first, Instant::now())),
         None,
         "its shard has changed"
     );
     let begun = Instant::now();
-    let anew = quiet(&fleet(running(&other), true), &chain(&other), &first, Instant::now());
+    let anew = pods_quiet_since(&fleet(running(&other), true), &chain(&other), &first, Instant::now());
     assert!(since(&anew).unwrap() >= begun, "it begins anew");
     let left = fleet(running(&[]), false);
     assert_eq!(
-        since(&quiet(&left, &first_chain, &first, Instant::now())),
+        since(&pods_quiet_since(&left, &first_chain, &first, Instant::now())),
         None,
         "it runs something else"
     );
@@ -171,7 +180,7 @@ fn controller_may_lead_until_lease_expires_and_sidecar_reports_no_leadership() {
     let of = |status: &Status, age: Duration| {
         let own = BTreeSet::from(["lock---a".to_owned()]);
         let locks = Locks::from([("uid".to_owned(), (own, now - age))]);
-        !lease_expired(&fleet(status.clone(), true), &locks, now).is_empty()
+        !pods_with_expired_leases(&fleet(status.clone(), true), &locks, now).is_empty()
     };
     assert!(!of(&status, LOCK_EXPIRY - Duration::from_millis(1)));
     assert!(of(&status, LOCK_EXPIRY));
@@ -196,14 +205,14 @@ fn lock_time_starts_when_sidecar_asks_for_it_and_not_when_limits_change() {
         chain(&[entry])
     };
     let (fleet, begun) = (fleet(running(&[]), true), Instant::now());
-    let quiet = Quiet::from([("uid".to_owned(), (Digest::of(b""), begun))]);
+    let quiet = QuietSince::from([("uid".to_owned(), (Digest::of(b""), begun))]);
     let since = |locks: &Locks| locks.get("uid").map(|(_, since)| *since);
     let first = requested_locks(&fleet, &sharded("a", 1), &quiet, &Locks::new(), begun);
     assert_eq!(since(&first), Some(begun));
     let later = begun + LOCK_EXPIRY;
-    let next = requested_locks(&fleet, &sharded("a", 2), &Quiet::new(), &first, later);
+    let next = requested_locks(&fleet, &sharded("a", 2), &QuietSince::new(), &first, later);
     assert_eq!(since(&next), Some(begun));
-    let renamed = requested_locks(&fleet, &sharded("b", 2), &Quiet::new(), &next, later);
+    let renamed = requested_locks(&fleet, &sharded("b", 2), &QuietSince::new(), &next, later);
     assert_eq!(since(&renamed), None, "it has not said so");
     let renamed = requested_locks(&fleet, &sharded("b", 2), &quiet, &renamed, later);
     assert_eq!(since(&renamed), Some(later));
@@ -213,7 +222,7 @@ fn lock_time_starts_when_sidecar_asks_for_it_and_not_when_limits_change() {
 fn sidecar_without_a_chain_is_blank() {
     let sidecar = |nudged| Sidecar {
         pod: "operator-0".to_owned(),
-        is_placed: true,
+        is_scheduled: true,
         nudged,
         ..Sidecar::default()
     };
@@ -255,7 +264,7 @@ fn sidecar_without_a_chain_is_blank() {
 /// The promise that a late edit is still one move rests on this.
 #[test]
 fn entry_is_unseen_only_if_every_pod_reports_something_else() {
-    use ctrlmesh_manager_planner::hand_over::Fleet as _;
+    use ctrlmesh_manager_planner::hand_over::FleetState as _;
     let (new, old) = (entry(SHARD, "new"), entry(SHARD, "old"));
     let is_unseen = |fleet: &Fleet, states: &PodStates| Pods { fleet, states }.is_unseen(&new);
     let later = PodStates::default();
@@ -267,11 +276,11 @@ fn entry_is_unseen_only_if_every_pod_reports_something_else() {
     two.sidecars.push(Sidecar {
         pod: "operator-1".to_owned(),
         uid: "uid-1".to_owned(),
-        is_placed: true,
+        is_scheduled: true,
         ..Sidecar::default()
     });
     assert!(!is_unseen(&two, &later), "the second one may run the entry");
     two.sidecars.remove(0);
-    two.sidecars[0].is_placed = false;
+    two.sidecars[0].is_scheduled = false;
     assert!(!is_unseen(&two, &later), "no pod says anything");
 }

@@ -45,7 +45,7 @@ fn beside(shards: &[&str]) -> Fleet {
         pod: format!("{shard}-0"),
         uid: format!("uid-{shard}-0"),
         labels: labels(shard),
-        is_placed: true,
+        is_scheduled: true,
         ..Sidecar::default()
     };
     Fleet {
@@ -78,7 +78,7 @@ fn waiting_of(last: (&Chain, &Claims), wanted: &[Entry], objects: &CustomResourc
     let (mut gate, now) = (StartGate::default(), Instant::now());
     let gone = wanted.iter().map(|entry| (entry.name.clone(), StartBlocker::NoPods));
     gate.record(&gone.collect(), &[], now);
-    blocked_shards(last, wanted, objects, pods, &gate, now + GONE)
+    blocked_shards(last, wanted, objects, pods, &gate, now + MIN_GONE_TIME)
 }
 
 /// Names of the shards that wait.
@@ -387,25 +387,37 @@ fn long_blocked_shards_are_rechecked_less_often() {
     let (begun, mut gate) = (Instant::now(), StartGate::default());
     let on = |pod: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Pods([pod.to_owned()].into()))]);
     gate.record(&BlockedShards::new(), &[], begun);
-    assert_eq!(gate.recheck_in(begun + SOON), None);
-    let begun = begun + SOON;
+    assert_eq!(gate.next_list_in(begun + FREQUENT_LIST_PERIOD), None);
+    let begun = begun + FREQUENT_LIST_PERIOD;
     gate.record(&on("old-1"), &[], begun);
-    assert_eq!(gate.recheck_in(begun), Some(AGAIN));
-    gate.record(&on("old-1"), &[], begun + SOON);
-    assert_eq!(gate.recheck_in(begun + SOON), Some(LATER));
-    gate.failed = Some((begun + SOON, "no".to_owned()));
-    assert_eq!(gate.list_error(begun + SOON + AGAIN), Some("no"));
-    assert_eq!(gate.list_error(begun + SOON + LATER), None);
-    gate.record(&on("old-0"), &[], begun + SOON);
+    assert_eq!(gate.next_list_in(begun), Some(LIST_INTERVAL));
+    gate.record(&on("old-1"), &[], begun + FREQUENT_LIST_PERIOD);
     assert_eq!(
-        gate.recheck_in(begun + SOON),
-        Some(AGAIN),
+        gate.next_list_in(begun + FREQUENT_LIST_PERIOD),
+        Some(LATER_LIST_INTERVAL)
+    );
+    gate.failed = Some((begun + FREQUENT_LIST_PERIOD, "no".to_owned()));
+    assert_eq!(
+        gate.list_error(begun + FREQUENT_LIST_PERIOD + LIST_INTERVAL),
+        Some("no")
+    );
+    assert_eq!(
+        gate.list_error(begun + FREQUENT_LIST_PERIOD + LATER_LIST_INTERVAL),
+        None
+    );
+    gate.record(&on("old-0"), &[], begun + FREQUENT_LIST_PERIOD);
+    assert_eq!(
+        gate.next_list_in(begun + FREQUENT_LIST_PERIOD),
+        Some(LIST_INTERVAL),
         "one is gone, and so may be the next"
     );
-    assert_eq!(gate.list_error(begun + SOON + AGAIN), None);
+    assert_eq!(gate.list_error(begun + FREQUENT_LIST_PERIOD + LIST_INTERVAL), None);
     // What an API server says may have a time in it.
     let unknown = |problem: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Unknown(problem.to_owned()))]);
     gate.record(&unknown("no at 1"), &[], begun);
-    gate.record(&unknown("no at 2"), &[], begun + SOON);
-    assert_eq!(gate.recheck_in(begun + SOON), Some(LATER));
+    gate.record(&unknown("no at 2"), &[], begun + FREQUENT_LIST_PERIOD);
+    assert_eq!(
+        gate.next_list_in(begun + FREQUENT_LIST_PERIOD),
+        Some(LATER_LIST_INTERVAL)
+    );
 }

@@ -5,12 +5,12 @@ use serde_json::json;
 
 use super::*;
 use crate::conditions::object_status;
-use crate::facts::facts_of;
+use crate::object_summary::summary_of;
 
 /// The conditions of an object that are not healthy, a line each.
 fn unhealthy_conditions(document: &Value, observation: &Observation, decision: &Decision) -> String {
-    let (origin, facts) = facts_of(document, observation, decision, &Outcome::default());
-    let status = object_status(&origin, &facts, &Value::Null, "now");
+    let (origin, summary) = summary_of(document, observation, decision, &Outcome::default());
+    let status = object_status(&origin, &summary, &Value::Null, "now");
     let conditions = status["conditions"].as_array().unwrap().iter();
     let lines = conditions
         .filter(|condition| condition["status"] == "False")
@@ -143,7 +143,7 @@ fn pod_of_shard(shard: &str) -> Sidecar {
         uid: format!("uid-of-{shard}-0"),
         ip: Some("10.0.0.1".to_owned()),
         labels: [("shard".to_owned(), shard.to_owned())].into(),
-        is_placed: true,
+        is_scheduled: true,
         ..Sidecar::default()
     }
 }

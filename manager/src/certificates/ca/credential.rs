@@ -16,8 +16,8 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use super::Error;
-use super::plan::{Leaf, Schedule};
 use super::validity::{common_name, not_after};
+use crate::certificates::lifetimes::{Leaf, Schedule};
 
 /// Common name of server certificates. Only people read it.
 const SERVER: &str = "ctrlmesh server";

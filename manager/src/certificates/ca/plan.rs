@@ -6,54 +6,18 @@
 //! still accepted. A change of the server's names is a rotation, too, so that clients with the old names are still served.
 //!
 //! Some clients read their bundle only once, when they start. For them a CA must be in the bundle for years before it is used. Such
-//! a CA lives long and signs one certificate after the other ([`Leaf`]).
+//! a CA lives long and signs one certificate after the other ([`Leaf`](crate::certificates::lifetimes::Leaf)).
 
 use std::time::{Duration, SystemTime};
 
 use super::Error;
 use super::credential::{Credential, parse_certificates};
 use super::stored::Stored;
+use crate::certificates::lifetimes::Schedule;
 
-/// Lifetimes and pauses.
+/// State of a CA and of everything that depends on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Schedule {
-    /// Lifetime of a CA, and of its certificate unless `leaf` is set.
-    pub life: Duration,
-    /// Time before the end of a CA at which a new one is prepared: long enough that a manager may be switched off for weeks.
-    pub renew_before: Duration,
-    /// Certificates that expire before their CA; `None`: a CA has one certificate, with its own lifetime.
-    pub leaf: Option<Leaf>,
-    /// Time from a bundle in etcd until every API server uses it.
-    pub settle: Duration,
-    /// Longest time until the next check.
-    pub rest: Duration,
-}
-
-/// Lifetimes of certificates if a CA signs several.
-#[derive(Clone, Copy, Debug)]
-pub struct Leaf {
-    pub life: Duration,
-    /// Time before its end at which the next certificate is signed.
-    pub renew_before: Duration,
-    /// A prepared CA is used when the current CA has this much time left, and not before.
-    pub serve_before: Duration,
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        let days = |days: u64| Duration::from_secs(days * 24 * 3600);
-        Self {
-            life: days(365),
-            renew_before: days(120),
-            leaf: None,
-            settle: Duration::from_secs(300),
-            rest: Duration::from_secs(3600),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct CaState<'a> {
     pub(crate) now: SystemTime,
     pub(crate) stored: &'a Stored,
     /// Names that clients use for the server.
@@ -85,8 +49,8 @@ pub(crate) enum Step {
     Rest(Duration),
 }
 
-pub(crate) fn next_step(facts: &Facts<'_>, schedule: &Schedule) -> Step {
-    let Facts { now, stored, names, .. } = *facts;
+pub(crate) fn next_step(state: &CaState<'_>, schedule: &Schedule) -> Step {
+    let CaState { now, stored, names, .. } = *state;
     if let Some(leaf) = &schedule.leaf
         && stored.credentials().any(|it| it.is_due(leaf, names, now))
     {
@@ -97,7 +61,7 @@ pub(crate) fn next_step(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     let Some(current) = stored.current.as_ref().filter(|it| it.is_accepted(&[], now)) else {
         return if next.is_some() { Step::Promote } else { Step::Issue };
     };
-    if !facts
+    if !state
         .bundles
         .iter()
         .all(|bundle| is_same(bundle, &stored.trust_bundle()))
@@ -114,7 +78,7 @@ pub(crate) fn next_step(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     };
     let renewal = before_end(schedule.renew_before);
     let turn = schedule.leaf.map_or(now, |leaf| before_end(leaf.serve_before));
-    let until = match (next, stored.next.is_some(), facts.trusted_since) {
+    let until = match (next, stored.next.is_some(), state.trusted_since) {
         (None, false, _) if now < renewal => renewal,
         (None, _, _) => return Step::Prepare,
         (Some(_), _, None) => return Step::Settle,

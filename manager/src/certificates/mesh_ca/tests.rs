@@ -1,6 +1,6 @@
 //! Bundles and certificates of namespaces, at an API server.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ctrlmesh_testkit::{ApiServer, Fault, Rule as FaultRule, Snapshot};
 use k8s_openapi::ByteString;
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::certificates::ca::{Credential, Stored, parse_certificates, verify};
+use crate::certificates::lifetimes::{DAY, Schedule};
 use crate::test_env::{self, Running, notes, put, until};
 
 const API_SERVER: [&str; 4] = ["kubernetes.default.svc", "10.96.0.1", "fd00::1", "127.0.0.1"];
@@ -336,14 +337,14 @@ fn bundle_write_fault(verb: &str) -> FaultRule {
 const HASTY: Schedule = Schedule {
     settle: Duration::from_millis(1),
     rest: Duration::from_millis(10),
-    ..SCHEDULE
+    ..SIDECARS
 };
 
 /// A namespace whose CA expires soon, and that CA.
 fn store_expiring_ca(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
     let old = Schedule {
         life: Duration::from_secs(200 * DAY.as_secs()),
-        ..SCHEDULE
+        ..SIDECARS
     };
     let old = Credential::issue(&names(&API_SERVER), SystemTime::now(), &old).unwrap();
     let mut data = std::collections::BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Carries out a decision: writes ConfigMaps, nudges pods, replaces pods of restarting shards, and sets finalizers. What became of
-//! it goes into the next memory as an [`Outcome`].
+//! Carries out a decision: writes ConfigMaps, nudges pods, replaces pods of restarting shards, and sets finalizers. The
+//! [`Outcome`] goes into the next memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
-use crate::cluster::{Context, Error, Rule, Scope, error_text, events, patch_params, post_params};
+use crate::cluster::{Context, Error, RbacRule, Scope, error_text, events, patch_params, post_params};
 use ctrlmesh_manager_rollout::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
 use ctrlmesh_manager_rollout::decision::{Outcome, WriteFailure};
 use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar};
@@ -37,15 +37,15 @@ use ctrlmesh_manager_rollout::{Decision, Reason, deletion};
 /// Pods and objects that are written at a time.
 const CONCURRENCY: usize = 16;
 
-pub(crate) const RULES: &[Rule] = &[
-    Rule {
+pub(crate) const RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["configmaps"],
         verbs: &["create", "patch"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["configmaps"],
@@ -62,7 +62,7 @@ pub(crate) const RULES: &[Rule] = &[
             "ctrlmesh-plugins-7",
         ],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["pods"],
@@ -72,7 +72,7 @@ pub(crate) const RULES: &[Rule] = &[
 ];
 
 /// For finalizers.
-pub(crate) const FINALIZER_RULES: &[Rule] = &[Rule {
+pub(crate) const FINALIZER_RULES: &[RbacRule] = &[RbacRule {
     scope: Scope::Cluster,
     group: "ctrlmesh.kusionstack.io",
     resources: &["shardingconfigs", "circuitbreakers", "faultinjections"],
@@ -81,15 +81,15 @@ pub(crate) const FINALIZER_RULES: &[Rule] = &[Rule {
 }];
 
 /// For restarts of shards, besides patches of pods.
-pub(crate) const RESTART_RULES: &[Rule] = &[
-    Rule {
+pub(crate) const RESTART_RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["pods/eviction"],
         verbs: &["create"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "coordination.k8s.io",
         resources: &["leases"],
@@ -122,8 +122,8 @@ pub(crate) async fn act(
 fn write_failure(error: &Error) -> WriteFailure {
     let code = match error {
         error if error.is_conflict() => return WriteFailure::Conflict,
-        Error::NoRoom(_) => "NoRoom",
-        _ => "WriteFailed",
+        Error::NoRoom(_) => Reason::NO_ROOM,
+        _ => Reason::WRITE_FAILED,
     };
     WriteFailure::Failed(Reason::new(code, error.to_string()))
 }
@@ -236,7 +236,10 @@ async fn write_plugins(
     // One that has lost its label, or was never ours, is not watched.
     let unwatched = match stored {
         Some(_) => None,
-        None => api.get_opt(name).await?.map(|map| PluginConfigMap::of(&map)),
+        None => api
+            .get_opt(name)
+            .await?
+            .map(|map| PluginConfigMap::from_config_map(&map)),
     };
     let written = match stored.or(unwatched.as_ref()) {
         Some(stored) => {
@@ -327,7 +330,7 @@ async fn restart_pods(context: &Context, observation: &Observation, decision: &D
         let reason = if let RestartStep::Count(count) = action.step {
             let counted = annotate_pods(&context.client, namespace, &stale, &json!({}), count).await;
             Reason::new(
-                "Restarting",
+                Reason::RESTARTING,
                 match counted {
                     Ok(()) => format!("noted that it has {count} pods"),
                     Err(error) => format!("failed to note that it has {count} pods: {}", error_text(&error)),
@@ -354,13 +357,13 @@ async fn evict_next(
         Ok(leader) => leader,
         Err(error) => {
             return Reason::new(
-                "Restarting",
+                Reason::RESTARTING,
                 format!("can't read which pod leads: {}", error_text(&error)),
             );
         }
     };
     let Some(pod) = next_to_evict(stale, &observation.fleet, leader.as_deref()) else {
-        return Reason::new("Restarting", "its pods are gone");
+        return Reason::new(Reason::RESTARTING, "its pods are gone");
     };
     // Other clients repeat a request that is answered 429. From a PodDisruptionBudget that is final.
     match evict_pod(&context.urgent, namespace, pod).await {
@@ -370,10 +373,10 @@ async fn evict_next(
                 .evictions
                 .insert(entry.clone(), EvictionResult::Evicted(pod.uid.clone()));
             report_eviction(context, namespace, action, pod).await;
-            Reason::new("Restarting", format!("replacing {}", pod.pod))
+            Reason::new(Reason::RESTARTING, format!("replacing {}", pod.pod))
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-            Reason::new("Restarting", format!("waiting for {} to end", pod.pod))
+            Reason::new(Reason::RESTARTING, format!("waiting for {} to end", pod.pod))
         }
         Err(error) => {
             context.metrics.distribution.evictions_refused.inc();
@@ -381,7 +384,7 @@ async fn evict_next(
             outcome
                 .evictions
                 .insert(entry.clone(), EvictionResult::Refused(message.clone()));
-            Reason::new("EvictionRefused", message)
+            Reason::new(Reason::EVICTION_REFUSED, message)
         }
     }
 }

@@ -41,7 +41,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 /// How far a sidecar's generation may be ahead of the last one written. A status beyond that is not believed.
 const MAX_AHEAD: u64 = 1 << 20;
 
-/// What the watch caches hold for a namespace.
+/// The contents of the watch caches for a namespace.
 pub(crate) struct Cached {
     pub(crate) documents: Vec<Value>,
     pub(crate) config_maps: StoredConfigMaps,
@@ -130,7 +130,7 @@ impl Observer {
 
     fn fleet(&self, namespace: &str, config_maps: &StoredConfigMaps, remembered: Remembered<'_>) -> Fleet {
         let pods = self.caches.pods(namespace);
-        let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::of(pod)).collect();
+        let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::from_pod(pod)).collect();
         let is_new_chain = config_maps.digest != remembered.digest;
         let reports = self.poller.track(namespace, &sidecars, is_new_chain);
         let written = [remembered.last, config_maps.chain.as_ref()];

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
-use crate::cluster::{Context, Error, Rule, Scope};
+use crate::cluster::{Context, Error, RbacRule, Scope};
 
 /// Name of the Secret, in the manager's namespace.
 pub(crate) const SECRET: &str = "ctrlmesh-chain-key";
@@ -19,15 +19,15 @@ const PRIVATE: &str = "private";
 /// The public key as sidecars get it in their environment.
 const PUBLIC: &str = "public";
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Namespace,
         group: "",
         resources: &["secrets"],
         verbs: &["get"],
         names: &[SECRET],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Namespace,
         group: "",
         resources: &["secrets"],

@@ -1,37 +1,36 @@
 //! Writes the status of a namespace's objects, and Events about conditions that have turned. Nothing else in distribution writes
-//! status. [`facts`] collects what a pass knows of an object; [`conditions`]
-//! makes a status and a patch of it.
+//! status. [`object_summary`] summarizes an object, and [`conditions`] makes a status and a patch of the summary.
 
 use std::collections::BTreeSet;
 
 use ctrlmesh_contract::Origin;
-use ctrlmesh_manager_api::status::condition;
+use ctrlmesh_manager_api::status::{Reason, condition};
 use futures_util::{StreamExt as _, stream};
 use kube::runtime::events::EventType;
 use serde_json::Value;
 
 use super::act::{custom_resource, has_code, object_reference};
 use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
-use crate::cluster::{Context, Rule, Scope, error_text, events};
+use crate::cluster::{Context, RbacRule, Scope, error_text, events};
 use ctrlmesh_manager_rollout::Decision;
 use ctrlmesh_manager_rollout::decision::Outcome;
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
-use ctrlmesh_manager_rollout::{conditions, facts};
+use ctrlmesh_manager_rollout::{conditions, object_summary};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
 /// Reason codes without an Event, because another condition explains them, or time resolves them.
 const WITHOUT_EVENT: [&str; 7] = [
-    "Progressing",
-    "Restarting",
-    "Settling",
-    "Fetching",
-    "PluginsUnresolved",
-    "Deleting",
-    "LocksExpiring",
+    Reason::PROGRESSING,
+    Reason::RESTARTING,
+    Reason::SETTLING,
+    Reason::FETCHING,
+    Reason::PLUGINS_UNRESOLVED,
+    Reason::DELETING,
+    Reason::LOCKS_EXPIRING,
 ];
 
-pub(crate) const RULES: &[Rule] = &[Rule {
+pub(crate) const RULES: &[RbacRule] = &[RbacRule {
     scope: Scope::Cluster,
     group: "ctrlmesh.kusionstack.io",
     resources: &[
@@ -53,9 +52,9 @@ pub(crate) async fn publish_all(
 ) {
     let now = timestamp_now();
     let publish = async |document: &Value| {
-        let (origin, facts) = facts::facts_of(document, observation, decision, outcome);
+        let (origin, summary) = object_summary::summary_of(document, observation, decision, outcome);
         let before = document.get("status").cloned().unwrap_or_default();
-        let after = conditions::object_status(&origin, &facts, &before, &now);
+        let after = conditions::object_status(&origin, &summary, &before, &now);
         if !conditions::is_same(&before, &after) {
             publish(context, &observation.namespace, document, &origin, after, &now).await;
         }
@@ -116,11 +115,14 @@ fn events_of(before: &Value, after: &Value) -> Vec<StatusEvent> {
             Some(condition::BYPASSED) => condition["status"] == "True",
             _ => condition["status"] == "False" && !is_without_event(&condition["reason"]),
         };
-        has_turned && (is_bad || condition["reason"] == "Enforced")
+        has_turned && (is_bad || condition["reason"] == Reason::ENFORCED)
     });
     let event = |condition: &Value| {
         let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
-        let is_bad = !matches!(condition["reason"].as_str(), Some("HandingOver" | "Enforced"));
+        let is_bad = !matches!(
+            condition["reason"].as_str(),
+            Some(Reason::HANDING_OVER | Reason::ENFORCED)
+        );
         StatusEvent {
             type_: if is_bad { EventType::Warning } else { EventType::Normal },
             reason: text("reason"),

@@ -181,7 +181,7 @@ impl Controller {
             followed.stop.cancel();
             self.stop_following(&name).await;
         }
-        let mut begun = Vec::new();
+        let mut started = Vec::new();
         for (name, kind) in kinds {
             if self.followed.contains_key(&name) {
                 continue;
@@ -189,11 +189,11 @@ impl Controller {
             let stop = self.shared.context.stop.child_token();
             self.tasks
                 .spawn(objects::follow_objects(self.shared.clone(), kind.clone(), stop.clone()));
-            begun.push(name.clone());
+            started.push(name.clone());
             self.followed.insert(name, FollowedKind { kind, stop });
         }
-        if !begun.is_empty() {
-            self.report_begin(&begun).await;
+        if !started.is_empty() {
+            self.publish_started(&started).await;
         }
     }
 
@@ -201,22 +201,22 @@ impl Controller {
         let kind = Kind { kind: name.to_owned() };
         self.shared.context.metrics.labels.is_done.remove(&kind);
         if let Some(note) = self.progress.remove_kind(name) {
-            self.tell_end(&note).await;
+            self.publish_finished(&note).await;
         }
     }
 
-    async fn report_begin(&mut self, kinds: &[String]) {
+    async fn publish_started(&mut self, kinds: &[String]) {
         let note = self.progress.add_kinds(kinds);
         self.publish_event(EventType::Normal, "LabellingStarted", &note).await;
     }
 
     async fn report(&mut self, report: Report) {
         if let Some(note) = self.progress.record_report(report) {
-            self.tell_end(&note).await;
+            self.publish_finished(&note).await;
         }
     }
 
-    async fn tell_end(&self, note: &str) {
+    async fn publish_finished(&self, note: &str) {
         if self.progress.is_clean() {
             self.publish_event(EventType::Normal, "LabellingFinished", note).await;
         } else {

@@ -20,10 +20,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use super::contest::Contest;
 use super::progress::{Report, Tally};
 use super::queue::Queue;
 use super::write::{Object, Outcome, Work, write};
+use super::write_limiter::WriteLimiter;
 use super::{MAX_WRITES, Shared};
 use crate::cluster::error_text;
 use crate::metrics::labels::Kind;
@@ -43,7 +43,7 @@ pub(super) struct Labeller {
     failed: Queue,
     /// Forbidden writes since the last one that was not.
     forbidden: u32,
-    contest: Contest,
+    limiter: WriteLimiter,
     counters: Counters,
     tally: Tally,
     stage: Stage,
@@ -104,7 +104,7 @@ impl Labeller {
             writes: JoinSet::new(),
             under_way: HashMap::new(),
             forbidden: 0,
-            contest: Contest::new(Instant::now()),
+            limiter: WriteLimiter::new(Instant::now()),
             tally: Tally::default(),
             stage: Stage::Listing,
             is_short: false,
@@ -212,7 +212,7 @@ impl Labeller {
         while self.writes.len() < MAX_WRITES
             && let Some((uid, work)) = self.next()
         {
-            if !self.contest.admits_write(&uid, Instant::now()) {
+            if !self.limiter.admits_write(&uid, Instant::now()) {
                 tracing::warn!(
                     kind = self.name,
                     ?work,
@@ -311,7 +311,7 @@ impl Labeller {
             return self.lose_track();
         };
         if outcome != Outcome::Written {
-            self.contest.take_back(&uid);
+            self.limiter.take_back(&uid);
         }
         self.is_moving |= matches!(outcome, Outcome::Gone | Outcome::Written);
         match outcome {

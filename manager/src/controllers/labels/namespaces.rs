@@ -23,7 +23,7 @@ use ctrlmesh_manager_planner::labels::rules::{is_managed, patch_for_namespace};
 /// Maximum changed namespaces that a kind has not checked yet. If there are more, it checks all of its objects.
 const MAX_FLIPS: usize = 64;
 
-/// Which namespaces are managed.
+/// The namespaces that are managed.
 pub(super) struct Namespaces {
     keys: LabelKeys,
     managed: RwLock<HashMap<String, bool>>,

@@ -24,7 +24,7 @@ pub(super) type Object = PartialObjectMeta<DynamicObject>;
 /// Field manager of labels, in `managedFields`.
 const FIELD_MANAGER: &str = "ctrlmesh-labels";
 /// Attempts of a write before it counts as failed.
-const TRIES: u32 = 5;
+const MAX_TRIES: u32 = 5;
 /// Pause before the second attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
@@ -83,7 +83,7 @@ pub(super) async fn write(
     work: &mut Work,
 ) -> Outcome {
     let mut wait = FIRST_WAIT;
-    for tried in 1..=TRIES {
+    for tried in 1..=MAX_TRIES {
         match write_once(objects, namespaces, keys, work).await {
             Ok(outcome) => return outcome,
             Err(Error::Api(status)) if status.is_not_found() => return Outcome::Gone,
@@ -92,7 +92,7 @@ pub(super) async fn write(
                 tracing::debug!(%status, ?work, url = objects.resource_url(), "not permitted to write labels");
                 return Outcome::Forbidden;
             }
-            Err(error) if tried == TRIES || !is_passing(&error) => {
+            Err(error) if tried == MAX_TRIES || !is_passing(&error) => {
                 tracing::warn!(
                     error = error_text(&error),
                     ?work,

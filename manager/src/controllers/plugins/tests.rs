@@ -4,7 +4,7 @@
 use clap::Parser as _;
 use ctrlmesh_contract::{Chain, Digest};
 use ctrlmesh_manager_api::ShardingConfig;
-use ctrlmesh_manager_oci::Reason;
+use ctrlmesh_manager_oci::FailureReason;
 use ctrlmesh_manager_planner::samples;
 use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
 use ctrlmesh_testkit::registry::{AffectedRequests, Mishap, Registry};
@@ -110,13 +110,19 @@ fn message<'a>(object: &'a Value, kind: &str) -> &'a str {
 }
 
 /// What goes wrong with the next version of a plugin: the change, and the reason that is told.
-fn failing_versions(cluster: &Cluster) -> [(Reason, Value); 5] {
+fn failing_versions(cluster: &Cluster) -> [(FailureReason, Value); 5] {
     [
-        (Reason::DigestMismatch, json!({ "image": cluster.image("forged") })),
-        (Reason::DigestMismatch, json!({ "image": cluster.image("endless") })),
-        (Reason::NotFound, json!({ "image": cluster.image("none") })),
-        (Reason::SignatureInvalid, json!({ "verificationKey": KEY })),
-        (Reason::PullSecret, json!({ "pullSecret": "none" })),
+        (
+            FailureReason::DigestMismatch,
+            json!({ "image": cluster.image("forged") }),
+        ),
+        (
+            FailureReason::DigestMismatch,
+            json!({ "image": cluster.image("endless") }),
+        ),
+        (FailureReason::NotFound, json!({ "image": cluster.image("none") })),
+        (FailureReason::SignatureInvalid, json!({ "verificationKey": KEY })),
+        (FailureReason::PullSecret, json!({ "pullSecret": "none" })),
     ]
 }
 

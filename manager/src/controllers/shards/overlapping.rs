@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use ctrlmesh_manager_api::ShardingConfig;
-use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, condition};
+use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, Reason, condition};
 use ctrlmesh_manager_planner::overlap::{Overlap, OverlapKind, find_overlaps};
 use ctrlmesh_manager_planner::validate::{Object, read};
 use futures_util::{StreamExt as _, stream};
@@ -25,7 +25,7 @@ use crate::cluster::{Context, Error, error_text};
 /// Field manager of this condition.
 const FIELD_MANAGER: &str = "ctrlmesh-manager-overlap";
 /// Pause between two checks, which merges changes that follow each other.
-const PAUSE: Duration = Duration::from_secs(1);
+const CHECK_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum concurrent writes of a status.
 const CONCURRENCY: usize = 4;
 /// Maximum findings in a condition.
@@ -49,7 +49,7 @@ pub(super) async fn run(context: Context, caches: Caches) -> Result<(), Error> {
             is_whole = check_namespaces(&context, &caches, &mut done) => is_whole?,
         };
         let changed = async {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(CHECK_PAUSE).await;
             if is_whole {
                 // The sender is in `caches`.
                 let _ = changes.changed().await;
@@ -141,9 +141,9 @@ fn overlap_condition(found: &[&Overlap]) -> ConditionDraft {
     let draft = |status, code, message| ConditionDraft::new(condition::OVERLAPPING, status, code, message);
     let is_shared = found.iter().any(|overlap| overlap.kind == OverlapKind::Shared);
     let code = match (found.is_empty(), is_shared) {
-        (true, _) => return draft(ConditionStatus::False, "None", String::new()),
-        (false, true) => "Shared",
-        (false, false) => "Orphaned",
+        (true, _) => return draft(ConditionStatus::False, Reason::NONE, String::new()),
+        (false, true) => Reason::SHARED,
+        (false, false) => Reason::ORPHANED,
     };
     let some: Vec<String> = found.iter().take(MAX_FINDINGS).map(ToString::to_string).collect();
     let message = match found.len().saturating_sub(MAX_FINDINGS) {
@@ -193,7 +193,6 @@ async fn write_condition(client: &Client, document: &Value, condition: Option<Co
 #[cfg(test)]
 mod tests {
     use ctrlmesh_manager_api::API_VERSION;
-    use ctrlmesh_manager_api::status::Reason;
 
     use super::super::run as run_all;
     use super::*;

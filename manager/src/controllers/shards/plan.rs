@@ -4,7 +4,7 @@ use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::names::finalizers::PROTECTED;
 use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_manager_api::ShardingConfig;
-use ctrlmesh_manager_api::status::{ConditionDraft, ConditionStatus, condition};
+use ctrlmesh_manager_api::status::{ConditionDraft, ConditionStatus, Reason, condition};
 use ctrlmesh_manager_planner::auto_shard::{LabelKeys, auto_shard, owner_uid};
 use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
 use kube::Resource as _;
@@ -64,13 +64,13 @@ pub(super) fn plan_root(root: &Value, documents: &[Value], namespaces: &[String]
     match wanted {
         Err(mistakes) => Plan {
             condition: Some(not_sharded(
-                "Invalid",
+                Reason::INVALID,
                 format!("{mistakes}; the shards stay as they are"),
             )),
             ..Plan::default()
         },
         Ok(_) if is_disabled => {
-            let disabled = not_sharded("Disabled", "root.disable is true: no shard is made");
+            let disabled = not_sharded(Reason::DISABLED, "root.disable is true: no shard is made");
             plan_without_shards(root, documents, Some(disabled))
         }
         Ok(wanted) => plan_changes(root, &wanted, documents),
@@ -114,7 +114,7 @@ fn plan_without_shards(root: &Value, documents: &[Value], condition: Option<Cond
             Some(condition)
         }
         (None, Some(waits)) if is_root(root) && is_deleted(root) => Some(not_sharded(
-            "Deleting",
+            Reason::DELETING,
             format!("this root is deleted when its shards are gone; it waits for {waits}"),
         )),
         (condition, _) => condition,
@@ -172,7 +172,7 @@ fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) ->
         condition: Some(ConditionDraft::new(
             condition::SHARDED,
             ConditionStatus::True,
-            "Sharded",
+            Reason::SHARDED,
             message,
         )),
         release: false,
@@ -194,7 +194,7 @@ fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Optio
              another root.prefix",
             joined_names(&taken)
         );
-        return Some(not_sharded("NameTaken", problem));
+        return Some(not_sharded(Reason::NAME_TAKEN, problem));
     }
     let going = named(&is_deleted);
     let problem = || {
@@ -203,7 +203,7 @@ fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Optio
             joined_names(&going)
         )
     };
-    (!going.is_empty()).then(|| not_sharded("Progressing", problem()))
+    (!going.is_empty()).then(|| not_sharded(Reason::PROGRESSING, problem()))
 }
 
 fn not_sharded(code: &'static str, message: impl Into<String>) -> ConditionDraft {
@@ -213,7 +213,7 @@ fn not_sharded(code: &'static str, message: impl Into<String>) -> ConditionDraft
 /// The condition while the API server refuses a shard.
 pub(super) fn refused(problem: &str) -> ConditionDraft {
     let message = format!("the API server rejects a shard, so all shards stay as they are: {problem}");
-    not_sharded("Refused", message)
+    not_sharded(Reason::REFUSED, message)
 }
 
 fn joined_names(names: &[&str]) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::DECISIONS_OF_SOURCE;
+use super::MAX_DECISIONS_OF_SOURCE;
 use crate::webhook::connections::Source;
 
 /// The shares of all sources that have a body.
@@ -20,7 +20,7 @@ pub(super) struct Share {
     /// Bodies of which nothing has arrived.
     silent: BTreeSet<u64>,
     /// Bodies that have arrived in part.
-    begun: BTreeSet<u64>,
+    partial: BTreeSet<u64>,
     /// Bodies that have arrived and wait for their decision.
     waiting: BTreeSet<u64>,
     decisions: Arc<Semaphore>,
@@ -32,9 +32,9 @@ impl Default for Share {
             bytes: 0,
             places: 0,
             silent: BTreeSet::new(),
-            begun: BTreeSet::new(),
+            partial: BTreeSet::new(),
             waiting: BTreeSet::new(),
-            decisions: Arc::new(Semaphore::new(DECISIONS_OF_SOURCE)),
+            decisions: Arc::new(Semaphore::new(MAX_DECISIONS_OF_SOURCE)),
         }
     }
 }
@@ -49,20 +49,20 @@ impl Share {
     pub(super) fn add_bytes(&mut self, id: u64, bytes: usize) {
         self.bytes += bytes;
         if self.silent.remove(&id) {
-            self.begun.insert(id);
+            self.partial.insert(id);
         }
     }
 
     pub(super) fn mark_complete(&mut self, id: u64) {
         self.silent.remove(&id);
-        self.begun.remove(&id);
+        self.partial.remove(&id);
         self.waiting.insert(id);
     }
 
     /// The body is being decided or gone, so it no longer gives its place to another.
     pub(super) fn mark_settled(&mut self, id: u64) {
         self.silent.remove(&id);
-        self.begun.remove(&id);
+        self.partial.remove(&id);
         self.waiting.remove(&id);
     }
 
@@ -72,12 +72,12 @@ impl Share {
 
     /// Bodies that may have to give their place to others.
     fn undecided_bodies(&self) -> usize {
-        self.silent.len() + self.begun.len() + self.waiting.len()
+        self.silent.len() + self.partial.len() + self.waiting.len()
     }
 
     /// An API server's body follows its head at once, so bodies without bytes go first.
     fn oldest_arriving(&self) -> Option<u64> {
-        self.silent.first().or_else(|| self.begun.first()).copied()
+        self.silent.first().or_else(|| self.partial.first()).copied()
     }
 
     /// Of complete bodies, the newest goes first, because it would be decided last.

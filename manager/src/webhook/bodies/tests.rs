@@ -14,7 +14,9 @@ fn is_given_up(permit: &BodyPermit<'_>) -> bool {
 
 /// As many heads of this source as fit into half of the limit.
 fn half_of_heads(bodies: &Bodies, of: Source) -> Vec<BodyPermit<'_>> {
-    (0..MOST / 2 / HEAD).map(|_| bodies.begin_body(of).unwrap()).collect()
+    (0..MOST / 2 / HEAD_BYTES)
+        .map(|_| bodies.begin_body(of).unwrap())
+        .collect()
 }
 
 fn given_up(permits: &[BodyPermit<'_>]) -> usize {
@@ -26,12 +28,12 @@ async fn slow_body_makes_room_for_others() {
     let bodies = Bodies::new(MOST);
     let slow = [1, 2].map(|last| bodies.begin_body(source_of(last)).unwrap());
     for permit in &slow {
-        permit.take(MOST / 2 - 2 * HEAD).await;
+        permit.take(MOST / 2 - 2 * HEAD_BYTES).await;
     }
     let quick = bodies.begin_body(source_of(3)).unwrap();
     let begun = Instant::now();
     quick.take(1 << 20).await;
-    assert!(begun.elapsed() < SLOW * 3, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < SLOW_BODY_TIME * 3, "{:?}", begun.elapsed());
     let [first, second] = &slow;
     assert!(is_given_up(first));
     assert!(!is_given_up(second), "one was enough");
@@ -41,11 +43,11 @@ async fn slow_body_makes_room_for_others() {
 async fn body_that_is_complete_or_quick_stays() {
     let bodies = Bodies::new(MOST);
     let complete = bodies.begin_body(source_of(1)).unwrap();
-    complete.take(MOST / 2 - 3 * HEAD).await;
+    complete.take(MOST / 2 - 3 * HEAD_BYTES).await;
     complete.complete();
-    tokio::time::advance(SLOW * 2).await;
+    tokio::time::advance(SLOW_BODY_TIME * 2).await;
     let quick = bodies.begin_body(source_of(2)).unwrap();
-    quick.take(MOST / 2 - 3 * HEAD).await;
+    quick.take(MOST / 2 - 3 * HEAD_BYTES).await;
     let waits = bodies.begin_body(source_of(3)).unwrap();
     assert!(!waits.try_take(1 << 20));
     assert!(!is_given_up(&complete) && !is_given_up(&quick));
@@ -58,7 +60,7 @@ async fn source_has_half_of_the_bound() {
     let bodies = Bodies::new(MOST);
     let one = bodies.begin_body(source_of(1)).unwrap();
     assert!(!one.try_take(MOST / 2));
-    assert!(one.try_take(MOST / 2 - HEAD));
+    assert!(one.try_take(MOST / 2 - HEAD_BYTES));
     one.complete();
     assert!(bodies.begin_body(source_of(1)).is_none());
     let other = bodies.begin_body(source_of(2)).unwrap();
@@ -72,7 +74,7 @@ fn head_takes_place_of_oldest_silent_body_of_largest_source() {
     let bodies = Bodies::new(MOST);
     let few = bodies.begin_body(source_of(1)).unwrap();
     let [first, second] = [(2, 1), (3, 2)].map(|(last, fewer)| -> Vec<_> {
-        let heads = MOST / 2 / HEAD - fewer;
+        let heads = MOST / 2 / HEAD_BYTES - fewer;
         (0..heads)
             .map(|_| bodies.begin_body(source_of(last)).unwrap())
             .collect()
@@ -134,7 +136,7 @@ async fn bodies_that_are_being_decided_are_never_given_up() {
     let mut decided = Vec::new();
     for last in [2, 3] {
         let permit = bodies.begin_body(source_of(last)).unwrap();
-        permit.take(MOST / 2 - HEAD).await;
+        permit.take(MOST / 2 - HEAD_BYTES).await;
         permit.complete();
         decided.push((permit.wait_to_decide().await.unwrap(), permit));
     }
@@ -161,12 +163,12 @@ async fn arriving_body_gets_room_from_sources_with_more_bodies_at_once() {
     let bodies = Bodies::new(MOST);
     let body = bodies.begin_body(source_of(1)).unwrap();
     let mut crowd = half_of_heads(&bodies, source_of(2));
-    crowd.extend((1..MOST / 2 / HEAD).map(|_| bodies.begin_body(source_of(3)).unwrap()));
+    crowd.extend((1..MOST / 2 / HEAD_BYTES).map(|_| bodies.begin_body(source_of(3)).unwrap()));
     for permit in &crowd[..10] {
         permit.complete();
     }
     assert!(body.try_take(MOST / 4));
-    assert!(given_up(&crowd) >= MOST / 4 / HEAD);
+    assert!(given_up(&crowd) >= MOST / 4 / HEAD_BYTES);
     assert_eq!(given_up(&crowd[..10]), 0);
     assert!(!is_given_up(&body) && bodies.lock_state().used <= MOST);
 }
@@ -176,18 +178,26 @@ async fn decisions_of_two_sources_leave_turns_for_a_third() {
     let bodies = Bodies::new(MOST);
     let mut held = Vec::new();
     for last in [2, 3] {
-        for _ in 0..DECISIONS_OF_SOURCE {
+        for _ in 0..MAX_DECISIONS_OF_SOURCE {
             let permit = bodies.begin_body(source_of(last)).unwrap();
             permit.complete();
             held.push((permit.wait_to_decide().await.unwrap(), permit));
         }
         let waits = bodies.begin_body(source_of(last)).unwrap();
-        let waited = tokio::time::timeout(SLOW, waits.wait_to_decide()).await;
+        let waited = tokio::time::timeout(SLOW_BODY_TIME, waits.wait_to_decide()).await;
         assert!(waited.is_err(), "its source has all its turns");
     }
     let permit = bodies.begin_body(source_of(1)).unwrap();
-    assert!(tokio::time::timeout(SLOW, permit.wait_to_decide()).await.is_ok());
+    assert!(
+        tokio::time::timeout(SLOW_BODY_TIME, permit.wait_to_decide())
+            .await
+            .is_ok()
+    );
     held.pop();
     let permit = bodies.begin_body(source_of(3)).unwrap();
-    assert!(tokio::time::timeout(SLOW, permit.wait_to_decide()).await.is_ok());
+    assert!(
+        tokio::time::timeout(SLOW_BODY_TIME, permit.wait_to_decide())
+            .await
+            .is_ok()
+    );
 }

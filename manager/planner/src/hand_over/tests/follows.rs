@@ -54,7 +54,7 @@ fn shards_that_name_same_resources_differently_wait_for_each_other() {
 
 struct RolledBack(Vec<Known>);
 
-impl Fleet for RolledBack {
+impl FleetState for RolledBack {
     fn pods(&self) -> impl Iterator<Item = Pod<'_>> {
         self.0.pods()
     }

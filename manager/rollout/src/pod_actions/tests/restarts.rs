@@ -12,7 +12,7 @@ fn pod(name: &str, keeps: bool) -> Sidecar {
         pod: name.to_owned(),
         uid: format!("uid-{name}"),
         ip: Some("10.0.0.1".to_owned()),
-        is_placed: true,
+        is_scheduled: true,
         shard_pods: keeps.as_ref().map(|_| 3),
         labels: keeps.into_iter().collect(),
         is_ready: true,

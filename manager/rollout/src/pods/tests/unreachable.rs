@@ -8,7 +8,7 @@ fn sidecar(pod: &str, shard: &str) -> Sidecar {
         pod: pod.to_owned(),
         uid: format!("uid-{pod}"),
         ip: Some("10.0.0.1".to_owned()),
-        is_placed: true,
+        is_scheduled: true,
         labels: [("shard".to_owned(), shard.to_owned())].into(),
         ..Sidecar::default()
     }
@@ -47,7 +47,7 @@ fn silent(
     now: Instant,
 ) -> SilentPods {
     let states = PodStates::default();
-    super::super::silent(before, awaited, Pods { fleet, states: &states }, now)
+    super::super::update_silence(before, awaited, Pods { fleet, states: &states }, now)
 }
 
 /// Silent since then, after so many questions in a row without an answer.
@@ -76,7 +76,7 @@ fn silence_counts_from_the_first_failed_poll() {
     fleet.reports.insert("a".to_owned(), Report::Status(Box::default()));
     let answered = silent(&first, &all(), &fleet, later);
     assert_eq!(answered, [silence("c", start, 2)].into());
-    fleet.sidecars[2].is_placed = false;
+    fleet.sidecars[2].is_scheduled = false;
     assert!(silent(&answered, &all(), &fleet, later).is_empty(), "it does not run");
     // Who is given up stays so, though nobody waits.
     let (fleet, mut states) = (self::fleet(), PodStates::default());
@@ -86,7 +86,7 @@ fn silence_counts_from_the_first_failed_poll() {
         states: &states,
     };
     assert_eq!(
-        super::super::silent(&first, &BTreeMap::new(), pods, later),
+        super::super::update_silence(&first, &BTreeMap::new(), pods, later),
         [silence("a", start, 2)].into()
     );
 }
@@ -117,7 +117,7 @@ fn pod_is_given_up_only_after_failed_polls() {
     let proceed = serde_json::json!({ "policy": "Proceed", "afterSeconds": 1 });
     let configs = [config("s0", proceed.clone()), config("s1", proceed)];
     let given_up = |fleet: &Fleet, seconds| {
-        let given_up = super::super::given_up(&silent, fleet, &configs, start + Duration::from_secs(seconds));
+        let given_up = super::super::pods_given_up(&silent, fleet, &configs, start + Duration::from_secs(seconds));
         given_up.into_iter().collect::<Vec<_>>()
     };
     assert!(given_up(&fleet, 900).is_empty(), "nobody was asked since");
@@ -137,7 +137,7 @@ fn pod_is_given_up_by_the_policy_of_its_shard() {
     let given_up = |unreachable: serde_json::Value, seconds| {
         let configs = [config("s0", unreachable), config("s1", serde_json::Value::Null)];
         let now = start + Duration::from_secs(seconds);
-        super::super::given_up(&silent, &fleet, &configs, now)
+        super::super::pods_given_up(&silent, &fleet, &configs, now)
             .into_iter()
             .collect::<Vec<_>>()
     };
@@ -154,7 +154,7 @@ fn pod_is_given_up_by_the_policy_of_its_shard() {
     assert!(given_up(proceed.clone(), 59).is_empty());
     assert_eq!(given_up(proceed, 60), ["a"]);
     // A pod that no shard selects any more is waited for.
-    assert!(super::super::given_up(&silent, &fleet, &[], start + Duration::from_secs(90000)).is_empty());
+    assert!(super::super::pods_given_up(&silent, &fleet, &[], start + Duration::from_secs(90000)).is_empty());
 }
 
 #[test]

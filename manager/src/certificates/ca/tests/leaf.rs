@@ -2,9 +2,9 @@
 
 use super::super::credential::{parse_certificates, verify};
 use super::*;
-use crate::certificates::mesh_ca::SCHEDULE;
+use crate::certificates::lifetimes::SIDECARS;
 
-const LEAF: Leaf = SCHEDULE.leaf.unwrap();
+const LEAF: Leaf = SIDECARS.leaf.unwrap();
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The time that a program may run without a restart.
 const LONGEST: Duration = Duration::from_secs(4 * 365 * 24 * 3600 - 24 * 3600);
@@ -14,7 +14,7 @@ fn run_all_steps(stored: &mut Stored, names: &[String], now: SystemTime) -> Vec<
     let mut steps = Vec::new();
     let mut bundle = stored.trust_bundle();
     loop {
-        let facts = Facts {
+        let state = CaState {
             now,
             stored,
             names,
@@ -22,11 +22,11 @@ fn run_all_steps(stored: &mut Stored, names: &[String], now: SystemTime) -> Vec<
             // The bundles settled long ago.
             trusted_since: Some(now - DAY),
         };
-        let step = next_step(&facts, &SCHEDULE);
+        let step = next_step(&state, &SIDECARS);
         match step {
             Step::Rest(_) => return steps,
             Step::Trust => bundle = stored.trust_bundle(),
-            step => *stored = stored.with_step(step, names, now, &SCHEDULE).unwrap(),
+            step => *stored = stored.with_step(step, names, now, &SIDECARS).unwrap(),
         }
         steps.push(step);
         assert!(steps.len() < 10, "{steps:?}");

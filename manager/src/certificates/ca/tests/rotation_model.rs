@@ -6,14 +6,14 @@ use super::super::credential::{parse_certificates, verify};
 use super::*;
 
 fn planned_step(stored: &Stored, bundle: &str, now: SystemTime, trusted_since: Option<SystemTime>) -> Step {
-    let facts = Facts {
+    let state = CaState {
         now,
         stored,
         names: &names(),
         bundles: &[bundle.to_owned()],
         trusted_since,
     };
-    next_step(&facts, &Schedule::default())
+    next_step(&state, &Schedule::default())
 }
 
 fn with_step(stored: &Stored, step: Step, now: SystemTime) -> Stored {
@@ -112,7 +112,7 @@ fn unacceptable_certificate_is_replaced_at_once() {
         planned_step(&stored, &stored.trust_bundle(), now + 300 * DAY, None),
         Step::Issue
     );
-    let renamed = Facts {
+    let renamed = CaState {
         now,
         stored: &stored,
         names: &["webhooks.example".to_owned()],
@@ -207,14 +207,14 @@ impl Fixture {
     /// The leader does steps until there is nothing to do.
     fn run_all_steps(&mut self) {
         for _ in 0..20 {
-            let facts = Facts {
+            let state = CaState {
                 now: self.now,
                 stored: &self.stored,
                 names: &self.names,
                 bundles: &self.bundles,
                 trusted_since: self.trusted_since,
             };
-            let step = next_step(&facts, &Schedule::default());
+            let step = next_step(&state, &Schedule::default());
             match step {
                 Step::Rest(_) => return,
                 Step::Settle => self.trusted_since = Some(self.now),

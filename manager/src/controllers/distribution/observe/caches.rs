@@ -19,19 +19,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{OnceCell, watch};
 
-use crate::cluster::{Rule, Scope, error_text};
+use crate::cluster::{RbacRule, Scope, error_text};
 use ctrlmesh_manager_rollout::config_maps::fingerprint;
 use ctrlmesh_manager_rollout::fleet::strip_pod;
 
-pub(crate) const RULES: &[Rule] = &[
-    Rule {
+pub(crate) const RULES: &[RbacRule] = &[
+    RbacRule {
         scope: Scope::Cluster,
         group: "ctrlmesh.kusionstack.io",
         resources: &["shardingconfigs", "circuitbreakers", "faultinjections"],
         verbs: &["list", "watch"],
         names: &[],
     },
-    Rule {
+    RbacRule {
         scope: Scope::Cluster,
         group: "",
         resources: &["pods", "configmaps", "namespaces"],

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_manager_api::plugin::PluginStatus;
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
 use ctrlmesh_manager_rollout::available_plugins::{NamedPlugin, NamedPlugins, PackedPlugin};
 use kube::ResourceExt as _;
 
-use ctrlmesh_manager_oci::{Reason, Resolution, ResolveRequest};
-
-/// Reason while a reference has not been looked up.
-const FETCHING: &str = "Fetching";
+use ctrlmesh_manager_oci::{FailureReason, Resolution, ResolveRequest};
 
 /// Resolves each plugin. `running` are the plugins of the last distributed chain: a pinned plugin among them stays while there is
 /// no answer, so that a new manager needs no registry for it.
@@ -60,10 +58,10 @@ fn named_plugin(
         Resolution::Pending if running.is_some() && kept.is_some_and(|kept| kept.message.is_empty()) => {
             (None, running, None, String::new())
         }
-        Resolution::Pending => (None, running, Some(FETCHING), "is being fetched".to_owned()),
+        Resolution::Pending => (None, running, Some(Reason::FETCHING), "is being fetched".to_owned()),
         Resolution::Failed { reason, message, last } => {
             // The key may have been changed because the running plugin is not trusted any more.
-            let running = running.filter(|_| *reason != Reason::SignatureInvalid);
+            let running = running.filter(|_| *reason != FailureReason::SignatureInvalid);
             let goes_on = if last.is_some() || running.is_some() {
                 "; what was fetched before goes on"
             } else {
@@ -181,7 +179,7 @@ mod tests {
     #[test]
     fn failed_pull_is_reported_and_previous_plugin_kept() {
         let failed = |last| Resolution::Failed {
-            reason: Reason::NotFound,
+            reason: FailureReason::NotFound,
             message: "no such tag".to_owned(),
             last,
         };
@@ -215,14 +213,14 @@ mod tests {
             (digest, status.message.as_str()),
             (Some(Ok(ours())), "is being fetched")
         );
-        let (digest, status) = resolve_one(&pinned(ours(), ""), failed(Reason::RegistryUnavailable));
+        let (digest, status) = resolve_one(&pinned(ours(), ""), failed(FailureReason::RegistryUnavailable));
         assert_eq!(digest, Some(Ok(ours())));
         assert_eq!(
             status.message,
             "RegistryUnavailable: why; what was fetched before goes on"
         );
         // A plugin whose signature fails is not kept, nor is a pinned one that no sidecar runs.
-        let (digest, _) = resolve_one(&pinned(ours(), ""), failed(Reason::SignatureInvalid));
+        let (digest, _) = resolve_one(&pinned(ours(), ""), failed(FailureReason::SignatureInvalid));
         assert_eq!(digest, Some(Err("SignatureInvalid: why".to_owned())));
         let (digest, _) = resolve_one(&pinned(Digest::of(b"other"), ""), Resolution::Pending);
         assert_eq!(digest, Some(Err("is being fetched".to_owned())));
@@ -237,7 +235,7 @@ mod tests {
             found.problem("a")
         };
         let (message, last) = (String::new(), None);
-        let reason = Reason::AccessDenied;
+        let reason = FailureReason::AccessDenied;
         assert_eq!(of(Resolution::Failed { reason, message, last }), Some("AccessDenied"));
         assert_eq!(of(Resolution::Pending), Some("Fetching"));
         assert_eq!(of(Resolution::Ready(artifact())), None);

@@ -1,9 +1,9 @@
 //! Polls sidecars in the background: a task per pod fetches its status again and again ([`SidecarPoller`]), and marks the
 //! namespace for a pass when something has changed ([`DirtyNamespaces`]).
 //!
-//! Guarantees: a pass never waits for a pod. At most [`CONCURRENCY`] sidecars are polled at a time. A pod without news, or
+//! Guarantees: a pass never waits for a pod. At most [`CONCURRENCY`] sidecars are polled at a time. A pod whose report is unchanged, or
 //! without an answer, is polled less and less often, unless the rollout waits for it. A single failed poll does not replace the
-//! last answer ([`LOST`]). A task ends with its pod, and all end with the poller.
+//! last answer ([`MAX_FAILED_POLLS`]). A task ends with its pod, and all end with the poller.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,22 +18,22 @@ use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::metrics::Metrics;
-use ctrlmesh_manager_rollout::fleet::{LOST, LastReport, Report, Sidecar, UNASKED};
+use ctrlmesh_manager_rollout::fleet::{LastReport, MAX_FAILED_POLLS, NOT_POLLED, Report, Sidecar};
 
 /// Sidecars that are polled at a time, over all namespaces.
 const CONCURRENCY: usize = 64;
-/// The same for those that did not answer last. They take as long as [`DEADLINE`] allows, and must not hold up those that
+/// The same for those that did not answer last. They take as long as [`POLL_TIMEOUT`] allows, and must not hold up those that
 /// answer. This makes 32 failing polls a second: 96 pods can be polled as often as they may be waited for, each
-/// [`AWAITED_SILENT`] after the poll before has failed; of 400, say after the loss of some nodes, each is polled every 12.5 s.
+/// [`SILENT_PAUSE`] after the poll before has failed; of 400, say after the loss of some nodes, each is polled every 12.5 s.
 const SILENT_CONCURRENCY: usize = 64;
-/// Pause after a status with news.
-const SOON: Duration = Duration::from_millis(150);
+/// Pause after a status that has changed.
+const PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(150);
 /// Longest pause for a sidecar that answers, but has yet to load the chain or to end what began before it.
-const AWAITED: Duration = Duration::from_millis(500);
+const AWAITED_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause for a sidecar that is waited for and does not answer: one lost poll must not look like a lost pod.
-const AWAITED_SILENT: Duration = Duration::from_secs(1);
+const SILENT_PAUSE: Duration = Duration::from_secs(1);
 /// Limit for one poll. A sidecar that takes longer is polled again.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+pub(crate) const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest status that is read. 64 entries take some 30 KiB; the rest is for reports of plugins.
 pub(crate) const MAX_STATUS_BYTES: usize = 256 * 1024;
 /// How long changes are collected, so that the answers of many sidecars lead to few passes.
@@ -81,7 +81,7 @@ impl PollTask {
         }
         self.shared.is_changed.fetch_or(is_changed, Ordering::Relaxed);
         self.sidecar.clone_from(sidecar);
-        let is_fresh = report.is_fresh && report.asked.is_some_and(|asked| asked >= self.since);
+        let is_fresh = report.is_fresh && report.polled_at.is_some_and(|polled_at| polled_at >= self.since);
         LastReport { is_fresh, ..report }
     }
 }
@@ -133,7 +133,7 @@ impl PollPermits {
     /// A starting sidecar has not answered yet, but its pod changes: it does not wait among those that are lost.
     fn for_sidecar(&self, shared: &Shared) -> &Semaphore {
         let report = shared.report();
-        let is_silent = report.asked.is_some() && matches!(report.answer, Report::Unavailable(_));
+        let is_silent = report.polled_at.is_some() && matches!(report.answer, Report::Unavailable(_));
         if is_silent && !shared.is_changed.load(Ordering::Relaxed) {
             &self.silent
         } else {
@@ -182,7 +182,7 @@ impl SidecarPoller {
                 let answer = Report::Unavailable(NO_ADDRESS.to_owned());
                 let report = LastReport {
                     answer,
-                    asked: Some(Instant::now()),
+                    polled_at: Some(Instant::now()),
                     failures: 0,
                     is_fresh: true,
                 };
@@ -243,8 +243,8 @@ impl Shared {
     fn new() -> Self {
         Self {
             report: Mutex::new(LastReport {
-                answer: Report::Unavailable(UNASKED.to_owned()),
-                asked: None,
+                answer: Report::Unavailable(NOT_POLLED.to_owned()),
+                polled_at: None,
                 failures: 0,
                 is_fresh: false,
             }),
@@ -259,20 +259,22 @@ impl Shared {
     }
 
     /// Records the result of a poll. Returns whether a pass should look at it.
-    fn record(&self, asked: Instant, answer: Report) -> bool {
+    fn record(&self, polled_at: Instant, answer: Report) -> bool {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         report.failures = match answer {
             Report::Status(_) => 0,
             Report::Unavailable(_) => report.failures.saturating_add(1),
         };
-        if report.failures < LOST && matches!((&report.answer, &answer), (Report::Status(_), Report::Unavailable(_))) {
+        if report.failures < MAX_FAILED_POLLS
+            && matches!((&report.answer, &answer), (Report::Status(_), Report::Unavailable(_)))
+        {
             report.is_fresh = false;
             return false;
         }
         let is_change = is_change(&report.answer, &answer);
         *report = LastReport {
             answer,
-            asked: Some(asked),
+            polled_at: Some(polled_at),
             failures: report.failures,
             is_fresh: true,
         };
@@ -294,7 +296,7 @@ struct PollLoop {
 
 impl PollLoop {
     async fn run(self) {
-        let mut pause = SOON;
+        let mut pause = PAUSE_AFTER_CHANGE;
         loop {
             let is_change = self.poll_once().await;
             let report = self.shared.report();
@@ -302,24 +304,24 @@ impl PollLoop {
             let is_awaited = self.shared.is_awaited.load(Ordering::Relaxed);
             tokio::select! {
                 () = tokio::time::sleep(awaited_pause(pause, is_awaited, &report.answer)) => {}
-                () = self.shared.wake.notified() => pause = SOON,
+                () = self.shared.wake.notified() => pause = PAUSE_AFTER_CHANGE,
             }
         }
     }
 
-    /// Returns whether the result is news to a pass.
+    /// Returns whether the result has changed for a pass.
     async fn poll_once(&self) -> bool {
         let Ok(_permit) = self.permits.acquire(&self.shared).await else {
             return false;
         };
-        let asked = Instant::now();
+        let polled_at = Instant::now();
         let answer = self.client.fetch(&self.namespace, &self.sidecar).await;
         let metrics = &self.metrics.distribution;
         metrics.polls.inc();
         if matches!(answer, Report::Unavailable(_)) {
             metrics.polls_failed.inc();
         }
-        let is_change = self.shared.record(asked, answer);
+        let is_change = self.shared.record(polled_at, answer);
         if is_change {
             self.dirty.add(&self.namespace);
         }
@@ -327,18 +329,18 @@ impl PollLoop {
     }
 }
 
-/// Doubles the pause, unless an answer had news or a poll failed for the first time.
+/// Doubles the pause, unless the report has changed or a poll failed for the first time.
 fn next_pause(last: Duration, is_change: bool, report: &LastReport, longest: Duration) -> Duration {
     let is_soon = report.failures == 1 || is_change && matches!(report.answer, Report::Status(_));
-    if is_soon { SOON } else { last * 2 }.min(longest)
+    if is_soon { PAUSE_AFTER_CHANGE } else { last * 2 }.min(longest)
 }
 
 /// Shortens the pause for a sidecar that the rollout waits for.
 fn awaited_pause(pause: Duration, is_awaited: bool, answer: &Report) -> Duration {
     match answer {
         _ if !is_awaited => pause,
-        Report::Status(_) => pause.min(AWAITED),
-        Report::Unavailable(_) => pause.min(AWAITED_SILENT),
+        Report::Status(_) => pause.min(AWAITED_PAUSE),
+        Report::Unavailable(_) => pause.min(SILENT_PAUSE),
     }
 }
 
@@ -411,7 +413,7 @@ impl StatusClient {
             .no_proxy()
             // Plain HTTP only, so the image needs no CA certificates.
             .tls_certs_only([])
-            .timeout(DEADLINE)
+            .timeout(POLL_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .pool_idle_timeout(Duration::from_secs(30))
             .build()?;

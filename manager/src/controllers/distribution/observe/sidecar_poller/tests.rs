@@ -9,7 +9,7 @@ fn status() -> Report {
 fn report(answer: Report, failures: u32) -> LastReport {
     LastReport {
         answer,
-        asked: Some(Instant::now()),
+        polled_at: Some(Instant::now()),
         failures,
         is_fresh: true,
     }
@@ -20,23 +20,23 @@ fn poll_pauses_grow_until_there_is_news() {
     let longest = Duration::from_secs(10);
     let none = |failures| report(Report::Unavailable(String::new()), failures);
     let some = report(status(), 0);
-    let mut pauses = vec![SOON];
+    let mut pauses = vec![PAUSE_AFTER_CHANGE];
     for failures in 2..10 {
         pauses.push(next_pause(*pauses.last().unwrap(), true, &none(failures), longest));
     }
-    assert_eq!(pauses[1], SOON * 2, "another failure is no news");
+    assert_eq!(pauses[1], PAUSE_AFTER_CHANGE * 2, "another failure is no news");
     assert_eq!(pauses[8], longest);
     assert_eq!(next_pause(longest, false, &some, longest), longest);
-    assert_eq!(next_pause(longest, true, &some, longest), SOON);
+    assert_eq!(next_pause(longest, true, &some, longest), PAUSE_AFTER_CHANGE);
     assert_eq!(
         next_pause(longest, false, &none(1), longest),
-        SOON,
+        PAUSE_AFTER_CHANGE,
         "it has only just begun"
     );
     let stands = report(status(), 1);
     assert_eq!(
         next_pause(longest, false, &stands, longest),
-        SOON,
+        PAUSE_AFTER_CHANGE,
         "it has only just begun"
     );
 }
@@ -47,9 +47,9 @@ fn awaited_pod_is_polled_often_whether_it_answers_or_not() {
     let none = Report::Unavailable(String::new());
     assert_eq!(awaited_pause(longest, false, &none), longest);
     assert_eq!(awaited_pause(longest, false, &status()), longest);
-    assert_eq!(awaited_pause(longest, true, &none), AWAITED_SILENT);
-    assert_eq!(awaited_pause(longest, true, &status()), AWAITED);
-    assert_eq!(awaited_pause(SOON, true, &none), SOON);
+    assert_eq!(awaited_pause(longest, true, &none), SILENT_PAUSE);
+    assert_eq!(awaited_pause(longest, true, &status()), AWAITED_PAUSE);
+    assert_eq!(awaited_pause(PAUSE_AFTER_CHANGE, true, &none), PAUSE_AFTER_CHANGE);
 }
 
 #[test]
@@ -62,13 +62,16 @@ fn answer_stands_until_two_polls_in_a_row_fail() {
     assert!(!shared.record(later, none()), "one answer may be lost");
     let stands = shared.report();
     assert_eq!(
-        (&stands.answer, stands.asked, stands.failures),
+        (&stands.answer, stands.polled_at, stands.failures),
         (&status(), Some(start), 1)
     );
     assert!(!stands.is_fresh);
     assert!(!shared.record(later, status()), "as if nothing had been");
     let again = shared.report();
-    assert_eq!((again.asked, again.failures, again.is_fresh), (Some(later), 0, true));
+    assert_eq!(
+        (again.polled_at, again.failures, again.is_fresh),
+        (Some(later), 0, true)
+    );
     assert!(!shared.record(later, none()));
     assert!(shared.record(later, none()), "two in a row");
     let lost = shared.report();
@@ -118,7 +121,7 @@ fn own_leadership_is_a_change_of_a_report_and_that_of_others_is_not() {
 fn poll(sidecar: &Sidecar) -> PollTask {
     let shared = Arc::new(Shared::new());
     shared.record(Instant::now(), status());
-    let since = shared.report().asked.unwrap();
+    let since = shared.report().polled_at.unwrap();
     let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
     let sidecar = sidecar.clone();
     PollTask {
@@ -151,7 +154,7 @@ async fn answer_older_than_chain_or_labels_is_not_fresh_and_pod_is_polled_again(
     assert!(!is_woken(&poll));
     assert!(!poll.last_report(&first, true).is_fresh, "another chain");
     assert!(is_woken(&poll));
-    assert!(!poll.last_report(&first, false).is_fresh, "not asked since");
+    assert!(!poll.last_report(&first, false).is_fresh, "not polled since");
     assert!(!is_woken(&poll), "once is enough");
     poll.shared.record(Instant::now(), status());
     assert!(poll.last_report(&first, false).is_fresh);
@@ -162,10 +165,10 @@ async fn answer_older_than_chain_or_labels_is_not_fresh_and_pod_is_polled_again(
     poll.shared.record(Instant::now(), status());
     assert!(poll.last_report(&other, false).is_fresh, "they are known now");
     assert!(!is_woken(&poll));
-    let before = poll.shared.report().asked.unwrap();
+    let before = poll.shared.report().polled_at.unwrap();
     assert!(!poll.last_report(&other, true).is_fresh);
     poll.shared.record(before, status());
-    assert!(!poll.last_report(&other, false).is_fresh, "it was asked before");
+    assert!(!poll.last_report(&other, false).is_fresh, "it was polled before");
     poll.shared.record(Instant::now(), status());
     poll.shared
         .record(Instant::now(), Report::Unavailable("lost".to_owned()));
@@ -209,7 +212,7 @@ async fn polling_starts_anew_for_a_replaced_pod_and_ends_with_its_pod() {
         poller
             .track("demo", sidecars, false)
             .remove("operator-0")
-            .map(|report| report.asked)
+            .map(|report| report.polled_at)
     };
     let task = || poller.poll_tasks().by_namespace["demo"]["operator-0"].task.clone();
     let note = || {
@@ -265,7 +268,7 @@ async fn lost_pods_do_not_use_permits_of_answering_or_starting_pods() {
     let first = sidecar();
     let mut poll = poll(&first);
     let none = || Report::Unavailable("does not answer".to_owned());
-    assert!(!is_silent(&Shared::new()), "it was not asked yet");
+    assert!(!is_silent(&Shared::new()), "it was not polled yet");
     assert!(!is_silent(&poll.shared));
     poll.shared.record(Instant::now(), none());
     assert!(!is_silent(&poll.shared), "one answer was lost");
@@ -277,7 +280,7 @@ async fn lost_pods_do_not_use_permits_of_answering_or_starting_pods() {
     poll.last_report(&Sidecar { version, ..first }, false);
     assert!(!is_silent(&poll.shared), "it may have begun to answer");
     drop(permits.acquire(&poll.shared).await.unwrap());
-    assert!(is_silent(&poll.shared), "it was asked");
+    assert!(is_silent(&poll.shared), "it was polled");
     poll.shared.record(Instant::now(), status());
     assert!(!is_silent(&poll.shared));
     let all: Vec<_> = std::iter::from_fn(|| permits.silent.try_acquire().ok()).collect();
@@ -317,9 +320,9 @@ async fn poll_permits_are_passed_on() {
 
 #[test]
 fn pods_of_a_lost_node_do_not_wait_for_permits() {
-    let takes = DEADLINE;
+    let takes = POLL_TIMEOUT;
     let permits = u32::try_from(SILENT_CONCURRENCY).unwrap();
-    let every = |pods: u32| (takes * pods / permits).max(takes + AWAITED_SILENT);
+    let every = |pods: u32| (takes * pods / permits).max(takes + SILENT_PAUSE);
     assert_eq!(every(96), Duration::from_secs(3), "none waits for another");
     assert_eq!(every(400), Duration::from_millis(12_500), "some nodes");
 }

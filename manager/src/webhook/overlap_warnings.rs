@@ -16,7 +16,7 @@ use super::Reviewer;
 use crate::cluster::error_text;
 
 /// Time for everything. A warning is not worth a longer wait.
-const DEADLINE: Duration = Duration::from_secs(1);
+const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum ShardingConfigs of a namespace that are compared.
 const MAX_CONFIGS: u32 = 500;
 /// Maximum namespaces that are compared, so that the response is in time. The object's conditions cover all.
@@ -33,7 +33,7 @@ type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 /// Empty if there is nothing to warn of, or the answer took too long.
 pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec<String> {
-    let end = Instant::now() + DEADLINE;
+    let end = Instant::now() + LIST_TIMEOUT;
     let found = timeout_at(end, find_warnings(reviewer, config, end)).await;
     match found {
         Ok(Ok(warnings)) => warnings,
@@ -62,20 +62,20 @@ async fn find_warnings(reviewer: &Reviewer, config: ShardingConfig, end: Instant
             Ok(Object::ShardingConfig(stored)) => Some(*stored),
             _ => None,
         });
-    let is_neighbour = |stored: &ShardingConfig| {
+    let is_other = |stored: &ShardingConfig| {
         let is_going = stored.metadata.deletion_timestamp.is_some();
         !is_going && stored.metadata.name != config.metadata.name
     };
-    let neighbours: Vec<ShardingConfig> = stored.filter(is_neighbour).collect();
+    let others: Vec<ShardingConfig> = stored.filter(is_other).collect();
     if lock_name(&config).is_none() {
-        return Ok(without_lock(&config, &neighbours, reviewer.knows_clients()));
+        return Ok(without_lock(&config, &others, reviewer.knows_clients()));
     }
-    overlap_warnings(reviewer, config, neighbours, end).await
+    overlap_warnings(reviewer, config, others, end).await
 }
 
 /// Warnings about a shard without a lock.
-fn without_lock(config: &ShardingConfig, neighbours: &[ShardingConfig], names_shards: bool) -> Vec<String> {
-    let beside = unlocked_beside(config, neighbours);
+fn without_lock(config: &ShardingConfig, others: &[ShardingConfig], names_shards: bool) -> Vec<String> {
+    let beside = unlocked_beside(config, others);
     if beside.is_empty() {
         return Vec::new();
     }
@@ -87,11 +87,11 @@ fn without_lock(config: &ShardingConfig, neighbours: &[ShardingConfig], names_sh
 async fn overlap_warnings(
     reviewer: &Reviewer,
     config: ShardingConfig,
-    neighbours: Vec<ShardingConfig>,
+    others: Vec<ShardingConfig>,
     end: Instant,
 ) -> Result<Vec<String>, Problem> {
     let name = config.metadata.name.clone().unwrap_or_default();
-    let mut configs = neighbours;
+    let mut configs = others;
     configs.retain(|stored| lock_name(stored) == lock_name(&config));
     if configs.is_empty() {
         // The first shard of a controller necessarily leaves objects to nobody.

@@ -1,4 +1,4 @@
-//! Objects whose labels somebody else keeps undoing. Without a limit neither side would ever stop.
+//! Limits the writes of labels that somebody else keeps undoing. Otherwise neither side would ever stop.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ const WINDOW: Duration = Duration::from_mins(1);
 const MAX_COUNTED: usize = 4096;
 
 /// Counts recent writes of each object. Objects that were only checked do not count.
-pub(super) struct Contest {
+pub(super) struct WriteLimiter {
     since: Instant,
     writes: HashMap<String, u32>,
 }
 
-impl Contest {
+impl WriteLimiter {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -56,27 +56,27 @@ mod tests {
     #[test]
     fn writes_of_object_are_limited() {
         let now = Instant::now();
-        let mut contest = Contest::new(now);
-        let admitted = (0..10).filter(|_| contest.admits_write("one", now)).count();
+        let mut limiter = WriteLimiter::new(now);
+        let admitted = (0..10).filter(|_| limiter.admits_write("one", now)).count();
         assert_eq!(admitted, 5);
-        assert!(contest.admits_write("other", now));
+        assert!(limiter.admits_write("other", now));
         let later = now + WINDOW;
-        assert!(contest.admits_write("one", later));
+        assert!(limiter.admits_write("one", later));
         for number in 0..2 * MAX_COUNTED {
-            assert!(contest.admits_write(&number.to_string(), later));
+            assert!(limiter.admits_write(&number.to_string(), later));
         }
-        assert_eq!(contest.writes.len(), MAX_COUNTED);
+        assert_eq!(limiter.writes.len(), MAX_COUNTED);
     }
 
     #[test]
     fn unneeded_write_does_not_count() {
         let now = Instant::now();
-        let mut contest = Contest::new(now);
+        let mut limiter = WriteLimiter::new(now);
         for _ in 0..10 {
-            assert!(contest.admits_write("one", now));
-            contest.take_back("one");
+            assert!(limiter.admits_write("one", now));
+            limiter.take_back("one");
         }
-        let admitted = (0..10).filter(|_| contest.admits_write("one", now)).count();
+        let admitted = (0..10).filter(|_| limiter.admits_write("one", now)).count();
         assert_eq!(admitted, 5);
     }
 }

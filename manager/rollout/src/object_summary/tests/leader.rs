@@ -127,11 +127,11 @@ fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
     let before = json!(leader("left-0", EARLY));
     let own = entry("shard-selector/left", "left");
     let leader_in = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));
-    let mut unasked = fleet(&[("left-0", silent())]);
-    assert_eq!(leader_in(&unasked), Some(leader("left-0", EARLY)));
-    for (failures, stands) in [(0, true), (LOST - 1, true), (LOST, false)] {
-        unasked.failures.insert("left-0".to_owned(), failures);
-        assert_eq!(leader_in(&unasked).is_some(), stands, "{failures}");
+    let mut unpolled = fleet(&[("left-0", silent())]);
+    assert_eq!(leader_in(&unpolled), Some(leader("left-0", EARLY)));
+    for (failures, stands) in [(0, true), (MAX_FAILED_POLLS - 1, true), (MAX_FAILED_POLLS, false)] {
+        unpolled.failures.insert("left-0".to_owned(), failures);
+        assert_eq!(leader_in(&unpolled).is_some(), stands, "{failures}");
     }
     assert_eq!(leader_in(&fleet(&[("left-0", answer(&[]))])), None, "it says no");
     assert_eq!(leader_in(&fleet(&[("left-1", silent())])), None, "it is gone");

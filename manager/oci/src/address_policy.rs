@@ -16,9 +16,9 @@ use ctrlmesh_contract::addresses::{SpecialAddress, special_address};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::failure::{Failure, Reason, error_chain};
+use super::failure::{Failure, FailureReason, error_chain};
 
-/// Which addresses are allowed.
+/// The addresses that requests may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AddressPolicy {
     /// For URLs from an object: all but link-local and metadata addresses.
@@ -147,7 +147,7 @@ fn host(url: &Url) -> String {
 
 fn unsafe_redirect(problem: &str) -> Failure {
     Failure::new(
-        Reason::UnsafeRedirect,
+        FailureReason::UnsafeRedirect,
         format!("the registry is not followed: {problem}"),
     )
 }

@@ -11,7 +11,7 @@ pub enum Scope {
 
 /// Requests that a part of the manager sends.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct RbacRule {
     pub scope: Scope,
     /// API group; "" is the core group.
     pub group: &'static str,

@@ -45,7 +45,7 @@ fn redirect_may_leave_registry_but_not_reach_managers_pod_or_machine() {
         "https://",
     ] {
         let failure = to(location).unwrap_err();
-        assert_eq!(failure.reason, Reason::UnsafeRedirect, "{location}");
+        assert_eq!(failure.reason, FailureReason::UnsafeRedirect, "{location}");
     }
 }
 

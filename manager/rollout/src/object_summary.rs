@@ -1,5 +1,5 @@
-//! What a pass knows of an object: from the decision, and from what sidecars report of its entries (rollout, leader, bypassed
-//! pods). Pure.
+//! Summarizes an object for its status: from the decision, and from what sidecars report of its entries (enforcement, leader,
+//! bypassed pods). Pure.
 //!
 //! A pod is taken to bypass its sidecar when its containers run and send nothing to the API server through it. A controller that
 //! waits for its lock asks for it all the time, and an idle one keeps its watches open, so silence means neither. Another container
@@ -21,15 +21,14 @@ use serde_json::{Value, json};
 
 use crate::Reason;
 use crate::decision::{Decision, Outcome, WriteFailure};
-use crate::fleet::LOST;
-use crate::fleet::{Fleet, Report, Sidecar, UNASKED, behind_reason, refusal, runs_entry};
+use crate::deletion;
+use crate::fleet::{Fleet, MAX_FAILED_POLLS, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
 use crate::start_gate::StartBlocker;
-use crate::{deletion, plugins};
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
-const UNSELECTED: &str =
+const NO_ENTRY: &str =
     "runs the chain, but no entry of this object: it sees other labels, if only for a moment, or has no --labels-file";
 /// Limit for `targetStatus`.
 pub const MAX_TARGETS: usize = 100;
@@ -41,12 +40,12 @@ const START_TIME: i64 = 60;
 /// leader may send one only once an hour.
 const SILENCE: i64 = 2 * 60 * 60;
 
-/// What a pass knows of an object.
+/// Everything that the status of an object is made of.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Facts {
+pub struct ObjectSummary {
     /// Every invalid field. Empty: the object is valid.
     pub mistakes: String,
-    /// What is valid, but probably not intended.
+    /// Settings that are valid, but probably not intended.
     pub warnings: String,
     /// It is valid, but not all its plugins are fetched.
     pub is_unresolved: bool,
@@ -68,25 +67,25 @@ pub struct Facts {
     pub deleted: Option<Reason>,
     /// Why not all its pods are replaced yet.
     pub restart: Option<Reason>,
-    /// What its plugin references resolve to. `None`: it has none.
+    /// `status.plugins`: the plugins that its references resolve to. `None`: it has none.
     pub plugins: Option<Vec<Value>>,
     /// Reason code if not all of them resolve.
     pub plugins_problem: Option<&'static str>,
     /// Hash of its entries' settings.
     pub hash: String,
-    pub rollout: Rollout,
+    pub enforcement: Enforcement,
     /// Pods that send nothing to the API server through their sidecars.
     pub bypassed: BTreeSet<String>,
     pub leader: Option<LeaderStatus>,
 }
 
-/// What a pass knows of an object. `outcome`: what became of the decision.
-pub fn facts_of(
+/// Summarizes an object after a pass. `outcome` is that of the decision.
+pub fn summary_of(
     document: &Value,
     observation: &Observation,
     decision: &Decision,
     outcome: &Outcome,
-) -> (Origin, Facts) {
+) -> (Origin, ObjectSummary) {
     let (next, fleet) = (&decision.next, &observation.fleet);
     let pods = Pods {
         fleet,
@@ -116,13 +115,13 @@ pub fn facts_of(
     let is_pending = is_deleted(document) && is_shard(document);
     let named = &observation.plugins.named;
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
-    let facts = Facts {
+    let summary = ObjectSummary {
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
-        warnings: warnings(&origin, decision),
+        warnings: warning_text(&origin, decision),
         is_unresolved,
         is_kept: (mistakes.is_some() || is_unresolved) && !entries.is_empty(),
         is_root: document.pointer("/spec/root").is_some(),
-        withheld: withheld(document, &origin, observation, decision, outcome),
+        withheld: withheld_reason(document, &origin, observation, decision, outcome),
         chain: next.chain.generation,
         waits_for: holders
             .into_iter()
@@ -136,15 +135,15 @@ pub fn facts_of(
             .find_map(|entry| restart_reason(&entry.name, decision, outcome)),
         plugins: plugin_status(document, observation),
         plugins_problem: named.problem(&origin.name),
-        hash: hash(&hashes),
-        rollout: rollout(&entries, &next.chain, fleet),
+        hash: combined_hash(&hashes),
+        enforcement: enforcement_of(&entries, &next.chain, fleet),
         bypassed: bypassing_pods(&entries, fleet),
         leader: leader_of(&entries, fleet, document.pointer("/status/leader")),
     };
-    (origin, facts)
+    (origin, summary)
 }
 
-fn warnings(origin: &Origin, decision: &Decision) -> String {
+fn warning_text(origin: &Origin, decision: &Decision) -> String {
     let mut warned = decision.next.warned.iter();
     let is_it = |other: &Origin| (&other.kind, &other.name) == (&origin.kind, &origin.name);
     let warned = warned.find(|warned| is_it(&warned.origin));
@@ -157,7 +156,7 @@ fn warnings(origin: &Origin, decision: &Decision) -> String {
 fn restart_reason(entry: &str, decision: &Decision, outcome: &Outcome) -> Option<Reason> {
     let plan = &decision.next.plan;
     let is_at_work = || plan.preparing.contains(entry) || plan.evict.iter().any(|evict| evict.entry == entry);
-    let soon = || Reason::new("Restarting", "its pods are being replaced one by one");
+    let soon = || Reason::new(Reason::RESTARTING, "its pods are being replaced one by one");
     let known = outcome.restart_reasons.get(entry).cloned();
     known.or_else(|| is_at_work().then(soon))
 }
@@ -176,7 +175,7 @@ fn plugin_status(document: &Value, observation: &Observation) -> Option<Vec<Valu
 }
 
 /// Why the entries of an object stay as they were: for the whole namespace, or for this object.
-fn withheld(
+fn withheld_reason(
     document: &Value,
     origin: &Origin,
     observation: &Observation,
@@ -188,15 +187,15 @@ fn withheld(
         let is_held = observation.resources.held.contains(&origin.uid);
         is_held.then(|| {
             Reason::new(
-                "Progressing",
+                Reason::PROGRESSING,
                 "the shard takes effect when all shards of its root are written",
             )
         })
     };
-    let inert = || switches::why_inert(document, &next.chain).map(|why| Reason::new("SwitchedOff", why));
+    let inert = || switches::why_inert(document, &next.chain).map(|why| Reason::new(Reason::SWITCHED_OFF, why));
     let unsupported = || {
         let message = next.unsupported.message_of(origin);
-        message.map(|message| Reason::new(plugins::OUTDATED, message))
+        message.map(|message| Reason::new(Reason::SIDECAR_OUTDATED, message))
     };
     let of_namespace = write_failure(outcome).or_else(|| next.withheld.clone());
     of_namespace.or_else(incomplete).or_else(inert).or_else(unsupported)
@@ -212,7 +211,7 @@ fn write_failure(outcome: &Outcome) -> Option<Reason> {
 
 /// A hash of hashes; empty if there are none.
 #[must_use]
-pub fn hash(hashes: &[String]) -> String {
+pub fn combined_hash(hashes: &[String]) -> String {
     match hashes {
         [] => String::new(),
         [one] => one.clone(),
@@ -222,7 +221,7 @@ pub fn hash(hashes: &[String]) -> String {
 
 /// How many sidecars run an object's entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rollout {
+pub struct Enforcement {
     /// Sidecars that its selectors select.
     pub selected: usize,
     /// Sidecars that run what they should.
@@ -237,51 +236,51 @@ pub struct Rollout {
 
 /// The state of the sidecars that an object's entries select. `chain`: the one that the entries are part of.
 #[must_use]
-pub fn rollout(entries: &[&Entry], chain: &Chain, fleet: &Fleet) -> Rollout {
-    let mut rollout = Rollout::default();
+pub fn enforcement_of(entries: &[&Entry], chain: &Chain, fleet: &Fleet) -> Enforcement {
+    let mut enforcement = Enforcement::default();
     for sidecar in &fleet.sidecars {
         let own: Vec<&Entry> = sidecar.own(entries.iter().copied()).collect();
         if own.is_empty() {
             continue;
         }
-        rollout.selected += 1;
-        let problem = problem_of(&own, chain, fleet, sidecar);
-        let mut target = target(&own, fleet, sidecar);
-        rollout.opened += count_open(&target.limiting_snapshots);
+        enforcement.selected += 1;
+        let problem = sidecar_problem(&own, chain, fleet, sidecar);
+        let mut target = target_status(&own, fleet, sidecar);
+        enforcement.opened += count_open(&target.limiting_snapshots);
         match problem {
-            None => rollout.enforced += 1,
+            None => enforcement.enforced += 1,
             Some(problem) => {
                 target.message.clone_from(&problem);
-                rollout.lagging.push((sidecar.pod.clone(), problem));
+                enforcement.lagging.push((sidecar.pod.clone(), problem));
             }
         }
-        rollout.targets.push(target);
+        enforcement.targets.push(target);
     }
-    rollout
+    enforcement
         .targets
         .sort_by_key(|target| (target.message.is_empty(), target.pod_name.clone()));
-    rollout.targets.truncate(MAX_TARGETS);
-    rollout
+    enforcement.targets.truncate(MAX_TARGETS);
+    enforcement
 }
 
 /// Why a sidecar does not run an object's entries.
-fn problem_of(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidecar) -> Option<String> {
+fn sidecar_problem(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidecar) -> Option<String> {
     let status = match fleet.reports.get(&sidecar.pod) {
         Some(Report::Status(status)) => status,
         Some(Report::Unavailable(problem)) => return Some(problem.clone()),
-        None => return Some(UNASKED.to_owned()),
+        None => return Some(NOT_POLLED.to_owned()),
     };
     for entry in own {
         let Some(running) = status.chain.entries.iter().find(|running| runs_entry(entry, running)) else {
             let refused = refusal(status, chain.generation);
             let is_there = status.chain.entries.iter().any(|running| running.name == entry.name);
             if refused.is_none() && !is_there && status.chain.generation == chain.generation {
-                return Some(UNSELECTED.to_owned());
+                return Some(NO_ENTRY.to_owned());
             }
             return Some(behind_reason(status, refused));
         };
         if running.state != EntryState::Active {
-            return Some(failing(running));
+            return Some(failure_text(running));
         }
         if restart_policy::shard_entry_of(&entry.name).is_some() {
             return Some("keeps what it sees until it is replaced".to_owned());
@@ -300,7 +299,7 @@ fn other_shard<'c>(own: &[&Entry], chain: &'c Chain, sidecar: &Sidecar) -> Optio
     names.find(|name| *name != shard_of(&shard.name))
 }
 
-fn failing(running: &EntryStatus) -> String {
+fn failure_text(running: &EntryStatus) -> String {
     let error = running.error.as_deref().unwrap_or("no error is reported");
     match (running.state, &running.until) {
         (EntryState::Quarantined, Some(until)) => format!("{} is quarantined until {until}: {error}", running.name),
@@ -308,7 +307,7 @@ fn failing(running: &EntryStatus) -> String {
     }
 }
 
-fn target(own: &[&Entry], fleet: &Fleet, sidecar: &Sidecar) -> TargetStatus {
+fn target_status(own: &[&Entry], fleet: &Fleet, sidecar: &Sidecar) -> TargetStatus {
     let mut target = TargetStatus {
         pod_name: sidecar.pod.clone(),
         pod_ip: sidecar.ip.clone().unwrap_or_default(),
@@ -328,16 +327,16 @@ fn target(own: &[&Entry], fleet: &Fleet, sidecar: &Sidecar) -> TargetStatus {
         if entry.name.starts_with(BuiltIn::CircuitBreaker.name()) {
             target
                 .limiting_snapshots
-                .extend(entry.reports.values().filter_map(snapshot));
+                .extend(entry.reports.values().filter_map(limiting_snapshot));
         }
     }
     target.limiting_snapshots.truncate(MAX_SNAPSHOTS);
-    target.config_hash = hash(&hashes);
+    target.config_hash = combined_hash(&hashes);
     target
 }
 
 /// A circuit breaker as the plugin reports it.
-fn snapshot(report: &Value) -> Option<LimitingSnapshot> {
+fn limiting_snapshot(report: &Value) -> Option<LimitingSnapshot> {
     let text = |field: &str| report.get(field).and_then(Value::as_str).map(str::to_owned);
     let number = |field: &str| report.get(field).and_then(Value::as_u64).unwrap_or_default();
     Some(LimitingSnapshot {
@@ -414,7 +413,7 @@ fn is_about_to_answer(sidecar: &Sidecar, fleet: &Fleet) -> bool {
     let is_lost = fleet
         .failures
         .get(&sidecar.pod)
-        .is_some_and(|failures| *failures >= LOST);
+        .is_some_and(|failures| *failures >= MAX_FAILED_POLLS);
     let has_answered = matches!(fleet.reports.get(&sidecar.pod), Some(Report::Status(_)));
     sidecar.ip.is_some() && !has_answered && !is_lost
 }
