@@ -485,8 +485,8 @@ impl Mesh {
         self.has_asked_all = false;
     }
 
-    /// Somebody moves a pod to another shard. Nothing guards a leader that moves to the shard that has everything (docs/manager.md
-    /// names this case).
+    /// Somebody moves a pod to another shard. Nothing guards a running pod that moves to the shard that has everything, because it may
+    /// lead by another lock (docs/manager.md names this case).
     pub(super) fn relabel(&mut self, pod: usize, id: usize) {
         let shard = entry_name(id);
         let gets_everything = self
@@ -494,7 +494,7 @@ impl Mesh {
             .iter()
             .any(|entry| entry.name == shard && has_everything(entry));
         if let Some(controller) = self.pods.get_mut(&pod)
-            && !(gets_everything && controller.leads.is_some())
+            && !(gets_everything && controller.running.is_some())
         {
             controller.labels.extend(labels_of(id));
         }
