@@ -125,6 +125,36 @@ fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
     assert!(is_released(&name, &entries, &claims, &[], &fleet));
 }
 
+/// Its sidecar hides what the new shard sees, but has nothing to hide once the shard has everything.
+#[test]
+fn shard_gets_everything_only_when_pod_that_came_to_it_does_not_lead_by_its_earlier_lock() {
+    let all = wanted(&[Some(0), Some(1), Some(2)]);
+    let cluster = with_pods(0..3, &all);
+    let (mut last, mut claims, mut fleet) = (cluster.last.clone(), cluster.claims.clone(), cluster.fleet());
+    let deleted: BTreeSet<String> = (0..3).map(entry_name).collect();
+    let mut pass = |fleet: &Vec<Known>, wanted: &[Entry]| {
+        let goal = Goal {
+            wanted,
+            restarts: &NONE,
+            deleted: if wanted.is_empty() { &deleted } else { &NONE },
+            settle: SettleTimes::default(),
+        };
+        let plan = plan(&last, &claims, goal, fleet);
+        (last, claims) = (plan.entries, plan.claims);
+        let successor = last.iter().find(|entry| entry.name == entry_name(0)).unwrap();
+        limits_of(successor.settings.value()).is_empty()
+    };
+    fleet[1].labels = labels_of(0);
+    (fleet[1].is_quiet, fleet[1].may_lead) = (false, true);
+    pass(&fleet, &all);
+    fleet[1].is_quiet = true;
+    for _ in 0..4 {
+        assert!(!pass(&fleet, &[]));
+    }
+    fleet[1].may_lead = false;
+    assert!((0..2).any(|_| pass(&fleet, &[])));
+}
+
 #[test]
 fn deleted_shard_is_held_until_its_entries_show_nothing_and_its_pods_say_so() {
     let mut fleet = with_pods(0..1, &[]).fleet();

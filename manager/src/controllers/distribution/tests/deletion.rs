@@ -3,7 +3,6 @@
 use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
 use ctrlmesh_manager_planner::hand_over::lock_of;
 
-use super::lost_pods::{pod_of, shard};
 use super::overlaps::limits;
 use super::two_shards::{TwoShards, finalizers};
 use super::*;
@@ -185,22 +184,26 @@ async fn next_manager_continues_teardown_and_force_ends_it() {
 
 #[tokio::test]
 async fn namespace_that_is_deleted_waits_for_no_shard() {
-    let (silent, port) = Sidecar::start(116, 0).await;
-    let server = server().await;
-    let stored = server.store().read(|state| state.get("namespaces", "", DEMO).cloned());
-    let mut namespace = stored.unwrap();
-    namespace["metadata"]["finalizers"] = json!(["example.com/test"]);
-    put(&server, namespace);
-    server.store().delete("namespaces", "", DEMO).unwrap();
-    put(&server, pod_of("left", &silent.ip));
-    let mut held = shard("left", "b", 60);
+    let mut two = TwoShards::start(116).await;
+    let stored = |kind: &str, namespace: &str, name: &str| {
+        let stored = two
+            .server
+            .store()
+            .read(|state| state.get(kind, namespace, name).cloned());
+        stored.unwrap()
+    };
+    let mut held = stored(KIND, DEMO, "left");
     held["metadata"]["finalizers"] = json!([PROTECTED, HAND_OVER, "example.com/other"]);
-    put(&server, held);
-    server.store().delete(KIND, DEMO, "left").unwrap();
-    let (_, task) = start(&server, port, &[]).await;
-    until(&server, "it is released", |state| {
+    put(&two.server, held);
+    two.delete("left");
+    two.until_told("left", "Deleting", &["left-0"]).await;
+    let mut namespace = stored("namespaces", "", DEMO);
+    namespace["metadata"]["finalizers"] = json!(["example.com/test"]);
+    put(&two.server, namespace);
+    two.server.store().delete("namespaces", "", DEMO).unwrap();
+    until(&two.server, "it is released", |state| {
         finalizers(state, "left") == json!(["example.com/other"])
     })
     .await;
-    task.stop().await;
+    two.stop().await;
 }
