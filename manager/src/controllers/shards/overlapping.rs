@@ -226,7 +226,9 @@ mod tests {
             let (status, Reason { code, message }) = (draft.status, draft.reason);
             let count = message
                 .split("; ")
-                .filter(|one| one.contains("can be in") || one.starts_with("and "))
+                .filter(|one| {
+                    ["can be in", "leave out"].iter().any(|words| one.contains(words)) || one.starts_with("and ")
+                })
                 .count();
             format!("{name} {status:?} {code} {count}")
         };

@@ -230,7 +230,10 @@ async fn warnings_name_other_shards_only_to_api_servers() {
     unlocked["spec"]["controller"] = json!(null);
     let warnings = server.create(VALIDATE[0], &unlocked).await["warnings"].clone();
     let warning = warnings[0].as_str().unwrap();
-    assert!(warning.contains("as other shards of this namespace. If"), "{warnings}");
+    assert!(
+        warning.contains("as other shards of this namespace. They may be"),
+        "{warnings}"
+    );
 }
 
 #[tokio::test]
