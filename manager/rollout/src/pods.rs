@@ -140,7 +140,7 @@ pub struct PodAssessment {
     pub settles_in: Option<Duration>,
 }
 
-/// Concludes what pods may show. [`given_up`] follows when it is clear that the pass goes on.
+/// Concludes what pods may show. [`pods_given_up`] follows when it is clear that the pass goes on.
 pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: &mut PodMemory) -> PodAssessment {
     let Observation {
         fleet,
