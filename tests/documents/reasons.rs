@@ -6,8 +6,15 @@ use std::path::Path;
 
 use ctrlmesh_tests::repository_root;
 
-/// Calls whose first argument is the code of a reason.
-const CALLS: [&str; 2] = ["Reason::new(", "not_sharded("];
+/// What the code of a reason may follow: an earlier argument of a call, or the arrow of a match arm.
+const BEFORE_CODES: [&str; 6] = [
+    "Reason::new(",
+    "not_sharded(",
+    "ConditionStatus::True,",
+    "ConditionStatus::False,",
+    "ConditionStatus::Unknown,",
+    "=>",
+];
 
 /// The values of the constants of `Reason`, which are lines of their own.
 fn reason_codes(source: &str) -> Vec<&str> {
@@ -57,9 +64,18 @@ fn literal_codes(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
+/// Codes are single words in CamelCase, unlike messages.
 fn has_literal_code(source: &str) -> bool {
-    let mut rests = CALLS.iter().flat_map(|call| source.split(call).skip(1));
-    rests.any(|rest| rest.trim_start().starts_with('"'))
+    let mut rests = BEFORE_CODES.iter().flat_map(|before| source.split(before).skip(1));
+    rests.any(|rest| {
+        let literal = rest
+            .trim_start()
+            .strip_prefix('"')
+            .and_then(|rest| rest.split_once('"'));
+        literal.is_some_and(|(text, _)| {
+            text.starts_with(char::is_uppercase) && text.chars().all(|letter| letter.is_ascii_alphabetic())
+        })
+    })
 }
 
 #[test]
@@ -79,7 +95,12 @@ fn literal_codes_are_found_in_calls() {
     let source = "    pub const NO_ROOM: &'static str = \"NoRoom\";\n    let text = \"text\";\n";
     assert_eq!(reason_codes(source), ["NoRoom"]);
     assert!(has_literal_code("Reason::new(\n    \"Deleting\", message)"));
+    assert!(has_literal_code(
+        "ConditionDraft::new(condition::ACCEPTED, ConditionStatus::False,\n \"Invalid\", message)"
+    ));
+    assert!(has_literal_code("_ => \"InvalidChain\","));
     assert!(!has_literal_code(
         "Reason::new(Reason::DELETING, \"Text of a message\")"
     ));
+    assert!(!has_literal_code("None => \"text of a message\""));
 }

@@ -36,11 +36,8 @@ fn pods_to_replace(entry: &str, next: &NextChain, pods: Pods<'_>) -> Vec<String>
 pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
     let entry = entry_of_shard(text(document, "/metadata/name"));
     let teardown = next.claims.teardown_of(&entry, &next.chain.entries);
-    // A successor that has no ShardingConfig has no condition of its own.
     let reason = match teardown {
-        Some(teardown) if teardown.is_of(&entry) || !teardown.has_object() => {
-            teardown_reason(&entry, teardown, next, pods)
-        }
+        Some(teardown) if teardown.is_of(&entry) => teardown_reason(&entry, teardown, next, pods),
         _ => shard_reason(&entry, teardown, next, pods),
     };
     let cost = if teardown.is_some_and(|teardown| teardown.is_of(&entry)) {
@@ -71,6 +68,8 @@ fn shard_reason(entry: &str, teardown: Option<&Teardown>, next: &NextChain, pods
             "pods of this shard show nothing, and are evicted one by one until all are replaced (reshard: Restart): {}",
             join_first(replaced.into_iter(), ", ")
         ),
+        // A successor that has no ShardingConfig has no condition of its own.
+        (true, true, Some(teardown)) if !teardown.has_object() => return teardown_reason(entry, teardown, next, pods),
         (true, true, Some(teardown)) => format!(
             "pods of this shard show nothing. The object stays until its controller has no sharding any more, so that new pods get a \
              sidecar until then; the condition Distributed of ShardingConfig {} says what that waits for",

@@ -81,7 +81,8 @@ impl Work<'_> {
             }
             RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => Ok(()),
             RequestEdit::RenameObject { from, to } => {
-                let has_own_name = |other: &Rename| self.info.verb == Verb::Create && other.from != *from;
+                let is_named_by_body = self.info.verb == Verb::Create && self.info.name.is_empty();
+                let has_own_name = |other: &Rename| is_named_by_body && other.from != *from;
                 if !self.renames.iter().all(has_own_name) {
                     return Err(Refused::Plugin(
                         "two entries rename the object of one request".to_owned(),

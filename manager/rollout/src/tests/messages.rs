@@ -240,5 +240,7 @@ fn messages_of_deleted_shards_without_pods_are_reviewed() {
     two.observation.resources = CustomResources::parse(edited.to_vec(), Vec::new());
     two.news(8);
     two.observation.resources = CustomResources::parse(deleted.to_vec(), Vec::new());
+    let fleet = &mut two.observation.fleet;
+    (fleet.reports, fleet.fresh) = Default::default();
     insta::assert_snapshot!(two.news(8));
 }

@@ -165,6 +165,7 @@ fn create_may_have_renames_of_several_names() {
     let of_two_locks = || vec![rename("lock", "lock---a"), rename("another", "another---b")];
     assert_eq!(apply_to(leases, "POST", of_two_locks()), Ok(None));
     assert!(apply_to(&format!("{leases}/lock"), "PUT", of_two_locks()).is_err());
+    assert!(apply_to(&format!("{leases}/lock/status"), "POST", of_two_locks()).is_err());
     let of_one_lock = vec![rename("lock", "lock---a"), rename("lock", "lock---b")];
     assert!(apply_to(leases, "POST", of_one_lock).is_err());
 }

@@ -113,7 +113,7 @@ impl Controller {
     /// Whether its sidecar hides all objects, because the pod has changed shards and the controller may lead by the earlier lock.
     /// A sidecar does not know what to hide if the new shard has everything.
     fn is_shown_nothing(&self) -> bool {
-        let narrows = |entry: &Entry| lock_of(entry).is_some() && !has_everything(entry);
+        let narrows = |entry: &Entry| lock_of(entry) == Some("lock") && !has_everything(entry);
         self.is_moved && self.may_lead() && self.own().iter().any(narrows)
     }
 
