@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn messages_of_lint_are_reviewed() -> anyhow::Result<()> {
+fn messages_of_lint_match_snapshot() -> anyhow::Result<()> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/planner/tests/fixtures");
     let mut names = Vec::new();
     for folder in ["refused", "refused-by-rules"] {

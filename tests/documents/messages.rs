@@ -39,17 +39,17 @@ fn add_help(text: &mut String, command: &mut Command) {
 }
 
 #[test]
-fn help_of_sidecar_is_reviewed() {
+fn help_of_sidecar_matches_snapshot() {
     insta::assert_snapshot!(help(ctrlmesh_proxy::config::Cli::command()));
 }
 
 #[test]
-fn help_of_manager_is_reviewed() {
+fn help_of_manager_matches_snapshot() {
     insta::assert_snapshot!(help(ctrlmesh_manager::args::Args::command()));
 }
 
 #[test]
-fn help_of_command_is_reviewed() {
+fn help_of_command_matches_snapshot() {
     insta::assert_snapshot!(help(ctrlmesh_cli::command()));
 }
 
@@ -146,7 +146,7 @@ const fn over_budget() -> OverBudget {
 }
 
 #[test]
-fn messages_of_chains_that_are_not_loaded_are_reviewed() {
+fn messages_of_chains_that_are_not_loaded_match_snapshot() {
     let directory = || PathBuf::from("/etc/chain");
     let path = || directory().join("chain.yaml");
     let entry = || "shard-selector/a".to_owned();

@@ -65,7 +65,7 @@ fn missing_fields_have_defaults() {
 }
 
 #[test]
-fn messages_of_refused_documents_are_reviewed() {
+fn messages_of_refused_documents_match_snapshot() {
     let entry = |fields: &str| yaml_document(&format!("- {{name: a, plugin: '{DIGEST}', {fields}}}"));
     let documents = [
         ("not YAML", "entries: [".to_owned()),

@@ -13,10 +13,10 @@ use super::shard::limits_of;
 use super::*;
 use crate::samples;
 
-mod follows;
+mod kept_claims;
+mod moving_pods;
 mod restart_policy;
 mod sharing;
-mod stories;
 mod teardown;
 
 static NONE: BTreeSet<String> = BTreeSet::new();

@@ -326,7 +326,7 @@ fn situations_of_pods() -> Vec<Situation> {
 }
 
 #[test]
-fn messages_of_conditions_are_reviewed() {
+fn messages_of_conditions_match_snapshot() {
     let mut text = String::new();
     let bypassed = json!({ "conditions": [{ "type": "Bypassed", "status": "True" }] });
     let situations = situations_of_objects().into_iter().chain(situations_of_pods());

@@ -100,7 +100,7 @@ fn with_too_many_entries() -> Observation {
 }
 
 #[test]
-fn messages_of_withheld_objects_are_reviewed() {
+fn messages_of_withheld_objects_match_snapshot() {
     let lists = [samples::list("hosts", "Blacklist", "example.com")];
     let breaker = samples::breaker("a", &json!({}), &[], &lists);
     let situations = [
@@ -216,7 +216,7 @@ impl TwoShards {
 }
 
 #[test]
-fn messages_of_deleted_shards_are_reviewed() {
+fn messages_of_deleted_shards_match_snapshot() {
     let mut two = TwoShards::new();
     two.observation.resources = CustomResources::parse(two_deleted_shards().to_vec(), Vec::new());
     let running = two.news(8);
@@ -227,7 +227,7 @@ fn messages_of_deleted_shards_are_reviewed() {
 
 /// Both shards select other pods now. The pods that get all objects are those that left a shard, so no ShardingConfig is theirs.
 #[test]
-fn messages_of_deleted_shards_without_pods_are_reviewed() {
+fn messages_of_deleted_shards_without_pods_match_snapshot() {
     let mut two = TwoShards::new();
     let mut deleted = two_deleted_shards();
     for (shard, pods) in deleted.iter_mut().zip(["new-left", "new-right"]) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::test_env::{self, NAMESPACE, PATIENCE, Running, notes, put, text, until};
 
-mod trouble;
+mod failed_writes;
 
 const HASH: &str = "ctrlmesh.kusionstack.io/shard-hash";
 const IN: &str = "ctrlmesh.kusionstack.io/namespace";

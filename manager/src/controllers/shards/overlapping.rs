@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_overlapping_are_reviewed() {
+    fn messages_of_overlapping_match_snapshot() {
         let many: Vec<Value> = (0..6).map(|n| shard(&format!("s{n}"), &["x"])).collect();
         let mut rest = shard("b", &["x"]);
         rest["spec"]["limits"][0]["selector"]["matchExpressions"][0]["operator"] = json!("NotIn");

@@ -393,7 +393,7 @@ fn planned(root: &Value, documents: &[Value]) -> plan::Plan {
 }
 
 #[test]
-fn messages_of_sharded_are_reviewed() {
+fn messages_of_sharded_match_snapshot() {
     let root_with = |change: Change| {
         let mut root = config("a", "root", &root_spec(7));
         root["metadata"]["uid"] = json!("1");
