@@ -109,7 +109,7 @@ func assertChainRefused(t *testing.T, env *testEnv, files map[string][]byte, wan
 	assertNarrowed(t, env.get(t, env.configMapsPath("")))
 }
 
-func TestBadChains(t *testing.T) {
+func TestInvalidChainLeavesLastOneInForce(t *testing.T) {
 	signer := must(sidecar.NewSigner())(t)
 	generation := int64(10)
 	first := shardChain(t, generation, shardRule("s0", "a"))
@@ -150,9 +150,9 @@ func TestBadChains(t *testing.T) {
 	}
 }
 
-// TestCrashingPlugin: a plugin that traps has only the effect that its entry's onFailure says, and its message reaches
-// no client.
-func TestCrashingPlugin(t *testing.T) {
+// TestCrashingPluginFailsOpenOrClosed: a plugin that traps has only the effect that its entry's onFailure says, and its
+// message reaches no client.
+func TestCrashingPluginFailsOpenOrClosed(t *testing.T) {
 	shard, crash := readPlugin(t, "shard-selector"), readPlugin(t, "trap")
 	first := shardChain(t, 1, shardRule("s0", "a"))
 	s := startSidecar(t, sidecar.Options{Chain: &first})

@@ -58,9 +58,9 @@ var brokenWatches = map[string]struct {
 	"R5_no_stream": {"noWatchList", []string{"stream", "list", "watch"}},
 }
 
-// TestBrokenWatches: the requests of an informer show how it understood the end of its watch. In the end it has all
-// objects.
-func TestBrokenWatches(t *testing.T) {
+// TestInformerRecoversFromBrokenWatches: the requests of an informer show how it understood the end of its watch. In
+// the end it has all objects.
+func TestInformerRecoversFromBrokenWatches(t *testing.T) {
 	t.Parallel()
 	namespaces, faults := map[string]string{}, []jsonFields{}
 	for name, b := range brokenWatches {
@@ -109,8 +109,9 @@ func startInformer(t *testing.T, s *sidecar.Sidecar, namespace string) (cache.Sh
 	return informer, asks
 }
 
-// TestDelayedWatch delays watch events, and responses to writes (E1, A1): all arrive late, complete and in order.
-func TestDelayedWatch(t *testing.T) {
+// TestDelayedEventsArriveInOrder delays watch events, and responses to writes (E1, A1): all arrive late, complete and
+// in order.
+func TestDelayedEventsArriveInOrder(t *testing.T) {
 	t.Parallel()
 	const held = 3 * time.Second
 	namespace := newNamespace(t)

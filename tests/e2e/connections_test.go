@@ -16,10 +16,10 @@ import (
 
 // This file tests how the sidecar handles connections of Go's clients and servers.
 
-// TestIdleConnections sends POSTs over connections that were idle for ten seconds, the time limit of a request head. Go
-// keeps idle connections for 90 s, so the sidecar must not close them earlier: a POST that meets a closing connection
-// is lost.
-func TestIdleConnections(t *testing.T) {
+// TestIdleConnectionsStayOpen sends POSTs over connections that were idle for ten seconds, the time limit of a request
+// head. Go keeps idle connections for 90 s, so the sidecar must not close them earlier: a POST that meets a closing
+// connection is lost.
+func TestIdleConnectionsStayOpen(t *testing.T) {
 	t.Parallel()
 	const clients, pause, spread = 100, 10 * time.Second, 2 * time.Millisecond
 	s, namespace := startSidecar(t, sidecar.Options{WithoutChainDir: true}), newNamespace(t)
@@ -68,9 +68,9 @@ func postConfigMap(ctx context.Context, client *http.Client, url, name string) (
 	return reused, nil
 }
 
-// TestCompleteResponses reads responses whose end a Go server sends in a separate frame, over HTTP/1.1, where a client
-// does not wait for that frame.
-func TestCompleteResponses(t *testing.T) {
+// TestResponsesWithLateEndCountAsComplete reads responses whose end a Go server sends in a separate frame, over
+// HTTP/1.1, where a client does not wait for that frame.
+func TestResponsesWithLateEndCountAsComplete(t *testing.T) {
 	s := startSidecar(t, sidecar.Options{WithoutChainDir: true})
 	for range 66 {
 		for _, path := range []string{"/openapi/v3", "/openapi/v3/apis/apps/v1"} {

@@ -9,9 +9,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// TestDryRunEditOfDelete: a plugin sets dryRun on deletions. client-go sends DeleteOptions in the body, and kube-apiserver
-// then ignores the query, so the sidecar has to edit the body, as JSON and as protobuf.
-func TestDryRunEditOfDelete(t *testing.T) {
+// TestDeleteEditedToDryRunDeletesNothing: a plugin sets dryRun on deletions. client-go sends DeleteOptions in the body,
+// and kube-apiserver then ignores the query, so the sidecar has to edit the body, as JSON and as protobuf.
+func TestDeleteEditedToDryRunDeletesNothing(t *testing.T) {
 	t.Parallel()
 	scripted := readPlugin(t, "scripted")
 	script := map[string]any{

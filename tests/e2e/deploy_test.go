@@ -25,7 +25,7 @@ import (
 
 // This file applies deploy/, its overlays, its chart and its samples to a real API server.
 
-func TestDeploy(t *testing.T) {
+func TestDeployIsAcceptedByAPIServer(t *testing.T) {
 	t.Parallel()
 	texts := renderAll(t)
 	for name, text := range texts {

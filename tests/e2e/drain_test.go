@@ -14,9 +14,9 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// TestDrain stops a sidecar that is in use: requests in flight are finished, watches end cleanly, new connections are
-// refused.
-func TestDrain(t *testing.T) {
+// TestDrainFinishesRequestsAndWatches stops a sidecar that is in use: requests in flight are finished, watches end
+// cleanly, new connections are refused.
+func TestDrainFinishesRequestsAndWatches(t *testing.T) {
 	shard, empty := shardChain(t, 1, shardRule("s0", "a")), sidecar.NewChain(1)
 	for name, options := range map[string]sidecar.Options{
 		"with_a_shard_rule": {Chain: &shard}, "with_an_empty_chain": {Chain: &empty}, "without_a_chain_directory": {WithoutChainDir: true},

@@ -35,7 +35,7 @@ func conjunctionRule(selectors ...[]sidecar.Requirement) sidecar.ShardRule {
 	return rule
 }
 
-func TestUnsatisfiableLimits(t *testing.T) {
+func TestUnsatisfiableLimitsShowNothing(t *testing.T) {
 	in := func(value string) []sidecar.Requirement {
 		return []sidecar.Requirement{{Key: "shard", Operator: "In", Values: []string{value}}}
 	}
@@ -94,9 +94,9 @@ func namesOfConfigMaps(items []core.ConfigMap) []string {
 	return names
 }
 
-// TestConsistentReads: when an informer's shard has gained objects, its reads bypass caches of the API server that may
-// be older than the hand-over, and the API server accepts these requests.
-func TestConsistentReads(t *testing.T) {
+// TestReadsBypassCachesAfterHandOver: when an informer's shard has gained objects, its reads bypass caches of the API
+// server that may be older than the hand-over, and the API server accepts these requests.
+func TestReadsBypassCachesAfterHandOver(t *testing.T) {
 	s := startShardSidecar(t, shardRule("s0", "a"))
 	namespace := newNamespace(t)
 	seedNamespace(t, namespace)

@@ -157,8 +157,8 @@ func (d faultySidecar) assertFaultReport(t *testing.T, name, namespace string, w
 	}
 }
 
-// TestLostAnswers creates a ConfigMap with client-go for each fault of brokenCreates.
-func TestLostAnswers(t *testing.T) {
+// TestBrokenCreateIsRepeatedOrReported creates a ConfigMap with client-go for each fault of brokenCreates.
+func TestBrokenCreateIsRepeatedOrReported(t *testing.T) {
 	t.Parallel()
 	rules, verbs := map[string]jsonFields{}, map[string]string{}
 	for name, b := range brokenCreates {

@@ -176,7 +176,7 @@ func ownershipViolations(tenures []tenure, writes []observedWrite) []string {
 	return found
 }
 
-func TestOwnershipViolations(t *testing.T) {
+func TestOwnershipViolationsAreFound(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
 	tenures := []tenure{{"a", at(0), 0}, {"b", at(10), 0}, {"a", at(20), 0}, {"c", at(30), 0}, {anyOwner, at(30), 7}}

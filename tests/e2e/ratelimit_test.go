@@ -42,8 +42,9 @@ func writeLimit(extra jsonFields) jsonFields {
 	return jsonFields{"rateLimitings": []jsonFields{rule}}
 }
 
-// TestLimitedOperator runs an ordinary operator behind a token bucket that refuses requests or delays them.
-func TestLimitedOperator(t *testing.T) {
+// TestRateLimitRefusesOrDelaysOperator runs an ordinary operator behind a token bucket that refuses requests or delays
+// them.
+func TestRateLimitRefusesOrDelaysOperator(t *testing.T) {
 	t.Parallel()
 	t.Run("requests_are_refused", func(t *testing.T) {
 		t.Parallel()
@@ -125,8 +126,8 @@ func assertWithinBucket(t *testing.T, begin time.Time, events []audit.Event) {
 	}
 }
 
-// TestMaxInFlight blocks requests inside the API server, and counts how many get there.
-func TestMaxInFlight(t *testing.T) {
+// TestMaxInFlightBoundsRequests blocks requests inside the API server, and counts how many get there.
+func TestMaxInFlightBoundsRequests(t *testing.T) {
 	t.Parallel()
 	const most, clients = 3, 12
 	namespace := newNamespace(t)

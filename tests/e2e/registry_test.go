@@ -94,9 +94,9 @@ spec:
     settings: {in: %s}
 `
 
-// TestPluginTrapInConfigure: only the sidecar finds out that a plugin traps. It refuses the chain, keeps the one it
-// has, and reports why.
-func TestPluginTrapInConfigure(t *testing.T) {
+// TestTrapInConfigureRefusesChain: only the sidecar finds out that a plugin traps. It refuses the chain, keeps the one
+// it has, and reports why.
+func TestTrapInConfigureRefusesChain(t *testing.T) {
 	t.Parallel()
 	r := must(registry.Start(registry.Spec{Dir: newDir(t)}))(t)
 	t.Cleanup(func() { check(t, r.Stop()) })

@@ -40,7 +40,7 @@ spec:
 `, name, lockName, prefix, size, more)
 }
 
-func TestRoots(t *testing.T) {
+func TestRootMakesAndRepairsShards(t *testing.T) {
 	t.Parallel()
 	s := newManagerReplicas(t)
 	t.Run("root_makes_shards", s.testRootMakesShards)

@@ -15,9 +15,9 @@ import (
 // openWatchCount is more than the 100 streams that the API server allows on one HTTP/2 connection.
 const openWatchCount = 150
 
-// TestManyWatches opens more watches than fit on one upstream connection and asserts that ordinary requests still get
-// responses at once, for each protocol between controller and sidecar.
-func TestManyWatches(t *testing.T) {
+// TestManyWatchesDoNotDelayRequests opens more watches than fit on one upstream connection and asserts that ordinary
+// requests still get responses at once, for each protocol between controller and sidecar.
+func TestManyWatchesDoNotDelayRequests(t *testing.T) {
 	authority := must(cluster.NewAuthority("sidecar"))(t)
 	chain := shardChain(t, 1, shardRule("s0", "a"))
 	s := startSidecar(t, sidecar.Options{Chain: &chain, TLSDir: servingDir(t, authority)})

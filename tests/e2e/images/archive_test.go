@@ -18,9 +18,9 @@ import (
 	"time"
 )
 
-// TestArchive reads an archive as a registry or a node does, and runs its program in a root directory without other
-// files.
-func TestArchive(t *testing.T) {
+// TestArchiveIsReadAndRun reads an archive as a registry or a node does, and runs its program in a root directory
+// without other files.
+func TestArchiveIsReadAndRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "authorities")
 	check(t, os.WriteFile(file, []byte("nobody"), 0o600))
 	image := Image{

@@ -139,8 +139,8 @@ func programForMachine(t *testing.T, program string, machine elf.Machine) []byte
 	return content
 }
 
-// TestAuthorities parses the file as TLS libraries do.
-func TestAuthorities(t *testing.T) {
+// TestAuthoritiesHaveNoConstraints parses the file as TLS libraries do.
+func TestAuthoritiesHaveNoConstraints(t *testing.T) {
 	rest := must(Authorities())(t)
 	conditional := map[string]bool{}
 	for root := range bundle.Roots() {

@@ -137,7 +137,7 @@ func (c *limitedSidecar) waitMetricAbove(name string, least float64) {
 	}
 }
 
-func TestUnfinishedWritesAtMemoryCaps(t *testing.T) {
+func TestSidecarSurvivesUnfinishedWrites(t *testing.T) {
 	c := startFullSidecar(t, startAPIServer(t))
 	assertPeak := c.watchPeak()
 	body := bytes.Repeat([]byte("x"), 3_000_000)
@@ -160,7 +160,7 @@ func TestUnfinishedWritesAtMemoryCaps(t *testing.T) {
 	assertPeak()
 }
 
-func TestDeafClientsAtMemoryCaps(t *testing.T) {
+func TestSidecarSurvivesClientsThatDoNotRead(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		ask         func(*testing.T, net.Conn)

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLeftovers creates leftovers of a node, which must be found, and things of other programs, which must not.
-func TestLeftovers(t *testing.T) {
+// TestLeftoversOfNodeAreFound creates leftovers of a node, which must be found, and things of other programs, which
+// must not.
+func TestLeftoversOfNodeAreFound(t *testing.T) {
 	NeedNode(t)
 	unshareTestThread(t)
 	before := recordLeftovers(t)
@@ -90,8 +91,7 @@ func addTable(t *testing.T, name string) {
 	check(t, connection.Flush())
 }
 
-// TestKeptLogs: only the logs of a node's directory are kept.
-func TestKeptLogs(t *testing.T) {
+func TestOnlyLogsOfNodeAreKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "node")
 	for _, file := range []string{
 		"kubelet.log", "kubelet.key", "cluster/etcd.log", "cluster/etcd/member/wal", "root/var/log/pods/demo_web-0_1/main/0.log", "root/var/lib/containerd/blob",

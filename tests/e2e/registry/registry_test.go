@@ -103,8 +103,7 @@ func TestPushAndSign(t *testing.T) {
 	}
 }
 
-// TestLogin: a request without a login is refused.
-func TestLogin(t *testing.T) {
+func TestRequestWithoutLoginIsRefused(t *testing.T) {
 	r := startRegistry(t, true)
 	if _, err := r.Push("you/plugin", "1.0", []byte("x")); err != nil {
 		t.Fatal(err)
