@@ -5,12 +5,12 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::own_paths::is_of_sidecar;
 use super::pod::Draft;
 use super::refusal::Refusal;
 use super::select::has_external_rules;
 use super::settings::{ClusterFacts, Settings};
 use super::upstream::{self, Upstream};
-use super::volumes;
 
 /// How the traffic of a controller reaches its sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,7 +259,7 @@ fn log_path(pod: &Draft) -> Result<Option<String>, Refusal> {
     let key = annotations::LOG_PATH;
     match annotation(pod, key) {
         None => Ok(None),
-        Some(path) if path.starts_with('/') && path.len() > 1 && volumes::is_of_sidecar(path) => Err(Refusal::key(
+        Some(path) if path.starts_with('/') && path.len() > 1 && is_of_sidecar(path) => Err(Refusal::key(
             key,
             format!("{path:?} would hide files of the sidecar, which mounts this folder, too; choose another"),
         )),

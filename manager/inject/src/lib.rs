@@ -7,7 +7,10 @@
 //! | `conflicts` | reasons to reject the pod |
 //! | `sidecar`, `iptables`, `environment` | containers and variables of the sidecar |
 //! | `logs`, `reinvocation`, `patch` | the shared log volume, containers that an earlier call injected, the patch |
-//! | `injection_request`, `volumes`, `kubeconfig` | what the pod requests; the volumes that follow, and the kubeconfig of its own containers |
+//! | `volumes` | volumes of the sidecar, and its mounts |
+//! | `kubeconfig` | the kubeconfig of the pod's own containers |
+//! | `injection_request` | what the pod requests |
+//! | `own_paths` | paths in the sidecar's container that a pod's own volumes must not change |
 //! | `arguments`, `upstream` | arguments of its own containers, and its own kubeconfig for the sidecar |
 //! | `select` | which custom resources select the pod |
 //! | `settings`, [`args`] | what injection gets besides the pod, and the flags that it comes from |
@@ -27,6 +30,7 @@ mod injection_request;
 mod iptables;
 mod kubeconfig;
 mod logs;
+mod own_paths;
 mod patch;
 mod pod;
 mod refusal;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::injection_request::{InjectionRequest, Mode};
 use super::kubeconfig;
+use super::own_paths::DATA_DIR;
 use super::upstream;
 
 const CHAIN: &str = "ctrlmesh-chain";
@@ -18,7 +19,6 @@ pub(super) const NAMES: [&str; 7] = [CHAIN, POD_INFO, DATA, TOKEN, TLS, upstream
 
 pub(super) const CHAIN_DIR: &str = "/etc/ctrlmesh/chain";
 const POD_INFO_DIR: &str = "/etc/ctrlmesh/podinfo";
-const DATA_DIR: &str = "/var/lib/ctrlmesh";
 pub(super) const TLS_DIR: &str = "/etc/ctrlmesh/tls";
 /// The path at which clients look for the token.
 const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -30,38 +30,6 @@ const DATA_SIZE: &str = "256Mi";
 const TOKEN_SECONDS: i64 = 3607;
 /// The ConfigMap in every namespace with the CA of the API server.
 pub(super) const CLUSTER_CA: &str = "kube-root-ca.crt";
-
-/// Paths whose content the sidecar relies on: its program, its volumes, and the kernel's file systems. A mount above or below any
-/// of them could replace it.
-const OWN_PATHS: [&str; 7] = [
-    pod::PROGRAM,
-    "/etc/ctrlmesh",
-    DATA_DIR,
-    "/var/run/secrets",
-    "/run/secrets",
-    "/proc",
-    "/sys",
-];
-
-/// Whether a mount at this path would change what the sidecar finds.
-pub(super) fn is_of_sidecar(path: &str) -> bool {
-    let parts = |path: &str| -> Vec<String> {
-        let mut parts = Vec::new();
-        for part in path.split('/') {
-            match part {
-                "" | "." => {}
-                ".." => drop(parts.pop()),
-                part => parts.push(part.to_owned()),
-            }
-        }
-        parts
-    };
-    let path = parts(path);
-    OWN_PATHS
-        .into_iter()
-        .map(parts)
-        .any(|own| path.starts_with(&own) || own.starts_with(&path))
-}
 
 /// The file with the pod's labels.
 pub(super) fn labels_file() -> String {

@@ -24,11 +24,11 @@ use std::collections::BTreeSet;
 use ctrlmesh_contract::chain::MAX_DOCUMENT_BYTES;
 use ctrlmesh_contract::{Chain, Entry, Error, Mistakes, Origin};
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use kube_core::ObjectMeta;
 use kube_core::Resource;
 
 use crate::LabelKeys;
 use crate::hand_over::lock_of;
+use crate::origin::origin;
 use crate::validate::{
     Findings, check_circuit_breaker, check_fault_injection, check_sharding_config, unlocked_beside, unlocked_warning,
 };
@@ -130,21 +130,6 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
         }
     }
     draft.finish()
-}
-
-/// The reference in an entry to the object that it is made from.
-pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
-    let ObjectMeta {
-        name, uid, generation, ..
-    } = object.meta();
-    Origin {
-        kind: K::kind(&()).into_owned(),
-        name: name.clone().unwrap_or_default(),
-        uid: uid.clone().unwrap_or_default(),
-        generation: generation
-            .and_then(|number| u64::try_from(number).ok())
-            .unwrap_or_default(),
-    }
 }
 
 /// Refuses a shard whose lock differs from the one that its pods use now. Otherwise the pod that leads by the old lock acts until

@@ -4,7 +4,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `sharing` | shards that would start to see objects which another shard keeps |
-//! | `moves`, `claims`, `pods`, `teardown`, `restart_policy`, `shard` | steps of a move, what pods may still show, pods that leave a shard, last shards of a controller, `reshard: Restart`, a shard as its entry describes it |
+//! | `moves` | which objects change shards |
+//! | `claims` | what pods may still show |
+//! | `pods` | entries of pods that leave a shard |
+//! | `teardown` | last shards of a controller |
+//! | `restart_policy` | shards with `reshard: Restart` |
+//! | `shard` | a shard as its entry describes it |
+//! | `limits` | limits that show nothing |
 //! | `settle` | how long pods must be quiet |
 //!
 //! Guarantees:
@@ -20,6 +26,7 @@
 //! they begin to share are shown a little later ([`newly_shared`]).
 
 mod claims;
+mod limits;
 mod moves;
 mod pods;
 pub mod restart_policy;
@@ -37,10 +44,10 @@ use ctrlmesh_contract::{Entry, LabelSelector};
 use crate::built_in::BuiltIn;
 pub use claims::Claims;
 use moves::Moves;
-pub use moves::{is_unstarted, unstarted_entry};
 use restart_policy::{Evict, Hold};
 pub use settle::SettleTimes;
 use shard::{Shard, entry_with_limits};
+pub use shard::{is_unstarted, unstarted_entry};
 pub use sharing::{Shown, newly_shared, unshared};
 pub use teardown::{LOCK_EXPIRY, Teardown, all_pods, is_released};
 

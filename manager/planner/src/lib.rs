@@ -3,12 +3,14 @@
 //! | module | answers |
 //! |---|---|
 //! | [`mod@overlap`] | which objects do two shards see, or none |
-//! | [`mod@compile`], [`mod@validate`], [`switches`] | which chain do objects make; is a document an object; is it inert |
+//! | [`mod@compile`] | which chain do objects make |
+//! | [`mod@validate`], [`switches`] | is a document an object; is it inert |
 //! | [`mod@hand_over`] | what is the next chain on the way to the desired one |
 //! | [`labels`] | which labels do namespaces and objects carry |
 //! | [`mod@auto_shard`] | which shards does a root make |
 //! | [`view`], [`label_set`] | what do limits show, and selectors select, as sets |
 //! | `settings`, [`built_in`] | are the settings of built-in plugins valid; what are these plugins |
+//! | `origin` | from which object is an entry made |
 //! | [`mod@shard_hash`] | in which bucket is a namespace |
 
 pub mod auto_shard;
@@ -17,6 +19,7 @@ pub mod compile;
 pub mod hand_over;
 pub mod label_set;
 pub mod labels;
+mod origin;
 pub mod overlap;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;

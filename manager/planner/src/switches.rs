@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::compile::origin;
+use crate::origin::origin;
 use crate::validate::Object;
 
 /// Why faults are inert.

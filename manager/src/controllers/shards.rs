@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `reconcile` | one pass over a namespace |
 //! | `overlapping` | the condition `Overlapping` of shards |
-//! | `plan`, `status` | the desired shards of a root compared with the existing ones; the root's status |
+//! | `plan` | the desired shards of a root compared with the existing ones |
+//! | `status` | the root's status |
 //! | `caches` | watches of ShardingConfigs and namespaces |
 //!
 //! Flow: a change in `caches` leads to a pass over its namespace, which compares the desired shards of each root with the existing

@@ -8,12 +8,13 @@ use ctrlmesh_manager_api::plugin::OnFailure;
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, PluginRef, ShardingConfig};
 use serde_json::Value;
 
+use super::Resolved;
 use super::in_place::{self, PodGroup, divide_pods};
-use super::{Resolved, origin};
 use crate::built_in::{BuiltIn, FIRST_OWN_ORDER};
 use crate::hand_over::entry_of_shard;
 use crate::label_set::LabelSet;
 use crate::labels::has_label;
+use crate::origin::origin;
 use crate::{settings, switches};
 
 /// Everything but the object that its entries depend on.

@@ -8,7 +8,7 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::moves::is_nothing_yet;
+use super::limits::is_nothing_yet;
 use super::settle::{self, SettleTimes, StoredTimes};
 use super::shard::{Shard, limits_of};
 use super::teardown::{Teardown, Teardowns};

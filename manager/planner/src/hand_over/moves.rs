@@ -2,22 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ctrlmesh_contract::Entry;
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
+use ctrlmesh_manager_api::LabelSelector;
 use ctrlmesh_manager_api::sharding_config::Limit;
-use ctrlmesh_manager_api::{LabelSelector, Operator, Requirement};
 
 use super::claims::Held;
+use super::limits::{is_too_large, no_object, nothing_of};
 use super::restart_policy;
-use super::shard::{Shard, entry_with_limits};
+use super::shard::Shard;
 use super::{FleetState, Pod};
 use crate::label_set::LabelSet;
 use crate::view::{self, ResourceClass};
-
-/// The key of selectors that select nothing, like [`NO_OBJECT_KEY`], for shards that have not begun yet: [`super::unstarted_entry`].
-const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
-/// Maximum bytes of limits as JSON: half of what the shard-selector plugin allows, so that sidecars accept them for certain.
-const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
 /// The shards as they are shown now, and as they are desired.
 pub(super) struct Moves<'a> {
@@ -152,11 +147,6 @@ pub(super) fn narrowed_in_part(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit
     (!is_too_large(&both)).then_some(both)
 }
 
-/// Whether a sidecar could refuse the limits. It would keep all that it shows.
-pub(super) fn is_too_large(limits: &[Limit]) -> bool {
-    serde_json::to_vec(limits).map_or(usize::MAX, |json| json.len()) > MAX_LIMITS_BYTES
-}
-
 /// Limits that apply together, as few as possible.
 fn intersect_limits(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
     let mut both: Vec<Limit> = Vec::new();
@@ -190,68 +180,6 @@ fn intersect_selectors(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
     }
 }
 
-/// Limits that hide every object of these resources; without limits, of all resources.
-pub(super) fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
-    limits_hiding_all(limits, NO_OBJECT_KEY)
-}
-
-/// Limits of a shard that has not begun, which hide every object of these resources; without limits, of all resources.
-pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
-    limits_hiding_all(limits, NOTHING_YET)
-}
-
-/// Whether these are limits of a shard that has not begun.
-pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
-    let nothing = Some(no_object(NOTHING_YET));
-    !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
-}
-
-/// Whether limits show no object of any resource that they name.
-pub(super) fn is_nothing(limits: &[Limit]) -> bool {
-    let nothing = [NO_OBJECT_KEY, NOTHING_YET].map(|key| Some(no_object(key)));
-    !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
-}
-
-/// Whether the limit hides every object of every resource.
-pub(super) fn is_nothing_at_all(limit: &Limit) -> bool {
-    limit.relate_resources.is_empty() && is_nothing(std::slice::from_ref(limit))
-}
-
-fn of_all_kinds(key: &str) -> Vec<Limit> {
-    vec![Limit {
-        relate_resources: Vec::new(),
-        selector: Some(no_object(key)),
-    }]
-}
-
-fn limits_hiding_all(limits: &[Limit], key: &str) -> Vec<Limit> {
-    if limits.is_empty() {
-        return of_all_kinds(key);
-    }
-    let mut seen = BTreeSet::new();
-    let is_new = |limit: &&Limit| seen.insert(format!("{:?}", limit.relate_resources));
-    let limits = limits.iter().filter(is_new);
-    limits
-        .map(|limit| Limit {
-            relate_resources: limit.relate_resources.clone(),
-            selector: Some(no_object(key)),
-        })
-        .collect()
-}
-
-/// A selector that selects nothing.
-fn no_object(key: &str) -> LabelSelector {
-    let requirement = |operator| Requirement {
-        key: key.to_owned(),
-        operator,
-        values: Vec::new(),
-    };
-    LabelSelector {
-        match_expressions: vec![requirement(Operator::Exists), requirement(Operator::DoesNotExist)],
-        ..LabelSelector::default()
-    }
-}
-
 /// The resources that any of the limits distinguishes. If none does, all resources are one class.
 pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
     let mut classes = view::resource_classes(limits.iter().flatten().flat_map(|limits| limits.iter()));
@@ -273,23 +201,4 @@ pub(super) fn set_difference(set: &Option<LabelSet>, other: &Option<LabelSet>) -
         (Some(set), None) => vec![set.clone()],
         (Some(set), Some(other)) => set.difference(other),
     }
-}
-
-// A shard that has not begun yet shows nothing: pods without a sidecar do all the work of its controller until they are gone. A
-// shard also shows nothing for a moment while its objects are handed over. The two cases have different keys in their selectors, so
-// that a manager that takes over can distinguish them.
-
-/// The entry of a shard until the shard begins.
-#[must_use]
-pub fn unstarted_entry(entry: &Entry) -> Entry {
-    Shard::of(entry).map_or_else(
-        || entry.clone(),
-        |(_, shard)| entry_with_limits(entry, &nothing_yet_of(&shard.limits), false),
-    )
-}
-
-/// Whether the entry belongs to a shard that has not begun.
-#[must_use]
-pub fn is_unstarted(entry: &Entry) -> bool {
-    Shard::of(entry).is_some_and(|(_, shard)| is_nothing_yet(&shard.limits))
 }

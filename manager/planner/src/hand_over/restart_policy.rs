@@ -16,7 +16,7 @@ use ctrlmesh_contract::{Digest, Entry, LabelSelector, Operator, Requirement};
 use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::json;
 
-use super::shard::{Shard, entry_with_limits};
+use super::shard::{Shard, entry_with_limits, selector_without_keeps};
 use super::{FleetState, Plan};
 
 /// Separates the name of a shard's entry from the hash of the view that its pods keep.
@@ -74,14 +74,6 @@ impl Stale {
 pub fn shard_entry_of(name: &str) -> Option<&str> {
     let (base, value) = name.split_once(KEEPS_INFIX)?;
     (!value.contains('/')).then_some(base)
-}
-
-/// The pods of a shard, with those that keep an earlier view.
-pub(super) fn selector_without_keeps(pods: &LabelSelector) -> LabelSelector {
-    let mut pods = pods.clone();
-    pods.match_expressions
-        .retain(|requirement| requirement.key != KEEPS_LIMITS);
-    pods
 }
 
 /// The wanted entries, one for each shard, and the shards with `reshard: Restart`. A refused object has its last entries here; if

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
 use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::{Value, json};
 
-use super::{moves, restart_policy};
+use super::limits::{is_nothing_at_all, is_nothing_yet, is_too_large, nothing_of, nothing_yet_of};
 use crate::label_set::LabelSet;
 
 /// The shard-selector setting that makes lists at least as new as their request: the first list of gained objects has to show the
@@ -50,8 +51,16 @@ impl Shard {
 
     /// All pods of the shard, also those that keep an earlier view.
     pub(super) fn all_pods(&self) -> LabelSelector {
-        restart_policy::selector_without_keeps(&self.pods)
+        selector_without_keeps(&self.pods)
     }
+}
+
+/// The pods of a shard, with those that keep an earlier view.
+pub(super) fn selector_without_keeps(pods: &LabelSelector) -> LabelSelector {
+    let mut pods = pods.clone();
+    pods.match_expressions
+        .retain(|requirement| requirement.key != KEEPS_LIMITS);
+    pods
 }
 
 pub(super) fn lock(entry: &Entry) -> Option<&str> {
@@ -81,13 +90,28 @@ pub(super) fn entry_with_limits(entry: &Entry, limits: &[Limit], is_consistent: 
     }
 }
 
+/// The entry of a shard until the shard begins.
+#[must_use]
+pub fn unstarted_entry(entry: &Entry) -> Entry {
+    Shard::of(entry).map_or_else(
+        || entry.clone(),
+        |(_, shard)| entry_with_limits(entry, &nothing_yet_of(&shard.limits), false),
+    )
+}
+
+/// Whether the entry belongs to a shard that has not begun.
+#[must_use]
+pub fn is_unstarted(entry: &Entry) -> bool {
+    Shard::of(entry).is_some_and(|(_, shard)| is_nothing_yet(&shard.limits))
+}
+
 /// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lease of no shard. If the shard has not
 /// begun, its limits still say so.
 pub(super) fn leaver_entry(entry: &Entry, name: String, pods: LabelSelector, hidden: &[Limit]) -> Entry {
-    let limits = if super::is_unstarted(entry) {
-        moves::nothing_yet_of(hidden)
+    let limits = if is_unstarted(entry) {
+        nothing_yet_of(hidden)
     } else {
-        moves::nothing_of(hidden)
+        nothing_of(hidden)
     };
     let nothing = entry_with_limits(entry, &limits, false);
     let mut settings = nothing.settings.value().clone();
@@ -116,9 +140,9 @@ pub(super) fn hidden_from_leavers(
     let shards = || last.iter().chain(wanted).filter_map(Shard::of);
     let own = shards().filter(|(_, shard)| shard.lock.as_deref() == lock);
     let limits = own.flat_map(|(_, shard)| shard.limits);
-    let limits = limits.filter(|limit| !moves::is_nothing_at_all(limit));
+    let limits = limits.filter(|limit| !is_nothing_at_all(limit));
     let hidden = limits.collect::<Vec<_>>();
-    if moves::is_too_large(&moves::nothing_of(&hidden)) {
+    if is_too_large(&nothing_of(&hidden)) {
         return Vec::new();
     }
     let pods = LabelSet::from_selector(pods);
@@ -128,9 +152,9 @@ pub(super) fn hidden_from_leavers(
     };
     let mut others = wanted.iter().filter_map(Shard::of).map(|(_, shard)| shard);
     let is_shared = others.any(|other| other.lock.as_deref() != lock && has_some(&other));
-    let all = if is_shared { Vec::new() } else { moves::nothing_of(&[]) };
+    let all = if is_shared { Vec::new() } else { nothing_of(&[]) };
     // Equal in each pass, whatever the order of shards.
-    let hidden = moves::nothing_of(&hidden).into_iter().chain(all);
+    let hidden = nothing_of(&hidden).into_iter().chain(all);
     let hidden: BTreeMap<String, Limit> = hidden.map(|limit| (json!(limit).to_string(), limit)).collect();
     hidden.into_values().collect()
 }

@@ -15,9 +15,11 @@ use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::moves::is_nothing;
+use super::limits::is_nothing;
 use super::restart_policy::{Evict, Stale};
-use super::shard::{LOCK, SHARD, Shard, entry_with_limits, hidden_from_leavers, leaver_entry, left_name};
+use super::shard::{
+    LOCK, SHARD, Shard, entry_with_limits, hidden_from_leavers, leaver_entry, left_name, selector_without_keeps,
+};
 use super::{FleetState, Pod, is_of_shard, is_unstarted, lock_of, restart_policy, shard_of};
 
 /// How long a controller may consider itself the leader by a lock that it can't renew. client-go's leases last for 15 s by default;
@@ -101,7 +103,7 @@ fn is_other(pod: &Pod<'_>, successor: &str, entries: &[Entry]) -> bool {
 /// The pods of a shard's entry, also those that keep an earlier view.
 #[must_use]
 pub fn all_pods(entry: &Entry) -> LabelSelector {
-    restart_policy::selector_without_keeps(&entry.pod_selector)
+    selector_without_keeps(&entry.pod_selector)
 }
 
 /// The last entries with their locks. Entries that made their pods give up their shard's lock do not name it, so it is put back

@@ -17,8 +17,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::caches::{Caches, Config};
-use super::plan::text;
-use super::status::{condition_of, patch_config, stored_of};
+use super::status::{condition_of, patch_config, stored_of, text};
 use crate::cluster::status::{StatusPatch, timestamp_now};
 use crate::cluster::{Context, Error, error_text};
 

@@ -10,7 +10,7 @@ use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
 use kube::Resource as _;
 use serde_json::Value;
 
-use super::status::has_status;
+use super::status::{has_status, text};
 
 /// Maximum names in a condition.
 const MAX_NAMED: usize = 5;
@@ -299,8 +299,4 @@ fn is_deleted(document: &Value) -> bool {
 pub(super) fn has_finalizer(document: &Value) -> bool {
     let finalizers = document.pointer("/metadata/finalizers").and_then(Value::as_array);
     finalizers.is_some_and(|list| list.iter().any(|finalizer| finalizer == PROTECTED))
-}
-
-pub(super) fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
-    document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

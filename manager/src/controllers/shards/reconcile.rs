@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::RESYNC;
 use super::caches::{Caches, NamespaceMeta};
-use super::plan::{self, Plan, Write, text};
-use super::status::write_root_status;
+use super::plan::{self, Plan, Write};
+use super::status::{text, write_root_status};
 use crate::cluster::status::timestamp_now;
 use crate::cluster::{Context, Error, patch_params};
 

@@ -7,7 +7,6 @@ use kube::Client;
 use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 
-use super::plan::text;
 use crate::cluster::status::{StatusPatch, patch_status};
 
 /// Field manager of these fields.
@@ -83,4 +82,9 @@ fn created_shards(document: &Value) -> Vec<String> {
         .and_then(Value::as_array);
     let names = list.into_iter().flatten().filter_map(Value::as_str);
     names.map(str::to_owned).collect()
+}
+
+/// The text at a pointer; empty if there is none.
+pub(super) fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
+    document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
