@@ -2,6 +2,19 @@
 //! to external services by URL, host, path, method and headers. The fields are those of the CRDs `CircuitBreaker` and `FaultInjection`
 //! (`ctrlmesh.kusionstack.io/v1alpha1`), in both shapes of the latter.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `subscription` | the subscription of all rules of a plugin |
+//! | `rules` | the compiled matches of one rule |
+//! | `resource` | matches of requests by resource |
+//! | `non_resource` | matches of requests by path |
+//! | `rest` | matches of calls to external services |
+//! | `url` | patterns for URLs |
+//! | `pattern` | patterns with `*` at one end, and absent lists |
+//! | `endpoint` | hosts and ports |
+//! | `limit` | fields of a CircuitBreaker's rule besides its matches |
+//! | `duration` | durations as Go writes them |
+//!
 //! Flow: a plugin parses its settings into [`ResourceRule`], [`NonResourceRule`] and [`RestRule`], compiles them once into
 //! [`Rules`], one for each rule of its own, subscribes to [`match_rules`] of all of them, and asks [`Rules::matches`] for each
 //! request.
@@ -13,11 +26,9 @@
 //!
 //! Assumptions: names in `facts` are as the host parsed them; host names are in lower case.
 
-mod bucket;
 mod duration;
 mod endpoint;
-mod glob;
-mod key;
+mod limit;
 mod non_resource;
 mod pattern;
 mod resource;
@@ -26,16 +37,14 @@ mod rules;
 mod subscription;
 #[cfg(test)]
 mod tests;
-mod trigger;
 mod url;
 
-pub use bucket::BucketRule;
 pub use duration::GoDuration;
 pub use endpoint::HostPattern;
-pub use key::Key;
+pub use limit::{BucketRule, Key, TriggerPolicy};
 pub use non_resource::NonResourceRule;
+pub use pattern::Lists;
 pub use resource::{ResourceRule, is_long_running, verb_name};
 pub use rest::{HeaderRule, OneOrMany, RestRule, TextRule};
-pub use rules::{Lists, Rules, checked_name};
+pub use rules::{Rules, checked_name};
 pub use subscription::match_rules;
-pub use trigger::TriggerPolicy;

@@ -4,8 +4,7 @@ use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, Request, Verb};
 use serde::Deserialize;
 
-use crate::pattern::Patterns;
-use crate::rules::Lists;
+use crate::pattern::{Lists, Patterns};
 
 /// Requests that name no resource, in the terms of `flowcontrol.apiserver.k8s.io` and RBAC.
 #[derive(Clone, Debug, Default, Deserialize)]

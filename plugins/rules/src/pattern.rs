@@ -1,6 +1,34 @@
-//! Patterns with `*` at one end, as in the interface's `match-rule`: for Kubernetes names, which never contain a `*`.
+//! Patterns with `*` at one end, as in the interface's `match-rule`: for Kubernetes names, which never contain a `*`. [`Lists`] says what
+//! an absent list means.
 
 use ctrlmesh_sdk::settings::Invalid;
+
+/// The meaning of an absent list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists {
+    /// Absent is an error, as in a CircuitBreaker; an empty list matches nothing.
+    Required,
+    /// Absent or empty matches everything, as in a FaultInjection.
+    AbsentIsAll,
+}
+
+impl Lists {
+    /// The values of a list, by its meaning.
+    pub(crate) fn values_of<'a>(self, written: Option<&'a [String]>, field: &str) -> Result<&'a [String], Invalid> {
+        match (self, written) {
+            (Self::Required, None) => Err(Invalid::new("missing; write [\"*\"] for all").field(field)),
+            (Self::Required, Some(values)) => Ok(values),
+            (Self::AbsentIsAll, Some(values)) if !values.is_empty() => Ok(values),
+            (Self::AbsentIsAll, _) => Ok(star_list()),
+        }
+    }
+}
+
+/// `["*"]`.
+fn star_list() -> &'static [String] {
+    static ALL: std::sync::LazyLock<[String; 1]> = std::sync::LazyLock::new(|| ["*".to_owned()]);
+    &*ALL
+}
 
 #[derive(Clone, Debug)]
 enum Shape {

@@ -4,8 +4,7 @@ use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{Facts, MatchRule, Request, Traffic, Verb};
 use serde::Deserialize;
 
-use crate::pattern::{Patterns, TextPattern};
-use crate::rules::Lists;
+use crate::pattern::{Lists, Patterns, TextPattern};
 
 /// Every verb of a request about a resource, as rules spell it.
 const VERBS: [(&str, Verb); 9] = [

@@ -6,7 +6,7 @@ use regex_lite::Regex;
 use serde::Deserialize;
 
 use crate::endpoint::{Endpoint, HostPattern, compile_regex};
-use crate::rules::Lists;
+use crate::pattern::Lists;
 use crate::url::UrlPattern;
 
 /// Headers that plugins never see (`wit/plugin.wit`).

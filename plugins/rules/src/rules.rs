@@ -4,6 +4,7 @@ use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, Request, Traffic, Verb};
 
 use crate::non_resource::{NonResource, NonResourceRule};
+use crate::pattern::Lists;
 use crate::resource::{MatchKind, Resource, ResourceRule};
 use crate::rest::{Rest, RestRule};
 
@@ -21,33 +22,6 @@ pub fn checked_name(name: &str) -> Result<&str, Invalid> {
         return Err(Invalid::new(message));
     }
     Ok(name)
-}
-
-/// The meaning of an absent list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lists {
-    /// Absent is an error, as in a CircuitBreaker; an empty list matches nothing.
-    Required,
-    /// Absent or empty matches everything, as in a FaultInjection.
-    AbsentIsAll,
-}
-
-impl Lists {
-    /// The values of a list, by its meaning.
-    pub(crate) fn values_of<'a>(self, written: Option<&'a [String]>, field: &str) -> Result<&'a [String], Invalid> {
-        match (self, written) {
-            (Self::Required, None) => Err(Invalid::new("missing; write [\"*\"] for all").field(field)),
-            (Self::Required, Some(values)) => Ok(values),
-            (Self::AbsentIsAll, Some(values)) if !values.is_empty() => Ok(values),
-            (Self::AbsentIsAll, _) => Ok(star_list()),
-        }
-    }
-}
-
-/// `["*"]`.
-fn star_list() -> &'static [String] {
-    static ALL: std::sync::LazyLock<[String; 1]> = std::sync::LazyLock::new(|| ["*".to_owned()]);
-    &*ALL
 }
 
 /// The matches of one rule of a plugin, any of which is enough. Empty by default.

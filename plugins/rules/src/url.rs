@@ -4,7 +4,6 @@ use ctrlmesh_sdk::Request;
 use ctrlmesh_sdk::settings::Invalid;
 
 use crate::endpoint::{Endpoint, split_port};
-use crate::glob;
 
 /// A pattern for URLs.
 ///
@@ -69,11 +68,11 @@ impl UrlPattern {
 
     pub(crate) fn matches(&self, req: &dyn Request, endpoint: &Endpoint, path: &str) -> bool {
         self.port.is_none_or(|port| port == endpoint.port)
-            && glob::matches(&self.host, &endpoint.host)
+            && matches_glob(&self.host, &endpoint.host)
             && self.matches_path(path)
             && self.query.iter().all(|(name, value)| {
                 let actual = req.query(name);
-                actual.is_some_and(|actual| glob::matches(value, &actual))
+                actual.is_some_and(|actual| matches_glob(value, &actual))
             })
     }
 
@@ -81,20 +80,48 @@ impl UrlPattern {
     fn matches_path(&self, path: &str) -> bool {
         let path = if path.is_empty() { "/" } else { path };
         let folder = self.path.strip_suffix("/*").filter(|folder| !folder.is_empty());
-        glob::matches(&self.path, path) || folder.is_some_and(|folder| glob::matches(folder, path))
+        matches_glob(&self.path, path) || folder.is_some_and(|folder| matches_glob(folder, path))
     }
 
     /// The host for a match rule.
     pub(crate) fn wide_host(&self) -> String {
-        glob::widen_to_prefix(&self.host)
+        widen_to_prefix(&self.host)
     }
 
     /// The paths for a match rule.
     pub(crate) fn wide_paths(&self) -> Vec<String> {
         match self.path.strip_suffix("/*") {
-            Some(folder) => vec![format!("{}*", glob::widen_to_prefix(folder).trim_end_matches('*'))],
+            Some(folder) => vec![format!("{}*", widen_to_prefix(folder).trim_end_matches('*'))],
             None if self.path == "/" => vec!["/".to_owned(), String::new()],
-            None => vec![glob::widen_to_prefix(&self.path)],
+            None => vec![widen_to_prefix(&self.path)],
         }
+    }
+}
+
+/// Whether a text matches a pattern in which each `*` stands for any characters, including `/`.
+pub(crate) fn matches_glob(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|start| text.strip_prefix(start)) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(end) = parts.pop() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        // The first match is right: it leaves the most to the following parts.
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(end)
+}
+
+/// The text up to the first `*`: a prefix that the host's matcher can compare, and that matches at least as much.
+pub(crate) fn widen_to_prefix(pattern: &str) -> String {
+    match pattern.split_once('*') {
+        Some((start, _)) => format!("{start}*"),
+        None => pattern.to_owned(),
     }
 }
