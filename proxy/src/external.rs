@@ -6,7 +6,8 @@
 //! | `edit` | edits of the query |
 //! | `trust` | certificate authorities for external targets |
 //! | `address_policy` | the addresses that may be reached |
-//! | `api_server`, `advertised` | the API server's addresses, which this port must not reach |
+//! | `api_server` | the API server's addresses, which this port must not reach |
+//! | `advertised` | asks the API server for its own address |
 //! | `settings` | flags and environment variables |
 //! | `destination` | reads where a request goes |
 //! | `targets` | one worker's connections to each server |

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use ctrlmesh_logging::colour;
+use ctrlmesh_logging::wants_colour;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::facts::SharedFacts;
@@ -119,7 +119,7 @@ impl Screen {
 
 fn detect_paint() -> Paint {
     // The picture is for terminals only.
-    if colour::is_wanted(true, std::env::var_os("NO_COLOR").as_deref()) {
+    if wants_colour(true, std::env::var_os("NO_COLOR").as_deref()) {
         Paint::Coloured
     } else {
         Paint::Plain

@@ -8,7 +8,7 @@ use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ctrlmesh_logging::colour;
+use ctrlmesh_logging::wants_colour;
 use ctrlmesh_manager_inject::args::LogFormat;
 use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,7 +31,7 @@ pub fn log_to_stderr(args: &Args) -> Result<(), Error> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(colour::is_wanted(
+        .with_ansi(wants_colour(
             std::io::stderr().is_terminal(),
             std::env::var_os("NO_COLOR").as_deref(),
         ));

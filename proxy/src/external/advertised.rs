@@ -16,11 +16,13 @@ use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 
 use super::External;
-use super::api_server::REFRESH_INTERVAL;
 use crate::request::exchange::OWN_USER_AGENT;
 use crate::request::worker::Worker;
 use crate::stream::body::RequestBody;
 use crate::upstream::{BoxError, SendError, Upstream};
+
+/// Interval of name lookups and of queries to the server: managed API servers change their addresses within a minute.
+pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Time limit of one query, including lookups of the names in its answer.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,14 +11,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::advertised::AdvertisedAddress;
+use super::advertised::{AdvertisedAddress, REFRESH_INTERVAL};
 use crate::upstream::Target;
 
 /// DNS names of Service `kubernetes` in namespace `default`; the cluster's domain may follow the last one.
 const SERVICE_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
-
-/// Interval of name lookups and of queries to the server: managed API servers change their addresses within a minute.
-pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Time limit of one lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);

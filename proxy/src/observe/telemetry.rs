@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use ctrlmesh_logging::colour;
+use ctrlmesh_logging::wants_colour;
 use tracing_subscriber::EnvFilter;
 
 /// How log lines are written.
@@ -25,7 +25,7 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), String> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(colour::is_wanted(
+        .with_ansi(wants_colour(
             std::io::stderr().is_terminal(),
             std::env::var_os("NO_COLOR").as_deref(),
         ));

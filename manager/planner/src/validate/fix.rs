@@ -6,7 +6,6 @@
 //! `ctrlmesh lint` reads and writes files and finds the positions of fields in them.
 
 mod kusion;
-mod labels;
 mod names;
 mod schema;
 #[cfg(test)]
@@ -67,7 +66,7 @@ pub fn next_fix_with(document: &Value, keys: &LabelKeys) -> Option<Fix> {
     kusion::fix_kusionstack(document, kind)
         .or_else(|| schema::fix_schema(document, kind))
         .or_else(|| names::fix_names(document, kind))
-        .or_else(|| labels::fix_labels(document, kind, keys))
+        .or_else(|| names::fix_labels(document, kind, keys))
 }
 
 impl Fix {
