@@ -3,6 +3,22 @@
 //!
 //! Pure: no files, no network, no clock. Reading the directory is the sidecar's matter (`ctrlmesh-proxy`, `chain/`),
 //! writing ConfigMaps the manager's.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`status`] | the JSON of `/status` |
+//! | [`support`] | chain documents and plugin interfaces that a sidecar supports |
+//! | [`world`] | the world of a component, and what it may import |
+//! | [`signature`] | signatures of chain documents |
+//! | [`plugin_file`] | names of the files that carry plugins |
+//! | [`chain`] | the chain document |
+//! | [`yaml`] | messages of a YAML parser |
+//! | [`selector`] | label selectors, evaluated against labels |
+//! | [`digest`] | SHA-256 of a plugin |
+//! | [`error`] | errors of a chain document, its signature or a name |
+//! | [`suggest`] | the known word that a person may have meant |
+//! | [`names`] | names that two parts of the system must spell alike |
+//! | [`addresses`] | addresses that nobody should be sent to by accident |
 
 #![warn(missing_docs)]
 

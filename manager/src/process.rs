@@ -3,9 +3,9 @@
 //! | file | holds |
 //! |---|---|
 //! | `run` | starts and stops the parts, owns their tasks |
+//! | `rbac` | all rules as roles; `make rbac` writes them to `deploy/rbac` |
 //! | `leader` | runs the controllers while this manager leads |
 //! | `admin` | `/healthz`, `/readyz` and `/metrics` |
-//! | `rbac` | all rules as roles; `make rbac` writes them to `deploy/rbac` |
 
 pub mod admin;
 pub mod leader;

@@ -2,17 +2,17 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `handle` | [`Connection`]: how a request acts on its connection |
-//! | `activity` | detects connections that have been idle for too long |
-//! | `export` | metrics of the memory of clients |
-//! | `header_block` | whether a header block of HTTP/2 is arriving |
 //! | `incoming_body` | request bodies, and memory for bytes that arrive before they are read |
-//! | `memory` | bytes that requests hold, bounded for each connection and for all |
-//! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
-//! | `outage` | an interval in which a port is closed because of a plugin |
 //! | `readers` | closes connections whose clients read nothing, if memory is scarce |
+//! | `handle` | [`Connection`]: how a request acts on its connection |
 //! | `unread_body` | the rest of a request body that is not read to its end, which is discarded |
+//! | `activity` | detects connections that have been idle for too long |
+//! | `header_block` | whether a header block of HTTP/2 is arriving |
+//! | `outage` | an interval in which a port is closed because of a plugin |
+//! | `export` | metrics of the memory of clients |
+//! | `memory` | bytes that requests hold, bounded for each connection and for all |
 //! | `unsent` | bytes of responses that are not written yet, bounded for each connection and for all |
+//! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
 
 mod activity;
 mod export;

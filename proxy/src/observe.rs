@@ -3,10 +3,10 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `admin` | the admin port: `/readyz`, `/livez`, `/metrics`, `/status` |
-//! | `class` | the classes that requests are counted and logged by |
-//! | `metrics` | every metric of requests and connections |
 //! | `readiness` | the parts that are missing before `/readyz` answers 200 |
 //! | `record` | one request: counted, logged and reported when it ends |
+//! | `class` | the classes that requests are counted and logged by |
+//! | `metrics` | every metric of requests and connections |
 //! | `telemetry` | log set-up |
 
 pub(crate) mod admin;

@@ -5,16 +5,16 @@
 //! | `handler` | **start here**: parse, match, and pass a request that no plugin wants |
 //! | `selection` | selects the requests that plugins see |
 //! | `filtered` | a request that plugins want: from the first call of a plugin to the response body |
-//! | `exchange` | operations of every request: add credentials, send, record the response |
-//! | `edit` | edits of the request head: query, selectors, headers, object name |
-//! | `edit_body` | edits in bodies: options of a DELETE, object names |
-//! | `earlier_lock` | hides a shard's objects from a controller that may lead by the lock of another shard |
 //! | `view_check` | whether a resource version belongs to the view that the client gets |
 //! | `recheck` | whether an open watch may continue under a new chain |
+//! | `upgrade` | exec, port-forward and WebSockets |
+//! | `edit_body` | edits in bodies: options of a DELETE, object names |
+//! | `exchange` | operations of every request: add credentials, send, record the response |
+//! | `hidden_objects` | creates of objects that exist and that a shard hides |
+//! | `edit` | edits of the request head: query, selectors, headers, object name |
+//! | `earlier_lock` | hides a shard's objects from a controller that may lead by the lock of another shard |
 //! | `early_response` | requests that end early |
 //! | `headers` | header fields that do not pass from one connection to the other |
-//! | `hidden_objects` | creates of objects that exist and that a shard hides |
-//! | `upgrade` | exec, port-forward and WebSockets |
 //! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |
 
 mod earlier_lock;

@@ -2,8 +2,8 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `body` | bodies of requests and responses: streamed, counted, or read whole for an edit |
 //! | `renaming` | bodies whose object has another name at the API server |
+//! | `body` | bodies of requests and responses: streamed, counted, or read whole for an edit |
 //! | `shape` | a body that is held back, slowed down, cut or ended for a plugin |
 //! | `watch` | an open watch, ended when a new chain would change its view |
 

@@ -4,6 +4,23 @@
 //! Everything here is pure: text and bytes in, values and bytes out. Sockets, HTTP and decisions belong to the proxy.
 //! Where upstream has a parser (k8s.io/apiserver and k8s.io/apimachinery v0.36.3), ours agrees with it; the golden files
 //! under `tests/golden` hold what upstream says.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `request_info` | what a request is about, from its method and URL |
+//! | `query` | query strings, and edits of them |
+//! | `label_selector` | label selectors |
+//! | `field_selector` | field selectors |
+//! | `names` | rules for names and labels |
+//! | `object_name` | the name of the object in a request body |
+//! | `delete_options` | `DeleteOptions` in the body of a DELETE |
+//! | `lock_record` | what a leader-election lock says |
+//! | `watch_event` | encodings of a watch, and the event that ends one with an error |
+//! | `status` | the `Status` object |
+//! | `error` | the error of the crate |
+//! | [`rename`] | calls one object by another name |
+//! | `percent` | percent-encoding |
+//! | [`protobuf`] | the protobuf wire format |
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,13 @@
 //! Issues certificates for the manager's own servers: a CA and the certificates that it signed, in a Secret, replaced before they
 //! expire so that no client is refused.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `plan` | the next step for a certificate |
+//! | `stored` | the Secret's content |
+//! | `credential` | a CA with a certificate that it signed |
+//! | `validity` | reads dates and names of X.509 certificates |
+//!
 //! A [`TrustDomain`] decides who trusts the CA and who serves its certificates. There are two: the webhook server, which API
 //! servers trust, and sidecars, which the containers beside them trust.
 

@@ -1,9 +1,17 @@
 //! Stops calling services that fail: breakers for API requests and for calls to external services open on failures, let a few probes
 //! through after a while, and close when those succeed; plus lists of the calls that a controller may make at all.
 //!
-//! `settings` is what a person writes, `breaker` one rule of it, `circuit` the state of one breaker in the host, `cell` its encoding,
-//! `recovery` the resets by a person, `judgement` decides what is a failure, `intercept` has the call lists, `snapshot` the reports for
-//! `/status`, `note` what a request carries from start to end, and `plugin` puts them together.
+//! | file | holds |
+//! |---|---|
+//! | `plugin` | the decision on a request, and its end |
+//! | `intercept` | lists of calls that are allowed or denied |
+//! | `circuit`, `snapshot` | the state of one breaker in the host, and its report for `/status` |
+//! | `recovery` | resets by a person |
+//! | `breaker` | one rule |
+//! | `judgement` | what is a failure |
+//! | `settings` | the settings as a person writes them |
+//! | `cell` | the encoding of a breaker's state |
+//! | `note` | what a request carries from start to end |
 
 mod breaker;
 mod cell;

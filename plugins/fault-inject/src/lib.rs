@@ -1,9 +1,21 @@
 //! Injects faults into a controller's API traffic, with the exact bytes of a Kubernetes API server: late and lost answers, refusals,
 //! conflicts, broken watches, a restarting server. The controller stays unmodified; the API server is not affected.
 //!
-//! `settings` and `params` are what a person writes, `model` validates it, `catalogue` maps every name to an act of `fault`, `reply` has
-//! the bytes, `window` and `calendar` decide when, `draw` makes random choices, `rule` combines that for one rule, `counters` counts in
-//! the host's state, `note` carries a decision to the response, and `plugin` is the flow.
+//! | file | holds |
+//! |---|---|
+//! | `plugin` | the flow |
+//! | `model` | validates the settings |
+//! | `settings` | the settings as a person writes them |
+//! | `counters` | counts in the host's state |
+//! | `rule` | one rule: whether it applies, and what it does |
+//! | `catalogue` | every fault by its name |
+//! | `fault` | acts on a request or response |
+//! | `params` | parameters of a fault as a person writes them |
+//! | `reply` | the bytes of answers |
+//! | `window` | when a rule is active |
+//! | `calendar` | dates and times of day |
+//! | `draw` | repeatable random choices |
+//! | `note` | carries a decision to the response |
 
 mod calendar;
 mod catalogue;

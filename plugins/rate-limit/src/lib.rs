@@ -1,8 +1,13 @@
 //! Limits how fast a controller calls the API server and external services, by token buckets and bounds on requests in flight. Every
 //! matching rule must grant; a refused request takes nothing from any of them.
 //!
-//! `settings` is what a person writes, `limiter` one rule of it, `plugin` asks all matching rules at once. The host does the arithmetic,
-//! and keeps levels across reloads and threads.
+//! | file | holds |
+//! |---|---|
+//! | `plugin` | asks all matching rules at once |
+//! | `limiter` | one rule |
+//! | `settings` | the settings as a person writes them |
+//!
+//! The host does the arithmetic, and keeps levels across reloads and threads.
 
 mod limiter;
 mod plugin;

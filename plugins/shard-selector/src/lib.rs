@@ -1,8 +1,14 @@
 //! Gives a controller one shard's view of the Kubernetes API: ANDs the shard's label selector with the controller's own, and renames its
 //! leader-election lock. The host carries out the changes on the wire.
 //!
-//! `settings` is what a person writes, `selector` validates and prints label selectors, `view` selects the one for a request, `freshness`
-//! bounds the age of answers, `lock` handles leader election, and `plugin` puts them together.
+//! | file | holds |
+//! |---|---|
+//! | `plugin` | looks up view and lock for each request |
+//! | `view` | the selector of each resource |
+//! | `selector` | validates and prints label selectors |
+//! | `settings` | the settings as a person writes them |
+//! | `lock` | leader election |
+//! | `freshness` | how old an answer may be |
 
 mod freshness;
 mod lock;
