@@ -102,15 +102,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
             summary::check_table(&checks, screen.paint(), print::terminal_width())
         ));
     }
-    let summary = result?;
-    if is_text {
-        print::line(&summary.fault_table(print::terminal_width()));
-    }
-    print::line(&if is_text {
-        summary.verdict_line(screen.paint())
-    } else {
-        summary.to_json()?
-    });
+    print::painted_line(&result?.result_text(args.output, screen.paint(), print::terminal_width())?);
     Ok(match checks.outcome() {
         Outcome::Holds => ExitCode::SUCCESS,
         Outcome::Fails => ExitCode::FAILURE,

@@ -26,7 +26,7 @@ pub(crate) fn line(text: &str) {
 }
 
 /// The text with control characters in the notation of JSON, but for line breaks and tabs.
-fn escape_controls(text: &str) -> String {
+pub(crate) fn escape_controls(text: &str) -> String {
     let escape = |char: char| match char {
         '\n' | '\t' => char.to_string(),
         char if char.is_control() => format!("\\u{:04x}", u32::from(char)),

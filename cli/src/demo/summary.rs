@@ -8,6 +8,7 @@ use super::checks::{Check, Checks};
 use super::plugin_steps::FiredRule;
 use super::progress::Step;
 use super::replica::PerReplica;
+use crate::args::Output;
 use crate::error::Error;
 use crate::paint::Paint;
 use crate::print;
@@ -34,12 +35,19 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn to_json(&self) -> Result<String, Error> {
-        Ok(serde_json::to_string_pretty(self)?)
+    /// What the demo prints at its end, below the table of checks. The verdict may have colours; all other text is escaped.
+    pub(crate) fn result_text(&self, output: Output, paint: Paint, width: Option<u16>) -> Result<String, Error> {
+        Ok(match output {
+            Output::Json => print::escape_controls(&serde_json::to_string_pretty(self)?),
+            Output::Text => {
+                let faults = print::escape_controls(&self.fault_table(width));
+                format!("{faults}\n{}", self.verdict_line(paint))
+            }
+        })
     }
 
     /// The fault rules as a table of at most `width` columns.
-    pub(crate) fn fault_table(&self, width: Option<u16>) -> String {
+    fn fault_table(&self, width: Option<u16>) -> String {
         let mut table = Table::new();
         table
             .load_style(UTF8_BORDERS_ONLY)
@@ -55,7 +63,7 @@ impl Summary {
         print::render_table(table, width)
     }
 
-    pub(crate) fn verdict_line(&self, paint: Paint) -> String {
+    fn verdict_line(&self, paint: Paint) -> String {
         let (all, seconds) = (self.checks.len(), self.seconds);
         let count = |is_it: fn(&Check) -> bool| self.checks.iter().filter(|check| is_it(check)).count();
         let failed = count(|check| !check.holds && !check.is_inconclusive);
@@ -134,6 +142,33 @@ mod tests {
         assert!(super::check_table(&checks, Paint::Plain, None).contains('?'));
         summary.checks = checks.as_slice().to_vec();
         assert_eq!(summary.verdict_line(Paint::Plain), "1 of 3 checks FAIL (12.3 s).");
+    }
+
+    #[test]
+    fn verdict_is_bold_on_a_terminal_and_other_text_is_escaped() {
+        let fired = FiredRule {
+            rule: "reset",
+            matched: 1,
+            fired: 1,
+            effect: "answer \u{7}".to_owned(),
+        };
+        let summary = Summary {
+            seconds: 12.34,
+            faults: vec![fired],
+            ..Summary::default()
+        };
+        let text = |output, paint| summary.result_text(output, paint, None).unwrap();
+        let painted = text(Output::Text, Paint::Coloured);
+        assert!(
+            painted.ends_with("\n\u{1b}[1mAll 0 checks hold\u{1b}[0m (12.3 s)."),
+            "{painted:?}"
+        );
+        assert!(
+            painted.contains("answer \\u0007") && !painted.contains("\\u001b"),
+            "{painted:?}"
+        );
+        assert!(text(Output::Text, Paint::Plain).ends_with("\nAll 0 checks hold (12.3 s)."));
+        assert!(text(Output::Json, Paint::Plain).starts_with('{'));
     }
 
     #[test]
