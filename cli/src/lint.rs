@@ -162,7 +162,8 @@ fn has_objects(text: &str, documents: &[ReadDocument<'_>]) -> bool {
     documents.iter().any(|document| match &document.content {
         Ok((_, value, _)) => {
             let (version, kind) = (text_field(value, "apiVersion"), text_field(value, "kind"));
-            (!version.is_empty() && !kind.is_empty()) || is_kind(kind) || chain::is_certainly_chain(value)
+            let is_ours = api_group(version) == api_group(API_VERSION) || is_kind(kind);
+            (!version.is_empty() && !kind.is_empty()) || is_ours || chain::is_certainly_chain(value)
         }
         // A syntax error must not hide an object.
         Err(_) => text.contains(api_group(API_VERSION)),

@@ -70,6 +70,7 @@ fn files_of_a_folder_with_objects_are_not_skipped_for_a_mistake() -> Result<()> 
             BREAKER.replace("apiVersion: ctrlmesh.kusionstack.io/v1alpha1\n", ""),
             "apiVersion: is missing",
         ),
+        (BREAKER.replace("kind: CircuitBreaker\n", ""), "kind: is missing"),
         (format!("{DEPLOYMENT}---\na: [\n"), "cannot be read as YAML or JSON"),
         ("generation: 1\nentries: []\n".to_owned(), "apiVersion: is missing"),
     ] {
