@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ctrlmesh_contract::names::{labels, ports};
 use ctrlmesh_manager_planner::LabelKeys;
+use ctrlmesh_wire::is_label_key;
 
 /// Shard, canary and protect unmodified Kubernetes controllers.
 #[derive(Debug, Parser)]
@@ -184,15 +185,33 @@ pub(crate) struct LintArgs {
     pub(crate) output: Output,
 
     /// Key of the label with the bucket of an object's namespace, as the manager's flag of this name has it.
-    #[arg(long, env = "CTRLMESH_LABEL_SHARD_HASH", default_value = labels::SHARD_HASH, value_name = "KEY")]
+    #[arg(
+        long,
+        env = "CTRLMESH_LABEL_SHARD_HASH",
+        default_value = labels::SHARD_HASH,
+        value_name = "KEY",
+        value_parser = parse_label_key
+    )]
     pub(crate) label_shard_hash: String,
 
     /// Key of the label with an object's namespace.
-    #[arg(long, env = "CTRLMESH_LABEL_NAMESPACE", default_value = labels::NAMESPACE, value_name = "KEY")]
+    #[arg(
+        long,
+        env = "CTRLMESH_LABEL_NAMESPACE",
+        default_value = labels::NAMESPACE,
+        value_name = "KEY",
+        value_parser = parse_label_key
+    )]
     pub(crate) label_namespace: String,
 
     /// Key of the label that says whether an object is managed.
-    #[arg(long, env = "CTRLMESH_LABEL_CONTROL", default_value = labels::CONTROL, value_name = "KEY")]
+    #[arg(
+        long,
+        env = "CTRLMESH_LABEL_CONTROL",
+        default_value = labels::CONTROL,
+        value_name = "KEY",
+        value_parser = parse_label_key
+    )]
     pub(crate) label_mesh_control: String,
 }
 
@@ -254,6 +273,14 @@ fn parse_port(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| "write a number from 0 to 65535".to_owned())
 }
 
+fn parse_label_key(text: &str) -> Result<String, String> {
+    if is_label_key(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("it is not a label key; write it as name or example.com/name".to_owned())
+    }
+}
+
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
         Ok(ip) => format!("it has no port; write {}", SocketAddr::new(ip, ports::ADMIN)),
@@ -295,9 +322,22 @@ mod tests {
                 ["uninstall", "--timeout", "soon"],
                 "write a number of seconds from 1 to 86400",
             ),
+            (
+                ["lint", "--label-shard-hash=a b", "a.yaml"],
+                "invalid value 'a b' for '--label-shard-hash <KEY>': it is not a label key",
+            ),
+            (
+                ["lint", "--label-namespace=/a", "a.yaml"],
+                "invalid value '/a' for '--label-namespace <KEY>'",
+            ),
+            (
+                ["lint", "--label-mesh-control=a/b/c", "a.yaml"],
+                "invalid value 'a/b/c' for '--label-mesh-control <KEY>'",
+            ),
         ] {
             let error = Cli::try_parse_from(["ctrlmesh"].into_iter().chain(arguments)).unwrap_err();
             assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(error.exit_code(), 2, "{error}");
         }
         let api_server = [
             "ctrlmesh",
