@@ -126,6 +126,11 @@ pub(crate) enum Error {
     NotText,
     #[error("cannot write a document as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
+    #[error(
+        "{} is not WebAssembly: it does not start with the magic bytes `\\0asm`; name the .wasm file that cargo builds",
+        .0.display()
+    )]
+    NotWasm(PathBuf),
     /// A sidecar would reject the plugin.
     #[error("a sidecar would reject this plugin or its settings")]
     Plugin(#[from] ctrlmesh_proxy::harness::HarnessError),

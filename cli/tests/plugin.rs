@@ -165,6 +165,29 @@ fn test_fails_with_reason_when_sidecar_would_refuse_plugin() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn test_does_not_ask_for_settings_when_file_cannot_be_loaded() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for (file, content, says) in [
+        (
+            "Cargo.toml",
+            &b"[package]\n"[..],
+            "ctrlmesh: Cargo.toml is not WebAssembly: ",
+        ),
+        ("empty.wasm", &b""[..], "ctrlmesh: empty.wasm is not WebAssembly: "),
+        ("module.wasm", &b"\0asm\x01\0\0\0"[..], "is a core WebAssembly module"),
+    ] {
+        std::fs::write(folder.path().join(file), content)?;
+        let (code, errors) = plugin_errors(folder.path(), &["test", file])?;
+        assert_eq!(code, Some(1), "{errors}");
+        assert!(
+            errors.contains(says) && !errors.contains("without settings"),
+            "{errors}"
+        );
+    }
+    Ok(())
+}
+
 /// Kills the process when the test ends.
 struct Running(std::process::Child);
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ctrlmesh_proxy::chain::{MatchQuery, Matcher};
-use ctrlmesh_proxy::harness::{Harness, Request};
+use ctrlmesh_proxy::harness::{Harness, HarnessError, Request};
 use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
 use ctrlmesh_proxy::wasm::Level;
 use serde_json::Value;
@@ -14,6 +14,9 @@ use crate::args::TestArgs;
 use crate::error::Error;
 use crate::print;
 
+/// Every WebAssembly file begins with this.
+const WASM_MAGIC: &[u8] = b"\0asm";
+
 /// A plugin's verdict: the word that is compared, and details for people.
 struct PluginAnswer {
     word: String,
@@ -22,15 +25,23 @@ struct PluginAnswer {
 
 /// Exits 1 if a sidecar would reject the plugin, or if a verdict differs from the expected one.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
+    let wasm = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
+    if !wasm.starts_with(WASM_MAGIC) {
+        return Err(Error::NotWasm(args.file.clone()));
+    }
     let Cases { settings, requests } = match &args.cases {
         Some(path) => cases::read_cases(path)?,
         None => Cases::default(),
     };
-    let wasm = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
     let loaded = Harness::new(&wasm, &Value::Object(settings).to_string());
-    let mut plugin = loaded.map_err(|error| match &args.cases {
-        Some(_) => Error::Plugin(error),
-        None => Error::PluginWithoutSettings(error),
+    let mut plugin = loaded.map_err(|error| {
+        // Settings change nothing for a plugin that cannot even be loaded.
+        let may_need_settings = args.cases.is_none() && matches!(error, HarnessError::Start(_));
+        if may_need_settings {
+            Error::PluginWithoutSettings(error)
+        } else {
+            Error::Plugin(error)
+        }
     })?;
     let mut failed = 0;
     for case in &requests {
