@@ -116,7 +116,8 @@ pub(crate) struct NewArgs {
     /// Name of the crate and of the folder: lower-case letters, digits and hyphens.
     pub(crate) name: String,
 
-    /// The `sdk` folder of a ctrlmesh clone. Default: the release of the SDK with this command's version, from crates.io.
+    /// The `sdk` folder of a ctrlmesh clone. Needed until ctrlmesh-sdk is on crates.io: without it, the package depends on a release
+    /// that is not there yet.
     #[arg(long, value_name = "DIR")]
     pub(crate) sdk: Option<PathBuf>,
 }

@@ -77,6 +77,12 @@ fn new_takes_sdk_from_checkout_only_when_it_is_named() -> Result<()> {
     let released = manifest(&["new", "released"])?;
     assert!(released.contains("ctrlmesh-sdk = \"0.1\"\n"), "{released}");
     assert!(!released.contains("path"), "{released}");
+    let (_, printed, _) = run_plugin_command(&inner, &["new", "again"])?;
+    let advice = "\n  rm -r again\n  ctrlmesh plugin new again --sdk PATH\n";
+    assert!(
+        printed.contains("is not on crates.io") && printed.contains(advice) && !printed.contains("cargo test"),
+        "{printed}"
+    );
     let found = folder.path().canonicalize()?.join("sdk");
     let path = format!("path = {:?}", found.display().to_string());
     // The checkout around the SDK may be named as well.
@@ -84,6 +90,20 @@ fn new_takes_sdk_from_checkout_only_when_it_is_named() -> Result<()> {
         let local = manifest(&["new", name, "--sdk", sdk])?;
         assert_eq!(local.matches(&path).count(), 2, "{local}");
     }
+    Ok(())
+}
+
+#[test]
+fn new_writes_the_cases_file_that_its_last_step_names() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (code, printed, errors) = run_plugin_command(folder.path(), &["new", "mine", "--sdk", &sdk_folder()])?;
+    assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
+    let (_, cases) = printed
+        .trim_end()
+        .rsplit_once(" --cases ")
+        .context("a step with cases")?;
+    let text = std::fs::read_to_string(folder.path().join("mine").join(cases))?;
+    assert!(text.contains("readOnlyNamespaces: [prod-*]"), "{text}");
     Ok(())
 }
 

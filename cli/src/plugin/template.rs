@@ -10,6 +10,7 @@ use crate::print;
 
 const MANIFEST: &str = include_str!("../../../sdk/template/Cargo.toml");
 const SOURCE: &str = include_str!("../../../sdk/template/src/lib.rs");
+const CASES: &str = include_str!("../../../sdk/template/tests/component.yaml");
 const IGNORED: &str = include_str!("../../../sdk/template/.gitignore");
 
 /// The package name in the template's manifest.
@@ -49,25 +50,42 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
     })?;
     write(&directory.join(MANIFEST_FILE), &manifest(&args.name, sdk.as_deref()))?;
     write(&directory.join(".gitignore"), IGNORED)?;
-    let source = directory.join("src");
-    std::fs::create_dir(&source).map_err(Error::file("create", &source))?;
-    write(&source.join("lib.rs"), SOURCE)?;
-    let name = &args.name;
-    let file = name.replace('-', "_");
+    for (folder, file, content) in [("src", "lib.rs", SOURCE), ("tests", "component.yaml", CASES)] {
+        let folder = directory.join(folder);
+        std::fs::create_dir(&folder).map_err(Error::file("create", &folder))?;
+        write(&folder.join(file), content)?;
+    }
+    let next = if sdk.is_some() {
+        steps(&args.name)
+    } else {
+        advice_without_sdk(&args.name)
+    };
     print::line(&format!(
-        "{name} is a complete plugin that refuses writes in some namespaces. Next:\n\n  \
+        "{} is a complete plugin that refuses writes in some namespaces. {next}",
+        args.name
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// From the new folder to a tested component.
+fn steps(name: &str) -> String {
+    let file = name.replace('-', "_");
+    format!(
+        "Next:\n\n  \
          cd {name}\n  cargo test\n  cargo build --release --target wasm32-wasip2\n  \
          ctrlmesh plugin inspect target/wasm32-wasip2/release/{file}.wasm\n  \
-         ctrlmesh plugin test target/wasm32-wasip2/release/{file}.wasm --cases CASES    # docs/plugin-guide.md, step 5"
-    ));
-    if sdk.is_none() {
-        print::line(&format!(
-            "\nIt depends on ctrlmesh-sdk {} of crates.io. If cargo does not find it there, use the SDK of a clone: ctrlmesh plugin new \
-             {name} --sdk CLONE/sdk",
-            SDK_VERSION.trim_matches('"')
-        ));
-    }
-    Ok(ExitCode::SUCCESS)
+         ctrlmesh plugin test target/wasm32-wasip2/release/{file}.wasm --cases tests/component.yaml"
+    )
+}
+
+/// Until the SDK is on crates.io, a package that depends on its release cannot be built.
+fn advice_without_sdk(name: &str) -> String {
+    let version = SDK_VERSION.trim_matches('"');
+    format!(
+        "It cannot be built yet: it depends on ctrlmesh-sdk {version}, which is not on crates.io. Until it is, --sdk PATH is needed, with \
+         the SDK of a clone of ctrlmesh. Make the package again:\n\n  \
+         rm -r {name}\n  ctrlmesh plugin new {name} --sdk PATH"
+    )
 }
 
 fn write(path: &Path, content: &str) -> Result<(), Error> {
