@@ -1,5 +1,6 @@
 //! Durations in Go's notation, because the CRDs' fields are Go's: `300ms`, `1m30s`, `1.5h`.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
@@ -62,11 +63,30 @@ fn parse_decimal(text: &str) -> Option<f64> {
 
 impl<'de> Deserialize<'de> for GoDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            de::Error::custom(format!(
+        deserializer.deserialize_any(GoDurationVisitor)
+    }
+}
+
+struct GoDurationVisitor;
+
+impl de::Visitor<'_> for GoDurationVisitor {
+    type Value = GoDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number and a unit, such as 250ms, 1s or 1m30s")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
+        GoDuration::parse(text).ok_or_else(|| {
+            E::custom(format!(
                 "{text:?} is no duration; write a number and a unit, such as 250ms, 1s or 1m30s"
             ))
         })
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
+        Err(E::custom(format!(
+            "is {number} without a unit; write {number}s if seconds are meant, {number}ms if milliseconds"
+        )))
     }
 }

@@ -78,9 +78,12 @@ impl HostPattern {
     /// If the port is no number.
     pub fn exact(text: &str) -> Result<Self, Invalid> {
         let Some((host, port)) = split_port(text) else {
-            return Err(Invalid::new(format!(
-                "the port of {text:?} is no number from 0 to 65535"
-            )));
+            let message = if text.contains('/') {
+                format!("{text:?} is a URL or a path; write host or host:port")
+            } else {
+                format!("the port of {text:?} is no number from 0 to 65535")
+            };
+            return Err(Invalid::new(message));
         };
         Ok(Self(Shape::Exact { host, port }))
     }

@@ -144,6 +144,10 @@ fn invalid_lists_are_rejected_by_field() {
             json!({"contents": ["a:b"], "contentType": "Normal"}),
             "contents[0]: the port of \"a:b\"",
         ),
+        (
+            json!({"contents": ["https://a.b/c"], "contentType": "Normal"}),
+            "contents[0]: \"https://a.b/c\" is a URL or a path; write host or host:port",
+        ),
         (json!({"name": ""}), "name: missing"),
         (
             json!({"interceptType": "Allow"}),

@@ -3,7 +3,7 @@
 use super::support::{new_bench, rule_error, settings_error};
 
 /// Fields of a rule, and the beginning of the error.
-const WRONG: [(&str, &str); 24] = [
+const WRONG: [(&str, &str); 25] = [
     (
         r#""do": "explode""#,
         "faults[0].do: unknown fault \"explode\"; use one of refuseConnections, reset, ",
@@ -37,6 +37,10 @@ const WRONG: [(&str, &str); 24] = [
     (
         r#""do": {"hold": {"for": "2 seconds"}}"#,
         "faults[0].do.hold.for: \"2 seconds\" is no duration",
+    ),
+    (
+        r#""do": {"expire": {"after": 10}}"#,
+        "faults[0].do.expire.after: is 10 without a unit; write 10s if seconds are meant",
     ),
     (
         r#""do": {"slowBody": null}"#,

@@ -57,4 +57,11 @@ fn invalid_duration_error_says_what_to_write() {
         error.contains("\"5 minutes\" is no duration; write a number and a unit"),
         "{error}"
     );
+    let error = serde_json::from_str::<GoDuration>("10").unwrap_err().to_string();
+    assert!(
+        error.contains("is 10 without a unit; write 10s if seconds are meant, 10ms if milliseconds"),
+        "{error}"
+    );
+    let error = serde_json::from_str::<GoDuration>("true").unwrap_err().to_string();
+    assert!(error.contains("expected a number and a unit, such as 250ms"), "{error}");
 }
