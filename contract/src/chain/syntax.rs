@@ -20,6 +20,10 @@ const MAX_DEPTH: usize = 64;
 /// At most so many characters of what a parser says.
 const MAX_PROBLEM: usize = 512;
 
+/// Added to the error of a document that is YAML in braces.
+const READ_AS_JSON: &str =
+    "; a document that begins with a brace is read as JSON: quote its keys, or write YAML without the outer braces";
+
 /// Reads a document. See [`super::Chain::parse`].
 pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
     if document.len() > MAX_DOCUMENT_BYTES {
@@ -32,11 +36,21 @@ pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
     if text.trim().is_empty() {
         return Err(Error::Empty);
     }
-    if text.trim_start().starts_with('{') {
-        parse_json(text).map_err(|problem| syntax_error("JSON", problem))
+    if let Some(fields) = text.trim_start().strip_prefix('{') {
+        parse_json(text).map_err(|mut problem| {
+            if is_yaml_mapping(fields) {
+                problem.push_str(READ_AS_JSON);
+            }
+            syntax_error("JSON", problem)
+        })
     } else {
         parse_yaml(text).map_err(|problem| syntax_error("YAML", problem))
     }
+}
+
+/// Whether the text after `{` begins with a key that YAML allows and JSON does not.
+fn is_yaml_mapping(fields: &str) -> bool {
+    fields.trim_start().starts_with(char::is_alphabetic)
 }
 
 /// Parsers quote what they did not understand, however long it is.

@@ -146,7 +146,7 @@ entries:
 fn unreadable_documents_are_refused_with_reason() {
     let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n";
     let deep = format!("{{\"a\":{}1{}}}", "[".repeat(90), "]".repeat(90));
-    let cases: [(&[u8], &str); 14] = [
+    let cases: [(&[u8], &str); 15] = [
         (b"", "is empty; write apiVersion"),
         (b" \n\n", "is empty"),
         (b"# nothing\n", "document: is empty; write a mapping"),
@@ -154,6 +154,10 @@ fn unreadable_documents_are_refused_with_reason() {
         (b"\0\0\0", "not valid YAML"),
         (b"apiVersion: [", "not valid YAML"),
         (b"{\"apiVersion\": ", "not valid JSON"),
+        (
+            b"{namespace: a, generation: 1}",
+            "at line 1 column 2; a document that begins with a brace is read as JSON: quote its keys",
+        ),
         (
             b"{\"apiVersion\": \"a\", \"apiVersion\": \"b\"}",
             "duplicate key \"apiVersion\"; write each key once",
