@@ -37,6 +37,12 @@ pub enum Error {
         /// The parser's message with its position.
         problem: String,
     },
+    /// The file has more than one YAML document, not counting empty ones.
+    #[error("the file has {count} documents; write one")]
+    SeveralDocuments {
+        /// The number of documents that are not empty.
+        count: usize,
+    },
     /// The document is well-formed but invalid.
     #[error("the chain document has {mistakes}")]
     Mistakes {

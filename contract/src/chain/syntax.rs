@@ -44,7 +44,7 @@ pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
             syntax_error("JSON", problem)
         })
     } else {
-        parse_yaml(text).map_err(|problem| syntax_error("YAML", problem))
+        parse_yaml(text)
     }
 }
 
@@ -62,10 +62,11 @@ fn syntax_error(format: &'static str, mut problem: String) -> Error {
     Error::Syntax { format, problem }
 }
 
-fn parse_yaml(text: &str) -> Result<Value, String> {
+/// The one document of the text. Empty ones do not count, such as the one after a `---` at the end.
+fn parse_yaml(text: &str) -> Result<Value, Error> {
     let options = serde_saphyr::options! {
         // No alias, no bomb; and a reader of the document sees what is in force where it stands.
-        budget: serde_saphyr::budget! { max_aliases: 0, max_anchors: 0, max_documents: 1, max_depth: MAX_DEPTH },
+        budget: serde_saphyr::budget! { max_aliases: 0, max_anchors: 0, max_depth: MAX_DEPTH },
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::Error,
         merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
         // JSON has no words for them, and `serde_json` would make them null.
@@ -75,7 +76,12 @@ fn parse_yaml(text: &str) -> Result<Value, String> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| error_text(&error))
+    let mut documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| syntax_error("YAML", error_text(&error)))?;
+    match documents.len() {
+        0 | 1 => Ok(documents.pop().unwrap_or_default()),
+        count => Err(Error::SeveralDocuments { count }),
+    }
 }
 
 fn parse_json(text: &str) -> Result<Value, String> {

@@ -65,6 +65,31 @@ fn missing_fields_have_defaults() {
 }
 
 #[test]
+fn empty_documents_beside_chain_are_ignored() {
+    let document = yaml_document("  []\n");
+    let alone = Chain::parse(document.as_bytes());
+    assert!(alone.is_ok(), "{alone:?}");
+    for text in [
+        format!("---\n{document}"),
+        format!("{document}---\n"),
+        format!("{document}...\n"),
+        format!("{document}---\n# the end\n---\n"),
+        format!("---\n# the beginning\n---\n{document}"),
+    ] {
+        assert_eq!(Chain::parse(text.as_bytes()), alone, "{text}");
+    }
+    let twice = format!("{document}---\n{document}");
+    assert_eq!(
+        Chain::parse(twice.as_bytes()),
+        Err(Error::SeveralDocuments { count: 2 })
+    );
+    assert_eq!(
+        refusal_text(format!("{twice}---\n---\na: 1\n")),
+        "the file has 3 documents; write one"
+    );
+}
+
+#[test]
 fn messages_of_refused_documents_match_snapshot() {
     let entry = |fields: &str| yaml_document(&format!("- {{name: a, plugin: '{DIGEST}', {fields}}}"));
     let documents = [
@@ -94,6 +119,7 @@ fn messages_of_refused_documents_match_snapshot() {
             ),
         ),
         ("settings hash", entry("settingsHash: 1b")),
+        ("two documents", format!("{0}\n---\n{0}", yaml_document("  []"))),
     ];
     let messages = documents.map(|(problem, document)| format!("{problem}:\n{}\n", refusal_text(document)));
     insta::assert_snapshot!(messages.join("\n"));
@@ -167,7 +193,8 @@ fn unreadable_documents_are_refused_with_reason() {
             "duplicate key \"namespace\" at line 2, column 1; write each key once",
         ),
         (b"{} {}", "not valid JSON: trailing characters"),
-        (b"a: 1\n---\na: 2\n", "not valid YAML"),
+        (b"a: 1\n---\na: 2\n", "the file has 2 documents; write one"),
+        (b"a: 1\n---\n---\na: [\n", "not valid YAML"),
         (bomb.as_bytes(), "not valid YAML"),
         (b"base: {a: 1}\nx: {<<: {b: 2}}\n", "not valid YAML"),
         (deep.as_bytes(), "nested more than 64 levels deep"),
