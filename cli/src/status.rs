@@ -6,7 +6,7 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use ctrlmesh_contract::names::readiness;
 use ctrlmesh_contract::status::{
-    ApiTraffic, EntryState, InFlight, LeaderElection, Refused, StaleCache, Status, Touched,
+    ApiTraffic, ChainStatus, EntryState, InFlight, LeaderElection, Pod, Refused, StaleCache, Status, Touched,
 };
 use serde_json::Value;
 
@@ -49,18 +49,17 @@ fn status_text(status: &Status, width: Option<u16>) -> String {
 
 fn sidecar_table(status: &Status) -> Table {
     let mut facts = new_table();
-    facts.add_row(["pod", &format!("{}/{}", status.pod.namespace, status.pod.name)]);
+    facts.add_row(["pod", &pod_text(&status.pod)]);
     facts.add_row(["sidecar", &status.version]);
     if !status.not_ready.is_empty() {
         facts.add_row(["not ready", &missing_text(status)]);
     } else if let Some(compiling) = &status.compiling {
         facts.add_row(["next chain", &compiling.to_string()]);
     }
-    let chain = match status.chain.generation {
-        0 => "none yet".to_owned(),
-        generation => format!("generation {generation}, since {}", status.chain.since),
-    };
-    facts.add_row(["chain", &chain]);
+    facts.add_row(["chain", &chain_text(&status.chain)]);
+    if status.chain.other_entries > 0 {
+        facts.add_row(["entries", &selection_text(&status.chain)]);
+    }
     if let Some(traffic) = &status.api_traffic {
         facts.add_row(["API traffic", &api_traffic(traffic)]);
     }
@@ -89,6 +88,34 @@ fn sidecar_table(status: &Status) -> Table {
         facts.add_row(["touched", &touched_request(touched)]);
     }
     facts
+}
+
+/// A sidecar outside a pod may have neither a namespace nor a name.
+fn pod_text(pod: &Pod) -> String {
+    match (pod.namespace.as_str(), pod.name.as_str()) {
+        ("", "") => "-".to_owned(),
+        (text, "") | ("", text) => text.to_owned(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    }
+}
+
+fn chain_text(chain: &ChainStatus) -> String {
+    match chain.generation {
+        _ if chain.disabled => "no chain: requests pass unchanged; there is no --chain-dir".to_owned(),
+        0 => "none yet".to_owned(),
+        generation => format!("generation {generation}, since {}", chain.since),
+    }
+}
+
+/// How many entries of the chain run in this pod, if others select other pods.
+fn selection_text(chain: &ChainStatus) -> String {
+    let (here, elsewhere) = (chain.entries.len(), chain.other_entries);
+    let unlabeled = if chain.without_labels {
+        "; this pod has no labels, because there is no --labels-file"
+    } else {
+        ""
+    };
+    format!("{here} for this pod, {elsewhere} for other pods by their labels{unlabeled}")
 }
 
 fn refused_text(refused: &Refused) -> String {
@@ -218,6 +245,10 @@ fn touched_request(touched: &Touched) -> String {
         0 => "no answer".to_owned(),
         status => status.to_string(),
     };
+    // The entry's edits of all requests are one row, and what it says of a request is of the last one.
+    if did == "edited" && *count > 1 {
+        return format!("{count} requests edited by {entry}{rule}, the last {last}: {request}, {status}");
+    }
     let times = match count {
         1 => "once".to_owned(),
         count => format!("{count} times"),
@@ -237,121 +268,8 @@ fn stale_cache(cache: &StaleCache) -> String {
         (count, false) => format!(", {count} expired watches refused"),
         (count, true) => format!(", {count} expired watches refused; no longer waited for"),
     };
-    format!("{resource} of {client}, not listed since {since}{refused}")
+    format!("{resource} of {client}, no new watch since {since}{refused}")
 }
 
 #[cfg(test)]
-mod tests {
-    use ctrlmesh_contract::status::Compiling;
-
-    use super::*;
-
-    const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","notReady":["--await-entry","else"],"chain":{"generation":7,
-        "since":"2026-01-01T00:00:00Z","entries":[{"name":"shard-selector/shop-0","plugin":
-        "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00112233445566",
-        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4},
-        "staleCaches":[{"client":"manager/v1","resource":"configmaps","since":"2026-01-01T00:00:04Z","refusedWatches":9,"givenUp":true}]},
-        "refused":{"generation":8,"reason":"Signature","message":"it is not signed","when":"2026-01-01T00:00:02Z"},
-        "touched":[{"entry":"fault-inject/x","rule":"r","did":"refused","request":"update pods a/b","status":409,"count":3,"last":"2026-01-01T00:00:05Z"}],
-        "leaderElections":[{"lock":"lock---a","holder":"me","leads":true,"since":"2026-01-01T00:00:03Z"},
-        {"lock":"lock---b","holder":"other"},{"lock":"lock---c"}]}"#;
-
-    #[test]
-    fn status_text_names_every_problem() {
-        let text = status_text(&serde_json::from_str(STATUS).unwrap(), None);
-        for part in [
-            "shop/operator-0",
-            "--await-entry: the chain has no shard entry for this pod's labels; else",
-            "generation 7",
-            "2 writes, 3 lists, 1 watches under way, 4 caches",
-            "configmaps of manager/v1, not listed since 2026-01-01T00:00:04Z, 9 expired watches refused; no longer waited for",
-            "generation 8: it is not signed (Signature",
-            "e3b0c44298fc ",
-            "quarantined until",
-            "update pods a/b: refused by fault-inject/x (rule r), 409; 3 times, last 2026-01-01T00:00:05Z",
-            "lock---a: this pod, as me, since 2026-01-01T00:00:03Z",
-            "lock---b: not this pod; last known holder is other",
-            "lock---c: nobody",
-        ] {
-            assert!(text.contains(part), "{part} is missing:\n{text}");
-        }
-    }
-
-    #[test]
-    fn tables_fit_terminal_and_lose_no_word() {
-        let status: Status = serde_json::from_str(STATUS).unwrap();
-        let letters = |text: &str| {
-            let mut letters: Vec<char> = text.chars().filter(|letter| !letter.is_whitespace()).collect();
-            letters.sort_unstable();
-            letters
-        };
-        let whole = status_text(&status, None);
-        for width in [60, 80] {
-            let text = status_text(&status, Some(width));
-            let is_narrow = |line: &str| line.chars().count() <= usize::from(width);
-            assert!(text.lines().all(is_narrow), "{width}:\n{text}");
-            assert_eq!(letters(&text), letters(&whole), "{width}:\n{text}");
-        }
-    }
-
-    #[test]
-    fn status_text_reports_compilation_instead_of_missing_chain() {
-        let status = |not_ready: &str| {
-            let json = format!(r#"{{"notReady":[{not_ready}],"compiling":{{"plugins":2,"seconds":3}}}}"#);
-            status_text(&serde_json::from_str(&json).unwrap(), None)
-        };
-        let starting = status(r#""first chain","listener""#);
-        assert!(
-            starting.contains("compiling 2 plugins (3 s); listener: no traffic is served yet"),
-            "{starting}"
-        );
-        assert!(!starting.contains("no chain loaded yet"), "{starting}");
-        let reloading = status("");
-        assert!(reloading.contains("compiling 2 plugins (3 s)"), "{reloading}");
-        assert!(!reloading.contains("not ready"), "{reloading}");
-    }
-
-    /// The rows of the table below a heading and the line that begins with `header`: the text of each cell, without backquotes.
-    fn table_rows(page: &str, heading: &str, header: &str) -> Vec<Vec<String>> {
-        let (_, section) = page.split_once(&format!("\n{heading}\n")).unwrap();
-        let rows = section.lines().skip_while(|line| !line.starts_with(header)).skip(2);
-        let cells = |line: &str| {
-            line.trim_matches('|')
-                .split('|')
-                .map(|cell| cell.trim().replace('`', ""))
-                .collect()
-        };
-        rows.take_while(|line| line.starts_with('|')).map(cells).collect()
-    }
-
-    #[test]
-    fn documented_readiness_texts_are_those_of_the_sidecar_and_of_status() {
-        let page = include_str!("../../docs/operating.md");
-        let documented = table_rows(page, "### Not ready", "| `/readyz` says | `ctrlmesh status` says |");
-        let status = |not_ready: &str, compiling: Option<Compiling>| {
-            missing_text(&Status {
-                not_ready: vec![not_ready.to_owned()],
-                compiling,
-                ..Status::default()
-            })
-        };
-        let mut said: Vec<[String; 2]> = readiness::MEANINGS
-            .iter()
-            .map(|(name, _)| [(*name).to_owned(), status(name, None)])
-            .collect();
-        let compiling = Compiling { plugins: 2, seconds: 3 };
-        said.insert(
-            1,
-            [compiling.to_string(), status(readiness::FIRST_CHAIN, Some(compiling))],
-        );
-        let documented: Vec<&[String]> = documented.iter().filter_map(|row| row.get(..2)).collect();
-        assert_eq!(documented, said);
-    }
-
-    #[test]
-    fn status_text_says_that_chain_is_missing() {
-        let text = status_text(&Status::default(), None);
-        assert!(text.contains("none yet") && !text.contains("ENTRY"), "{text}");
-        assert!(!text.contains("not ready"), "{text}");
-    }
-}
+mod tests;

@@ -61,7 +61,8 @@ pub struct Touched {
     pub request: String,
     /// The HTTP status that the client got; 0 for none.
     pub status: u16,
-    /// How often this happened while the row was among the last. Edits by an entry are counted together, for all requests.
+    /// How often this happened while the row was among the last. Edits by an entry are counted together, for all requests;
+    /// `request` and `status` are then those of the last one.
     pub count: u64,
     /// Time of the last one, RFC 3339.
     pub last: String,
@@ -106,12 +107,21 @@ pub struct ChainStatus {
     pub digest: Option<Digest>,
     /// When it came into force, RFC 3339; empty if there is none yet.
     pub since: String,
+    /// The sidecar has no `--chain-dir`: it never has a chain, and requests pass unchanged.
+    #[serde(skip_serializing_if = "is_false")]
+    pub disabled: bool,
     /// The entries that select this pod, in the order in which they are called.
     pub entries: Vec<EntryStatus>,
+    /// The number of entries that select other pods only.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub other_entries: u64,
+    /// The sidecar knows no labels of the pod, because it has no `--labels-file`.
+    #[serde(skip_serializing_if = "is_false")]
+    pub without_labels: bool,
     /// Requests in flight under an earlier chain.
     #[serde(skip_serializing_if = "InFlight::is_none")]
     pub earlier: InFlight,
-    /// Clients whose caches show an earlier view, at most five: those that have not listed for longest.
+    /// Clients whose caches show an earlier view, at most five: those that have gone longest without a new watch.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stale_caches: Vec<StaleCache>,
 }

@@ -279,11 +279,14 @@ impl ChainHandle {
                 generation: snapshot.generation,
                 digest: snapshot.document,
                 since: record.since.map(rfc3339).unwrap_or_default(),
+                disabled: self.required == Required::Nothing,
                 entries: snapshot
                     .entries()
                     .iter()
                     .map(|entry| entry_status(entry, now, wall))
                     .collect(),
+                other_entries: u64::try_from(snapshot.other_entries).unwrap_or(u64::MAX),
+                without_labels: snapshot.without_labels,
                 earlier,
                 stale_caches: Vec::new(),
             },

@@ -64,6 +64,10 @@ pub struct Snapshot {
     pub document: Option<Digest>,
     /// No other chain was in force before: nothing that clients have cached is stale.
     pub(super) is_first: bool,
+    /// The number of the document's entries that select other pods only.
+    pub(super) other_entries: usize,
+    /// No labels of the pod are known, and none will be.
+    pub(super) without_labels: bool,
     entries: Vec<Arc<Entry>>,
     index: Index,
     /// Counts the requests that began under this chain.
@@ -93,6 +97,8 @@ impl Snapshot {
             generation,
             document,
             is_first: false,
+            other_entries: 0,
+            without_labels: false,
             entries,
             index,
             in_flight_counts: InFlightCounts::new(),

@@ -165,6 +165,8 @@ impl Source {
         let Some(mut snapshot) = self.host.build(&chain, digest, &labels, version, previous)? else {
             return Ok(None);
         };
+        snapshot.other_entries = chain.entries.len().saturating_sub(snapshot.entries().len());
+        snapshot.without_labels = matches!(&self.location.labels, Labels::Fixed(labels) if labels.is_empty());
         snapshot.is_first = previous.document.is_none() && self.predecessors.is_same(&snapshot);
         self.predecessors.record(&snapshot);
         Ok(Some(Arc::new(snapshot)))

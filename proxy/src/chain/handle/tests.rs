@@ -32,6 +32,19 @@ fn generation_and_in_flight(handle: &ChainHandle) -> (u64, InFlight) {
 }
 
 #[test]
+fn status_tells_missing_chain_from_one_that_never_comes() {
+    let is_disabled = |required| {
+        let metrics = Metrics::new(&mut Registry::default());
+        ChainHandle::new(Pod::default(), required, metrics)
+            .status()
+            .chain
+            .disabled
+    };
+    assert!(is_disabled(Required::Nothing));
+    assert!(!is_disabled(Required::Chain));
+}
+
+#[test]
 fn status_reports_requests_of_chain_once_it_is_replaced() {
     let (handle, counter) = (unmetered_handle(), Counter::new(0));
     let (_, before_the_first) = handle.begin_request(&counter, Kind::Watch);

@@ -226,6 +226,22 @@ async fn state_of_entry_that_is_gone_is_dropped() {
 }
 
 #[tokio::test]
+async fn status_counts_entries_that_pod_without_labels_does_not_run() {
+    let mut fixture = Fixture::new();
+    let labeled = json!({"matchLabels": {"shard": "0"}});
+    let entries = [
+        entry_value("everywhere", scripted_guest()),
+        with_field(entry_value("labeled", scripted_guest()), "podSelector", labeled),
+    ];
+    fixture
+        .publish(files_of(document(1, &entries), &[scripted_guest()]))
+        .await;
+    assert_eq!(fixture.names(), ["everywhere"]);
+    let status = fixture.updater.handle.status().chain;
+    assert_eq!((status.other_entries, status.without_labels), (1, true));
+}
+
+#[tokio::test]
 async fn entries_are_chosen_by_labels_that_pod_has_now() {
     let mut labels = Mount::new();
     labels.publish([(files::LABELS, b"shard=\"0\"\n".to_vec())]);
@@ -249,10 +265,13 @@ async fn entries_are_chosen_by_labels_that_pod_has_now() {
         .await;
     assert_eq!(fixture.names(), ["shard-0", "stable"]);
     assert!(fixture.current().is_first());
+    let status = fixture.updater.handle.status().chain;
+    assert_eq!((status.other_entries, status.without_labels), (1, false));
 
     labels.publish([(files::LABELS, b"canary=\"\"\nshard=\"1\"\n".to_vec())]);
     fixture.updater.update().await;
     assert_eq!(fixture.names(), ["shard-1"]);
+    assert_eq!(fixture.updater.handle.status().chain.other_entries, 2);
     assert_eq!(fixture.current().generation, 1, "the document is still the same");
     assert!(
         !fixture.current().is_first(),
