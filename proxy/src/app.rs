@@ -84,6 +84,7 @@ impl App {
         registry.register_collector(Box::new(ClientMemorySeries::new(client_memory.clone())));
         let metrics = Metrics::new(registry);
         let target = Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?;
+        log_start(&settings, &target);
         let share = Descriptors::raise_limit().divide(&settings);
         let external = addresses
             .external
@@ -202,6 +203,14 @@ impl App {
         tasks.shutdown().await;
         drained
     }
+}
+
+/// Logs what the process will do, so that a wrong kubeconfig or a missing key is noticed at once.
+fn log_start(settings: &Settings, target: &Target) {
+    // Without a user and password that the URL may have.
+    let api_server = format!("{}:{}", target.authority().host(), target.port());
+    let chains = settings.chain_verification();
+    tracing::info!(%api_server, chains, "requests go to the API server");
 }
 
 /// Memory that plugins and clients may use of this process.

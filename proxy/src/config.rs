@@ -233,6 +233,7 @@ impl Settings {
                 dir.display()
             ));
         }
+        mistakes.extend(self.port_conflicts());
         if let Err(error) = self.public_keys() {
             mistakes.push(error.to_string());
         }
@@ -251,6 +252,38 @@ impl Settings {
         }
     }
 
+    /// Pairs of settings that ask for one port.
+    fn port_conflicts(&self) -> Vec<String> {
+        let api = self.api_address.iter();
+        let mut wanted: Vec<(&str, SocketAddr)> = api
+            .map(|address| ("--api-address (CTRLMESH_API_ADDRESS)", *address))
+            .collect();
+        wanted.push(("--admin-address (CTRLMESH_ADMIN_ADDRESS)", self.admin_address));
+        let external = self.external.external_address;
+        wanted.extend(external.map(|address| ("--external-address (CTRLMESH_EXTERNAL_ADDRESS)", address)));
+        let mut conflicts = Vec::new();
+        for (at, (setting, address)) in wanted.iter().enumerate() {
+            for (other_setting, other) in wanted.iter().skip(at + 1) {
+                if is_one_port(*address, *other) {
+                    conflicts.push(format!(
+                        "{setting}: {address} has the same port as {other} of {other_setting}; choose another for one"
+                    ));
+                }
+            }
+        }
+        conflicts
+    }
+
+    /// Whether signatures of chains are checked, for the log.
+    #[must_use]
+    pub const fn chain_verification(&self) -> &'static str {
+        match (&self.chain_dir, &self.public_key) {
+            (None, _) => "no chains: there is no --chain-dir",
+            (Some(_), None) => "chains are not verified: there is no --public-key",
+            (Some(_), Some(_)) => "chains are verified",
+        }
+    }
+
     /// The keys of which one must have signed the chain; `None` accepts unsigned chains.
     ///
     /// # Errors
@@ -259,6 +292,13 @@ impl Settings {
         let keys = self.public_key.as_deref().map(str::parse).transpose();
         keys.map_err(Error::PublicKey)
     }
+}
+
+/// Whether two sockets can't both listen. Port 0 stands for any free one.
+fn is_one_port(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    let is_one_address = one.ip() == other.ip() || (is_any && one.is_ipv4() == other.is_ipv4());
+    is_one_address && one.port() == other.port() && one.port() != 0
 }
 
 #[cfg(test)]
@@ -277,6 +317,45 @@ mod tests {
         let gate = Cli::try_parse_from(settings.iter().copied().chain(["wait-ready"])).unwrap();
         assert!(matches!(gate.command, Some(Command::WaitReady(wait)) if wait.seconds == 300));
         assert!(Cli::try_parse_from(settings).is_err());
+    }
+
+    #[test]
+    fn settings_with_one_port_are_named_both() {
+        let validate = |flags: &[&str]| {
+            let flags = ["ctrlmesh-proxy"].into_iter().chain(flags.iter().copied());
+            Cli::try_parse_from(flags).unwrap().settings.validate()
+        };
+        let problem = validate(&["--api-address=0.0.0.0:5443", "--admin-address=127.0.0.1:5443"]).unwrap_err();
+        assert_eq!(
+            problem,
+            "--api-address (CTRLMESH_API_ADDRESS): 0.0.0.0:5443 has the same port as 127.0.0.1:5443 of --admin-address \
+             (CTRLMESH_ADMIN_ADDRESS); choose another for one"
+        );
+        let problem = validate(&["--admin-address=127.0.0.1:7", "--external-address=127.0.0.1:7"]).unwrap_err();
+        assert!(problem.contains("--external-address"), "{problem}");
+        for flags in [
+            [
+                "--api-address=127.0.0.1:5443,[::1]:5443",
+                "--admin-address=127.0.0.2:5443",
+            ],
+            ["--api-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"],
+        ] {
+            assert_eq!(validate(&flags), Ok(()));
+        }
+    }
+
+    #[test]
+    fn log_tells_whether_chains_are_verified() {
+        let tell = |flags: &[&str]| {
+            let flags = ["ctrlmesh-proxy"].into_iter().chain(flags.iter().copied());
+            Cli::try_parse_from(flags).unwrap().settings.chain_verification()
+        };
+        assert!(tell(&[]).contains("no --chain-dir"));
+        assert!(tell(&["--chain-dir=/chain"]).contains("not verified"));
+        assert_eq!(
+            tell(&["--chain-dir=/chain", "--public-key=ed25519:AAAA"]),
+            "chains are verified"
+        );
     }
 
     #[test]

@@ -71,6 +71,10 @@ async fn admin_port_accepts_no_writes_and_serves_its_paths() -> anyhow::Result<(
         log.contains("verb=list") && log.contains("resource=\"configmaps\"") && log.contains("status=200"),
         "{log}"
     );
+    assert!(
+        log.contains("requests go to the API server") && log.contains("api_server="),
+        "{log}"
+    );
     Ok(())
 }
 

@@ -25,12 +25,15 @@ pub enum Error {
     #[error("context {context:?} is given without a kubeconfig; give the kubeconfig too")]
     ContextWithoutKubeconfig { context: String },
     /// The kubeconfig cannot be read or is incomplete.
-    #[error("kubeconfig {}: {source}", path.display())]
+    #[error("kubeconfig {}: {}", path.display(), kubeconfig_text(source))]
     Kubeconfig {
         path: PathBuf,
         #[source]
         source: kube::config::KubeconfigError,
     },
+    /// The kubeconfig has no such context, or none is chosen.
+    #[error("kubeconfig {}: {problem}", path.display())]
+    KubeconfigContext { path: PathBuf, problem: String },
     /// The directory does not contain exactly one kubeconfig.
     #[error("kubeconfig {}: {problem}", path.display())]
     KubeconfigDirectory { path: PathBuf, problem: String },
@@ -54,6 +57,16 @@ pub enum Error {
         #[source]
         source: BoxError,
     },
+}
+
+/// The library's text names the path again.
+fn kubeconfig_text(source: &kube::config::KubeconfigError) -> String {
+    match source {
+        kube::config::KubeconfigError::ReadConfig(error, _) => {
+            format!("{error}; write the path of a kubeconfig that the sidecar can read")
+        }
+        source => source.to_string(),
+    }
 }
 
 /// No connection could be opened. Shared by all requests that waited for it.

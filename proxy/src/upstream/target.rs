@@ -267,6 +267,10 @@ async fn read_kubeconfig(path: &Path, context: Option<&str>) -> Result<kube::Con
         source,
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    check_context(&kubeconfig, context).map_err(|problem| Error::KubeconfigContext {
+        path: path.to_owned(),
+        problem,
+    })?;
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
         ..KubeConfigOptions::default()
@@ -279,6 +283,23 @@ async fn read_kubeconfig(path: &Path, context: Option<&str>) -> Result<kube::Con
         return Err(Error::ProxyUrl { path: path.to_owned() });
     }
     Ok(config)
+}
+
+/// Checks that the kubeconfig has the named context, or else its current one. The error says what to do. Any YAML mapping reads as a
+/// kubeconfig, so a wrong file is one without contexts.
+fn check_context(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result<(), String> {
+    let known: Vec<&str> = kubeconfig.contexts.iter().map(|named| named.name.as_str()).collect();
+    if known.is_empty() {
+        return Err("it has no contexts, so it is no kubeconfig; write the path of one".to_owned());
+    }
+    let listed = known.join(", ");
+    match context.or(kubeconfig.current_context.as_deref()) {
+        None | Some("") => Err(format!(
+            "it has no current-context; write one of its contexts as --context (CTRLMESH_CONTEXT): {listed}"
+        )),
+        Some(name) if !known.contains(&name) => Err(format!("there is no context {name:?}; its contexts are {listed}")),
+        Some(_) => Ok(()),
+    }
 }
 
 /// Whether the chosen cluster names a forward proxy. (`kube::Config` also uses `$HTTPS_PROXY`, which does not apply here: a sidecar reaches

@@ -114,11 +114,26 @@ fn configurations_that_cannot_work_say_why() {
         let fails = async |path: Option<&Path>, context| Target::infer(path, context).await.unwrap_err();
 
         let missing = fails(Some(Path::new("/nowhere/kubeconfig")), None).await;
-        assert!(matches!(missing, Error::Kubeconfig { .. }) && missing.to_string().contains("/nowhere/kubeconfig"));
+        assert!(matches!(missing, Error::Kubeconfig { .. }), "{missing:?}");
+        let missing = missing.to_string();
+        assert_eq!(missing.matches("/nowhere/kubeconfig").count(), 1, "{missing}");
         let unknown = fails(Some(&path), Some("other")).await;
         assert!(
-            matches!(unknown, Error::Kubeconfig { .. }) && unknown.to_string().contains("other"),
+            matches!(unknown, Error::KubeconfigContext { .. })
+                && unknown
+                    .to_string()
+                    .ends_with("there is no context \"other\"; its contexts are c, behind-proxy"),
             "{unknown}"
+        );
+        let other_file = directory.path().join("chain.yaml");
+        fs::write(&other_file, "namespace: operators\nentries: []\n").unwrap();
+        let no_kubeconfig = fails(Some(&other_file), None).await.to_string();
+        assert!(no_kubeconfig.contains("it is no kubeconfig"), "{no_kubeconfig}");
+        fs::write(&other_file, "contexts: [{name: c, context: {cluster: k}}]\n").unwrap();
+        let none_chosen = fails(Some(&other_file), None).await.to_string();
+        assert!(
+            none_chosen.ends_with("--context (CTRLMESH_CONTEXT): c"),
+            "{none_chosen}"
         );
         let alone = fails(None, Some("c")).await;
         assert!(matches!(alone, Error::ContextWithoutKubeconfig { .. }), "{alone}");
