@@ -36,7 +36,7 @@ const fn over_budget(breach: &BudgetBreach) -> &'static str {
         BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } => {
             "it has more values than are read, where an alias counts as all that it stands for; split it, or write it without aliases"
         }
-        BudgetBreach::Documents { .. } => "it has too many documents; split it",
+        BudgetBreach::Documents { .. } => "it has too many documents; write one",
         _ => "it is too large or too complex; split it",
     }
 }

@@ -87,6 +87,7 @@ fn empty_documents_beside_chain_are_ignored() {
         refusal_text(format!("{twice}---\n---\na: 1\n")),
         "the file has 3 documents; write one"
     );
+    assert!(refusal_text("a: 1\n---\n".repeat(2000)).ends_with("it has too many documents; write one"));
 }
 
 #[test]

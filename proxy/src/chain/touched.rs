@@ -102,11 +102,18 @@ struct Row {
 
 impl TouchedRequests {
     /// Notes the effects on a request. Equal effects are counted in one row. All edits of an entry share a row whatever they change,
-    /// because a shard edits every list.
+    /// because a shard edits every list; an edit of a request and one of its response count once.
     pub(crate) fn note<'a>(&self, touches: impl Iterator<Item = NamedTouch<'a>>, view: &RequestView, status: u16) {
         let request = request(view);
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut edited: Vec<(&str, &str)> = Vec::new();
         for NamedTouch { entry, rule, effect } in touches {
+            if effect == Effect::Edited {
+                if edited.contains(&(entry, rule)) {
+                    continue;
+                }
+                edited.push((entry, rule));
+            }
             let is_same = |row: &Row| {
                 let is_rule = row.effect == effect && row.entry == entry && row.rule == rule;
                 is_rule && (effect == Effect::Edited || row.status == status && row.request == request)
@@ -237,6 +244,9 @@ mod tests {
         let rows = touched.status_rows();
         assert_eq!((rows.len(), rows[0].count), (1, 2));
         assert!(rows[0].request.ends_with("shop/b"));
+        let both = named_touches("", Effect::Edited).chain(named_touches("", Effect::Edited));
+        touched.note(both, &view_of("c"), 200);
+        assert_eq!(touched.status_rows()[0].count, 3, "the request and its response");
     }
 
     #[test]
