@@ -173,7 +173,7 @@ entries:
 fn unreadable_documents_are_refused_with_reason() {
     let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n";
     let deep = format!("{{\"a\":{}1{}}}", "[".repeat(90), "]".repeat(90));
-    let cases: [(&[u8], &str); 15] = [
+    let cases: [(&[u8], &str); 16] = [
         (b"", "is empty; write apiVersion"),
         (b" \n\n", "is empty"),
         (b"# nothing\n", "document: is empty; write a mapping"),
