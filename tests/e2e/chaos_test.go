@@ -31,6 +31,9 @@ const (
 	// chaosInterval is the time between two requested steps: six operators and their sidecars share two cores with
 	// everything else.
 	chaosInterval = 40 * time.Millisecond
+	// chaosSyncDelay is the time by which every other pod gets its chain late. A manager that does not wait for the pods
+	// which lose objects gives them to others meanwhile.
+	chaosSyncDelay = time.Second
 	// teardownTimeout covers the 15 s in which nobody acts before the rules are removed, and the two minutes for which
 	// a sidecar waits for a client that must list again (docs/adr/0035): an operator that was killed does not list any
 	// more.
@@ -130,7 +133,15 @@ func newChaos(t *testing.T, m *mesh, seed int) *chaos {
 	waitLeader(t, s.managers...)
 	c := &chaos{managerReplicas: s, random: rand.New(rand.NewPCG(uint64(seed), 0)), buckets: map[string]string{}, replicas: map[string]*replica{}}
 	namespace := s.newNamespace(t)
-	c.pods = startPods(t, s.controlPlane, namespace, podOptions{publicKey: s.waitPublicKey(t), syncPeriod: syncPeriodWithFailover})
+	isLate := func(pod string) bool { return (pod[len(pod)-1]-'0')%2 == 1 }
+	syncDelay := func(pod string) time.Duration {
+		if isLate(pod) {
+			return chaosSyncDelay
+		}
+		return 0
+	}
+	options := podOptions{publicKey: s.waitPublicKey(t), syncPeriod: syncPeriodWithFailover, syncDelay: syncDelay}
+	c.pods = startPods(t, s.controlPlane, namespace, options)
 	t.Cleanup(func() { c.cleanUp(t) })
 	c.rulesRemoval = watchRulesRemoval(t, m, namespace)
 	return c

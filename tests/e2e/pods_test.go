@@ -44,7 +44,9 @@ type podOptions struct {
 	publicKey string
 	// syncPeriod of kubelet. Zero means kubelet's own, long enough that only a change of the pod explains a fast sync.
 	syncPeriod time.Duration
-	flags      []string
+	// syncDelay returns how much later than others a pod's volumes are synced; see [kubelet.Options].
+	syncDelay func(pod string) time.Duration
+	flags     []string
 }
 
 // syncPeriodWithFailover is for tests in which a leader may die after it has written a chain and before it has
@@ -70,7 +72,7 @@ func startPods(t *testing.T, plane controlPlane, namespace string, options podOp
 	}
 	var err error
 	p.kubelet, err = kubelet.Start(t.Context(), kubelet.Options{
-		Client: plane.client, Node: p.node, Dir: newDir(t), SyncPeriod: options.syncPeriod, Run: run,
+		Client: plane.client, Node: p.node, Dir: newDir(t), SyncPeriod: options.syncPeriod, SyncDelay: options.syncDelay, Run: run,
 	})
 	check(t, err)
 	t.Cleanup(func() {

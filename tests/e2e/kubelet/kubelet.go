@@ -25,7 +25,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Options of a kubelet. Only SyncPeriod is optional.
+// Options of a kubelet. SyncPeriod and SyncDelay are optional.
 type Options struct {
 	Client kubernetes.Interface
 	// Node is the `spec.nodeName` of the pods to run.
@@ -35,6 +35,8 @@ type Options struct {
 	// SyncPeriod is the time after which volumes are synced if a pod does not change. Zero means kubelet's default, a
 	// minute.
 	SyncPeriod time.Duration
+	// SyncDelay returns how long a pod's volumes stay as they are after the pod has changed, as on a busy node.
+	SyncDelay func(pod string) time.Duration
 	// Run starts a pod's program and returns when it is ready.
 	Run func(context.Context, Pod) (Container, error)
 }

@@ -97,6 +97,13 @@ func (w *worker) run() {
 				w.cancel()
 				continue
 			}
+			if delay := w.kubelet.options.SyncDelay; delay != nil {
+				select {
+				case <-time.After(delay(w.info.Name)):
+				case <-w.ctx.Done():
+					continue
+				}
+			}
 			w.syncVolumes()
 		case <-period.C:
 			w.syncVolumes()
