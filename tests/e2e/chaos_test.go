@@ -133,13 +133,7 @@ func newChaos(t *testing.T, m *mesh, seed int) *chaos {
 	waitLeader(t, s.managers...)
 	c := &chaos{managerReplicas: s, random: rand.New(rand.NewPCG(uint64(seed), 0)), buckets: map[string]string{}, replicas: map[string]*replica{}}
 	namespace := s.newNamespace(t)
-	isLate := func(pod string) bool { return (pod[len(pod)-1]-'0')%2 == 1 }
-	syncDelay := func(pod string) time.Duration {
-		if isLate(pod) {
-			return chaosSyncDelay
-		}
-		return 0
-	}
+	syncDelay := func(pod string) time.Duration { return time.Duration(pod[len(pod)-1]%2) * chaosSyncDelay }
 	options := podOptions{publicKey: s.waitPublicKey(t), syncPeriod: syncPeriodWithFailover, syncDelay: syncDelay}
 	c.pods = startPods(t, s.controlPlane, namespace, options)
 	t.Cleanup(func() { c.cleanUp(t) })

@@ -69,9 +69,7 @@ func (w *worker) run() {
 	defer begun.Wait()
 	begin := func(after time.Duration) {
 		begun.Go(func() {
-			select {
-			case <-time.After(after):
-			case <-w.ctx.Done():
+			if !w.pause(after) {
 				return
 			}
 			container, err := w.kubelet.options.Run(w.ctx, w.info)
@@ -98,9 +96,7 @@ func (w *worker) run() {
 				continue
 			}
 			if delay := w.kubelet.options.SyncDelay; delay != nil {
-				select {
-				case <-time.After(delay(w.info.Name)):
-				case <-w.ctx.Done():
+				if !w.pause(delay(w.info.Name)) {
 					continue
 				}
 			}
@@ -169,11 +165,19 @@ func (w *worker) syncVolumes() {
 		if err == nil {
 			return
 		}
-		select {
-		case <-w.ctx.Done():
+		if !w.pause(retryDelay) {
 			return
-		case <-time.After(retryDelay):
 		}
+	}
+}
+
+// pause returns false if the pod is gone before the time is over.
+func (w *worker) pause(delay time.Duration) bool {
+	select {
+	case <-w.ctx.Done():
+		return false
+	case <-time.After(delay):
+		return true
 	}
 }
 
@@ -194,10 +198,7 @@ func (w *worker) writeStatus(isReady bool) {
 			w.kubelet.recordError(fmt.Errorf("status of pod %s: %w", w.info.Name, err))
 			return
 		}
-		select {
-		case <-w.ctx.Done():
-		case <-time.After(retryDelay):
-		}
+		w.pause(retryDelay)
 	}
 }
 
