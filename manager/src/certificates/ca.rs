@@ -29,7 +29,7 @@ use kube::api::ObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher;
 
-pub use crate::certificates::lifetimes::{Leaf, Schedule};
+use crate::certificates::lifetimes::Schedule;
 use crate::cluster::{Context, error_text, post_params};
 #[cfg(test)]
 pub(crate) use credential::verify;

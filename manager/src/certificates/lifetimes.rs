@@ -51,9 +51,3 @@ pub struct Leaf {
     /// A prepared CA is used when the current CA has this much time left, and not before.
     pub serve_before: Duration,
 }
-
-impl Default for Schedule {
-    fn default() -> Self {
-        WEBHOOKS
-    }
-}

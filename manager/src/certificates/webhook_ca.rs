@@ -13,7 +13,8 @@ use kube::core::DynamicObject;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 
-use crate::certificates::ca::{self, CaSecret, Error, Schedule, Stored, TrustDomain, log_watch_errors};
+use crate::certificates::ca::{self, CaSecret, Error, Stored, TrustDomain, log_watch_errors};
+use crate::certificates::lifetimes::{Schedule, WEBHOOKS};
 use crate::cluster::Context;
 use bundles::Bundles;
 
@@ -22,7 +23,7 @@ use bundles::Bundles;
 /// # Errors
 /// None: failures are logged and retried.
 pub async fn run(context: Context) -> Result<(), crate::cluster::Error> {
-    maintain(context, Schedule::default()).await;
+    maintain(context, WEBHOOKS).await;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod rotation_model;
 use std::time::{Duration, SystemTime};
 
 use super::*;
+use crate::certificates::lifetimes::WEBHOOKS;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -20,10 +21,7 @@ fn start() -> SystemTime {
 }
 
 fn schedule_with_life(life: Duration) -> Schedule {
-    Schedule {
-        life,
-        ..Schedule::default()
-    }
+    Schedule { life, ..WEBHOOKS }
 }
 
 fn issue_credential(now: SystemTime, life: Duration) -> Credential {

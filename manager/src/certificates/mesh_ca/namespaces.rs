@@ -21,7 +21,8 @@ use super::namespace::{self, Cluster, Namespace, cluster_changes};
 use super::object::{ManagedObject, is_ours};
 use super::seen::LastSeen;
 use super::{CA_FILE, CLUSTER_CA, OF_NAMESPACE, SECRET, SERVICE, service_addresses};
-use crate::certificates::ca::{self, CaSecret, Schedule, log_watch_errors, parse_certificates};
+use crate::certificates::ca::{self, CaSecret, log_watch_errors, parse_certificates};
+use crate::certificates::lifetimes::Schedule;
 use crate::cluster::{Context, Error};
 
 /// An event of a watch.

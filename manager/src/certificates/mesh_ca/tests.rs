@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::certificates::ca::{Credential, Stored, parse_certificates, verify};
-use crate::certificates::lifetimes::{DAY, Schedule};
+use crate::certificates::lifetimes::{DAY, Schedule, WEBHOOKS};
 use crate::test_env::{self, Running, notes, put, until};
 
 const API_SERVER: [&str; 4] = ["kubernetes.default.svc", "10.96.0.1", "fd00::1", "127.0.0.1"];
 
 fn cluster_ca() -> String {
-    Credential::issue(&["kubernetes".to_owned()], SystemTime::now(), &Schedule::default())
+    Credential::issue(&["kubernetes".to_owned()], SystemTime::now(), &WEBHOOKS)
         .unwrap()
         .ca
 }

@@ -9,7 +9,8 @@ use ctrlmesh_testkit::{Fault, Rule};
 use serde_json::{Value, json};
 
 use super::{Client, TestEnv, configuration};
-use crate::certificates::ca::{Credential, Schedule, Stored, parse_certificates};
+use crate::certificates::ca::{Credential, Stored, parse_certificates};
+use crate::certificates::lifetimes::{Schedule, WEBHOOKS};
 use crate::certificates::webhook_ca::maintain;
 
 /// A schedule without waits: everything is due at once.
@@ -73,7 +74,7 @@ fn authority_ders(pem: &str) -> BTreeSet<Vec<u8>> {
 async fn bundles_are_written_and_restored() {
     let env = TestEnv::start(&[]).await;
     put_configurations(&env);
-    let leader = tokio::spawn(maintain(env.context.clone(), Schedule::default()));
+    let leader = tokio::spawn(maintain(env.context.clone(), WEBHOOKS));
     let stored = wait_for_bundles(&env).await;
     for (_, kind, name) in KINDS {
         let mut reset = configuration(kind, name);
@@ -112,7 +113,7 @@ async fn refused_certificate_write_is_retried() {
         faults.add(refusal().verb("patch").resource("validatingwebhookconfigurations")),
         faults.add(refusal().verb("watch").resource("secrets")),
     ];
-    let leader = tokio::spawn(maintain(env.context.clone(), Schedule::default()));
+    let leader = tokio::spawn(maintain(env.context.clone(), WEBHOOKS));
     wait_for_bundles(&env).await;
     assert_eq!(refused.map(|rule| faults.times_applied(rule)), [1; 3]);
     env.context.stop.cancel();

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::clients::{Authority, server_with_client_ca};
 use super::{Client, TestEnv};
-use crate::certificates::ca::{Credential, Schedule, Stored};
+use crate::certificates::ca::{Credential, Stored};
+use crate::certificates::lifetimes::WEBHOOKS;
 use crate::webhook::namespaces::Namespaces;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE};
 
@@ -35,7 +36,7 @@ impl Server {
 
     /// A server with a client that shows this certificate and key.
     pub(super) async fn with_client(env: TestEnv, identity: Option<(&str, &str)>) -> Self {
-        let schedule = Schedule::default();
+        let schedule = WEBHOOKS;
         let names = env.context.args.webhook_names();
         let stored = Stored {
             current: Some(Credential::issue(&names, SystemTime::now(), &schedule).unwrap()),

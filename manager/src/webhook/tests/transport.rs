@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::{Client, TestEnv, wait_for};
-use crate::certificates::ca::{Credential, Schedule, Stored};
+use crate::certificates::ca::{Credential, Stored};
+use crate::certificates::lifetimes::{Schedule, WEBHOOKS};
 use crate::webhook::bodies::{Bodies, read_body};
 use crate::webhook::connections::Source;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
@@ -20,10 +21,7 @@ use crate::webhook::served::ServedCertificate;
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
 fn issue_credential(env: &TestEnv) -> Credential {
-    let schedule = Schedule {
-        life: LIFE,
-        ..Schedule::default()
-    };
+    let schedule = Schedule { life: LIFE, ..WEBHOOKS };
     Credential::issue(&env.context.args.webhook_names(), SystemTime::now(), &schedule).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::credential::{parse_certificates, verify};
 use super::*;
-use crate::certificates::lifetimes::SIDECARS;
+use crate::certificates::lifetimes::{Leaf, SIDECARS};
 
 const LEAF: Leaf = SIDECARS.leaf.unwrap();
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -13,16 +13,16 @@ fn planned_step(stored: &Stored, bundle: &str, now: SystemTime, trusted_since: O
         bundles: &[bundle.to_owned()],
         trusted_since,
     };
-    next_step(&state, &Schedule::default())
+    next_step(&state, &WEBHOOKS)
 }
 
 fn with_step(stored: &Stored, step: Step, now: SystemTime) -> Stored {
-    stored.with_step(step, &names(), now, &Schedule::default()).unwrap()
+    stored.with_step(step, &names(), now, &WEBHOOKS).unwrap()
 }
 
 #[test]
 fn rotation_steps_follow_in_order() {
-    let (now, schedule) = (start(), Schedule::default());
+    let (now, schedule) = (start(), WEBHOOKS);
     let none = Stored::default();
     assert_eq!(planned_step(&none, "", now, None), Step::Issue);
     let fresh = with_step(&none, Step::Issue, now);
@@ -120,7 +120,7 @@ fn unacceptable_certificate_is_replaced_at_once() {
         trusted_since: None,
     };
     // The certificate stays valid for clients that use the old name.
-    assert_eq!(next_step(&renamed, &Schedule::default()), Step::Prepare);
+    assert_eq!(next_step(&renamed, &WEBHOOKS), Step::Prepare);
     // Clients that use the old name still trust the certificate that a replica may serve.
     assert!(with_step(&stored, Step::Issue, now).trust_bundle().contains(&good.ca));
     assert!(matches!(
@@ -149,10 +149,7 @@ fn secret_of_kusionstack_is_taken_over() {
         ..Secret::default()
     };
     let stored = Stored::from_secret(&secret);
-    assert_eq!(
-        planned_step(&stored, &theirs.ca, now, None),
-        Step::Rest(Schedule::default().rest)
-    );
+    assert_eq!(planned_step(&stored, &theirs.ca, now, None), Step::Rest(WEBHOOKS.rest));
     let mut written = data.clone();
     stored.write(&mut written);
     assert_eq!(written, data);
@@ -214,7 +211,7 @@ impl Fixture {
                 bundles: &self.bundles,
                 trusted_since: self.trusted_since,
             };
-            let step = next_step(&state, &Schedule::default());
+            let step = next_step(&state, &WEBHOOKS);
             match step {
                 Step::Rest(_) => return,
                 Step::Settle => self.trusted_since = Some(self.now),
@@ -224,7 +221,7 @@ impl Fixture {
                 }
                 step => {
                     self.trusted_since = None;
-                    let after = self.stored.with_step(step, &self.names, self.now, &Schedule::default());
+                    let after = self.stored.with_step(step, &self.names, self.now, &WEBHOOKS);
                     self.stored = after.unwrap();
                 }
             }
@@ -252,7 +249,7 @@ impl Fixture {
             }
             self.served.push(current);
         }
-        let (now, settle) = (self.now, Schedule::default().settle);
+        let (now, settle) = (self.now, WEBHOOKS.settle);
         self.replaced.retain(|(at, _)| now < *at + settle);
         self.served.retain(|it| it.first_expiry().unwrap() > now);
         let old = self.replaced.iter().map(|(_, bundle)| bundle);
