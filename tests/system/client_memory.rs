@@ -1,12 +1,11 @@
 //! Memory that clients can make the sidecar hold: heads and bodies that are read completely are bounded, per connection and in all.
 
-use std::time::Duration;
-
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;

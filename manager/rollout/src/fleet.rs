@@ -12,7 +12,7 @@ use kube_core::ResourceExt as _;
 
 const READY: &str = "Ready";
 /// Failed polls in a row that make an answer void. Until then the last one counts.
-pub const MAX_FAILED_POLLS: u32 = 2;
+pub const FAILED_POLLS_UNTIL_VOID: u32 = 2;
 /// Maximum pods that the message of a condition or Event names.
 const MAX_NAMED: usize = 5;
 

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::Reason;
 use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::deletion;
-use crate::fleet::{Fleet, MAX_FAILED_POLLS, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
+use crate::fleet::{FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
 use crate::start_gate::StartBlocker;
@@ -413,7 +413,7 @@ fn is_about_to_answer(sidecar: &Sidecar, fleet: &Fleet) -> bool {
     let is_lost = fleet
         .failures
         .get(&sidecar.pod)
-        .is_some_and(|failures| *failures >= MAX_FAILED_POLLS);
+        .is_some_and(|failures| *failures >= FAILED_POLLS_UNTIL_VOID);
     let has_answered = matches!(fleet.reports.get(&sidecar.pod), Some(Report::Status(_)));
     sidecar.ip.is_some() && !has_answered && !is_lost
 }

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 /// This many faults lead to quarantine if no call succeeded between them, or if they happened within [`FAULT_WINDOW`]. Rare faults (one odd
 /// object among thousands) do neither.
-const MAX_FAULTS: usize = 5;
-/// See [`MAX_FAULTS`].
+const QUARANTINE_FAULTS: usize = 5;
+/// See [`QUARANTINE_FAULTS`].
 const FAULT_WINDOW: Duration = Duration::from_secs(10);
 /// Two faults or more also lead to quarantine if worker threads lost this much time to them …
 const MAX_TIME_LOST: Duration = Duration::from_secs(3);
@@ -49,7 +49,7 @@ pub struct Quarantine {
 #[derive(Debug, Default)]
 struct FaultHistory {
     /// Times of the last faults, newest last; `None` for forgotten ones.
-    recent: [Option<Instant>; MAX_FAULTS],
+    recent: [Option<Instant>; QUARANTINE_FAULTS],
     time_lost: TimeLost,
     /// Faults since the last call that succeeded.
     consecutive: usize,
@@ -132,11 +132,11 @@ impl FaultHistory {
             .recent
             .iter()
             .all(|fault| fault.is_some_and(|at| now.saturating_duration_since(at) <= FAULT_WINDOW));
-        self.consecutive >= MAX_FAULTS || is_frequent || self.time_lost.is_too_much()
+        self.consecutive >= QUARANTINE_FAULTS || is_frequent || self.time_lost.is_too_much()
     }
 
     fn forget_faults(&mut self) {
-        self.recent = [None; MAX_FAULTS];
+        self.recent = [None; QUARANTINE_FAULTS];
         self.time_lost = TimeLost::default();
         self.consecutive = 0;
     }
@@ -312,7 +312,7 @@ mod tests {
 
     /// Records faults until the entry is quarantined. Returns the quarantine's length.
     fn fail(quarantine: &Quarantine, now: Instant) -> Duration {
-        for _ in 0..MAX_FAULTS - 1 {
+        for _ in 0..QUARANTINE_FAULTS - 1 {
             assert_eq!(
                 quarantine.record_fault(quarantine.admit(|| now), now, Duration::ZERO, "trap"),
                 None

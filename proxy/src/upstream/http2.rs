@@ -176,7 +176,7 @@ impl Connection {
         matches!(ready, Poll::Ready(Ok(())))
     }
 
-    /// Takes a stream for one request.
+    /// Takes the permit for one stream.
     pub(super) fn take_permit(self: &Rc<Self>) -> StreamPermit {
         self.active.set(self.active.get() + 1);
         StreamPermit {

@@ -15,7 +15,7 @@ pub struct Reason {
 impl Reason {
     // Accepted.
     pub const ACCEPTED: &'static str = "Accepted";
-    /// Also of Distributed and Sharded.
+    /// Also a reason of Distributed and Sharded.
     pub const INVALID: &'static str = "Invalid";
 
     // PluginsResolved.
@@ -33,7 +33,7 @@ impl Reason {
     pub const UNSAFE_REDIRECT: &'static str = "UnsafeRedirect";
     pub const INVALID_ARTIFACT: &'static str = "InvalidArtifact";
     pub const DIGEST_MISMATCH: &'static str = "DigestMismatch";
-    /// Also of Distributed, about the chain.
+    /// Also a reason of Distributed, about the chain.
     pub const TOO_LARGE: &'static str = "TooLarge";
     pub const SIGNATURE_INVALID: &'static str = "SignatureInvalid";
     pub const INCOMPATIBLE: &'static str = "Incompatible";
@@ -46,9 +46,9 @@ impl Reason {
 
     // Distributed: the entries of the object.
     pub const DISTRIBUTED: &'static str = "Distributed";
-    /// Also of Enforced and Sharded.
+    /// Also a reason of Enforced and Sharded.
     pub const PROGRESSING: &'static str = "Progressing";
-    /// Also of Enforced.
+    /// Also a reason of Enforced.
     pub const PLUGINS_UNRESOLVED: &'static str = "PluginsUnresolved";
     pub const SIDECAR_OUTDATED: &'static str = "SidecarOutdated";
     pub const SWITCHED_OFF: &'static str = "SwitchedOff";
@@ -57,13 +57,13 @@ impl Reason {
 
     // Distributed: the shard may not start yet.
     pub const WITHOUT_SIDECAR: &'static str = "WithoutSidecar";
-    /// Also of Enforced.
+    /// Also a reason of Enforced.
     pub const NO_PODS: &'static str = "NoPods";
     pub const BEGINNING: &'static str = "Beginning";
     pub const PODS_UNKNOWN: &'static str = "PodsUnknown";
 
     // Distributed: the ShardingConfig is being deleted.
-    /// Also of Sharded.
+    /// Also a reason of Sharded.
     pub const DELETING: &'static str = "Deleting";
     pub const GATHERING: &'static str = "Gathering";
     pub const LOCKS_EXPIRING: &'static str = "LocksExpiring";

@@ -21,13 +21,13 @@ pub(super) fn is_too_large(limits: &[Limit]) -> bool {
 }
 
 /// Limits that hide every object of these resources; without limits, of all resources.
-pub(super) fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
-    limits_hiding_all(limits, NO_OBJECT_KEY)
+pub(super) fn limits_hiding_everything(limits: &[Limit]) -> Vec<Limit> {
+    hiding_limits(limits, NO_OBJECT_KEY)
 }
 
 /// Limits of a shard that has not begun, which hide every object of these resources; without limits, of all resources.
-pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
-    limits_hiding_all(limits, NOTHING_YET)
+pub(super) fn limits_before_start(limits: &[Limit]) -> Vec<Limit> {
+    hiding_limits(limits, NOTHING_YET)
 }
 
 /// Whether these are limits of a shard that has not begun.
@@ -54,7 +54,7 @@ fn of_all_kinds(key: &str) -> Vec<Limit> {
     }]
 }
 
-fn limits_hiding_all(limits: &[Limit], key: &str) -> Vec<Limit> {
+fn hiding_limits(limits: &[Limit], key: &str) -> Vec<Limit> {
     if limits.is_empty() {
         return of_all_kinds(key);
     }

@@ -7,7 +7,7 @@ use ctrlmesh_manager_api::LabelSelector;
 use ctrlmesh_manager_api::sharding_config::Limit;
 
 use super::claims::Held;
-use super::limits::{is_too_large, no_object, nothing_of};
+use super::limits::{is_too_large, limits_hiding_everything, no_object};
 use super::restart_policy;
 use super::shard::Shard;
 use super::{FleetState, Pod};
@@ -129,11 +129,11 @@ pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
 /// Limits of the objects that are seen both before and after, which are always safe to show.
 pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
     let Some(old) = old else {
-        return nothing_of(&shard.limits);
+        return limits_hiding_everything(&shard.limits);
     };
     narrowed_in_part(shard, old).unwrap_or_else(|| {
         let all: Vec<Limit> = old.iter().chain(&shard.limits).cloned().collect();
-        nothing_of(&all)
+        limits_hiding_everything(&all)
     })
 }
 

@@ -7,7 +7,7 @@ use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::{Value, json};
 
-use super::limits::{is_nothing_at_all, is_nothing_yet, is_too_large, nothing_of, nothing_yet_of};
+use super::limits::{is_nothing_at_all, is_nothing_yet, is_too_large, limits_before_start, limits_hiding_everything};
 use crate::label_set::LabelSet;
 
 /// The shard-selector setting that makes lists at least as new as their request: the first list of gained objects has to show the
@@ -95,7 +95,7 @@ pub(super) fn entry_with_limits(entry: &Entry, limits: &[Limit], is_consistent: 
 pub fn unstarted_entry(entry: &Entry) -> Entry {
     Shard::of(entry).map_or_else(
         || entry.clone(),
-        |(_, shard)| entry_with_limits(entry, &nothing_yet_of(&shard.limits), false),
+        |(_, shard)| entry_with_limits(entry, &limits_before_start(&shard.limits), false),
     )
 }
 
@@ -109,9 +109,9 @@ pub fn is_unstarted(entry: &Entry) -> bool {
 /// begun, its limits still say so.
 pub(super) fn leaver_entry(entry: &Entry, name: String, pods: LabelSelector, hidden: &[Limit]) -> Entry {
     let limits = if is_unstarted(entry) {
-        nothing_yet_of(hidden)
+        limits_before_start(hidden)
     } else {
-        nothing_of(hidden)
+        limits_hiding_everything(hidden)
     };
     let nothing = entry_with_limits(entry, &limits, false);
     let mut settings = nothing.settings.value().clone();
@@ -142,7 +142,7 @@ pub(super) fn hidden_from_leavers(
     let limits = own.flat_map(|(_, shard)| shard.limits);
     let limits = limits.filter(|limit| !is_nothing_at_all(limit));
     let hidden = limits.collect::<Vec<_>>();
-    if is_too_large(&nothing_of(&hidden)) {
+    if is_too_large(&limits_hiding_everything(&hidden)) {
         return Vec::new();
     }
     let pods = LabelSet::from_selector(pods);
@@ -152,9 +152,13 @@ pub(super) fn hidden_from_leavers(
     };
     let mut others = wanted.iter().filter_map(Shard::of).map(|(_, shard)| shard);
     let is_shared = others.any(|other| other.lock.as_deref() != lock && has_some(&other));
-    let all = if is_shared { Vec::new() } else { nothing_of(&[]) };
+    let all = if is_shared {
+        Vec::new()
+    } else {
+        limits_hiding_everything(&[])
+    };
     // Equal in each pass, whatever the order of shards.
-    let hidden = nothing_of(&hidden).into_iter().chain(all);
+    let hidden = limits_hiding_everything(&hidden).into_iter().chain(all);
     let hidden: BTreeMap<String, Limit> = hidden.map(|limit| (json!(limit).to_string(), limit)).collect();
     hidden.into_values().collect()
 }

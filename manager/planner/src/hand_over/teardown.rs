@@ -62,7 +62,8 @@ impl Teardown {
         &self.successor
     }
 
-    /// Whether the successor has a ShardingConfig, which waits for the end of the teardown. Pods that left a deleted shard have none.
+    /// Whether the successor has a ShardingConfig, which waits for the end of the teardown. Pods that left a deleted shard have
+    /// none, and neither has a shard whose lock was edited.
     #[must_use]
     pub const fn has_object(&self) -> bool {
         self.has_object

@@ -129,7 +129,11 @@ fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
     let leader_in = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));
     let mut unpolled = fleet(&[("left-0", silent())]);
     assert_eq!(leader_in(&unpolled), Some(leader("left-0", EARLY)));
-    for (failures, stands) in [(0, true), (MAX_FAILED_POLLS - 1, true), (MAX_FAILED_POLLS, false)] {
+    for (failures, stands) in [
+        (0, true),
+        (FAILED_POLLS_UNTIL_VOID - 1, true),
+        (FAILED_POLLS_UNTIL_VOID, false),
+    ] {
         unpolled.failures.insert("left-0".to_owned(), failures);
         assert_eq!(leader_in(&unpolled).is_some(), stands, "{failures}");
     }

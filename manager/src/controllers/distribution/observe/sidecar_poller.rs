@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a pass never waits for a pod. At most [`CONCURRENCY`] sidecars are polled at a time. A pod whose report is unchanged, or
 //! without an answer, is polled less and less often, unless the rollout waits for it. A single failed poll does not replace the
-//! last answer ([`MAX_FAILED_POLLS`]). A task ends with its pod, and all end with the poller.
+//! last answer ([`FAILED_POLLS_UNTIL_VOID`]). A task ends with its pod, and all end with the poller.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,20 +18,20 @@ use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::metrics::Metrics;
-use ctrlmesh_manager_rollout::fleet::{LastReport, MAX_FAILED_POLLS, NOT_POLLED, Report, Sidecar};
+use ctrlmesh_manager_rollout::fleet::{FAILED_POLLS_UNTIL_VOID, LastReport, NOT_POLLED, Report, Sidecar};
 
 /// Sidecars that are polled at a time, over all namespaces.
 const CONCURRENCY: usize = 64;
 /// The same for those that did not answer last. They take as long as [`POLL_TIMEOUT`] allows, and must not hold up those that
 /// answer. This makes 32 failing polls a second: 96 pods can be polled as often as they may be waited for, each
-/// [`SILENT_PAUSE`] after the poll before has failed; of 400, say after the loss of some nodes, each is polled every 12.5 s.
+/// [`AWAITED_SILENT_PAUSE`] after the poll before has failed; of 400, say after the loss of some nodes, each is polled every 12.5 s.
 const SILENT_CONCURRENCY: usize = 64;
 /// Pause after a status that has changed.
 const PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(150);
 /// Longest pause for a sidecar that answers, but has yet to load the chain or to end what began before it.
 const AWAITED_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause for a sidecar that is waited for and does not answer: one lost poll must not look like a lost pod.
-const SILENT_PAUSE: Duration = Duration::from_secs(1);
+const AWAITED_SILENT_PAUSE: Duration = Duration::from_secs(1);
 /// Limit for one poll. A sidecar that takes longer is polled again.
 pub(crate) const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest status that is read. 64 entries take some 30 KiB; the rest is for reports of plugins.
@@ -265,7 +265,7 @@ impl Shared {
             Report::Status(_) => 0,
             Report::Unavailable(_) => report.failures.saturating_add(1),
         };
-        if report.failures < MAX_FAILED_POLLS
+        if report.failures < FAILED_POLLS_UNTIL_VOID
             && matches!((&report.answer, &answer), (Report::Status(_), Report::Unavailable(_)))
         {
             report.is_fresh = false;
@@ -340,7 +340,7 @@ fn awaited_pause(pause: Duration, is_awaited: bool, answer: &Report) -> Duration
     match answer {
         _ if !is_awaited => pause,
         Report::Status(_) => pause.min(AWAITED_PAUSE),
-        Report::Unavailable(_) => pause.min(SILENT_PAUSE),
+        Report::Unavailable(_) => pause.min(AWAITED_SILENT_PAUSE),
     }
 }
 

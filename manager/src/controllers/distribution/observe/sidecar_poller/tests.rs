@@ -47,7 +47,7 @@ fn awaited_pod_is_polled_often_whether_it_answers_or_not() {
     let none = Report::Unavailable(String::new());
     assert_eq!(awaited_pause(longest, false, &none), longest);
     assert_eq!(awaited_pause(longest, false, &status()), longest);
-    assert_eq!(awaited_pause(longest, true, &none), SILENT_PAUSE);
+    assert_eq!(awaited_pause(longest, true, &none), AWAITED_SILENT_PAUSE);
     assert_eq!(awaited_pause(longest, true, &status()), AWAITED_PAUSE);
     assert_eq!(awaited_pause(PAUSE_AFTER_CHANGE, true, &none), PAUSE_AFTER_CHANGE);
 }
@@ -322,7 +322,7 @@ async fn poll_permits_are_passed_on() {
 fn pods_of_a_lost_node_do_not_wait_for_permits() {
     let takes = POLL_TIMEOUT;
     let permits = u32::try_from(SILENT_CONCURRENCY).unwrap();
-    let every = |pods: u32| (takes * pods / permits).max(takes + SILENT_PAUSE);
+    let every = |pods: u32| (takes * pods / permits).max(takes + AWAITED_SILENT_PAUSE);
     assert_eq!(every(96), Duration::from_secs(3), "none waits for another");
     assert_eq!(every(400), Duration::from_millis(12_500), "some nodes");
 }
