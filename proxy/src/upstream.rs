@@ -4,7 +4,9 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `upgrade` | `exec`, `attach`, `port-forward`, WebSocket watches: a connection of their own |
-//! | `pool`, `http1`, `http2`, `body` | the connections of a worker, one exchange on each kind, and the body of its response |
+//! | `body` | the body of a response, whatever connection it arrives on |
+//! | `pool` | the connections of a worker |
+//! | `http1`, `http2` | one exchange on a connection of each kind |
 //! | `keepalive`, `upload` | pings; request bodies at the pace of the server |
 //! | `attempt`, `request` | whether a failed request is sent again, and what is kept for that |
 //! | `connect`, `target`, `dial` | TLS and ALPN; the API server; DNS, and the gate before a TCP connection |
@@ -168,11 +170,13 @@ impl Upstream {
                     let request = head.http2(&self.target).map_err(invalid)?;
                     self.within_head_timeout(head, pin!(permit.exchange(request, body)))
                         .await?
+                        .map(|response| response.map(UpstreamBody::http2))
                 }
                 RequestPermit::Http1(lease) => {
                     let request = head.http1(&self.target, Outgoing(body.take())).map_err(invalid)?;
                     self.within_head_timeout(head, pin!(lease.exchange(request, body)))
                         .await?
+                        .map(|response| response.map(UpstreamBody::http1))
                 }
             };
             match failure {

@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     error::{BodyError, BoxError},
-    http1::Lease,
-    http2::StreamPermit,
+    http1::{Lease, LeasedBody},
+    http2::{StreamBody, StreamPermit},
     pool::Open,
     unread::Answer,
     upload::Upload,
@@ -53,7 +53,8 @@ enum Kind {
 }
 
 impl UpstreamBody {
-    pub(super) fn http2(answer: Rc<Answer>, upload: Option<Upload>, permit: StreamPermit) -> Self {
+    pub(super) fn http2(body: StreamBody) -> Self {
+        let StreamBody { answer, upload, permit } = body;
         let over = upload.is_none() && answer.is_over();
         Self(Kind::Http2 {
             answer,
@@ -63,7 +64,8 @@ impl UpstreamBody {
         })
     }
 
-    pub(super) fn http1(incoming: Incoming, lease: Lease) -> Self {
+    pub(super) fn http1(body: LeasedBody) -> Self {
+        let LeasedBody { incoming, lease } = body;
         let lease = if incoming.is_end_stream() {
             lease.finish();
             None

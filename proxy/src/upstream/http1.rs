@@ -13,14 +13,16 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+};
 use hyper_util::rt::TokioIo;
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     Upstream,
     attempt::Failure,
-    body::UpstreamBody,
     connect::Transport,
     error::{BoxError, ConnectError},
     request::RequestBody,
@@ -81,6 +83,13 @@ pub(super) struct IdleConnection {
 pub(super) struct Lease {
     sender: SendRequest<Outgoing>,
     guard: CloseOnDrop,
+}
+
+/// The body of a response, with the connection that it arrives on.
+#[derive(Debug)]
+pub(super) struct LeasedBody {
+    pub(super) incoming: Incoming,
+    pub(super) lease: Lease,
 }
 
 #[derive(Debug)]
@@ -200,12 +209,12 @@ impl Lease {
         mut self,
         request: Request<Outgoing>,
         body: &mut Option<Box<RequestBody>>,
-    ) -> Result<Response<UpstreamBody>, Failure> {
+    ) -> Result<Response<LeasedBody>, Failure> {
         let stale = self.guard.state.answered.get();
         let mut error = match self.sender.try_send_request(request).await {
             Ok(response) => {
                 self.guard.state.answered.set(true);
-                return Ok(response.map(|incoming| UpstreamBody::http1(incoming, self)));
+                return Ok(response.map(|incoming| LeasedBody { incoming, lease: self }));
             }
             Err(error) => error,
         };

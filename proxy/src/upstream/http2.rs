@@ -23,13 +23,12 @@ use tokio::time::Instant;
 use super::{
     Upstream,
     attempt::Failure,
-    body::UpstreamBody,
     connect::Transport,
     error::{BoxError, ConnectError},
     keepalive::{Keepalive, MonitoredStream},
     limits::Limits,
     request::RequestBody,
-    unread::UnreadAnswers,
+    unread::{Answer, UnreadAnswers},
     upload::{Upload, Uploaded},
 };
 
@@ -191,6 +190,15 @@ pub(super) struct StreamPermit {
     connection: Rc<Connection>,
 }
 
+/// The body of a response, with the stream that it arrives on.
+#[derive(Debug)]
+pub(super) struct StreamBody {
+    pub(super) answer: Rc<Answer>,
+    /// A request body that the server answered before it had received all of it.
+    pub(super) upload: Option<Upload>,
+    pub(super) permit: StreamPermit,
+}
+
 impl StreamPermit {
     pub(super) const fn connection(&self) -> &Rc<Connection> {
         &self.connection
@@ -203,7 +211,7 @@ impl StreamPermit {
         self,
         request: Request<()>,
         body: &mut Option<Box<RequestBody>>,
-    ) -> Result<Response<UpstreamBody>, Failure> {
+    ) -> Result<Response<StreamBody>, Failure> {
         let (response, stream) = self
             .connection
             .send
@@ -230,7 +238,11 @@ impl StreamPermit {
                     .answered
                     .set(self.connection.answered.get().saturating_add(1));
                 let unread = Rc::clone(&self.connection.unread);
-                Ok(response.map(|body| UpstreamBody::http2(unread.track(body), upload, self)))
+                Ok(response.map(|body| StreamBody {
+                    answer: unread.track(body),
+                    upload,
+                    permit: self,
+                }))
             }
             Err(error) => Err(self.failure_of(error)),
         }
