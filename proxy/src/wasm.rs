@@ -13,10 +13,12 @@
 //! | `host` | what the host keeps for one instance |
 //! | `stdio` | a guest's printed output |
 //! | `deadline`, `ticker` | stops calls that take too long; the thread that counts milliseconds |
-//! | `state`, `series`, `reports`, `plugin_log` | of an entry, across instances: state, metrics, reports in `/status`, log |
+//! | `state` | of an entry, across instances: state, with metrics, reports and log |
+//! | `series`, `reports`, `plugin_log` | its metrics; its reports in `/status`; its log |
 //! | `clock` | the clock of plugins, which tests move by hand |
 //! | `error` | errors before a plugin runs, and faults while it runs |
 //! | `memory` | the memory that all plugins take together |
+//! | `lock` | locks of what instances on all threads share |
 //!
 //! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the cache, checks the
 //! world, and resolves imports and exports once. The result is a [`Plugin`], shared by all threads. [`Instance::start`] creates an instance
@@ -39,6 +41,7 @@ mod export;
 pub mod harness;
 mod host;
 mod instance;
+mod lock;
 mod memory;
 mod plugin;
 mod plugin_log;

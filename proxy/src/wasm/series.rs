@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::state::lock_unpoisoned;
+use super::lock::lock_unpoisoned;
 
 /// Maximum number of series of an entry: three decisions about each of the 64 buckets that it can claim for one request, and some more.
 /// At the maximum length of names and labels they take 100 KiB.

@@ -4,9 +4,10 @@
 //! in `state/`; metrics and log are in `series.rs` and `plugin_log.rs`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::clock::Clock;
+use super::lock::lock_unpoisoned;
 use super::plugin_log::PluginLog;
 use super::series::SeriesSet;
 
@@ -159,11 +160,6 @@ impl Default for StateStore {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// No code panics while it holds one of these locks, and even then the numbers would be consistent.
-pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,10 +6,8 @@ use std::sync::Mutex;
 
 use super::bucket::Bucket;
 use super::window::Window;
-use super::{
-    Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError,
-    lock_unpoisoned,
-};
+use super::{Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError};
+use crate::wasm::lock::lock_unpoisoned;
 use crate::wasm::reports::Reports;
 
 mod admission;
