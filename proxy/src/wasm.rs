@@ -5,7 +5,11 @@
 //! | `harness` | runs a plugin without a sidecar, for tests of plugin authors |
 //! | `export` | the plugins' own metrics at `/metrics` |
 //! | `compile`, `child` | from bytes to a plugin; the child process that compiles |
-//! | `engine`, `plugin`, `instance`, `v0_1` | wasmtime's settings; a loaded plugin; a live instance; the host functions of interface 0.1 |
+//! | `instance` | a live instance |
+//! | `engine` | wasmtime's settings, and the plugins that are loaded |
+//! | `plugin` | a loaded plugin |
+//! | `v0_1` | the host functions of interface 0.1 |
+//! | `entry_config` | the configuration with which an entry runs its plugin |
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
 //! | `cache`, `artifact` | sealed artifacts on disk; compiled code as a component, the only `unsafe` |
 //! | `bindings` | generated from `wit/` |
@@ -36,6 +40,7 @@ mod clock;
 mod compile;
 mod deadline;
 mod engine;
+mod entry_config;
 mod error;
 mod export;
 pub mod harness;
@@ -60,9 +65,10 @@ pub use clock::Clock;
 pub use compile::{CompileMode, Compiler};
 pub use ctrlmesh_contract::world::SUPPORTED_VERSIONS;
 pub use engine::Engine;
+pub use entry_config::{EntryConfig, InstanceInfo};
 pub use error::{Error, Fault, Origin, Phase};
 pub use export::{MemorySeries, PluginSeries};
-pub use instance::{EntryConfig, Instance, InstanceInfo};
+pub use instance::Instance;
 pub use memory::{GuestMemory, OverBudget};
 pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};

@@ -73,7 +73,7 @@ impl Compiler {
         }
         check_format(wasm, &digest)?;
         let (component, charge) = self.load_component(engine, wasm, &digest)?;
-        let plugin = Arc::new(Plugin::new(engine, &component, charge, digest)?);
+        let plugin = Arc::new(Plugin::new(engine.wasmtime(), &component, charge, digest)?);
         engine.remember_plugin(&plugin);
         Ok(plugin)
     }

@@ -16,6 +16,7 @@ use wasmtime::component::Resource;
 use super::bindings::v0_1;
 use super::deadline::Deadline;
 use super::engine::Engine;
+use super::entry_config::EntryConfig;
 use super::error::{Fault, Origin, Phase};
 use super::host::{HostState, MemoryRefusal};
 use super::plugin::{Plugin, PreInstantiated};
@@ -42,32 +43,6 @@ const MAX_DETAIL_BYTES: usize = 2 * 1024;
 /// One request is current at a time, so its handle has a fixed number. So has the response's.
 const REQUEST: u32 = 0;
 const RESPONSE: u32 = 1;
-
-/// Configuration with which an entry runs its plugin.
-#[derive(Debug, Clone)]
-pub struct EntryConfig {
-    /// Name of the chain entry, stable over reloads.
-    pub name: String,
-    /// The entry's settings as JSON.
-    pub settings_json: String,
-    /// Time limit of a call.
-    pub timeout: Duration,
-    /// Maximum size of an instance's linear memory.
-    pub memory_bytes: usize,
-    /// Facts about the sidecar that the plugin can read.
-    pub info: InstanceInfo,
-}
-
-/// The sidecar that a plugin runs in (WIT `instance-info`).
-#[derive(Debug, Clone, Default)]
-pub struct InstanceInfo {
-    /// Namespace of the pod.
-    pub pod_namespace: String,
-    /// Name of the pod.
-    pub pod_name: String,
-    /// `major.minor.patch` of this sidecar.
-    pub host_version: String,
-}
 
 /// A live instance. It belongs to the thread that created it.
 pub struct Instance {

@@ -6,7 +6,6 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
 
 use super::bindings::v0_1;
-use super::engine::Engine;
 use super::error::Error;
 use super::host::HostState;
 use super::memory::Charge;
@@ -30,15 +29,20 @@ pub(crate) enum PreInstantiated {
 
 impl Plugin {
     /// `charge` is the memory of its machine code.
-    pub(crate) fn new(engine: &Engine, component: &Component, charge: Charge, digest: String) -> Result<Self, Error> {
+    pub(crate) fn new(
+        engine: &wasmtime::Engine,
+        component: &Component,
+        charge: Charge,
+        digest: String,
+    ) -> Result<Self, Error> {
         let ty = component.component_type();
         // The types that a world takes from its interfaces are imports too, by their bare names; the linker checks them.
         let imports: Vec<&str> = ty
-            .imports(engine.wasmtime())
+            .imports(engine)
             .filter(|(_, item)| !matches!(item.ty, ComponentItem::Type(_) | ComponentItem::Resource(_)))
             .map(|(name, _)| name)
             .collect();
-        let exports: Vec<&str> = ty.exports(engine.wasmtime()).map(|(name, _)| name).collect();
+        let exports: Vec<&str> = ty.exports(engine).map(|(name, _)| name).collect();
         let pre = match world::check(&imports, &exports, &digest)? {
             Version::V0_1 => pre_v0_1(engine, component),
         };
@@ -64,8 +68,8 @@ impl Plugin {
     }
 }
 
-fn pre_v0_1(engine: &Engine, component: &Component) -> wasmtime::Result<PreInstantiated> {
-    let mut linker = Linker::new(engine.wasmtime());
+fn pre_v0_1(engine: &wasmtime::Engine, component: &Component) -> wasmtime::Result<PreInstantiated> {
+    let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;
     host_v0_1::add_to_linker(&mut linker)?;
     Ok(PreInstantiated::V0_1(v0_1::PluginPre::new(

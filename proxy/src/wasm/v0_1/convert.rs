@@ -6,7 +6,7 @@ use crate::plugin::verdict::{
     RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Subscription,
 };
 use crate::wasm::bindings::v0_1::ctrlmesh::plugin::types;
-use crate::wasm::instance::EntryConfig;
+use crate::wasm::entry_config::EntryConfig;
 use crate::wasm::validate::{self, TextBudget};
 use ctrlmesh_wire::Verb;
 
