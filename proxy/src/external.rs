@@ -2,7 +2,9 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `call`, `tunnel` | **start here**: one request, top to bottom; bytes after a CONNECT |
+//! | `handler` | **start here**: one request, top to bottom |
+//! | `tunnel` | bytes after a CONNECT |
+//! | `call` | operations of every request: send it, answer without the target |
 //! | `edit` | edits of the query |
 //! | `trust` | certificate authorities for external targets |
 //! | `address_policy` | the addresses that may be reached |
@@ -34,13 +36,14 @@ mod api_server;
 mod call;
 mod destination;
 mod edit;
+mod handler;
 mod settings;
 mod targets;
 mod trust;
 mod tunnel;
 
 pub(crate) use advertised::follow_advertised;
-pub(crate) use call::handle;
+pub(crate) use handler::handle;
 pub use settings::{Allow, ExternalSettings};
 
 use address_policy::AddressPolicy;
