@@ -14,13 +14,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::control::Control;
 use crate::route::serve_request;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::socket::{Layer, Socket, SocketControl};
 use crate::upgrade::Tunnels;
 
@@ -35,30 +35,6 @@ const HEADER_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Go's default, which kube-apiserver keeps: long selectors must reach the parser.
 const MAX_HEADERS: u32 = 1024 * 1024;
-
-/// Lets a request handler end or reset its connection.
-#[derive(Debug)]
-pub(crate) struct Control {
-    pub(crate) tricks: Arc<SocketControl>,
-    goaway: Notify,
-    abort: CancellationToken,
-    pub(crate) tunnels: Tunnels,
-    /// Connections that were accepted before it.
-    pub(crate) number: usize,
-}
-
-impl Control {
-    /// Ends the connection once the requests in flight are answered.
-    pub(crate) fn goaway(&self) {
-        self.goaway.notify_one();
-    }
-
-    /// Ends the connection now, with RST.
-    pub(crate) fn reset(&self) {
-        self.tricks.reset_on_drop();
-        self.abort.cancel();
-    }
-}
 
 /// hyper's tasks of a connection, tracked by the server.
 #[derive(Debug, Clone)]
@@ -94,13 +70,8 @@ pub(crate) async fn serve_connection(
         gauges: shared.gauges.clone(),
     };
     let abort = ended.child_token();
-    let control = Arc::new(Control {
-        tricks: Arc::clone(&tricks),
-        goaway: Notify::new(),
-        abort: abort.clone(),
-        tunnels,
-        number: shared.connections.fetch_add(1, Ordering::Relaxed),
-    });
+    let number = shared.connections.fetch_add(1, Ordering::Relaxed);
+    let control = Arc::new(Control::new(Arc::clone(&tricks), abort.clone(), tunnels, number));
     // Nagle's algorithm would delay small watch events.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -187,7 +158,7 @@ where
     loop {
         tokio::select! {
             done = connection.as_mut() => return done,
-            () = control.goaway.notified() => shut_down(connection.as_mut()),
+            () = control.goaway_requested() => shut_down(connection.as_mut()),
         }
     }
 }

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::accept::wants_aggregated_discovery;
 use crate::body::{ResponseBody, full_body};
+use crate::exchange::json_response;
 use crate::refusal::Refusal;
 use crate::resource::{KindRegistry, Resource};
-use crate::route;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::upgrade;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -76,7 +76,7 @@ pub(crate) fn serve_discovery(
         },
         _ => return Err(Refusal::no_such_resource()),
     };
-    Ok(route::json_response(StatusCode::OK, full_body(body.to_string())))
+    Ok(json_response(StatusCode::OK, full_body(body.to_string())))
 }
 
 fn text_response(status: StatusCode, text: &'static str) -> Response<ResponseBody> {
@@ -201,7 +201,7 @@ fn aggregated_response(registry: &KindRegistry, groups: &[(&str, Vec<&str>)]) ->
         "metadata": {},
         "items": items,
     });
-    let mut response = route::json_response(StatusCode::OK, full_body(list.to_string()));
+    let mut response = json_response(StatusCode::OK, full_body(list.to_string()));
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));

@@ -11,7 +11,7 @@ use http::header::ACCEPT;
 use serde_json::{Value, json};
 
 use crate::accept::{Encoding, media_ranges};
-use crate::object::Object;
+use crate::object::{Object, metadata_text, partial_metadata};
 use crate::protobuf::{self, ProtobufError};
 use crate::refusal::Refusal;
 use crate::resource::Resource;
@@ -94,7 +94,7 @@ impl Form {
             ObjectView::Full => Cow::Borrowed(object),
             ObjectView::Metadata => Cow::Owned(partial_metadata(object)),
             ObjectView::Table(include) => {
-                let metadata = json!({ "resourceVersion": crate::object::metadata_text(object, "resourceVersion") });
+                let metadata = json!({ "resourceVersion": metadata_text(object, "resourceVersion") });
                 Cow::Owned(table::build_table(
                     &metadata,
                     with_columns,
@@ -107,7 +107,7 @@ impl Form {
     fn encode_protobuf(self, object: &Value) -> Result<Bytes, Refusal> {
         let encoded = protobuf::encode_object(&self.shown_value(object, true));
         encoded.map(Bytes::from).map_err(|error| {
-            let name = crate::object::metadata_text(object, "name");
+            let name = metadata_text(object, "name");
             encoding_refusal(&format!("\"{name}\""), &error)
         })
     }
@@ -196,12 +196,4 @@ fn encoding_refusal(what: &str, error: &ProtobufError) -> Refusal {
     Refusal::internal(format!(
         "{what} has no encoding in protobuf; correct it, or ask for JSON: {error}"
     ))
-}
-
-pub(crate) fn partial_metadata(object: &Value) -> Value {
-    json!({
-        "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
-    })
 }

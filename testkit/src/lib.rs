@@ -22,13 +22,22 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `server`, `connection`, `route`, `resources`, `discovery` | the server, and a request from its connection to its answer; start in `route` |
+//! | `server` | the server as its program sees it |
+//! | `connection` | one client connection |
+//! | `route` | a request from its head to its answer; start here |
+//! | `resources`, `discovery` | the verbs on resources; discovery and health |
+//! | `exchange` | a request, its body and its answer |
+//! | `shared`, `control` | what connections share; what a request can do to its connection |
 //! | [`registry`] | an OCI registry |
 //! | `upgrade`, `body` | tunnels, and response bodies with their faults |
 //! | `watch`, `list` | watches and lists |
 //! | `faults`, `requests`, `activity`, `socket`, `tls` | faults, the request log, open connections, byte streams, certificates |
-//! | `seed`, `write`, `delete`, `store` | writes of clients and of the program, and the objects |
-//! | `form`, `table` | the form of objects in answers |
+//! | `seed` | writes of the program |
+//! | `delete` | deletions |
+//! | `write` | writes of clients |
+//! | `store` | the objects |
+//! | `form` | the form of objects in answers |
+//! | `table` | tables for `kubectl get` |
 //! | `selection` | the objects that a request selects |
 //! | `patch`, `apply`, `managed`, `admit` | the content of a write: patches, applies, field ownership, metadata |
 //! | `error`, `refusal` | errors for the program and for clients |
@@ -59,9 +68,11 @@ mod admit;
 mod apply;
 mod body;
 mod connection;
+mod control;
 mod delete;
 mod discovery;
 mod error;
+mod exchange;
 mod faults;
 mod form;
 mod list;
@@ -78,6 +89,7 @@ mod route;
 mod seed;
 mod selection;
 mod server;
+mod shared;
 mod socket;
 mod store;
 mod table;

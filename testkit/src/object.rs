@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use bytes::Bytes;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// An object at one resource version, with its JSON cached: lists and watches copy bytes instead of serializing.
 #[derive(Debug)]
@@ -58,6 +58,15 @@ impl Key {
 
 pub(crate) fn metadata(value: &Value) -> Option<&Map<String, Value>> {
     value.get("metadata")?.as_object()
+}
+
+/// The object as `PartialObjectMetadata`.
+pub(crate) fn partial_metadata(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
 }
 
 /// A string of the metadata; empty if absent.

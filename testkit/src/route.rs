@@ -6,38 +6,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ctrlmesh_wire::{RequestInfo, RequestInfoError};
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, TRAILER};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
-use http_body_util::{BodyExt as _, Limited};
+use http::header::{AUTHORIZATION, CONNECTION, RETRY_AFTER, TRAILER};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 
 use crate::accept::Encoding;
 use crate::body::{BodyFaults, Interrupted, ResponseBody, full_body};
-use crate::connection::Control;
+use crate::control::Control;
 use crate::discovery;
+use crate::exchange::{Exchange, build_response};
 use crate::faults::{Facts, Fault, FaultTime, Gate};
 use crate::refusal::Refusal;
 use crate::resources;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::upgrade;
-
-/// The largest request body; kube-apiserver's limit (apiserver `pkg/server/config.go`, `MaxRequestBodyBytes`).
-const MAX_BODY: usize = 3 * 1024 * 1024;
-
-/// How long a request body may take.
-const BODY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The interim response of [`Fault::EarlyHints`].
 const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </version>; rel=preload\r\n\r\n";
-
-pub(crate) struct Exchange<'a> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) control: &'a Control,
-    pub(crate) parts: &'a mut request::Parts,
-    pub(crate) info: &'a RequestInfo<'a>,
-    pub(crate) query: &'a str,
-    pub(crate) body: Incoming,
-}
 
 /// Serves one request. An error resets the stream, or the connection on HTTP/1.1.
 pub(crate) async fn serve_request(
@@ -111,38 +96,6 @@ async fn execute_request(exchange: Exchange<'_>) -> Result<Response<ResponseBody
     }
     let (path, headers) = (&exchange.info.path, &exchange.parts.headers);
     discovery::serve_discovery(exchange.shared, exchange.control.number, path, headers)
-}
-
-pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
-    match tokio::time::timeout(BODY_DEADLINE, Limited::new(body, MAX_BODY).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Refusal::too_large(MAX_BODY)),
-        Ok(Err(error)) => Err(Refusal::bad_request(format!(
-            "the request body could not be read: {error}"
-        ))),
-        Err(_) => Err(Refusal::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "Timeout",
-            "the request body came too slowly",
-        )),
-    }
-}
-
-pub(crate) fn json_response(status: StatusCode, body: ResponseBody) -> Response<ResponseBody> {
-    build_response(status, Encoding::Json.media_type(), body)
-}
-
-pub(crate) fn build_response(
-    status: StatusCode,
-    content_type: &'static str,
-    body: ResponseBody,
-) -> Response<ResponseBody> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    response
 }
 
 fn refusal_response(refusal: &Refusal, encoding: Encoding) -> Response<ResponseBody> {

@@ -1,23 +1,42 @@
-//! Writes by the program that runs the server instead of a client: [`crate::Store::put`] and [`crate::Store::delete`]. All rules apply
-//! except the check of the resource version.
+//! Writes by the program that runs the server instead of a client: [`Store::put`] and [`Store::delete`]. All rules apply except the
+//! check of the resource version.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::Error;
 use crate::admit::admit_object;
-use crate::delete::DeleteOptions;
+use crate::delete::{DeleteOptions, delete_object};
 use crate::managed::{FieldManager, Operation};
 use crate::object::{metadata_text, set_metadata};
 use crate::refusal::Refusal;
-use crate::resource::{KindRegistry, Resource};
+use crate::resource::Resource;
 use crate::store::Store;
 use crate::write::{Target, insert_object, replace_object};
 
-/// [`Store::put`]: creates or replaces without checking the resource version.
-pub(crate) fn put_object(store: &Store, registry: &KindRegistry, mut body: Value) -> Result<Value, Refusal> {
+impl Store {
+    /// Creates or replaces an object including its status, without checking the resource version: for seeding, and for tests that play
+    /// another client. Watches see it like any other write.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason that a client would get: unknown kind, missing namespace, bad name.
+    pub fn put(&self, object: Value) -> Result<Value, Error> {
+        put_object(self, object).map_err(Error::from)
+    }
+
+    /// Deletes an object; finalizers delay it as they would for a client.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it does not exist or `resource` (`configmaps`, `deployments.apps`) is unknown.
+    pub fn delete(&self, resource: &str, namespace: &str, name: &str) -> Result<(), Error> {
+        delete_by_name(self, resource, namespace, name).map_err(Error::from)
+    }
+}
+
+fn put_object(store: &Store, mut body: Value) -> Result<Value, Refusal> {
     let field = |field: &str| body.get(field).and_then(Value::as_str).unwrap_or_default();
-    let Some(resource) = registry.by_kind(field("apiVersion"), field("kind")) else {
+    let Some(resource) = store.registry().by_kind(field("apiVersion"), field("kind")) else {
         return Err(Refusal::bad_request(format!(
             "no kind {} in {}",
             field("kind"),
@@ -61,19 +80,12 @@ pub(crate) fn put_object(store: &Store, registry: &KindRegistry, mut body: Value
     Ok(written.object.value.clone())
 }
 
-/// [`Store::delete`].
-pub(crate) fn delete_object(
-    store: &Store,
-    registry: &KindRegistry,
-    resource: &str,
-    namespace: &str,
-    name: &str,
-) -> Result<(), Refusal> {
-    let Some(resource) = registry.by_qualified_name(resource) else {
+fn delete_by_name(store: &Store, resource: &str, namespace: &str, name: &str) -> Result<(), Refusal> {
+    let Some(resource) = store.registry().by_qualified_name(resource) else {
         return Err(Refusal::bad_request(format!("no resource {resource}")));
     };
     let target = target_of(resource, namespace, name);
-    crate::delete::delete_object(store, &target, &DeleteOptions::default()).map(|_| ())
+    delete_object(store, &target, &DeleteOptions::default()).map(|_| ())
 }
 
 fn target_of(resource: &Arc<Resource>, namespace: &str, name: &str) -> Target {

@@ -3,25 +3,22 @@
 mod builder;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::activity::{Activity, Gauges};
+use crate::activity::Activity;
 use crate::connection::serve_connection;
 use crate::faults::Faults;
 use crate::requests::RequestLog;
-use crate::resource::KindRegistry;
+use crate::shared::Shared;
 use crate::store::Store;
 use crate::tls::Identity;
-use crate::watch::Signals;
 use crate::{Error, WAIT_DEADLINE};
 
 pub use builder::Builder;
@@ -32,22 +29,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long and how often a restart tries to bind its ports: another socket may hold one for a moment.
 const REBIND_DEADLINE: Duration = Duration::from_secs(5);
 const REBIND_PAUSE: Duration = Duration::from_millis(20);
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    /// Host and port that clients are told to reach it at.
-    pub(crate) advertised: Vec<String>,
-    /// Accepted since the start.
-    pub(crate) connections: AtomicUsize,
-    pub(crate) registry: Arc<KindRegistry>,
-    pub(crate) store: Store,
-    pub(crate) faults: Faults,
-    pub(crate) requests: RequestLog,
-    pub(crate) gauges: Gauges,
-    pub(crate) signals: watch::Sender<Signals>,
-    pub(crate) max_concurrent_streams: u32,
-    pub(crate) bookmark_every: Duration,
-}
 
 async fn bind_listener(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address)

@@ -15,7 +15,6 @@ use crate::Error;
 use crate::object::{Key, Object};
 use crate::refusal::Refusal;
 use crate::resource::KindRegistry;
-use crate::seed;
 pub(crate) use transaction::Transaction;
 
 /// Timeout of [`Store::wait_until`]: longer than any healthy test takes, shorter than a person waits for a hung one.
@@ -119,6 +118,10 @@ impl Store {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn registry(&self) -> &KindRegistry {
+        &self.inner.registry
+    }
+
     /// The resource version of the latest write.
     #[must_use]
     pub fn resource_version(&self) -> u64 {
@@ -156,23 +159,6 @@ impl Store {
             // The sender lives in `self`, so only the deadline can end the wait.
             Ok(Err(_)) | Err(_) => Err(Error::Deadline { after: deadline }),
         }
-    }
-
-    /// Creates or replaces an object including its status, without checking the resource version: for seeding, and for tests that play
-    /// another client. Watches see it like any other write.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with the reason that a client would get: unknown kind, missing namespace, bad name.
-    pub fn put(&self, object: Value) -> Result<Value, Error> {
-        seed::put_object(self, &self.inner.registry, object).map_err(Error::from)
-    }
-
-    /// Deletes an object; finalizers delay it as they would for a client.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] if it does not exist or `resource` (`configmaps`, `deployments.apps`) is unknown.
-    pub fn delete(&self, resource: &str, namespace: &str, name: &str) -> Result<(), Error> {
-        seed::delete_object(self, &self.inner.registry, resource, namespace, name).map_err(Error::from)
     }
 
     /// Drops all past states: older resource versions are answered with 410 from now on.

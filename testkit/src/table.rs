@@ -5,8 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ctrlmesh_wire::Query;
 use serde_json::{Value, json};
 
-use crate::form::partial_metadata;
-use crate::object::{metadata_text, seconds_since_epoch};
+use crate::object::{metadata_text, partial_metadata, seconds_since_epoch};
 use crate::refusal::Refusal;
 
 /// The content of a row besides its cells (`includeObject`).

@@ -8,12 +8,13 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{ApiServer, Shared, bind_listener, local_address};
+use super::{ApiServer, bind_listener, local_address};
 use crate::Error;
 use crate::activity::Gauges;
 use crate::faults::Faults;
 use crate::requests::{DEFAULT_REQUEST_LOG, RequestLog};
 use crate::resource::{KindRegistry, Resource};
+use crate::shared::Shared;
 use crate::store::{DEFAULT_EVENT_LOG, Store};
 use crate::tls::Identity;
 use crate::watch::Signals;
