@@ -5,7 +5,7 @@ use ctrlmesh_sdk::{Ask, Claim, Host, Place, StateError};
 use crate::breaker::{Breaker, SleepingWindow};
 use crate::cell::{Cause, Counts, State, Status};
 use crate::judgement::Judgement;
-use crate::recovery::{next_epoch, reset_epoch};
+use crate::recovery::{forget_reset, next_epoch, reset_epoch};
 use crate::snapshot;
 
 /// Number of steps in which the window advances.
@@ -285,7 +285,7 @@ impl<'a> Circuit<'a> {
     /// Publishes the state. Another instance may change and publish it in between and would be overwritten, so it is read again.
     pub(crate) fn publish_state(&self, mut read: VersionedState) {
         for _ in 0..MAX_TRIES {
-            snapshot::publish_report(self, &read.status, self.host);
+            snapshot::publish_report(&self.breaker.name, &self.value, &read.status, self.host);
             let now = self.stored_state();
             if now.version == read.version {
                 return;
@@ -318,8 +318,16 @@ fn build_key(kind: &str, rule: &str, value: &str) -> String {
     format!("{kind}\n{rule}\n{value}")
 }
 
+/// Removes reports and state of all other rules.
+pub(crate) fn keep_only(host: &dyn Host, rules: &[&str]) {
+    for (rule, value) in snapshot::keep_reports_of(host, rules) {
+        forget_state(host, &rule, &value);
+        forget_reset(host, &rule);
+    }
+}
+
 /// Deletes the state of a breaker whose rule was removed.
-pub(crate) fn forget_state(host: &dyn Host, rule: &str, value: &str) {
+fn forget_state(host: &dyn Host, rule: &str, value: &str) {
     for kind in COUNTED.into_iter().chain(["state", "tokens"]) {
         host.remove(&build_key(kind, rule, value));
     }

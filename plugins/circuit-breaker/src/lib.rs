@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `plugin` | the decision on a request, and its end |
 //! | `intercept` | lists of calls that are allowed or denied |
-//! | `circuit`, `snapshot` | the state of one breaker in the host, and its report for `/status` |
+//! | `circuit` | the state of one breaker in the host |
+//! | `snapshot` | its report for `/status` |
 //! | `recovery` | resets by a person |
 //! | `breaker` | one rule |
 //! | `judgement` | what is a failure |

@@ -9,7 +9,7 @@ use ctrlmesh_sdk::{
 
 use crate::breaker::{Breaker, Policy};
 use crate::cell::{Cause, Counts, State, Status};
-use crate::circuit::{Circuit, VersionedState};
+use crate::circuit::{self, Circuit, VersionedState};
 use crate::intercept::{DenialReason, Intercept};
 use crate::judgement::Judgement;
 use crate::note::{MAX_RULES, Note, fnv1a};
@@ -49,7 +49,7 @@ impl Plugin for CircuitBreaker {
             host.warn("no rule can match: nothing is broken or refused");
         }
         let names: Vec<&str> = breakers.iter().map(|breaker| breaker.name.as_str()).collect();
-        snapshot::keep_only(host, &names);
+        circuit::keep_only(host, &names);
         for breaker in &breakers {
             apply_recovery(breaker, host);
         }

@@ -6,9 +6,7 @@ use serde_json::json;
 
 use crate::breaker::{Breaker, Policy};
 use crate::cell::{Cause, State, Status};
-use crate::circuit::{self, Circuit};
 use crate::note::fnv1a;
-use crate::recovery;
 
 /// Longest key of a report (`wit/host.wit`).
 const MAX_KEY_BYTES: usize = 64;
@@ -24,13 +22,13 @@ const LIST: &str = "shown";
 const SEPARATOR: char = '\u{1f}';
 
 /// Rule name and key value.
-type ReportId = (String, String);
+pub(crate) type ReportId = (String, String);
 
-pub(crate) fn publish_report(circuit: &Circuit<'_>, status: &Status, host: &dyn Host) {
-    let (rule, value) = (circuit.breaker.name.as_str(), circuit.value.as_str());
+/// Publishes the report of a rule's breaker; `value` is that of its key, or empty.
+pub(crate) fn publish_report(rule: &str, value: &str, status: &Status, host: &dyn Host) {
     let key = report_key(rule, value);
     if value.is_empty() {
-        host.put_report(&key, &report_json(circuit, status, host));
+        host.put_report(&key, &report_json(rule, value, status, host));
     } else if status.state == State::Closed {
         host.remove_report(&key);
         edit_list(host, |shown| {
@@ -42,7 +40,7 @@ pub(crate) fn publish_report(circuit: &Circuit<'_>, status: &Status, host: &dyn 
             shown.push(pair);
         }
     }) {
-        host.put_report(&key, &report_json(circuit, status, host));
+        host.put_report(&key, &report_json(rule, value, status, host));
     }
 }
 
@@ -57,8 +55,8 @@ pub(crate) fn publish_forced_report(breaker: &Breaker, host: &dyn Host) {
     host.put_report(&report_key(&breaker.name, ""), &text);
 }
 
-/// Removes reports and state of all other rules.
-pub(crate) fn keep_only(host: &dyn Host, rules: &[&str]) {
+/// Removes the reports of all other rules, and returns which they were.
+pub(crate) fn keep_reports_of(host: &dyn Host, rules: &[&str]) -> Vec<ReportId> {
     let mut gone: Vec<ReportId> = Vec::new();
     edit_list(host, |shown| {
         gone = shown
@@ -74,11 +72,10 @@ pub(crate) fn keep_only(host: &dyn Host, rules: &[&str]) {
             }
         }
     });
-    for (rule, value) in gone {
-        host.remove_report(&report_key(&rule, &value));
-        circuit::forget_state(host, &rule, &value);
-        recovery::forget_reset(host, &rule);
+    for (rule, value) in &gone {
+        host.remove_report(&report_key(rule, value));
     }
+    gone
 }
 
 pub(crate) fn reason_text(status: &Status) -> String {
@@ -93,18 +90,18 @@ pub(crate) fn reason_text(status: &Status) -> String {
     }
 }
 
-fn report_json(circuit: &Circuit<'_>, status: &Status, host: &dyn Host) -> String {
+fn report_json(rule: &str, value: &str, status: &Status, host: &dyn Host) -> String {
     let state = match status.state {
         State::Closed => "Closed",
         State::Opened => "Opened",
         State::HalfOpen => "HalfOpen",
     };
     // Stored on the monotonic clock, shown as wall-clock time.
-    let started_ms = host.unix_ms().saturating_sub(circuit.now_ms());
+    let started_ms = host.unix_ms().saturating_sub(host.monotonic_ns() / 1_000_000);
     let time = |ms: u64| (ms != 0).then(|| format_rfc3339(started_ms.saturating_add(ms) / 1000));
     json!({
-        "name": circuit.breaker.name,
-        "key": circuit.value,
+        "name": rule,
+        "key": value,
         "state": state,
         "lastTransitionTime": time(status.since_ms),
         "recoversAt": time(status.recovers_ms),

@@ -3,7 +3,7 @@
 use ctrlmesh_sdk::{Details, Facts, Refusal};
 
 use super::writes::OPTIMISTIC_LOCK;
-use super::{UNKNOWN, generic, object_details, qualified_resource, shown_name};
+use super::{UNKNOWN, object_details, qualified_resource, server, shown_name};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Denied {
@@ -98,7 +98,7 @@ impl Webhook {
     /// `pkg/admission/plugin/webhook/validating/dispatcher.go`).
     pub(crate) fn unreachable_refusal(&self) -> Refusal {
         let Self { name, url, error } = self;
-        generic::internal_error(&format!(
+        server::internal_error(&format!(
             "failed calling webhook {name:?}: failed to call webhook: Post {url:?}: {error}"
         ))
     }

@@ -46,7 +46,7 @@ impl CustomRefusal {
             409 if facts.verb == Verb::Create => writes::already_exists(facts),
             409 => writes::conflict(facts),
             410 => reads::too_old(req),
-            500 => internal_error("the server could not complete the request"),
+            500 => server::internal_error("the server could not complete the request"),
             503 => {
                 Refusal::new(503, "the server is currently unable to handle the request").reason("ServiceUnavailable")
             }
@@ -81,12 +81,4 @@ fn method_not_supported(req: &dyn Request) -> Refusal {
     );
     let details = Details::new(&facts.group, &facts.resource, "");
     Refusal::new(405, message).reason("MethodNotAllowed").details(details)
-}
-
-/// `NewInternalError`.
-pub(crate) fn internal_error(cause: &str) -> Refusal {
-    let details = Details::new("", "", "").cause("", cause, "");
-    Refusal::new(500, format!("Internal error occurred: {cause}"))
-        .reason("InternalError")
-        .details(details)
 }

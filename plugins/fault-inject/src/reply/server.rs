@@ -4,7 +4,6 @@
 use ctrlmesh_sdk::{Answer, Details, Refusal, Request};
 
 use super::RenderedReply;
-use super::generic;
 
 /// UIDs of a priority level and a flow schema, which a real server sends and client-go logs. The values are recognizable in a log.
 const PRIORITY_LEVEL_UID: &str = "c7a1e5b2-0000-4000-8000-000000000001";
@@ -46,7 +45,7 @@ pub(crate) fn discovery_failure(code: u16, req: &dyn Request) -> RenderedReply {
         404 => http_error(404, "404 page not found").into(),
         503 => unavailable().into(),
         500 => http_error(500, &internal_server_error(&req.path())).into(),
-        code => generic::internal_error(&format!("discovery answered {code}")).into(),
+        code => internal_error(&format!("discovery answered {code}")).into(),
     }
 }
 
@@ -62,4 +61,12 @@ pub(crate) fn timeout() -> Refusal {
         .reason("Timeout")
         // Present, but empty.
         .details(Details::new("", "", ""))
+}
+
+/// `NewInternalError`.
+pub(crate) fn internal_error(cause: &str) -> Refusal {
+    let details = Details::new("", "", "").cause("", cause, "");
+    Refusal::new(500, format!("Internal error occurred: {cause}"))
+        .reason("InternalError")
+        .details(details)
 }
