@@ -5,16 +5,21 @@
 //! |---|---|
 //! | `dev` | `ctrlmesh dev`: the processes without the scenario |
 //! | `summary` | the result: checks and counts |
-//! | `scenario`, `steps`, `plugin_steps` | the scenario: waiting and counting, steps 1 to 6, steps 7 to 10 |
+//! | `steps`, `plugin_steps` | steps 1 to 6, steps 7 to 10 |
+//! | `scenario` | what all steps need: waiting and counting |
 //! | `screen`, `view` | the picture, and where it goes |
 //! | `environment` | everything that runs, and its order |
 //! | `sidecar`, `manager`, `cluster`, `kubelet`, `observer`, `load`, `process` | the parts of the environment; each process is a child that ends with the demo |
 //! | `plugin_documents` | the objects that steps 7 to 9 apply |
-//! | `facts`, `kubectl` | everything that the demo knows, and what a user does |
+//! | `kubectl` | what a user does |
+//! | `facts` | everything that the demo knows |
+//! | `applied_objects` | the user's objects, and how far each has come |
 //! | `sharding_plan`, `controller` | the user's ShardingConfigs, and the controller that is sharded |
 //! | `audit`, `checks`, `cpu_monitor` | what must hold, and whether it did |
+//! | `fired_rule` | the effect of a fault rule |
 //! | `metrics`, `progress`, `report`, `replica`, `widget` | plain values: counters, steps, reports, replicas, objects |
 
+mod applied_objects;
 mod audit;
 mod checks;
 mod cluster;
@@ -23,6 +28,7 @@ mod cpu_monitor;
 pub(crate) mod dev;
 mod environment;
 mod facts;
+mod fired_rule;
 mod kubectl;
 mod kubelet;
 mod load;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ctrlmesh_contract::status::Status;
 use serde_json::Value;
 
+use super::applied_objects::Objects;
 use super::audit::OwnershipAudit;
-use super::kubectl::Objects;
 use super::metrics::OwnCounts;
 use super::replica::{PerReplica, Replica};
 use super::report::Report;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::kubectl::ObjectName;
+use super::applied_objects::ObjectName;
 use crate::error::Error;
 
 /// Names of the entries that the manager makes of them.

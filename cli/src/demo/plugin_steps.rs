@@ -12,11 +12,9 @@ use super::facts::Facts;
 use super::plugin_documents;
 use super::replica::Replica;
 use super::scenario::{Scenario, allowed_owners};
-use super::sharding_plan::{ShardingPlan, later_shard};
-use super::steps::WIDGETS;
+use super::sharding_plan::{OWN_ENTRIES, ShardingPlan, later_shard};
+use super::widget::WIDGETS;
 use crate::error::Error;
-
-pub(crate) use fault_inject::FiredRule;
 
 impl Scenario<'_> {
     /// Each step restores the state in which it found the environment.
@@ -41,7 +39,7 @@ impl Scenario<'_> {
         self.apply_documents(&[plugin_documents::fault_injection_document(false)?])
             .await?;
         self.facts().with_facts(|facts| facts.added = None);
-        self.wait_for_entries(super::steps::OWN_ENTRIES).await
+        self.wait_for_entries(OWN_ENTRIES).await
     }
 
     /// Waits until each widget has been changed since the audit period started, and handled by a write of its owner. `meanwhile`

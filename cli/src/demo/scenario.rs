@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::applied_objects::{Applied, ObjectName};
 use super::audit::AllowedOwner;
 use super::checks::{Checks, Expected, Outcome};
 use super::cpu_monitor::CpuMonitor;
 use super::environment::DemoEnv;
 use super::facts::{Facts, SharedFacts};
-use super::kubectl::{Applied, ObjectName};
-use super::plugin_steps::FiredRule;
+use super::fired_rule::FiredRule;
 use super::progress::{Progress, StepState};
 use super::replica::Replica;
 use super::report;

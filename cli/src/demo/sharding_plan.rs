@@ -19,6 +19,9 @@ pub(crate) const APP: (&str, &str) = ("app", "widget-controller");
 /// Pod label that identifies the replica.
 pub(crate) const SHARD_LABEL: &str = "shard";
 
+/// Entries that each sidecar runs for its ShardingConfig: the shard and the marker.
+pub(crate) const OWN_ENTRIES: usize = 2;
+
 /// Calls in a debug build on a busy machine take longer than in production; the demo is not about deadlines.
 const TIMEOUT_MS: u32 = 100;
 

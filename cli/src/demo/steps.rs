@@ -2,22 +2,17 @@
 
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
 
+use super::applied_objects::Applied;
 use super::audit::AllowedOwner;
 use super::checks::Expected::{AtLeast, Exactly};
-use super::kubectl::Applied;
 use super::plugin_documents;
 use super::replica::Replica;
 use super::scenario::{Scenario, allowed_owners, count_running, owner_of};
 use super::sharding_plan::{
     Image, ShardingPlan, first_shard, later_shard, marker_entry, moving_namespaces, shard_entry,
 };
-use super::widget::{NAMESPACES, WIDGETS_PER_NAMESPACE};
+use super::widget::{WIDGETS, WIDGETS_PER_NAMESPACE};
 use crate::error::Error;
-
-pub(crate) const WIDGETS: u64 = (NAMESPACES.len() * WIDGETS_PER_NAMESPACE) as u64;
-
-/// Entries that each sidecar runs for its ShardingConfig: the shard and the marker.
-pub(crate) const OWN_ENTRIES: usize = 2;
 
 /// Widgets of the two namespaces that move.
 const MOVING: u64 = 2 * WIDGETS_PER_NAMESPACE as u64;

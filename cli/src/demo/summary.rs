@@ -5,7 +5,7 @@ use comfy_table::{Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 
 use super::checks::{Check, Checks};
-use super::plugin_steps::FiredRule;
+use super::fired_rule::FiredRule;
 use super::progress::Step;
 use super::replica::PerReplica;
 use crate::args::Output;

@@ -6,8 +6,8 @@ mod plugin_text;
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
 use ctrlmesh_manager_planner::shard_hash;
 
+use super::applied_objects::ObjectProgress;
 use super::facts::Facts;
-use super::kubectl::ObjectProgress;
 use super::plugin_documents::FAULT_INJECT_ENTRY;
 use super::progress::{Step, StepState};
 use super::replica::Replica;

@@ -17,8 +17,10 @@ pub(crate) const NAMESPACES: [&str; 8] = [
     "billing", "catalog", "checkout", "delivery", "fraud", "identity", "orders", "payouts",
 ];
 
-/// 200 widgets in all.
 pub(crate) const WIDGETS_PER_NAMESPACE: usize = 25;
+
+/// All widgets: 200.
+pub(crate) const WIDGETS: u64 = (NAMESPACES.len() * WIDGETS_PER_NAMESPACE) as u64;
 
 /// A widget; its controller records in the status that it handled it.
 pub(crate) type Widget = Object<WidgetSpec, WidgetStatus>;

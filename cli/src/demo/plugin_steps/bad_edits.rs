@@ -9,11 +9,11 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::status_writes;
+use crate::demo::applied_objects::Applied;
 use crate::demo::checks::Expected::Exactly;
-use crate::demo::kubectl::Applied;
 use crate::demo::scenario::{Scenario, allowed_owners};
 use crate::demo::sharding_plan::{POD_NAMESPACE, ShardingPlan, later_shard};
-use crate::demo::steps::WIDGETS;
+use crate::demo::widget::WIDGETS;
 use crate::error::Error;
 
 const STEP: usize = 10;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ctrlmesh_testkit::{Fault, Faults, Rule, RuleId};
-use serde::Serialize;
 
 use crate::demo::checks::Expected::Exactly;
 use crate::demo::facts::Facts;
+use crate::demo::fired_rule::FiredRule;
 use crate::demo::plugin_documents::{self, FAULT_INJECT_ENTRY};
 use crate::demo::scenario::Scenario;
-use crate::demo::steps::OWN_ENTRIES;
+use crate::demo::sharding_plan::OWN_ENTRIES;
 use crate::demo::widget::{PLURAL, WIDGETS_PER_NAMESPACE};
 use crate::error::Error;
 
@@ -23,19 +23,6 @@ const CONFLICT: (&str, &[&str]) = ("conflict-storm", &["checkout", "delivery", "
 
 /// The seed in the file makes this number the same in each run.
 const CONFLICTS: u64 = 54;
-
-/// A rule of the file, and its effect.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct FiredRule {
-    pub(crate) rule: &'static str,
-    /// Requests that the rule matched, by `/status` of the sidecars.
-    pub(crate) matched: u64,
-    /// How often the rule fired, by `/status` of the sidecars.
-    pub(crate) fired: u64,
-    /// How the controllers reacted.
-    pub(crate) effect: String,
-}
 
 /// Counts the writes that reach the API server, by namespace.
 struct Arrivals {

@@ -8,7 +8,7 @@ use super::status_writes;
 use crate::demo::checks::Expected::{AtLeast, AtMost, Exactly};
 use crate::demo::plugin_documents::{self, RATE_LIMIT_ENTRY};
 use crate::demo::scenario::Scenario;
-use crate::demo::steps::WIDGETS;
+use crate::demo::widget::WIDGETS;
 use crate::error::Error;
 
 const STEP: usize = 7;
