@@ -3,8 +3,11 @@
 //! | file | holds |
 //! |---|---|
 //! | `controller` | one task for each kind that the ConfigMap names |
-//! | `objects` | the objects of a kind: listed page by page, then watched |
-//! | `labeller`, `queue`, `namespaces`, `write` | what a task does with an object or a namespace: queued, compared, written |
+//! | `objects`, `namespaces` | the objects of a kind, or the namespaces: listed page by page, then watched |
+//! | `labeller` | what a task does with an object or a namespace: queues it, writes it, tries again |
+//! | `queue` | what waits to be written |
+//! | `write` | one write |
+//! | `managed_namespaces` | which namespaces are managed |
 //! | `progress`, `write_limiter` | progress of the first pass; a limit for labels that somebody else keeps undoing. Pure |
 //!
 //! Flow: [`ctrlmesh_manager_planner::labels`] decides the labels, and which kinds the watched ConfigMap names. While this manager
@@ -18,6 +21,7 @@
 
 mod controller;
 mod labeller;
+mod managed_namespaces;
 mod namespaces;
 mod objects;
 mod progress;
@@ -32,7 +36,7 @@ use ctrlmesh_manager_planner::auto_shard::LabelKeys;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::cluster::{Context, Error, RbacRule, Scope};
-use namespaces::Namespaces;
+use managed_namespaces::ManagedNamespaces;
 use progress::Report;
 
 /// Permissions at the API server. Kinds beyond the default list need a role of their own (`docs/labels.md`).
@@ -106,7 +110,7 @@ const LIMITS: Limits = Limits {
 struct Shared {
     context: Context,
     keys: LabelKeys,
-    namespaces: Arc<Namespaces>,
+    namespaces: Arc<ManagedNamespaces>,
     permits: Arc<Semaphore>,
     reports: mpsc::Sender<Report>,
     limits: Limits,
@@ -124,7 +128,7 @@ async fn run_within(context: Context, limits: Limits) -> Result<(), Error> {
     let (reports, read) = mpsc::channel(MAX_REPORTS);
     let keys = context.args.label_keys();
     let shared = Shared {
-        namespaces: Arc::new(Namespaces::new(keys.clone())),
+        namespaces: Arc::new(ManagedNamespaces::new(keys.clone())),
         permits: Arc::new(Semaphore::new(MAX_WRITES)),
         context,
         keys,

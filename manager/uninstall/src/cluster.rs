@@ -1,17 +1,13 @@
-//! The cluster in use, by the names that people know, and the time that its API server has for an answer.
+//! The cluster in use, by the names that people know.
 
 use std::fmt;
-use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tokio::time::{Instant, timeout_at};
 
-use crate::error::{ANSWER_DEADLINE, Error};
-use crate::{Plan, list_defined, sharding_config_resource};
-
-/// Pause before a request is repeated that an API server was not ready for.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::requests::{answer_of, list_defined, sharding_config_resource};
 
 /// The cluster in use, and the names by which people know it.
 pub struct Cluster {
@@ -101,23 +97,6 @@ impl fmt::Display for Cluster {
     }
 }
 
-/// The answer to a request, or an error after [`ANSWER_DEADLINE`]. An API server that is not ready is asked again until then: it answers
-/// so after definitions have changed, for example.
-pub(crate) async fn answer_of<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, Error> {
-    let started_at = Instant::now();
-    loop {
-        let answer = timeout_at(started_at + ANSWER_DEADLINE, request()).await;
-        match answer.map_err(|_| Error::NoAnswer)? {
-            Err(kube::Error::Api(status))
-                if matches!(status.code, 429 | 503 | 504) && started_at.elapsed() + RETRY_PAUSE < ANSWER_DEADLINE =>
-            {
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-            answer => return Ok(answer?),
-        }
-    }
-}
-
 /// The current context, if this configuration comes from it.
 async fn context_of(config: &Config) -> Option<String> {
     let kubeconfig = Kubeconfig::read().ok()?;
@@ -129,9 +108,8 @@ async fn context_of(config: &Config) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::time::Duration;
 
-    use kube::core::Status;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -156,32 +134,5 @@ mod tests {
         );
         assert!(started_at.elapsed() < Duration::from_secs(20));
         drop(accepted);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn request_is_repeated_while_api_server_is_not_ready() {
-        let requests = Cell::new(0);
-        let not_ready = |code| {
-            let status = Status::failure("storage is (re)initializing", "TooManyRequests").with_code(code);
-            kube::Error::Api(Box::new(status))
-        };
-        let ready_at_third = async || {
-            requests.set(requests.get() + 1);
-            if requests.get() < 3 {
-                Err(not_ready(429))
-            } else {
-                Ok(())
-            }
-        };
-        answer_of(ready_at_third).await.unwrap();
-        let error = answer_of(async || Err::<(), _>(not_ready(503))).await.unwrap_err();
-        assert!(matches!(error, Error::Api(_)), "the last answer counts: {error}");
-        requests.set(0);
-        let forbidden = async || {
-            requests.set(requests.get() + 1);
-            Err::<(), _>(not_ready(403))
-        };
-        assert!(answer_of(forbidden).await.is_err());
-        assert_eq!(requests.get(), 1);
     }
 }

@@ -1,23 +1,33 @@
 //! Deletes every ShardingConfig while a manager still runs, and waits until all are gone, so that the manager can be removed. A
 //! check deletes nothing, and fails if an object is left that only a running manager releases.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `cluster` | the cluster in use, by the names that people know |
+//! | `plan` | how many ShardingConfigs there are |
+//! | `requests` | requests, and the time for an answer |
+//! | `error` | errors, in words for people |
 
 mod cluster;
 mod error;
+mod plan;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::finalizers::PROTECTED;
-use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use kube::api::{DeleteParams, DynamicObject, ListParams};
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection};
+use kube::api::DynamicObject;
 use kube::core::ApiResource;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 
 pub use self::cluster::Cluster;
-use self::cluster::answer_of;
 pub use self::error::{Error, configuration_text, connection_text};
+pub use self::plan::Plan;
+use self::plan::{count_of, is_shard};
+use self::requests::{delete, list, sharding_config_resource};
 
 /// Pause between two checks.
 const CHECK_PAUSE: Duration = Duration::from_secs(1);
@@ -28,44 +38,6 @@ const MAX_NAMES: usize = 20;
 /// The next commands, for a person.
 pub const NEXT: &str = "next: kubectl delete circuitbreakers,faultinjections --all -A, then managers, webhooks, rights and definitions: \
                         kubectl delete -k deploy/, or helm uninstall";
-
-/// The number of ShardingConfigs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    roots: usize,
-    shards: usize,
-    namespaces: usize,
-}
-
-impl Plan {
-    fn from_configs(configs: &[DynamicObject]) -> Self {
-        let shards = configs.iter().filter(|config| is_shard(config)).count();
-        let namespaces: BTreeSet<_> = configs.iter().map(|config| &config.metadata.namespace).collect();
-        Self {
-            roots: configs.len() - shards,
-            shards,
-            namespaces: namespaces.len(),
-        }
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} ({}, {}) in {}",
-            count_of(self.roots + self.shards, "ShardingConfig"),
-            count_of(self.roots, "root"),
-            count_of(self.shards, "shard"),
-            count_of(self.namespaces, "namespace")
-        )
-    }
-}
-
-fn count_of(count: usize, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
-}
 
 /// Deletes all ShardingConfigs of this cluster. The first reported line names the cluster before anything is asked of it, the second
 /// counts the objects or says that nothing is installed, and the last says how many are gone.
@@ -197,38 +169,6 @@ async fn remaining_configs(client: &Client) -> Result<Vec<DynamicObject>, Error>
     let mut left = list(client, &sharding_config_resource()).await?;
     left.sort_by_key(|config| (is_shard(config), name(config)));
     Ok(left)
-}
-
-/// Objects of a kind; none if its definition is gone.
-async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>, Error> {
-    Ok(list_defined(client, kind).await?.unwrap_or_default())
-}
-
-/// Objects of a kind. `None`: there is no definition of it.
-async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<DynamicObject>>, Error> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    match answer_of(async || api.list(&ListParams::default()).await).await {
-        Ok(list) => Ok(Some(list.items)),
-        Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
-    let namespace = config.namespace().unwrap_or_default();
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sharding_config_resource());
-    match answer_of(async || api.delete(&config.name_any(), &DeleteParams::default()).await).await {
-        Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(()),
-        deleted => deleted.map(drop),
-    }
-}
-
-fn sharding_config_resource() -> ApiResource {
-    ApiResource::erase::<ShardingConfig>(&())
-}
-
-fn is_shard(config: &DynamicObject) -> bool {
-    config.data.pointer("/spec/root").is_none_or(Value::is_null)
 }
 
 fn name(config: &DynamicObject) -> String {

@@ -14,7 +14,7 @@ use kube::{Api, Error};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::namespaces::Namespaces;
+use super::managed_namespaces::ManagedNamespaces;
 use crate::cluster::error_text;
 use ctrlmesh_manager_planner::labels::rules::{Changes, is_ours, patch_for_namespace};
 
@@ -78,7 +78,7 @@ pub(super) enum Outcome {
 /// Writes the labels. `objects` are those of the kind; of its namespace, if the object has one.
 pub(super) async fn write(
     objects: &Api<Object>,
-    namespaces: &Namespaces,
+    namespaces: &ManagedNamespaces,
     keys: &LabelKeys,
     work: &mut Work,
 ) -> Outcome {
@@ -110,7 +110,7 @@ pub(super) async fn write(
 
 async fn write_once(
     objects: &Api<Object>,
-    namespaces: &Namespaces,
+    namespaces: &ManagedNamespaces,
     keys: &LabelKeys,
     work: &mut Work,
 ) -> Result<Outcome, Error> {
