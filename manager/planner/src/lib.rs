@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`mod@overlap`] | which objects do two shards see, or none |
 //! | [`mod@compile`] | which chain do objects make |
-//! | [`mod@validate`], [`switches`] | is a document an object; is it inert |
+//! | [`mod@validate`] | is a document an object |
+//! | [`switches`] | is an object inert, as long as nobody activates it |
 //! | [`mod@hand_over`] | what is the next chain on the way to the desired one |
 //! | [`labels`] | which labels do namespaces and objects carry |
 //! | [`mod@auto_shard`] | which shards does a root make |

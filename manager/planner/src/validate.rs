@@ -13,6 +13,8 @@ mod findings;
 mod fix;
 mod image;
 mod in_part;
+mod limit_resources;
+mod new_objects;
 mod plugins;
 mod read;
 mod resource_names;
@@ -23,6 +25,7 @@ mod unlocked;
 
 pub use findings::Findings;
 pub use fix::{Change, Fix, Path, Step, next_fix, next_fix_with};
+pub use new_objects::warn_of_new;
 pub use read::{Object, is_kind, read};
 pub use unlocked::{unlocked_beside, unlocked_warning};
 
@@ -54,15 +57,6 @@ pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
 /// a later one adds and stores must stay readable.
 pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
     schema::check_metadata_fields(document, &mut findings.mistakes);
-}
-
-/// Warns of a new object, in a file or at admission, that may have done nothing under KusionStack. There is no warning for an
-/// object with fields of ctrlmesh, which KusionStack could not have had. Not for updates at admission: each apply would repeat the
-/// warning.
-pub fn warn_of_new(object: &Object, findings: &mut Findings) {
-    if let Some((path, problem)) = switches::of_new(object) {
-        findings.warn(path, problem);
-    }
 }
 
 /// Applies the rules to a parsed object.

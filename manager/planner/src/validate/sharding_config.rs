@@ -1,12 +1,13 @@
 //! Rules of a ShardingConfig, of a shard and of a root.
 
 use ctrlmesh_contract::names::labels::STATEFUL_SET_POD_NAME;
-use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup, Root, UnreachablePolicy};
+use ctrlmesh_manager_api::sharding_config::{Limit, Root, UnreachablePolicy};
 use ctrlmesh_manager_api::{LabelSelector, ShardingConfig};
 use ctrlmesh_wire::{is_dns_label, is_dns_subdomain};
 use serde_json::json;
 
 use super::findings::at_index;
+use super::limit_resources::warn_of_duplicate_resources;
 use super::{Findings, buckets, created, plugins, resource_names, unlocked};
 use crate::auto_shard::{LabelKeys, auto_shard};
 use crate::built_in::BuiltIn;
@@ -99,37 +100,6 @@ fn check_limits(limits: &[Limit], path: &str, namespace: &str, findings: &mut Fi
         });
     }
     warn_of_duplicate_resources(limits, path, findings);
-}
-
-/// Warns of a resource that two limits name. Both would apply, which is hardly ever intended.
-fn warn_of_duplicate_resources(limits: &[Limit], path: &str, findings: &mut Findings) {
-    for (at, limit) in limits.iter().enumerate() {
-        for (rule, group) in limit.relate_resources.iter().enumerate() {
-            let earlier = limits.iter().take(at).enumerate();
-            if let Some((first, shared)) = earlier
-                .flat_map(|(first, limit)| Some((first, shared_resource(limit, group)?)))
-                .next()
-            {
-                let problem = format!(
-                    "{shared} is also named by {path}[{first}], so both selectors would hold; name it once, with one selector"
-                );
-                findings.refuse(format!("{path}[{at}].relateResources[{rule}]"), problem);
-            }
-        }
-    }
-}
-
-/// A group and resource that both have.
-pub(super) fn shared_resource(limit: &Limit, group: &ResourceGroup) -> Option<String> {
-    let both = |a: &[String], b: &[String]| {
-        let is_in = |name: &&String| b.contains(name) || *name == "*" || b.iter().any(|other| other == "*");
-        a.iter().find(is_in).cloned()
-    };
-    limit.relate_resources.iter().find_map(|other| {
-        let api_group = both(&group.api_groups, &other.api_groups)?;
-        let resource = both(&group.resources, &other.resources)?;
-        Some(format!("{api_group:?}/{resource:?}"))
-    })
 }
 
 fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: &mut Findings) {

@@ -9,7 +9,7 @@ use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_api::sharding_config::Limit;
 
 use super::Findings;
-use super::sharding_config::shared_resource;
+use super::limit_resources::shared_resource;
 use crate::labels::has_label;
 
 /// Path of the lock.
