@@ -15,21 +15,21 @@ const MAX_VALUES: usize = 256;
 /// Requirements in one selector.
 const MAX_REQUIREMENTS: usize = 64;
 
-/// Which objects. All that is written must hold; empty: every one.
+/// Selects objects by their labels. An object must meet matchLabels and matchExpressions; an empty selector selects all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LabelSelector {
-    /// Each of these labels has exactly this value.
+    /// Labels that an object must have, with exactly these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Each of these holds.
+    /// Requirements for the labels of an object. It must meet all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic")))]
     pub match_expressions: Vec<Requirement>,
 }
 
-/// One expression of a label selector.
+/// Key, operator and values that together select objects by one label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -39,17 +39,18 @@ pub struct LabelSelector {
     "fieldPath": ".values",
 }])))]
 pub struct Requirement {
-    /// Key of the label.
+    /// Key of the label that the requirement is about.
     pub key: String,
-    /// What must hold.
+    /// In and NotIn compare the label's value with values. Exists and DoesNotExist ask whether the label exists.
+    /// An object without the label also meets NotIn.
     pub operator: Operator,
-    /// For In and NotIn only.
+    /// Values for In and NotIn, at least one. Exists and DoesNotExist take none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 1024), extend("x-kubernetes-list-type" = "atomic")))]
     pub values: Vec<String>,
 }
 
-/// What an expression asks for.
+/// How a requirement relates a label to values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(
