@@ -41,6 +41,18 @@ pub struct Overtaking {
     pub note: String,
 }
 
+impl Overtaking {
+    /// The text of its Event. `holders`: the shards that may still show the objects; `pods`: their unreachable pods.
+    #[must_use]
+    pub fn note_text(holders: &[&str], pods: &[&str]) -> String {
+        format!(
+            "taking over from {}: pods {} are unreachable",
+            holders.join(", "),
+            pods.join(", ")
+        )
+    }
+}
+
 /// The outcome of a decision that was carried out.
 #[derive(Debug, Default)]
 pub struct Outcome {

@@ -162,11 +162,7 @@ fn overtakings(next: &NextChain, pods: Pods<'_>) -> Vec<Overtaking> {
         Overtaking {
             entry: name.clone(),
             origin: entry.and_then(|entry| entry.origin.clone()),
-            note: format!(
-                "taking over from {}: pods {} are unreachable",
-                holders.join(", "),
-                unreachable.join(", ")
-            ),
+            note: Overtaking::note_text(&holders, &unreachable),
         }
     };
     overtaking.map(overtaking_of).collect()

@@ -1,5 +1,6 @@
-//! Events of Kubernetes, which `kubectl describe` shows.
+//! Events of Kubernetes, which `kubectl describe` shows, and the texts of those that are about no condition.
 
+use ctrlmesh_manager_api::{FIELD_MANAGER, MANAGED_BY};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
 
@@ -35,13 +36,52 @@ pub async fn publish(context: &Context, about: &ObjectReference, type_: EventTyp
     }
 }
 
+/// The note of `Restarting`: a pod of a shard was evicted.
+pub(crate) fn restarting_note(pod: &str) -> String {
+    format!("evicted {pod}; its replacement will see the shard as it is now")
+}
+
+/// The note of `NotOurs`: an object that pods mount was made by somebody else.
+pub(crate) fn not_ours_note() -> String {
+    format!(
+        "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager did not make it and leaves it unchanged. \
+         Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless its content is intended"
+    )
+}
+
+/// The note of `NotWritten`: an object that pods mount could not be written. `problem`: the error.
+pub(crate) fn not_written_note(problem: &str) -> String {
+    format!(
+        "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager {problem}. It retries"
+    )
+}
+
 fn truncate_note(note: &str) -> &str {
     note.get(..note.floor_char_boundary(MAX_NOTE)).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_manager_rollout::Overtaking;
+
     use super::*;
+
+    #[test]
+    fn notes_of_events_match_snapshot() {
+        let notes = [
+            ("NotOurs", not_ours_note()),
+            (
+                "NotWritten",
+                not_written_note("failed to write ConfigMap ctrlmesh-ca: configmaps is forbidden (HTTP 403)"),
+            ),
+            (
+                "Overtaking",
+                Overtaking::note_text(&["left", "middle"], &["left-0", "middle-0"]),
+            ),
+            ("Restarting", restarting_note("left-0")),
+        ];
+        insta::assert_snapshot!(notes.map(|(reason, note)| format!("{reason}: {note}")).join("\n"));
+    }
 
     #[test]
     fn long_notes_are_cut_between_letters() {

@@ -147,10 +147,7 @@ impl<K: ManagedObject> Object<K> {
             return;
         }
         self.reported_uid = found.uid();
-        let note = format!(
-            "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager did not make it and leaves it unchanged. \
-             Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless its content is intended"
-        );
+        let note = events::not_ours_note();
         let namespace = &self.namespace;
         tracing::warn!(
             namespace,
@@ -177,9 +174,7 @@ impl<K: ManagedObject> Object<K> {
                 namespace: Some(self.namespace.clone()),
                 ..ObjectReference::default()
             };
-            let note = format!(
-                "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager {problem}. It retries"
-            );
+            let note = events::not_written_note(&problem);
             events::publish(context, &about, EventType::Warning, "NotWritten", &note).await;
             self.failed = Some(problem);
         }

@@ -473,7 +473,7 @@ async fn report_eviction(context: &Context, namespace: &str, action: &RestartAct
     );
     if let Some(origin) = &action.origin {
         let about = object_reference(namespace, origin);
-        let note = format!("evicted {}; its replacement will see the shard as it is now", pod.pod);
+        let note = events::restarting_note(&pod.pod);
         events::publish(context, &about, EventType::Normal, "Restarting", &note).await;
     }
 }

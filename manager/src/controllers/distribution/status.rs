@@ -135,3 +135,80 @@ fn events_of(before: &Value, after: &Value) -> Vec<StatusEvent> {
 fn is_without_event(reason: &Value) -> bool {
     reason.as_str().is_some_and(|code| WITHOUT_EVENT.contains(&code))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_of_conditions_match_snapshot() {
+        let conditions: [(&str, &str, &[&str]); 10] = [
+            (condition::ACCEPTED, "True", &[Reason::ACCEPTED]),
+            (condition::ACCEPTED, "False", &[Reason::INVALID]),
+            (condition::PLUGINS_RESOLVED, "True", &[Reason::RESOLVED]),
+            (
+                condition::PLUGINS_RESOLVED,
+                "False",
+                &[Reason::UNRESOLVED, Reason::FETCHING],
+            ),
+            (condition::DISTRIBUTED, "True", &[Reason::DISTRIBUTED]),
+            (
+                condition::DISTRIBUTED,
+                "False",
+                &[
+                    Reason::INVALID,
+                    Reason::INVALID_CHAIN,
+                    Reason::NO_GENERATION,
+                    Reason::NO_ROOM,
+                    Reason::WRITE_FAILED,
+                    Reason::PROGRESSING,
+                    Reason::PLUGINS_UNRESOLVED,
+                    Reason::SIDECAR_OUTDATED,
+                    Reason::SWITCHED_OFF,
+                    Reason::HANDING_OVER,
+                    Reason::SETTLING,
+                    Reason::WITHOUT_SIDECAR,
+                    Reason::NO_PODS,
+                    Reason::BEGINNING,
+                    Reason::PODS_UNKNOWN,
+                    Reason::DELETING,
+                    Reason::GATHERING,
+                    Reason::LOCKS_EXPIRING,
+                ],
+            ),
+            (condition::ENFORCED, "True", &[Reason::ENFORCED, Reason::NOTHING_TO_RUN]),
+            (
+                condition::ENFORCED,
+                "False",
+                &[Reason::PROGRESSING, Reason::RESTARTING, Reason::EVICTION_REFUSED],
+            ),
+            (condition::BYPASSED, "True", &[Reason::NO_TRAFFIC]),
+            (condition::BYPASSED, "False", &[Reason::TRAFFIC_SEEN]),
+        ];
+        let mut text = String::new();
+        for (kind, status, reasons) in conditions {
+            for reason in reasons {
+                let condition = json!({ "type": kind, "status": status, "reason": reason, "message": "why" });
+                let after = json!({ "conditions": [condition] });
+                let said = match events_of(&Value::Null, &after).pop() {
+                    Some(event) => {
+                        assert_eq!((&*event.reason, &*event.note), (*reason, "why"));
+                        let is_warning = matches!(event.type_, EventType::Warning);
+                        if is_warning { "Warning" } else { "Normal" }
+                    }
+                    None => "no Event",
+                };
+                text += &format!("{kind}={status} {reason}: {said}\n");
+            }
+        }
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn condition_that_stays_makes_no_event() {
+        let status = json!({ "conditions": [{ "type": "Accepted", "status": "False", "reason": "Invalid" }] });
+        assert!(events_of(&status, &status).is_empty());
+    }
+}
