@@ -1,5 +1,7 @@
 //! Host and port of a call to an external service, and patterns for them.
 
+use std::net::Ipv6Addr;
+
 use ctrlmesh_sdk::Request;
 use ctrlmesh_sdk::settings::Invalid;
 use regex_lite::{Regex, RegexBuilder};
@@ -75,16 +77,20 @@ impl HostPattern {
     ///
     /// # Errors
     ///
-    /// If the port is no number.
+    /// If the text is a URL, if the port is no number, or if the host has a colon and is no IPv6 address: no request would match.
     pub fn exact(text: &str) -> Result<Self, Invalid> {
+        if text.contains('/') {
+            let message = format!("{text:?} is a URL or a path; write host or host:port");
+            return Err(Invalid::new(message));
+        }
         let Some((host, port)) = split_port(text) else {
-            let message = if text.contains('/') {
-                format!("{text:?} is a URL or a path; write host or host:port")
-            } else {
-                format!("the port of {text:?} is no number from 0 to 65535")
-            };
+            let message = format!("the port of {text:?} is no number from 0 to 65535");
             return Err(Invalid::new(message));
         };
+        if host.contains(':') && host.parse::<Ipv6Addr>().is_err() {
+            let message = format!("{text:?} is no IPv6 address; write host, host:port or [address]:port");
+            return Err(Invalid::new(message));
+        }
         Ok(Self(Shape::Exact { host, port }))
     }
 

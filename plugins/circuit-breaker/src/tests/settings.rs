@@ -135,6 +135,9 @@ fn invalid_lists_are_rejected_by_field() {
         json!({"trafficInterceptRules": [with_fields(list, fields)]}).to_string()
     };
     assert!(Bench::<CircuitBreaker>::new(&list(&json!({}))).is_ok());
+    let hosts =
+        json!({"contents": ["a.b", "a.b:443", "a.b:*", "::1", "[::1]", "[::1]:443", "*"], "contentType": "Normal"});
+    assert!(Bench::<CircuitBreaker>::new(&list(&hosts)).is_ok());
     for (fields, expected) in [
         (
             json!({"contents": ["a", "("]}),
@@ -147,6 +150,14 @@ fn invalid_lists_are_rejected_by_field() {
         (
             json!({"contents": ["https://a.b/c"], "contentType": "Normal"}),
             "contents[0]: \"https://a.b/c\" is a URL or a path; write host or host:port",
+        ),
+        (
+            json!({"contents": ["a.b", "https://a.b:443"], "contentType": "Normal"}),
+            "contents[1]: \"https://a.b:443\" is a URL or a path; write host or host:port",
+        ),
+        (
+            json!({"contents": ["a.b:443:80"], "contentType": "Normal"}),
+            "contents[0]: \"a.b:443:80\" is no IPv6 address; write host, host:port or [address]:port",
         ),
         (json!({"name": ""}), "name: missing"),
         (

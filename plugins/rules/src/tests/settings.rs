@@ -37,7 +37,7 @@ const RESOURCES: [Refused; 7] = [
     ),
 ];
 
-const RESTS: [Refused; 9] = [
+const RESTS: [Refused; 10] = [
     (r#"{"restRules": [{"method": "*"}]}"#, "restRules[0].url: missing"),
     (r#"{"restRules": [{"url": "*"}]}"#, "restRules[0].method: missing"),
     (
@@ -63,6 +63,10 @@ const RESTS: [Refused; 9] = [
     (
         r#"{"restRules": [{"host": {"exact": "b:x"}, "method": "*"}]}"#,
         "restRules[0].host.exact: the port of \"b:x\"",
+    ),
+    (
+        r#"{"restRules": [{"host": {"exact": "https://b:443"}, "method": "*"}]}"#,
+        "restRules[0].host.exact: \"https://b:443\" is a URL or a path; write host or host:port",
     ),
     (
         r#"{"restRules": [{"url": "*", "method": "*", "headers": [{"name": "Authorization"}]}]}"#,
