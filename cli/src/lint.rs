@@ -193,7 +193,9 @@ fn lint_text(source: &SourceFile, text: &str, known: &mut KnownObjects) -> Vec<L
             }
         };
         if chain::is_chain(value) {
-            let findings = chain::lint_chain(document.written, value, documents.len() == 1);
+            let is_alone = documents.len() == 1;
+            let written = if is_alone { text } else { document.written };
+            let findings = chain::lint_chain(written, value, is_alone);
             let namespace = match text_field(value, "namespace") {
                 "" => "?",
                 namespace => namespace,

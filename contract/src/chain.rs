@@ -121,7 +121,7 @@ pub struct Origin {
 
 impl Chain {
     /// Reads and validates a document. One that starts with `{` is read as JSON, any other as YAML.
-    /// Empty YAML documents beside it are ignored: many tools end a file with `---`.
+    /// Empty documents beside it are ignored in both: many tools end a file with `---`.
     ///
     /// # Errors
     /// The first reason why it can't be read at all, or else every mistake in it ([`Error::Mistakes`]).

@@ -190,6 +190,22 @@ fn chains_are_read_like_a_sidecar_reads_them() -> Result<()> {
 }
 
 #[test]
+fn whole_file_of_json_chain_is_read_like_a_sidecar_reads_it() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("chain.json");
+    let json = r#"{"apiVersion": "chain.ctrlmesh.kusionstack.io/v1", "namespace": "operators", "generation": 1, "entries": []}"#;
+    for (end, expected, says) in [
+        ("---\n", 0, "chain of operators: ok"),
+        ("# Not JSON.\n", 1, "the chain document is not valid JSON"),
+    ] {
+        std::fs::write(&file, format!("{json}\n{end}"))?;
+        let (code, printed) = run_lint(&[], &[&file])?;
+        assert!(code == Some(expected) && printed.contains(says), "{end:?}: {printed}");
+    }
+    Ok(())
+}
+
+#[test]
 fn fix_repairs_every_refused_kusionstack_sample() -> Result<()> {
     let folder = tempfile::tempdir()?;
     for sample in [list_fixtures("refused")?, list_fixtures("refused-by-rules")?].concat() {

@@ -36,16 +36,32 @@ pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
     if text.trim().is_empty() {
         return Err(Error::Empty);
     }
-    if let Some(fields) = text.trim_start().strip_prefix('{') {
-        parse_json(text).map_err(|mut problem| {
-            if is_yaml_mapping(fields) {
-                problem.push_str(READ_AS_JSON);
-            }
-            syntax_error("JSON", problem)
-        })
-    } else {
-        parse_yaml(text)
+    let Some(fields) = text.trim_start().strip_prefix('{') else {
+        return parse_yaml(text);
+    };
+    let (json, rest) = split_at_marker(text);
+    let value = parse_json(json).map_err(|mut problem| {
+        if is_yaml_mapping(fields) {
+            problem.push_str(READ_AS_JSON);
+        }
+        syntax_error("JSON", problem)
+    })?;
+    match yaml_documents(rest)?.len() {
+        0 => Ok(value),
+        more => Err(Error::SeveralDocuments { count: 1 + more }),
     }
+}
+
+/// JSON, and the YAML documents after it, from the line that ends the first document: `---` or `...`. No line of JSON begins like that.
+fn split_at_marker(text: &str) -> (&str, &str) {
+    let is_marker = |start: &usize| {
+        let line = text.get(*start..).unwrap_or_default();
+        line.starts_with("---") || line.starts_with("...")
+    };
+    let mut starts = text.match_indices('\n').map(|(newline, _)| newline + 1);
+    let split = starts.find(is_marker).and_then(|start| text.split_at_checked(start));
+    let (json, rest) = split.unwrap_or((text, ""));
+    (json, rest.strip_prefix("...").unwrap_or(rest))
 }
 
 /// Whether the text after `{` begins with a key that YAML allows and JSON does not.
@@ -62,8 +78,20 @@ fn syntax_error(format: &'static str, mut problem: String) -> Error {
     Error::Syntax { format, problem }
 }
 
-/// The one document of the text. Empty ones do not count, such as the one after a `---` at the end.
+/// The one document of the text.
 fn parse_yaml(text: &str) -> Result<Value, Error> {
+    let mut documents = yaml_documents(text)?;
+    match documents.len() {
+        0 | 1 => Ok(documents.pop().unwrap_or_default()),
+        count => Err(Error::SeveralDocuments { count }),
+    }
+}
+
+/// The documents of the text. Empty ones do not count, such as the one after a `---` at the end.
+fn yaml_documents(text: &str) -> Result<Vec<Value>, Error> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
     let options = serde_saphyr::options! {
         // No alias, no bomb; and a reader of the document sees what is in force where it stands.
         budget: serde_saphyr::budget! { max_aliases: 0, max_anchors: 0, max_depth: MAX_DEPTH },
@@ -76,12 +104,7 @@ fn parse_yaml(text: &str) -> Result<Value, Error> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    let mut documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| syntax_error("YAML", error_text(&error)))?;
-    match documents.len() {
-        0 | 1 => Ok(documents.pop().unwrap_or_default()),
-        count => Err(Error::SeveralDocuments { count }),
-    }
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| syntax_error("YAML", error_text(&error)))
 }
 
 fn parse_json(text: &str) -> Result<Value, String> {

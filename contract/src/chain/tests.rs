@@ -87,6 +87,20 @@ fn empty_documents_beside_chain_are_ignored() {
         refusal_text(format!("{twice}---\n---\na: 1\n")),
         "the file has 3 documents; write one"
     );
+    let json = Chain::parse(document.as_bytes()).unwrap().to_json();
+    for text in [
+        format!("{json}\n---\n"),
+        format!("{json}\n---"),
+        format!("{json}\n...\n"),
+        format!("{json}\n---\n# the end\n---\n"),
+        format!("---\n{json}\n---\n"),
+    ] {
+        assert_eq!(Chain::parse(text.as_bytes()), alone, "{text}");
+    }
+    assert_eq!(
+        Chain::parse(format!("{json}\n---\n{json}\n").as_bytes()),
+        Err(Error::SeveralDocuments { count: 2 })
+    );
     assert!(refusal_text("a: 1\n---\n".repeat(2000)).ends_with("it has too many documents; write one"));
 }
 
