@@ -26,3 +26,29 @@ fn messages_of_lint_match_snapshot() -> anyhow::Result<()> {
     insta::assert_snapshot!(printed);
     Ok(())
 }
+
+/// Exit code and output for one of the fixtures of these tests.
+fn lint_fixture(arguments: &[&str]) -> anyhow::Result<(Option<i32>, String)> {
+    let output = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"))
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"))
+        .arg("lint")
+        .args(arguments)
+        .output()?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?))
+}
+
+#[test]
+fn warnings_of_lint_match_snapshot() -> anyhow::Result<()> {
+    let (code, printed) = lint_fixture(&["warnings.yaml"])?;
+    assert_eq!(code, Some(0), "warnings refuse nothing: {printed}");
+    insta::assert_snapshot!(printed);
+    Ok(())
+}
+
+#[test]
+fn json_of_lint_matches_snapshot() -> anyhow::Result<()> {
+    let (code, printed) = lint_fixture(&["--output", "json", "findings.yaml"])?;
+    assert_eq!(code, Some(1), "{printed}");
+    insta::assert_snapshot!(printed);
+    Ok(())
+}
