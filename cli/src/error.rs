@@ -115,6 +115,8 @@ pub(crate) enum Error {
     },
     #[error("--fix cannot write to standard input; name files or folders")]
     FixStandardInput,
+    #[error("{flag}: {problem}")]
+    LabelKey { flag: &'static str, problem: String },
     /// A folder that is linted.
     #[error("the folder has no *.yaml, *.yml or *.json file, nor has a subfolder")]
     NoFiles,

@@ -46,6 +46,8 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
         return Err(Error::FixStandardInput);
     }
     let keys = args.label_keys();
+    keys.check(["--label-shard-hash", "--label-namespace", "--label-mesh-control"])
+        .map_err(|(flag, problem)| Error::LabelKey { flag, problem })?;
     let (mut judged, mut fixed) = (Vec::new(), Vec::new());
     let (mut texts, mut shards) = (Vec::new(), Vec::new());
     for source in args.paths().flat_map(source_files) {

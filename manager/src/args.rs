@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use ctrlmesh_contract::names::{labels, ports};
-use ctrlmesh_contract::{LabelSelector, Mistakes};
 use ctrlmesh_manager_inject::args::{LogFormat, ProxyArgs};
 use ctrlmesh_manager_planner::LabelKeys;
 
@@ -296,38 +295,20 @@ impl Args {
                 "is empty, and the host has no name; write the pod's name, which no other replica has".to_owned();
             return Err(FlagError("--pod-name (POD_NAME)", problem));
         }
-        let keys = [
-            ("--label-shard-hash (CTRLMESH_LABEL_SHARD_HASH)", &self.label_shard_hash),
-            ("--label-namespace (CTRLMESH_LABEL_NAMESPACE)", &self.label_namespace),
-            (
-                "--label-mesh-control (CTRLMESH_LABEL_CONTROL)",
-                &self.label_mesh_control,
-            ),
-        ];
         if !self.webhook_client_names.is_empty() && self.webhook_client_ca_file.is_none() {
             return Err(FlagError(
                 "--webhook-client-name (CTRLMESH_WEBHOOK_CLIENT_NAMES)",
                 "has no effect without --webhook-client-ca-file; nobody is asked for a certificate".to_owned(),
             ));
         }
-        let mut seen: Vec<&String> = Vec::new();
-        for (flag, key) in keys {
-            let mut mistakes = Mistakes::default();
-            let selector = LabelSelector {
-                match_labels: [(key.clone(), String::new())].into(),
-                ..LabelSelector::default()
-            };
-            selector.validate("", &mut mistakes);
-            if let Some(mistake) = mistakes.list().first() {
-                return Err(FlagError(flag, mistake.problem.clone()));
-            }
-            if seen.contains(&key) {
-                let problem = format!("{key:?} is the key of another label, too; write three that differ");
-                return Err(FlagError(flag, problem));
-            }
-            seen.push(key);
-        }
-        Ok(())
+        let flags = [
+            "--label-shard-hash (CTRLMESH_LABEL_SHARD_HASH)",
+            "--label-namespace (CTRLMESH_LABEL_NAMESPACE)",
+            "--label-mesh-control (CTRLMESH_LABEL_CONTROL)",
+        ];
+        self.label_keys()
+            .check(flags)
+            .map_err(|(flag, problem)| FlagError(flag, problem))
     }
 
     /// Names that the webhooks' certificate is for; KusionStack's has the same.

@@ -6,16 +6,13 @@ use std::time::Duration;
 use ctrlmesh_proxy::chain::{MatchQuery, Matcher};
 use ctrlmesh_proxy::harness::{Harness, HarnessError, Request};
 use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
-use ctrlmesh_proxy::wasm::Level;
+use ctrlmesh_proxy::wasm::{self, Level};
 use serde_json::Value;
 
 use super::cases::{self, Case, Cases, NOT_ASKED};
 use crate::args::TestArgs;
 use crate::error::Error;
 use crate::print;
-
-/// Every WebAssembly file begins with this.
-const WASM_MAGIC: &[u8] = b"\0asm";
 
 /// A plugin's verdict: the word that is compared, and details for people.
 struct PluginAnswer {
@@ -25,23 +22,18 @@ struct PluginAnswer {
 
 /// Exits 1 if a sidecar would reject the plugin, or if a verdict differs from the expected one.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
-    let wasm = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
-    if !wasm.starts_with(WASM_MAGIC) {
-        return Err(Error::NotWasm(args.file.clone()));
-    }
+    let bytes = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
     let Cases { settings, requests } = match &args.cases {
         Some(path) => cases::read_cases(path)?,
         None => Cases::default(),
     };
-    let loaded = Harness::new(&wasm, &Value::Object(settings).to_string());
-    let mut plugin = loaded.map_err(|error| {
+    let loaded = Harness::new(&bytes, &Value::Object(settings).to_string());
+    let mut plugin = loaded.map_err(|error| match error {
+        // The sidecar's message names a digest, which is no help with a wrong file.
+        HarnessError::Load(wasm::Error::NotWasm { .. } | wasm::Error::Empty) => Error::NotWasm(args.file.clone()),
         // Settings change nothing for a plugin that cannot even be loaded.
-        let may_need_settings = args.cases.is_none() && matches!(error, HarnessError::Start(_));
-        if may_need_settings {
-            Error::PluginWithoutSettings(error)
-        } else {
-            Error::Plugin(error)
-        }
+        HarnessError::Start(_) if args.cases.is_none() => Error::PluginWithoutSettings(error),
+        error => Error::Plugin(error),
     })?;
     let mut failed = 0;
     for case in &requests {

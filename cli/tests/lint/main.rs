@@ -582,3 +582,13 @@ fn keys_of_the_managers_labels_are_those_that_flags_or_the_environment_say() -> 
     assert_eq!(std::fs::read_to_string(&file)?, usual, "{printed}");
     Ok(())
 }
+
+#[test]
+fn equal_label_keys_are_refused() -> Result<()> {
+    let output = lint_command(&["--label-namespace=a/b", "--label-shard-hash=a/b", "a.yaml"]).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let says = "--label-namespace: \"a/b\" is the key of another label, too; write three that differ";
+    assert!(errors.contains(says), "{errors}");
+    Ok(())
+}

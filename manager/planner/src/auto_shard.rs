@@ -10,10 +10,12 @@ mod sets;
 
 use std::collections::BTreeSet;
 
+use ctrlmesh_contract::error::quote;
 use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_contract::{Mistakes, Settings};
 use ctrlmesh_manager_api::sharding_config::{Auto, Canary, Limit, Root};
 use ctrlmesh_manager_api::{LabelSelector, Operator, ShardingConfig, ShardingConfigSpec};
+use ctrlmesh_wire::is_label_key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::ObjectMeta;
 use kube_core::Resource;
@@ -40,6 +42,31 @@ impl Default for LabelKeys {
             namespace: labels::NAMESPACE.to_owned(),
             control: labels::CONTROL.to_owned(),
         }
+    }
+}
+
+impl LabelKeys {
+    /// Checks that these are keys of labels, and that they differ. `flags`: the names of the flags with the bucket, the namespace, and
+    /// whether the object is managed.
+    ///
+    /// # Errors
+    /// The first flag with an invalid key, and what is wrong with it.
+    pub fn check<'f>(&self, flags: [&'f str; 3]) -> Result<(), (&'f str, String)> {
+        let keys = [&self.shard_hash, &self.namespace, &self.control];
+        for (at, (flag, key)) in flags.into_iter().zip(keys).enumerate() {
+            if !is_label_key(key) {
+                let problem = format!(
+                    "{} is not a label key; write it as name or example.com/name",
+                    quote(key)
+                );
+                return Err((flag, problem));
+            }
+            if keys.iter().take(at).any(|earlier| *earlier == key) {
+                let problem = format!("{key:?} is the key of another label, too; write three that differ");
+                return Err((flag, problem));
+            }
+        }
+        Ok(())
     }
 }
 
