@@ -18,6 +18,7 @@ mod new_objects;
 mod plugins;
 mod read;
 mod resource_names;
+mod rule_check;
 mod sharding_config;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use ctrlmesh_manager_api::CircuitBreaker;
 use ctrlmesh_manager_api::circuit_breaker::{RateLimiting, TriggerPolicy};
 use serde_json::json;
 
-use super::findings::at_index;
+use super::rule_check::RuleCheck;
 use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
@@ -21,16 +21,24 @@ pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
     }
     for (index, rule) in breaker.spec.rate_limitings.iter().enumerate() {
         check_misplaced_fields(rule, &format!("spec.rateLimitings[{index}]"), &mut findings);
-        let settings = json!({"rateLimitings": [settings::plugin_rule(rule)]});
-        findings.ask(settings::plugin_of(rule), &settings, namespace, &|path| {
-            format!("spec.{}", at_index(path, "rateLimitings", index))
-        });
+        let check = RuleCheck {
+            plugin: settings::plugin_of(rule),
+            namespace,
+            settings: json!({"rateLimitings": [settings::plugin_rule(rule)]}),
+            rules: "rateLimitings",
+            lists: &["resourceRules", "nonResourceRules", "restRules"],
+        };
+        check.add_mistakes(index, &mut findings);
     }
     for (index, list) in breaker.spec.traffic_intercept_rules.iter().enumerate() {
-        let settings = json!({"trafficInterceptRules": [settings::json_of(list)]});
-        findings.ask(BuiltIn::CircuitBreaker, &settings, namespace, &|path| {
-            format!("spec.{}", at_index(path, "trafficInterceptRules", index))
-        });
+        let check = RuleCheck {
+            plugin: BuiltIn::CircuitBreaker,
+            namespace,
+            settings: json!({"trafficInterceptRules": [settings::json_of(list)]}),
+            rules: "trafficInterceptRules",
+            lists: &["contents"],
+        };
+        check.add_mistakes(index, &mut findings);
     }
     check_unique_names(breaker, &mut findings);
     resource_names::of_breakers(breaker, &mut findings);

@@ -3,7 +3,7 @@
 use ctrlmesh_manager_api::FaultInjection;
 use serde_json::{Value, json};
 
-use super::findings::at_index;
+use super::rule_check::RuleCheck;
 use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
@@ -27,9 +27,14 @@ pub(crate) fn check(faults: &FaultInjection) -> Findings {
     for (index, fault) in faults.spec.http_fault.iter().enumerate() {
         let mut alone = settings.clone();
         alone.insert("httpFault".to_owned(), json!([settings::json_of(fault)]));
-        findings.ask(BuiltIn::FaultInject, &Value::Object(alone), namespace, &|path| {
-            format!("spec.{}", at_index(path, "httpFault", index))
-        });
+        let check = RuleCheck {
+            plugin: BuiltIn::FaultInject,
+            namespace,
+            settings: Value::Object(alone),
+            rules: "httpFault",
+            lists: &["match.resources", "match.nonResources", "match.httpMatch"],
+        };
+        check.add_mistakes(index, &mut findings);
     }
     resource_names::of_faults(faults, &mut findings);
     if findings.is_accepted() {
