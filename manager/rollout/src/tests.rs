@@ -1,6 +1,7 @@
 //! Whole decisions, from an observation and memory. No server, no clock.
 
 mod messages;
+mod scale;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
