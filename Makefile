@@ -107,6 +107,14 @@ soak-model: export CTRLMESH_MODEL_CASES ?= 20000
 soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random stories each; CTRLMESH_MODEL_SEED repeats those of a failure
 	cargo test --locked --workspace --lib hand_over
 
+.PHONY: scale
+scale: SCALE_SIDECARS ?= 10 1000 10000
+scale: setup ## Requests of the manager with SCALE_SIDECARS simulated sidecars (10 1000 10000), compared with docs/scale.md; release profile
+	for sidecars in $(SCALE_SIDECARS); do \
+		CTRLMESH_SCALE_SIDECARS=$$sidecars cargo test --locked --release -p ctrlmesh-manager -p ctrlmesh-manager-rollout \
+			--lib tests::scale -- --nocapture --test-threads=1 || exit 1; \
+	done
+
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required
 e2e-node: build plugins cluster earlier ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux

@@ -29,6 +29,7 @@ mod lost_pods;
 mod nudges;
 mod overlaps;
 mod restored_chains;
+mod scale;
 mod sidecar_support;
 mod two_managers;
 mod two_shards;
