@@ -1,4 +1,4 @@
-//! The plugins besides shard-selector as entries of a chain, with rules that match the measured `get` and let it pass.
+//! The plugins besides shard-selector as entries of a chain, with rules that match the measured requests and let them pass.
 
 use ctrlmesh_contract::Digest;
 
@@ -37,17 +37,29 @@ pub(crate) const CIRCUIT_BREAKER: Builtin = Builtin {
     plugin: ctrlmesh_plugins_builtin::CIRCUIT_BREAKER,
 };
 
-/// A rule that counts and draws for every request for a config map, and delays one of a thousand by a millisecond.
+/// A fault of the later pages of lists, with a `match` that has all verbs: every request for a config map wakes the plugin, but none of the
+/// measured ones asks for a later page, so none is counted or drawn for.
 pub(crate) const FAULT_INJECT: Builtin = Builtin {
     name: "fault-inject/a",
     order: 100,
+    settings: r#"{"faults": [{
+        "name": "page",
+        "match": {"resources": [{"apiGroups": [""], "resources": ["configmaps"]}]},
+        "do": "failPage",
+        "percent": 0.1
+    }]}"#,
+    plugin: ctrlmesh_plugins_builtin::FAULT_INJECT,
+};
+
+/// A fault that every request for a config map may have: each is counted and drawn for, and one of a thousand is delayed by a millisecond.
+pub(crate) const FAULT_INJECT_THAT_DRAWS: Builtin = Builtin {
     settings: r#"{"faults": [{
         "name": "late",
         "match": {"resources": [{"apiGroups": [""], "resources": ["configmaps"]}]},
         "do": {"delay": {"for": "1ms"}},
         "percent": 0.1
     }]}"#,
-    plugin: ctrlmesh_plugins_builtin::FAULT_INJECT,
+    ..FAULT_INJECT
 };
 
 impl Builtin {

@@ -1,26 +1,30 @@
 //! The folder of a sidecar: kubeconfig, chain document, plugins, compile cache.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ctrlmesh_contract::{Digest, names};
 
-use crate::builtins::{Builtin, CIRCUIT_BREAKER, FAULT_INJECT, RATE_LIMIT};
+use crate::builtins::{Builtin, CIRCUIT_BREAKER, FAULT_INJECT, FAULT_INJECT_THAT_DRAWS, RATE_LIMIT};
+use crate::origin::OriginPort;
 
 #[derive(Debug)]
 pub(crate) struct SidecarFolder {
     path: PathBuf,
+    upstream_http: &'static str,
 }
 
 /// The entries of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chain {
     Empty,
-    /// shard-selector, for config maps.
+    /// shard-selector, for config maps and pods.
     Sharded,
     Limited,
     Guarded,
     Faulty,
+    /// fault-inject with a rule that draws.
+    FaultyByDraw,
+    /// All four built-in plugins. No rule draws.
     Full,
 }
 
@@ -32,6 +36,7 @@ impl Chain {
             Self::Limited => &[RATE_LIMIT],
             Self::Guarded => &[CIRCUIT_BREAKER],
             Self::Faulty => &[FAULT_INJECT],
+            Self::FaultyByDraw => &[FAULT_INJECT_THAT_DRAWS],
             Self::Full => &[RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT],
         }
     }
@@ -39,14 +44,15 @@ impl Chain {
 
 impl SidecarFolder {
     /// Creates a folder with the first chain in it.
-    pub(crate) fn create(parent: &Path, name: &str, origin: SocketAddr, chain: Chain) -> anyhow::Result<Self> {
+    pub(crate) fn create(path: PathBuf, origin: &OriginPort, chain: Chain) -> anyhow::Result<Self> {
         let folder = Self {
-            path: parent.join(name),
+            path,
+            upstream_http: origin.best_http(),
         };
         std::fs::create_dir_all(folder.chain_directory())?;
         let kubeconfig = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{origin}") } }],
+            "clusters": [{ "name": "c", "cluster": cluster(origin) }],
             "users": [{ "name": "c", "user": {} }],
             "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
         });
@@ -64,7 +70,7 @@ impl SidecarFolder {
             "settings": {
                 "shard": "a",
                 "limits": [{
-                    "relateResources": [{ "apiGroups": [""], "resources": ["configmaps"] }],
+                    "relateResources": [{ "apiGroups": [""], "resources": ["configmaps", "pods"] }],
                     "selector": { "matchLabels": { "shard": "a" } },
                 }],
             },
@@ -96,6 +102,10 @@ impl SidecarFolder {
         )
     }
 
+    pub(crate) const fn upstream_http(&self) -> &'static str {
+        self.upstream_http
+    }
+
     pub(crate) fn kubeconfig_path(&self) -> PathBuf {
         self.path.join("kubeconfig")
     }
@@ -106,6 +116,15 @@ impl SidecarFolder {
 
     pub(crate) fn cache_directory(&self) -> PathBuf {
         self.path.join("cache")
+    }
+}
+
+/// The origin in a kubeconfig.
+fn cluster(origin: &OriginPort) -> serde_json::Value {
+    let address = origin.address;
+    match &origin.ca {
+        None => serde_json::json!({ "server": format!("http://{address}") }),
+        Some(ca) => serde_json::json!({ "server": format!("https://{address}"), "certificate-authority": ca }),
     }
 }
 
@@ -124,6 +143,23 @@ pub(crate) fn with_custom_section(plugin: &[u8], number: u8) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    fn origin(ca: Option<PathBuf>) -> OriginPort {
+        OriginPort {
+            address: std::net::SocketAddr::from(([127, 0, 0, 1], 1)),
+            ca,
+        }
+    }
+
+    #[test]
+    fn kubeconfig_trusts_origin_with_tls() {
+        assert_eq!(
+            cluster(&origin(None)),
+            serde_json::json!({ "server": "http://127.0.0.1:1" })
+        );
+        let expected = serde_json::json!({ "server": "https://127.0.0.1:1", "certificate-authority": "/ca" });
+        assert_eq!(cluster(&origin(Some("/ca".into()))), expected);
+    }
+
     #[test]
     fn custom_section_changes_the_digest_and_has_its_declared_length() {
         let (first, second) = (with_custom_section(b"wasm", 1), with_custom_section(b"wasm", 2));
@@ -136,7 +172,7 @@ mod tests {
     #[test]
     fn new_document_replaces_the_old_one() {
         let files = tempfile::tempdir().unwrap();
-        let folder = SidecarFolder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Empty).unwrap();
+        let folder = SidecarFolder::create(files.path().join("a"), &origin(None), Chain::Empty).unwrap();
         folder.write_chain(2, Chain::Sharded, b"wasm").unwrap();
         let document = std::fs::read(folder.chain_directory().join("chain.yaml")).unwrap();
         let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
@@ -148,7 +184,7 @@ mod tests {
     #[test]
     fn full_chain_has_four_valid_entries_with_their_files() {
         let files = tempfile::tempdir().unwrap();
-        let folder = SidecarFolder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Full).unwrap();
+        let folder = SidecarFolder::create(files.path().join("a"), &origin(None), Chain::Full).unwrap();
         let document = std::fs::read(folder.chain_directory().join("chain.yaml")).unwrap();
         let chain = ctrlmesh_contract::chain::Chain::parse(&document).unwrap();
         assert_eq!(chain.entries.len(), 4);

@@ -1,131 +1,173 @@
-//! Measures the sidecar: requests, plugin calls, large lists, watches, start, hot reload; each compared with direct requests and other
-//! proxies, printed as tables of ratios and medians.
+//! Measures the sidecar beside other proxies: requests, plugin calls, lists, watches, start, hot reload; printed as tables of ratios and
+//! medians, and of the budgets that they meet or miss.
 //!
 //! Origin, proxies and load are separate processes, so that CPU time and memory can be attributed. Only ratios within a round are
 //! reliable: processes on a shared machine are slow and fast together.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 
-mod bare_proxy;
 mod bench_env;
 mod builtins;
 mod chain;
+mod client;
+mod closed_loop;
+mod contestants;
+mod cost;
+mod latency;
 mod list;
-mod load;
-mod nginx;
+mod local_executor;
+mod open_loop;
 mod origin;
 mod plugin_call;
 mod process;
 mod reload;
+mod report;
 mod requests;
-mod sidecar;
+mod scale;
 mod start;
 mod stats;
 mod stream;
 mod table;
+mod tls;
+mod tls_requests;
 mod watch;
+mod watches;
+mod work;
 
-use bench_env::BenchEnv;
+use bench_env::{BenchEnv, Programs, default_output_directory};
+use scale::Scale;
+use tls::TlsFolder;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// A thousand watches over HTTP/1.1 take two descriptors each in every proxy. Children inherit the limit.
+const DESCRIPTORS: u64 = 1 << 16;
+
 #[derive(Debug, Parser)]
-#[command(about)]
+#[command(about, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Run only these; default: all.
+    /// Run only these; default: those with a budget, or with --all every one
     #[arg(long, value_enum)]
     only: Vec<Measurement>,
     #[command(flatten)]
     scale: Scale,
-    /// The sidecar's binary; default: beside this one.
-    #[arg(long)]
-    proxy: Option<std::path::PathBuf>,
-}
-
-/// How long and how much is measured.
-#[derive(Debug, clap::Args)]
-struct Scale {
-    /// Seconds of each measurement in a round.
-    #[arg(long, default_value_t = 3)]
-    seconds: u64,
-    /// Rounds; the tables show medians of the rounds.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Open connections
-    #[arg(long, default_value_t = 32)]
-    connections: usize,
-}
-
-impl Scale {
-    const fn round_time(&self) -> Duration {
-        Duration::from_secs(self.seconds)
-    }
+    #[command(flatten)]
+    programs: Programs,
+    /// Where bench.md and bench.json are written; default: bench in Cargo's target folder
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Measurement {
-    /// Requests per second and CPU per request.
+    /// CPU per request over plaintext
     Requests,
-    /// A warm call of a plugin.
+    /// CPU per request through a TLS upstream
+    TlsRequests,
+    /// CPU of creates and patches
+    Writes,
+    /// Latency at fixed rates
+    Latency,
+    /// A warm call of a plugin
     PluginCall,
-    /// A large list.
+    /// A list of 5,000 pods
     List,
-    /// Latency of a watch's events.
+    /// Latency of watch events
     WatchEvents,
-    /// Memory of a thousand open watches.
+    /// Memory of a thousand open watches
     Watches,
-    /// Time to ready and idle memory.
+    /// Time to ready and idle memory
     Start,
-    /// Hot reload under load.
+    /// Hot reload under load
     Reload,
+}
+
+impl Measurement {
+    const fn has_budget(self) -> bool {
+        match self {
+            Self::Requests | Self::TlsRequests | Self::WatchEvents | Self::Watches | Self::Start | Self::Reload => true,
+            Self::Writes | Self::Latency | Self::PluginCall | Self::List => false,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
 enum Role {
     /// Answers like an idle API server.
     #[command(hide = true)]
-    Origin,
+    Origin {
+        /// The folder of its certificate.
+        tls: PathBuf,
+    },
     /// Forwards requests with hyper and nothing else.
     #[command(hide = true)]
-    Bare { origin: std::net::SocketAddr },
+    Bare {
+        origin: SocketAddr,
+        /// The CA of the origin's certificate; without it, the origin speaks plaintext.
+        #[arg(long)]
+        ca: Option<PathBuf>,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
+    rlimit::increase_nofile_limit(DESCRIPTORS).context("the limit of file descriptors can't be raised")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        match cli.role {
-            Some(Role::Origin) => origin::serve_origin().await,
-            Some(Role::Bare { origin }) => bare_proxy::serve_bare_proxy(origin).await,
+        match &cli.role {
+            Some(Role::Origin { tls }) => origin::serve_origin(&TlsFolder::open(tls.clone())).await,
+            Some(Role::Bare { origin, ca }) => contestants::bare_proxy::serve_bare_proxy(*origin, ca.as_deref()).await,
             None => run_measurements(&cli).await,
         }
     })
 }
 
 async fn run_measurements(cli: &Cli) -> anyhow::Result<()> {
-    let env = BenchEnv::start(cli.proxy.clone()).context("the processes can't be started")?;
-    let scale = &cli.scale;
-    for measurement in Measurement::value_variants() {
-        if !cli.only.is_empty() && !cli.only.contains(measurement) {
-            continue;
+    let output = match &cli.output_dir {
+        Some(directory) => directory.clone(),
+        None => default_output_directory()?,
+    };
+    let env = BenchEnv::start(&cli.programs, cli.scale.clone()).context("the processes can't be started")?;
+    let result = measure_wanted(cli, &env).await;
+    // What was measured is kept, even if a later part failed.
+    env.report.print_budgets();
+    env.report.write_files(&output)?;
+    result
+}
+
+async fn measure_wanted(cli: &Cli, env: &BenchEnv) -> anyhow::Result<()> {
+    for &measurement in Measurement::value_variants() {
+        let is_wanted = match cli.only.as_slice() {
+            [] => cli.scale.all || measurement.has_budget(),
+            only => only.contains(&measurement),
+        };
+        if is_wanted {
+            let result = measure(env, measurement).await;
+            result.with_context(|| format!("measuring {measurement:?}"))?;
         }
-        match measurement {
-            Measurement::Requests => requests::measure_requests(&env, scale).await,
-            Measurement::PluginCall => plugin_call::measure_plugin_calls(&env.program),
-            Measurement::List => list::measure_lists(&env, scale).await,
-            Measurement::WatchEvents => watch::measure_events(&env, scale).await,
-            Measurement::Watches => watch::measure_many_watches(&env).await,
-            Measurement::Start => start::measure_starts(&env, scale).await,
-            Measurement::Reload => reload::measure_reloads(&env, scale).await,
-        }
-        .with_context(|| format!("measuring {measurement:?}"))?;
     }
     Ok(())
+}
+
+async fn measure(env: &BenchEnv, measurement: Measurement) -> anyhow::Result<()> {
+    match measurement {
+        Measurement::Requests => requests::measure_requests(env).await,
+        Measurement::TlsRequests => tls_requests::measure_tls_requests(env).await,
+        Measurement::Writes => requests::measure_writes(env).await,
+        Measurement::Latency => latency::measure_latencies(env).await,
+        Measurement::PluginCall => plugin_call::measure_plugin_calls(env),
+        Measurement::List => list::measure_lists(env).await,
+        Measurement::WatchEvents => watch::measure_events(env).await,
+        Measurement::Watches => watches::measure_watches(env).await,
+        Measurement::Start => start::measure_starts(env).await,
+        Measurement::Reload => reload::measure_reloads(env).await,
+    }
 }

@@ -2,7 +2,6 @@
 //! instance. In this process, with the production engine of this build.
 
 use std::hint::black_box;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, Traffic};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 use ctrlmesh_wire::Verb;
 
+use crate::bench_env::BenchEnv;
 use crate::stats::{Durations, as_micros};
 use crate::table;
 
@@ -29,11 +29,11 @@ const SETTINGS: &str = r#"{
     "leaderElectionName": "my-operator", "shard": "shard-0"
 }"#;
 
-/// `program`: the sidecar's binary, which compiles.
-pub(crate) fn measure_plugin_calls(program: &Path) -> anyhow::Result<()> {
+pub(crate) fn measure_plugin_calls(env: &BenchEnv) -> anyhow::Result<()> {
     let engine = Engine::new()?;
+    // The sidecar's binary compiles.
     let mode = CompileMode::Child {
-        program: program.to_owned(),
+        program: env.program.clone(),
     };
     let plugin = Compiler::new(mode, None)?.load(&engine, ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
     let mut instance = start_instance(&engine, &plugin)?;
@@ -58,8 +58,8 @@ pub(crate) fn measure_plugin_calls(program: &Path) -> anyhow::Result<()> {
         })?,
     ];
     let header = ["shard-selector", "median µs", "p99 µs"];
-    table::print_table("Calls of a plugin", &header, rows);
-    table::print_note(&format!(
+    env.report.print_table("Calls of a plugin", &header, rows);
+    env.report.print_note(&format!(
         "An instance that has answered a request takes {} KiB.",
         instance_memory(&engine, &plugin)? >> 10
     ));

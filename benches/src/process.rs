@@ -1,11 +1,11 @@
 //! Child processes, and their CPU time and memory.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 /// A child process. Dropping this kills it.
 pub(crate) struct Process {
@@ -14,6 +14,8 @@ pub(crate) struct Process {
 
 /// Clock ticks per second of `/proc/<pid>/stat`; 100 on every Linux that we run on.
 const TICKS: u64 = 100;
+
+const PORT_POLL: Duration = Duration::from_millis(5);
 
 impl Process {
     pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
@@ -48,6 +50,13 @@ impl Process {
         self.status_bytes("VmRSS:")
     }
 
+    /// Anonymous memory, bytes: heap, stacks and compiled code that is not mapped from a file.
+    pub(crate) fn anonymous_memory(&self) -> anyhow::Result<u64> {
+        let id = self.child.id();
+        let text = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup"))?;
+        parse_kibibytes(&text, "Anonymous:").with_context(|| format!("no anonymous memory of process {id}"))
+    }
+
     /// Peak resident set, bytes.
     pub(crate) fn peak_memory(&self) -> anyhow::Result<u64> {
         self.status_bytes("VmHWM:")
@@ -74,7 +83,7 @@ fn read_status_bytes(process: &str, field: &str) -> anyhow::Result<u64> {
     parse_kibibytes(&text, field).with_context(|| format!("no {field} of process {process}"))
 }
 
-/// A field of `/proc/<pid>/status`, as bytes.
+/// A field of `/proc/<pid>/status` or `smaps_rollup`, as bytes.
 fn parse_kibibytes(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
@@ -88,10 +97,29 @@ impl Drop for Process {
     }
 }
 
-/// Prints the address of this process.
-pub(crate) fn announce_address(address: SocketAddr) -> anyhow::Result<()> {
+/// Waits until a child that can't report its address accepts connections.
+pub(crate) fn wait_for_port(process: &Process, address: SocketAddr, patience: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + patience;
+    while let Err(error) = TcpStream::connect(address) {
+        ensure!(process.resident_memory().is_ok(), "it has ended");
+        if Instant::now() > deadline {
+            return Err(error).context("it does not accept connections");
+        }
+        std::thread::sleep(PORT_POLL);
+    }
+    Ok(())
+}
+
+/// A port that is free now, for children that can't report one chosen by the system.
+pub(crate) fn find_free_address() -> std::io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// Prints the addresses of this process in one line.
+pub(crate) fn announce_addresses(addresses: &[SocketAddr]) -> anyhow::Result<()> {
+    let line: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     let mut output = std::io::stdout();
-    writeln!(output, "{address}")?;
+    writeln!(output, "{}", line.join(" "))?;
     output.flush()?;
     Ok(())
 }
@@ -114,6 +142,7 @@ mod tests {
         command.arg("60");
         let process = Process::start(command).unwrap();
         assert!(process.resident_memory().unwrap() > 0);
+        assert!(process.anonymous_memory().unwrap() > 0);
         process.forget_peak().unwrap();
         // In this order: the process may still be starting, and grow.
         let memory = process.resident_memory().unwrap();

@@ -1,163 +1,270 @@
-//! Hot reload under load: new chains with a new build of the plugin, again and again, while requests go on at a steady pace; and the same
-//! without reloads, to see the pauses of the machine.
+//! Hot reload under load: a new chain with a new build of the plugin each second, while requests go on at a fixed rate; and the same without
+//! reloads, to see the pauses of the machine.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::bench_env::BenchEnv;
 use crate::chain::{Chain, SidecarFolder, with_custom_section};
-use crate::load::Client;
-use crate::origin::{GET, LIST};
-use crate::sidecar::Sidecar;
-use crate::stats::{Durations, as_micros, as_millis};
-use crate::{Scale, table};
+use crate::contestants::sidecar::Sidecar;
+use crate::open_loop::{Pace, PacedLoad, run_open_loop};
+use crate::report::Budget;
+use crate::stats::{Spread, as_micros, as_millis, median};
+use crate::table::{format_number, format_range};
+use crate::work::{GET, LIST, Work};
 
-/// Interval of requests on each connection: short enough to notice every pause of a millisecond.
-const PACE: Duration = Duration::from_millis(1);
+/// Requests per second of each kind: enough to notice every pause of a millisecond.
+const RATE: u32 = 1000;
 
-/// Connections for each kind of request.
-const CONNECTIONS: usize = 2;
+const CLIENTS: usize = 8;
 
-/// Time between two chains.
-const REST: Duration = Duration::from_millis(300);
+/// Time between the starts of two reloads, unless one takes longer.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) async fn measure_reloads(env: &BenchEnv, scale: &Scale) -> anyhow::Result<()> {
-    let folder = Rc::new(env.create_folder("reload", Chain::Sharded)?);
+/// Half of a round has reloads. It takes this many times longer than others, so that there are a few.
+const ROUND_FACTOR: u32 = 2;
+
+/// Milliseconds of the p99.9 above that without reloads.
+const ADDED_P999: f64 = 1.0;
+
+/// The requests, and what the table says of them.
+const KINDS: [(Work, &str); 2] = [
+    (GET, "get, which no entry wants"),
+    (LIST, "small list, which shard-selector wants"),
+];
+
+pub(crate) async fn measure_reloads(env: &BenchEnv) -> anyhow::Result<()> {
+    let folder = Rc::new(env.create_folder(&env.plain, Chain::Sharded)?);
     let sidecar = Rc::new(Sidecar::start(&env.program, &folder).await?);
-    let time = scale.round_time() * u32::try_from(scale.rounds).unwrap_or(1);
-    let quiet = run_paced_load(sidecar.api, time).await?;
-    let reloading = tokio::task::spawn_local(reload_until(Rc::clone(&sidecar), folder, Instant::now() + time));
-    let busy = run_paced_load(sidecar.api, time).await?;
-    let reloads = reloading.await??;
-    let [get, list] = quiet;
-    let [busy_get, busy_list] = busy;
-    table::print_table(
-        &format!("Hot reload: {reloads} new chains, each with a plugin that is compiled anew"),
-        &["", "requests", "failed", "p50 µs", "p99 µs", "p99.9 ms", "longest ms"],
-        [
-            get.table_cells("get, which no entry wants; no reload"),
-            busy_get.table_cells("get, which no entry wants; reloads"),
-            list.table_cells("list, which shard-selector wants; no reload"),
-            busy_list.table_cells("list, which shard-selector wants; reloads"),
-        ],
+    let reloads = Rc::new(Cell::new(0));
+    let time = env.scale.round_time() * ROUND_FACTOR;
+    let mut rows = KINDS.map(|(_, name)| Row::new(name));
+    for _ in 0..env.scale.rounds {
+        let quiet = run_both_kinds(sidecar.api, time).await?;
+        let reloading = reload_until(
+            Rc::clone(&sidecar),
+            Rc::clone(&folder),
+            Rc::clone(&reloads),
+            Instant::now() + time,
+        );
+        let reloading = tokio::task::spawn_local(reloading);
+        let busy = run_both_kinds(sidecar.api, time).await?;
+        reloading.await??;
+        for ((row, quiet), busy) in rows.iter_mut().zip(&quiet).zip(&busy) {
+            row.add_round(quiet, busy);
+        }
+    }
+    let title = format!(
+        "Hot reload: {} new chains, each with a plugin that is compiled anew",
+        reloads.get()
     );
+    env.report.print_table(
+        &title,
+        &[
+            "",
+            "requests",
+            "failed",
+            "p50 µs",
+            "p50 µs, reloads",
+            "p99.9 ms",
+            "p99.9 ms, reloads",
+            "added p99.9 ms",
+            "min–max",
+            "longest ms, reloads",
+        ],
+        rows.iter().map(Row::table_cells),
+    );
+    report_rows(env, &rows);
     ensure!(
-        reloads > 0,
+        reloads.get() > 0,
         "no chain came into force, so nothing was measured: give it more --seconds"
     );
-    none_failed(&[get, busy_get, list, busy_list])
+    none_failed(&rows)
+}
+
+fn report_rows(env: &BenchEnv, rows: &[Row]) {
+    let raw: serde_json::Map<String, serde_json::Value> =
+        rows.iter().map(|row| (row.name.to_owned(), row.to_json())).collect();
+    env.report.add_raw("Hot reload", raw.into());
+    for row in rows {
+        env.report.add_budget(Budget {
+            what: format!("Hot reload: {}: p99.9 above that without", row.name),
+            unit: "ms",
+            values: row.added_p999(),
+            at_most: ADDED_P999,
+        });
+    }
+    env.report.add_budget(Budget {
+        what: "Hot reload: failed requests".to_owned(),
+        unit: "requests",
+        values: rows.iter().map(|row| f64::from(row.failed)).collect(),
+        at_most: 0.0,
+    });
 }
 
 /// No request may fail, not even during a reload.
-fn none_failed(seen: &[LoadResult]) -> anyhow::Result<()> {
-    let failed: u64 = seen.iter().map(|seen| seen.failed).sum();
+fn none_failed(rows: &[Row]) -> anyhow::Result<()> {
+    let failed: u32 = rows.iter().map(|row| row.failed).sum();
     ensure!(failed == 0, "{failed} requests failed, none may: see the table");
     Ok(())
 }
 
-async fn reload_until(sidecar: Rc<Sidecar>, folder: Rc<SidecarFolder>, end: Instant) -> anyhow::Result<u64> {
-    let mut done = 0;
-    while Instant::now() < end {
-        let generation = done + 2;
+/// Counts finished `reloads`.
+async fn reload_until(
+    sidecar: Rc<Sidecar>,
+    folder: Rc<SidecarFolder>,
+    reloads: Rc<Cell<u64>>,
+    end: Instant,
+) -> anyhow::Result<()> {
+    let mut ticks = interval(RELOAD_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if Instant::now() >= end {
+            return Ok(());
+        }
+        let generation = reloads.get() + 2;
         let number = u8::try_from(generation % 251)?;
         let plugin = with_custom_section(ctrlmesh_plugins_builtin::SHARD_SELECTOR, number);
         folder.write_chain(generation, Chain::Sharded, &plugin)?;
         sidecar.wait_for_generation(generation).await?;
-        done += 1;
-        tokio::time::sleep(REST).await;
+        reloads.set(reloads.get() + 1);
     }
-    Ok(done)
 }
 
-/// The results of one kind of request.
-struct LoadResult {
-    latencies: Durations,
-    failed: u64,
+/// Sends gets and lists at the same time.
+async fn run_both_kinds(address: SocketAddr, time: Duration) -> anyhow::Result<[PacedLoad; 2]> {
+    let [get, list] = KINDS.map(|(work, _)| Pace {
+        work,
+        rate: RATE,
+        clients: CLIENTS,
+    });
+    let (get, list) = tokio::try_join!(run_open_loop(address, get, time), run_open_loop(address, list, time))?;
+    Ok([get, list])
 }
 
-impl LoadResult {
-    fn table_cells(&self, name: &str) -> Vec<String> {
-        let at = |share| self.latencies.per_mille(share);
+/// One kind of request.
+struct Row {
+    name: &'static str,
+    requests: usize,
+    failed: u32,
+    /// Without and with reloads, by round.
+    quiet: Vec<Percentiles>,
+    busy: Vec<Percentiles>,
+    longest: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Percentiles {
+    /// Microseconds.
+    p50: f64,
+    /// Milliseconds.
+    p999: f64,
+}
+
+impl Percentiles {
+    fn of(load: &PacedLoad) -> Option<Self> {
+        Some(Self {
+            p50: as_micros(load.latencies.per_mille(500)?),
+            p999: as_millis(load.latencies.per_mille(999)?),
+        })
+    }
+}
+
+impl Row {
+    const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            requests: 0,
+            failed: 0,
+            quiet: Vec::new(),
+            busy: Vec::new(),
+            longest: Duration::ZERO,
+        }
+    }
+
+    fn add_round(&mut self, quiet: &PacedLoad, busy: &PacedLoad) {
+        self.requests += quiet.latencies.len() + busy.latencies.len();
+        self.failed += quiet.failed + busy.failed;
+        self.longest = self.longest.max(busy.latencies.longest().unwrap_or_default());
+        if let (Some(quiet), Some(busy)) = (Percentiles::of(quiet), Percentiles::of(busy)) {
+            self.quiet.push(quiet);
+            self.busy.push(busy);
+        }
+    }
+
+    /// Milliseconds that reloads add, by round.
+    fn added_p999(&self) -> Vec<f64> {
+        let rounds = self.busy.iter().zip(&self.quiet);
+        rounds.map(|(busy, quiet)| busy.p999 - quiet.p999).collect()
+    }
+
+    fn table_cells(&self) -> Vec<String> {
+        let p50 = |rounds: &[Percentiles]| {
+            let values: Vec<f64> = rounds.iter().map(|round| round.p50).collect();
+            format_number(median(&values), 0)
+        };
+        let p999 = |rounds: &[Percentiles]| {
+            let values: Vec<f64> = rounds.iter().map(|round| round.p999).collect();
+            format_number(median(&values), 2)
+        };
+        let added = Spread::of(&self.added_p999());
         vec![
-            name.to_owned(),
-            self.latencies.len().to_string(),
+            self.name.to_owned(),
+            self.requests.to_string(),
             self.failed.to_string(),
-            table::format_number(at(500).map(as_micros), 0),
-            table::format_number(at(990).map(as_micros), 0),
-            table::format_number(at(999).map(as_millis), 2),
-            table::format_number(self.latencies.longest().map(as_millis), 2),
+            p50(&self.quiet),
+            p50(&self.busy),
+            p999(&self.quiet),
+            p999(&self.busy),
+            format_number(added.map(|added| added.median), 2),
+            format_range(added, 2),
+            format_number(Some(as_millis(self.longest)), 2),
         ]
     }
-}
 
-/// Sends gets and lists at a steady pace.
-async fn run_paced_load(address: SocketAddr, time: Duration) -> anyhow::Result<[LoadResult; 2]> {
-    let end = Instant::now() + time;
-    let mut kinds = Vec::new();
-    for target in [GET, LIST] {
-        let mut tasks = JoinSet::new();
-        for _ in 0..CONNECTIONS {
-            tasks.spawn_local(request_at_pace(address, target, end));
-        }
-        kinds.push(tasks);
+    fn to_json(&self) -> serde_json::Value {
+        let p999 = |rounds: &[Percentiles]| rounds.iter().map(|round| round.p999).collect::<Vec<f64>>();
+        serde_json::json!({
+            "failed": self.failed, "p999_ms": p999(&self.quiet), "p999_ms_with_reloads": p999(&self.busy),
+        })
     }
-    let mut seen = Vec::new();
-    for mut tasks in kinds {
-        let mut all = Vec::new();
-        let mut failed = 0;
-        while let Some(one) = tasks.join_next().await {
-            let (latencies, failures) = one??;
-            all.extend(latencies);
-            failed += failures;
-        }
-        seen.push(LoadResult {
-            latencies: Durations::new(all),
-            failed,
-        });
-    }
-    seen.try_into().map_err(|_| anyhow::anyhow!("two kinds of requests"))
-}
-
-/// Latencies of the answered requests, and the number of failed ones.
-async fn request_at_pace(
-    address: SocketAddr,
-    target: &'static str,
-    end: Instant,
-) -> anyhow::Result<(Vec<Duration>, u64)> {
-    let mut ticks = interval(PACE);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut client = Client::connect(address, target).await?;
-    let (mut latencies, mut failed) = (Vec::new(), 0);
-    while Instant::now() < end {
-        ticks.tick().await;
-        let start = Instant::now();
-        if client.send_request().await.is_ok() {
-            latencies.push(start.elapsed());
-        } else {
-            failed += 1;
-            client = Client::connect(address, target).await?;
-        }
-    }
-    Ok((latencies, failed))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Durations;
+
+    fn load(micros: u64, failed: u32) -> PacedLoad {
+        PacedLoad {
+            latencies: Durations::new(vec![Duration::from_micros(micros)]),
+            failed,
+        }
+    }
 
     #[test]
     fn failed_request_fails_the_measurement() {
-        let seen = |failed| LoadResult {
-            latencies: Durations::new(vec![PACE]),
-            failed,
-        };
-        assert!(none_failed(&[seen(0), seen(0)]).is_ok());
-        let error = none_failed(&[seen(0), seen(3)]).unwrap_err();
+        let mut row = Row::new("get");
+        row.add_round(&load(1000, 0), &load(1000, 0));
+        assert!(none_failed(&[Row::new("list")]).is_ok());
+        row.add_round(&load(1000, 0), &load(1000, 3));
+        let error = none_failed(&[row]).unwrap_err();
         assert!(error.to_string().contains("3 requests failed"), "{error}");
+    }
+
+    #[test]
+    fn pause_of_reloads_is_the_difference_within_a_round() {
+        let mut row = Row::new("get");
+        // The machine slows down; reloads add the same.
+        row.add_round(&load(1000, 0), &load(1500, 0));
+        row.add_round(&load(3000, 0), &load(3500, 0));
+        assert_eq!(row.added_p999(), [0.5, 0.5]);
+        assert_eq!(row.table_cells()[1], "4");
     }
 }

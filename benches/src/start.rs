@@ -4,54 +4,130 @@ use std::time::Duration;
 
 use crate::bench_env::BenchEnv;
 use crate::chain::Chain;
-use crate::sidecar::Sidecar;
-use crate::stats::{as_mebibytes, as_millis, median};
-use crate::{Scale, table};
+use crate::contestants::sidecar::Sidecar;
+use crate::report::Budget;
+use crate::stats::{Spread, as_mebibytes, as_millis, median};
+use crate::table::{format_number, format_range};
 
 /// Time until memory that only the start needed has been freed.
 const SETTLE: Duration = Duration::from_secs(2);
 
-#[derive(Default)]
+const TITLE: &str = "Start";
+
+/// Milliseconds to ready with a cold cache; MiB of an idle sidecar, both with all four plugins.
+const READY: f64 = 150.0;
+const IDLE_ANONYMOUS: f64 = 10.0;
+const IDLE_RESIDENT: f64 = 20.0;
+
+pub(crate) async fn measure_starts(env: &BenchEnv) -> anyhow::Result<()> {
+    let mut empty = Row::new("no entry");
+    let mut shard_selector = ColdAndWarm {
+        cold: Row::new("shard-selector, cold compile cache"),
+        warm: Row::new("shard-selector, warm compile cache"),
+    };
+    let mut all_four = ColdAndWarm {
+        cold: Row::new("all four, cold compile cache"),
+        warm: Row::new("all four, warm compile cache"),
+    };
+    for _ in 0..env.scale.rounds {
+        if env.scale.all {
+            let folder = env.create_folder(&env.plain, Chain::Empty)?;
+            empty.add_start(Sidecar::start(&env.program, &folder).await?).await?;
+            shard_selector.add_starts(env, Chain::Sharded).await?;
+        }
+        all_four.add_starts(env, Chain::Full).await?;
+    }
+    let rows = [
+        &empty,
+        &shard_selector.cold,
+        &shard_selector.warm,
+        &all_four.cold,
+        &all_four.warm,
+    ];
+    let header = ["", "ready after ms", "min–max", "idle anonymous MiB", "idle RSS MiB"];
+    let measured = rows.into_iter().filter(|row| !row.ready.is_empty());
+    env.report.print_table(TITLE, &header, measured.map(Row::table_cells));
+    let raw = rows.map(|row| (row.name.to_owned(), row.to_json()));
+    let raw: serde_json::Map<String, serde_json::Value> = raw.into_iter().collect();
+    env.report.add_raw(TITLE, raw.into());
+    let budget = |what: &str, unit, values, at_most| Budget {
+        what: format!("{TITLE}: all four, {what}"),
+        unit,
+        values,
+        at_most,
+    };
+    let Row {
+        ready,
+        anonymous,
+        resident,
+        ..
+    } = all_four.cold;
+    env.report
+        .add_budget(budget("ready with a cold cache", "ms", ready, READY));
+    env.report
+        .add_budget(budget("idle, anonymous", "MiB", anonymous, IDLE_ANONYMOUS));
+    env.report
+        .add_budget(budget("idle, resident", "MiB", resident, IDLE_RESIDENT));
+    Ok(())
+}
+
+struct ColdAndWarm {
+    cold: Row,
+    warm: Row,
+}
+
+impl ColdAndWarm {
+    async fn add_starts(&mut self, env: &BenchEnv, chain: Chain) -> anyhow::Result<()> {
+        // A folder of its own, and thus a cache of its own, which only the second start finds filled.
+        let folder = env.create_folder(&env.plain, chain)?;
+        self.cold
+            .add_start(Sidecar::start(&env.program, &folder).await?)
+            .await?;
+        self.warm.add_start(Sidecar::start(&env.program, &folder).await?).await
+    }
+}
+
+/// The values of all rounds.
 struct Row {
+    name: &'static str,
+    /// Milliseconds.
     ready: Vec<f64>,
-    memory: Vec<f64>,
+    /// MiB.
+    anonymous: Vec<f64>,
+    resident: Vec<f64>,
 }
 
 impl Row {
+    const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            ready: Vec::new(),
+            anonymous: Vec::new(),
+            resident: Vec::new(),
+        }
+    }
+
     async fn add_start(&mut self, sidecar: Sidecar) -> anyhow::Result<()> {
         self.ready.push(as_millis(sidecar.ready_after));
         tokio::time::sleep(SETTLE).await;
-        self.memory.push(as_mebibytes(sidecar.process.resident_memory()?));
+        self.anonymous.push(as_mebibytes(sidecar.process.anonymous_memory()?));
+        self.resident.push(as_mebibytes(sidecar.process.resident_memory()?));
         Ok(())
     }
 
-    fn table_cells(&self, name: &str) -> Vec<String> {
+    fn table_cells(&self) -> Vec<String> {
         vec![
-            name.to_owned(),
-            table::format_number(median(&self.ready), 0),
-            table::format_number(median(&self.memory), 1),
+            self.name.to_owned(),
+            format_number(median(&self.ready), 0),
+            format_range(Spread::of(&self.ready), 0),
+            format_number(median(&self.anonymous), 1),
+            format_number(median(&self.resident), 1),
         ]
     }
-}
 
-pub(crate) async fn measure_starts(env: &BenchEnv, scale: &Scale) -> anyhow::Result<()> {
-    let (mut empty, mut cold, mut warm) = (Row::default(), Row::default(), Row::default());
-    for round in 0..scale.rounds {
-        let folder = env.create_folder(&format!("start-empty-{round}"), Chain::Empty)?;
-        empty.add_start(Sidecar::start(&env.program, &folder).await?).await?;
-        // A folder of its own, and thus a cache of its own, which only the second start finds filled.
-        let folder = env.create_folder(&format!("start-{round}"), Chain::Sharded)?;
-        cold.add_start(Sidecar::start(&env.program, &folder).await?).await?;
-        warm.add_start(Sidecar::start(&env.program, &folder).await?).await?;
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "ready_ms": self.ready, "anonymous_mib": self.anonymous, "resident_mib": self.resident,
+        })
     }
-    table::print_table(
-        "Start",
-        &["", "ready after ms", "idle RSS MiB"],
-        [
-            empty.table_cells("no entry"),
-            cold.table_cells("shard-selector, cold compile cache"),
-            warm.table_cells("shard-selector, warm compile cache"),
-        ],
-    );
-    Ok(())
 }

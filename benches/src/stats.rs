@@ -1,4 +1,4 @@
-//! Statistics of measured values: median and percentiles.
+//! Statistics of measured values: median, spread and percentiles.
 
 use std::time::Duration;
 
@@ -7,6 +7,25 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
+}
+
+/// Median, smallest and largest value of the rounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// `None` without values.
+    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+        Some(Self {
+            median: median(values)?,
+            min: values.iter().copied().reduce(f64::min)?,
+            max: values.iter().copied().reduce(f64::max)?,
+        })
+    }
 }
 
 /// Durations, sorted once and queried often.
@@ -55,6 +74,17 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(3.0));
         assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn spread_has_smallest_and_largest_value() {
+        let expected = Spread {
+            median: 2.0,
+            min: 1.0,
+            max: 5.0,
+        };
+        assert_eq!(Spread::of(&[2.0, 5.0, 1.0]), Some(expected));
+        assert_eq!(Spread::of(&[]), None);
     }
 
     #[test]

@@ -2,19 +2,10 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-/// Prints a heading and a table: texts left-aligned, numbers right-aligned.
-#[expect(clippy::print_stdout, reason = "the tables are the program's output")]
-pub(crate) fn print_table(title: &str, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-    println!("## {title}\n\n{}\n", table_text(header, rows));
-}
+use crate::stats::Spread;
 
-/// Prints a line of text.
-#[expect(clippy::print_stdout, reason = "the tables are the program's output")]
-pub(crate) fn print_note(text: &str) {
-    println!("{text}\n");
-}
-
-fn table_text(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+/// A table: texts left-aligned, numbers right-aligned.
+pub(crate) fn table_text(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(header);
@@ -35,9 +26,23 @@ pub(crate) fn format_number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
+/// Smallest and largest value with this many digits, or a dash if nothing was measured.
+pub(crate) fn format_range(spread: Option<Spread>, digits: usize) -> String {
+    spread.map_or_else(
+        || "-".to_owned(),
+        |spread| format!("{:.digits$}–{:.digits$}", spread.min, spread.max),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn range_has_both_ends() {
+        assert_eq!(format_range(Spread::of(&[1.204, 1.1, 1.3]), 2), "1.10–1.30");
+        assert_eq!(format_range(None, 2), "-");
+    }
 
     #[test]
     fn missing_number_is_a_dash() {

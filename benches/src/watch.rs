@@ -1,59 +1,122 @@
-//! Watches: latency that the sidecar adds to events, and memory of a thousand open watches.
+//! Watch events: the latency that proxies add, with one and with many watches that have a thousand events per second in all.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tokio::task::JoinSet;
 
 use crate::bench_env::BenchEnv;
 use crate::chain::Chain;
-use crate::origin::{QUIET_WATCH, WATCH, sent_at, since_epoch};
-use crate::stats::{Durations, as_mebibytes, as_micros, median};
+use crate::contestants::{BARE, Contestant, NO_ENTRY};
+use crate::origin::{sent_at, since_epoch, watch_target};
+use crate::report::Budget;
+use crate::stats::{Durations, Spread, as_micros, median};
 use crate::stream::Stream;
-use crate::{Scale, table};
+use crate::table::{format_number, format_range};
+use crate::work::HttpVersion;
 
-/// Measures the events of one open watch, sent every two milliseconds.
-pub(crate) async fn measure_events(env: &BenchEnv, scale: &Scale) -> anyhow::Result<()> {
-    let bare = env.start_bare_proxy()?;
-    let empty = env.start_sidecar("watch-empty", Chain::Empty).await?;
-    let sharded = env.start_sidecar("watch-sharded", Chain::Sharded).await?;
-    let mut rows = [
-        Row::new("direct", env.origin),
-        Row::new("bare hyper proxy", bare.1),
-        Row::new("ctrlmesh, no entry", empty.api),
-        Row::new("ctrlmesh, shard-selector", sharded.api),
-    ];
-    for _ in 0..scale.rounds {
-        let mut direct = None;
-        for row in &mut rows {
-            let latencies = measure_latencies(row.address, scale.round_time()).await?;
-            let at = |share| latencies.per_mille(share).map(as_micros).context("no event came");
-            let seen = (at(500)?, at(990)?);
-            row.add_round(seen, *direct.get_or_insert(seen));
+/// Open watches; their events come a thousand times per second in all, so this is also the interval of each in milliseconds.
+const WATCHES: [u32; 3] = [1, 100, 1000];
+
+/// The row that has a budget.
+const SHARD_SELECTOR: &str = "ctrlmesh, shard-selector";
+
+/// Microseconds above the bare proxy.
+const ADDED_P50: f64 = 30.0;
+const ADDED_P99: f64 = 150.0;
+
+/// Each watch on connections of its own, as over HTTP/1.1; with `--all` also over HTTP/2 and TLS.
+pub(crate) async fn measure_events(env: &BenchEnv) -> anyhow::Result<()> {
+    for watches in WATCHES {
+        measure_watches(env, HttpVersion::Http1, watches).await?;
+        if env.scale.all {
+            measure_watches(env, HttpVersion::Http2, watches).await?;
         }
     }
-    table::print_table(
-        "Watch events",
-        &["", "p50 µs", "p99 µs", "added p50 µs", "added p99 µs"],
+    Ok(())
+}
+
+async fn measure_watches(env: &BenchEnv, version: HttpVersion, watches: u32) -> anyhow::Result<()> {
+    let origin = match version {
+        HttpVersion::Http1 => &env.plain,
+        HttpVersion::Http2 => &env.tls,
+    };
+    let mut rows = Vec::new();
+    if env.scale.all && version == HttpVersion::Http1 {
+        rows.push(Row::new(Contestant::direct(origin.address)));
+    }
+    rows.push(Row::new(env.start_bare_proxy(origin)?));
+    for (name, chain) in [(NO_ENTRY, Chain::Empty), (SHARD_SELECTOR, Chain::Sharded)] {
+        let sidecar = env.start_sidecar(origin, chain).await?;
+        rows.push(Row::new(sidecar.into_contestant(name)));
+    }
+    for _ in 0..env.scale.rounds {
+        let mut samples = Vec::new();
+        for row in &rows {
+            let latencies = read_events(
+                row.contestant.address(version),
+                version,
+                watches,
+                env.scale.round_time(),
+            )
+            .await?;
+            let at = |share| latencies.per_mille(share).map(as_micros).context("no event came");
+            samples.push((at(500)?, at(990)?));
+        }
+        let bare = rows.iter().zip(&samples).find(|(row, _)| row.contestant.name == BARE);
+        let (_, &bare) = bare.context("no bare proxy")?;
+        for (row, sample) in rows.iter_mut().zip(&samples) {
+            row.add_round(*sample, bare);
+        }
+    }
+    let title = format!(
+        "Watch events: {watches} watches, {}, {}",
+        version.name(),
+        origin.describe()
+    );
+    env.report.print_table(
+        &title,
+        &[
+            "",
+            "p50 µs",
+            "p99 µs",
+            "added p50 µs",
+            "min–max",
+            "added p99 µs",
+            "min–max",
+        ],
         rows.iter().map(Row::table_cells),
     );
+    let raw = rows.iter().map(|row| (row.contestant.name.clone(), row.to_json()));
+    let raw: serde_json::Map<String, serde_json::Value> = raw.collect();
+    env.report.add_raw(&title, raw.into());
+    for row in rows.into_iter().filter(|row| row.contestant.name == SHARD_SELECTOR) {
+        let budget = |which: &str, values, at_most| Budget {
+            what: format!("{title}: {which} above bare hyper's"),
+            unit: "µs",
+            values,
+            at_most,
+        };
+        env.report.add_budget(budget("p50", row.added_p50, ADDED_P50));
+        env.report.add_budget(budget("p99", row.added_p99, ADDED_P99));
+    }
     Ok(())
 }
 
 struct Row {
-    name: &'static str,
-    address: SocketAddr,
+    contestant: Contestant,
     p50: Vec<f64>,
     p99: Vec<f64>,
+    /// Above the bare proxy in the same round.
     added_p50: Vec<f64>,
     added_p99: Vec<f64>,
 }
 
 impl Row {
-    const fn new(name: &'static str, address: SocketAddr) -> Self {
+    fn new(contestant: Contestant) -> Self {
         Self {
-            name,
-            address,
+            contestant,
             p50: Vec::new(),
             p99: Vec::new(),
             added_p50: Vec::new(),
@@ -61,70 +124,89 @@ impl Row {
         }
     }
 
-    fn add_round(&mut self, (p50, p99): (f64, f64), direct: (f64, f64)) {
+    fn add_round(&mut self, (p50, p99): (f64, f64), bare: (f64, f64)) {
         self.p50.push(p50);
         self.p99.push(p99);
-        self.added_p50.push(p50 - direct.0);
-        self.added_p99.push(p99 - direct.1);
+        self.added_p50.push(p50 - bare.0);
+        self.added_p99.push(p99 - bare.1);
     }
 
     fn table_cells(&self) -> Vec<String> {
-        let number = |values: &[f64]| table::format_number(median(values), 0);
+        let number = |values: &[f64]| format_number(median(values), 0);
+        let range = |values: &[f64]| format_range(Spread::of(values), 0);
         vec![
-            self.name.to_owned(),
+            self.contestant.name.clone(),
             number(&self.p50),
             number(&self.p99),
             number(&self.added_p50),
+            range(&self.added_p50),
             number(&self.added_p99),
+            range(&self.added_p99),
         ]
     }
+
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "p50_us": self.p50, "p99_us": self.p99,
+            "added_p50_us": self.added_p50, "added_p99_us": self.added_p99,
+        })
+    }
 }
 
-async fn measure_latencies(address: SocketAddr, time: Duration) -> anyhow::Result<Durations> {
-    let mut watch = Stream::open(address, WATCH).await?;
-    let start = Instant::now();
+/// Latencies of all events of equal watches during `time`.
+async fn read_events(
+    address: SocketAddr,
+    version: HttpVersion,
+    watches: u32,
+    time: Duration,
+) -> anyhow::Result<Durations> {
+    let target = watch_target(Duration::from_millis(u64::from(watches)));
+    let streams = Stream::open_many(address, version, &target, watches as usize).await?;
+    let end = Instant::now() + time;
+    let mut tasks = JoinSet::new();
+    for stream in streams {
+        tasks.spawn_local(read_until(stream, end));
+    }
+    let mut all = Vec::new();
+    while let Some(latencies) = tasks.join_next().await {
+        all.extend(latencies??);
+    }
+    Ok(Durations::new(all))
+}
+
+async fn read_until(mut watch: Stream, end: Instant) -> anyhow::Result<Vec<Duration>> {
     let mut latencies = Vec::new();
-    while start.elapsed() < time {
-        let event = watch.next().await?.context("the watch ended")?;
+    let mut events = Events::default();
+    // The last event may come after the end: it is what ends the watch.
+    while Instant::now() < end {
+        let piece = watch.next().await?.context("the watch ended")?;
         let now = since_epoch();
-        latencies.push(now.saturating_sub(sent_at(&event).context("not one whole event in a piece")?));
+        for event in events.split(&piece) {
+            latencies.push(now.saturating_sub(sent_at(&event).context("an event without a time")?));
+        }
     }
-    Ok(Durations::new(latencies))
+    Ok(latencies)
 }
 
-/// Open watches of one controller, as many as one that watches every kind of a cluster with many kinds.
-const MANY: usize = 1000;
+/// Splits what a proxy passes on into events: it may send two together, or one in pieces.
+#[derive(Debug, Default)]
+struct Events {
+    /// Bytes of an event whose end has not come.
+    begun: Vec<u8>,
+}
 
-/// Resident memory with many open watches, each on connections of its own: HTTP/1.1 on both sides, the most expensive case.
-pub(crate) async fn measure_many_watches(env: &BenchEnv) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
-    for (name, chain) in [
-        ("ctrlmesh, no entry", Chain::Empty),
-        ("ctrlmesh, shard-selector", Chain::Sharded),
-    ] {
-        let sidecar = env.start_sidecar(&format!("watches-{name}"), chain).await?;
-        let before = sidecar.process.resident_memory()?;
-        let mut watches = Vec::with_capacity(MANY);
-        for _ in 0..MANY {
-            let mut watch = Stream::open(sidecar.api, QUIET_WATCH).await?;
-            watch.next().await?.context("the watch ended")?;
-            watches.push(watch);
+impl Events {
+    /// The events that end in this piece.
+    fn split(&mut self, piece: &[u8]) -> Vec<Vec<u8>> {
+        let mut ended = Vec::new();
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            self.begun.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                ended.push(std::mem::take(&mut self.begun));
+            }
         }
-        let with = sidecar.process.resident_memory()?;
-        let each = with.saturating_sub(before) / MANY as u64;
-        rows.push(vec![
-            name.to_owned(),
-            table::format_number(Some(as_mebibytes(before)), 1),
-            table::format_number(Some(as_mebibytes(with)), 1),
-            (each >> 10).to_string(),
-        ]);
+        ended
     }
-    table::print_table(
-        &format!("{MANY} open watches"),
-        &["", "RSS before MiB", "RSS MiB", "KiB each"],
-        rows,
-    );
-    Ok(())
 }
 
 #[cfg(test)]
@@ -133,10 +215,19 @@ mod tests {
 
     #[test]
     fn added_latency_is_computed_per_round() {
-        let mut row = Row::new("ours", SocketAddr::from(([127, 0, 0, 1], 1)));
+        let mut row = Row::new(Contestant::direct(SocketAddr::from(([127, 0, 0, 1], 1))));
         for slow in [0.0, 100.0, 1000.0] {
             row.add_round((60.0 + slow, 90.0 + slow), (50.0 + slow, 70.0 + slow));
         }
-        assert_eq!(row.table_cells(), ["ours", "160", "190", "10", "20"]);
+        let cells = row.table_cells();
+        assert_eq!(cells, ["direct", "160", "190", "10", "10–10", "20", "20–20"]);
+    }
+
+    #[test]
+    fn events_are_whole_however_they_arrive() {
+        let mut events = Events::default();
+        assert_eq!(events.split(b"ab"), Vec::<Vec<u8>>::new());
+        assert_eq!(events.split(b"c\nd\ne"), [b"abc\n".to_vec(), b"d\n".to_vec()]);
+        assert_eq!(events.split(b"\n"), [b"e\n".to_vec()]);
     }
 }

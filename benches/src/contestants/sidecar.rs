@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::Contestant;
 use crate::chain::SidecarFolder;
 use crate::process::Process;
 
@@ -17,6 +18,8 @@ pub(crate) struct Sidecar {
     /// Address of the port for controllers.
     pub(crate) api: SocketAddr,
     admin: SocketAddr,
+    /// The HTTP version that it speaks with the origin.
+    upstream_http: &'static str,
     /// From process start to the first 200 of `/readyz`.
     pub(crate) ready_after: Duration,
 }
@@ -50,11 +53,16 @@ impl Sidecar {
             process,
             api: address("api")?,
             admin: address("admin")?,
+            upstream_http: folder.upstream_http(),
             ready_after: Duration::ZERO,
         };
         sidecar.wait_until("/readyz", |_| true).await?;
         sidecar.ready_after = start.elapsed();
         Ok(sidecar)
+    }
+
+    pub(crate) fn into_contestant(self, name: &str) -> Contestant {
+        Contestant::new(name, self.process, self.api, self.upstream_http)
     }
 
     /// Waits until this generation of the chain is in force.
