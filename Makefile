@@ -83,9 +83,19 @@ crate: ## The SDK's archive for crates.io, built from the archive alone, offline
 		cargo package --locked --offline --allow-dirty -p ctrlmesh-sdk
 
 .PHONY: bench
-bench: setup ## Requests, plugin calls, lists, watches, start and reload, as ratios of one run (docs/benchmarks.md)
+bench: bench-build ## What has a budget, as ratios of one run, about ten minutes; results also in CARGO_TARGET_DIR/bench (docs/benchmarks.md)
+	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench $(BENCH_ARGS)
+
+.PHONY: bench-all
+bench-all: bench-build ## All measurements with all proxies, about an hour; BENCH_ARGS="--envoy FILE --envoy-filter FILE" adds Envoy
+	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench --all $(BENCH_ARGS)
+
+# Flags of ctrlmesh-bench, such as `--only requests --rounds 9`.
+BENCH_ARGS ?=
+
+.PHONY: bench-build
+bench-build: setup
 	cargo build --locked --release --workspace --bin ctrlmesh-proxy --bin ctrlmesh-bench
-	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench
 
 ##@ Test
 
