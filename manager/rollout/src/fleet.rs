@@ -151,6 +151,11 @@ impl Fleet {
         }
     }
 
+    /// The UIDs of all pods, to look up many of them.
+    pub(crate) fn uids(&self) -> BTreeSet<&str> {
+        self.sidecars.iter().map(|sidecar| sidecar.uid.as_str()).collect()
+    }
+
     /// The highest generation that any sidecar reports.
     pub fn generation(&self) -> u64 {
         let generations = self.reports.values().filter_map(|answer| match answer {

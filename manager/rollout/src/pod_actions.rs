@@ -60,8 +60,8 @@ pub fn due_nudges(
     generation: u64,
     now: Instant,
 ) -> (Vec<PodNudge>, Option<Duration>) {
-    let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
-    history.retain(|uid, last| last.generation == generation && is_there(uid));
+    let uids = fleet.uids();
+    history.retain(|uid, last| last.generation == generation && uids.contains(uid.as_str()));
     let (mut due, mut next) = (Vec::new(), None::<Duration>);
     for sidecar in fleet.lagging_sidecars(entries) {
         let nudge = |again| PodNudge {
@@ -214,9 +214,9 @@ pub fn restart_plan(
 
 impl Restarts {
     fn forget_finished(&mut self, evict: &[Evict], fleet: &Fleet) {
-        let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
+        let uids = fleet.uids();
         let is_at_work = |entry: &String| evict.iter().any(|evict| evict.entry == *entry);
-        self.evicted.retain(is_there);
+        self.evicted.retain(|uid| uids.contains(uid.as_str()));
         self.missing.retain(|entry, _| is_at_work(entry));
         self.refused.retain(|entry, _| is_at_work(entry));
     }

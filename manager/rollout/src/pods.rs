@@ -306,8 +306,8 @@ fn update_running(fleet: &Fleet, chain: Option<&Chain>, running: &mut BTreeMap<S
             running.extend(own.map(|entry| entry.name.clone()));
         }
     }
-    let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
-    running.retain(|uid, _| is_there(uid));
+    let uids = fleet.uids();
+    running.retain(|uid, _| uids.contains(uid.as_str()));
 }
 
 /// Since when pods run the entries of their shards with nothing left from before. Changes of other entries, or of other shards,

@@ -356,7 +356,7 @@ fn shortest_times(sidecars: usize) -> [Duration; 2] {
         begun.elapsed()
     };
     let mut times = [Duration::MAX; 2];
-    for _ in 0..5 {
+    for _ in 0..20 {
         let mut memory = Some(simulation.memory.clone());
         let decided = time(&mut || drop(decide(&simulation.observation, memory.take().unwrap())));
         let passed = time(&mut || drop(simulation.pass()));
@@ -365,13 +365,13 @@ fn shortest_times(sidecars: usize) -> [Duration; 2] {
     times
 }
 
-/// Two parts of a decision look for each known pod among all pods. Twice the pods are four times that work at worst.
+/// The shortest of many times is not disturbed by other programs. A search for each pod among all pods would make it four times as long.
 #[test]
-fn time_of_a_pass_grows_no_faster_than_the_square_of_its_sidecars() {
+fn pass_over_twice_the_sidecars_takes_less_than_three_times_as_long() {
     let sidecars = number_of_sidecars();
     let [half, all] = [sidecars / 2, sidecars].map(shortest_times);
     println!("{sidecars} sidecars: decision and whole pass {all:?}; half as many: {half:?}");
     for (half, all) in half.iter().zip(&all) {
-        assert!(*all < *half * 6, "{all:?} is more than six times {half:?}");
+        assert!(*all < *half * 3, "{all:?} is more than three times {half:?}");
     }
 }
