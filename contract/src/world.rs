@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub struct Interface(pub u32, pub u32, pub u32);
 
 /// Versions of the interface that sidecars of this release support: the newest of each compatible series. The last one is that of `wit/`.
-pub const SUPPORTED: [Interface; 1] = [Interface(0, 1, 1)];
+pub const SUPPORTED: [Interface; 2] = [Interface(0, 1, 1), Interface(0, 2, 0)];
 
 /// Functions that were added to an interface since the first version of those that are compatible, with the version that has them.
 const ADDED: [(&str, &str, Interface); 1] = [("report", "name-rule", Interface(0, 1, 1))];
@@ -75,15 +75,17 @@ impl FromStr for Interface {
     }
 }
 
-/// Versions of the plugin interface that hosts speak. The next one stands beside the first.
+/// Versions of the plugin interface that hosts speak: the newest two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// `ctrlmesh:plugin@0.1.x`.
     V0_1,
+    /// `ctrlmesh:plugin@0.2.x`.
+    V0_2,
 }
 
 /// All of them, for messages.
-pub const SUPPORTED_VERSIONS: &str = "0.1.x";
+pub const SUPPORTED_VERSIONS: &str = "0.1.x and 0.2.x";
 
 /// Why a component is no plugin for us.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,10 +100,10 @@ pub enum Problem {
 
 /// The package of the plugin interface.
 const PACKAGE: &str = "ctrlmesh:plugin/";
-/// Exports of a 0.1 plugin.
-const EXPORTS_0_1: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
-/// Interfaces that a 0.1 plugin may import.
-const INTERFACES_0_1: [&str; 8] = [
+/// Exports of a plugin, in both versions.
+const EXPORTS: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
+/// Interfaces that a plugin may import, in both versions.
+const INTERFACES: [&str; 8] = [
     "types", "exchange", "clock", "random", "log", "metrics", "state", "report",
 ];
 
@@ -132,7 +134,7 @@ const WASI: [&str; 18] = [
 /// # Errors
 /// It is not a plugin, or wants more than a plugin gets.
 pub fn check(imports: &[&str], exports: &[&str]) -> Result<Version, Problem> {
-    if let Some(missing) = EXPORTS_0_1.iter().find(|name| !exports.contains(name)) {
+    if let Some(missing) = EXPORTS.iter().find(|name| !exports.contains(name)) {
         return Err(Problem::World(format!("it does not export `{missing}`")));
     }
     match check_imports(imports)? {
@@ -165,6 +167,7 @@ fn parse_version(import: &str) -> Result<Version, Problem> {
     let text = import.split_once('@').map_or("", |(_, version)| version);
     match text.split('.').collect::<Vec<_>>()[..] {
         ["0", "1", patch] if patch.parse::<u32>().is_ok() => Ok(Version::V0_1),
+        ["0", "2", patch] if patch.parse::<u32>().is_ok() => Ok(Version::V0_2),
         _ => Err(Problem::Version(text.to_owned())),
     }
 }
@@ -172,7 +175,7 @@ fn parse_version(import: &str) -> Result<Version, Problem> {
 fn is_given(import: &str) -> bool {
     let (interface, version) = import.split_once('@').unwrap_or((import, ""));
     match interface.strip_prefix(PACKAGE) {
-        Some(name) => INTERFACES_0_1.contains(&name),
+        Some(name) => INTERFACES.contains(&name),
         None => {
             let patch = version
                 .strip_prefix("0.2.")
@@ -217,6 +220,12 @@ mod tests {
                 vec![types, ("ctrlmesh:plugin/report@0.1.7", &["put"][..])],
                 Some("0.1.7"),
             ),
+            (vec![("ctrlmesh:plugin/types@0.2.0", &[][..])], Some("0.2.0")),
+            (
+                vec![("ctrlmesh:plugin/report@0.2.0", &["name-rule"][..])],
+                Some("0.2.0"),
+            ),
+            (vec![("ctrlmesh:plugin/types@0.3.1", &[][..])], Some("0.3.1")),
             (vec![wasi], None),
         ] {
             assert_eq!(needed(&imports).as_deref(), expected, "{imports:?}");
@@ -237,28 +246,31 @@ mod tests {
     }
 
     fn component_with_import(import: &str) -> String {
-        message(&[&IMPORTS[..], &[import]].concat(), &EXPORTS_0_1)
+        message(&[&IMPORTS[..], &[import]].concat(), &EXPORTS)
     }
 
     #[test]
     fn plugin_of_any_patch_version_is_accepted() {
-        assert_eq!(message(&IMPORTS, &EXPORTS_0_1), "V0_1");
-        assert_eq!(message(&["ctrlmesh:plugin/types@0.1.7"], &EXPORTS_0_1), "V0_1");
+        assert_eq!(message(&["ctrlmesh:plugin/types@0.2.7"], &EXPORTS), "V0_2");
+        assert_eq!(message(&IMPORTS, &EXPORTS), "V0_1");
+        assert_eq!(message(&["ctrlmesh:plugin/types@0.1.7"], &EXPORTS), "V0_1");
     }
 
     #[test]
     fn unsupported_version_is_named() {
-        for version in ["0.2.0", "1.0.0", "0.1", "0.1.x", "0.11.0", "0.1.0-rc.1", ""] {
-            let text = message(&[&format!("ctrlmesh:plugin/types@{version}")], &EXPORTS_0_1);
+        for version in ["0.3.0", "1.0.0", "0.1", "0.1.x", "0.11.0", "0.1.0-rc.1", ""] {
+            let text = message(&[&format!("ctrlmesh:plugin/types@{version}")], &EXPORTS);
             assert_eq!(text, format!("Version({version:?})"));
         }
     }
 
     #[test]
     fn mixed_versions_are_refused_even_when_one_is_supported() {
+        let text = component_with_import("ctrlmesh:plugin/types@0.2.0");
+        assert!(text.contains("mixes versions"), "{text}");
         assert_eq!(
-            component_with_import("ctrlmesh:plugin/types@0.2.0"),
-            "Version(\"0.2.0\")"
+            component_with_import("ctrlmesh:plugin/types@0.3.0"),
+            "Version(\"0.3.0\")"
         );
     }
 
@@ -266,7 +278,7 @@ mod tests {
     fn missing_exports_of_another_world_are_named() {
         let text = message(&["wasi:http/types@0.2.3"], &["wasi:http/incoming-handler@0.2.3"]);
         assert!(text.contains("does not export `configure`"), "{text}");
-        assert!(message(&[], &EXPORTS_0_1).contains("do not use the types"));
+        assert!(message(&[], &EXPORTS).contains("do not use the types"));
     }
 
     #[test]

@@ -8,7 +8,9 @@
 //! | `instance` | a live instance |
 //! | `engine` | wasmtime's settings, and the plugins that are loaded |
 //! | `plugin` | a loaded plugin |
-//! | `v0_1` | the host functions of interface 0.1 |
+//! | `guest` | the exports of a component, for each interface version |
+//! | `v0_1` | interface 0.1, where it differs from 0.2 |
+//! | `v0_2` | the host functions of interface 0.2 |
 //! | `entry_config` | the configuration with which an entry runs its plugin |
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
 //! | `cache`, `artifact` | sealed artifacts on disk; compiled code as a component, the only `unsafe` |
@@ -43,6 +45,7 @@ mod engine;
 mod entry_config;
 mod error;
 mod export;
+mod guest;
 pub mod harness;
 mod host;
 mod instance;
@@ -56,6 +59,7 @@ mod state;
 mod stdio;
 mod ticker;
 mod v0_1;
+mod v0_2;
 mod validate;
 mod wasi;
 mod world;

@@ -54,6 +54,32 @@ fn state_survives_restart_and_follows_clock() {
 }
 
 #[test]
+fn several_cells_and_counters_take_one_call() {
+    let settings = r#"{"ops": [
+        {"compareAndSwap": {"key": "a", "expected": 0, "value": "text"}},
+        {"add": {"key": "c", "delta": 1}},
+        {"getAll": ["b", "a", "a"]},
+        {"getAll": ["a", "c"]},
+        {"countAll": [{"name": "seen", "label": "x", "by": 2}, {"name": "seen", "label": "x", "by": 3}]}
+    ]}"#;
+    let mut plugin = harness("stateful", settings);
+    let expected = "1; 1; none text@1 text@1; error wrong-kind; counted";
+    assert_eq!(
+        operation_results(&mut plugin, true),
+        "1; 1; none none none; none none; counted"
+    );
+    assert_eq!(plugin.metrics(), []);
+    assert_eq!(operation_results(&mut plugin, false), expected);
+    assert_eq!(plugin.metrics()[0].value, SeriesValue::Counter(5));
+    let keys: Vec<String> = (0..65).map(|key| format!(r#""{key}""#)).collect();
+    let settings = format!(r#"{{"ops": [{{"getAll": [{}]}}]}}"#, keys.join(","));
+    assert_eq!(
+        operation_results(&mut harness("stateful", &settings), false),
+        "error invalid"
+    );
+}
+
+#[test]
 fn recheck_answers_and_changes_nothing() {
     let mut plugin = harness("stateful", OPS);
     for _ in 0..3 {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ctrlmesh_plugins_builtin::{builtin, guests};
 use ctrlmesh_proxy::harness::{Harness, Request, get, request, response};
 use ctrlmesh_proxy::plugin::verdict::{
-    BodyShape, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Traffic,
+    BodyShape, Phases, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Reuse, Traffic,
 };
 use ctrlmesh_proxy::wasm::Fault;
 use http::{Method, StatusCode};
@@ -225,6 +225,27 @@ fn answer_of_many_megabytes_is_stopped_before_host_allocates_it() {
 }
 
 #[test]
+fn reuse_and_later_phases_arrive() {
+    let verdict_of = |line: &str| {
+        let mut plugin = harness("scripted", &format!(r#"{{"onRequest": [{line}]}}"#));
+        plugin.request(&get("/api/v1/pods")).expect("a verdict")
+    };
+    let verdict = verdict_of(r#"{"then": {"proceed": []}}"#);
+    assert_eq!((verdict.reuse, verdict.later), (Reuse::Never, Phases::ALL));
+    let verdict = verdict_of(r#"{"reuse": "whileUnchanged", "later": [], "then": {"proceed": []}}"#);
+    assert_eq!(
+        (verdict.reuse, verdict.later),
+        (Reuse::WhileUnchanged, Phases::default())
+    );
+    let verdict = verdict_of(r#"{"reuse": {"untilUnixMs": 7}, "later": ["on-complete"], "then": {"proceed": []}}"#);
+    let complete = Phases {
+        complete: true,
+        ..Phases::default()
+    };
+    assert_eq!((verdict.reuse, verdict.later), (Reuse::UntilUnixMs(7), complete));
+}
+
+#[test]
 fn fresh_instance_serves_after_invalid_answer() {
     let mut plugin = harness(
         "scripted",
@@ -282,6 +303,10 @@ fn plugin_is_shown_parsed_request_and_no_credentials() {
         ("subresource", "status"),
         ("namespace", "a"),
         ("name", "web-0"),
+        (
+            "facts",
+            r#"Facts { traffic: Traffic::Api, verb: Verb::Patch, group: "apps", version: "v1", resource: "deployments", subresource: "status", namespace: "a", name: "web-0" }"#,
+        ),
         ("method", "PATCH"),
         ("path", "/apis/apps/v1/namespaces/a/deployments/web-0/status"),
         ("host", "kubernetes.default.svc"),

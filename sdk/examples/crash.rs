@@ -15,7 +15,7 @@ impl Plugin for Crash {
 
     #[expect(clippy::panic, reason = "to crash is what this plugin is for")]
     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
-        panic!("broken on purpose, at {:?} {}", req.facts().verb, req.facts().resource);
+        panic!("broken on purpose, at {:?} {}", req.verb(), req.resource());
     }
 }
 

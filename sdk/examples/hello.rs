@@ -49,11 +49,10 @@ impl Plugin for Hello {
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        let facts = req.facts();
-        let deletes_namespace = facts.verb == Verb::Delete && facts.group.is_empty() && facts.resource == "namespaces";
-        if deletes_namespace && self.protected.contains(&facts.name) {
-            host.count("refused", &facts.name, 1);
-            let message = format!("namespace {} is protected by the plugin hello", facts.name);
+        let deletes_namespace = req.verb() == Verb::Delete && req.group().is_empty() && req.resource() == "namespaces";
+        if deletes_namespace && self.protected.iter().any(|name| name == req.name()) {
+            host.count("refused", req.name(), 1);
+            let message = format!("namespace {} is protected by the plugin hello", req.name());
             return RequestVerdict::refuse(Refusal::new(403, message));
         }
         // One of the two rules brought the request here; if it was not the first, it was the user agent's.

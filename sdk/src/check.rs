@@ -4,7 +4,9 @@
 
 use std::cell::RefCell;
 
-use crate::{Admission, Ask, Cell, Claim, Grant, Host, InstanceInfo, Level, Part, Place, Plugin, StateError, settings};
+use crate::{
+    Admission, Ask, Cell, Claim, Counted, Grant, Host, InstanceInfo, Level, Part, Place, Plugin, StateError, settings,
+};
 
 /// Configures the plugin once on a host that keeps nothing, and answers with its warnings.
 ///
@@ -45,6 +47,8 @@ impl Host for Nowhere {
 
     fn count(&self, _: &str, _: &str, _: u64) {}
 
+    fn count_all(&self, _: &[Counted]) {}
+
     fn gauge(&self, _: &str, _: &str, _: f64) {}
 
     fn take(&self, _: &[Claim]) -> Result<Grant, StateError> {
@@ -59,6 +63,8 @@ impl Host for Nowhere {
 
     fn remove_report(&self, _: &str) {}
 
+    fn show_counters(&self, _: &str, _: &[(String, String)]) {}
+
     fn name_rule(&self, _: &str, _: Part) {}
 
     fn add(&self, _: &str, _: i64, _: Option<i64>) -> Result<Option<i64>, StateError> {
@@ -71,6 +77,10 @@ impl Host for Nowhere {
 
     fn get(&self, _: &str) -> Result<Option<Cell>, StateError> {
         Ok(None)
+    }
+
+    fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError> {
+        Ok(vec![None; keys.len()])
     }
 
     fn compare_and_swap(&self, _: &str, _: u64, _: &[u8]) -> Result<Option<u64>, StateError> {

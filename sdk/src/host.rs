@@ -2,7 +2,7 @@
 //! tests bring their own (`testing::FakeHost`).
 
 use crate::bindings::ctrlmesh::plugin::{clock, log, metrics, random, report, state};
-use crate::{Admission, Ask, Cell, Claim, Grant, Level, Part, Place, StateError};
+use crate::{Admission, Ask, Cell, Claim, Counted, Grant, Level, Part, Place, StateError};
 
 /// The host's side of the contract. Every function is one call out of the component (well under a microsecond).
 pub trait Host {
@@ -16,6 +16,8 @@ pub trait Host {
     fn log(&self, level: Level, message: &str);
     /// Adds to the counter `ctrlmesh_plugin_<name>_total`. `name`: lower-case letters, digits and `_`.
     fn count(&self, name: &str, label: &str, by: u64);
+    /// Adds to several counters in one call: at most 64; more are dropped and counted.
+    fn count_all(&self, counted: &[Counted]);
     /// Sets the gauge `ctrlmesh_plugin_<name>`.
     fn gauge(&self, name: &str, label: &str, value: f64);
 
@@ -39,6 +41,11 @@ pub trait Host {
 
     /// Takes a report away.
     fn remove_report(&self, key: &str);
+
+    /// Shows counters of the state under this key in the sidecar's `/status`: the names of fields, each with the key of its
+    /// counter (see [`Host::add`]), read when somebody looks. At most 16 fields. Only in
+    /// [`Plugin::configure`](crate::Plugin::configure).
+    fn show_counters(&self, key: &str, fields: &[(String, String)]);
 
     /// Names the rule that decides a part of the verdict which the call in hand returns: the sidecar shows it with what was
     /// done, in its access log and in `/status`. At most 8 names a call, 64 bytes a name.
@@ -64,6 +71,13 @@ pub trait Host {
     ///
     /// See [`Host::take`].
     fn get(&self, key: &str) -> Result<Option<Cell>, StateError>;
+
+    /// Reads small values, all at one moment, in the order of the keys. At most 64.
+    ///
+    /// # Errors
+    ///
+    /// See [`Host::take`].
+    fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError>;
 
     /// Writes a small value if its version is still `expected` (0: not there yet). Returns the new version, or `None` if
     /// somebody was faster.
@@ -121,6 +135,10 @@ impl Host for Imports {
         metrics::count(name, label, by);
     }
 
+    fn count_all(&self, counted: &[Counted]) {
+        metrics::count_all(counted);
+    }
+
     fn gauge(&self, name: &str, label: &str, value: f64) {
         metrics::gauge(name, label, value);
     }
@@ -141,6 +159,10 @@ impl Host for Imports {
         report::remove(key);
     }
 
+    fn show_counters(&self, key: &str, fields: &[(String, String)]) {
+        report::show_counters(key, fields);
+    }
+
     fn name_rule(&self, name: &str, decides: Part) {
         report::name_rule(name, decides);
     }
@@ -155,6 +177,10 @@ impl Host for Imports {
 
     fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
         state::get(key)
+    }
+
+    fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError> {
+        state::get_all(keys)
     }
 
     fn compare_and_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {

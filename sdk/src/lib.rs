@@ -25,7 +25,7 @@
 //!     }
 //!
 //!     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
-//!         RequestVerdict::refuse(Refusal::new(403, format!("namespace {} is protected", req.facts().name)))
+//!         RequestVerdict::refuse(Refusal::new(403, format!("namespace {} is protected", req.name())))
 //!     }
 //! }
 //!
@@ -52,6 +52,7 @@ pub mod testing;
 mod verdict;
 
 pub use bindings::ctrlmesh::plugin::log::Level;
+pub use bindings::ctrlmesh::plugin::metrics::Counted;
 pub use bindings::ctrlmesh::plugin::report::Part;
 pub use bindings::ctrlmesh::plugin::state::{
     Admission, Ask, Bucket, Cell, Claim, Error as StateError, Grant, Place, Shortage,
@@ -59,7 +60,7 @@ pub use bindings::ctrlmesh::plugin::state::{
 pub use bindings::ctrlmesh::plugin::types::{
     Answer, BodyShape, Cause, Details, Facts, Failure, Field, InstanceInfo, MatchRule, Outcome, Phases, Refusal,
     Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan,
-    ResponseVerdict, Subscription, Traffic, Verb,
+    ResponseVerdict, Reuse, Subscription, Traffic, Verb,
 };
 pub use check::check;
 #[doc(hidden)]

@@ -3,13 +3,33 @@
 
 use std::cell::OnceCell;
 
-use crate::Facts;
 use crate::bindings::ctrlmesh::plugin::exchange;
+use crate::{Facts, Traffic, Verb};
 
-/// A request, read-only. Nothing here parses; each function but [`Request::facts`] is one call to the host.
+/// A request, read-only. Nothing here parses; each function is one call to the host. Facts are asked for once per call of the
+/// plugin, however often they are read.
+///
+/// Read the facts that decide first, and no others: a fact that was not read costs nothing, and a verdict that the host may
+/// give again ([`RequestVerdict::reusable`](crate::RequestVerdict::reusable)) holds whatever it is.
 pub trait Request {
-    /// The parsed essentials. Fetched from the host once per call of the plugin.
+    /// All facts, in one call to the host.
     fn facts(&self) -> &Facts;
+    /// Which kind of traffic it belongs to.
+    fn traffic(&self) -> Traffic;
+    /// What it does.
+    fn verb(&self) -> Verb;
+    /// API group; empty for the core group.
+    fn group(&self) -> &str;
+    /// Version of the API group.
+    fn version(&self) -> &str;
+    /// Plural resource name, lower case.
+    fn resource(&self) -> &str;
+    /// Subresource; empty for the resource itself.
+    fn subresource(&self) -> &str;
+    /// Namespace; empty for cluster-scoped resources and for lists over all namespaces.
+    fn namespace(&self) -> &str;
+    /// Object name; empty for lists without one, and for a create: its name is in the body.
+    fn name(&self) -> &str;
     /// First value of a header, if it is there and is text. `authorization` and `cookie` are never shown.
     fn header(&self, name: &str) -> Option<String>;
     /// First value of a query parameter, decoded as the API server would.
@@ -52,6 +72,14 @@ pub trait ResponseHead {
 pub(crate) struct Live<'a> {
     handle: &'a exchange::Request,
     facts: OnceCell<Facts>,
+    traffic: OnceCell<Traffic>,
+    verb: OnceCell<Verb>,
+    group: OnceCell<String>,
+    version: OnceCell<String>,
+    resource: OnceCell<String>,
+    subresource: OnceCell<String>,
+    namespace: OnceCell<String>,
+    name: OnceCell<String>,
 }
 
 impl<'a> Live<'a> {
@@ -59,6 +87,14 @@ impl<'a> Live<'a> {
         Self {
             handle,
             facts: OnceCell::new(),
+            traffic: OnceCell::new(),
+            verb: OnceCell::new(),
+            group: OnceCell::new(),
+            version: OnceCell::new(),
+            resource: OnceCell::new(),
+            subresource: OnceCell::new(),
+            namespace: OnceCell::new(),
+            name: OnceCell::new(),
         }
     }
 }
@@ -66,6 +102,38 @@ impl<'a> Live<'a> {
 impl Request for Live<'_> {
     fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| self.handle.facts())
+    }
+
+    fn traffic(&self) -> Traffic {
+        *self.traffic.get_or_init(|| self.handle.traffic())
+    }
+
+    fn verb(&self) -> Verb {
+        *self.verb.get_or_init(|| self.handle.verb())
+    }
+
+    fn group(&self) -> &str {
+        self.group.get_or_init(|| self.handle.group())
+    }
+
+    fn version(&self) -> &str {
+        self.version.get_or_init(|| self.handle.version())
+    }
+
+    fn resource(&self) -> &str {
+        self.resource.get_or_init(|| self.handle.resource())
+    }
+
+    fn subresource(&self) -> &str {
+        self.subresource.get_or_init(|| self.handle.subresource())
+    }
+
+    fn namespace(&self) -> &str {
+        self.namespace.get_or_init(|| self.handle.namespace())
+    }
+
+    fn name(&self) -> &str {
+        self.name.get_or_init(|| self.handle.name())
     }
 
     fn header(&self, name: &str) -> Option<String> {

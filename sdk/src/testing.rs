@@ -73,7 +73,8 @@ impl<P: Plugin> Bench<P> {
     ///
     /// As [`Bench::new`].
     pub fn on(host: FakeHost, settings: &str, about: &InstanceInfo) -> Result<Self, String> {
-        let (plugin, subscription) = P::configure(settings::parse(settings)?, about, &host)?;
+        let settings = settings::parse(settings)?;
+        let (plugin, subscription) = host.while_configuring(|| P::configure(settings, about, &host))?;
         Ok(Self {
             host,
             subscription,

@@ -1,8 +1,8 @@
 //! Constructors for verdicts and edits; those for refusals and answers are in `refusal.rs`. What they mean is defined in `wit/types.wit`.
 
 use crate::{
-    Answer, BodyShape, Field, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction,
-    ResponseEdit, ResponsePlan, ResponseVerdict,
+    Answer, BodyShape, Counted, Field, Phases, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset,
+    ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse,
 };
 
 impl RequestVerdict {
@@ -47,11 +47,49 @@ impl RequestVerdict {
         self.delay_ms = delay_ms;
         self
     }
+
+    /// The host may give this verdict again while everything that this call has read of the request and of cells is the
+    /// same: it depends on nothing else but the settings. `wit/types.wit` (`reuse`) has the rules; never by default.
+    #[must_use]
+    pub fn reusable(mut self) -> Self {
+        self.reuse = Reuse::WhileUnchanged;
+        self
+    }
+
+    /// As [`reusable`](Self::reusable), until the wall clock ([`Host::unix_ms`](crate::Host::unix_ms)) reaches this moment.
+    #[must_use]
+    pub fn reusable_until(mut self, unix_ms: u64) -> Self {
+        self.reuse = Reuse::UntilUnixMs(unix_ms);
+        self
+    }
+
+    /// Only these later phases are called for this request, of those in the subscription; all by default.
+    #[must_use]
+    pub fn later(mut self, phases: Phases) -> Self {
+        self.later = phases;
+        self
+    }
 }
 
 impl From<RequestAction> for RequestVerdict {
     fn from(action: RequestAction) -> Self {
-        Self { delay_ms: 0, action }
+        Self {
+            delay_ms: 0,
+            action,
+            reuse: Reuse::Never,
+            later: Phases::all(),
+        }
+    }
+}
+
+impl Counted {
+    /// Adds `by` to the counter `ctrlmesh_plugin_<name>_total` with this label.
+    pub fn new(name: impl Into<String>, label: impl Into<String>, by: u64) -> Self {
+        Self {
+            name: name.into(),
+            label: label.into(),
+            by,
+        }
     }
 }
 
@@ -265,7 +303,9 @@ mod tests {
             verdict,
             RequestVerdict {
                 delay_ms: 0,
-                action: RequestAction::Proceed(edits.to_vec())
+                action: RequestAction::Proceed(edits.to_vec()),
+                reuse: Reuse::Never,
+                later: Phases::all(),
             }
         );
         assert_eq!(RequestVerdict::proceed().action, RequestAction::Proceed(Vec::new()));
@@ -281,7 +321,7 @@ mod tests {
             verdict,
             RequestVerdict {
                 delay_ms: 7,
-                action: RequestAction::Refuse(refusal)
+                ..RequestAction::Refuse(refusal).into()
             }
         );
         let verdict = ResponseVerdict::reset(Reset::Hang).after_ms(8);
@@ -292,6 +332,18 @@ mod tests {
                 action: ResponseAction::Reset(Reset::Hang)
             }
         );
+    }
+
+    #[test]
+    fn verdict_is_given_once_and_wants_all_phases_unless_it_says_so() {
+        let verdict = RequestVerdict::proceed();
+        assert_eq!((verdict.reuse, verdict.later), (Reuse::Never, Phases::all()));
+        let verdict = verdict.reusable().later(Phases::ON_COMPLETE);
+        assert_eq!(
+            (verdict.reuse, verdict.later),
+            (Reuse::WhileUnchanged, Phases::ON_COMPLETE)
+        );
+        assert_eq!(verdict.reusable_until(5).reuse, Reuse::UntilUnixMs(5));
     }
 
     #[test]

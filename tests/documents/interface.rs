@@ -1,4 +1,5 @@
-//! The plugin interface in `wit/`: each version has a fixed content, and the sidecars of this release support the current one.
+//! The plugin interface in `wit/`: each version has a fixed content, and the sidecars of this release support the current one and the one
+//! before it, which has a folder of its own.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use ctrlmesh_tests::repository_root;
 
 /// Digests of the interface without comments and white space, by version. A released version is never edited: managers give plugins only
 /// to sidecars that support their version, and older sidecars have the older content.
-const VERSIONS: [(&str, &str); 2] = [
+const VERSIONS: [(&str, &str); 3] = [
     (
         "0.1.0",
         "sha256:7a899672e886fecf0cf70771aaad5df12611482d0f118a0280a9719d59e78e6a",
@@ -19,6 +20,11 @@ const VERSIONS: [(&str, &str); 2] = [
     (
         "0.1.1",
         "sha256:061632690adbe37ffea9ca95d2eaff22b8f912db0089a45411aef6924d9f16cc",
+    ),
+    // Not released: may still grow.
+    (
+        "0.2.0",
+        "sha256:ef5a280e7e9d4d951bb5a746195addba63d77991bd4e9602b9bf957d08e729c7",
     ),
 ];
 
@@ -48,11 +54,11 @@ fn sdk_carries_the_interface_and_the_licence() {
     }
 }
 
-#[test]
-fn changed_interface_requires_a_new_version() {
+/// The version in the files of a folder, and the digest of their content.
+fn version_and_digest(folder: &Path) -> (String, Digest) {
     let (mut all, mut versions) = (String::new(), Vec::new());
     for file in ["host.wit", "plugin.wit", "types.wit"] {
-        let text = fs::read_to_string(repository_root().join("wit").join(file)).unwrap();
+        let text = fs::read_to_string(folder.join(file)).unwrap();
         for line in text.lines() {
             let code = line.split("//").next().unwrap_or_default();
             match code.strip_prefix("package ctrlmesh:plugin@") {
@@ -64,17 +70,33 @@ fn changed_interface_requires_a_new_version() {
     let version = versions.pop().unwrap();
     assert!(
         versions.iter().all(|other| *other == version),
-        "files of wit/ differ: {versions:?}"
+        "files of {} differ: {versions:?}",
+        folder.display()
     );
-    let newest = SUPPORTED.last().unwrap().to_string();
-    assert_eq!(
-        version, newest,
-        "write the version of wit/ into ctrlmesh_contract::world::SUPPORTED"
-    );
-    let known = VERSIONS.iter().find(|(known, _)| *known == version);
-    assert_eq!(
-        known.map(|(_, digest)| *digest),
-        Some(Digest::of(all.as_bytes()).to_string().as_str()),
-        "the interface has changed: raise the patch version in wit/ (the minor one if old plugins do not fit), and add a line to VERSIONS"
-    );
+    (version, Digest::of(all.as_bytes()))
+}
+
+#[test]
+fn changed_interface_requires_a_new_version() {
+    let wit = repository_root().join("wit");
+    // The newest version is in the folder itself, an earlier one in the folder of its name.
+    let earlier = SUPPORTED.iter().rev().skip(1);
+    let folders = earlier.map(|version| wit.join(format!("{}.{}", version.0, version.1)));
+    let supported = SUPPORTED.iter().rev();
+    for (folder, supported) in std::iter::once(wit.clone()).chain(folders).zip(supported) {
+        let (version, digest) = version_and_digest(&folder);
+        assert_eq!(
+            version,
+            supported.to_string(),
+            "write the version of {} into ctrlmesh_contract::world::SUPPORTED",
+            folder.display()
+        );
+        let known = VERSIONS.iter().find(|(known, _)| *known == version);
+        assert_eq!(
+            known.map(|(_, digest)| *digest),
+            Some(digest.to_string().as_str()),
+            "the interface has changed: raise the patch version in {} (the minor one if old plugins do not fit), and add a line to VERSIONS",
+            folder.display()
+        );
+    }
 }

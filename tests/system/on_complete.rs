@@ -55,3 +55,35 @@ async fn on_complete_reports_answers_failures_and_vanished_clients() -> anyhow::
     assert!(!text.contains("timed=false"), "{text}");
     Ok(())
 }
+
+#[tokio::test]
+async fn only_phases_that_the_verdict_wants_are_called() -> anyhow::Result<()> {
+    let line = |resource: &str, later: &[&str]| json!({ "when": { "resource": resource }, "later": later, "then": { "proceed": [] } });
+    let mark = json!({ "then": { "proceed": { "edits": [{ "setHeader": { "name": "x-seen", "value": "yes" } }] } } });
+    let settings = json!({
+        "onRequest": [line("pods", &[]), line("secrets", &["on-response"]), line("configmaps", &["on-complete"])],
+        "onResponse": [mark],
+        "countCompleted": true,
+    });
+    let env = TestEnv::start(vec![guest_entry("scripted", settings)]).await?;
+    let client = env.client();
+    for (resource, is_marked) in [
+        ("pods", false),
+        ("secrets", true),
+        ("configmaps", false),
+        ("services", true),
+    ] {
+        let answer = client.get(&format!("/api/v1/{resource}")).await?;
+        assert_eq!(answer.headers.contains_key("x-seen"), is_marked, "{resource}");
+    }
+    let completed = || async {
+        let series = r#"ctrlmesh_plugin_completed_total{entry="scripted/test",label="200"}"#;
+        env.sidecar.metric_value(series).await
+    };
+    wait_until("configmaps and services are completed", || async {
+        Ok(completed().await? >= 2.0)
+    })
+    .await?;
+    assert_eq!(completed().await?, 2.0);
+    Ok(())
+}

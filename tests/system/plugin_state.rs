@@ -4,6 +4,8 @@ use ctrlmesh_testkit::{Fault, Gate, Rule};
 use ctrlmesh_tests::{TestEnv, guest_entry, wait_until};
 use serde_json::{Value, json};
 
+use crate::circuits::get_report;
+
 async fn start_scripted(script: Value) -> anyhow::Result<TestEnv> {
     TestEnv::start(vec![guest_entry("scripted", script)]).await
 }
@@ -149,5 +151,21 @@ async fn inspected_body_arrives_complete() -> anyhow::Result<()> {
         )
         .await?;
     assert_eq!((created.status, &created.json()["data"]["k"]), (201, &"v".into()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn report_of_counters_shows_their_current_values() -> anyhow::Result<()> {
+    let settings = json!({
+        "show": { "key": "rule", "fields": [["hits", "c"], ["none", "d"]] },
+        "ops": [{ "add": { "key": "c", "delta": 1 } }, { "showCounters": { "key": "late", "fields": [] } }],
+    });
+    let env = TestEnv::start(vec![guest_entry("stateful", settings)]).await?;
+    assert_eq!(get_report(&env, "rule").await?, json!({ "hits": 0, "none": 0 }));
+    for hits in 1..3 {
+        env.client().get("/api/v1/pods").await?;
+        assert_eq!(get_report(&env, "rule").await?, json!({ "hits": hits, "none": 0 }));
+    }
+    assert_eq!(get_report(&env, "late").await?, json!(null));
     Ok(())
 }

@@ -123,7 +123,7 @@ mod tests {
     fn plugin_is_accepted_and_described() {
         let inspection = inspect_wasm(SHARD_SELECTOR);
         assert_eq!(inspection.refused, None);
-        assert_eq!(inspection.interface, Some("0.1"));
+        assert_eq!(inspection.interface, Some("0.2"));
         assert!(
             inspection
                 .imports

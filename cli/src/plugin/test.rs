@@ -93,7 +93,7 @@ fn ask_plugin(plugin: &mut Harness, request: &Request) -> PluginAnswer {
     }
 }
 
-fn describe_verdict(RequestVerdict { delay, action }: &RequestVerdict) -> PluginAnswer {
+fn describe_verdict(RequestVerdict { delay, action, .. }: &RequestVerdict) -> PluginAnswer {
     let (word, mut more) = match action {
         RequestAction::Proceed(edits) if edits.is_empty() => ("proceed".to_owned(), String::new()),
         RequestAction::Proceed(edits) => {
@@ -149,6 +149,8 @@ fn case_line(case: &Case, said: &PluginAnswer, is_good: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_proxy::plugin::verdict::{Phases, Reuse};
+
     use super::*;
 
     #[test]
@@ -160,6 +162,8 @@ mod tests {
         let verdict = RequestVerdict {
             delay,
             action: RequestAction::RefuseConnections(Duration::from_secs(3)),
+            reuse: Reuse::Never,
+            later: Phases::ALL,
         };
         let PluginAnswer { word, more } = describe_verdict(&verdict);
         assert_eq!((&*word, &*more), ("reset", "after 20ms, no connections for 3s"));

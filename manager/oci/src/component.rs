@@ -190,12 +190,19 @@ mod tests {
 
     #[test]
     fn plugins_built_with_sdk_are_accepted() {
+        for wasm in [SHARD_SELECTOR, RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT] {
+            assert_eq!(check(wasm), Ok(Interface(0, 2, 0)));
+        }
         // Plugins that use nothing newer run in sidecars of the first version.
         for (wasm, needed) in [
-            (SHARD_SELECTOR, Interface(0, 1, 0)),
-            (RATE_LIMIT, Interface(0, 1, 1)),
-            (CIRCUIT_BREAKER, Interface(0, 1, 1)),
-            (FAULT_INJECT, Interface(0, 1, 1)),
+            (
+                &include_bytes!("../../../tests/guests/kept/0.1/hello.wasm")[..],
+                Interface(0, 1, 0),
+            ),
+            (
+                include_bytes!("../../../tests/guests/kept/0.1/circuit-breaker.wasm"),
+                Interface(0, 1, 1),
+            ),
         ] {
             assert_eq!(check(wasm), Ok(needed));
         }
@@ -217,12 +224,12 @@ mod tests {
         }
         let other = replace_bytes(
             SHARD_SELECTOR,
-            b"ctrlmesh:plugin/types@0.1.1",
+            b"ctrlmesh:plugin/types@0.2.0",
             b"ctrlmesh:plugin/types@0.9.0",
         );
         let failure = check(&other).unwrap_err();
         assert!(
-            failure.message.contains("sidecars support 0.1.x"),
+            failure.message.contains("sidecars support 0.1.x and 0.2.x;"),
             "{}",
             failure.message
         );

@@ -329,7 +329,7 @@ fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
         faults: entry.quarantine.faults(),
         error: entry.quarantine.last_fault(),
         until,
-        reports: entry.state.reports().snapshot(),
+        reports: entry.state.rendered_reports(),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::chain::{Entry, EntryId, MatchQuery, Matched, Snapshot};
 use crate::connection::Connection;
 use crate::plugin::request_view::{RequestView, ResponseView};
 use crate::plugin::verdict::{
-    self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
+    self, BodyShape, Outcome, Phases, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
 };
 use crate::respond::Reply;
 
@@ -30,6 +30,8 @@ pub(crate) struct Plugins {
     pub(crate) view: Rc<RequestView>,
     instances: Rc<Instances>,
     touches: RefCell<Vec<Touch>>,
+    /// The later phases that verdicts want, where these are not all.
+    later: RefCell<Vec<(EntryId, Phases)>>,
 }
 
 /// The entries whose edits shape the view.
@@ -96,6 +98,7 @@ impl Plugins {
             view,
             instances,
             touches: RefCell::default(),
+            later: RefCell::default(),
         }
     }
 
@@ -129,6 +132,7 @@ impl Plugins {
                 entry,
                 touches::of_request(&verdict, self.view.memory.take_named_rules()),
             );
+            self.note_later_phases(entry, verdict.later);
             wait_for_delay(verdict.delay).await;
             match verdict.action {
                 RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
@@ -143,6 +147,19 @@ impl Plugins {
             }
         }
         RequestDecision::Proceed(edits)
+    }
+
+    fn note_later_phases(&self, entry: &Entry, later: Phases) {
+        if !(later.response && later.complete) {
+            self.later.borrow_mut().push((entry.id, later));
+        }
+    }
+
+    /// The later phases that the entry wants for this request, of those that it subscribes to.
+    fn later_phases(&self, entry: &Entry) -> Phases {
+        let later = self.later.borrow();
+        let noted = later.iter().find(|(id, _)| *id == entry.id);
+        noted.map_or(Phases::ALL, |(_, phases)| *phases)
     }
 
     /// Applies the failure policy of an entry whose edit could not be applied. Returns `None` if its edits are to be left out.
@@ -270,11 +287,11 @@ impl Plugins {
         }
     }
 
-    /// Calls every entry that subscribed to responses, last first.
+    /// Calls every entry that wants the response, last first.
     async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
         let mut edits = Vec::new();
         let mut shapes = Vec::new();
-        for entry in self.snapshot.on_response(self.matched) {
+        for entry in self.response_entries() {
             let verdict = self.instances.call(entry, Phase::Response, |instance| {
                 instance.on_response(&self.view, head)
             });
@@ -305,15 +322,22 @@ impl Plugins {
         ResponseDecision::Proceed { edits, shapes }
     }
 
-    /// Whether any entry subscribed to the response.
-    fn wants_response(&self) -> bool {
-        self.snapshot.on_response(self.matched).next().is_some()
+    /// The entries that want the response, last first.
+    fn response_entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        let entries = self.snapshot.on_response(self.matched);
+        entries.filter(|entry| self.later_phases(entry).response)
     }
 
-    /// Reports the outcome of the request to every entry that subscribed to it, and releases the places that the request held. A fault here
+    /// Whether any entry wants the response.
+    fn wants_response(&self) -> bool {
+        self.response_entries().next().is_some()
+    }
+
+    /// Reports the outcome of the request to every entry that wants it, and releases the places that the request held. A fault here
     /// changes nothing for the client.
     pub(crate) fn on_complete(&self, outcome: &Outcome) {
-        for entry in self.snapshot.on_complete(self.matched) {
+        let entries = self.snapshot.on_complete(self.matched);
+        for entry in entries.filter(|entry| self.later_phases(entry).complete) {
             // `call` has already counted and logged it.
             let _ = self.instances.call(entry, Phase::Complete, |instance| {
                 instance.on_complete(&self.view, outcome)

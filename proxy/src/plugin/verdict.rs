@@ -130,6 +130,18 @@ pub struct RequestVerdict {
     /// Wait for this time first. Already bounded.
     pub delay: Duration,
     pub action: RequestAction,
+    pub reuse: Reuse,
+    /// The later phases that the plugin wants for this request, of those that it subscribes to.
+    pub later: Phases,
+}
+
+/// How long a verdict may be given again while what the plugin read for it is the same (WIT `reuse`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    Never,
+    WhileUnchanged,
+    /// Until the wall clock reaches this many milliseconds since 1970.
+    UntilUnixMs(u64),
 }
 
 /// A change to a response head (WIT `response-edit`).
@@ -253,6 +265,14 @@ pub struct Phases {
     pub request: bool,
     pub response: bool,
     pub complete: bool,
+}
+
+impl Phases {
+    pub const ALL: Self = Self {
+        request: true,
+        response: true,
+        complete: true,
+    };
 }
 
 /// One match rule (WIT `match-rule`), as the plugin gave it.

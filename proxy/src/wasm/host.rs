@@ -1,5 +1,5 @@
 //! The host's state for one instance: the current request, its limits, its printed output. Independent of the interface version; the
-//! functions that a guest calls are in the file of each version (`v0_1.rs`) and in `wasi.rs`.
+//! functions that a guest calls are in the files of the versions (`v0_2.rs`) and in `wasi.rs`.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub(crate) struct HostState {
     pub(crate) recheck: bool,
     /// Whether the call is `on-request`, the only one in which places can be taken.
     pub(crate) may_hold: bool,
+    /// Whether the call is `configure`, the only one in which a report of counters can be set up.
+    pub(crate) is_configuring: bool,
     pub(crate) entry: Arc<EntryState>,
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
@@ -64,6 +66,7 @@ impl HostState {
             response: None,
             recheck: false,
             may_hold: false,
+            is_configuring: false,
             entry,
             limits: Limits {
                 memory_bytes,
@@ -77,6 +80,14 @@ impl HostState {
             stdio: Stdio::default(),
             wasi_handles: 0,
         }
+    }
+
+    /// A parsed fact of the current request.
+    pub(crate) fn fact(&self, fact: impl FnOnce(&RequestView) -> &String) -> String {
+        self.request
+            .as_deref()
+            .map(|request| fact(request).clone())
+            .unwrap_or_default()
     }
 
     /// First value of a request header, if it is text and no secret.
@@ -103,6 +114,7 @@ impl HostState {
             .flush(if self.recheck { None } else { Some(self.entry.log()) });
         self.recheck = false;
         self.may_hold = false;
+        self.is_configuring = false;
     }
 
     /// Identifies the entry in a request's memory.

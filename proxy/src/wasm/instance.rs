@@ -11,18 +11,17 @@ use std::time::Duration;
 
 use tracing::debug;
 use wasmtime::Store;
-use wasmtime::component::Resource;
 
-use super::bindings::v0_1;
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::entry_config::EntryConfig;
 use super::error::{Fault, Origin, Phase};
+use super::guest::Guest;
 use super::host::{HostState, MemoryRefusal};
-use super::plugin::{Plugin, PreInstantiated};
+use super::plugin::Plugin;
 use super::state::EntryState;
 use super::ticker::CallFlag;
-use super::v0_1::convert;
+use super::v0_2::convert;
 use super::wasi::Refused;
 use crate::plugin::request_view::{RequestView, ResponseView};
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription};
@@ -40,10 +39,6 @@ const MAX_HANDED_OVER_BYTES: usize = 1024 * 1024;
 /// Maximum length of a fault's text.
 const MAX_DETAIL_BYTES: usize = 2 * 1024;
 
-/// One request is current at a time, so its handle has a fixed number. So has the response's.
-const REQUEST: u32 = 0;
-const RESPONSE: u32 = 1;
-
 /// A live instance. It belongs to the thread that created it.
 pub struct Instance {
     store: Store<HostState>,
@@ -53,11 +48,6 @@ pub struct Instance {
     flag: CallFlag,
     /// Keeps the epoch ticker alive as long as an instance may have to be stopped.
     _engine: Arc<Engine>,
-}
-
-/// The exports of an instance, for each version of the interface.
-enum Guest {
-    V0_1(v0_1::Plugin),
 }
 
 impl Instance {
@@ -116,9 +106,7 @@ impl Instance {
             detail: "the epoch ticker of the sidecar has ended, so no deadline would be kept".into(),
         })?;
         flag.begin_call();
-        let made = match &plugin.pre {
-            PreInstantiated::V0_1(pre) => pre.instantiate(&mut store).map(Guest::V0_1),
-        };
+        let made = plugin.pre.instantiate(&mut store);
         flag.end_call();
         let context = Context { plugin, entry, limit };
         let guest = made.map_err(|error| context.fault_of(Phase::Instantiate, &store, &error))?;
@@ -136,15 +124,15 @@ impl Instance {
     }
 
     fn configure(&mut self, limit: Duration) -> Result<Subscription, Fault> {
-        let answer = self.call(Phase::Configure, limit, |store, guest, plugin, entry| match guest {
-            Guest::V0_1(guest) => {
-                let info = convert::instance_info(entry, &plugin.digest);
-                let answer = guest.call_configure(store, &entry.settings_json, &info)?;
-                Ok(answer.map(convert::subscription))
-            }
+        self.store.data_mut().is_configuring = true;
+        let answer = self.call(Phase::Configure, limit, |store, guest, plugin, entry| {
+            let info = convert::instance_info(entry, &plugin.digest);
+            guest.configure(store, &entry.settings_json, &info)
         })?;
         match answer {
-            Ok(subscription) => subscription.map_err(|what| self.invalid(Phase::Configure, what)),
+            Ok(subscription) => {
+                convert::subscription(subscription).map_err(|what| self.invalid(Phase::Configure, what))
+            }
             Err(message) => Err(Fault::Settings {
                 origin: self.origin(Phase::Configure),
                 message: bounded_text(message),
@@ -162,12 +150,10 @@ impl Instance {
         host.request = Some(Rc::clone(request));
         host.recheck = recheck;
         host.may_hold = true;
-        let verdict = self.call(Phase::OnRequest, self.entry.timeout, |store, guest, _, _| match guest {
-            Guest::V0_1(guest) => Ok(convert::request_verdict(
-                guest.call_on_request(store, Resource::new_borrow(REQUEST))?,
-            )),
+        let verdict = self.call(Phase::OnRequest, self.entry.timeout, |store, guest, _, _| {
+            guest.on_request(store)
         })?;
-        verdict.map_err(|what| self.invalid(Phase::OnRequest, what))
+        convert::request_verdict(verdict).map_err(|what| self.invalid(Phase::OnRequest, what))
     }
 
     /// Calls the plugin for a verdict on a response.
@@ -182,19 +168,10 @@ impl Instance {
         let host = self.store.data_mut();
         host.request = Some(Rc::clone(request));
         host.response = Some(Rc::clone(response));
-        let verdict = self.call(
-            Phase::OnResponse,
-            self.entry.timeout,
-            |store, guest, _, _| match guest {
-                Guest::V0_1(guest) => {
-                    let (request, response) = (Resource::new_borrow(REQUEST), Resource::new_borrow(RESPONSE));
-                    Ok(convert::response_verdict(
-                        guest.call_on_response(store, request, response)?,
-                    ))
-                }
-            },
-        )?;
-        verdict.map_err(|what| self.invalid(Phase::OnResponse, what))
+        let verdict = self.call(Phase::OnResponse, self.entry.timeout, |store, guest, _, _| {
+            guest.on_response(store)
+        })?;
+        convert::response_verdict(verdict).map_err(|what| self.invalid(Phase::OnResponse, what))
     }
 
     /// Reports to the plugin how a request ended.
@@ -203,15 +180,9 @@ impl Instance {
     /// Any fault but [`Fault::Settings`] and [`Fault::Invalid`].
     pub fn on_complete(&mut self, request: &Rc<RequestView>, outcome: &Outcome) -> Result<(), Fault> {
         self.store.data_mut().request = Some(Rc::clone(request));
-        self.call(
-            Phase::OnComplete,
-            self.entry.timeout,
-            |store, guest, _, _| match guest {
-                Guest::V0_1(guest) => {
-                    guest.call_on_complete(store, Resource::new_borrow(REQUEST), convert::outcome(outcome))
-                }
-            },
-        )
+        self.call(Phase::OnComplete, self.entry.timeout, |store, guest, _, _| {
+            guest.on_complete(store, convert::outcome(outcome))
+        })
     }
 
     /// Size of the instance's linear memory in bytes.

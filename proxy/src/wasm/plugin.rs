@@ -2,15 +2,13 @@
 //!
 //! Leaves compiling to `compile.rs` and instances to `instance.rs`.
 
+use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{Component, Linker};
 
-use super::bindings::v0_1;
 use super::error::Error;
-use super::host::HostState;
+use super::guest::PreInstantiated;
 use super::memory::Charge;
-use super::world::{self, Version};
-use super::{v0_1 as host_v0_1, wasi};
+use super::world;
 
 /// A plugin, shared by all entries and threads that run it.
 pub struct Plugin {
@@ -19,12 +17,6 @@ pub struct Plugin {
     pub(crate) pre: PreInstantiated,
     /// Memory of its machine code.
     charge: Charge,
-}
-
-/// A pre-instantiated component: imports and exports are resolved and checked. One variant for each interface version that this host
-/// supports.
-pub(crate) enum PreInstantiated {
-    V0_1(v0_1::PluginPre<HostState>),
 }
 
 impl Plugin {
@@ -43,9 +35,7 @@ impl Plugin {
             .map(|(name, _)| name)
             .collect();
         let exports: Vec<&str> = ty.exports(engine).map(|(name, _)| name).collect();
-        let pre = match world::check(&imports, &exports, &digest)? {
-            Version::V0_1 => pre_v0_1(engine, component),
-        };
+        let pre = PreInstantiated::new(world::check(&imports, &exports, &digest)?, engine, component);
         // The names fit, so a type is wrong: a function with other parameters, or one that our version lacks.
         let pre = pre.map_err(|error| Error::WrongWorld {
             digest: digest.clone(),
@@ -59,20 +49,9 @@ impl Plugin {
         self.charge.bytes()
     }
 
-    /// The interface version that this plugin was built against: `0.1`.
+    /// The interface version that this plugin was built against: `0.2`.
     #[must_use]
     pub const fn interface(&self) -> &'static str {
-        match self.pre {
-            PreInstantiated::V0_1(_) => "0.1",
-        }
+        self.pre.interface()
     }
-}
-
-fn pre_v0_1(engine: &wasmtime::Engine, component: &Component) -> wasmtime::Result<PreInstantiated> {
-    let mut linker = Linker::new(engine);
-    wasi::add_to_linker(&mut linker)?;
-    host_v0_1::add_to_linker(&mut linker)?;
-    Ok(PreInstantiated::V0_1(v0_1::PluginPre::new(
-        linker.instantiate_pre(component)?,
-    )?))
 }

@@ -1,4 +1,4 @@
-//! The report of an entry in `/status` (WIT `report`): JSON values by key, bounded in number and size.
+//! The reports of an entry in `/status` (WIT `report`): by key a JSON value, or counters of the entry's state. Bounded in number and size.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use serde_json::Value;
 
 use super::lock::lock_unpoisoned;
+use super::state::MAX_KEY_BYTES as MAX_COUNTER_KEY_BYTES;
 
 /// Maximum number of reports of an entry.
 const MAX_REPORTS: usize = 64;
@@ -14,9 +15,21 @@ const MAX_KEY_BYTES: usize = 64;
 /// Maximum length of a JSON text in bytes.
 const MAX_JSON_BYTES: usize = 4096;
 
+/// Maximum number of counters in a report.
+const MAX_FIELDS: usize = 16;
+/// Maximum length of a counter's name in a report, in bytes.
+const MAX_FIELD_BYTES: usize = 64;
+
 /// The reports of an entry.
 #[derive(Debug, Default)]
-pub(crate) struct Reports(Mutex<BTreeMap<String, Value>>);
+pub(crate) struct Reports(Mutex<BTreeMap<String, Report>>);
+
+#[derive(Debug, Clone)]
+enum Report {
+    Value(Value),
+    /// Names of fields, each with the key of its counter.
+    Counters(Vec<(String, String)>),
+}
 
 impl Reports {
     /// Sets a report. Returns `false` if it is dropped, because it is too large, not JSON, or there are too many.
@@ -27,10 +40,23 @@ impl Reports {
         let Ok(value) = serde_json::from_str(json) else {
             return false;
         };
+        self.set(key, Report::Value(value))
+    }
+
+    /// Shows counters under a key: the names of fields, each with the key of its counter. Returns `false` if the report is dropped.
+    pub(crate) fn show_counters(&self, key: String, fields: Vec<(String, String)>) -> bool {
+        let fits = |(field, counter): &(String, String)| {
+            field.len() <= MAX_FIELD_BYTES && counter.len() <= MAX_COUNTER_KEY_BYTES
+        };
+        let is_small = key.len() <= MAX_KEY_BYTES && fields.len() <= MAX_FIELDS && fields.iter().all(fits);
+        is_small && self.set(key, Report::Counters(fields))
+    }
+
+    fn set(&self, key: String, report: Report) -> bool {
         let mut reports = lock_unpoisoned(&self.0);
         let fits = reports.len() < MAX_REPORTS || reports.contains_key(&key);
         if fits {
-            reports.insert(key, value);
+            reports.insert(key, report);
         }
         fits
     }
@@ -39,8 +65,17 @@ impl Reports {
         lock_unpoisoned(&self.0).remove(key);
     }
 
-    pub(crate) fn snapshot(&self) -> BTreeMap<String, Value> {
-        lock_unpoisoned(&self.0).clone()
+    /// All reports as JSON. `counter` reads a counter of the entry's state.
+    pub(crate) fn render(&self, counter: impl Fn(&str) -> i64) -> BTreeMap<String, Value> {
+        let reports = lock_unpoisoned(&self.0).clone();
+        let rendered = reports.into_iter().map(|(key, report)| match report {
+            Report::Value(value) => (key, value),
+            Report::Counters(fields) => {
+                let fields = fields.into_iter().map(|(field, key)| (field, counter(&key).into()));
+                (key, Value::Object(fields.collect()))
+            }
+        });
+        rendered.collect()
     }
 }
 
@@ -53,9 +88,39 @@ mod tests {
         let reports = Reports::default();
         assert!(reports.put("a".into(), r#"{"state":"Opened"}"#));
         assert!(reports.put("a".into(), r#"{"state":"Closed"}"#));
-        assert_eq!(reports.snapshot()["a"]["state"], "Closed");
+        assert_eq!(reports.render(|_| 0)["a"]["state"], "Closed");
         reports.remove("a");
-        assert!(reports.snapshot().is_empty());
+        assert!(reports.render(|_| 0).is_empty());
+    }
+
+    #[test]
+    fn counters_are_read_when_reports_are_rendered() {
+        let reports = Reports::default();
+        let fields = || {
+            vec![
+                ("matched".to_owned(), "m/rule".to_owned()),
+                ("fired".to_owned(), "f/rule".to_owned()),
+            ]
+        };
+        assert!(reports.show_counters("rule".into(), fields()));
+        let rendered = reports.render(|key| if key == "m/rule" { 7 } else { 0 });
+        assert_eq!(rendered["rule"], serde_json::json!({"matched": 7, "fired": 0}));
+        assert!(reports.put("rule".into(), "1"), "a report of another kind replaces it");
+        assert_eq!(reports.render(|_| 0)["rule"], 1);
+    }
+
+    #[test]
+    fn report_of_counters_is_dropped_when_too_large() {
+        let reports = Reports::default();
+        let field = |name: usize, key: usize| ("x".repeat(name), "x".repeat(key));
+        assert!(reports.show_counters(
+            "a".into(),
+            vec![field(MAX_FIELD_BYTES, MAX_COUNTER_KEY_BYTES); MAX_FIELDS]
+        ));
+        assert!(!reports.show_counters("b".into(), vec![field(1, 1); MAX_FIELDS + 1]));
+        assert!(!reports.show_counters("b".into(), vec![field(MAX_FIELD_BYTES + 1, 1)]));
+        assert!(!reports.show_counters("b".into(), vec![field(1, MAX_COUNTER_KEY_BYTES + 1)]));
+        assert!(!reports.show_counters("x".repeat(MAX_KEY_BYTES + 1), vec![field(1, 1)]));
     }
 
     #[test]

@@ -10,6 +10,8 @@ use super::lock::lock_unpoisoned;
 /// Maximum number of series of an entry: three decisions about each of the 64 buckets that it can claim for one request, and some more.
 /// At the maximum length of names and labels they take 100 KiB.
 pub const MAX_SERIES: usize = 256;
+/// Maximum number of counters in one call: one for each rule of a plugin that has as many as it can claim tokens for.
+const MAX_COUNTED: usize = 64;
 /// Maximum length of a name. Prometheus has no limit; this keeps names readable.
 const MAX_NAME_BYTES: usize = 64;
 /// Maximum length of a label: a namespace and a name of Kubernetes with a separator.
@@ -63,6 +65,16 @@ impl SeriesSet {
         self.update(name, label, SeriesValue::Counter(by));
     }
 
+    /// Adds to several counters: names, labels and amounts. Those beyond the maximum are dropped.
+    pub(crate) fn count_all<'a>(&self, counted: impl ExactSizeIterator<Item = (&'a str, &'a str, u64)>) {
+        let excess = counted.len().saturating_sub(MAX_COUNTED);
+        let mut inner = lock_unpoisoned(&self.0);
+        for (name, label, by) in counted.take(MAX_COUNTED) {
+            inner.update(name, label, SeriesValue::Counter(by));
+        }
+        inner.dropped = inner.dropped.saturating_add(u64::try_from(excess).unwrap_or(u64::MAX));
+    }
+
     pub(crate) fn gauge(&self, name: &str, label: &str, value: f64) {
         self.update(name, label, SeriesValue::Gauge(value));
     }
@@ -89,15 +101,7 @@ impl SeriesSet {
     }
 
     fn update(&self, name: &str, label: &str, value: SeriesValue) {
-        let mut inner = lock_unpoisoned(&self.0);
-        let known = inner.families.get_mut(name).and_then(|labels| labels.get_mut(label));
-        let is_updated = match known {
-            Some(known) => known.update(value),
-            None => inner.insert(name, label, value),
-        };
-        if !is_updated {
-            inner.dropped = inner.dropped.saturating_add(1);
-        }
+        lock_unpoisoned(&self.0).update(name, label, value);
     }
 }
 
@@ -119,6 +123,18 @@ impl SeriesValue {
 }
 
 impl Inner {
+    /// Updates a series, or counts the update as dropped.
+    fn update(&mut self, name: &str, label: &str, value: SeriesValue) {
+        let known = self.families.get_mut(name).and_then(|labels| labels.get_mut(label));
+        let is_updated = match known {
+            Some(known) => known.update(value),
+            None => self.insert(name, label, value),
+        };
+        if !is_updated {
+            self.dropped = self.dropped.saturating_add(1);
+        }
+    }
+
     /// Adds a series; returns `false` if it is not allowed.
     fn insert(&mut self, name: &str, label: &str, value: SeriesValue) -> bool {
         if self.len >= MAX_SERIES || label.len() > MAX_LABEL_BYTES || !is_valid(name) {
@@ -165,6 +181,20 @@ mod tests {
             [("level", SeriesValue::Gauge(0.5)), ("refused", SeriesValue::Counter(5))]
         );
         assert_eq!(dropped, 0);
+    }
+
+    #[test]
+    fn counters_of_one_call_add_up_and_excess_is_dropped() {
+        let set = SeriesSet::default();
+        set.count_all([("seen", "a", 2), ("seen", "a", 3), ("Bad", "", 1)].into_iter());
+        set.count_all(vec![("more", "", 1); MAX_COUNTED + 2].into_iter());
+        let (series, dropped) = set.snapshot();
+        let values: Vec<_> = series.iter().map(|series| (&*series.name, series.value)).collect();
+        assert_eq!(
+            values,
+            [("more", SeriesValue::Counter(64)), ("seen", SeriesValue::Counter(5))]
+        );
+        assert_eq!(dropped, 3);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) const MAX_KEY_BYTES: usize = 640;
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
 /// Maximum number of claims in one call: a request meets a handful of rules.
 pub(crate) const MAX_CLAIMS: usize = 64;
+/// Maximum number of cells that one call reads.
+pub(crate) const MAX_READ_KEYS: usize = 64;
 /// Maximum time ahead for which tokens are granted; the delay of a verdict has the same limit.
 pub(crate) const MAX_WAIT_MS: u32 = 60_000;
 

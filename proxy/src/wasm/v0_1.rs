@@ -1,323 +1,52 @@
-//! The host's implementation of `ctrlmesh:plugin@0.1`: the functions that a guest imports, each short and bounded.
-//!
-//! Leaves their effects to `state.rs`, `series.rs` and `plugin_log.rs`, and a guest's results to `v0_1/convert.rs`.
+//! The differences of `ctrlmesh:plugin@0.1` from 0.2: the verdict on a request has neither `reuse` nor `later`. All else of 0.1 has the same
+//! shape in 0.2, so that the functions of 0.2 serve it under the names of 0.1.
 
-use aws_lc_rs::rand;
-use wasmtime::component::{HasSelf, Linker, Resource};
+use wasmtime::component::{HasSelf, Linker};
 
-use super::bindings::v0_1::Plugin;
-use super::bindings::v0_1::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state, types};
-use super::host::{HostState, RequestHandle, ResponseHandle};
-use super::plugin_log::Level;
-use super::state::{Admission, Ask, Claim, EntryState, Grant, Place, Rule, StateError};
-use crate::plugin::request_view::Part;
+use super::bindings::v0_2::ctrlmesh::plugin::types::{Phases, RequestVerdict, Reuse};
+use super::bindings::v0_2::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state};
+use super::host::HostState;
 
-pub(crate) mod convert;
+/// The types of interface `types`. Those of 0.1 hide those of 0.2 with the same name.
+#[expect(
+    unreachable_pub,
+    reason = "the generated bindings re-export it from a public module of a private one"
+)]
+pub mod types {
+    use wasmtime::component::{ComponentType, Lift};
+
+    pub use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types::*;
+
+    /// The answer to `on-request`.
+    #[derive(Clone, ComponentType, Lift)]
+    #[component(record)]
+    pub struct RequestVerdict {
+        #[component(name = "delay-ms")]
+        pub(crate) delay_ms: u32,
+        #[component(name = "action")]
+        pub(crate) action: RequestAction,
+    }
+}
+
+impl From<types::RequestVerdict> for RequestVerdict {
+    fn from(verdict: types::RequestVerdict) -> Self {
+        Self {
+            delay_ms: verdict.delay_ms,
+            action: verdict.action,
+            reuse: Reuse::Never,
+            later: Phases::all(),
+        }
+    }
+}
 
 /// Adds the imports of the plugin's world to the linker.
 pub(crate) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
-    Plugin::add_to_linker::<_, HasSelf<HostState>>(linker, |host| host)
-}
-
-impl types::Host for HostState {}
-
-impl clock::Host for HostState {
-    fn unix_ms(&mut self) -> u64 {
-        u64::try_from(self.entry.clock().since_epoch().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn monotonic_ns(&mut self) -> u64 {
-        self.entry.clock().monotonic_ns()
-    }
-}
-
-impl random::Host for HostState {
-    fn next(&mut self) -> u64 {
-        let mut bytes = [0; 8];
-        // The system's generator fails only before it is seeded, at boot; the interface says "not for secrets".
-        let _ = rand::fill(&mut bytes);
-        u64::from_ne_bytes(bytes)
-    }
-}
-
-impl log::Host for HostState {
-    fn write(&mut self, level: log::Level, message: String) {
-        if self.recheck {
-            return;
-        }
-        let level = match level {
-            log::Level::Debug => Level::Debug,
-            log::Level::Info => Level::Info,
-            log::Level::Warn => Level::Warn,
-            log::Level::Error => Level::Error,
-        };
-        self.entry.log().write(level, &message);
-    }
-}
-
-impl metrics::Host for HostState {
-    fn count(&mut self, name: String, label: String, by: u64) {
-        if !self.recheck {
-            self.entry.series().count(&name, &label, by);
-        }
-    }
-
-    fn gauge(&mut self, name: String, label: String, value: f64) {
-        if !self.recheck {
-            self.entry.series().gauge(&name, &label, value);
-        }
-    }
-}
-
-/// During a recheck every call answers as if it took effect (`take` grants), and nothing changes.
-impl state::Host for HostState {
-    fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
-        let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
-        if self.recheck {
-            let asks: Vec<Ask> = claims.into_iter().map(Ask::available_now).collect();
-            return EntryState::check_admission(&asks, &[])
-                .map(|()| state::Grant::Granted)
-                .map_err(error);
-        }
-        match self.entry.take(claims) {
-            Ok(Grant::Granted) => Ok(state::Grant::Granted),
-            Ok(Grant::WaitMs(wait)) => Ok(state::Grant::WaitMs(wait)),
-            Err(refused) => Err(error(refused)),
-        }
-    }
-
-    fn admit(&mut self, asks: Vec<state::Ask>, places: Vec<state::Place>) -> Result<state::Admission, state::Error> {
-        let asks: Vec<Ask> = asks.into_iter().map(ask).collect();
-        let places: Vec<Place> = places.into_iter().map(place).collect();
-        if self.recheck {
-            return EntryState::check_admission(&asks, &places)
-                .map(|()| state::Admission::Granted(0))
-                .map_err(error);
-        }
-        let Some(request) = self.request.as_ref().filter(|_| self.may_hold) else {
-            return Err(state::Error::Invalid);
-        };
-        let (admission, held) = self.entry.admit(&asks, &places).map_err(error)?;
-        request.memory.hold(held);
-        Ok(match admission {
-            Admission::Granted { wait_ms } => state::Admission::Granted(saturating_u32(wait_ms)),
-            Admission::Short { ask, wait_ms } => state::Admission::Short(state::Shortage {
-                ask: saturating_u32(ask as u64),
-                wait_ms,
-            }),
-            Admission::Full { place } => state::Admission::Full(saturating_u32(place as u64)),
-        })
-    }
-
-    fn add(&mut self, key: String, delta: i64, max: Option<i64>) -> Result<Option<i64>, state::Error> {
-        if self.recheck {
-            self.entry.peek_add(&key, delta, max)
-        } else {
-            self.entry.add(&key, delta, max)
-        }
-        .map_err(error)
-    }
-
-    fn window_add(&mut self, key: String, length_ms: u32, slots: u32, amount: u64) -> Result<u64, state::Error> {
-        if self.recheck {
-            self.entry.peek_window(&key, length_ms, slots, amount)
-        } else {
-            self.entry.window_add(&key, length_ms, slots, amount)
-        }
-        .map_err(error)
-    }
-
-    fn get(&mut self, key: String) -> Result<Option<state::Cell>, state::Error> {
-        let cell = self.entry.get(&key).map_err(error)?;
-        Ok(cell.map(|cell| state::Cell {
-            value: cell.value,
-            version: cell.version,
-        }))
-    }
-
-    fn compare_and_swap(&mut self, key: String, expected: u64, value: Vec<u8>) -> Result<Option<u64>, state::Error> {
-        if self.recheck {
-            self.entry.peek_swap(&key, expected, &value)
-        } else {
-            self.entry.compare_and_swap(&key, expected, value)
-        }
-        .map_err(error)
-    }
-
-    fn remove(&mut self, key: String) {
-        if !self.recheck {
-            self.entry.remove(&key);
-        }
-    }
-}
-
-impl report::Host for HostState {
-    fn put(&mut self, key: String, json: String) {
-        if !self.recheck && !self.entry.reports().put(key, &json) {
-            self.entry.series().drop_update();
-        }
-    }
-
-    fn remove(&mut self, key: String) {
-        if !self.recheck {
-            self.entry.reports().remove(&key);
-        }
-    }
-
-    fn name_rule(&mut self, name: String, decides: report::Part) {
-        let part = match decides {
-            report::Part::Delay => Part::Delay,
-            report::Part::Action => Part::Action,
-        };
-        let request = self.request.as_ref().filter(|_| !self.recheck);
-        if request.is_some_and(|request| !request.memory.name_rule(&name, part)) {
-            self.entry.series().drop_update();
-        }
-    }
-}
-
-fn saturating_u32(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-fn ask(ask: state::Ask) -> Ask {
-    Ask {
-        claim: claim(ask.claim),
-        max_wait_ms: ask.max_wait_ms,
-    }
-}
-
-fn place(place: state::Place) -> Place {
-    Place {
-        key: place.key,
-        max: place.max,
-    }
-}
-
-fn claim(claim: state::Claim) -> Claim {
-    let state::Bucket {
-        limit,
-        interval_ms,
-        burst,
-    } = claim.bucket;
-    Claim {
-        key: claim.key,
-        rule: Rule {
-            limit,
-            interval_ms,
-            burst,
-        },
-        tokens: claim.tokens,
-    }
-}
-
-const fn error(error: StateError) -> state::Error {
-    match error {
-        StateError::TooManyKeys => state::Error::TooManyKeys,
-        StateError::TooLarge => state::Error::TooLarge,
-        StateError::WrongKind => state::Error::WrongKind,
-        StateError::Invalid => state::Error::Invalid,
-    }
-}
-
-impl exchange::Host for HostState {}
-
-/// A handle is valid only during the call that lent it, so it always refers to the current request.
-impl exchange::HostRequest for HostState {
-    fn facts(&mut self, _: Resource<RequestHandle>) -> exchange::Facts {
-        convert::facts(self.request.as_deref())
-    }
-
-    fn header(&mut self, _: Resource<RequestHandle>, name: String) -> Option<String> {
-        self.request_header(&name)
-    }
-
-    fn query(&mut self, _: Resource<RequestHandle>, name: String) -> Option<String> {
-        HostState::query(self, &name)
-    }
-
-    fn label_selector(&mut self, _: Resource<RequestHandle>) -> String {
-        HostState::query(self, "labelSelector").unwrap_or_default()
-    }
-
-    fn field_selector(&mut self, _: Resource<RequestHandle>) -> String {
-        HostState::query(self, "fieldSelector").unwrap_or_default()
-    }
-
-    fn user_agent(&mut self, _: Resource<RequestHandle>) -> String {
-        self.request_header("user-agent").unwrap_or_default()
-    }
-
-    fn method(&mut self, _: Resource<RequestHandle>) -> String {
-        self.request
-            .as_ref()
-            .map(|request| request.method.to_string())
-            .unwrap_or_default()
-    }
-
-    fn path(&mut self, _: Resource<RequestHandle>) -> String {
-        let decode = |path| {
-            percent_encoding::percent_decode_str(path)
-                .decode_utf8_lossy()
-                .into_owned()
-        };
-        self.request
-            .as_ref()
-            .map(|request| decode(request.uri.path()))
-            .unwrap_or_default()
-    }
-
-    fn host(&mut self, _: Resource<RequestHandle>) -> String {
-        self.request
-            .as_ref()
-            .map(|request| request.host.clone())
-            .unwrap_or_default()
-    }
-
-    fn port(&mut self, _: Resource<RequestHandle>) -> u16 {
-        self.request.as_ref().map_or(0, |request| request.port)
-    }
-
-    fn size(&mut self, _: Resource<RequestHandle>) -> Option<u64> {
-        self.request_header("content-length")?.parse().ok()
-    }
-
-    fn is_leader_lock(&mut self, _: Resource<RequestHandle>) -> bool {
-        self.request
-            .as_ref()
-            .is_some_and(|request| request.is_leader_lock.get())
-    }
-
-    fn is_recheck(&mut self, _: Resource<RequestHandle>) -> bool {
-        self.recheck
-    }
-
-    fn note(&mut self, _: Resource<RequestHandle>) -> u64 {
-        let request = self.request.as_ref();
-        request.map_or(0, |request| request.memory.note(self.entry_id()))
-    }
-
-    fn set_note(&mut self, _: Resource<RequestHandle>, value: u64) {
-        if let Some(request) = self.request.as_ref().filter(|_| !self.recheck) {
-            request.memory.set_note(self.entry_id(), value);
-        }
-    }
-
-    fn drop(&mut self, _: Resource<RequestHandle>) -> wasmtime::Result<()> {
-        Ok(())
-    }
-}
-
-impl exchange::HostResponseHead for HostState {
-    fn status(&mut self, _: Resource<ResponseHandle>) -> u16 {
-        self.response.as_ref().map_or(0, |response| response.status.as_u16())
-    }
-
-    fn header(&mut self, _: Resource<ResponseHandle>, name: String) -> Option<String> {
-        self.response_header(&name)
-    }
-
-    fn drop(&mut self, _: Resource<ResponseHandle>) -> wasmtime::Result<()> {
-        Ok(())
-    }
+    type Host = HasSelf<HostState>;
+    clock::add_to_linker_instance::<_, Host>(&mut linker.instance("ctrlmesh:plugin/clock@0.1.1")?, |host| host)?;
+    random::add_to_linker_instance::<_, Host>(&mut linker.instance("ctrlmesh:plugin/random@0.1.1")?, |host| host)?;
+    log::add_to_linker_instance::<_, Host>(&mut linker.instance("ctrlmesh:plugin/log@0.1.1")?, |host| host)?;
+    metrics::add_to_linker_instance::<_, Host>(&mut linker.instance("ctrlmesh:plugin/metrics@0.1.1")?, |host| host)?;
+    state::add_to_linker_instance::<_, Host>(&mut linker.instance("ctrlmesh:plugin/state@0.1.1")?, |host| host)?;
+    report::add_to_linker_instance::<_, Host>(&mut linker.instance("ctrlmesh:plugin/report@0.1.1")?, |host| host)?;
+    exchange::add_to_linker_instance::<_, Host>(&mut linker.instance("ctrlmesh:plugin/exchange@0.1.1")?, |host| host)
 }

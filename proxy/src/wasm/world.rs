@@ -29,8 +29,9 @@ mod tests {
                 .map_or_else(|error| error.to_string(), |version| format!("{version:?}"))
         };
         assert_eq!(result_of(&["ctrlmesh:plugin/types@0.1.0"], &EXPORTS), "V0_1");
-        let text = result_of(&["ctrlmesh:plugin/types@0.2.0"], &EXPORTS);
-        assert!(text.contains("ctrlmesh:plugin@0.2.0, this sidecar supports"), "{text}");
+        assert_eq!(result_of(&["ctrlmesh:plugin/types@0.2.0"], &EXPORTS), "V0_2");
+        let text = result_of(&["ctrlmesh:plugin/types@0.3.0"], &EXPORTS);
+        assert!(text.contains("ctrlmesh:plugin@0.3.0, this sidecar supports"), "{text}");
         let text = result_of(&["ctrlmesh:plugin/types@0.1.0", "wasi:sockets/tcp@0.2.6"], &EXPORTS);
         assert!(
             text.contains("imports wasi:sockets/tcp@0.2.6, which a plugin is not given"),

@@ -4,7 +4,7 @@ use std::cell::{Cell as Mutable, RefCell};
 use std::collections::BTreeMap;
 
 use super::state::State;
-use crate::{Admission, Ask, Cell, Claim, Grant, Host, Level, Part, Place, StateError};
+use crate::{Admission, Ask, Cell, Claim, Counted, Grant, Host, Level, Part, Place, StateError};
 
 /// 2026-01-01T00:00:00Z: any fixed moment would do.
 const START_UNIX_MS: u64 = 1_767_225_600_000;
@@ -13,15 +13,26 @@ const START_UNIX_MS: u64 = 1_767_225_600_000;
 const MAX_SERIES: usize = 256;
 const MAX_NAME: usize = 64;
 const MAX_LABEL: usize = 320;
+const MAX_COUNTED: usize = 64;
 /// And of interface `report`.
 const MAX_REPORTS: usize = 64;
 const MAX_REPORT_KEY: usize = 64;
 const MAX_REPORT: usize = 4096;
+const MAX_FIELDS: usize = 16;
+const MAX_FIELD: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 enum Value {
     Counter(u64),
     Gauge(f64),
+}
+
+/// What a plugin shows in `/status` under one key.
+#[derive(Clone, Debug)]
+enum Report {
+    Json(serde_json::Value),
+    /// Names of fields, each with the key of its counter.
+    Counters(Vec<(String, String)>),
 }
 
 /// What another instance does while this one is between two calls to the host.
@@ -46,7 +57,8 @@ pub struct FakeHost {
     series: RefCell<BTreeMap<(String, String), Value>>,
     dropped: Mutable<u64>,
     state: RefCell<State>,
-    reports: RefCell<BTreeMap<String, serde_json::Value>>,
+    reports: RefCell<BTreeMap<String, Report>>,
+    is_configuring: Mutable<bool>,
     named: RefCell<Vec<(String, Part)>>,
     before_report: Interruption,
 }
@@ -69,6 +81,7 @@ impl FakeHost {
             dropped: Mutable::new(0),
             state: RefCell::default(),
             reports: RefCell::default(),
+            is_configuring: Mutable::new(false),
             named: RefCell::default(),
             before_report: Interruption::default(),
         }
@@ -124,7 +137,36 @@ impl FakeHost {
     /// What the plugin shows in `/status` under this key.
     #[must_use]
     pub fn report(&self, key: &str) -> Option<serde_json::Value> {
-        self.reports.borrow().get(key).cloned()
+        match self.reports.borrow().get(key)? {
+            Report::Json(value) => Some(value.clone()),
+            Report::Counters(fields) => {
+                let state = self.state.borrow();
+                let field = |(name, key): &(String, String)| (name.clone(), state.counter(key).into());
+                Some(serde_json::Value::Object(fields.iter().map(field).collect()))
+            }
+        }
+    }
+
+    /// Calls a function as the host calls `configure`: reports of counters can be set up.
+    pub(super) fn while_configuring<R>(&self, call: impl FnOnce() -> R) -> R {
+        self.is_configuring.set(true);
+        let result = call();
+        self.is_configuring.set(false);
+        result
+    }
+
+    fn set_report(&self, key: &str, report: Report) {
+        let mut reports = self.reports.borrow_mut();
+        let has_room = reports.len() < MAX_REPORTS || reports.contains_key(key);
+        if has_room && key.len() <= MAX_REPORT_KEY {
+            reports.insert(key.to_owned(), report);
+        } else {
+            self.drop_updates(1);
+        }
+    }
+
+    fn drop_updates(&self, number: usize) {
+        self.dropped.set(self.dropped.get() + number as u64);
     }
 
     /// The rules that the plugin has named since this was last asked, each with the part of the verdict that it decides.
@@ -157,7 +199,7 @@ impl FakeHost {
             (None, value) if fits && has_room => {
                 series.insert(key, value);
             }
-            _ => self.dropped.set(self.dropped.get() + 1),
+            _ => self.drop_updates(1),
         }
     }
 }
@@ -188,6 +230,13 @@ impl Host for FakeHost {
         self.update(name, label, Value::Counter(by));
     }
 
+    fn count_all(&self, counted: &[Counted]) {
+        for Counted { name, label, by } in counted.iter().take(MAX_COUNTED) {
+            self.update(name, label, Value::Counter(*by));
+        }
+        self.drop_updates(counted.len().saturating_sub(MAX_COUNTED));
+    }
+
     fn gauge(&self, name: &str, label: &str, value: f64) {
         self.update(name, label, Value::Gauge(value));
     }
@@ -202,19 +251,25 @@ impl Host for FakeHost {
 
     fn put_report(&self, key: &str, json: &str) {
         self.run_interruption();
-        let mut reports = self.reports.borrow_mut();
-        let has_room = reports.len() < MAX_REPORTS || reports.contains_key(key);
         match serde_json::from_str(json) {
-            Ok(value) if has_room && key.len() <= MAX_REPORT_KEY && json.len() <= MAX_REPORT => {
-                reports.insert(key.to_owned(), value);
-            }
-            _ => self.dropped.set(self.dropped.get() + 1),
+            Ok(value) if json.len() <= MAX_REPORT => self.set_report(key, Report::Json(value)),
+            _ => self.drop_updates(1),
         }
     }
 
     fn remove_report(&self, key: &str) {
         self.run_interruption();
         self.reports.borrow_mut().remove(key);
+    }
+
+    fn show_counters(&self, key: &str, fields: &[(String, String)]) {
+        let fits =
+            |(field, counter): &(String, String)| field.len() <= MAX_FIELD && counter.len() <= super::state::MAX_KEY;
+        if self.is_configuring.get() && fields.len() <= MAX_FIELDS && fields.iter().all(fits) {
+            self.set_report(key, Report::Counters(fields.to_vec()));
+        } else {
+            self.drop_updates(1);
+        }
     }
 
     fn name_rule(&self, name: &str, decides: Part) {
@@ -233,6 +288,10 @@ impl Host for FakeHost {
 
     fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
         self.state.borrow().get(key)
+    }
+
+    fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError> {
+        self.state.borrow().get_all(keys)
     }
 
     fn compare_and_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {
@@ -290,5 +349,24 @@ mod tests {
             host.count("many", &label.to_string(), 1);
         }
         assert_eq!(host.dropped_updates(), 6);
+        host.count_all(&vec![Counted::new("good_1", "a", 1); MAX_COUNTED + 1]);
+        assert_eq!((host.counter("good_1", "a"), host.dropped_updates()), (69, 7));
+    }
+
+    #[test]
+    fn counters_are_shown_as_they_are_when_somebody_looks() {
+        let host = FakeHost::default();
+        let fields = [
+            ("hits".to_owned(), "h".to_owned()),
+            ("none".to_owned(), "cell".to_owned()),
+        ];
+        host.show_counters("rule", &fields);
+        assert_eq!((host.report("rule"), host.dropped_updates()), (None, 1));
+        host.while_configuring(|| host.show_counters("rule", &fields));
+        host.compare_and_swap("cell", 0, b"text").unwrap();
+        host.add("h", 3, None).unwrap();
+        assert_eq!(host.report("rule"), Some(serde_json::json!({"hits": 3, "none": 0})));
+        host.remove_report("rule");
+        assert_eq!(host.report("rule"), None);
     }
 }

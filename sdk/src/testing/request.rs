@@ -176,6 +176,38 @@ impl Request for TestRequest {
         &self.facts
     }
 
+    fn traffic(&self) -> Traffic {
+        self.facts.traffic
+    }
+
+    fn verb(&self) -> Verb {
+        self.facts.verb
+    }
+
+    fn group(&self) -> &str {
+        &self.facts.group
+    }
+
+    fn version(&self) -> &str {
+        &self.facts.version
+    }
+
+    fn resource(&self) -> &str {
+        &self.facts.resource
+    }
+
+    fn subresource(&self) -> &str {
+        &self.facts.subresource
+    }
+
+    fn namespace(&self) -> &str {
+        &self.facts.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
     fn header(&self, name: &str) -> Option<String> {
         if ["authorization", "cookie"]
             .iter()

@@ -8,9 +8,10 @@ use crate::{Admission, Ask, Bucket, Cell, Claim, Grant, Place, Shortage, StateEr
 /// Bounds of the contract (`wit/host.wit`, interface `state`).
 const MAX_KEYS: usize = 1024;
 const MAX_VALUE: usize = 4096;
-const MAX_KEY: usize = 640;
+pub(super) const MAX_KEY: usize = 640;
 const MAX_SLOTS: u32 = 64;
 const MAX_CLAIMS: usize = 64;
+const MAX_READ_KEYS: usize = 64;
 const MAX_WAIT_MS: u32 = 60_000;
 
 /// Everything that one entry keeps.
@@ -266,6 +267,22 @@ impl State {
             None => Ok(None),
             Some(Slot::Cell(cell)) => Ok(Some(cell.clone())),
             Some(_) => Err(StateError::WrongKind),
+        }
+    }
+
+    /// Reads cells, in the order of the keys.
+    pub(super) fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError> {
+        if keys.len() > MAX_READ_KEYS {
+            return Err(StateError::Invalid);
+        }
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// The value of a counter; 0 if the key holds none.
+    pub(super) fn counter(&self, key: &str) -> i64 {
+        match self.0.get(key) {
+            Some(Slot::Counter(value)) => *value,
+            _ => 0,
         }
     }
 

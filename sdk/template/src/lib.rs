@@ -36,7 +36,7 @@ impl Plugin for ReadOnly {
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        let namespace = &req.facts().namespace;
+        let namespace = req.namespace();
         host.count("refused", namespace, 1);
         RequestVerdict::refuse(Refusal::new(403, format!("namespace {namespace} is read-only")))
     }

@@ -29,12 +29,11 @@ impl Plugin for Recorder {
         if req.user_agent() == READER {
             return;
         }
-        let facts = req.facts();
         let line = format!(
             "{:?} {}/{} status={} upstream={} failure={:?} request={} response={} timed={}\n",
-            facts.verb,
-            facts.resource,
-            facts.name,
+            req.verb(),
+            req.resource(),
+            req.name(),
             outcome.status,
             outcome.upstream_status,
             outcome.failure,

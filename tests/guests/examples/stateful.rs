@@ -8,15 +8,19 @@
 //! - add: {key: c, delta: 1, max: 3}
 //! - windowAdd: {key: w, lengthMs: 1000, slots: 10, amount: 1}
 //! - get: k
+//! - getAll: [k, other]
 //! - compareAndSwap: {key: k, expected: 0, value: text}
 //! - remove: k
+//! - countAll: [{name: seen, label: a, by: 2}]
+//! - showCounters: {key: r, fields: [[count, c]]}      # too late for it here
+//! show: {key: r, fields: [[count, c]]}                  # a report of counters, set up in `configure`
 //! ```
 
 use std::fmt::Display;
 
 use ctrlmesh_sdk::{
-    Admission, Ask, Bucket, Claim, Grant, Host, InstanceInfo, Place, Plugin, Refusal, Request, RequestVerdict,
-    StateError, Subscription,
+    Admission, Ask, Bucket, Cell, Claim, Counted, Grant, Host, InstanceInfo, Place, Plugin, Refusal, Request,
+    RequestVerdict, StateError, Subscription,
 };
 use ctrlmesh_test_guests::subscribe_to_everything;
 use serde::Deserialize;
@@ -24,7 +28,25 @@ use serde::Deserialize;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    #[serde(default)]
     ops: Vec<Op>,
+    show: Option<Shown>,
+}
+
+/// A report of counters: names of fields, each with the key of its counter.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shown {
+    key: String,
+    fields: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CountText {
+    name: String,
+    label: String,
+    by: u64,
 }
 
 #[derive(Deserialize)]
@@ -51,12 +73,15 @@ enum Op {
         amount: u64,
     },
     Get(String),
+    GetAll(Vec<String>),
     CompareAndSwap {
         key: String,
         expected: u64,
         value: String,
     },
     Remove(String),
+    CountAll(Vec<CountText>),
+    ShowCounters(Shown),
 }
 
 #[derive(Deserialize)]
@@ -81,7 +106,10 @@ struct Stateful(Vec<Op>);
 impl Plugin for Stateful {
     type Settings = Settings;
 
-    fn configure(settings: Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
+    fn configure(settings: Settings, _: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
+        if let Some(Shown { key, fields }) = &settings.show {
+            host.show_counters(key, fields);
+        }
         Ok((Stateful(settings.ops), subscribe_to_everything()))
     }
 
@@ -112,10 +140,13 @@ fn perform_op(op: &Op, host: &dyn Host) -> String {
             slots,
             amount,
         } => result_text(host.window_add(key, *length_ms, *slots, *amount)),
-        Op::Get(key) => optional_text(
-            host.get(key)
-                .map(|cell| cell.map(|cell| format!("{}@{}", String::from_utf8_lossy(&cell.value), cell.version))),
-        ),
+        Op::Get(key) => optional_text(host.get(key).map(|cell| cell.as_ref().map(cell_text))),
+        Op::GetAll(keys) => result_text(host.get_all(keys).map(|cells| {
+            let texts = cells
+                .iter()
+                .map(|cell| cell.as_ref().map_or("none".to_owned(), cell_text));
+            texts.collect::<Vec<_>>().join(" ")
+        })),
         Op::CompareAndSwap { key, expected, value } => {
             optional_text(host.compare_and_swap(key, *expected, value.as_bytes()))
         }
@@ -123,7 +154,22 @@ fn perform_op(op: &Op, host: &dyn Host) -> String {
             host.remove(key);
             "removed".to_owned()
         }
+        Op::CountAll(counts) => {
+            let counts = counts
+                .iter()
+                .map(|count| Counted::new(&count.name, &count.label, count.by));
+            host.count_all(&counts.collect::<Vec<_>>());
+            "counted".to_owned()
+        }
+        Op::ShowCounters(Shown { key, fields }) => {
+            host.show_counters(key, fields);
+            "shown".to_owned()
+        }
     }
+}
+
+fn cell_text(cell: &Cell) -> String {
+    format!("{}@{}", String::from_utf8_lossy(&cell.value), cell.version)
 }
 
 fn admit_claims(asks: &[Take], max_wait_ms: u32, places: &[PlaceText], host: &dyn Host) -> String {

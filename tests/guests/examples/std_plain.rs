@@ -26,7 +26,7 @@ impl Plugin for StdPlain {
     }
 
     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
-        let count = self.seen.entry(req.facts().resource.clone()).or_default();
+        let count = self.seen.entry(req.resource().to_owned()).or_default();
         *count += 1;
         let text = format!("count={count} args={} env={}", env::args().count(), env::vars().count());
         RequestVerdict::edit([RequestEdit::set_header("x-std", text)])

@@ -57,16 +57,15 @@ pub struct When {
 
 impl When {
     fn matches_request(&self, req: &dyn Request) -> bool {
-        let facts = req.facts();
         let same = |expected: &Option<String>, actual: &dyn Fn() -> String| {
             expected.as_ref().is_none_or(|expected| *expected == actual())
         };
-        same(&self.verb, &|| lower_case_name(&facts.verb))
-            && same(&self.group, &|| facts.group.clone())
-            && same(&self.resource, &|| facts.resource.clone())
-            && same(&self.subresource, &|| facts.subresource.clone())
-            && same(&self.namespace, &|| facts.namespace.clone())
-            && same(&self.name, &|| facts.name.clone())
+        same(&self.verb, &|| lower_case_name(&req.verb()))
+            && same(&self.group, &|| req.group().to_owned())
+            && same(&self.resource, &|| req.resource().to_owned())
+            && same(&self.subresource, &|| req.subresource().to_owned())
+            && same(&self.namespace, &|| req.namespace().to_owned())
+            && same(&self.name, &|| req.name().to_owned())
             && same(&self.method, &|| req.method())
             && same(&self.path, &|| req.path())
             && same(&self.host, &|| req.host())

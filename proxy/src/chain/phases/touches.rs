@@ -78,7 +78,7 @@ fn done_by(delay: Duration, effect: impl Iterator<Item = Effect>, cause: Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::verdict::{BodyShape, Refusal, Reset, ResponseEdit};
+    use crate::plugin::verdict::{BodyShape, Phases, Refusal, Reset, ResponseEdit, Reuse};
 
     fn named_rule(name: &str, decides: Part) -> NamedRule {
         NamedRule {
@@ -100,7 +100,13 @@ mod tests {
 
     fn on_request(delay_ms: u64, action: RequestAction, rules: Vec<NamedRule>) -> Vec<(String, &'static str)> {
         let delay = Duration::from_millis(delay_ms);
-        let done = of_request(&RequestVerdict { delay, action }, rules);
+        let verdict = RequestVerdict {
+            delay,
+            action,
+            reuse: Reuse::Never,
+            later: Phases::ALL,
+        };
+        let done = of_request(&verdict, rules);
         done.into_iter().map(|(rule, effect)| (rule, effect.as_str())).collect()
     }
 

@@ -1,12 +1,14 @@
 //! The state of one entry: keys that each hold a bucket, a counter, places, a window or a cell. `entry/admission.rs` takes tokens and
 //! places.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 
 use super::bucket::Bucket;
 use super::window::Window;
-use super::{Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError};
+use super::{
+    Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_READ_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError,
+};
 use crate::wasm::lock::lock_unpoisoned;
 use crate::wasm::reports::Reports;
 
@@ -138,12 +140,29 @@ impl EntryState {
     /// # Errors
     /// The key is too long or holds another kind of value.
     pub fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
-        check_key(key)?;
-        match lock_unpoisoned(&self.keys).values.get(key) {
-            Some(Value::Cell(cell)) => Ok(Some(cell.clone())),
-            Some(_) => Err(StateError::WrongKind),
-            None => Ok(None),
+        lock_unpoisoned(&self.keys).cell(key)
+    }
+
+    /// Reads cells at one moment, in the order of the keys.
+    ///
+    /// # Errors
+    /// As [`EntryState::get`], for any of the keys; or there are too many.
+    pub(crate) fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError> {
+        if keys.len() > MAX_READ_KEYS {
+            return Err(StateError::Invalid);
         }
+        let stored = lock_unpoisoned(&self.keys);
+        keys.iter().map(|key| stored.cell(key)).collect()
+    }
+
+    /// The reports in `/status`.
+    #[must_use]
+    pub(crate) fn rendered_reports(&self) -> BTreeMap<String, serde_json::Value> {
+        self.reports
+            .render(|key| match lock_unpoisoned(&self.keys).values.get(key) {
+                Some(Value::Counter(value)) => *value,
+                _ => 0,
+            })
     }
 
     /// Writes a cell if its version is still `expected` (0: it does not exist yet), and returns the new version.
@@ -184,6 +203,15 @@ impl Keys {
         }
         // The key exists now.
         self.values.get_mut(key).ok_or(StateError::Invalid)
+    }
+
+    fn cell(&self, key: &str) -> Result<Option<Cell>, StateError> {
+        check_key(key)?;
+        match self.values.get(key) {
+            Some(Value::Cell(cell)) => Ok(Some(cell.clone())),
+            Some(_) => Err(StateError::WrongKind),
+            None => Ok(None),
+        }
     }
 
     /// The version that a cell gets if it is written now; `None` if its version is not `expected`.

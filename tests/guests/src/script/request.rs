@@ -1,6 +1,8 @@
 //! Verdicts on requests, as JSON.
 
-use ctrlmesh_sdk::{Admission, Host, Place, Refusal, Rename, Request, RequestAction, RequestEdit, RequestVerdict};
+use ctrlmesh_sdk::{
+    Admission, Host, Phases, Place, Refusal, Rename, Request, RequestAction, RequestEdit, RequestVerdict, Reuse,
+};
 use serde::Deserialize;
 
 use super::{AnswerText, FieldText, RefusalText, ResetText, When};
@@ -16,10 +18,14 @@ pub struct RequestLine {
     /// How often to repeat each edit.
     #[serde(default = "default_times")]
     times: usize,
+    #[serde(default)]
+    reuse: ReuseText,
     /// Stored with the request.
     note: Option<u64>,
     /// Shown in `/status`.
     report: Option<ReportText>,
+    /// The later phases that are wanted. Default: all.
+    later: Option<Vec<PhaseText>>,
     /// Held while the request is in flight; without a free place it is refused with 429.
     place: Option<PlaceText>,
     then: Then,
@@ -31,6 +37,23 @@ struct ReportText {
     key: String,
     /// JSON, or an invalid text.
     json: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PhaseText {
+    OnResponse,
+    OnComplete,
+}
+
+/// How often the verdict may be given.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum ReuseText {
+    #[default]
+    Never,
+    WhileUnchanged,
+    UntilUnixMs(u64),
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,6 +135,30 @@ impl RequestLine {
         RequestVerdict {
             delay_ms: self.delay_ms,
             action,
+            reuse: self.reuse.into(),
+            later: self
+                .later
+                .as_ref()
+                .map_or(Phases::all(), |later| later.iter().copied().map(Phases::from).collect()),
+        }
+    }
+}
+
+impl From<PhaseText> for Phases {
+    fn from(text: PhaseText) -> Self {
+        match text {
+            PhaseText::OnResponse => Phases::ON_RESPONSE,
+            PhaseText::OnComplete => Phases::ON_COMPLETE,
+        }
+    }
+}
+
+impl From<ReuseText> for Reuse {
+    fn from(text: ReuseText) -> Self {
+        match text {
+            ReuseText::Never => Reuse::Never,
+            ReuseText::WhileUnchanged => Reuse::WhileUnchanged,
+            ReuseText::UntilUnixMs(moment) => Reuse::UntilUnixMs(moment),
         }
     }
 }

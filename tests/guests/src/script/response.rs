@@ -97,16 +97,16 @@ impl ResponseLine {
 
 /// Everything that a plugin can see of a request.
 fn echo_edits(header: &str, req: &dyn Request, res: &dyn ResponseHead) -> Vec<ResponseEdit> {
-    let facts = req.facts();
     let seen = [
-        ("traffic", lower_case_name(&facts.traffic)),
-        ("verb", lower_case_name(&facts.verb)),
-        ("group", facts.group.clone()),
-        ("version", facts.version.clone()),
-        ("resource", facts.resource.clone()),
-        ("subresource", facts.subresource.clone()),
-        ("namespace", facts.namespace.clone()),
-        ("name", facts.name.clone()),
+        ("traffic", lower_case_name(&req.traffic())),
+        ("verb", lower_case_name(&req.verb())),
+        ("group", req.group().to_owned()),
+        ("version", req.version().to_owned()),
+        ("resource", req.resource().to_owned()),
+        ("subresource", req.subresource().to_owned()),
+        ("namespace", req.namespace().to_owned()),
+        ("name", req.name().to_owned()),
+        ("facts", format!("{:?}", req.facts())),
         ("method", req.method()),
         ("path", req.path()),
         ("host", req.host()),

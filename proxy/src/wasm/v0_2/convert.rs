@@ -1,11 +1,11 @@
-//! Converts between the types of `ctrlmesh:plugin@0.1` and the host's own; results of a guest are validated on the way.
+//! Converts between the types of `ctrlmesh:plugin@0.2` and the host's own; results of a guest are validated on the way.
 
 use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{
     self, Answer, BodyShape, Cause, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit,
-    RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Subscription,
+    RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Reuse, Subscription,
 };
-use crate::wasm::bindings::v0_1::ctrlmesh::plugin::types;
+use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types;
 use crate::wasm::entry_config::EntryConfig;
 use crate::wasm::validate::{self, TextBudget};
 use ctrlmesh_wire::Verb;
@@ -25,8 +25,8 @@ pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::Instanc
 pub(crate) fn facts(request: Option<&RequestView>) -> types::Facts {
     let text = |field: fn(&RequestView) -> &String| request.map(field).cloned().unwrap_or_default();
     types::Facts {
-        traffic: request.map_or(types::Traffic::Api, |request| traffic_out(request.traffic)),
-        verb: request.map_or(types::Verb::NonResource, |request| verb_out(request.verb)),
+        traffic: traffic(request),
+        verb: verb(request),
         group: text(|request| &request.group),
         version: text(|request| &request.version),
         resource: text(|request| &request.resource),
@@ -34,6 +34,16 @@ pub(crate) fn facts(request: Option<&RequestView>) -> types::Facts {
         namespace: text(|request| &request.namespace),
         name: text(|request| &request.name),
     }
+}
+
+/// The kind of traffic of a request.
+pub(crate) fn traffic(request: Option<&RequestView>) -> types::Traffic {
+    request.map_or(types::Traffic::Api, |request| traffic_out(request.traffic))
+}
+
+/// The verb of a request.
+pub(crate) fn verb(request: Option<&RequestView>) -> types::Verb {
+    request.map_or(types::Verb::NonResource, |request| verb_out(request.verb))
 }
 
 /// How a request ended.
@@ -81,7 +91,7 @@ const fn verb_out(verb: Verb) -> types::Verb {
         Verb::Delete => types::Verb::Delete,
         Verb::DeleteCollection => types::Verb::Deletecollection,
         Verb::Proxy => types::Verb::Proxy,
-        // 0.1 has no value for a resource request without a verb; the API server answers it with 405.
+        // The interface has no value for a resource request without a verb; the API server answers it with 405.
         Verb::NonResource | Verb::Unknown => types::Verb::NonResource,
     }
 }
@@ -89,11 +99,7 @@ const fn verb_out(verb: Verb) -> types::Verb {
 /// Validates the limits of a subscription.
 pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscription, String> {
     validate::rule_count(subscription.rules.len())?;
-    let phases = Phases {
-        request: subscription.phases.contains(types::Phases::ON_REQUEST),
-        response: subscription.phases.contains(types::Phases::ON_RESPONSE),
-        complete: subscription.phases.contains(types::Phases::ON_COMPLETE),
-    };
+    let phases = phases(subscription.phases);
     let mut text = TextBudget::default();
     let rules = subscription
         .rules
@@ -101,6 +107,14 @@ pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscrip
         .map(|rule| match_rule(rule, &mut text))
         .collect::<Result<_, _>>()?;
     Ok(Subscription { phases, rules })
+}
+
+fn phases(phases: types::Phases) -> Phases {
+    Phases {
+        request: phases.contains(types::Phases::ON_REQUEST),
+        response: phases.contains(types::Phases::ON_RESPONSE),
+        complete: phases.contains(types::Phases::ON_COMPLETE),
+    }
 }
 
 fn match_rule(rule: types::MatchRule, text: &mut TextBudget) -> Result<MatchRule, String> {
@@ -170,6 +184,12 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict) -> Result<RequestV
     Ok(RequestVerdict {
         delay: validate::delay(verdict.delay_ms),
         action,
+        reuse: match verdict.reuse {
+            types::Reuse::Never => Reuse::Never,
+            types::Reuse::WhileUnchanged => Reuse::WhileUnchanged,
+            types::Reuse::UntilUnixMs(moment) => Reuse::UntilUnixMs(moment),
+        },
+        later: phases(verdict.later),
     })
 }
 
