@@ -5,6 +5,7 @@ use ctrlmesh_sdk::Bucket;
 use ctrlmesh_sdk::settings::Invalid;
 
 use crate::judgement::FailureCriteria;
+use crate::keys::RuleKeys;
 use crate::settings::{RecoverPolicy, RecoverType, Rule, Trip};
 
 /// Default window: long enough to see a trend, short enough to forget it.
@@ -19,6 +20,7 @@ pub(crate) struct Breaker {
     pub(crate) name: String,
     pub(crate) rules: Rules,
     pub(crate) key: Key,
+    pub(crate) keys: RuleKeys,
     pub(crate) policy: Policy,
     pub(crate) bucket: Option<Bucket>,
     /// `None` if only a new `recover` value closes the breaker.
@@ -99,6 +101,7 @@ impl Breaker {
                 rule.rest_rules.as_deref(),
             )?,
             key: rule.key,
+            keys: RuleKeys::new(name),
             policy,
             bucket: bucket.map_err(|error| error.field("bucket"))?,
             sleeping: parse_sleeping_window(rule.recover_policy.as_ref())

@@ -1,10 +1,13 @@
 //! The state of one breaker in the host, shared by all instances: closed, open, half open, and the transitions between them.
 
-use ctrlmesh_sdk::{Ask, Claim, Host, Place, StateError};
+use std::borrow::Cow;
+
+use ctrlmesh_sdk::{Ask, Cell, Claim, Host, Place, StateError};
 
 use crate::breaker::{Breaker, SleepingWindow};
 use crate::cell::{Cause, Counts, State, Status};
 use crate::judgement::Judgement;
+use crate::keys::{COUNTED, build_key, keys_of_breaker};
 use crate::recovery::{forget_reset, next_epoch, reset_epoch};
 use crate::snapshot;
 
@@ -14,9 +17,6 @@ const SLOTS: u32 = 10;
 const MAX_TRIES: usize = 16;
 /// A keyed breaker is forgotten this long after it closed: answers from before it opened no longer arrive, and namespaces get deleted.
 const FORGET_MS: u64 = 3_600_000;
-
-/// Counters that are reset with each change of state.
-const COUNTED: [&str; 5] = ["requests", "failures", "slow", "consecutive", "succeeded"];
 
 /// One breaker: a rule and a value of its key.
 pub(crate) struct Circuit<'a> {
@@ -32,6 +32,27 @@ pub(crate) struct VersionedState {
     pub(crate) status: Status,
 }
 
+impl VersionedState {
+    fn from_cell(cell: Option<&Cell>) -> Self {
+        cell.map_or_else(Self::default, |cell| Self {
+            version: cell.version,
+            status: Status::decode(&cell.value).unwrap_or_default(),
+        })
+    }
+}
+
+/// Reads the states of several breakers at one moment, in their order; an entry has few enough for one call.
+pub(crate) fn read_states(circuits: &[&Circuit<'_>], host: &dyn Host) -> Vec<VersionedState> {
+    let keys: Vec<String> = circuits.iter().flat_map(|circuit| circuit.cell_keys()).collect();
+    let cells = host.get_all(&keys).unwrap_or_default();
+    let mut pairs = cells.chunks_exact(2);
+    let states = circuits.iter().map(|circuit| match pairs.next() {
+        Some([marks, state]) => circuit.state_of_cells(marks.as_ref(), state.as_ref()),
+        _ => VersionedState::default(),
+    });
+    states.collect()
+}
+
 impl<'a> Circuit<'a> {
     pub(crate) fn new(breaker: &'a Breaker, value: String, host: &'a dyn Host) -> Self {
         Self { breaker, value, host }
@@ -43,50 +64,53 @@ impl<'a> Circuit<'a> {
 
     /// Reads the state. A state from before the rule's last reset counts as closed.
     pub(crate) fn read_state(&self) -> VersionedState {
-        let reset = reset_epoch(self.host, &self.breaker.name);
-        let read = self.stored_state();
-        let (version, status) = (read.version, read.status);
-        if status.epoch >= reset {
+        let cells = self.host.get_all(&self.cell_keys());
+        match cells.as_deref() {
+            Ok([marks, state]) => self.state_of_cells(marks.as_ref(), state.as_ref()),
+            _ => VersionedState::default(),
+        }
+    }
+
+    /// The keys of the cells that [`Circuit::state_of_cells`] needs.
+    fn cell_keys(&self) -> [String; 2] {
+        [self.breaker.keys.marks.clone(), self.state_key("state").into_owned()]
+    }
+
+    /// The state, from the cells of the rule's reset marks and of the breaker.
+    fn state_of_cells(&self, marks: Option<&Cell>, state: Option<&Cell>) -> VersionedState {
+        let reset = reset_epoch(marks);
+        let read = VersionedState::from_cell(state);
+        if read.status.epoch >= reset {
             return read;
         }
-        let closed = Status {
-            epoch: reset,
-            ..Status::default()
-        };
-        let stored = Status {
-            since_ms: self.now_ms(),
-            ..closed
+        let closed = VersionedState {
+            version: read.version,
+            status: Status {
+                epoch: reset,
+                ..Status::default()
+            },
         };
         // A breaker that never opened has no cell and needs none.
-        let written = if version == 0 {
-            None
-        } else {
-            self.write_state(read, stored)
+        if read.version == 0 {
+            return closed;
+        }
+        let status = Status {
+            since_ms: self.now_ms(),
+            ..closed.status
         };
-        match written {
+        match self.write_state(read, status) {
             Some(version) => {
                 self.host
                     .info(&format!("{} is closed by a reset of its rule", self.description()));
-                VersionedState {
-                    version,
-                    status: stored,
-                }
+                VersionedState { version, status }
             }
-            None => VersionedState {
-                version,
-                status: closed,
-            },
+            None => closed,
         }
     }
 
     fn stored_state(&self) -> VersionedState {
-        match self.host.get(&self.state_key("state")) {
-            Ok(Some(cell)) => VersionedState {
-                version: cell.version,
-                status: Status::decode(&cell.value).unwrap_or_default(),
-            },
-            Ok(None) | Err(_) => VersionedState::default(),
-        }
+        let cell = self.host.get(&self.state_key("state"));
+        VersionedState::from_cell(cell.ok().flatten().as_ref())
     }
 
     /// Whether the sleeping window is over.
@@ -145,7 +169,7 @@ impl<'a> Circuit<'a> {
     /// The token that a request takes while the breaker is closed.
     pub(crate) fn token_request(&self) -> Option<Ask> {
         let claim = Claim {
-            key: self.state_key("tokens"),
+            key: self.state_key("tokens").into_owned(),
             bucket: self.breaker.bucket?,
             tokens: 1,
         };
@@ -155,7 +179,7 @@ impl<'a> Circuit<'a> {
     /// The place of a probe. Each half-open phase has its own, because a watch that was a probe keeps its place for long.
     pub(crate) fn probe_place(&self, status: &Status) -> Place {
         Place {
-            key: self.state_key(&format!("probes {}", status.epoch)),
+            key: self.state_key(&format!("probes {}", status.epoch)).into_owned(),
             max: self.breaker.probes,
         }
     }
@@ -301,8 +325,9 @@ impl<'a> Circuit<'a> {
         }
     }
 
-    fn state_key(&self, kind: &str) -> String {
-        build_key(kind, &self.breaker.name, &self.value)
+    fn state_key(&self, kind: &str) -> Cow<'_, str> {
+        let known = self.breaker.keys.get(kind).filter(|_| self.value.is_empty());
+        known.map_or_else(|| build_key(kind, &self.breaker.name, &self.value).into(), Cow::from)
     }
 
     fn description(&self) -> String {
@@ -311,11 +336,6 @@ impl<'a> Circuit<'a> {
             value => format!("circuit breaker {:?} for {value:?}", self.breaker.name),
         }
     }
-}
-
-/// Keys use names instead of list indices, so that an edit of another rule changes nothing. A name has no line break.
-fn build_key(kind: &str, rule: &str, value: &str) -> String {
-    format!("{kind}\n{rule}\n{value}")
 }
 
 /// Removes reports and state of all other rules.
@@ -328,7 +348,7 @@ pub(crate) fn keep_only(host: &dyn Host, rules: &[&str]) {
 
 /// Deletes the state of a breaker whose rule was removed.
 fn forget_state(host: &dyn Host, rule: &str, value: &str) {
-    for kind in COUNTED.into_iter().chain(["state", "tokens"]) {
-        host.remove(&build_key(kind, rule, value));
+    for key in keys_of_breaker(rule, value) {
+        host.remove(&key);
     }
 }

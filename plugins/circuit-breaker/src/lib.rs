@@ -9,6 +9,7 @@
 //! | `snapshot` | its report for `/status` |
 //! | `recovery` | resets by a person |
 //! | `breaker` | one rule |
+//! | `keys` | keys of the host's state |
 //! | `judgement` | what is a failure |
 //! | `settings` | the settings as a person writes them |
 //! | `cell` | the encoding of a breaker's state |
@@ -19,6 +20,7 @@ mod cell;
 mod circuit;
 mod intercept;
 mod judgement;
+mod keys;
 mod note;
 mod plugin;
 mod recovery;

@@ -3,8 +3,8 @@
 use ctrlmesh_plugin_rules::{Lists, RestRule, Rules, is_long_running, match_rules};
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    Admission, Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Refusal, Request, RequestVerdict, ResponseHead,
-    ResponseVerdict, Subscription, Traffic, Verb,
+    Admission, Counted, Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Refusal, Request, RequestVerdict,
+    ResponseHead, ResponseVerdict, Subscription, Traffic, Verb,
 };
 
 use crate::breaker::{Breaker, Policy};
@@ -64,8 +64,10 @@ impl Plugin for CircuitBreaker {
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        let is_external = req.facts().traffic == Traffic::External;
-        if is_external && let Err(denied) = self.intercept.check(req) {
+        if !self.intercept.is_empty()
+            && is_external(req)
+            && let Err(denied) = self.intercept.check(req)
+        {
             return forbid_call(denied, host);
         }
         let forced = |breaker: &&Breaker| breaker.policy == Policy::ForceOpened && breaker.rules.matches(req);
@@ -74,7 +76,7 @@ impl Plugin for CircuitBreaker {
                 breaker,
                 "is open: its triggerPolicy is ForceOpened",
                 MAX_RETRY_SECONDS,
-                is_external,
+                req,
                 host,
             );
         }
@@ -85,15 +87,12 @@ impl Plugin for CircuitBreaker {
         }
         let mut met = self.matching_breakers(req, host);
         if met.is_empty() {
-            return RequestVerdict::proceed();
+            return RequestVerdict::proceed().later(Phases::empty());
         }
-        let mut epoch = 0;
         for _ in 0..MAX_LOOKS {
-            // Read before the states, so that a change in between is newer than this request.
-            epoch = recovery::current_epoch(host);
+            read_states(&mut met, host);
             let mut has_changed = false;
-            for MatchedBreaker { circuit, read, .. } in &mut met {
-                *read = circuit.read_state();
+            for MatchedBreaker { circuit, read, .. } in &met {
                 if circuit.is_due(&read.status) {
                     circuit.half_open(*read);
                     has_changed = true;
@@ -104,8 +103,10 @@ impl Plugin for CircuitBreaker {
             }
         }
         if let Some(opened) = met.iter().find(|met| met.read.status.state == State::Opened) {
-            return opened.refuse_request(&opened.read.status, is_external, host);
+            return opened.refuse_request(&opened.read.status, req, host);
         }
+        // The states were read at one moment, so that each later change has a higher number.
+        let epoch = met.iter().map(|met| met.read.status.epoch).max().unwrap_or_default();
         admit_request(&met, Note::new(epoch, self.settings), req, host)
     }
 
@@ -150,8 +151,9 @@ impl CircuitBreaker {
     /// Reports the result of a request to the breakers, if it was admitted in their current state.
     fn record_result(&self, req: &dyn Request, host: &dyn Host, took_us: u64, judge: impl Fn(&Breaker) -> Judgement) {
         let note = Note::unpack(req.note());
-        for MatchedBreaker { index, circuit, .. } in self.matching_breakers(req, host) {
-            let read = circuit.read_state();
+        let mut met = self.matching_breakers(req, host);
+        read_states(&mut met, host);
+        for MatchedBreaker { index, circuit, read } in met {
             let is_current = note.epoch >= read.status.epoch;
             let is_heard = match read.status.state {
                 State::Closed => is_current,
@@ -165,9 +167,25 @@ impl CircuitBreaker {
     }
 }
 
+/// Reads the states of breakers at one moment.
+fn read_states(met: &mut [MatchedBreaker<'_>], host: &dyn Host) {
+    if met.is_empty() {
+        return;
+    }
+    let circuits: Vec<&Circuit<'_>> = met.iter().map(|met| &met.circuit).collect();
+    let states = circuit::read_states(&circuits, host);
+    for (met, read) in met.iter_mut().zip(states) {
+        met.read = read;
+    }
+}
+
+/// Whether the request is a call to an external service, which never has a verb of Kubernetes.
+fn is_external(req: &dyn Request) -> bool {
+    req.verb() == Verb::NonResource && req.traffic() == Traffic::External
+}
+
 /// Takes a token from every closed breaker and a place from every half-open one, or nothing if one of them refuses.
 fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-    let is_external = req.facts().traffic == Traffic::External;
     let (probing, closed): (Vec<&MatchedBreaker<'_>>, Vec<&MatchedBreaker<'_>>) =
         met.iter().partition(|met| met.read.status.state == State::HalfOpen);
     let limited: Vec<&&MatchedBreaker<'_>> = closed
@@ -188,12 +206,12 @@ fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, 
         Ok(Admission::Short(shortage)) => {
             if let Some(met) = limited.get(shortage.ask as usize) {
                 let status = met.circuit.open(met.read, Cause::OverLimit, Counts::default());
-                return met.refuse_request(&status, is_external, host);
+                return met.refuse_request(&status, req, host);
             }
         }
         Ok(Admission::Full(index)) => {
             if let Some(met) = probing.get(index as usize) {
-                return met.refuse_request(&met.read.status, is_external, host);
+                return met.refuse_request(&met.read.status, req, host);
             }
         }
         Ok(Admission::Granted(_)) => {}
@@ -203,16 +221,28 @@ fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, 
     for met in probing {
         note.mark_probe(met.index);
     }
-    for met in met {
-        let name = if note.is_probe(met.index) { "probed" } else { "passed" };
-        host.count(name, &met.circuit.breaker.name, 1);
-    }
+    count_admitted(met, note, host);
     req.set_note(note.pack());
-    RequestVerdict::proceed()
+    // The response says something only about requests that may last: a watch is judged when its answer begins.
+    let response = if is_long_running(req) {
+        Phases::ON_RESPONSE
+    } else {
+        Phases::empty()
+    };
+    RequestVerdict::proceed().later(response | Phases::ON_COMPLETE)
+}
+
+fn count_admitted(met: &[MatchedBreaker<'_>], note: Note, host: &dyn Host) {
+    let metric = |met: &MatchedBreaker<'_>| if note.is_probe(met.index) { "probed" } else { "passed" };
+    let counted = |met: &MatchedBreaker<'_>| Counted::new(metric(met), &met.circuit.breaker.name, 1);
+    match met {
+        [met] => host.count(metric(met), &met.circuit.breaker.name, 1),
+        _ => host.count_all(&met.iter().map(counted).collect::<Vec<_>>()),
+    }
 }
 
 impl MatchedBreaker<'_> {
-    fn refuse_request(&self, status: &Status, is_external: bool, host: &dyn Host) -> RequestVerdict {
+    fn refuse_request(&self, status: &Status, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
         let breaker = self.circuit.breaker;
         let reason = snapshot::reason_text(status);
         let (what, seconds) = match status.state {
@@ -223,19 +253,21 @@ impl MatchedBreaker<'_> {
                 (format!("is open: {reason}"), left_ms.div_ceil(1000))
             }
         };
-        refusal_verdict(breaker, &what, seconds, is_external, host)
+        refusal_verdict(breaker, &what, seconds, req, host)
     }
 }
 
-/// 429 makes client-go wait and retry; for other clients, 503 is the usual answer of a load balancer.
-fn refusal_verdict(breaker: &Breaker, what: &str, seconds: u64, is_external: bool, host: &dyn Host) -> RequestVerdict {
+/// 429 makes client-go wait and retry; for other clients, 503 is the usual answer of a load balancer. The end of a refused request says
+/// nothing about a server.
+fn refusal_verdict(breaker: &Breaker, what: &str, seconds: u64, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
     host.count("refused", &breaker.name, 1);
     let seconds = seconds.clamp(1, MAX_RETRY_SECONDS);
     let seconds = seconds + host.random() % (seconds / JITTER_PARTS + 2);
     let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
-    let code = if is_external { 503 } else { 429 };
+    let code = if is_external(req) { 503 } else { 429 };
     let message = format!("circuit breaker {:?} {what}; try again in {seconds} s", breaker.name);
-    RequestVerdict::refuse(Refusal::new(code, message).retry_after(seconds).cause(&breaker.name))
+    let refusal = Refusal::new(code, message).retry_after(seconds).cause(&breaker.name);
+    RequestVerdict::refuse(refusal).later(Phases::empty())
 }
 
 fn forbid_call(denied: DenialReason<'_>, host: &dyn Host) -> RequestVerdict {
@@ -248,7 +280,8 @@ fn forbid_call(denied: DenialReason<'_>, host: &dyn Host) -> RequestVerdict {
     };
     host.count("denied", name, 1);
     let refusal = Refusal::new(403, message);
-    RequestVerdict::refuse(if name.is_empty() { refusal } else { refusal.cause(name) })
+    let refusal = if name.is_empty() { refusal } else { refusal.cause(name) };
+    RequestVerdict::refuse(refusal).later(Phases::empty())
 }
 
 fn compile_breakers(settings: &Settings, host: &dyn Host) -> Result<Vec<Breaker>, Invalid> {

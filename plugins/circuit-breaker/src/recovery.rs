@@ -1,10 +1,11 @@
 //! Resets by a person: a rule remembers the last values of its `recover`, and the epoch from which its breakers count. A new value raises
 //! that epoch once, whichever instance sees it first, for the breakers of all keys.
 
-use ctrlmesh_sdk::Host;
+use ctrlmesh_sdk::{Cell, Host};
 
 use crate::breaker::{Breaker, Policy};
 use crate::cell::Numbers;
+use crate::keys::marks_key;
 use crate::note::fnv1a;
 
 const VERSION: u8 = 1;
@@ -23,24 +24,16 @@ struct ResetMarks {
     values: Vec<u64>,
 }
 
-/// The number of state changes so far.
-pub(crate) fn current_epoch(host: &dyn Host) -> u32 {
-    add_to_epoch(host, 0).unwrap_or_default()
-}
-
 /// Numbers a change of state. Returns `None` if the host has no room.
 pub(crate) fn next_epoch(host: &dyn Host) -> Option<u32> {
-    add_to_epoch(host, 1)
-}
-
-fn add_to_epoch(host: &dyn Host, by: i64) -> Option<u32> {
-    let epoch = host.add(EPOCHS, by, None).ok().flatten()?;
+    let epoch = host.add(EPOCHS, 1, None).ok().flatten()?;
     u32::try_from(epoch).ok()
 }
 
-/// The epoch from which the breakers of this rule count; an older state counts as closed.
-pub(crate) fn reset_epoch(host: &dyn Host, rule: &str) -> u32 {
-    load_marks(host, rule).1.reset
+/// The epoch from which the breakers of a rule count, from the cell of its marks; an older state counts as closed.
+pub(crate) fn reset_epoch(marks: Option<&Cell>) -> u32 {
+    let marks = marks.and_then(|cell| ResetMarks::decode(&cell.value));
+    marks.unwrap_or_default().reset
 }
 
 /// Closes all breakers of the rule if it is new, forced, or its `recover` has a value that was not seen lately. Returns whether it
@@ -48,7 +41,7 @@ pub(crate) fn reset_epoch(host: &dyn Host, rule: &str) -> u32 {
 pub(crate) fn apply_reset(host: &dyn Host, breaker: &Breaker) -> bool {
     let value = breaker.recover.as_deref().map(fnv1a);
     for _ in 0..MAX_TRIES {
-        let (version, mut marks) = load_marks(host, &breaker.name);
+        let (version, mut marks) = load_marks(host, breaker);
         let has_new_value = value.is_some_and(|value| !marks.values.contains(&value));
         if version != 0 && !has_new_value && breaker.policy == Policy::Normal {
             return false;
@@ -62,7 +55,7 @@ pub(crate) fn apply_reset(host: &dyn Host, breaker: &Breaker) -> bool {
             let excess = marks.values.len().saturating_sub(MAX_VALUES);
             marks.values.drain(..excess);
         }
-        let written = host.compare_and_swap(&reset_key(&breaker.name), version, &marks.encode());
+        let written = host.compare_and_swap(&breaker.keys.marks, version, &marks.encode());
         if written.is_ok_and(|version| version.is_some()) {
             return true;
         }
@@ -72,15 +65,11 @@ pub(crate) fn apply_reset(host: &dyn Host, breaker: &Breaker) -> bool {
 
 /// Deletes the marks of a removed rule.
 pub(crate) fn forget_reset(host: &dyn Host, rule: &str) {
-    host.remove(&reset_key(rule));
+    host.remove(&marks_key(rule));
 }
 
-fn reset_key(rule: &str) -> String {
-    format!("rule\n{rule}")
-}
-
-fn load_marks(host: &dyn Host, rule: &str) -> (u64, ResetMarks) {
-    match host.get(&reset_key(rule)) {
+fn load_marks(host: &dyn Host, breaker: &Breaker) -> (u64, ResetMarks) {
+    match host.get(&breaker.keys.marks) {
         Ok(Some(cell)) => (cell.version, ResetMarks::decode(&cell.value).unwrap_or_default()),
         Ok(None) | Err(_) => (0, ResetMarks::default()),
     }

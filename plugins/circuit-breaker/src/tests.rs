@@ -3,6 +3,7 @@
 
 mod calls;
 mod judgement;
+mod phases;
 mod properties;
 mod recovery;
 mod settings;
@@ -11,7 +12,7 @@ mod status;
 mod trips;
 
 use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, TestResponse, about};
-use ctrlmesh_sdk::{Failure, InstanceInfo, Outcome, Plugin, Refusal, Request, RequestAction};
+use ctrlmesh_sdk::{Failure, InstanceInfo, Outcome, Phases, Plugin, Refusal, Request, RequestAction};
 use serde_json::{Value, json};
 
 use crate::plugin::CircuitBreaker;
@@ -105,7 +106,9 @@ fn active_probes(host: &FakeHost) -> Vec<(String, u32)> {
 fn run_request(bench: &mut Bench<CircuitBreaker>, req: &TestRequest, outcome: &Outcome) -> bool {
     let req = req.clone();
     let before = active_probes(&bench.host);
-    let is_in = admit_request(bench, &req).is_ok();
+    assert!(bench.wakes(&req), "not subscribed: {:?}", req.facts());
+    let verdict = bench.on_request(&req);
+    let is_in = matches!(verdict.action, RequestAction::Proceed(_));
     let held: Vec<String> = active_probes(&bench.host)
         .into_iter()
         .zip(before)
@@ -113,10 +116,12 @@ fn run_request(bench: &mut Bench<CircuitBreaker>, req: &TestRequest, outcome: &O
         .map(|((key, _), _)| key)
         .collect();
     if is_in {
-        if outcome.upstream_status != 0 {
+        if outcome.upstream_status != 0 && verdict.later.contains(Phases::ON_RESPONSE) {
             bench.on_response(&req, &TestResponse::new(outcome.upstream_status));
         }
-        bench.on_complete(&req, outcome);
+        if verdict.later.contains(Phases::ON_COMPLETE) {
+            bench.on_complete(&req, outcome);
+        }
         held.iter().for_each(|key| bench.host.free_place(key));
     } else {
         let refused = Outcome {

@@ -6,7 +6,9 @@
 //! - The number of keys is below the host's 1 024: four for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and verb beyond
 //!   that.
 
-use ctrlmesh_sdk::{Host, Part, Place};
+use std::cell::Cell;
+
+use ctrlmesh_sdk::{Counted, Host, Part, Place};
 
 use crate::draw::{Draw, Subject};
 use crate::rule::Rule;
@@ -18,17 +20,23 @@ const MAX_OBJECTS: i64 = 512;
 const OBJECTS: &str = "objects";
 /// Key of the names of all rules with a report, to find removed ones.
 const REPORTED: &str = "reported";
-/// Other instances may count at the same time, but each needs a request for it.
-const MAX_TRIES: usize = 16;
 
 pub(crate) struct RuleCounters<'a> {
     rule: &'a Rule,
     host: &'a dyn Host,
+    /// Whether the request in hand matched the rule, and whether the rule fired on it.
+    has_matched: Cell<bool>,
+    has_fired: Cell<bool>,
 }
 
 impl<'a> RuleCounters<'a> {
     pub(crate) fn new(rule: &'a Rule, host: &'a dyn Host) -> Self {
-        Self { rule, host }
+        Self {
+            rule,
+            host,
+            has_matched: Cell::new(false),
+            has_fired: Cell::new(false),
+        }
     }
 
     fn state_key(&self, kind: &str) -> String {
@@ -37,10 +45,8 @@ impl<'a> RuleCounters<'a> {
 
     /// Counts a request that the rule applies to. Returns its number from 1; 0 if the host does not count.
     pub(crate) fn count_match(&self) -> u64 {
-        self.host.count("fault_matched", &self.rule.name, 1);
-        let number = self.add_to_counter("m", 1, None).unwrap_or_default();
-        self.publish_report();
-        number
+        self.has_matched.set(true);
+        self.add_to_counter("m", 1, None).unwrap_or_default()
     }
 
     /// Whether the rule has fired as often as it may.
@@ -75,7 +81,7 @@ impl<'a> RuleCounters<'a> {
             let _ = self.add_to_counter("f", -1, None);
             return false;
         }
-        self.count_fired();
+        self.has_fired.set(true);
         true
     }
 
@@ -94,9 +100,7 @@ impl<'a> RuleCounters<'a> {
     /// Like [`RuleCounters::fire_on_request`] when the response has arrived; the place was taken before.
     pub(crate) fn fire_on_response(&self) -> bool {
         let is_granted = self.take_count();
-        if is_granted {
-            self.count_fired();
-        }
+        self.has_fired.set(is_granted);
         is_granted
     }
 
@@ -105,9 +109,18 @@ impl<'a> RuleCounters<'a> {
         self.add_to_counter("f", 1, max).is_some()
     }
 
-    fn count_fired(&self) {
-        self.host.count("fault_fired", &self.rule.name, 1);
-        self.publish_report();
+    /// Counts in the metrics what the rule has done with the request in hand.
+    pub(crate) fn count_in_metrics(&self) {
+        let (matched, fired) = ("fault_matched", "fault_fired");
+        let name = &self.rule.name;
+        match (self.has_matched.get(), self.has_fired.get()) {
+            (true, true) => self
+                .host
+                .count_all(&[matched, fired].map(|metric| Counted::new(metric, name, 1))),
+            (true, false) => self.host.count(matched, name, 1),
+            (false, true) => self.host.count(fired, name, 1),
+            (false, false) => {}
+        }
     }
 
     /// Records that this rule decides a part of the verdict on this request.
@@ -121,21 +134,11 @@ impl<'a> RuleCounters<'a> {
         u64::try_from(sum).ok()
     }
 
-    /// Publishes the counts, even those of a rule that never fired.
-    pub(crate) fn publish_report(&self) {
-        let counts = || ["m", "f"].map(|kind| self.add_to_counter(kind, 0, None).unwrap_or_default());
-        let mut shown = counts();
-        // Another instance may count and publish in between, and would be overwritten, so the counts are read again.
-        for _ in 0..MAX_TRIES {
-            let [matched, fired] = shown;
-            let json = format!(r#"{{"matched":{matched},"fired":{fired}}}"#);
-            self.host.put_report(&self.rule.name, &json);
-            let now = counts();
-            if now == shown {
-                return;
-            }
-            shown = now;
-        }
+    /// Lets the host show the counts, even those of a rule that never fired.
+    fn show_counts(&self) {
+        let fields = [("matched", "m"), ("fired", "f")];
+        let fields = fields.map(|(field, kind)| (field.to_owned(), self.state_key(kind)));
+        self.host.show_counters(&self.rule.name, &fields);
     }
 
     pub(crate) fn draw_for(&self, seed: u64, subject: &Subject) -> Draw {
@@ -164,10 +167,10 @@ impl<'a> RuleCounters<'a> {
     }
 }
 
-/// Publishes a report for each rule, and removes those of removed rules with their counters.
+/// Sets up a report for each rule, and removes those of removed rules with their counters.
 pub(crate) fn sync_reports(rules: &[Rule], host: &dyn Host) {
     for rule in rules {
-        RuleCounters::new(rule, host).publish_report();
+        RuleCounters::new(rule, host).show_counts();
     }
     // A name has no line break.
     let names: Vec<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();

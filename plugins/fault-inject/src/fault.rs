@@ -3,7 +3,7 @@
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    BodyShape, Facts, Request, RequestAction, Reset, ResponseAction, ResponseHead, ResponsePlan, ResponseVerdict, Verb,
+    BodyShape, Request, RequestAction, Reset, ResponseAction, ResponseHead, ResponsePlan, ResponseVerdict, Verb,
 };
 use serde::Deserialize;
 
@@ -107,17 +107,17 @@ impl Applicability {
     }
 
     pub(crate) fn applies_to(&self, req: &dyn Request) -> bool {
-        let facts = req.facts();
+        let verb = || req.verb();
         match self {
             Self::Every => true,
-            Self::Version(version) => facts.verb == Verb::NonResource || facts.version == *version,
-            Self::Write => is_change(facts) || facts.verb == Verb::Create,
-            Self::Create => facts.verb == Verb::Create,
-            Self::Namespaced => facts.verb == Verb::Create && !facts.namespace.is_empty(),
-            Self::Change => is_change(facts),
-            Self::Watch => facts.verb == Verb::Watch,
-            Self::ListOrWatch => matches!(facts.verb, Verb::List | Verb::Watch),
-            Self::WatchList => facts.verb == Verb::Watch && req.query("sendInitialEvents").as_deref() == Some("true"),
+            Self::Version(version) => verb() == Verb::NonResource || req.version() == *version,
+            Self::Write => is_change(verb()) || verb() == Verb::Create,
+            Self::Create => verb() == Verb::Create,
+            Self::Namespaced => verb() == Verb::Create && !req.namespace().is_empty(),
+            Self::Change => is_change(verb()),
+            Self::Watch => verb() == Verb::Watch,
+            Self::ListOrWatch => matches!(verb(), Verb::List | Verb::Watch),
+            Self::WatchList => verb() == Verb::Watch && req.query("sendInitialEvents").as_deref() == Some("true"),
             Self::NextPage => is_next_page(req),
             Self::Aged => is_aged(req),
             Self::NotOlderThan => is_not_older_than(req),
@@ -129,15 +129,12 @@ impl Applicability {
     }
 }
 
-fn is_change(facts: &Facts) -> bool {
-    matches!(
-        facts.verb,
-        Verb::Update | Verb::Patch | Verb::Delete | Verb::Deletecollection
-    )
+const fn is_change(verb: Verb) -> bool {
+    matches!(verb, Verb::Update | Verb::Patch | Verb::Delete | Verb::Deletecollection)
 }
 
 fn is_next_page(req: &dyn Request) -> bool {
-    req.facts().verb == Verb::List && req.query("continue").is_some_and(|token| !token.is_empty())
+    req.verb() == Verb::List && req.query("continue").is_some_and(|token| !token.is_empty())
 }
 
 /// Whether the version is that of a certain state; `0` in any spelling means any version, and none means the latest.
@@ -148,7 +145,7 @@ fn has_version(req: &dyn Request) -> bool {
 
 fn is_aged(req: &dyn Request) -> bool {
     let is_exact = || req.query("resourceVersionMatch").as_deref() == Some("Exact");
-    match req.facts().verb {
+    match req.verb() {
         Verb::Watch => has_version(req),
         Verb::List => is_exact() && has_version(req),
         _ => false,
@@ -157,7 +154,7 @@ fn is_aged(req: &dyn Request) -> bool {
 
 fn is_not_older_than(req: &dyn Request) -> bool {
     let is_exact = || req.query("resourceVersionMatch").as_deref() == Some("Exact");
-    matches!(req.facts().verb, Verb::List | Verb::Get) && has_version(req) && !is_exact() && !is_next_page(req)
+    matches!(req.verb(), Verb::List | Verb::Get) && has_version(req) && !is_exact() && !is_next_page(req)
 }
 
 /// The effect of an act on the request.
@@ -201,7 +198,7 @@ impl Act {
     /// The act on the response, if it applies to this one; `drawn` milliseconds were drawn with the request.
     pub(crate) fn on_response(&self, req: &dyn Request, res: &dyn ResponseHead, drawn: u32) -> Option<ResponseVerdict> {
         let was_done = (200..300).contains(&res.status());
-        let streams = was_done && req.facts().verb == Verb::Watch;
+        let streams = was_done && req.verb() == Verb::Watch;
         match self {
             Self::Hold(_) if streams => {
                 let shape = BodyShape::default().hold_ms(drawn);

@@ -2,6 +2,8 @@
 //!
 //! Delays of several rules add up. The first rule that answers or resets decides; so does the first of those that act on the response.
 
+use std::cell::{Cell, OnceCell};
+
 use ctrlmesh_plugin_rules::match_rules;
 use ctrlmesh_sdk::{
     Host, InstanceInfo, Part, Phases, Plugin, Request, RequestAction, RequestVerdict, ResponseHead, ResponseVerdict,
@@ -16,6 +18,7 @@ use crate::model::Model;
 use crate::note::Note;
 use crate::rule::{Chosen, Rule};
 use crate::settings::Settings;
+use crate::window::Window;
 
 /// The host's default bound on waits (`wit/types.wit`).
 const USUAL_LONGEST_WAIT_MS: u32 = 60_000;
@@ -54,22 +57,30 @@ impl Plugin for FaultInject {
         if req.is_recheck() {
             return RequestVerdict::proceed();
         }
-        let now = host.unix_ms();
+        let clock = WindowClock::new(host);
         let mut decision = Decision::default();
+        let mut is_met = false;
         for (rule, index) in self.model.rules.iter().zip(0_u8..) {
             let has_room = |act: &Act| decision.has_room(act);
-            if !rule.applies_to(req, now, has_room) {
+            if !rule.matches_request(req, has_room) || !rule.window.is_none_or(|window| clock.is_open(&window)) {
                 continue;
             }
+            is_met = true;
             let counters = RuleCounters::new(rule, host);
             let chosen = choose_acts(rule, &counters, req, self.model.seed);
             decision.add_chosen(&chosen, rule, index, &counters, req);
+            counters.count_in_metrics();
         }
+        if !is_met {
+            return clock.reusable(RequestVerdict::proceed().later(Phases::empty()));
+        }
+        let mut later = Phases::empty();
         if let Some(note) = decision.note {
             req.set_note(note.encode());
+            later = Phases::ON_RESPONSE;
         }
         let action = decision.stop.unwrap_or(RequestAction::Proceed(Vec::new()));
-        RequestVerdict::from(action).after_ms(decision.delay_ms)
+        RequestVerdict::from(action).after_ms(decision.delay_ms).later(later)
     }
 
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
@@ -90,6 +101,7 @@ impl FaultInject {
         if !counters.fire_on_response() {
             return None;
         }
+        counters.count_in_metrics();
         counters.record_decision(Part::Delay);
         counters.record_decision(Part::Action);
         Some(verdict)
@@ -107,6 +119,40 @@ fn choose_acts<'a>(rule: &'a Rule, counters: &RuleCounters<'_>, req: &dyn Reques
         return Vec::new();
     }
     rule.choose_acts(req, elapsed_ms, || counters.draw_for(seed, &Subject::from_request(req)))
+}
+
+/// The wall clock, read once, if a window depends on it.
+struct WindowClock<'a> {
+    host: &'a dyn Host,
+    unix_ms: OnceCell<u64>,
+    /// When one of the windows may open or close.
+    may_change_at: Cell<Option<u64>>,
+}
+
+impl<'a> WindowClock<'a> {
+    fn new(host: &'a dyn Host) -> Self {
+        Self {
+            host,
+            unix_ms: OnceCell::new(),
+            may_change_at: Cell::new(None),
+        }
+    }
+
+    fn is_open(&self, window: &Window) -> bool {
+        let now = *self.unix_ms.get_or_init(|| self.host.unix_ms());
+        let change = window.may_change_at(now);
+        let earlier = self.may_change_at.get().map_or(change, |known| known.min(change));
+        self.may_change_at.set(Some(earlier));
+        window.is_open(now)
+    }
+
+    /// The verdict, reusable while all windows that were asked stay as they are.
+    fn reusable(&self, verdict: RequestVerdict) -> RequestVerdict {
+        match self.may_change_at.get() {
+            Some(moment) => verdict.reusable_until(moment),
+            None => verdict.reusable(),
+        }
+    }
 }
 
 #[derive(Default)]

@@ -82,9 +82,9 @@ impl Select {
 }
 
 impl Rule {
-    /// Whether the rule applies to a request at this moment (milliseconds since 1970), and one of its acts is still possible. `has_room`
-    /// checks that no other rule has decided the part that the act would.
-    pub(crate) fn applies_to(&self, req: &dyn Request, unix_ms: u64, has_room: impl Fn(&Act) -> bool) -> bool {
+    /// Whether the rule matches a request whatever time it is, and one of its acts is still possible. `has_room` checks that no other rule
+    /// has decided the part that the act would.
+    pub(crate) fn matches_request(&self, req: &dyn Request, has_room: impl Fn(&Act) -> bool) -> bool {
         let can_hit = match &self.plan {
             RulePlan::Together(choices) => {
                 let mut choices = choices.iter();
@@ -95,7 +95,7 @@ impl Rule {
                 stage.suits.applies_to(req) && has_room(&stage.act) || otherwise.is_some_and(&has_room)
             }),
         };
-        can_hit && self.window.is_none_or(|window| window.is_open(unix_ms)) && self.matches.matches(req)
+        can_hit && self.matches.matches(req)
     }
 
     /// Why the rule can never fire; `None` if it can.

@@ -12,6 +12,7 @@ mod locks;
 mod network;
 mod presets;
 mod reads;
+mod reuse;
 mod server;
 mod settings;
 mod support;

@@ -79,6 +79,24 @@ impl Window {
         }
     }
 
+    /// A later moment before which the window neither opens nor closes: the next one at which it could, in milliseconds since 1970.
+    pub(crate) fn may_change_at(&self, unix_ms: u64) -> u64 {
+        let seconds = i64::try_from(unix_ms / 1_000).unwrap_or(i64::MAX - DAY);
+        let second = (seconds + self.offset).rem_euclid(DAY);
+        // Seconds from now. Days begin at midnight; both ends belong to the window, so that it closes a second after its end.
+        let midnight = DAY - second;
+        let in_day = |at: i64| (at - second + DAY - 1).rem_euclid(DAY) + 1;
+        let bounds = match self.span {
+            Span::Always => [midnight, midnight],
+            Span::Daily(start, end) => [in_day(start), in_day(end + 1)],
+            Span::Once(start, end) => [start, end.saturating_add(1)].map(|at| at.saturating_sub(seconds)),
+        };
+        let next = bounds.into_iter().filter(|wait| *wait > 0).fold(midnight, i64::min);
+        u64::try_from(seconds.saturating_add(next))
+            .unwrap_or(u64::MAX)
+            .saturating_mul(1_000)
+    }
+
     fn includes_date(&self, date: Date) -> bool {
         let contains = |bits: u32, value: u8| bits & (1 << value) != 0;
         contains(self.weekdays, date.weekday) && contains(self.days, date.day) && contains(self.months, date.month)

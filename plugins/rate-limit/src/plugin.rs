@@ -3,8 +3,8 @@
 use ctrlmesh_plugin_rules::{TriggerPolicy, match_rules};
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    Admission, Ask, Host, InstanceInfo, Part, Phases, Place, Plugin, Refusal, Request, RequestVerdict, StateError,
-    Subscription,
+    Admission, Ask, Counted, Host, InstanceInfo, Part, Phases, Place, Plugin, Refusal, Request, RequestVerdict,
+    StateError, Subscription,
 };
 
 use crate::limiter::{Limiter, Share};
@@ -49,7 +49,7 @@ impl Plugin for RateLimit {
             .filter(|limiter| limiter.rules.matches(req))
             .collect();
         if matching.is_empty() {
-            return RequestVerdict::proceed();
+            return RequestVerdict::proceed().reusable();
         }
         let own = ClaimSet::for_request(&matching, req, Share::Own);
         match host.admit(&own.asks, &own.places) {
@@ -102,14 +102,27 @@ impl<'a> ClaimSet<'a> {
 }
 
 fn grant_verdict(matching: &[&Limiter], wait_ms: u32, host: &dyn Host) -> RequestVerdict {
-    for limiter in matching {
-        let has_waited = wait_ms > 0 && limiter.has_queue();
-        host.count(if has_waited { "queued" } else { "granted" }, &limiter.name, 1);
-        if has_waited {
-            host.name_rule(&limiter.name, Part::Delay);
+    let has_waited = |limiter: &Limiter| wait_ms > 0 && limiter.has_queue();
+    let metric = |limiter: &Limiter| if has_waited(limiter) { "queued" } else { "granted" };
+    match matching {
+        [limiter] => host.count(metric(limiter), &limiter.name, 1),
+        _ => {
+            let counted = matching
+                .iter()
+                .map(|limiter| Counted::new(metric(limiter), &limiter.name, 1));
+            host.count_all(&counted.collect::<Vec<_>>());
         }
     }
-    RequestVerdict::proceed().after_ms(wait_ms)
+    for limiter in matching.iter().filter(|limiter| has_waited(limiter)) {
+        host.name_rule(&limiter.name, Part::Delay);
+    }
+    let verdict = RequestVerdict::proceed();
+    if wait_ms == 0 {
+        // The same rules ask for the same tokens and places, which are taken each time.
+        verdict.reusable()
+    } else {
+        verdict.after_ms(wait_ms)
+    }
 }
 
 fn refusal_verdict(name: &str, wait_seconds: u64, why: &str, host: &dyn Host) -> RequestVerdict {

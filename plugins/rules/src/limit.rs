@@ -84,14 +84,13 @@ impl Key {
     /// The value for this request; at most 256 bytes.
     #[must_use]
     pub fn value(self, req: &dyn Request) -> String {
-        let facts = req.facts();
-        let is_external = facts.traffic == Traffic::External;
+        let is_external = || req.traffic() == Traffic::External;
         let mut value = match self {
             Self::Sidecar => String::new(),
-            Self::Namespace => facts.namespace.clone(),
-            Self::Resource if !is_external => format!("{}/{}", facts.group, facts.resource),
-            Self::Resource | Self::Host if is_external => format!("{}:{}", req.host(), req.port()),
-            Self::Resource | Self::Host => String::new(),
+            Self::Namespace => req.namespace().to_owned(),
+            Self::Resource if !is_external() => format!("{}/{}", req.group(), req.resource()),
+            Self::Host if !is_external() => String::new(),
+            Self::Resource | Self::Host => format!("{}:{}", req.host(), req.port()),
             Self::UserAgent => req.user_agent(),
         };
         let end = value.floor_char_boundary(MAX_KEY_BYTES);

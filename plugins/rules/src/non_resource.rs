@@ -42,7 +42,7 @@ impl NonResource {
 
     /// Matches only requests to the API server that name no resource.
     pub(crate) fn matches(&self, req: &dyn Request) -> bool {
-        self.paths.matches(&req.path()) && self.methods.matches(&req.method())
+        self.paths.matches(|| req.path()) && self.methods.matches(|| req.method())
     }
 
     pub(crate) fn match_rule(&self) -> Option<MatchRule> {

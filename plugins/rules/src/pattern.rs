@@ -104,10 +104,15 @@ impl Patterns {
         Ok(if has_any { Self::Any } else { Self::OneOf(patterns) })
     }
 
-    pub(crate) fn matches(&self, text: &str) -> bool {
+    /// Whether a text matches, which is asked for only if that depends on it.
+    pub(crate) fn matches<T: AsRef<str>>(&self, text: impl FnOnce() -> T) -> bool {
         match self {
             Self::Any => true,
-            Self::OneOf(patterns) => patterns.iter().any(|pattern| pattern.matches(text)),
+            Self::OneOf(patterns) if patterns.is_empty() => false,
+            Self::OneOf(patterns) => {
+                let text = text();
+                patterns.iter().any(|pattern| pattern.matches(text.as_ref()))
+            }
         }
     }
 

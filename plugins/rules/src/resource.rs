@@ -1,7 +1,7 @@
 //! Rules for requests about resources of the Kubernetes API.
 
 use ctrlmesh_sdk::settings::Invalid;
-use ctrlmesh_sdk::{Facts, MatchRule, Request, Traffic, Verb};
+use ctrlmesh_sdk::{MatchRule, Request, Traffic, Verb};
 use serde::Deserialize;
 
 use crate::pattern::{Lists, Patterns, TextPattern};
@@ -32,9 +32,11 @@ const LONG_RUNNING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"
 /// Whether a request lasts as long as the client wants, like a watch or a tunnel (`CONNECT`): its end says nothing about the server.
 #[must_use]
 pub fn is_long_running(req: &dyn Request) -> bool {
-    let facts = req.facts();
-    let is_tunnel = || facts.traffic == Traffic::External && req.method() == "CONNECT";
-    matches!(facts.verb, Verb::Watch | Verb::Proxy) || LONG_RUNNING.contains(&facts.subresource.as_str()) || is_tunnel()
+    match req.verb() {
+        Verb::Watch | Verb::Proxy => true,
+        Verb::NonResource => req.traffic() == Traffic::External && req.method() == "CONNECT",
+        _ => LONG_RUNNING.contains(&req.subresource()),
+    }
 }
 
 /// Requests about resources. All fields must match; in each, one value is enough. `*` matches every value; in groups, namespaces, names,
@@ -110,28 +112,31 @@ impl Resource {
         })
     }
 
-    pub(crate) fn match_kind(&self, facts: &Facts) -> MatchKind {
-        let others = self.verbs.contains(&facts.verb)
-            && self.groups.matches(&facts.group)
-            && self.namespaces.matches(&facts.namespace)
-            && self.names.matches(&facts.name);
-        if !others {
+    /// Reads facts with few values first, and none that does not matter.
+    pub(crate) fn match_kind(&self, req: &dyn Request) -> MatchKind {
+        if !self.verbs.contains(&req.verb()) || !self.groups.matches(|| req.group()) {
             return MatchKind::Miss;
         }
-        match &self.resources {
+        let kind = match &self.resources {
             None => MatchKind::Wildcard,
             Some(kinds) => kinds
                 .iter()
-                .map(|kind| kind.match_kind(facts))
+                .map(|kind| kind.match_kind(req))
                 .max()
                 .unwrap_or(MatchKind::Miss),
+        };
+        let is_object = || self.namespaces.matches(|| req.namespace()) && self.names.matches(|| req.name());
+        if kind != MatchKind::Miss && is_object() {
+            kind
+        } else {
+            MatchKind::Miss
         }
     }
 
     /// A create has its name in the body, so it never matches a rule with names.
     pub(crate) fn possible_verbs(&self) -> impl Iterator<Item = Verb> {
         let verbs = self.verbs.iter().copied();
-        verbs.filter(|verb| *verb != Verb::Create || self.names.matches(""))
+        verbs.filter(|verb| *verb != Verb::Create || self.names.matches(|| ""))
     }
 
     /// One match rule for each named subresource, because the two lists of a match rule are a product.
@@ -169,16 +174,17 @@ impl Resource {
 }
 
 impl Kind {
-    fn match_kind(&self, facts: &Facts) -> MatchKind {
+    fn match_kind(&self, req: &dyn Request) -> MatchKind {
+        let subresource = req.subresource();
         let is_subresource = match &self.subresource {
-            Subresource::Itself => facts.subresource.is_empty(),
-            Subresource::Every => !facts.subresource.is_empty(),
-            Subresource::Of(pattern) => pattern.matches(&facts.subresource) && !facts.subresource.is_empty(),
+            Subresource::Itself => subresource.is_empty(),
+            Subresource::Every => !subresource.is_empty(),
+            Subresource::Of(pattern) => pattern.matches(subresource) && !subresource.is_empty(),
         };
         match &self.resource {
             _ if !is_subresource => MatchKind::Miss,
             None => MatchKind::Wildcard,
-            Some(pattern) if !pattern.matches(&facts.resource) => MatchKind::Miss,
+            Some(pattern) if !pattern.matches(req.resource()) => MatchKind::Miss,
             Some(pattern) if pattern.is_exact() => MatchKind::Named,
             Some(_) => MatchKind::Wildcard,
         }

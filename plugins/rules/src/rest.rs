@@ -149,16 +149,21 @@ impl Rest {
         {
             return false;
         }
-        let endpoint = Endpoint::from_request(req);
-        let path = req.path();
-        let is_path = match &self.path {
+        let is_host = self.host.as_ref().is_none_or(|host| host.matches(req));
+        let is_path = || match &self.path {
             None => true,
-            Some(PathPattern::Exact(exact)) => *exact == path,
-            Some(PathPattern::Regex(regex)) => regex.is_match(&path),
+            Some(PathPattern::Exact(exact)) => *exact == req.path(),
+            Some(PathPattern::Regex(regex)) => regex.is_match(&req.path()),
         };
-        is_path
-            && self.host.as_ref().is_none_or(|host| host.is_for(&endpoint))
-            && (self.urls.as_ref()).is_none_or(|urls| urls.iter().any(|url| url.matches(req, &endpoint, &path)))
+        let is_url = || {
+            self.urls.as_ref().is_none_or(|urls| {
+                let (endpoint, path) = (Endpoint::from_request(req), req.path());
+                urls.iter().any(|url| url.matches(req, &endpoint, &path))
+            })
+        };
+        is_host
+            && is_path()
+            && is_url()
             && self.headers.iter().all(|(name, value)| {
                 let actual = req.header(name);
                 actual.is_some_and(|actual| value.as_ref().is_none_or(|value| *value == actual))

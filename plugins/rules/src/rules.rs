@@ -112,24 +112,24 @@ impl Rules {
     /// Whether the request matches. One for a leader-election lock matches only if a rule names its resource.
     #[must_use]
     pub fn matches(&self, req: &dyn Request) -> bool {
-        let facts = req.facts();
-        match (facts.traffic, facts.verb) {
-            (Traffic::Api, Verb::NonResource) => self.non_resources.iter().any(|rule| rule.matches(req)),
-            (Traffic::Api, _) => match self.match_kind(req) {
+        if req.verb() != Verb::NonResource {
+            return match self.match_kind(req) {
                 MatchKind::Miss => false,
                 MatchKind::Wildcard => !req.is_leader_lock(),
                 MatchKind::Named => true,
-            },
-            (Traffic::External, _) => self.rests.iter().any(|rule| rule.matches(req)),
-            (Traffic::Webhook, _) => false,
+            };
+        }
+        match req.traffic() {
+            Traffic::Api => self.non_resources.iter().any(|rule| rule.matches(req)),
+            Traffic::External => self.rests.iter().any(|rule| rule.matches(req)),
+            Traffic::Webhook => false,
         }
     }
 
     /// Whether the request is about a leader-election lock and matched by name, not by a wildcard.
     #[must_use]
     pub fn names_lock(&self, req: &dyn Request) -> bool {
-        let facts = req.facts();
-        facts.traffic == Traffic::Api && self.match_kind(req) == MatchKind::Named && req.is_leader_lock()
+        self.match_kind(req) == MatchKind::Named && req.is_leader_lock()
     }
 
     /// The match rules for these rules alone; [`match_rules`](crate::match_rules) keeps the bounds for several.
@@ -141,8 +141,7 @@ impl Rules {
     }
 
     fn match_kind(&self, req: &dyn Request) -> MatchKind {
-        let facts = req.facts();
-        let hits = self.resources.iter().map(|rule| rule.match_kind(facts));
+        let hits = self.resources.iter().map(|rule| rule.match_kind(req));
         hits.max().unwrap_or(MatchKind::Miss)
     }
 }

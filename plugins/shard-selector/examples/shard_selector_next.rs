@@ -71,7 +71,7 @@ mod tests {
                     .phases
                     .contains(Phases::ON_REQUEST | Phases::ON_RESPONSE)
         );
-        let narrowed = RequestVerdict::edit([RequestEdit::and_label_selector("shard=a")]);
+        let narrowed = RequestVerdict::edit([RequestEdit::and_label_selector("shard=a")]).reusable();
         assert_eq!(bench.on_request(&pods), narrowed);
         assert_eq!(bench.host.counter("decisions", "a"), 1);
         let marked = ResponseVerdict::edit(ResponsePlan::default().set_header("x-ctrlmesh-shard", "a"));

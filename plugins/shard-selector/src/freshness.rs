@@ -15,16 +15,17 @@ const MATCH: &str = "resourceVersionMatch";
 /// - watches from a version: they show all changes since then, and the host rejects versions from another view.
 pub(crate) fn no_older_than_now(req: &dyn Request) -> Vec<RequestEdit> {
     let text = |name| req.query(name).unwrap_or_default();
-    let version = text(VERSION);
-    if version.is_empty() {
-        return Vec::new();
-    }
-    match req.facts().verb {
-        Verb::List if text("continue").is_empty() && matches!(&*text(MATCH), "" | "NotOlderThan") => {
+    // The version is read last, because it has the most values.
+    match req.verb() {
+        Verb::List
+            if text("continue").is_empty()
+                && matches!(&*text(MATCH), "" | "NotOlderThan")
+                && !text(VERSION).is_empty() =>
+        {
             // The API server rejects a match without a version.
             vec![RequestEdit::remove_query(VERSION), RequestEdit::remove_query(MATCH)]
         }
-        Verb::Watch if begins_with_state(req, &version) => {
+        Verb::Watch if begins_with_state(req) => {
             // The match stays: here the API server requires it, with or without a version.
             vec![RequestEdit::remove_query(VERSION)]
         }
@@ -32,12 +33,17 @@ pub(crate) fn no_older_than_now(req: &dyn Request) -> Vec<RequestEdit> {
     }
 }
 
-/// Whether a watch begins with a list: it asks for initial events, or comes from version 0, which means any state.
-fn begins_with_state(req: &dyn Request, version: &str) -> bool {
+/// Whether a watch has a version and begins with a list: it asks for initial events, or comes from version 0, which means any
+/// state.
+fn begins_with_state(req: &dyn Request) -> bool {
+    let version = || req.query(VERSION).unwrap_or_default();
     match req.query("sendInitialEvents").as_deref() {
         // As apimachinery reads a boolean (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_bool`).
-        Some(flag) => flag != "0" && !flag.eq_ignore_ascii_case("false"),
-        // In any spelling: the API server parses a number (apiserver `pkg/storage/api_object_versioner.go`).
-        None => version.bytes().all(|digit| digit == b'0'),
+        Some(flag) => flag != "0" && !flag.eq_ignore_ascii_case("false") && !version().is_empty(),
+        None => {
+            let version = version();
+            // In any spelling: the API server parses a number (apiserver `pkg/storage/api_object_versioner.go`).
+            !version.is_empty() && version.bytes().all(|digit| digit == b'0')
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! requests carry that name; the host finds it in path, query, body and response.
 
 use ctrlmesh_sdk::settings::Invalid;
-use ctrlmesh_sdk::{Facts, MatchRule, RequestEdit, Verb};
+use ctrlmesh_sdk::{MatchRule, Request, RequestEdit, Verb};
 use ctrlmesh_wire::is_dns_subdomain;
 
 /// Separates the names of lock and shard, as in existing deployments.
@@ -81,19 +81,17 @@ impl Lock {
     }
 
     /// Whether a request is, or may be, about the lock.
-    pub(crate) fn is_about_lock(&self, facts: &Facts) -> bool {
-        if facts.namespace != self.namespace || !facts.subresource.is_empty() {
+    pub(crate) fn is_about_lock(&self, req: &dyn Request) -> bool {
+        let is_create = req.verb() == Verb::Create;
+        if !is_create && !NAMED.contains(&req.verb()) || !req.subresource().is_empty() {
             return false;
         }
-        let group = facts.group.as_str();
-        let resource = facts.resource.as_str();
-        if LOCKS
+        let (group, resource) = (req.group(), req.resource());
+        let is_lock = LOCKS
             .iter()
-            .any(|(lock_group, resources)| *lock_group == group && resources.contains(&resource))
-        {
-            return facts.verb == Verb::Create || NAMED.contains(&facts.verb) && facts.name == self.name;
-        }
-        resource == "events" && facts.verb == Verb::Create && EVENT_GROUPS.contains(&group)
+            .any(|(lock_group, resources)| *lock_group == group && resources.contains(&resource));
+        let is_event = || is_create && resource == "events" && EVENT_GROUPS.contains(&group);
+        (is_lock || is_event()) && req.namespace() == self.namespace && (is_create || req.name() == self.name)
     }
 
     pub(crate) fn rename_edit(&self) -> RequestEdit {

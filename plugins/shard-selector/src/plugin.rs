@@ -42,26 +42,31 @@ impl Plugin for ShardSelector {
     }
 
     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
-        let facts = req.facts();
+        // The edits depend on nothing but the settings and the request.
+        RequestVerdict::edit(self.edits_for(req)).reusable()
+    }
+}
+
+impl ShardSelector {
+    /// Reads facts with few values first, and none that does not matter.
+    fn edits_for(&self, req: &dyn Request) -> Vec<RequestEdit> {
         // The lock comes first: it has no shard label, so a watch for it by name must not get the shard's selector.
-        if let Some(lock) = self.lock.as_ref().filter(|lock| lock.is_about_lock(facts)) {
-            return RequestVerdict::edit([lock.rename_edit()]);
+        if let Some(lock) = self.lock.as_ref().filter(|lock| lock.is_about_lock(req)) {
+            return vec![lock.rename_edit()];
         }
         let reads_collection =
-            matches!(facts.verb, Verb::List | Verb::Watch | Verb::Deletecollection) && facts.subresource.is_empty();
+            matches!(req.verb(), Verb::List | Verb::Watch | Verb::Deletecollection) && req.subresource().is_empty();
         if !reads_collection {
-            return RequestVerdict::proceed();
+            return Vec::new();
         }
-        match self.view.selector_for(&facts.group, &facts.resource) {
-            Some(selector) => {
-                let mut edits = vec![RequestEdit::AndLabelSelector(selector)];
-                if self.consistent_reads {
-                    edits.extend(freshness::no_older_than_now(req));
-                }
-                RequestVerdict::edit(edits)
-            }
-            None => RequestVerdict::proceed(),
+        let Some(selector) = self.view.selector_for(req.group(), req.resource()) else {
+            return Vec::new();
+        };
+        let mut edits = vec![RequestEdit::AndLabelSelector(selector)];
+        if self.consistent_reads {
+            edits.extend(freshness::no_older_than_now(req));
         }
+        edits
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests and responses made by hand.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 
 use crate::{Facts, Request, ResponseHead, Traffic, Verb};
 
@@ -18,6 +19,7 @@ pub struct TestRequest {
     is_leader_lock: bool,
     is_recheck: bool,
     note: Cell<u64>,
+    read: RefCell<BTreeSet<&'static str>>,
 }
 
 impl TestRequest {
@@ -52,6 +54,7 @@ impl TestRequest {
             is_leader_lock: group == "coordination.k8s.io" && resource == "leases",
             is_recheck: false,
             note: Cell::new(0),
+            read: RefCell::default(),
         }
     }
 
@@ -156,6 +159,17 @@ impl TestRequest {
         self
     }
 
+    /// The functions by which the plugin has read the request since this was last asked, each once, in alphabetical order: what is
+    /// not read costs nothing, and does not narrow a verdict that may be given again.
+    #[must_use]
+    pub fn take_reads(&self) -> Vec<&'static str> {
+        self.read.take().into_iter().collect()
+    }
+
+    fn note_read(&self, function: &'static str) {
+        self.read.borrow_mut().insert(function);
+    }
+
     /// Sets the size of the body in bytes.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {
@@ -173,42 +187,52 @@ fn first_value(fields: &[(String, String)], is_name: impl Fn(&str) -> bool) -> O
 
 impl Request for TestRequest {
     fn facts(&self) -> &Facts {
+        self.note_read("facts");
         &self.facts
     }
 
     fn traffic(&self) -> Traffic {
+        self.note_read("traffic");
         self.facts.traffic
     }
 
     fn verb(&self) -> Verb {
+        self.note_read("verb");
         self.facts.verb
     }
 
     fn group(&self) -> &str {
+        self.note_read("group");
         &self.facts.group
     }
 
     fn version(&self) -> &str {
+        self.note_read("version");
         &self.facts.version
     }
 
     fn resource(&self) -> &str {
+        self.note_read("resource");
         &self.facts.resource
     }
 
     fn subresource(&self) -> &str {
+        self.note_read("subresource");
         &self.facts.subresource
     }
 
     fn namespace(&self) -> &str {
+        self.note_read("namespace");
         &self.facts.namespace
     }
 
     fn name(&self) -> &str {
+        self.note_read("name");
         &self.facts.name
     }
 
     fn header(&self, name: &str) -> Option<String> {
+        self.note_read("header");
         if ["authorization", "cookie"]
             .iter()
             .any(|secret| name.eq_ignore_ascii_case(secret))
@@ -219,50 +243,62 @@ impl Request for TestRequest {
     }
 
     fn query(&self, name: &str) -> Option<String> {
+        self.note_read("query");
         first_value(&self.query, |candidate| candidate == name)
     }
 
     fn label_selector(&self) -> String {
+        self.note_read("label_selector");
         self.query("labelSelector").unwrap_or_default()
     }
 
     fn field_selector(&self) -> String {
+        self.note_read("field_selector");
         self.query("fieldSelector").unwrap_or_default()
     }
 
     fn user_agent(&self) -> String {
+        self.note_read("user_agent");
         self.header("user-agent").unwrap_or_default()
     }
 
     fn method(&self) -> String {
+        self.note_read("method");
         self.method.clone()
     }
 
     fn path(&self) -> String {
+        self.note_read("path");
         self.path.clone()
     }
 
     fn host(&self) -> String {
+        self.note_read("host");
         self.host.clone()
     }
 
     fn port(&self) -> u16 {
+        self.note_read("port");
         self.port
     }
 
     fn size(&self) -> Option<u64> {
+        self.note_read("size");
         self.size
     }
 
     fn is_leader_lock(&self) -> bool {
+        self.note_read("is_leader_lock");
         self.is_leader_lock
     }
 
     fn is_recheck(&self) -> bool {
+        self.note_read("is_recheck");
         self.is_recheck
     }
 
     fn note(&self) -> u64 {
+        self.note_read("note");
         self.note.get()
     }
 
@@ -309,6 +345,17 @@ impl ResponseHead for TestResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_are_noted_once_each() {
+        let req = TestRequest::get("", "pods", "p");
+        assert_eq!(
+            (Request::name(&req), req.verb(), req.verb()),
+            ("p", Verb::Get, Verb::Get)
+        );
+        assert_eq!(req.take_reads(), ["name", "verb"]);
+        assert_eq!(req.take_reads(), [""; 0]);
+    }
 
     #[test]
     fn first_value_is_shown_and_credentials_never() {

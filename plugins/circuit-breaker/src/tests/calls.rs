@@ -1,7 +1,7 @@
 //! Calls to other services: breakers by host, and lists of allowed and denied calls.
 
 use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
-use ctrlmesh_sdk::{Failure, RequestVerdict, Verb};
+use ctrlmesh_sdk::{Failure, Phases, RequestVerdict, Verb};
 use serde_json::{Value, json};
 
 use super::{CircuitBreaker, admit_request, failed_with, rule_named, with_fields};
@@ -120,7 +120,7 @@ fn rest_05_removed_list_leaves_nothing_behind() {
     let mut bench = Bench::<CircuitBreaker>::on(bench.host, &lists_json(&[]), &about()).unwrap();
     let req = TestRequest::external("GET", "c.com", "/");
     assert!(!bench.wakes(&req));
-    assert_eq!(bench.on_request(&req), RequestVerdict::proceed());
+    assert_eq!(bench.on_request(&req), RequestVerdict::proceed().later(Phases::empty()));
 }
 
 #[test]
@@ -156,7 +156,10 @@ fn cb_04_url_breakers_have_wildcards() {
     }
     assert!(admit_request(&mut bench, &TestRequest::external("POST", "b.com", "/x")).is_err());
     let other_port = TestRequest::external("POST", "b.com", "/x").with_port(80);
-    assert_eq!(bench.on_request(&other_port), RequestVerdict::proceed());
+    assert_eq!(
+        bench.on_request(&other_port),
+        RequestVerdict::proceed().later(Phases::empty())
+    );
     assert!(!bench.wakes(&TestRequest::api(Verb::Get, "", "pods")));
     bench.host.advance_ms(10_000);
     admit_request(&mut bench, &tunnel).unwrap();

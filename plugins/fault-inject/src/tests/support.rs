@@ -50,13 +50,13 @@ pub(super) fn discovery_request(path: &str) -> TestRequest {
     TestRequest::api(Verb::NonResource, "", "").with_path(path)
 }
 
-/// The verdict, after checking that the request is subscribed.
+/// Action and delay of the verdict, after checking that the request is subscribed.
 pub(super) fn request_verdict(bench: &mut Bench<FaultInject>, req: &TestRequest) -> RequestVerdict {
-    if bench.wakes(req) {
-        bench.on_request(req)
-    } else {
-        RequestVerdict::proceed()
+    if !bench.wakes(req) {
+        return RequestVerdict::proceed();
     }
+    let verdict = bench.on_request(req);
+    RequestVerdict::from(verdict.action).after_ms(verdict.delay_ms)
 }
 
 pub(super) fn is_hit(bench: &mut Bench<FaultInject>, req: &TestRequest) -> bool {

@@ -158,6 +158,40 @@ proptest! {
     }
 
     #[test]
+    fn window_stays_as_it_is_until_it_may_change(
+        shape in 0_usize..5,
+        (start, length) in (0_i64..86_400, 1_i64..86_400),
+        weekdays in proptest::collection::vec(0_i64..7, 0..3),
+        offset in -14_i64..=14,
+        (now_s, ms, part) in (1_700_000_000_u64..1_700_400_000, 0_u64..1_000, 0.0_f64..1.0),
+    ) {
+        let time = |second: i64| {
+            let second = second.rem_euclid(86_400);
+            format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
+        };
+        let moment = |second: i64| format!("2023-11-{:02}T{}Z", 15 + second.div_euclid(86_400), time(second));
+        let zone = format!("{}{:02}:00", if offset < 0 { '-' } else { '+' }, offset.abs());
+        let mut written = serde_json::json!({"daysOfWeek": weekdays, "timeZone": zone});
+        let (first, last) = match shape {
+            0 => (None, None),
+            1 => (Some(time(start)), Some(time(start + length))),
+            2 => (Some(moment(start)), Some(moment(start + length))),
+            3 => (Some(time(start)), None),
+            _ => (None, Some(moment(start))),
+        };
+        written["startTime"] = first.into();
+        written["endTime"] = last.into();
+        let window = parse_window(&written.to_string());
+        let now = now_s * 1_000 + ms;
+        let change = window.may_change_at(now);
+        prop_assert!(change > now && change <= now + 86_400_000, "{now} {change}");
+        let until_then = (change - now) as f64 * part;
+        for later in [now + until_then as u64, change - 1] {
+            prop_assert_eq!(window.is_open(later), window.is_open(now), "{} {} {}", written, now, later);
+        }
+    }
+
+    #[test]
     fn time_parsers_never_panic(text in ".{0,40}") {
         let _ = (parse_rfc3339(&text), parse_time_of_day(&text));
     }

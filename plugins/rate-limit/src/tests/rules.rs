@@ -1,5 +1,5 @@
 use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest};
-use ctrlmesh_sdk::{Bucket, Claim, Host, Plugin, RequestVerdict, Verb};
+use ctrlmesh_sdk::{Bucket, Claim, Host, Plugin, RequestVerdict, Reuse, Verb};
 use serde_json::json;
 
 use super::{
@@ -77,7 +77,7 @@ fn cb_03_plain_resource_leaves_its_subresources_alone() {
     assert_eq!(count_granted(&mut bench, &update_request("x"), 3), 1);
     let status = update_request("x").subresource("status");
     assert!(!bench.wakes(&status));
-    assert_eq!(bench.on_request(&status), RequestVerdict::proceed());
+    assert_eq!(bench.on_request(&status), RequestVerdict::proceed().reusable());
 }
 
 #[test]
@@ -261,4 +261,23 @@ fn keys_share_one_bucket_when_the_state_is_full() {
         .map(|index| count_granted(&mut bench, &update_request(&format!("late{index}")), 1))
         .sum();
     assert_eq!(late, 1);
+}
+
+#[test]
+fn only_grants_without_a_wait_are_reusable() {
+    let queued = with_fields(rule_with_rate("a", 1, 1), &json!({"queue": "5s"}));
+    let mut bench = new_bench(&[queued, rule_with_rate("b", 10, 10)]);
+    let mut reuse = || {
+        let req = update_request("x");
+        let verdict = bench.on_request(&req);
+        let reads = req.take_reads();
+        assert_eq!(reads, ["is_leader_lock", "verb"], "names and namespaces do not matter");
+        (verdict.delay_ms, verdict.reuse)
+    };
+    assert_eq!(reuse(), (0, Reuse::WhileUnchanged));
+    assert_eq!(reuse(), (1_000, Reuse::Never));
+    assert_eq!(
+        (bench.host.counter("granted", "b"), bench.host.counter("queued", "a")),
+        (2, 1)
+    );
 }

@@ -1,7 +1,7 @@
 //! The requests that are about the lock.
 
+use ctrlmesh_sdk::Verb;
 use ctrlmesh_sdk::testing::TestRequest;
-use ctrlmesh_sdk::{Request, Verb};
 
 use crate::lock::Lock;
 
@@ -45,17 +45,17 @@ fn named_requests_and_creates_are_about_the_lock() {
         (Verb::Create, "apps", "events", "", false),
     ] {
         let request = request_for(verb, group, resource, name);
-        assert_eq!(test_lock().is_about_lock(request.facts()), expected, "{request:?}");
+        assert_eq!(test_lock().is_about_lock(&request), expected, "{request:?}");
     }
 }
 
 #[test]
 fn other_namespaces_and_subresources_are_not_about_the_lock() {
     let lease = || request_for(Verb::Get, "coordination.k8s.io", "leases", "operator");
-    assert!(test_lock().is_about_lock(lease().facts()));
-    assert!(!test_lock().is_about_lock(lease().namespace("elsewhere").facts()));
-    assert!(!test_lock().is_about_lock(lease().namespace("").facts()));
-    assert!(!test_lock().is_about_lock(lease().subresource("status").facts()));
+    assert!(test_lock().is_about_lock(&lease()));
+    assert!(!test_lock().is_about_lock(&lease().namespace("elsewhere")));
+    assert!(!test_lock().is_about_lock(&lease().namespace("")));
+    assert!(!test_lock().is_about_lock(&lease().subresource("status")));
 }
 
 #[test]

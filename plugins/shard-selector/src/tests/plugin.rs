@@ -1,7 +1,7 @@
 //! The plugin as the host sees it: its subscription and its verdicts.
 
 use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, about};
-use ctrlmesh_sdk::{InstanceInfo, Level, Request, RequestAction, RequestEdit, RequestVerdict, Verb};
+use ctrlmesh_sdk::{InstanceInfo, Level, Request, RequestAction, RequestEdit, RequestVerdict, Reuse, Verb};
 
 use crate::plugin::ShardSelector;
 
@@ -152,7 +152,7 @@ fn limits_alone_leave_leader_election_alone() {
     let mut bench = Bench::<ShardSelector>::new(&settings).unwrap();
     let lease = TestRequest::get("coordination.k8s.io", "leases", "operator").namespace("operators");
     assert!(!bench.wakes(&lease));
-    assert_eq!(bench.on_request(&lease), RequestVerdict::proceed());
+    assert_eq!(bench.on_request(&lease), RequestVerdict::proceed().reusable());
 }
 
 #[test]
@@ -211,4 +211,30 @@ fn answer_needs_only_the_facts() {
     assert_eq!(req.label_selector(), "shard=b");
     assert_eq!(edits_for(&mut bench, &req), selector_edits());
     assert!(bench.host.logs().is_empty());
+}
+
+#[test]
+fn only_what_decides_is_read_and_every_verdict_is_reusable() {
+    let resource = ["group", "resource", "subresource", "verb"];
+    let without_lock = SETTINGS.replace(r#""leaderElectionName": "operator","#, "");
+    for (settings, request, reads) in [
+        (
+            &*without_lock,
+            TestRequest::list("", "pods").namespace("a"),
+            &resource[..],
+        ),
+        (&without_lock, TestRequest::list("", "nodes"), &resource),
+        (&without_lock, TestRequest::get("", "pods", "p"), &["verb"]),
+        (SETTINGS, TestRequest::get("", "pods", "p"), &resource),
+        (
+            SETTINGS,
+            TestRequest::get("coordination.k8s.io", "leases", "other").namespace("operators"),
+            &["group", "name", "namespace", "resource", "subresource", "verb"],
+        ),
+    ] {
+        let mut bench = Bench::<ShardSelector>::new(settings).unwrap();
+        let verdict = bench.on_request(&request);
+        assert_eq!(verdict.reuse, Reuse::WhileUnchanged, "{request:?}");
+        assert_eq!(request.take_reads(), reads, "{settings}");
+    }
 }
