@@ -6,7 +6,8 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use ctrlmesh_contract::names::readiness;
 use ctrlmesh_contract::status::{
-    ApiTraffic, ChainStatus, EntryState, InFlight, LeaderElection, Pod, Refused, StaleCache, Status, Touched,
+    ApiTraffic, ChainStatus, EntryState, InFlight, LeaderElection, Pod, Refused, ReuseStatus, StaleCache, Status,
+    Touched,
 };
 use serde_json::Value;
 
@@ -169,7 +170,7 @@ fn leader_text(election: &LeaderElection) -> String {
     }
 }
 
-/// What plugins report: an open breaker, how often a fault fired.
+/// What plugins report: an open breaker, how often a fault fired; and how many of their verdicts were repeated.
 fn report_table(status: &Status) -> Option<Table> {
     let mut reports = new_table();
     reports.set_header(["ENTRY", "REPORT", "SAYS"]);
@@ -177,8 +178,23 @@ fn report_table(status: &Status) -> Option<Table> {
         for (key, report) in &entry.reports {
             reports.add_row([&entry.name, key, &report_text(report)]);
         }
+        if let Some(reuse) = &entry.reuse {
+            reports.add_row([&entry.name, "reusable verdicts", &reuse_text(reuse)]);
+        }
     }
     (!reports.is_empty()).then_some(reports)
+}
+
+fn reuse_text(reuse: &ReuseStatus) -> String {
+    let ReuseStatus {
+        reused,
+        audited,
+        impure,
+    } = reuse;
+    match impure {
+        None => format!("{reused} repeated without a call, {audited} checked"),
+        Some(why) => format!("{reused} repeated, none any more: {why}"),
+    }
 }
 
 /// The non-empty fields of an object, one after another. Anything else unchanged.

@@ -203,6 +203,22 @@ pub struct EntryStatus {
     /// The plugin's own reports by key: the state of a breaker, how often a rule fired.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reports: BTreeMap<String, serde_json::Value>,
+    /// Verdicts that were repeated without a call; absent if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<ReuseStatus>,
+}
+
+/// Repeated verdicts of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReuseStatus {
+    /// Number of verdicts that were repeated without a call.
+    pub reused: u64,
+    /// Number of calls that checked a verdict which could have been repeated.
+    pub audited: u64,
+    /// How the plugin contradicted one of its verdicts. They are not repeated any more then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impure: Option<String>,
 }
 
 /// Whether an entry works.

@@ -20,10 +20,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::chain::{EntryId, Snapshot};
+use crate::chain::{EntryId, ReuseSettings, Snapshot};
 use crate::client::leader_locks::LeaderLocks;
-use crate::config::Settings;
 use crate::config::memory_limit;
+use crate::config::{Settings, Switch};
 use crate::connection::Outage;
 use crate::connection::{ClientMemory, ClientMemorySeries, HEAD_TIMEOUT, RequestMemory, ResponseMemory, Timeouts};
 use crate::error::Error;
@@ -108,6 +108,7 @@ impl App {
             list_views: Arc::default(),
             leader_locks: LeaderLocks::default(),
             leadership: Arc::default(),
+            reuse: reuse_settings(&settings),
             head_timeout: settings.head_timeout(),
             sockets: share.socket_permits(),
             drain: CancellationToken::new(),
@@ -334,5 +335,13 @@ pub(crate) async fn make_room(workers: &[mpsc::Sender<Task>], kept: BTreeSet<Ent
     for answer in answers {
         // A worker that is ending will have no instances soon.
         let _ = answer.await;
+    }
+}
+
+/// Whether verdicts of plugins are repeated, and how often that is checked.
+fn reuse_settings(settings: &Settings) -> ReuseSettings {
+    ReuseSettings {
+        is_on: settings.plugin_reuse == Switch::On,
+        audited_one_in: settings.plugin_audit,
     }
 }

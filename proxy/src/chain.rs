@@ -8,6 +8,7 @@
 //! | `predecessors` | the record of sidecars that ran in this pod before |
 //! | `phases`, `touched` | calls plugins for one request; records what they did to it |
 //! | `instances` | the live plugin instances of a worker thread |
+//! | `reuse` | repeats verdicts on requests without a call |
 //! | `handle`, `metrics` | the chain in force and its part of `/status`; counters |
 //! | `compiling` | progress of loading a new chain |
 //! | `snapshot` | an immutable chain, as a request keeps it to its end |
@@ -37,6 +38,7 @@ mod predecessors;
 mod quarantine;
 pub mod reload;
 mod retirement;
+mod reuse;
 mod snapshot;
 mod source;
 #[cfg(test)]
@@ -57,5 +59,6 @@ pub use predecessors::PredecessorRecord;
 pub use quarantine::{Admission, Quarantine, QuarantineState};
 pub use reload::{Prepare, Timing};
 pub use retirement::Retirements;
+pub use reuse::{ReuseSettings, ReuseState};
 pub use snapshot::{Entry, EntryId, Snapshot};
 pub use source::{ChainLocation, Labels, Source};

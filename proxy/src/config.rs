@@ -7,10 +7,11 @@
 //! Nothing here changes while the process runs. Rules for traffic come from the chain.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use ctrlmesh_contract::signature::PublicKeys;
 
 pub use crate::commands::init::Init;
@@ -46,6 +47,13 @@ pub enum Command {
     /// Redirect the pod's traffic to the API server to the sidecar, by nftables rules in the pod's network. Needs the capability
     /// NET_ADMIN. Runs in the init container of pods whose traffic is redirected.
     Init(Init),
+}
+
+/// A setting that is on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 /// Settings of `compile`.
@@ -163,6 +171,15 @@ pub struct Settings {
         value_name = "SECONDS"
     )]
     pub response_timeout: u64,
+
+    /// Whether verdicts that plugins mark as reusable are repeated without a call while nothing that they depend on has changed.
+    #[arg(long, env = "CTRLMESH_PLUGIN_REUSE", default_value = "on", value_name = "SWITCH")]
+    pub plugin_reuse: Switch,
+
+    /// One in this many repeated verdicts is checked by calling the plugin. A plugin that decides differently then is reported, and its
+    /// verdicts are not repeated any more.
+    #[arg(long, env = "CTRLMESH_PLUGIN_AUDIT", default_value = "1000", value_name = "N")]
+    pub plugin_audit: NonZeroU64,
 
     /// Seconds that requests in flight have to finish after SIGTERM. Keep it below the pod's grace period (default 30).
     #[arg(long, env = "CTRLMESH_DRAIN_TIMEOUT", default_value_t = 20, value_name = "SECONDS")]

@@ -17,6 +17,7 @@
 //! | `bindings` | generated from `wit/` |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
 //! | `host` | what the host keeps for one instance |
+//! | `reads` | what a call reads through the host, and what it does there |
 //! | `stdio` | a guest's printed output |
 //! | `deadline`, `ticker` | stops calls that take too long; the thread that counts milliseconds |
 //! | `state` | of an entry, across instances: state, with metrics, reports and log |
@@ -53,6 +54,7 @@ mod lock;
 mod memory;
 mod plugin;
 mod plugin_log;
+mod reads;
 mod reports;
 mod series;
 mod state;
@@ -76,7 +78,11 @@ pub use instance::Instance;
 pub use memory::{GuestMemory, OverBudget};
 pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
+#[cfg(test)]
+pub(crate) use reads::hooks as reads_hooks;
+pub(crate) use reads::{Effects, End, Read, Seen, Step, Trace, Value};
 pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
+pub(crate) use state::Ask;
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 
 /// Maximum size of a plugin. A `ConfigMap` holds 1 MiB; a Rust plugin has some 100 KiB, one with a script engine some MiB.

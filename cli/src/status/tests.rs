@@ -7,7 +7,8 @@ use super::*;
 const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","notReady":["--await-entry","else"],"chain":{"generation":7,
         "since":"2026-01-01T00:00:00Z","entries":[{"name":"shard-selector/shop-0","plugin":
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00112233445566",
-        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4},
+        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z",
+        "reuse":{"reused":7,"audited":2}}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4},
         "staleCaches":[{"client":"manager/v1","resource":"configmaps","since":"2026-01-01T00:00:04Z","refusedWatches":9,"givenUp":true}]},
         "refused":{"generation":8,"reason":"Signature","message":"it is not signed","when":"2026-01-01T00:00:02Z"},
         "touched":[{"entry":"fault-inject/x","rule":"r","did":"refused","request":"update pods a/b","status":409,"count":3,"last":"2026-01-01T00:00:05Z"}],
@@ -30,9 +31,22 @@ fn status_text_names_every_problem() {
         "lock---a: this pod, as me, since 2026-01-01T00:00:03Z",
         "lock---b: not this pod; last known holder is other",
         "lock---c: nobody",
+        "7 repeated without a call, 2 checked",
     ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
+}
+
+#[test]
+fn status_text_names_impure_plugin() {
+    let mut status: Status = serde_json::from_str(STATUS).unwrap();
+    let reuse = status.chain.entries[0].reuse.as_mut().unwrap();
+    reuse.impure = Some("it decided otherwise".into());
+    let text = status_text(&status, None);
+    assert!(
+        text.contains("7 repeated, none any more: it decided otherwise"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -84,6 +84,7 @@ pub fn running<'a>(generation: u64, entries: impl IntoIterator<Item = &'a Entry>
         error: None,
         until: None,
         reports: BTreeMap::new(),
+        reuse: None,
     };
     let mut status = Status {
         supports: Some(Support::current()),

@@ -178,6 +178,7 @@ impl Host {
             matcher: Matcher::new(&subscription),
             subscription,
             quarantine: Arc::new(Quarantine::new(Instant::now())),
+            reuse: Arc::default(),
             retirement: self.retirements.guard(),
         })
     }
@@ -216,6 +217,7 @@ fn moved_entry(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
         subscription: entry.subscription.clone(),
         matcher: entry.matcher.clone(),
         quarantine: Arc::clone(&entry.quarantine),
+        reuse: Arc::clone(&entry.reuse),
         retirement: entry.retirement.clone(),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, Guard};
-use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, InFlight, Pod, Refused, Status};
+use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, InFlight, Pod, Refused, ReuseStatus, Status};
 use ctrlmesh_contract::support::Support;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -265,6 +265,15 @@ impl ChainHandle {
         }
     }
 
+    /// Records that a plugin contradicted one of its reusable verdicts. It counts as a fault, but neither costs the instance nor leads to
+    /// quarantine, because the call itself succeeded.
+    pub(super) fn record_impure(&self, entry: &Entry, fault: &Fault) {
+        self.metrics.count_fault(&entry.name, fault.kind());
+        if entry.reuse.set_impure(&fault.to_string()) {
+            warn!(entry = entry.name, plugin = %entry.digest, error = %fault, "verdicts of the entry are not repeated any more");
+        }
+    }
+
     /// The part of `/status` about the chain.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -283,7 +292,7 @@ impl ChainHandle {
                 entries: snapshot
                     .entries()
                     .iter()
-                    .map(|entry| entry_status(entry, now, wall))
+                    .map(|entry| entry_status(entry, &self.metrics, now, wall))
                     .collect(),
                 other_entries: u64::try_from(snapshot.other_entries).unwrap_or(u64::MAX),
                 without_labels: snapshot.without_labels,
@@ -315,7 +324,7 @@ fn sum(all_counts: &mut Vec<Arc<InFlightCounts>>) -> InFlight {
     all
 }
 
-fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
+fn entry_status(entry: &Entry, metrics: &Metrics, now: Instant, wall: SystemTime) -> EntryStatus {
     let (state, until) = match entry.quarantine.state(now) {
         QuarantineState::Active => (EntryState::Active, None),
         QuarantineState::Failing => (EntryState::Failed, None),
@@ -330,7 +339,18 @@ fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
         error: entry.quarantine.last_fault(),
         until,
         reports: entry.state.rendered_reports(),
+        reuse: reuse_status(entry, metrics),
     }
+}
+
+fn reuse_status(entry: &Entry, metrics: &Metrics) -> Option<ReuseStatus> {
+    let (reused, audited) = metrics.reuse_counts(&entry.name);
+    let status = ReuseStatus {
+        reused,
+        audited,
+        impure: entry.reuse.why().map(str::to_owned),
+    };
+    Some(status).filter(|status| *status != ReuseStatus::default())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,19 +15,24 @@ use tokio::time::Instant;
 use super::handle::ChainHandle;
 use super::metrics::CallMetrics;
 use super::quarantine::Admission;
+use super::reuse::{AuditDraw, LookUp, RememberedCall, RememberedCalls, ReuseSettings, unix_ms};
 use super::snapshot::{Entry, EntryId, Snapshot};
-use crate::wasm::{self, Engine, Fault, Instance};
+use crate::plugin::request_view::RequestView;
+use crate::plugin::verdict::RequestVerdict;
+use crate::wasm::{self, Engine, Fault, Instance, Trace};
 
 pub(crate) struct Instances {
     engine: Arc<Engine>,
     chain: Arc<ChainHandle>,
     cells: RefCell<HashMap<EntryId, InstanceCell>>,
+    reuse: Option<AuditDraw>,
 }
 
 struct InstanceCell {
     entry: Weak<Entry>,
     /// `None` after a fault, and during a call.
     instance: Option<Instance>,
+    remembered: RememberedCalls,
     metrics: CallMetrics,
 }
 
@@ -58,20 +64,24 @@ impl std::fmt::Display for CallError {
 }
 
 impl Instances {
-    pub(crate) fn new(engine: Arc<Engine>, chain: Arc<ChainHandle>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, chain: Arc<ChainHandle>, reuse: ReuseSettings) -> Self {
         Self {
             engine,
             chain,
             cells: RefCell::default(),
+            reuse: reuse.is_on.then(|| AuditDraw::new(reuse.audited_one_in)),
         }
     }
 
-    /// Starts an instance for each entry that has none, and forgets entries that no chain and no request holds any more.
+    /// Starts an instance for each entry that has none, and forgets entries that no chain and no request holds any more, and all verdicts.
     ///
     /// # Errors
     /// Returns the name of the first entry whose plugin does not start on this thread, with the fault.
     pub(crate) fn prepare(&self, snapshot: &Snapshot) -> Result<(), (String, Fault)> {
         self.forget_retired();
+        for cell in self.cells.borrow_mut().values_mut() {
+            cell.remembered.clear();
+        }
         for entry in snapshot.entries() {
             if self.is_ready(entry) {
                 continue;
@@ -111,6 +121,72 @@ impl Instances {
         Instance::start(&self.engine, &entry.plugin, &entry.config, &entry.state).map(|(instance, _)| instance)
     }
 
+    /// The entry's verdict on a request: a remembered one if that can be repeated, or that of a call.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub(crate) fn on_request(
+        &self,
+        entry: &Arc<Entry>,
+        request: &Rc<RequestView>,
+    ) -> Result<RequestVerdict, CallError> {
+        let admission = self.admit(entry)?;
+        let Some(draw) = self.reuse.as_ref().filter(|_| !entry.reuse.is_impure()) else {
+            return self.call_admitted(entry, admission, Phase::Request, |instance| {
+                instance.on_request(request, false)
+            });
+        };
+        let (mut audited, mut is_recorded) = (None, false);
+        // A probe is to show whether calls work again.
+        if admission == Admission::Call
+            && let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id)
+        {
+            match cell.remembered.look_up(request, &entry.state, draw) {
+                LookUp::Repeated(call) => {
+                    cell.metrics.reused.inc();
+                    return Ok(call.verdict());
+                }
+                LookUp::Audit(call) => {
+                    cell.metrics.audited.inc();
+                    (audited, is_recorded) = (Some(call), true);
+                }
+                LookUp::Unknown => is_recorded = cell.remembered.records_next_call(),
+            }
+        }
+        let called_ms = if is_recorded { unix_ms(&entry.state) } else { 0 };
+        let (verdict, trace) = self.call_admitted(entry, admission, Phase::Request, |instance| {
+            if is_recorded {
+                instance.begin_trace();
+            }
+            let verdict = instance.on_request(request, false)?;
+            Ok((verdict, instance.take_trace()))
+        })?;
+        if let Some(trace) = trace {
+            self.learn(entry, *trace, &verdict, audited.as_deref(), called_ms);
+        }
+        Ok(verdict)
+    }
+
+    /// Remembers a call. If it contradicts what is remembered, nothing of this entry is repeated any more, on any thread.
+    fn learn(
+        &self,
+        entry: &Entry,
+        trace: Trace,
+        verdict: &RequestVerdict,
+        audited: Option<&RememberedCall>,
+        called_ms: u64,
+    ) {
+        let mut cells = self.cells.borrow_mut();
+        let Some(cell) = cells.get_mut(&entry.id) else { return };
+        let learnt = cell.remembered.learn(trace, verdict, audited, called_ms);
+        if let Err(impure) = learnt {
+            cell.remembered.clear();
+            let origin = Box::new(origin_of(entry));
+            let what = impure.what;
+            self.chain.record_impure(entry, &Fault::Impure { origin, what });
+        }
+    }
+
     /// Calls the entry's instance.
     ///
     /// # Errors
@@ -121,11 +197,33 @@ impl Instances {
         phase: Phase,
         call: impl FnOnce(&mut Instance) -> Result<R, Fault>,
     ) -> Result<R, CallError> {
+        let admission = self.admit(entry)?;
+        self.call_admitted(entry, admission, phase, call)
+    }
+
+    /// Number of verdicts of all entries that were repeated.
+    #[cfg(test)]
+    pub(super) fn repeated_verdicts(&self) -> u64 {
+        let cells = self.cells.borrow();
+        cells.values().map(|cell| cell.metrics.reused.get()).sum()
+    }
+
+    fn admit(&self, entry: &Entry) -> Result<Admission, CallError> {
         let admission = entry.quarantine.admit(Instant::now);
         if admission == Admission::Quarantined {
             self.chain.metrics().count_skipped(&entry.name);
             return Err(CallError::Quarantined);
         }
+        Ok(admission)
+    }
+
+    fn call_admitted<R>(
+        &self,
+        entry: &Arc<Entry>,
+        admission: Admission,
+        phase: Phase,
+        call: impl FnOnce(&mut Instance) -> Result<R, Fault>,
+    ) -> Result<R, CallError> {
         let idle = self
             .cells
             .borrow_mut()
@@ -156,23 +254,14 @@ impl Instances {
 
     /// Records a fault of the entry because its verdict cannot be applied.
     pub(crate) fn invalid(&self, entry: &Entry, what: String) -> CallError {
-        let origin = wasm::Origin {
-            digest: entry.plugin.digest.clone(),
-            entry: entry.name.clone(),
-            phase: wasm::Phase::OnRequest,
-        };
-        self.record_failure(
-            entry,
-            Admission::Call,
-            Duration::ZERO,
-            Fault::Invalid {
-                origin: Box::new(origin),
-                what,
-            },
-        )
+        let origin = Box::new(origin_of(entry));
+        self.record_failure(entry, Admission::Call, Duration::ZERO, Fault::Invalid { origin, what })
     }
 
     fn record_failure(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: Fault) -> CallError {
+        if let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id) {
+            cell.remembered.clear();
+        }
         self.chain.record_fault(entry, admission, time_lost, &fault);
         CallError::Fault(fault)
     }
@@ -182,6 +271,7 @@ impl Instances {
         let cell = cells.entry(entry.id).or_insert_with(|| InstanceCell {
             entry: Arc::downgrade(entry),
             instance: None,
+            remembered: RememberedCalls::default(),
             metrics: self.chain.metrics().call_metrics(&entry.name),
         });
         cell.instance = Some(instance);
@@ -197,5 +287,14 @@ impl Instances {
             };
             cell.metrics.seconds.inc_by(seconds);
         }
+    }
+}
+
+/// A call of `on-request`.
+fn origin_of(entry: &Entry) -> wasm::Origin {
+    wasm::Origin {
+        digest: entry.plugin.digest.clone(),
+        entry: entry.name.clone(),
+        phase: wasm::Phase::OnRequest,
     }
 }

@@ -25,6 +25,8 @@ pub struct Metrics {
     calls: Family<CallLabels, Counter>,
     skips: Family<EntryLabels, Counter>,
     call_seconds: Family<EntryLabels, Counter<f64, AtomicU64>>,
+    reused: Family<EntryLabels, Counter>,
+    audited: Family<EntryLabels, Counter>,
     totals: Arc<Totals>,
 }
 
@@ -35,6 +37,8 @@ pub(super) struct CallMetrics {
     pub(super) responses: Counter,
     pub(super) completions: Counter,
     pub(super) seconds: Counter<f64, AtomicU64>,
+    pub(super) reused: Counter,
+    pub(super) audited: Counter,
 }
 
 /// Sums over label sets, which a metric family does not provide.
@@ -69,7 +73,7 @@ struct CallLabels {
 }
 
 /// Kinds of faults, as `wasm::Fault::kind` names them.
-const FAULT_KINDS: [&str; 5] = ["trap", "deadline", "memory", "invalid", "settings"];
+const FAULT_KINDS: [&str; 6] = ["trap", "deadline", "memory", "invalid", "impure", "settings"];
 
 impl Metrics {
     /// Registers the metrics, whose names begin with `chain_` and `plugin_`.
@@ -115,6 +119,16 @@ impl Metrics {
             "plugin_call_seconds",
             "Time spent in a plugin's calls",
             metrics.call_seconds.clone(),
+        );
+        registry.register(
+            "plugin_reused",
+            "Verdicts that were repeated without a call",
+            metrics.reused.clone(),
+        );
+        registry.register(
+            "plugin_audited",
+            "Calls that were made to check a verdict that could have been repeated",
+            metrics.audited.clone(),
         );
         metrics
     }
@@ -176,8 +190,20 @@ impl Metrics {
             requests: calls("request"),
             responses: calls("response"),
             completions: calls("complete"),
-            seconds: self.call_seconds.get_or_create(&EntryLabels { entry }).clone(),
+            seconds: self
+                .call_seconds
+                .get_or_create(&EntryLabels { entry: entry.clone() })
+                .clone(),
+            reused: self.reused.get_or_create(&EntryLabels { entry: entry.clone() }).clone(),
+            audited: self.audited.get_or_create(&EntryLabels { entry }).clone(),
         }
+    }
+
+    /// Numbers of verdicts of an entry that were repeated, and of those that were audited.
+    pub(super) fn reuse_counts(&self, entry: &str) -> (u64, u64) {
+        let entry = EntryLabels { entry: entry.to_owned() };
+        let count = |family: &Family<EntryLabels, Counter>| family.get(&entry).map_or(0, |counter| counter.get());
+        (count(&self.reused), count(&self.audited))
     }
 
     pub(super) fn current_counts(&self) -> Counts {

@@ -118,10 +118,7 @@ impl Plugins {
     pub(crate) async fn on_request(&self) -> RequestDecision {
         let mut edits = Vec::new();
         for entry in self.snapshot.on_request(self.matched) {
-            let verdict = self
-                .instances
-                .call(entry, Phase::Request, |instance| instance.on_request(&self.view, false));
-            let verdict = match verdict {
+            let verdict = match self.instances.on_request(entry, &self.view) {
                 Ok(verdict) => verdict,
                 Err(error) => match self.answer_if_closed(entry, &error) {
                     Some(reply) => return RequestDecision::Stop(reply.into()),

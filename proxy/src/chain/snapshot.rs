@@ -13,6 +13,7 @@ use super::index::{Index, Matched};
 use super::matcher::{MatchQuery, Matcher};
 use super::quarantine::Quarantine;
 use super::retirement::RetirementGuard;
+use super::reuse::ReuseState;
 use crate::plugin::verdict::Subscription;
 use crate::wasm;
 
@@ -41,6 +42,8 @@ pub struct Entry {
     pub matcher: Matcher,
     /// Quarantine state.
     pub quarantine: Arc<Quarantine>,
+    /// Whether its verdicts may be repeated.
+    pub reuse: Arc<ReuseState>,
     /// Dropped with the last chain or request that uses the entry.
     pub(super) retirement: RetirementGuard,
 }

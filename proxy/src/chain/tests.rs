@@ -5,18 +5,20 @@ pub(crate) mod mount;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use ctrlmesh_contract::names::{CHAIN_API_VERSION, files};
 use ctrlmesh_contract::plugin_file::{self, Encoding};
 use ctrlmesh_contract::status::Pod;
-use ctrlmesh_contract::{Chain, Digest};
+use ctrlmesh_contract::{Chain, Digest, FailurePolicy};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
-    ChainHandle, ChainLocation, CompileProgress, Host, Labels, Metrics, PredecessorRecord, Required, Retirements,
-    Source,
+    ChainHandle, ChainLocation, CompileProgress, Entry, EntryId, Host, Labels, Matcher, Metrics, PredecessorRecord,
+    Quarantine, Required, Retirements, Source,
 };
-use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStore};
+use crate::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 
 /// Namespace of the pod under test.
 pub(crate) const NAMESPACE: &str = "demo";
@@ -125,12 +127,50 @@ fn shared_parts() -> &'static Shared {
     static SHARED: OnceLock<Shared> = OnceLock::new();
     SHARED.get_or_init(|| {
         let engine = Engine::new().unwrap();
-        let plugins = [scripted_guest(), guest_bytes("refuse_settings")];
-        let held = plugins
-            .iter()
+        let guests = ["scripted", "refuse_settings", "decision_tree"].map(guest_bytes);
+        let builtin = ctrlmesh_plugins_builtin::builtin().iter().map(|builtin| builtin.bytes);
+        let held = guests
+            .into_iter()
+            .chain(builtin)
             .map(|bytes| test_compiler().load(&engine, bytes).unwrap())
             .collect();
         Shared { engine, _held: held }
+    })
+}
+
+pub(crate) fn test_engine() -> &'static Arc<Engine> {
+    &shared_parts().engine
+}
+
+/// An entry of a chain in force, with its state in this store. Its plugin gets a second for each call, because tests run side by side.
+pub(crate) fn test_entry(name: &str, order: i32, plugin: &[u8], settings: &str, states: &StateStore) -> Arc<Entry> {
+    let engine = test_engine();
+    let loaded = test_compiler().load(engine, plugin).unwrap();
+    let config = Arc::new(EntryConfig {
+        name: name.to_owned(),
+        settings_json: settings.to_owned(),
+        timeout: Duration::from_secs(1),
+        memory_bytes: 16 << 20,
+        info: InstanceInfo::default(),
+    });
+    let state = states.entry(name);
+    let (subscription, start_bytes) = Instance::subscription(engine, &loaded, &config, &state).unwrap();
+    Arc::new(Entry {
+        id: EntryId::next_id(),
+        name: name.to_owned(),
+        order,
+        on_failure: FailurePolicy::Closed,
+        digest: Digest::of(plugin),
+        settings_hash: String::new(),
+        plugin: loaded,
+        config,
+        state,
+        start_bytes,
+        matcher: Matcher::new(&subscription),
+        subscription,
+        quarantine: Arc::new(Quarantine::new(Instant::now())),
+        reuse: Arc::default(),
+        retirement: Retirements::default().guard(),
     })
 }
 

@@ -124,6 +124,17 @@ pub enum RequestAction {
     RefuseConnections(Duration),
 }
 
+/// For how long the host may repeat a verdict without a call (WIT `reuse`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reuse {
+    #[default]
+    Never,
+    /// While all that the call read through the host is unchanged.
+    WhileUnchanged,
+    /// The same, and until this time, in milliseconds since 1970.
+    UntilUnixMs(u64),
+}
+
 /// A verdict on a request (WIT `request-verdict`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestVerdict {
@@ -133,15 +144,6 @@ pub struct RequestVerdict {
     pub reuse: Reuse,
     /// The later phases that the plugin wants for this request, of those that it subscribes to.
     pub later: Phases,
-}
-
-/// How long a verdict may be given again while what the plugin read for it is the same (WIT `reuse`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reuse {
-    Never,
-    WhileUnchanged,
-    /// Until the wall clock reaches this many milliseconds since 1970.
-    UntilUnixMs(u64),
 }
 
 /// A change to a response head (WIT `response-edit`).

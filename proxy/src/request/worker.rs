@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::chain::instances::Instances;
-use crate::chain::{ChainHandle, Counter, InFlightGuard, Kind, Snapshot};
+use crate::chain::{ChainHandle, Counter, InFlightGuard, Kind, ReuseSettings, Snapshot};
 use crate::client::leader_locks::LeaderLocks;
 use crate::client::leadership::Leadership;
 use crate::client::list_views::ListViews;
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) list_views: Arc<ListViews>,
     pub(crate) leader_locks: LeaderLocks,
     pub(crate) leadership: Arc<Leadership>,
+    /// Whether verdicts of plugins are repeated.
+    pub(crate) reuse: ReuseSettings,
     /// Maximum time for a response head, for requests that are not long-running.
     pub(crate) head_timeout: Duration,
     /// Bounds the connections to the API server.
@@ -51,6 +53,8 @@ pub(crate) struct Worker {
     /// Connections for requests with credentials of their own. They lack the sidecar's client certificate, which would turn such requests
     /// into the sidecar's. If there is no certificate, these are the same connections.
     client_identity_upstream: Rc<Upstream>,
+    /// Host name of the API server; an authority searches for it each time.
+    host: Box<str>,
     counter: Counter,
     tasks: TaskTracker,
 }
@@ -71,10 +75,15 @@ impl Worker {
             other => Upstream::new(Arc::clone(other), limits),
         };
         Rc::new(Self {
-            instances: Rc::new(Instances::new(Arc::clone(&shared.engine), Arc::clone(&shared.chain))),
+            instances: Rc::new(Instances::new(
+                Arc::clone(&shared.engine),
+                Arc::clone(&shared.chain),
+                shared.reuse,
+            )),
             notifier: StreamNotifier::new(),
             upstream,
             client_identity_upstream,
+            host: Box::from(shared.target.authority().host()),
             counter: Counter::new(number),
             tasks: TaskTracker::new(),
             shared,
@@ -97,7 +106,7 @@ impl Worker {
 
     /// Host name of the API server.
     pub(crate) fn host(&self) -> &str {
-        self.shared.target.authority().host()
+        &self.host
     }
 
     /// Port of the API server.

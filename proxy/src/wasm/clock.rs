@@ -1,8 +1,11 @@
-//! The clock that plugins and their state use: the system's, or one that a test moves by hand.
+//! The clock and the random numbers that plugins and their state use: the system's, or those of a test, which moves the clock by hand and
+//! gets the same numbers each time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::rand;
 
 /// A wall clock and a monotonic clock.
 #[derive(Debug, Clone)]
@@ -11,7 +14,14 @@ pub struct Clock(Source);
 #[derive(Debug, Clone)]
 enum Source {
     System { start: Instant },
-    Manual(Arc<AtomicU64>),
+    Manual(Arc<Manual>),
+}
+
+#[derive(Debug, Default)]
+struct Manual {
+    nanoseconds: AtomicU64,
+    /// Random numbers drawn so far.
+    draws: AtomicU64,
 }
 
 impl Clock {
@@ -28,8 +38,8 @@ impl Clock {
 
     /// Advances a manual clock; has no effect on the system's.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(nanoseconds) = &self.0 {
-            nanoseconds.fetch_add(saturating_ns(by), Ordering::SeqCst);
+        if let Source::Manual(manual) = &self.0 {
+            manual.nanoseconds.fetch_add(saturating_ns(by), Ordering::SeqCst);
         }
     }
 
@@ -38,7 +48,7 @@ impl Clock {
         match &self.0 {
             // A clock set before 1970 reads as 1970.
             Source::System { .. } => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
-            Source::Manual(nanoseconds) => Duration::from_nanos(nanoseconds.load(Ordering::SeqCst)),
+            Source::Manual(manual) => Duration::from_nanos(manual.nanoseconds.load(Ordering::SeqCst)),
         }
     }
 
@@ -46,7 +56,27 @@ impl Clock {
     pub(crate) fn monotonic_ns(&self) -> u64 {
         match &self.0 {
             Source::System { start } => saturating_ns(start.elapsed()),
-            Source::Manual(nanoseconds) => nanoseconds.load(Ordering::SeqCst),
+            Source::Manual(manual) => manual.nanoseconds.load(Ordering::SeqCst),
+        }
+    }
+
+    /// A random number; not for secrets.
+    pub(crate) fn random(&self) -> u64 {
+        match &self.0 {
+            Source::System { .. } => {
+                let mut bytes = [0; 8];
+                // The system's generator fails only before it is seeded, at boot.
+                let _ = rand::fill(&mut bytes);
+                u64::from_ne_bytes(bytes)
+            }
+            Source::Manual(manual) => {
+                // SplitMix64, whose state is the number of draws.
+                let draw = manual.draws.fetch_add(1, Ordering::SeqCst) + 1;
+                let mut number = draw.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+                number ^ (number >> 31)
+            }
         }
     }
 

@@ -202,6 +202,13 @@ pub enum Fault {
     /// Its verdict violates a rule of the interface.
     #[error("{origin} gave an invalid answer: {what}")]
     Invalid { origin: Box<Origin>, what: String },
+    /// It decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are not
+    /// repeated any more.
+    #[error(
+        "{origin} marked a verdict as reusable that depends on more than it read through the host: {what}. Its verdicts are \
+         not repeated any more; mark it as reusable only if it depends on nothing else"
+    )]
+    Impure { origin: Box<Origin>, what: String },
     /// It rejected its settings.
     #[error("{origin} refused its settings: {message}")]
     Settings { origin: Box<Origin>, message: String },
@@ -216,6 +223,7 @@ impl Fault {
             Self::Deadline { .. } => "deadline",
             Self::Memory { .. } | Self::ProcessMemory { .. } => "memory",
             Self::Invalid { .. } => "invalid",
+            Self::Impure { .. } => "impure",
             Self::Settings { .. } => "settings",
         }
     }
@@ -228,6 +236,7 @@ impl Fault {
             | Self::Memory { origin, .. }
             | Self::ProcessMemory { origin, .. }
             | Self::Invalid { origin, .. }
+            | Self::Impure { origin, .. }
             | Self::Settings { origin, .. } => origin,
         }
     }

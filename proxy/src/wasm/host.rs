@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use wasmtime::ResourceLimiter;
 
+use super::clock::Clock;
 use super::deadline::Deadline;
 use super::memory::{Charge, OverBudget};
+use super::reads::{End, Seen, Step, Trace, visible_header};
 use super::state::EntryState;
 use super::stdio::Stdio;
 use crate::plugin::request_view::{RequestView, ResponseView};
@@ -20,16 +22,6 @@ const MAX_MEMORIES: usize = 4;
 const MAX_TABLES: usize = 8;
 /// Maximum number of elements in all tables together: function pointers; large Rust guests have some hundreds.
 const MAX_TABLE_ELEMENTS: usize = 10_000;
-
-/// Header fields with a secret of the client or of its session. `sec-websocket-protocol` carries a bearer token where a browser cannot set
-/// `authorization` (apiserver `pkg/authentication/request/websocket/protocol.go`).
-const CREDENTIALS: [&str; 5] = [
-    "authorization",
-    "cookie",
-    "proxy-authorization",
-    "sec-websocket-protocol",
-    "set-cookie",
-];
 
 /// Type of the handle of the current request. There is one at a time, so a handle needs no number and no table.
 #[expect(
@@ -54,6 +46,8 @@ pub(crate) struct HostState {
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
     pub(crate) stdio: Stdio,
+    /// What the call reads and does, if it is recorded.
+    pub(crate) trace: Option<Box<Trace>>,
     /// Number of WASI handles that the guest holds.
     pub(crate) wasi_handles: u32,
 }
@@ -78,32 +72,59 @@ impl HostState {
             },
             deadline,
             stdio: Stdio::default(),
+            trace: None,
             wasi_handles: 0,
         }
     }
 
-    /// A parsed fact of the current request.
-    pub(crate) fn fact(&self, fact: impl FnOnce(&RequestView) -> &String) -> String {
-        self.request
-            .as_deref()
-            .map(|request| fact(request).clone())
-            .unwrap_or_default()
+    /// What the guest is shown of the current request; [`Seen::Absent`] without one. Every accessor of a request goes through here.
+    pub(crate) fn read(&mut self, step: Step<&str>) -> Seen<'_> {
+        let Some(request) = self.request.as_deref() else {
+            return Seen::Absent;
+        };
+        let seen = step.evaluate(request, self.recheck);
+        if let Some(trace) = &mut self.trace {
+            trace.record_read(step, &seen);
+        }
+        seen
     }
 
-    /// First value of a request header, if it is text and no secret.
-    pub(crate) fn request_header(&self, name: &str) -> Option<String> {
-        visible_header(&self.request.as_ref()?.headers, name)
+    /// A text of the current request; empty if there is none.
+    pub(crate) fn read_text(&mut self, step: Step<&str>) -> String {
+        self.read(step).into_text().unwrap_or_default()
+    }
+
+    /// The clock, for a call that reads it.
+    pub(crate) fn read_clock(&mut self) -> &Clock {
+        if let Some(trace) = &mut self.trace {
+            trace.record_clock();
+        }
+        self.entry.clock()
+    }
+
+    pub(crate) fn record_count(&mut self, name: &str, label: &str, by: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.record_count(name, label, by);
+        }
+    }
+
+    /// Records that a cell was read, with the number of the write that it is from.
+    pub(crate) fn record_cell(&mut self, key: &str, write: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.record_read(Step::Cell(key), &Seen::Number(write));
+        }
+    }
+
+    /// Notes that the call can't be repeated, and why.
+    pub(crate) fn end_trace(&mut self, end: End) {
+        if let Some(trace) = &mut self.trace {
+            trace.end(end);
+        }
     }
 
     /// First value of a response header, if it is text and no secret.
     pub(crate) fn response_header(&self, name: &str) -> Option<String> {
-        visible_header(&self.response.as_ref()?.headers, name)
-    }
-
-    /// First value of a query parameter, decoded.
-    pub(crate) fn query(&self, name: &str) -> Option<String> {
-        let query = self.request.as_ref()?.uri.query()?;
-        Some(ctrlmesh_wire::Query::new(query).get(name)?.into_owned())
+        visible_header(&self.response.as_ref()?.headers, name).map(str::to_owned)
     }
 
     /// Logs the guest's printed output, unless the call was a recheck.
@@ -121,13 +142,6 @@ impl HostState {
     pub(crate) fn entry_id(&self) -> usize {
         Arc::as_ptr(&self.entry).addr()
     }
-}
-
-fn visible_header(headers: &http::HeaderMap, name: &str) -> Option<String> {
-    if CREDENTIALS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) {
-        return None;
-    }
-    Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
 /// Limits of an instance.

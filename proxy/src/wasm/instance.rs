@@ -19,6 +19,7 @@ use super::error::{Fault, Origin, Phase};
 use super::guest::Guest;
 use super::host::{HostState, MemoryRefusal};
 use super::plugin::Plugin;
+use super::reads::Trace;
 use super::state::EntryState;
 use super::ticker::CallFlag;
 use super::v0_2::convert;
@@ -154,6 +155,16 @@ impl Instance {
             guest.on_request(store)
         })?;
         convert::request_verdict(verdict).map_err(|what| self.invalid(Phase::OnRequest, what))
+    }
+
+    /// Records what the next call of [`Self::on_request`] reads and does.
+    pub(crate) fn begin_trace(&mut self) {
+        self.store.data_mut().trace = Some(Box::default());
+    }
+
+    /// The record of the last call, if one was begun.
+    pub(crate) fn take_trace(&mut self) -> Option<Box<Trace>> {
+        self.store.data_mut().trace.take()
     }
 
     /// Calls the plugin for a verdict on a response.

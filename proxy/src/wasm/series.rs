@@ -18,7 +18,8 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_LABEL_BYTES: usize = 320;
 
 /// Names of the sidecar's own metrics with the prefix `ctrlmesh_plugin_`.
-const RESERVED_NAMES: [&str; 9] = [
+const RESERVED_NAMES: [&str; 11] = [
+    "audited",
     "call_seconds",
     "calls",
     "faults",
@@ -26,6 +27,7 @@ const RESERVED_NAMES: [&str; 9] = [
     "memory_bytes",
     "memory_limit_bytes",
     "quarantines",
+    "reused",
     "skips",
     "updates_dropped",
 ];

@@ -119,7 +119,6 @@ fn run(shared: &Shared, mut tick: impl FnMut() -> bool) {
     let mut quiet = 0;
     // One step per wake-up, even after a long pause: a guest must not pay for time in which the process was not scheduled (see
     // `deadline.rs` for a single thread).
-    // `deadline.rs` for a single thread).
     while !shared.is_stopped() && tick() {
         if shared.called.swap(false, Ordering::SeqCst) || shared.a_call_runs() {
             quiet = 0;

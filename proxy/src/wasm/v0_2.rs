@@ -3,13 +3,13 @@
 //!
 //! Leaves their effects to `state.rs`, `series.rs` and `plugin_log.rs`, and a guest's results to `v0_2/convert.rs`.
 
-use aws_lc_rs::rand;
 use wasmtime::component::{HasSelf, Linker, Resource};
 
 use super::bindings::v0_2::Plugin;
 use super::bindings::v0_2::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state, types};
 use super::host::{HostState, RequestHandle, ResponseHandle};
 use super::plugin_log::Level;
+use super::reads::{End, Step};
 use super::state::{Admission, Ask, Cell, Claim, EntryState, Grant, Place, Rule, StateError};
 use crate::plugin::request_view::Part;
 
@@ -24,20 +24,18 @@ impl types::Host for HostState {}
 
 impl clock::Host for HostState {
     fn unix_ms(&mut self) -> u64 {
-        u64::try_from(self.entry.clock().since_epoch().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.read_clock().since_epoch().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn monotonic_ns(&mut self) -> u64 {
-        self.entry.clock().monotonic_ns()
+        self.read_clock().monotonic_ns()
     }
 }
 
 impl random::Host for HostState {
     fn next(&mut self) -> u64 {
-        let mut bytes = [0; 8];
-        // The system's generator fails only before it is seeded, at boot; the interface says "not for secrets".
-        let _ = rand::fill(&mut bytes);
-        u64::from_ne_bytes(bytes)
+        self.end_trace(End::Random);
+        self.entry.clock().random()
     }
 }
 
@@ -46,6 +44,7 @@ impl log::Host for HostState {
         if self.recheck {
             return;
         }
+        self.end_trace(End::Write);
         let level = match level {
             log::Level::Debug => Level::Debug,
             log::Level::Info => Level::Info,
@@ -59,27 +58,34 @@ impl log::Host for HostState {
 impl metrics::Host for HostState {
     fn count(&mut self, name: String, label: String, by: u64) {
         if !self.recheck {
+            self.record_count(&name, &label, by);
             self.entry.series().count(&name, &label, by);
         }
     }
 
     fn gauge(&mut self, name: String, label: String, value: f64) {
         if !self.recheck {
+            self.end_trace(End::Write);
             self.entry.series().gauge(&name, &label, value);
         }
     }
 
     fn count_all(&mut self, counted: Vec<metrics::Counted>) {
         if !self.recheck {
+            for each in &counted {
+                self.record_count(&each.name, &each.label, each.by);
+            }
             let updates = counted.iter().map(|each| (&*each.name, &*each.label, each.by));
             self.entry.series().count_all(updates);
         }
     }
 }
 
-/// During a recheck every call answers as if it took effect (`take` grants), and nothing changes.
+/// During a recheck every call answers as if it took effect (`take` grants), and nothing changes. A call that changes state or fails is not
+/// remembered.
 impl state::Host for HostState {
     fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
+        self.end_trace(End::Write);
         let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
         if self.recheck {
             let asks: Vec<Ask> = claims.into_iter().map(Ask::available_now).collect();
@@ -105,8 +111,17 @@ impl state::Host for HostState {
         let Some(request) = self.request.as_ref().filter(|_| self.may_hold) else {
             return Err(state::Error::Invalid);
         };
-        let (admission, held) = self.entry.admit(&asks, &places).map_err(error)?;
-        request.memory.hold(held);
+        let admitted = self.entry.admit(&asks, &places);
+        if let Some(trace) = &mut self.trace {
+            match admitted {
+                Ok((Admission::Granted { wait_ms: 0 }, _)) => trace.record_grant(&asks, &places),
+                Ok(_) | Err(_) => trace.end(End::Admission),
+            }
+        }
+        let (admission, held) = admitted.map_err(error)?;
+        if !held.is_empty() {
+            request.memory.hold(held);
+        }
         Ok(match admission {
             Admission::Granted { wait_ms } => state::Admission::Granted(saturating_u32(wait_ms)),
             Admission::Short { ask, wait_ms } => state::Admission::Short(state::Shortage {
@@ -121,6 +136,7 @@ impl state::Host for HostState {
         if self.recheck {
             self.entry.peek_add(&key, delta, max)
         } else {
+            self.end_trace(End::Write);
             self.entry.add(&key, delta, max)
         }
         .map_err(error)
@@ -130,24 +146,39 @@ impl state::Host for HostState {
         if self.recheck {
             self.entry.peek_window(&key, length_ms, slots, amount)
         } else {
+            self.end_trace(End::Write);
             self.entry.window_add(&key, length_ms, slots, amount)
         }
         .map_err(error)
     }
 
     fn get(&mut self, key: String) -> Result<Option<state::Cell>, state::Error> {
-        Ok(self.entry.get(&key).map_err(error)?.map(cell))
+        match self.entry.get_with_write(&key) {
+            Ok((found, write)) => {
+                self.record_cell(&key, write);
+                Ok(found.map(cell))
+            }
+            Err(failed) => Err(self.failed_read(failed)),
+        }
     }
 
     fn get_all(&mut self, keys: Vec<String>) -> Result<Vec<Option<state::Cell>>, state::Error> {
-        let cells = self.entry.get_all(&keys).map_err(error)?;
-        Ok(cells.into_iter().map(|found| found.map(cell)).collect())
+        match self.entry.get_all_with_writes(&keys) {
+            Ok(cells) => {
+                for (key, (_, write)) in keys.iter().zip(&cells) {
+                    self.record_cell(key, *write);
+                }
+                Ok(cells.into_iter().map(|(found, _)| found.map(cell)).collect())
+            }
+            Err(failed) => Err(self.failed_read(failed)),
+        }
     }
 
     fn compare_and_swap(&mut self, key: String, expected: u64, value: Vec<u8>) -> Result<Option<u64>, state::Error> {
         if self.recheck {
             self.entry.peek_swap(&key, expected, &value)
         } else {
+            self.end_trace(End::Write);
             self.entry.compare_and_swap(&key, expected, value)
         }
         .map_err(error)
@@ -155,13 +186,23 @@ impl state::Host for HostState {
 
     fn remove(&mut self, key: String) {
         if !self.recheck {
+            self.end_trace(End::Write);
             self.entry.remove(&key);
         }
     }
 }
 
+impl HostState {
+    /// A read that failed depends on more than a cell, so the call is not remembered.
+    fn failed_read(&mut self, failed: StateError) -> state::Error {
+        self.end_trace(End::Write);
+        error(failed)
+    }
+}
+
 impl report::Host for HostState {
     fn put(&mut self, key: String, json: String) {
+        self.end_trace(End::Write);
         if !self.recheck && !self.entry.reports().put(key, &json) {
             self.entry.series().drop_update();
         }
@@ -169,6 +210,7 @@ impl report::Host for HostState {
 
     fn remove(&mut self, key: String) {
         if !self.recheck {
+            self.end_trace(End::Write);
             self.entry.reports().remove(&key);
         }
     }
@@ -177,6 +219,7 @@ impl report::Host for HostState {
         if self.recheck {
             return;
         }
+        self.end_trace(End::Write);
         if !self.is_configuring || !self.entry.reports().show_counters(key, fields) {
             self.entry.series().drop_update();
         }
@@ -188,8 +231,13 @@ impl report::Host for HostState {
             report::Part::Action => Part::Action,
         };
         let request = self.request.as_ref().filter(|_| !self.recheck);
-        if request.is_some_and(|request| !request.memory.name_rule(&name, part)) {
+        let Some(request) = request else { return };
+        let is_named = request.memory.name_rule(&name, part);
+        if !is_named {
+            self.end_trace(End::TooMuch);
             self.entry.series().drop_update();
+        } else if let Some(trace) = &mut self.trace {
+            trace.record_rule(&name, part);
         }
     }
 }
@@ -247,103 +295,103 @@ const fn error(error: StateError) -> state::Error {
 
 impl exchange::Host for HostState {}
 
-/// A handle is valid only during the call that lent it, so it always refers to the current request.
+/// A handle is valid only during the call that lent it, so it always refers to the current request. Every accessor goes through
+/// [`HostState::read`].
 impl exchange::HostRequest for HostState {
-    fn facts(&mut self, _: Resource<RequestHandle>) -> exchange::Facts {
-        convert::facts(self.request.as_deref())
+    fn facts(&mut self, handle: Resource<RequestHandle>) -> exchange::Facts {
+        let same = || Resource::new_borrow(handle.rep());
+        exchange::Facts {
+            traffic: self.traffic(same()),
+            verb: self.verb(same()),
+            group: self.group(same()),
+            version: self.version(same()),
+            resource: self.resource(same()),
+            subresource: self.subresource(same()),
+            namespace: self.namespace(same()),
+            name: self.name(same()),
+        }
     }
 
     fn traffic(&mut self, _: Resource<RequestHandle>) -> exchange::Traffic {
+        self.read(Step::Traffic);
         convert::traffic(self.request.as_deref())
     }
 
     fn verb(&mut self, _: Resource<RequestHandle>) -> exchange::Verb {
+        self.read(Step::Verb);
         convert::verb(self.request.as_deref())
     }
 
     fn group(&mut self, _: Resource<RequestHandle>) -> String {
-        self.fact(|request| &request.group)
+        self.read_text(Step::Group)
     }
 
     fn version(&mut self, _: Resource<RequestHandle>) -> String {
-        self.fact(|request| &request.version)
+        self.read_text(Step::Version)
     }
 
     fn resource(&mut self, _: Resource<RequestHandle>) -> String {
-        self.fact(|request| &request.resource)
+        self.read_text(Step::Resource)
     }
 
     fn subresource(&mut self, _: Resource<RequestHandle>) -> String {
-        self.fact(|request| &request.subresource)
+        self.read_text(Step::Subresource)
     }
 
     fn namespace(&mut self, _: Resource<RequestHandle>) -> String {
-        self.fact(|request| &request.namespace)
+        self.read_text(Step::Namespace)
     }
 
     fn name(&mut self, _: Resource<RequestHandle>) -> String {
-        self.fact(|request| &request.name)
+        self.read_text(Step::Name)
     }
 
     fn header(&mut self, _: Resource<RequestHandle>, name: String) -> Option<String> {
-        self.request_header(&name)
+        self.read(Step::Header(&name)).into_text()
     }
 
     fn query(&mut self, _: Resource<RequestHandle>, name: String) -> Option<String> {
-        HostState::query(self, &name)
+        self.read(Step::Query(&name)).into_text()
     }
 
     fn label_selector(&mut self, _: Resource<RequestHandle>) -> String {
-        HostState::query(self, "labelSelector").unwrap_or_default()
+        self.read_text(Step::Query("labelSelector"))
     }
 
     fn field_selector(&mut self, _: Resource<RequestHandle>) -> String {
-        HostState::query(self, "fieldSelector").unwrap_or_default()
+        self.read_text(Step::Query("fieldSelector"))
     }
 
     fn user_agent(&mut self, _: Resource<RequestHandle>) -> String {
-        self.request_header("user-agent").unwrap_or_default()
+        self.read_text(Step::Header("user-agent"))
     }
 
     fn method(&mut self, _: Resource<RequestHandle>) -> String {
-        self.request
-            .as_ref()
-            .map(|request| request.method.to_string())
-            .unwrap_or_default()
+        self.read_text(Step::Method)
     }
 
     fn path(&mut self, _: Resource<RequestHandle>) -> String {
-        let decode = |path| {
-            percent_encoding::percent_decode_str(path)
-                .decode_utf8_lossy()
-                .into_owned()
-        };
-        self.request
-            .as_ref()
-            .map(|request| decode(request.uri.path()))
-            .unwrap_or_default()
+        self.read_text(Step::Path)
     }
 
     fn host(&mut self, _: Resource<RequestHandle>) -> String {
-        self.fact(|request| &request.host)
+        self.read_text(Step::Host)
     }
 
     fn port(&mut self, _: Resource<RequestHandle>) -> u16 {
-        self.request.as_ref().map_or(0, |request| request.port)
+        u16::try_from(self.read(Step::Port).number()).unwrap_or_default()
     }
 
     fn size(&mut self, _: Resource<RequestHandle>) -> Option<u64> {
-        self.request_header("content-length")?.parse().ok()
+        self.read(Step::Header("content-length")).into_text()?.parse().ok()
     }
 
     fn is_leader_lock(&mut self, _: Resource<RequestHandle>) -> bool {
-        self.request
-            .as_ref()
-            .is_some_and(|request| request.is_leader_lock.get())
+        self.read(Step::IsLeaderLock).number() != 0
     }
 
     fn is_recheck(&mut self, _: Resource<RequestHandle>) -> bool {
-        self.recheck
+        self.read(Step::IsRecheck).number() != 0
     }
 
     fn note(&mut self, _: Resource<RequestHandle>) -> u64 {
@@ -354,6 +402,9 @@ impl exchange::HostRequest for HostState {
     fn set_note(&mut self, _: Resource<RequestHandle>, value: u64) {
         if let Some(request) = self.request.as_ref().filter(|_| !self.recheck) {
             request.memory.set_note(self.entry_id(), value);
+            if let Some(trace) = &mut self.trace {
+                trace.record_note(value);
+            }
         }
     }
 

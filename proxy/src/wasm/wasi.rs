@@ -5,10 +5,11 @@
 //! docs/adr/0004-wasi-deny-all.md.
 
 use aws_lc_rs::rand;
-use wasmtime::StoreContextMut;
 use wasmtime::component::Linker;
+use wasmtime::{AsContextMut, StoreContextMut};
 
 use super::host::HostState;
+use super::reads::End;
 
 mod io;
 
@@ -59,15 +60,15 @@ fn add_cli(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 fn add_clocks(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut monotonic = linker.instance("wasi:clocks/monotonic-clock@0.2.0")?;
-    monotonic.func_wrap("now", |store: Store<'_>, (): ()| {
-        Ok((store.data().entry.clock().monotonic_ns(),))
+    monotonic.func_wrap("now", |mut store: Store<'_>, (): ()| {
+        Ok((store.data_mut().read_clock().monotonic_ns(),))
     })?;
     monotonic.func_wrap("resolution", |_: Store<'_>, (): ()| Ok((1_u64,)))?;
     io::add_waits(&mut monotonic)?;
 
     let mut wall = linker.instance("wasi:clocks/wall-clock@0.2.0")?;
-    wall.func_wrap("now", |store: Store<'_>, (): ()| {
-        let now = store.data().entry.clock().since_epoch();
+    wall.func_wrap("now", |mut store: Store<'_>, (): ()| {
+        let now = store.data_mut().read_clock().since_epoch();
         Ok((io::Datetime {
             seconds: now.as_secs(),
             nanoseconds: now.subsec_nanos(),
@@ -83,34 +84,38 @@ fn add_clocks(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 fn add_random(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut random = linker.instance("wasi:random/random@0.2.0")?;
-    random.func_wrap("get-random-bytes", |_: Store<'_>, (count,): (u64,)| {
-        Ok((random_bytes(count)?,))
+    random.func_wrap("get-random-bytes", |store: Store<'_>, (count,): (u64,)| {
+        Ok((random_bytes(store, count)?,))
     })?;
-    random.func_wrap("get-random-u64", |_: Store<'_>, (): ()| Ok((random_u64()?,)))?;
+    random.func_wrap("get-random-u64", |store: Store<'_>, (): ()| Ok((random_u64(store)?,)))?;
 
     let mut insecure = linker.instance("wasi:random/insecure@0.2.0")?;
-    insecure.func_wrap("get-insecure-random-bytes", |_: Store<'_>, (count,): (u64,)| {
-        Ok((random_bytes(count)?,))
+    insecure.func_wrap("get-insecure-random-bytes", |store: Store<'_>, (count,): (u64,)| {
+        Ok((random_bytes(store, count)?,))
     })?;
-    insecure.func_wrap("get-insecure-random-u64", |_: Store<'_>, (): ()| Ok((random_u64()?,)))?;
+    insecure.func_wrap("get-insecure-random-u64", |store: Store<'_>, (): ()| {
+        Ok((random_u64(store)?,))
+    })?;
 
     // Rust's HashMap takes its keys from here.
     let mut seed = linker.instance("wasi:random/insecure-seed@0.2.0")?;
-    seed.func_wrap("insecure-seed", |_: Store<'_>, (): ()| {
-        Ok(((random_u64()?, random_u64()?),))
+    seed.func_wrap("insecure-seed", |mut store: Store<'_>, (): ()| {
+        Ok(((random_u64(store.as_context_mut())?, random_u64(store.as_context_mut())?),))
     })
 }
 
-fn random_bytes(count: u64) -> wasmtime::Result<Vec<u8>> {
+fn random_bytes(mut store: Store<'_>, count: u64) -> wasmtime::Result<Vec<u8>> {
     if count > MAX_RANDOM_BYTES {
         return Err(Refused::TooManyRandomBytes(count).into());
     }
+    store.data_mut().end_trace(End::Random);
     let mut bytes = vec![0; count as usize];
     rand::fill(&mut bytes).map_err(|_| Refused::NoRandomNumbers)?;
     Ok(bytes)
 }
 
-fn random_u64() -> wasmtime::Result<u64> {
+fn random_u64(mut store: Store<'_>) -> wasmtime::Result<u64> {
+    store.data_mut().end_trace(End::Random);
     let mut bytes = [0; 8];
     rand::fill(&mut bytes).map_err(|_| Refused::NoRandomNumbers)?;
     Ok(u64::from_ne_bytes(bytes))

@@ -33,6 +33,7 @@ fn test_entry(name: &str, state: EntryState, faults: u64) -> EntryStatus {
         error: None,
         until: None,
         reports: Default::default(),
+        reuse: None,
     }
 }
 

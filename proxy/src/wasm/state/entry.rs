@@ -27,6 +27,10 @@ pub struct EntryState {
 #[derive(Debug, Default)]
 struct Keys {
     values: HashMap<String, Value>,
+    /// Number of writes and removals of cells so far.
+    writes: u64,
+    /// The write that removed a cell last.
+    last_removal: u64,
     /// When empty keys were last searched for.
     swept_ms: Option<u64>,
 }
@@ -38,8 +42,12 @@ enum Value {
     /// Number of places that requests in flight hold.
     Places(u32),
     Window(Window),
-    Cell(Cell),
+    /// A cell, and the number of the write that it is from. Versions of a cell start anew after a removal; numbers of writes never do.
+    Cell(Cell, u64),
 }
+
+/// A cell, and the number of the write that it, or its absence, is from.
+type CellAndWrite = (Option<Cell>, u64);
 
 impl EntryState {
     pub(super) fn new(name: &str, clock: Clock) -> Self {
@@ -140,6 +148,11 @@ impl EntryState {
     /// # Errors
     /// The key is too long or holds another kind of value.
     pub fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
+        self.get_with_write(key).map(|(cell, _)| cell)
+    }
+
+    /// Reads a cell, and the number of the write that it, or its absence, is from: equal as long as nobody writes it.
+    pub(crate) fn get_with_write(&self, key: &str) -> Result<CellAndWrite, StateError> {
         lock_unpoisoned(&self.keys).cell(key)
     }
 
@@ -147,7 +160,7 @@ impl EntryState {
     ///
     /// # Errors
     /// As [`EntryState::get`], for any of the keys; or there are too many.
-    pub(crate) fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError> {
+    pub(crate) fn get_all_with_writes(&self, keys: &[String]) -> Result<Vec<CellAndWrite>, StateError> {
         if keys.len() > MAX_READ_KEYS {
             return Err(StateError::Invalid);
         }
@@ -165,6 +178,11 @@ impl EntryState {
             })
     }
 
+    /// The number of the write that [`EntryState::get_with_write`] would return; `None` if the key holds another kind of value.
+    pub(crate) fn write_of(&self, key: &str) -> Option<u64> {
+        lock_unpoisoned(&self.keys).write_of(key)
+    }
+
     /// Writes a cell if its version is still `expected` (0: it does not exist yet), and returns the new version.
     ///
     /// # Errors
@@ -178,7 +196,9 @@ impl EntryState {
             return Ok(None);
         };
         keys.make_room(now, [key])?;
-        keys.values.insert(key.to_owned(), Value::Cell(Cell { value, version }));
+        let write = keys.next_write();
+        keys.values
+            .insert(key.to_owned(), Value::Cell(Cell { value, version }, write));
         Ok(Some(version))
     }
 
@@ -189,9 +209,20 @@ impl EntryState {
         lock_unpoisoned(&self.keys).next_version(key, expected)
     }
 
+    /// All keys with their values, as text.
+    #[cfg(test)]
+    pub(crate) fn dump(&self) -> std::collections::BTreeMap<String, String> {
+        let keys = lock_unpoisoned(&self.keys);
+        let values = keys.values.iter();
+        values.map(|(key, value)| (key.clone(), format!("{value:?}"))).collect()
+    }
+
     /// Removes a key of any kind.
     pub fn remove(&self, key: &str) {
-        lock_unpoisoned(&self.keys).values.remove(key);
+        let mut keys = lock_unpoisoned(&self.keys);
+        if let Some(Value::Cell(..)) = keys.values.remove(key) {
+            keys.last_removal = keys.next_write();
+        }
     }
 }
 
@@ -205,19 +236,32 @@ impl Keys {
         self.values.get_mut(key).ok_or(StateError::Invalid)
     }
 
-    fn cell(&self, key: &str) -> Result<Option<Cell>, StateError> {
+    fn next_write(&mut self) -> u64 {
+        self.writes = self.writes.saturating_add(1);
+        self.writes
+    }
+
+    fn cell(&self, key: &str) -> Result<CellAndWrite, StateError> {
         check_key(key)?;
         match self.values.get(key) {
-            Some(Value::Cell(cell)) => Ok(Some(cell.clone())),
+            Some(Value::Cell(cell, write)) => Ok((Some(cell.clone()), *write)),
             Some(_) => Err(StateError::WrongKind),
-            None => Ok(None),
+            None => Ok((None, self.last_removal)),
+        }
+    }
+
+    fn write_of(&self, key: &str) -> Option<u64> {
+        match self.values.get(key) {
+            Some(Value::Cell(_, write)) => Some(*write),
+            Some(_) => None,
+            None => Some(self.last_removal),
         }
     }
 
     /// The version that a cell gets if it is written now; `None` if its version is not `expected`.
     fn next_version(&self, key: &str, expected: u64) -> Result<Option<u64>, StateError> {
         let version = match self.values.get(key) {
-            Some(Value::Cell(cell)) => cell.version,
+            Some(Value::Cell(cell, _)) => cell.version,
             Some(_) => return Err(StateError::WrongKind),
             None => 0,
         };
@@ -253,7 +297,7 @@ impl Keys {
                 Value::Counter(value) => *value != 0,
                 Value::Places(held) => *held != 0,
                 Value::Window(window) => !window.is_empty(now_ms),
-                Value::Cell(_) => true,
+                Value::Cell(..) => true,
             });
         }
         if total(&self.values) <= MAX_KEYS {

@@ -21,21 +21,6 @@ pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::Instanc
     }
 }
 
-/// The facts that the host has parsed from a request.
-pub(crate) fn facts(request: Option<&RequestView>) -> types::Facts {
-    let text = |field: fn(&RequestView) -> &String| request.map(field).cloned().unwrap_or_default();
-    types::Facts {
-        traffic: traffic(request),
-        verb: verb(request),
-        group: text(|request| &request.group),
-        version: text(|request| &request.version),
-        resource: text(|request| &request.resource),
-        subresource: text(|request| &request.subresource),
-        namespace: text(|request| &request.namespace),
-        name: text(|request| &request.name),
-    }
-}
-
 /// The kind of traffic of a request.
 pub(crate) fn traffic(request: Option<&RequestView>) -> types::Traffic {
     request.map_or(types::Traffic::Api, |request| traffic_out(request.traffic))

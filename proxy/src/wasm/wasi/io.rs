@@ -4,6 +4,7 @@ use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, Re
 
 use super::{Refused, Store};
 use crate::wasm::host::HostState;
+use crate::wasm::reads::End;
 use crate::wasm::stdio::Stream;
 
 /// Maximum number of handles of a guest. A standard library takes three streams, once; each handle takes a place in a table of the host.
@@ -145,7 +146,9 @@ fn add_output(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<(
                 } else {
                     Stream::Stdout
                 };
-                store.data_mut().stdio.write(stream, &bytes);
+                let host = store.data_mut();
+                host.end_trace(End::Write);
+                host.stdio.write(stream, &bytes);
                 Ok::<Done, _>((Ok(()),))
             },
         )?;

@@ -2,7 +2,7 @@
 //!
 //! A taken place is a [`Held`], which releases it when dropped; its owner decides how long that is (`request/exchange.rs`: as long as the request).
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use super::super::bucket::Bucket;
 use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError};
@@ -49,13 +49,7 @@ impl EntryState {
     ) -> Result<(Admission, Vec<Held>), StateError> {
         let admission = self.decide_and_take(asks, places)?;
         let held = match admission {
-            Admission::Granted { .. } => places
-                .iter()
-                .map(|place| Held {
-                    entry: Arc::clone(self),
-                    key: place.key.clone(),
-                })
-                .collect(),
+            Admission::Granted { .. } => self.hold(places),
             Admission::Short { .. } | Admission::Full { .. } => Vec::new(),
         };
         Ok((admission, held))
@@ -82,10 +76,50 @@ impl EntryState {
         Ok(())
     }
 
+    /// Takes again what a call took, if nothing was written since to the cells that it read: the key of each cell and the number of its
+    /// write. Compares and takes in one atomic step. Returns `None` if a cell was written, or if not all tokens and places are there now;
+    /// nothing was taken then. `asks` may not wait.
+    pub(crate) fn repeat<'c>(
+        self: &Arc<Self>,
+        cells: impl IntoIterator<Item = (&'c str, u64)>,
+        asks: &[Ask],
+        places: &[Place],
+    ) -> Option<Vec<Held>> {
+        debug_assert!(asks.iter().all(|ask| ask.max_wait_ms == 0), "a wait is no repetition");
+        let keys = lock_unpoisoned(&self.keys);
+        let is_unchanged = cells.into_iter().all(|(key, write)| keys.write_of(key) == Some(write));
+        if !is_unchanged {
+            return None;
+        }
+        if asks.is_empty() && places.is_empty() {
+            return Some(Vec::new());
+        }
+        match self.decide_and_take_locked(keys, asks, places) {
+            Ok(Admission::Granted { .. }) => Some(self.hold(places)),
+            Ok(Admission::Short { .. } | Admission::Full { .. }) | Err(_) => None,
+        }
+    }
+
+    fn hold(self: &Arc<Self>, places: &[Place]) -> Vec<Held> {
+        let held = places.iter().map(|place| Held {
+            entry: Arc::clone(self),
+            key: place.key.clone(),
+        });
+        held.collect()
+    }
+
     fn decide_and_take(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
         Self::check_admission(asks, places)?;
+        self.decide_and_take_locked(lock_unpoisoned(&self.keys), asks, places)
+    }
+
+    fn decide_and_take_locked(
+        &self,
+        mut keys: MutexGuard<'_, Keys>,
+        asks: &[Ask],
+        places: &[Place],
+    ) -> Result<Admission, StateError> {
         let now = self.clock.monotonic_ms();
-        let mut keys = lock_unpoisoned(&self.keys);
         let wanted = asks.iter().map(|ask| ask.claim.key.as_str());
         keys.make_room(now, wanted.chain(places.iter().map(|place| place.key.as_str())))?;
         if let Some(index) = keys.full_place(places, now)? {

@@ -114,3 +114,52 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn repetition_takes_tokens_and_places_while_cells_are_unchanged() {
+    let (state, clock) = entry();
+    let ask = || Ask::available_now(claim("b", 1, 100, 2, 1));
+    let (_, write) = state.get_with_write("c").unwrap();
+    let repeat = || state.repeat([("c", write)], &[ask()], &[place("p", 2)]);
+    let first = repeat().unwrap();
+    assert_eq!(first.len(), 1);
+    let second = repeat().unwrap();
+    assert!(repeat().is_none(), "the bucket is empty");
+    clock.advance(ms(100));
+    assert!(repeat().is_none(), "all places are taken");
+    drop((first, second));
+    assert_eq!(
+        state.admit(&[ask()], &[]).unwrap().0,
+        Admission::Granted { wait_ms: 0 },
+        "the repetition that failed took nothing"
+    );
+    clock.advance(ms(100));
+    state.compare_and_swap("c", 0, vec![1]).unwrap();
+    assert!(repeat().is_none(), "the cell was written");
+    let (_, write) = state.get_with_write("c").unwrap();
+    assert!(state.repeat([("c", write)], &[ask()], &[]).is_some());
+}
+
+#[test]
+fn cell_that_is_removed_and_made_again_has_another_write() {
+    let (state, _) = entry();
+    let write = || state.get_with_write("c").unwrap().1;
+    let mut writes = vec![write()];
+    for _ in 0..2 {
+        assert_eq!(
+            state.compare_and_swap("c", 0, vec![1]),
+            Ok(Some(1)),
+            "versions start anew"
+        );
+        writes.push(write());
+        state.remove("c");
+        writes.push(write());
+    }
+    assert!(writes.is_sorted_by(|a, b| a < b), "{writes:?}");
+    state.remove("c");
+    assert_eq!(writes.last(), Some(&write()), "nothing was removed");
+    state.add("n", 1, None).unwrap();
+    assert_eq!(state.write_of("n"), None, "it is no cell");
+    state.remove("n");
+    assert_eq!(state.write_of("n"), Some(write()));
+}

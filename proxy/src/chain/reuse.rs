@@ -1,0 +1,376 @@
+//! Repeats verdicts on requests: a plugin decides once for a kind of request, and the decision is repeated without a call while everything
+//! that it depended on is unchanged.
+//!
+//! Each instance has its own memory ([`RememberedCalls`]). A verdict is remembered if the plugin marks it as reusable and the call did
+//! nothing that must not be repeated (`wasm/reads.rs`). A repetition takes the same tokens and places, adds to the same counters, and
+//! leaves the same note. One in N repetitions is audited: the plugin is asked after all, the request gets that answer alone, and an answer
+//! that differs from the remembered one is a fault of the plugin. See docs/adr/0050-reusable-verdicts.md.
+
+mod table;
+
+use std::cell::Cell;
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use aws_lc_rs::rand;
+use tokio::time::Instant;
+
+use crate::plugin::request_view::RequestView;
+use crate::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict, Reuse};
+use crate::wasm::{Ask, Effects, End, EntryState, Seen, Step, Trace};
+
+use table::{Known, Table};
+
+/// After this many calls in a row without a reusable verdict …
+const UNMARKED_CALLS: u32 = 64;
+/// … only one in this many calls is recorded, because recording costs a little.
+const RECORDED_UNMARKED: u32 = 64;
+/// After this many verdicts were remembered, fewer than one in a hundred of which was repeated, remembering pauses …
+const INSERTS_BEFORE_PAUSE: u32 = 4096;
+/// … for this time. Such a plugin reads what differs for each request, a name for example.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Estimated bytes of a remembered verdict besides its texts.
+const VERDICT_BYTES: usize = 256;
+
+/// Whether verdicts are repeated, and how often repetitions are audited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReuseSettings {
+    pub is_on: bool,
+    /// One in this many repetitions is audited.
+    pub audited_one_in: NonZeroU64,
+}
+
+/// Whether verdicts of an entry may be repeated. Shared by all threads, and kept by later chains with the same entry.
+#[derive(Debug, Default)]
+pub struct ReuseState {
+    is_impure: AtomicBool,
+    why: OnceLock<String>,
+}
+
+impl ReuseState {
+    /// Whether the plugin has contradicted one of its reusable verdicts.
+    pub(crate) fn is_impure(&self) -> bool {
+        self.is_impure.load(Ordering::Acquire)
+    }
+
+    /// Notes that the plugin has contradicted a reusable verdict. Returns whether it is the first time.
+    pub(super) fn set_impure(&self, why: &str) -> bool {
+        let is_first = self.why.set(why.to_owned()).is_ok();
+        self.is_impure.store(true, Ordering::Release);
+        is_first
+    }
+
+    /// How the plugin contradicted its reusable verdict first.
+    pub(super) fn why(&self) -> Option<&str> {
+        self.why.get().map(String::as_str)
+    }
+}
+
+/// Random numbers that decide which repetitions are audited. Periodic traffic must not meet a periodic choice, and nothing else depends on
+/// them, so they are fast instead of unpredictable (xorshift64*).
+#[derive(Debug)]
+pub(super) struct AuditDraw {
+    state: Cell<u64>,
+    one_in: NonZeroU64,
+}
+
+impl AuditDraw {
+    pub(super) fn new(one_in: NonZeroU64) -> Self {
+        let mut seed = [0; 8];
+        // Any other number than 0 is a good seed.
+        let _ = rand::fill(&mut seed);
+        Self {
+            state: Cell::new(u64::from_ne_bytes(seed) | 1),
+            one_in,
+        }
+    }
+
+    fn next(&self) -> bool {
+        let mut state = self.state.get();
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        self.state.set(state);
+        state
+            .wrapping_mul(0x2545_F491_4F6C_DD1D)
+            .is_multiple_of(self.one_in.get())
+    }
+}
+
+/// The calls of one instance that are remembered.
+#[derive(Debug, Default)]
+pub(super) struct RememberedCalls {
+    table: Table<Rc<RememberedCall>>,
+    /// Calls since the last one with a reusable verdict.
+    unmarked: u32,
+    /// Verdicts remembered and repeated since the last check.
+    inserts: u32,
+    repeats: u32,
+    paused_until: Option<Instant>,
+}
+
+/// A verdict with what belongs to it.
+#[derive(Debug)]
+pub(super) struct RememberedCall {
+    verdict: RequestVerdict,
+    effects: Effects,
+    /// The cells that the call read: key, and number of the write.
+    cells: Vec<(Box<str>, u64)>,
+    /// Milliseconds since 1970 at the call, and until when the verdict holds.
+    holds: Option<(u64, u64)>,
+}
+
+/// Result of a look-up.
+#[derive(Debug)]
+pub(super) enum LookUp {
+    /// This call was repeated: what belongs to its verdict has been done.
+    Repeated(Rc<RememberedCall>),
+    /// The plugin is to be called, and its answer compared with this one.
+    Audit(Rc<RememberedCall>),
+    /// The plugin is to be called.
+    Unknown,
+}
+
+/// The plugin decided differently although nothing that it read has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Impure {
+    pub(super) what: String,
+}
+
+impl RememberedCalls {
+    /// Forgets all verdicts.
+    pub(super) fn clear(&mut self) {
+        self.table.clear();
+    }
+
+    /// Looks for a verdict to repeat, and repeats what belongs to it.
+    pub(super) fn look_up(&mut self, request: &RequestView, state: &Arc<EntryState>, draw: &AuditDraw) -> LookUp {
+        let answer = |step: Step<&str>| match step {
+            Step::Cell(key) => state.write_of(key).map_or(Seen::Absent, Seen::Number),
+            step => step.evaluate(request, false),
+        };
+        let Some(known) = self.table.find(answer) else {
+            return LookUp::Unknown;
+        };
+        if !known.holds_at(|| unix_ms(state)) {
+            return LookUp::Unknown;
+        }
+        if draw.next() {
+            return LookUp::Audit(Rc::clone(known));
+        }
+        if !known.repeat_effects(request, state) {
+            return LookUp::Unknown;
+        }
+        let known = Rc::clone(known);
+        self.repeats = self.repeats.saturating_add(1);
+        LookUp::Repeated(known)
+    }
+
+    /// Whether the next call is recorded.
+    pub(super) fn records_next_call(&mut self) -> bool {
+        if self.paused_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        self.paused_until = None;
+        self.unmarked < UNMARKED_CALLS || self.unmarked.is_multiple_of(RECORDED_UNMARKED) || {
+            self.unmarked = self.unmarked.saturating_add(1);
+            false
+        }
+    }
+
+    /// Compares a call with the one that it audits, and remembers it if its verdict is reusable. `called_ms`: when the call began, in
+    /// milliseconds since 1970.
+    ///
+    /// # Errors
+    /// The call contradicts what is remembered. Nothing is remembered then.
+    pub(super) fn learn(
+        &mut self,
+        trace: Trace,
+        verdict: &RequestVerdict,
+        audited: Option<&RememberedCall>,
+        called_ms: u64,
+    ) -> Result<(), Impure> {
+        let until = match verdict.reuse {
+            Reuse::UntilUnixMs(until) => Some(until),
+            Reuse::WhileUnchanged | Reuse::Never => None,
+        };
+        let end = trace.reason_to_forget(until.is_some());
+        let (reads, effects) = trace.into_parts();
+        if let Some(audited) = audited {
+            let is_comparable = end != Some(End::Admission);
+            match self.table.known(&reads) {
+                Known::Leaf(known) if is_comparable && std::ptr::eq(Rc::as_ptr(known), audited) => {
+                    audited.compare(verdict, &effects)?;
+                }
+                Known::Contradiction if is_comparable && audited.holds.is_none() => {
+                    return Err(Impure::other_reads());
+                }
+                Known::Leaf(_) | Known::Contradiction | Known::Unknown => {}
+            }
+        }
+        if verdict.reuse == Reuse::Never || end.is_some() {
+            self.unmarked = self.unmarked.saturating_add(1);
+            return Ok(());
+        }
+        self.unmarked = 0;
+        let cells = reads.iter().filter_map(|(step, value)| match step {
+            Step::Cell(key) => Some((key.clone(), value.as_seen().number())),
+            _ => None,
+        });
+        let call = RememberedCall {
+            cells: cells.collect(),
+            verdict: verdict.clone(),
+            holds: until.map(|until| (called_ms, until)),
+            effects,
+        };
+        let bytes = call.bytes();
+        let is_timed = |call: &Rc<RememberedCall>| call.holds.is_some();
+        self.table
+            .insert(reads, Rc::new(call), bytes, is_timed)
+            .map_err(|table::Contradiction| Impure::other_reads())?;
+        self.pause_if_useless();
+        Ok(())
+    }
+
+    fn pause_if_useless(&mut self) {
+        self.inserts += 1;
+        if self.inserts < INSERTS_BEFORE_PAUSE {
+            return;
+        }
+        if self.repeats < self.inserts / 100 {
+            self.paused_until = Some(Instant::now() + PAUSE);
+            self.table.clear();
+        }
+        (self.inserts, self.repeats) = (0, 0);
+    }
+}
+
+impl RememberedCall {
+    pub(super) fn verdict(&self) -> RequestVerdict {
+        self.verdict.clone()
+    }
+
+    fn holds_at(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        // A clock that was set back says nothing about a verdict from before.
+        self.holds.is_none_or(|(called_ms, until)| {
+            let now_ms = now_ms();
+            called_ms <= now_ms && now_ms < until
+        })
+    }
+
+    /// Does again what the call did. Returns `false`, without effect, if a cell has changed or tokens or places are missing.
+    fn repeat_effects(&self, request: &RequestView, state: &Arc<EntryState>) -> bool {
+        let Effects {
+            asks,
+            places,
+            counts,
+            note,
+            rules,
+        } = &self.effects;
+        if !(self.cells.is_empty() && asks.is_empty() && places.is_empty()) {
+            let cells = self.cells.iter().map(|(key, write)| (key.as_ref(), *write));
+            match state.repeat(cells, asks, places) {
+                Some(held) if held.is_empty() => {}
+                Some(held) => request.memory.hold(held),
+                None => return false,
+            }
+        }
+        for (name, label, by) in counts {
+            state.series().count(name, label, *by);
+        }
+        if let Some(note) = note {
+            request.memory.set_note(Arc::as_ptr(state).addr(), *note);
+        }
+        for rule in rules {
+            request.memory.name_rule(&rule.name, rule.decides);
+        }
+        true
+    }
+
+    fn compare(&self, verdict: &RequestVerdict, effects: &Effects) -> Result<(), Impure> {
+        let known = &self.verdict;
+        let is_same = known.delay == verdict.delay && known.action == verdict.action && known.later == verdict.later;
+        if !is_same {
+            return Err(Impure {
+                what: format!(
+                    "it decided {} before and {} now",
+                    action_name(&self.verdict.action),
+                    action_name(&verdict.action)
+                ),
+            });
+        }
+        if self.effects != *effects {
+            return Err(Impure {
+                what: "it took, counted, noted or named something else".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        let edits = match &self.verdict.action {
+            RequestAction::Proceed(edits) => edits.iter().map(edit_bytes).sum(),
+            RequestAction::Refuse(refusal) => refusal.message.len(),
+            RequestAction::Answer(answer) => answer.body.len(),
+            RequestAction::Reset(_) | RequestAction::RefuseConnections(_) => 0,
+        };
+        let Effects {
+            asks,
+            places,
+            counts,
+            rules,
+            ..
+        } = &self.effects;
+        let texts: usize = (asks.iter().map(|ask| ask.claim.key.len()))
+            .chain(places.iter().map(|place| place.key.len()))
+            .chain(counts.iter().map(|(name, label, _)| name.len() + label.len()))
+            .chain(rules.iter().map(|rule| rule.name.len()))
+            .map(|bytes| bytes + size_of::<Ask>())
+            .sum();
+        VERDICT_BYTES + edits + texts
+    }
+}
+
+impl Impure {
+    fn other_reads() -> Self {
+        Self {
+            what: "it asked the host for something else after the same answers".to_owned(),
+        }
+    }
+}
+
+/// The kind of an action, for a message: texts of an action may hold what clients sent.
+const fn action_name(action: &RequestAction) -> &'static str {
+    match action {
+        RequestAction::Proceed(edits) if edits.is_empty() => "to let the request pass",
+        RequestAction::Proceed(_) => "on edits",
+        RequestAction::Refuse(_) => "on a refusal",
+        RequestAction::Reset(_) => "on a reset",
+        RequestAction::Answer(_) => "on an answer of its own",
+        RequestAction::RefuseConnections(_) => "to refuse connections",
+    }
+}
+
+fn edit_bytes(edit: &RequestEdit) -> usize {
+    let texts = match edit {
+        RequestEdit::AndLabelSelector(text) | RequestEdit::AndFieldSelector(text) | RequestEdit::RemoveQuery(text) => {
+            text.len()
+        }
+        RequestEdit::SetQuery(name, value) | RequestEdit::RenameObject { from: name, to: value } => {
+            name.len() + value.len()
+        }
+        RequestEdit::SetHeader(name, value) => name.as_str().len() + value.len(),
+        RequestEdit::RemoveHeader(name) => name.as_str().len(),
+    };
+    texts + size_of::<RequestEdit>()
+}
+
+pub(super) fn unix_ms(state: &EntryState) -> u64 {
+    u64::try_from(state.clock().since_epoch().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,416 @@
+//! Remembered calls of one plugin instance, found by what they read.
+//!
+//! A call reads step by step, and what it asks next depends on the answers so far. So the table is a tree: a node is the next step of the
+//! plugin after these answers, its edges are the answers, and a leaf is what the plugin decided then. A look-up asks the same questions in
+//! the same order. Pure; what a leaf holds, and when it may be used, is in `reuse.rs`.
+
+use crate::wasm::{Read, Seen, Step, Value};
+
+/// Maximum number of leaves. A controller sends some tens of kinds of requests; a plugin that reads names needs a leaf for each.
+const MAX_LEAVES: usize = 512;
+/// Maximum size of a table in bytes, by estimate.
+const MAX_BYTES: usize = 128 << 10;
+/// The share of leaves that is removed when the table is full: removing one by one would search all leaves for each new one.
+const REMOVED_PART: usize = 4;
+/// Estimated bytes of a node or an edge besides its texts.
+const NODE_BYTES: usize = 64;
+
+/// Tree of reads with leaves of type `L`.
+#[derive(Debug)]
+pub(super) struct Table<L> {
+    root: Option<Child<L>>,
+    leaves: usize,
+    bytes: usize,
+    /// Counts look-ups, to tell which leaf was used last.
+    clock: u64,
+}
+
+#[derive(Debug)]
+enum Child<L> {
+    Node(Box<Node<L>>),
+    Leaf(Box<Leaf<L>>),
+}
+
+#[derive(Debug)]
+struct Node<L> {
+    step: Step<Box<str>>,
+    /// Sorted by value.
+    edges: Vec<(Value, Child<L>)>,
+}
+
+#[derive(Debug)]
+struct Leaf<L> {
+    value: L,
+    bytes: usize,
+    used: u64,
+}
+
+/// What the table holds at the end of some reads.
+#[derive(Debug)]
+pub(super) enum Known<'t, L> {
+    Leaf(&'t L),
+    /// Another question after the same answers, or an end.
+    Contradiction,
+    Unknown,
+}
+
+/// The plugin asked another question after the same answers: it does not depend on its reads alone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Contradiction;
+
+impl<L> Default for Table<L> {
+    fn default() -> Self {
+        Self {
+            root: None,
+            leaves: 0,
+            bytes: 0,
+            clock: 0,
+        }
+    }
+}
+
+impl<L> Table<L> {
+    #[cfg(test)]
+    pub(super) const fn len(&self) -> usize {
+        self.leaves
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self {
+            clock: self.clock,
+            ..Self::default()
+        };
+    }
+
+    /// The leaf that a plugin would reach if it were called. `evaluate` answers a step.
+    pub(super) fn find<'v>(&mut self, mut evaluate: impl FnMut(Step<&str>) -> Seen<'v>) -> Option<&mut L> {
+        self.clock += 1;
+        let mut child = self.root.as_mut()?;
+        loop {
+            match child {
+                Child::Leaf(leaf) => {
+                    leaf.used = self.clock;
+                    return Some(&mut leaf.value);
+                }
+                Child::Node(node) => {
+                    let seen = evaluate(node.step.as_ref());
+                    let at = node.edges.binary_search_by(|(value, _)| value.cmp_seen(&seen)).ok()?;
+                    child = &mut node.edges.get_mut(at)?.1;
+                }
+            }
+        }
+    }
+
+    /// What the table holds for a call with these reads.
+    pub(super) fn known(&self, reads: &[Read]) -> Known<'_, L> {
+        self.root
+            .as_ref()
+            .map_or(Known::Unknown, |root| match follow(root, reads) {
+                Followed::Leaf(leaf) => Known::Leaf(&leaf.value),
+                Followed::Contradiction(_) => Known::Contradiction,
+                Followed::Unknown => Known::Unknown,
+            })
+    }
+
+    /// Adds a leaf, or replaces the one with the same reads; a leaf that is too large is left out. `bytes`: the leaf's size. `is_timed`:
+    /// the leaf holds for a time only, so a later call may go on differently after the same answers.
+    ///
+    /// # Errors
+    /// A leaf in the table contradicts the new one. The table is unchanged.
+    pub(super) fn insert(
+        &mut self,
+        reads: Vec<Read>,
+        leaf: L,
+        bytes: usize,
+        is_timed: impl Fn(&L) -> bool,
+    ) -> Result<(), Contradiction> {
+        let bytes = bytes + reads.iter().map(read_bytes).sum::<usize>();
+        if bytes > MAX_BYTES / REMOVED_PART {
+            return Ok(());
+        }
+        let known = self.root.as_ref().map(|root| follow(root, &reads));
+        if let Some(Followed::Contradiction(known)) = known
+            && !is_timed(&leaf)
+            && !known.all_leaves(&is_timed)
+        {
+            return Err(Contradiction);
+        }
+        if self.leaves >= MAX_LEAVES || self.bytes + bytes > MAX_BYTES {
+            self.remove_oldest();
+        }
+        self.clock += 1;
+        let leaf = Leaf {
+            value: leaf,
+            bytes,
+            used: self.clock,
+        };
+        let mut replaces = false;
+        self.root = Some(with_leaf(self.root.take(), reads.into_iter(), leaf, &mut replaces));
+        if replaces {
+            self.count();
+        } else {
+            self.leaves += 1;
+            self.bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// Removes the leaves that were not used for longest.
+    fn remove_oldest(&mut self) {
+        let mut used = Vec::with_capacity(self.leaves);
+        if let Some(root) = &self.root {
+            root.for_each_leaf(&mut |leaf| used.push(leaf.used));
+        }
+        let at = used.len() / REMOVED_PART;
+        if at < used.len() {
+            let (_, newest_removed, _) = used.select_nth_unstable(at);
+            let newest_removed = *newest_removed;
+            self.root = self
+                .root
+                .take()
+                .and_then(|root| root.without_leaves_until(newest_removed));
+        }
+        self.count();
+    }
+
+    fn count(&mut self) {
+        let (mut leaves, mut bytes) = (0, 0);
+        if let Some(root) = &self.root {
+            root.for_each_leaf(&mut |leaf| {
+                leaves += 1;
+                bytes += leaf.bytes;
+            });
+        }
+        (self.leaves, self.bytes) = (leaves, bytes);
+    }
+}
+
+impl<L> Child<L> {
+    fn for_each_leaf(&self, visit: &mut impl FnMut(&Leaf<L>)) {
+        match self {
+            Self::Leaf(leaf) => visit(leaf),
+            Self::Node(node) => node.edges.iter().for_each(|(_, child)| child.for_each_leaf(visit)),
+        }
+    }
+
+    fn all_leaves(&self, condition: &impl Fn(&L) -> bool) -> bool {
+        let mut all = true;
+        self.for_each_leaf(&mut |leaf| all &= condition(&leaf.value));
+        all
+    }
+
+    /// The tree without the leaves that were last used at this time or before; `None` if nothing is left.
+    fn without_leaves_until(self, time: u64) -> Option<Self> {
+        match self {
+            Self::Leaf(leaf) => (leaf.used > time).then_some(Self::Leaf(leaf)),
+            Self::Node(mut node) => {
+                let edges = std::mem::take(&mut node.edges).into_iter();
+                let kept = edges.filter_map(|(value, child)| Some((value, child.without_leaves_until(time)?)));
+                node.edges = kept.collect();
+                (!node.edges.is_empty()).then_some(Self::Node(node))
+            }
+        }
+    }
+}
+
+enum Followed<'t, L> {
+    Leaf(&'t Leaf<L>),
+    /// The part of the tree that asks something else after the same answers.
+    Contradiction(&'t Child<L>),
+    Unknown,
+}
+
+fn follow<'t, L>(root: &'t Child<L>, reads: &[Read]) -> Followed<'t, L> {
+    let (mut child, mut reads) = (root, reads.iter());
+    loop {
+        match (child, reads.next()) {
+            (Child::Leaf(leaf), None) => return Followed::Leaf(leaf),
+            (Child::Node(node), Some((step, value))) if node.step == *step => {
+                match node.edge(value).ok().and_then(|at| node.edges.get(at)) {
+                    Some((_, next)) => child = next,
+                    None => return Followed::Unknown,
+                }
+            }
+            _ => return Followed::Contradiction(child),
+        }
+    }
+}
+
+/// The tree with a leaf at the end of the reads. What contradicts it is removed; `replaces` is set if anything was.
+fn with_leaf<L>(
+    child: Option<Child<L>>,
+    mut reads: std::vec::IntoIter<Read>,
+    leaf: Leaf<L>,
+    replaces: &mut bool,
+) -> Child<L> {
+    let Some((step, value)) = reads.next() else {
+        *replaces |= child.is_some();
+        return Child::Leaf(Box::new(leaf));
+    };
+    let mut node = match child {
+        Some(Child::Node(node)) if node.step == step => node,
+        other => {
+            *replaces |= other.is_some();
+            let edges = Vec::new();
+            Box::new(Node { step, edges })
+        }
+    };
+    match node.edge(&value) {
+        Ok(at) => {
+            let (value, child) = node.edges.remove(at);
+            let child = with_leaf(Some(child), reads, leaf, replaces);
+            node.edges.insert(at, (value, child));
+        }
+        Err(_) if matches!(node.step, Step::Cell(_)) => {
+            // The number of a write never comes back.
+            *replaces |= !node.edges.is_empty();
+            node.edges = vec![(value, with_leaf(None, reads, leaf, replaces))];
+        }
+        Err(at) => node.edges.insert(at, (value, with_leaf(None, reads, leaf, replaces))),
+    }
+    Child::Node(node)
+}
+
+impl<L> Node<L> {
+    /// Index of the edge with this value, or where it belongs.
+    fn edge(&self, value: &Value) -> Result<usize, usize> {
+        let seen = value.as_seen();
+        self.edges.binary_search_by(|(known, _)| known.cmp_seen(&seen))
+    }
+}
+
+fn read_bytes((step, value): &Read) -> usize {
+    let name = match step.as_ref() {
+        Step::Header(name) | Step::Query(name) | Step::Cell(name) => name.len(),
+        _ => 0,
+    };
+    NODE_BYTES + name + value.text_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(value: &str) -> Value {
+        Value::Text(value.into())
+    }
+
+    fn is_timed(leaf: &u32) -> bool {
+        *leaf >= 100
+    }
+
+    /// Looks up a request whose group, resource, name and cell have these values.
+    fn find(table: &mut Table<u32>, [group, resource, name]: [&'static str; 3], cell: u64) -> Option<u32> {
+        let answer = |step: Step<&str>| match step {
+            Step::Group => Seen::Text(group.into()),
+            Step::Resource => Seen::Text(resource.into()),
+            Step::Name => Seen::Text(name.into()),
+            Step::Cell(_) => Seen::Number(cell),
+            _ => Seen::Absent,
+        };
+        table.find(answer).copied()
+    }
+
+    #[test]
+    fn plugin_that_reads_adaptively_gets_its_own_path() {
+        let mut table = Table::default();
+        let pods = vec![(Step::Resource, text("pods")), (Step::Name, text("a"))];
+        table.insert(pods, 1, 8, is_timed).unwrap();
+        table
+            .insert(vec![(Step::Resource, text("leases"))], 2, 8, is_timed)
+            .unwrap();
+        assert_eq!(find(&mut table, ["", "pods", "a"], 0), Some(1));
+        assert_eq!(find(&mut table, ["", "pods", "b"], 0), None, "another name was read");
+        assert_eq!(find(&mut table, ["", "leases", "b"], 0), Some(2), "no name was read");
+        assert_eq!(find(&mut table, ["", "services", "a"], 0), None);
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn other_question_after_same_answers_is_a_contradiction() {
+        let mut table = Table::default();
+        table
+            .insert(vec![(Step::Resource, text("pods"))], 1, 8, is_timed)
+            .unwrap();
+        let longer = vec![(Step::Resource, text("pods")), (Step::Name, text("a"))];
+        assert_eq!(table.insert(longer.clone(), 2, 8, is_timed), Err(Contradiction));
+        assert_eq!(
+            table.insert(vec![(Step::Group, text(""))], 3, 8, is_timed),
+            Err(Contradiction)
+        );
+        assert_eq!(table.insert(Vec::new(), 4, 8, is_timed), Err(Contradiction));
+        assert_eq!(
+            find(&mut table, ["", "pods", "a"], 0),
+            Some(1),
+            "the table is unchanged"
+        );
+        // A verdict that holds for a time only may be followed by any other.
+        table.insert(longer.clone(), 100, 8, is_timed).unwrap();
+        assert_eq!(find(&mut table, ["", "pods", "b"], 0), None);
+        table
+            .insert(vec![(Step::Resource, text("pods"))], 5, 8, is_timed)
+            .unwrap();
+        assert_eq!((find(&mut table, ["", "pods", "b"], 0), table.len()), (Some(5), 1));
+    }
+
+    #[test]
+    fn leaf_with_same_reads_is_replaced() {
+        let mut table = Table::default();
+        for leaf in [1, 2] {
+            table.insert(vec![(Step::Name, text("a"))], leaf, 8, is_timed).unwrap();
+        }
+        assert_eq!((find(&mut table, ["", "", "a"], 0), table.len()), (Some(2), 1));
+        assert_eq!(table.bytes, 8 + NODE_BYTES + 1);
+        table.insert(Vec::new(), 9, 8, |_| true).unwrap();
+        assert_eq!((find(&mut table, ["", "", "x"], 0), table.len()), (Some(9), 1));
+        table.clear();
+        assert_eq!((find(&mut table, ["", "", "x"], 0), table.len()), (None, 0));
+    }
+
+    #[test]
+    fn cell_that_was_written_again_replaces_what_depends_on_it() {
+        let mut table = Table::default();
+        for write in [3, 4] {
+            let reads = vec![(Step::Cell("k".into()), Value::Number(write)), (Step::Name, text("a"))];
+            table.insert(reads, u32::try_from(write).unwrap(), 8, is_timed).unwrap();
+        }
+        assert_eq!(find(&mut table, ["", "", "a"], 3), None);
+        assert_eq!((find(&mut table, ["", "", "a"], 4), table.len()), (Some(4), 1));
+    }
+
+    #[test]
+    fn full_table_forgets_what_was_not_used_for_longest() {
+        let mut table = Table::default();
+        let names: Vec<&'static str> = (0..=MAX_LEAVES).map(|number| &*number.to_string().leak()).collect();
+        for (number, name) in (0..).zip(&names) {
+            let _ = find(&mut table, ["", "", "0"], 0);
+            table
+                .insert(vec![(Step::Name, text(name))], number, 8, is_timed)
+                .unwrap();
+            assert!(table.len() <= MAX_LEAVES);
+        }
+        assert_eq!(find(&mut table, ["", "", "0"], 0), Some(0), "it is used all the time");
+        assert_eq!(find(&mut table, ["", "", "1"], 0), None);
+        assert_eq!(find(&mut table, ["", "", names[MAX_LEAVES]], 0), Some(512));
+        assert!(table.len() > MAX_LEAVES / 2);
+    }
+
+    #[test]
+    fn table_is_bounded_in_bytes_and_leaves_out_what_is_too_large() {
+        let mut table = Table::default();
+        let long = "x".repeat(500);
+        for number in 0..MAX_LEAVES {
+            let name = format!("{long}{number}");
+            table
+                .insert(vec![(Step::Name, Value::Text(name.into()))], 1, 1000, is_timed)
+                .unwrap();
+            assert!(table.bytes <= MAX_BYTES, "{}", table.bytes);
+        }
+        assert!(table.len() > 10);
+        let before = table.len();
+        table
+            .insert(vec![(Step::Name, text("a"))], 1, MAX_BYTES / 4 + 1, is_timed)
+            .unwrap();
+        assert_eq!(table.len(), before);
+    }
+}

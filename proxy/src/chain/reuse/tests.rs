@@ -1,0 +1,273 @@
+mod differential;
+
+use http::Method;
+
+use super::*;
+use crate::plugin::verdict::Phases;
+use crate::wasm::harness::request;
+use crate::wasm::{Claim, Clock, Rule, StateStore};
+
+/// A call that reads the name of a header's value and of a cell, and takes a token of two.
+struct Fixture {
+    calls: RememberedCalls,
+    state: Arc<EntryState>,
+    clock: Clock,
+}
+
+fn fixture() -> Fixture {
+    let clock = Clock::manual();
+    Fixture {
+        calls: RememberedCalls::default(),
+        state: StateStore::with_clock(clock.clone()).entry("e"),
+        clock,
+    }
+}
+
+fn verdict(edit: &str, reuse: Reuse) -> RequestVerdict {
+    RequestVerdict {
+        delay: Duration::ZERO,
+        action: RequestAction::Proceed(vec![RequestEdit::AndLabelSelector(edit.into())]),
+        reuse,
+        later: Phases::ALL,
+    }
+}
+
+fn view(name: &str) -> RequestView {
+    request(Method::GET, &format!("/api/v1/namespaces/a/pods/{name}")).view()
+}
+
+fn never_audited() -> AuditDraw {
+    AuditDraw::new(NonZeroU64::MAX)
+}
+
+fn always_audited() -> AuditDraw {
+    AuditDraw::new(NonZeroU64::MIN)
+}
+
+fn ask() -> Ask {
+    Ask::available_now(Claim {
+        key: "tokens".into(),
+        rule: Rule {
+            limit: 1,
+            interval_ms: 100,
+            burst: 2,
+        },
+        tokens: 1,
+    })
+}
+
+impl Fixture {
+    /// The trace of a call that reads the name of the object.
+    fn trace(&self, request: &RequestView) -> Trace {
+        let mut trace = Trace::default();
+        trace.record_read(Step::Name, &Step::Name.evaluate(request, false));
+        trace
+    }
+
+    fn learn(&mut self, trace: Trace, verdict: &RequestVerdict) -> Result<(), Impure> {
+        let now_ms = unix_ms(&self.state);
+        self.calls.learn(trace, verdict, None, now_ms)
+    }
+
+    /// The edit that is repeated for this request.
+    fn repeated(&mut self, request: &RequestView) -> Option<String> {
+        match self.calls.look_up(request, &self.state, &never_audited()) {
+            LookUp::Repeated(call) => match call.verdict().action {
+                RequestAction::Proceed(edits) => match edits.as_slice() {
+                    [RequestEdit::AndLabelSelector(selector)] => Some(selector.clone()),
+                    other => panic!("{other:?}"),
+                },
+                other => panic!("{other:?}"),
+            },
+            _ => None,
+        }
+    }
+
+    fn audited(&mut self, request: &RequestView) -> Rc<RememberedCall> {
+        match self.calls.look_up(request, &self.state, &always_audited()) {
+            LookUp::Audit(call) => call,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn verdict_is_repeated_for_requests_that_look_the_same_to_the_plugin() {
+    let mut fixture = fixture();
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+    assert_eq!(fixture.repeated(&view("b")), None);
+    let post = request(Method::DELETE, "/api/v1/namespaces/b/secrets/a").view();
+    assert_eq!(fixture.repeated(&post).as_deref(), Some("x"), "only the name was read");
+    fixture.calls.clear();
+    assert_eq!(fixture.repeated(&view("a")), None);
+}
+
+#[test]
+fn verdict_without_mark_or_with_an_end_is_not_repeated() {
+    let mut fixture = fixture();
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", Reuse::Never)).unwrap();
+    let mut trace = fixture.trace(&view("a"));
+    trace.end(End::Random);
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    let mut trace = fixture.trace(&view("a"));
+    trace.record_clock();
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    assert_eq!(fixture.repeated(&view("a")), None);
+}
+
+#[test]
+fn effects_are_repeated_and_nothing_is_when_tokens_are_short() {
+    let mut fixture = fixture();
+    let mut trace = fixture.trace(&view("a"));
+    trace.record_grant(&[ask()], &[]);
+    trace.record_count("seen", "l", 2);
+    trace.record_note(7);
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    let entry = Arc::as_ptr(&fixture.state).addr();
+    for _ in 0..2 {
+        let request = view("a");
+        assert_eq!(fixture.repeated(&request).as_deref(), Some("x"));
+        assert_eq!(request.memory.note(entry), 7);
+    }
+    let request = view("a");
+    assert_eq!(fixture.repeated(&request), None, "the bucket had two tokens");
+    assert_eq!(request.memory.note(entry), 0);
+    let (series, _) = fixture.state.series().snapshot();
+    assert_eq!(series.len(), 1);
+    assert_eq!(series[0].value, crate::wasm::SeriesValue::Counter(4), "twice two");
+    fixture.clock.advance(Duration::from_millis(100));
+    assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+}
+
+#[test]
+fn verdict_is_not_repeated_after_a_cell_was_written() {
+    let mut fixture = fixture();
+    let read = |fixture: &Fixture| {
+        let mut trace = Trace::default();
+        let (_, write) = fixture.state.get_with_write("k").unwrap();
+        trace.record_read(Step::Cell("k"), &Seen::Number(write));
+        trace
+    };
+    let trace = read(&fixture);
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+    fixture.state.compare_and_swap("k", 0, vec![1]).unwrap();
+    assert_eq!(fixture.repeated(&view("a")), None);
+    let trace = read(&fixture);
+    fixture.learn(trace, &verdict("y", Reuse::WhileUnchanged)).unwrap();
+    assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("y"));
+    fixture.state.remove("k");
+    fixture.state.compare_and_swap("k", 0, vec![1]).unwrap();
+    assert_eq!(fixture.repeated(&view("a")), None, "its version is 1 again");
+}
+
+#[test]
+fn verdict_with_a_time_holds_until_then_and_not_before_its_call() {
+    let mut fixture = fixture();
+    fixture.clock.advance(Duration::from_millis(50));
+    let mut trace = fixture.trace(&view("a"));
+    trace.record_clock();
+    fixture.learn(trace, &verdict("x", Reuse::UntilUnixMs(60))).unwrap();
+    fixture.clock.advance(Duration::from_millis(9));
+    assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("x"));
+    fixture.clock.advance(Duration::from_millis(1));
+    assert_eq!(fixture.repeated(&view("a")), None);
+    let trace = fixture.trace(&view("b"));
+    let later = unix_ms(&fixture.state) + 5;
+    let until = verdict("x", Reuse::UntilUnixMs(later + 10));
+    fixture.calls.learn(trace, &until, None, later).unwrap();
+    assert_eq!(
+        fixture.repeated(&view("b")),
+        None,
+        "the clock was set back since the call"
+    );
+}
+
+#[test]
+fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
+    let mut fixture = fixture();
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    let mut audit = |trace: Trace, verdict: &RequestVerdict| {
+        let audited = fixture.audited(&view("a"));
+        fixture.calls.learn(trace, verdict, Some(&audited), 0)
+    };
+    let mut name = Trace::default();
+    name.record_read(Step::Name, &Seen::Text("a".into()));
+    let same = |end: Option<End>| {
+        let mut trace = Trace::default();
+        trace.record_read(Step::Name, &Seen::Text("a".into()));
+        end.into_iter().for_each(|end| trace.end(end));
+        trace
+    };
+    assert_eq!(audit(same(None), &verdict("x", Reuse::WhileUnchanged)), Ok(()));
+    assert!(audit(same(None), &verdict("y", Reuse::WhileUnchanged)).is_err());
+    assert!(audit(same(None), &verdict("y", Reuse::Never)).is_err());
+    assert_eq!(
+        audit(same(Some(End::Admission)), &verdict("y", Reuse::Never)),
+        Ok(()),
+        "tokens were short, which is no difference of the plugin"
+    );
+    name.record_count("seen", "", 1);
+    assert!(audit(name, &verdict("x", Reuse::WhileUnchanged)).is_err());
+    let mut other_reads = Trace::default();
+    other_reads.record_read(Step::Group, &Seen::Text("".into()));
+    assert!(audit(other_reads, &verdict("x", Reuse::Never)).is_err());
+}
+
+#[test]
+fn audit_does_not_compare_after_a_cell_was_written() {
+    let mut fixture = fixture();
+    let read = |write| {
+        let mut trace = Trace::default();
+        trace.record_read(Step::Cell("k"), &Seen::Number(write));
+        trace
+    };
+    fixture.learn(read(0), &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    let audited = fixture.audited(&view("a"));
+    let learnt = fixture
+        .calls
+        .learn(read(1), &verdict("y", Reuse::WhileUnchanged), Some(&audited), 0);
+    assert_eq!(learnt, Ok(()));
+}
+
+#[test]
+fn calls_of_a_plugin_that_marks_nothing_are_rarely_recorded() {
+    let mut fixture = fixture();
+    let mut recorded = 0;
+    for _ in 0..UNMARKED_CALLS + 10 * RECORDED_UNMARKED {
+        if fixture.calls.records_next_call() {
+            recorded += 1;
+            let trace = fixture.trace(&view("a"));
+            fixture.learn(trace, &verdict("x", Reuse::Never)).unwrap();
+        }
+    }
+    assert_eq!(recorded, UNMARKED_CALLS + 10);
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    assert!(fixture.calls.records_next_call());
+}
+
+#[tokio::test(start_paused = true)]
+async fn remembering_pauses_when_nothing_is_repeated() {
+    let mut fixture = fixture();
+    for number in 0..INSERTS_BEFORE_PAUSE {
+        assert!(fixture.calls.records_next_call());
+        let trace = fixture.trace(&view(&number.to_string()));
+        fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    }
+    assert!(!fixture.calls.records_next_call());
+    assert_eq!(fixture.calls.table.len(), 0);
+    tokio::time::advance(PAUSE).await;
+    assert!(fixture.calls.records_next_call());
+}
+
+#[test]
+fn audits_are_drawn_at_the_given_rate() {
+    let draw = AuditDraw::new(NonZeroU64::new(100).unwrap());
+    let audited = (0..100_000).filter(|_| draw.next()).count();
+    assert!((800..1200).contains(&audited), "{audited}");
+}
