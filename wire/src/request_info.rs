@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::{Query, QueryError};
-use path::PathParts;
+use path::{PathParts, split_segment};
 pub use unclean::UncleanPath;
 
 /// The verb of a request (apiserver `pkg/endpoints/request/requestinfo.go`).
@@ -181,11 +181,13 @@ impl<'a> RequestInfo<'a> {
             (Some(verb), true) => verb,
             (None, true) => Verb::of_method(method),
         };
+        let (resource, behind) = split_segment(parts.rest);
+        let (name, behind) = split_segment(behind.unwrap_or(""));
         // The deprecated proxy prefix takes all of the rest as the path behind the proxy.
         let subresource = if verb == Verb::Proxy {
             ""
         } else {
-            parts.rest.split('/').nth(2).unwrap_or("")
+            split_segment(behind.unwrap_or("")).0
         };
         Self {
             is_resource_request: parts.is_resource_request,
@@ -196,9 +198,9 @@ impl<'a> RequestInfo<'a> {
             group: keep(parts.group),
             version: keep(parts.version),
             namespace: keep(parts.namespace),
-            resource: keep(parts.rest.split('/').next().unwrap_or("")),
+            resource: keep(resource),
             subresource: keep(subresource),
-            name: keep(parts.rest.split('/').nth(1).unwrap_or("")),
+            name: keep(name),
             label_selector: None,
             field_selector: None,
             verb_from_prefix: parts.special_verb.is_some(),

@@ -108,6 +108,13 @@ impl RequestInfo<'_> {
 
 /// Checks a decoded path that the API server reads itself.
 fn check_segments(path: &str, may_lack_namespace: bool) -> Result<(), UncleanPath> {
+    if is_plain(path) {
+        return Ok(());
+    }
+    check_unusual_segments(path, may_lack_namespace)
+}
+
+fn check_unusual_segments(path: &str, may_lack_namespace: bool) -> Result<(), UncleanPath> {
     let odd = |c: char| matches!(c, '\\' | ';' | '?' | '#' | char::REPLACEMENT_CHARACTER) || c.is_control();
     if let Some(character) = path.chars().find(|c| odd(*c)) {
         return Err(UncleanPath::Character(character));
@@ -133,6 +140,22 @@ fn check_segments(path: &str, may_lack_namespace: bool) -> Result<(), UncleanPat
         }
     }
     Ok(())
+}
+
+/// Whether one look at each byte shows that the path is clean, as it does for nearly all paths.
+fn is_plain(path: &str) -> bool {
+    let mut before = b'/';
+    path.strip_prefix('/').is_some_and(|below| {
+        below.bytes().all(|byte| {
+            let is_plain = match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b':' => true,
+                b'.' | b'/' => before != b'/',
+                _ => false,
+            };
+            before = byte;
+            is_plain
+        })
+    })
 }
 
 /// Whether one more decoding would bring up a separator, a dot or a further escape.
@@ -213,4 +236,30 @@ fn decode_once_more(bytes: &[Byte], decoded: u8) -> Vec<Byte> {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn plain_path_is_clean(path in "/?(/|\\.|%2e|[aZ0_:;-]|\u{e9}){0,8}") {
+            if is_plain(&path) {
+                prop_assert_eq!(check_unusual_segments(&path, false), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn usual_paths_are_plain() {
+        for path in ["/", "/api/v1/namespaces/a/pods/b.c-d", "/apis/g.io/v1/x:y/", "/healthz"] {
+            assert!(is_plain(path), "{path}");
+        }
+        for path in ["", "*", "//", "/a/../b", "/a//b", "/.a", "/a%2fb", "/a;b", "/\u{e9}"] {
+            assert!(!is_plain(path), "{path}");
+        }
+    }
 }
