@@ -35,7 +35,13 @@ pub(crate) enum Task {
 pub(crate) fn run(number: usize, server: Arc<Server>, tasks: mpsc::Receiver<Task>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, run_worker(number, server, tasks));
+    // A task, because a `LocalSet` polls the future itself each time that any of its tasks is woken.
+    let worker = local.spawn_local(run_worker(number, server, tasks));
+    if let Err(error) = local.block_on(&runtime, worker)
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
     Ok(())
 }
 
