@@ -150,13 +150,13 @@ impl Upstream {
     {
         let (parts, body) = request.into_parts();
         let mut body = RequestBody::new(body, self.limits.replay_buffer, room);
-        let head = Head::new(parts, &self.target)?;
-        self.dispatch(&head, &mut body).await
+        let mut head = Head::new(parts, &self.target)?;
+        self.dispatch(&mut head, &mut body).await
     }
 
     async fn dispatch(
         self: &Rc<Self>,
-        head: &Head,
+        head: &mut Head,
         body: &mut Option<Box<RequestBody>>,
     ) -> Result<Response<UpstreamBody>, SendError> {
         let repeatable = head.is_repeatable() && body.is_none();
@@ -173,7 +173,7 @@ impl Upstream {
                         .map(|response| response.map(UpstreamBody::http2))
                 }
                 RequestPermit::Http1(lease) => {
-                    let request = head.http1(&self.target, Outgoing(body.take())).map_err(invalid)?;
+                    let request = head.http1(&self.target, Outgoing(body.take()));
                     self.within_head_timeout(head, pin!(lease.exchange(request, body)))
                         .await?
                         .map(|response| response.map(UpstreamBody::http1))

@@ -38,18 +38,16 @@ struct BodyGuard {
 impl IncomingBody {
     /// Takes over the body from hyper.
     pub(crate) fn new(connection: &Rc<Connection>, request: Request<Incoming>) -> Request<Self> {
-        let awaits_continue = request.headers().contains_key(EXPECT);
-        request.map(|incoming| {
-            let is_guarded = connection.activity.is_http1() && !incoming.is_end_stream();
-            Self {
-                incoming: Some(incoming),
-                guard: is_guarded.then(|| BodyGuard {
-                    connection: Rc::clone(connection),
-                    request: connection.activity.begin(),
-                    awaits_continue,
-                }),
-                arriving: None,
-            }
+        let is_guarded = connection.activity.is_http1() && !request.body().is_end_stream();
+        let guard = is_guarded.then(|| BodyGuard {
+            connection: Rc::clone(connection),
+            request: connection.activity.begin(),
+            awaits_continue: request.headers().contains_key(EXPECT),
+        });
+        request.map(|incoming| Self {
+            incoming: Some(incoming),
+            guard,
+            arriving: None,
         })
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Head {
     pub(super) head_timeout: Option<HeadTimeout>,
     path: PathAndQuery,
     headers: HeaderMap,
+    /// Whether `headers` has the target's `Host`, which HTTP/2 has in its URI instead.
+    has_host: bool,
 }
 
 impl Head {
@@ -61,6 +63,7 @@ impl Head {
             head_timeout,
             path,
             headers: parts.headers,
+            has_host: false,
         })
     }
 
@@ -69,7 +72,11 @@ impl Head {
         matches!(self.method, Method::GET | Method::HEAD)
     }
 
-    pub(super) fn http2(&self, target: &Target) -> Result<Request<()>, http::Error> {
+    pub(super) fn http2(&mut self, target: &Target) -> Result<Request<()>, http::Error> {
+        if self.has_host {
+            self.headers.remove(HOST);
+            self.has_host = false;
+        }
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(target.scheme().clone());
         parts.authority = Some(target.authority().clone());
@@ -77,10 +84,18 @@ impl Head {
         Ok(self.request(Uri::from_parts(parts)?, self.headers.clone(), Version::HTTP_2, ()))
     }
 
-    pub(super) fn http1<B>(&self, target: &Target, body: B) -> Result<Request<B>, http::Error> {
-        let mut headers = self.headers.clone();
-        headers.insert(HOST, target.host_header().clone());
-        Ok(self.request(Uri::from(self.path.clone()), headers, Version::HTTP_11, body))
+    pub(super) fn http1<B>(&mut self, target: &Target, body: B) -> Request<B> {
+        // Before the copy is made: a copy has no room for one more field.
+        if !self.has_host {
+            self.headers.insert(HOST, target.host_header().clone());
+            self.has_host = true;
+        }
+        self.request(
+            Uri::from(self.path.clone()),
+            self.headers.clone(),
+            Version::HTTP_11,
+            body,
+        )
     }
 
     fn request<B>(&self, uri: Uri, headers: HeaderMap, version: Version, body: B) -> Request<B> {

@@ -53,10 +53,9 @@ impl Upstream {
     {
         let (mut parts, body) = request.into_parts();
         parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        let head = Head::new(parts, &self.target)?;
+        let mut head = Head::new(parts, &self.target)?;
         let body = Outgoing(RequestBody::new(body, 0, None));
-        let invalid = |error: http::Error| SendError::InvalidRequest { source: error.into() };
-        let request = head.http1(&self.target, body).map_err(invalid)?;
+        let request = head.http1(&self.target, body);
         if self.pool.open.get() + self.pool.opening.get() >= self.limits.max_connections {
             return Err(SendError::TooManyConnections {
                 limit: self.limits.max_connections,
