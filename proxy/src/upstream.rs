@@ -165,10 +165,10 @@ impl Upstream {
         let mut refused = None;
         loop {
             let failure = match self.find_permit(refused.as_ref()).await? {
-                RequestPermit::Http2(permit) => {
+                RequestPermit::Http2(permit, sender) => {
                     refused = Some(Rc::clone(permit.connection()));
                     let request = head.http2(&self.target).map_err(invalid)?;
-                    self.within_head_timeout(head, pin!(permit.exchange(request, body)))
+                    self.within_head_timeout(head, pin!(permit.exchange(sender, request, body)))
                         .await?
                         .map(|response| response.map(UpstreamBody::http2))
                 }

@@ -56,10 +56,16 @@ impl UpstreamBody {
     pub(super) fn http2(body: StreamBody) -> Self {
         let StreamBody { answer, upload, permit } = body;
         let over = upload.is_none() && answer.is_over();
+        let permit = if over {
+            permit.finish(&answer);
+            None
+        } else {
+            Some(permit)
+        };
         Self(Kind::Http2 {
             answer,
             upload: upload.map(Box::new),
-            permit: (!over).then_some(permit),
+            permit,
             ended: over,
         })
     }
@@ -101,9 +107,13 @@ impl Body for UpstreamBody {
                     *upload = None;
                 }
                 let frame = ready!(answer.poll_frame(cx));
-                if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
-                    *ended = true;
-                    *permit = None;
+                let is_over = upload.is_none() && answer.is_over();
+                *ended = is_over || !matches!(&frame, Some(Ok(frame)) if frame.is_data());
+                if *ended
+                    && let Some(permit) = permit.take()
+                    && is_over
+                {
+                    permit.finish(answer);
                 }
                 Poll::Ready(frame)
             }

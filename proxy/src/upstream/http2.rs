@@ -4,7 +4,7 @@
 //! RST_STREAM means "not processed". Leaves choosing a connection to `pool.rs`, and the reaction to a failure to the loop in `upstream.rs`.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     future::poll_fn,
     pin::{Pin, pin},
     rc::{Rc, Weak},
@@ -52,6 +52,9 @@ pub(super) type Driver = h2::client::Connection<Io, Bytes>;
 /// A connection as the pool sees it. When the last `Rc` is dropped, it closes itself once its streams have ended.
 #[derive(Debug)]
 pub(super) struct Connection {
+    /// The stream of a response that was read to its end, until the next request is sent. `h2` wakes the driver when an ended stream is
+    /// dropped, unless it is about to run anyway.
+    ended: RefCell<Option<RecvStream>>,
     send: SendRequest<Bytes>,
     most_streams: usize,
     /// The server's limit when it was last read.
@@ -100,6 +103,7 @@ pub(super) async fn establish(
     }
     let pings = driver.ping_pong().ok_or_else(|| broken("no pings".into()))?;
     let connection = Rc::new(Connection {
+        ended: RefCell::new(None),
         limit: Cell::new(send.current_max_send_streams().min(limits.max_streams_per_connection)),
         send,
         most_streams: limits.max_streams_per_connection,
@@ -168,11 +172,17 @@ impl Connection {
 
     /// Whether the connection may take requests: no GOAWAY, not closed, stream numbers left. Updates the limit too.
     pub(super) fn is_open(&self) -> bool {
+        self.sender().is_some()
+    }
+
+    /// Sends one request, if the connection [may take requests](Self::is_open).
+    pub(super) fn sender(&self) -> Option<SendRequest<Bytes>> {
         self.limit
             .set(self.send.current_max_send_streams().min(self.most_streams));
         // A clone is never itself waiting for a stream, so this returns at once.
-        let ready = self.send.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
-        matches!(ready, Poll::Ready(Ok(())))
+        let mut sender = self.send.clone();
+        let ready = sender.poll_ready(&mut Context::from_waker(Waker::noop()));
+        matches!(ready, Poll::Ready(Ok(()))).then_some(sender)
     }
 
     /// Takes the permit for one stream.
@@ -180,6 +190,7 @@ impl Connection {
         self.active.set(self.active.get() + 1);
         StreamPermit {
             connection: Rc::clone(self),
+            is_bodiless: false,
         }
     }
 }
@@ -188,6 +199,8 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct StreamPermit {
     connection: Rc<Connection>,
+    /// Whether a request without a body was sent, so that its stream is closed when its response has ended.
+    is_bodiless: bool,
 }
 
 /// The body of a response, with the stream that it arrives on.
@@ -208,16 +221,17 @@ impl StreamPermit {
     ///
     /// Takes `body` if the server answers before it has received all of it; on failure, restores it.
     pub(super) async fn exchange(
-        self,
+        mut self,
+        mut sender: SendRequest<Bytes>,
         request: Request<()>,
         body: &mut Option<Box<RequestBody>>,
     ) -> Result<Response<StreamBody>, Failure> {
-        let (response, stream) = self
-            .connection
-            .send
-            .clone()
-            .send_request(request, body.is_none())
-            .map_err(unsent_failure)?;
+        self.is_bodiless = body.is_none();
+        let sent = sender.send_request(request, self.is_bodiless);
+        drop(sender);
+        let (response, stream) = sent.map_err(unsent_failure)?;
+        // The driver has been woken for the request.
+        drop(self.connection.ended.take());
         let (response, upload) = match body.take() {
             None => (response.await, None),
             Some(content) => {
@@ -245,6 +259,15 @@ impl StreamPermit {
                 }))
             }
             Err(error) => Err(self.failure_of(error)),
+        }
+    }
+
+    /// Ends the exchange after a response that was read to its end.
+    pub(super) fn finish(self, answer: &Answer) {
+        if self.is_bodiless
+            && let Some(stream) = answer.take_stream()
+        {
+            self.connection.ended.borrow_mut().get_or_insert(stream);
         }
     }
 

@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use h2::client::SendRequest;
 use tokio::{
     sync::Notify,
     task::{AbortHandle, JoinSet},
@@ -41,7 +43,7 @@ const SWEEPS_PER_IDLE_TIMEOUT: u32 = 3;
 #[derive(Debug)]
 pub(super) enum RequestPermit {
     /// On a shared connection.
-    Http2(StreamPermit),
+    Http2(StreamPermit, SendRequest<Bytes>),
     /// On a connection of its own.
     Http1(Lease),
 }
@@ -132,8 +134,8 @@ impl Upstream {
     }
 
     fn free_permit(&self, avoid: Option<&Rc<Connection>>) -> Option<RequestPermit> {
-        if let Some(permit) = self.free_stream(avoid) {
-            return Some(RequestPermit::Http2(permit));
+        if let Some((permit, sender)) = self.free_stream(avoid) {
+            return Some(RequestPermit::Http2(permit, sender));
         }
         let generation = self.target.credentials().generation();
         let mut parked = self.pool.parked.borrow_mut();
@@ -145,17 +147,17 @@ impl Upstream {
         None
     }
 
-    fn free_stream(&self, avoid: Option<&Rc<Connection>>) -> Option<StreamPermit> {
+    fn free_stream(&self, avoid: Option<&Rc<Connection>>) -> Option<(StreamPermit, SendRequest<Bytes>)> {
         let generation = self.target.credentials().generation();
         let mut shared = self.pool.shared.borrow_mut();
         loop {
             let usable = |connection: &&Rc<Connection>| avoid.is_none_or(|avoid| !Rc::ptr_eq(connection, avoid));
             let best = shared.iter().filter(usable).filter(|connection| connection.has_room());
             let best = Rc::clone(best.min_by_key(|connection| connection.active_streams())?);
-            if best.is_open() && best.generation == generation {
+            if let Some(sender) = best.sender().filter(|_| best.generation == generation) {
                 // The server may have lowered its limit meanwhile.
                 if best.has_room() {
-                    return Some(best.take_permit());
+                    return Some((best.take_permit(), sender));
                 }
                 continue;
             }

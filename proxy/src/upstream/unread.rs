@@ -135,6 +135,11 @@ impl Answer {
             .map_or(0, |stream| stream.flow_control().used_capacity())
     }
 
+    /// The stream, unless it was given up.
+    pub(super) fn take_stream(&self) -> Option<RecvStream> {
+        self.stream.take()
+    }
+
     /// Whether all of it has been read. Never true early for a response that was given up.
     pub(super) fn is_over(&self) -> bool {
         self.stream.borrow().as_ref().is_some_and(RecvStream::is_end_stream)

@@ -250,6 +250,25 @@ fn early_answer_does_not_wait_for_upload() {
 }
 
 #[test]
+fn answered_request_does_not_keep_connection_open() {
+    run_on_worker(async {
+        let (_, upstream) = http2(|exchange| async move { exchange.answer("end") }).await;
+        for _ in 0..2 {
+            assert_eq!(read(upstream.send(get("/")).await).await.0, 200);
+        }
+        upstream.shutdown().await;
+        assert_eq!(upstream.stats().connections, 0);
+        let (_, upstream) = http2(|exchange| async move {
+            exchange.control.go_away();
+            exchange.answer("last");
+        })
+        .await;
+        assert_eq!(read(upstream.send(get("/")).await).await.0, 200);
+        wait_until(|| upstream.stats().connections == 0).await;
+    });
+}
+
+#[test]
 fn shutdown_lets_requests_end_and_takes_no_longer() {
     run_on_worker(async {
         let (finish, finished) = oneshot::channel::<()>();
