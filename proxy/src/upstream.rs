@@ -10,6 +10,7 @@
 //! | `keepalive`, `upload` | pings; request bodies at the pace of the server |
 //! | `attempt`, `request` | whether a failed request is sent again, and what is kept for that |
 //! | `connect`, `target`, `dial` | TLS and ALPN; the API server; DNS, and the gate before a TCP connection |
+//! | `head_deadlines` | the time that a request waits for the head of its response |
 //! | `credentials` | the sidecar's identity, kept up to date |
 //! | `limits`, `unread` | bounds of a worker thread; responses that have arrived and are not read |
 //! | `error`, `write_outcome` | errors; whether a write may still be carried out |
@@ -21,16 +22,18 @@
 //! fails.
 
 use std::{
+    future::poll_fn,
     pin::{Pin, pin},
     rc::Rc,
     sync::Arc,
+    task::{Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 mod attempt;
 mod body;
@@ -38,6 +41,7 @@ mod connect;
 mod credentials;
 mod dial;
 mod error;
+mod head_deadlines;
 mod http1;
 mod http2;
 mod keepalive;
@@ -62,6 +66,7 @@ pub use unread::UnreadAnswers;
 pub use upgrade::{Upgrade, UpgradedStream};
 
 use attempt::Attempts;
+use head_deadlines::HeadDeadlines;
 use http1::Outgoing;
 use pool::{Pool, RequestPermit};
 use request::{Head, RequestBody};
@@ -74,6 +79,7 @@ pub struct Upstream {
     target: Arc<Target>,
     limits: Limits,
     pool: Pool,
+    head_deadlines: HeadDeadlines,
     repeats: std::cell::Cell<u64>,
 }
 
@@ -104,6 +110,7 @@ impl Upstream {
             target,
             limits,
             pool: Pool::default(),
+            head_deadlines: HeadDeadlines::default(),
             repeats: std::cell::Cell::new(0),
         })
     }
@@ -193,17 +200,25 @@ impl Upstream {
     async fn within_head_timeout<T>(
         &self,
         head: &Head,
-        exchange: Pin<&mut impl Future<Output = T>>,
+        mut exchange: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, SendError> {
         let limit: Option<Duration> = head
             .head_timeout
             .map_or(self.limits.head_timeout, |HeadTimeout(limit)| limit);
-        match limit {
-            None => Ok(exchange.await),
-            Some(limit) => timeout(limit, exchange)
-                .await
-                .map_err(|_| SendError::HeadTimeout { timeout: limit }),
-        }
+        let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
+        let Some((limit, at)) = limit else {
+            return Ok(exchange.await);
+        };
+        let mut deadline = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(end) = exchange.as_mut().poll(cx) {
+                return Poll::Ready(Ok(end));
+            }
+            let deadline = deadline.get_or_insert_with(|| self.head_deadlines.begin(at, cx));
+            ready!(deadline.poll_expired(cx));
+            Poll::Ready(Err(SendError::HeadTimeout { timeout: limit }))
+        })
+        .await
     }
 
     /// Takes no more requests and waits until those in flight, bodies included, have ended. The caller bounds the wait; dropping the future
