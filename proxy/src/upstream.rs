@@ -146,19 +146,20 @@ impl Upstream {
     ///
     /// # Errors
     /// As [`Self::send`].
-    pub async fn send_within<B>(
+    pub fn send_within<B>(
         self: &Rc<Self>,
         request: Request<B>,
         room: Option<Rc<dyn ReplayRoom>>,
-    ) -> Result<Response<UpstreamBody>, SendError>
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, SendError>> + use<'_, B>
     where
         B: Body<Data = Bytes> + 'static,
         B::Error: Into<BoxError>,
     {
+        // Before the future is made, which is smaller without the request.
         let (parts, body) = request.into_parts();
         let mut body = RequestBody::new(body, self.limits.replay_buffer, room);
-        let mut head = Head::new(parts, &self.target)?;
-        self.dispatch(&mut head, &mut body).await
+        let head = Head::new(parts, &self.target);
+        async move { self.dispatch(&mut head?, &mut body).await }
     }
 
     async fn dispatch(

@@ -204,33 +204,38 @@ impl IdleConnection {
 }
 
 impl Lease {
-    /// Sends a request and waits for the head of its response. If nothing was sent, `body` is restored.
-    pub(super) async fn exchange(
+    /// Sends a request, and returns a future that waits for the head of its response. If nothing was sent, `body` is restored.
+    ///
+    /// The request is given to the connection at once, because the future would be larger with it and move it twice.
+    pub(super) fn exchange(
         mut self,
         request: Request<Outgoing>,
         body: &mut Option<Box<RequestBody>>,
-    ) -> Result<Response<LeasedBody>, Failure> {
+    ) -> impl Future<Output = Result<Response<LeasedBody>, Failure>> {
         let stale = self.guard.state.answered.get();
-        let mut error = match self.sender.try_send_request(request).await {
-            Ok(response) => {
-                self.guard.state.answered.set(true);
-                return Ok(response.map(|incoming| LeasedBody { incoming, lease: self }));
+        let sent = self.sender.try_send_request(request);
+        async move {
+            let mut error = match sent.await {
+                Ok(response) => {
+                    self.guard.state.answered.set(true);
+                    return Ok(response.map(|incoming| LeasedBody { incoming, lease: self }));
+                }
+                Err(error) => error,
+            };
+            if let Some(request) = error.take_message() {
+                *body = request.into_body().0;
+                return Err(Failure::Unsent(error.into_error().into()));
             }
-            Err(error) => error,
-        };
-        if let Some(request) = error.take_message() {
-            *body = request.into_body().0;
-            return Err(Failure::Unsent(error.into_error().into()));
+            let error = error.into_error();
+            if error.is_user() {
+                return Err(Failure::RequestBody(error.into()));
+            }
+            let stale = stale && !error.is_parse();
+            Err(Failure::Broken {
+                stale,
+                source: error.into(),
+            })
         }
-        let error = error.into_error();
-        if error.is_user() {
-            return Err(Failure::RequestBody(error.into()));
-        }
-        let stale = stale && !error.is_parse();
-        Err(Failure::Broken {
-            stale,
-            source: error.into(),
-        })
     }
 
     /// Returns the connection for reuse after a complete response.

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::{
-    Reason, RecvStream,
+    Reason, RecvStream, SendStream,
     client::{Builder, ResponseFuture, SendRequest},
 };
 use http::{Request, Response};
@@ -217,21 +217,30 @@ impl StreamPermit {
         &self.connection
     }
 
-    /// Sends a request and waits for the head of its response.
+    /// Sends a request, and returns a future that waits for the head of its response.
     ///
-    /// Takes `body` if the server answers before it has received all of it; on failure, restores it.
-    pub(super) async fn exchange(
+    /// Takes `body` if the server answers before it has received all of it; on failure, restores it. The request is given to the
+    /// connection at once, because the future would be larger with it and move it twice.
+    pub(super) fn exchange(
         mut self,
         mut sender: SendRequest<Bytes>,
         request: Request<()>,
         body: &mut Option<Box<RequestBody>>,
-    ) -> Result<Response<StreamBody>, Failure> {
+    ) -> impl Future<Output = Result<Response<StreamBody>, Failure>> {
         self.is_bodiless = body.is_none();
         let sent = sender.send_request(request, self.is_bodiless);
         drop(sender);
-        let (response, stream) = sent.map_err(unsent_failure)?;
         // The driver has been woken for the request.
         drop(self.connection.ended.take());
+        self.wait_for_head(sent, body)
+    }
+
+    async fn wait_for_head(
+        self,
+        sent: Result<(ResponseFuture, SendStream<Bytes>), h2::Error>,
+        body: &mut Option<Box<RequestBody>>,
+    ) -> Result<Response<StreamBody>, Failure> {
+        let (response, stream) = sent.map_err(unsent_failure)?;
         let (response, upload) = match body.take() {
             None => (response.await, None),
             Some(content) => {
