@@ -66,8 +66,8 @@ func (u *versionUpgrade) installEarlier(t *testing.T) {
 	u.mainOperator.waitListCode(t, "events", firstStatusCode)
 }
 
-// testManagersFirst upgrades the managers only. Sidecars keep their chain. A rule that needs more than they support is
-// held back, and its condition names their pods.
+// testManagersFirst upgrades the managers only. Sidecars keep their chain, with the plugins of the earlier version. A rule
+// that needs more than they support is held back, and its condition names their pods.
 func (u *versionUpgrade) testManagersFirst(t *testing.T) {
 	op := u.mainOperator
 	born := op.allContainers(t)
@@ -85,13 +85,6 @@ func (u *versionUpgrade) testManagersFirst(t *testing.T) {
 	op.assertStepsHandled(t)
 	history.assertShardOwners(t)
 	history.stopRecording()
-	// Shards need nothing new, so they can still be changed.
-	was := map[string]string{"team-a": op.ownerPod("team-a"), "team-b": op.ownerPod("team-b")}
-	op.teams[0], op.teams[1] = op.teams[1], op.teams[0]
-	op.apply(t, op.shardingConfigs())
-	op.waitEnforced(t)
-	op.assertStepsHandled(t)
-	op.assertOneOwnerAtATime(t, was)
 	op.waitListCode(t, "events", firstStatusCode)
 	op.waitListCode(t, "configmaps", http.StatusOK)
 	for pod, now := range op.allContainers(t) {
@@ -101,8 +94,8 @@ func (u *versionUpgrade) testManagersFirst(t *testing.T) {
 	}
 }
 
-// testSidecarsSecond upgrades the sidecars, pod by pod; shards stay in force. The rule that was held back is in force
-// afterwards.
+// testSidecarsSecond upgrades the sidecars, pod by pod; shards stay in force. The rules that were held back are in force
+// afterwards, and shards can be changed.
 func (u *versionUpgrade) testSidecarsSecond(t *testing.T) {
 	op := u.mainOperator
 	u.restartUnderLoad(t, u.currentProxyImage)
@@ -111,6 +104,13 @@ func (u *versionUpgrade) testSidecarsSecond(t *testing.T) {
 	}
 	op.waitListCode(t, "events", firstStatusCode+2)
 	op.waitListCode(t, "configmaps", firstStatusCode+1)
+	op.waitEnforced(t)
+	was := map[string]string{"team-a": op.ownerPod("team-a"), "team-b": op.ownerPod("team-b")}
+	op.teams[0], op.teams[1] = op.teams[1], op.teams[0]
+	op.apply(t, op.shardingConfigs())
+	op.waitEnforced(t)
+	op.assertStepsHandled(t)
+	op.assertOneOwnerAtATime(t, was)
 }
 
 // uninstall removes the kustomize installation. The operator's objects stay.
