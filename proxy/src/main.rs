@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use ctrlmesh_proxy::allocator;
 use ctrlmesh_proxy::app::App;
 use ctrlmesh_proxy::commands::{init, print_error, wait_ready};
 use ctrlmesh_proxy::config::{Cli, Command, Init, Settings};
@@ -43,6 +44,9 @@ fn run_sidecar(settings: Settings) -> ExitCode {
     if let Err(message) = telemetry::init(&settings.log, settings.log_format) {
         print_error(&message);
         return ExitCode::from(EX_CONFIG);
+    }
+    if let Err(error) = allocator::disable_huge_pages() {
+        tracing::debug!(%error, "huge pages can't be disabled");
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -11,6 +11,7 @@ use ctrlmesh_logging::WarningRate;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::serve::{self, Server, ServerThread};
+use crate::allocator;
 use crate::chain::{EntryId, Snapshot};
 use crate::connection::ResponseReaders;
 use crate::external::{self, External};
@@ -97,6 +98,7 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
         }
         Task::Prepare(snapshot, done) => {
             let prepared = thread.worker.instances.prepare(&snapshot);
+            allocator::release_free_memory();
             // The receiver may have given up.
             let _ = done.send(prepared.map_err(|(entry, fault)| format!("{entry}: {fault}")));
         }
