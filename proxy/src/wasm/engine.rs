@@ -128,6 +128,9 @@ fn config() -> wasmtime::Config {
     config.wasm_multi_memory(false);
     config.wasm_wide_arithmetic(false);
     config.wasm_tail_call(false);
+    // A trap's text names functions, for which nothing of this is needed. It would be a sixth of an artifact, all of which is resident.
+    config.native_unwind_info(false);
+    config.generate_address_map(false);
     // One core is enough for a compile off the request path, and limits what it takes from the traffic.
     config.parallel_compilation(false);
     config
