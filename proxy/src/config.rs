@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ctrlmesh_contract::signature::PublicKeys;
 
 pub use crate::commands::init::Init;
+pub use crate::commands::precompile::Precompile;
 use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
 pub use crate::observe::telemetry::LogFormat;
@@ -27,7 +28,7 @@ pub(crate) mod memory_limit;
 // A hook has the environment of its container, with settings that need others, which are flags of the sidecar.
 #[command(subcommand_negates_reqs = true)]
 pub struct Cli {
-    /// A command of kubelet. Without a subcommand the sidecar runs.
+    /// A command of kubelet, or for building images. Without a subcommand the sidecar runs.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Settings of the sidecar.
@@ -47,6 +48,8 @@ pub enum Command {
     /// Redirect the pod's traffic to the API server to the sidecar, by nftables rules in the pod's network. Needs the capability
     /// NET_ADMIN. Runs in the init container of pods whose traffic is redirected.
     Init(Init),
+    /// Compile plugins for images. Artifacts run on any processor of this architecture, with this version of ctrlmesh-proxy.
+    Precompile(Precompile),
 }
 
 /// A setting that is on or off.
@@ -134,6 +137,17 @@ pub struct Settings {
     /// Directory for compiled plugins, so that a restart is ready in milliseconds. Default: none, each start compiles.
     #[arg(long, env = "CTRLMESH_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
+
+    /// Directories with precompiled plugins (see `ctrlmesh-proxy precompile`), separated by commas, so that the first start compiles
+    /// nothing. Files that anybody but root can change are refused.
+    #[arg(
+        long,
+        env = "CTRLMESH_PRECOMPILED_DIR",
+        default_value = "/usr/lib/ctrlmesh/precompiled",
+        value_delimiter = ',',
+        value_name = "DIR"
+    )]
+    pub precompiled_dir: Vec<PathBuf>,
 
     /// Directory that outlives a restart of the sidecar, such as an emptyDir, and belongs to this pod alone. The sidecar saves there
     /// which chains it served. Default: none, each start counts as the pod's first.

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `app` | makes every part, binds ports, starts threads, drains |
 //! | `config` | flags and environment variables |
-//! | `commands` | commands that kubelet runs besides the sidecar: `wait-ready`, `init` |
+//! | `commands` | commands besides the sidecar: `wait-ready` and `init`, which kubelet runs, and `precompile` |
 //! | `listen` | client connections: accepted, distributed to worker threads, served |
 //! | `external` | calls to other services: three ways in, where they may go, tunnels |
 //! | `error` | errors that keep the sidecar from starting, or stop it |

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ctrlmesh_proxy::allocator;
 use ctrlmesh_proxy::app::App;
-use ctrlmesh_proxy::commands::{init, print_error, wait_ready};
+use ctrlmesh_proxy::commands::{init, precompile, print_error, wait_ready};
 use ctrlmesh_proxy::config::{Cli, Command, Init, Settings};
 use ctrlmesh_proxy::observe::telemetry;
 use ctrlmesh_proxy::wasm;
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     match cli.command {
         Some(Command::Compile(compile)) => wasm::compile_child_main(compile.memory_bytes),
         Some(Command::WaitReady(wait)) => wait_ready::run(wait.admin_address, wait.max_wait()),
+        Some(Command::Precompile(files)) => precompile::run(&files),
         Some(Command::Init(init)) => run_init(&init, &cli.settings),
         None => run_sidecar(cli.settings),
     }

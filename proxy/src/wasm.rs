@@ -13,7 +13,8 @@
 //! | `v0_2` | the host functions of interface 0.2 |
 //! | `entry_config` | the configuration with which an entry runs its plugin |
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
-//! | `cache`, `artifact` | sealed artifacts on disk; compiled code as a component, the only `unsafe` |
+//! | `cache`, `precompiled` | sealed artifacts on disk; artifacts that come with an image |
+//! | `artifact` | compiled code as a component, with `unsafe` |
 //! | `bindings` | generated from `wit/` |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
 //! | `host` | what the host keeps for one instance |
@@ -54,6 +55,7 @@ mod lock;
 mod memory;
 mod plugin;
 mod plugin_log;
+mod precompiled;
 mod reads;
 mod reports;
 mod series;
@@ -78,6 +80,7 @@ pub use instance::Instance;
 pub use memory::{GuestMemory, OverBudget};
 pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
+pub use precompiled::precompile;
 #[cfg(test)]
 pub(crate) use reads::hooks as reads_hooks;
 pub(crate) use reads::{Effects, End, Read, Seen, Step, Trace, Value};

@@ -111,7 +111,8 @@ impl ChainFollower<'_> {
     fn host(&self) -> Result<chain::Host, Error> {
         let settings = self.settings;
         let program = std::env::current_exe().map_err(Error::Thread)?;
-        let compiler = Compiler::new(CompileMode::Child { program }, settings.cache_dir.as_deref())?;
+        let compiler = Compiler::new(CompileMode::Child { program }, settings.cache_dir.as_deref())?
+            .with_precompiled(&settings.precompiled_dir);
         let info = InstanceInfo {
             pod_namespace: settings.pod_namespace.clone(),
             pod_name: settings.pod_name.clone(),

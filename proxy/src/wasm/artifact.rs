@@ -1,7 +1,10 @@
-//! Turns compiled code into a component: the one place of the project that needs `unsafe`.
+//! Turns compiled code into a component: the one place that needs `unsafe` for it.
 //!
 //! wasmtime trusts a compiled artifact blindly, because it is machine code. So this file accepts only an [`Artifact`], which only our own
-//! compiler (`compile.rs`) and our cache (`cache.rs`, after it has checked the seal) create.
+//! compiler (`compile.rs`) and our cache (`cache.rs`, after it has checked the seal) create, or a [`MappedArtifact`], which only
+//! `precompiled.rs` creates, after it has checked who can change the file.
+
+use std::path::PathBuf;
 
 use wasmtime::component::Component;
 
@@ -38,5 +41,37 @@ impl Artifact {
         // HMAC under a key that only this user can read. It lives in our memory, so nobody can change it after the
         // check. Version and settings are checked by wasmtime itself.
         unsafe { Component::deserialize(engine, &self.0) }
+    }
+}
+
+/// Machine code of a component in a file that nobody can change but those who can change the sidecar's program too.
+///
+/// The field is private to this module and its constructor is named for its guarantee.
+pub(crate) struct MappedArtifact {
+    path: PathBuf,
+    bytes: usize,
+}
+
+impl MappedArtifact {
+    /// A file of this size that belongs to root, as all directories above it do, and that neither other users nor this process can write to.
+    pub(crate) const fn unchangeable_file(path: PathBuf, bytes: usize) -> Self {
+        Self { path, bytes }
+    }
+
+    /// Size of the file.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Loads the component. Code is mapped, so it takes memory only when it runs, and sidecars on a node share it.
+    ///
+    /// # Errors
+    /// The artifact was made for another version or configuration of the engine, or for a processor with other instructions.
+    #[expect(unsafe_code, reason = "wasmtime's only way to map a compiled component; see SAFETY")]
+    pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
+        // SAFETY: `deserialize_file` asks that the file comes from `precompile_component` and does not change as long as it is mapped. Its
+        // checksum shows that `precompile` wrote it, and only root can change it. Whoever is root in the image, or on the node, can
+        // replace this program as well, so trusting the file gives nobody more than they have.
+        unsafe { Component::deserialize_file(engine, &self.path) }
     }
 }

@@ -17,7 +17,7 @@ use rlimit::Resource;
 
 use super::MAX_WASM_BYTES;
 use super::cache::MAX_ARTIFACT_BYTES;
-use super::engine::wasmtime_engine;
+use super::engine::{Processor, compiling_engine};
 use super::memory::CompilerShare;
 
 /// Argument that makes the sidecar's binary run as the compiler.
@@ -241,7 +241,7 @@ fn compile_stdin(memory_bytes: Option<u64>) -> Result<(), String> {
     if wasm.len() > MAX_WASM_BYTES {
         return Err(format!("more than {MAX_WASM_BYTES} bytes on stdin"));
     }
-    let engine = wasmtime_engine().map_err(|error| error.to_string())?;
+    let engine = compiling_engine(Processor::Native).map_err(|error| error.to_string())?;
     let artifact = engine
         .precompile_component(&wasm)
         .map_err(|error| format!("{error:#}"))?;

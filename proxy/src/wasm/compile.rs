@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use aws_lc_rs::digest;
 use ctrlmesh_contract::Digest;
-use tracing::warn;
+use tracing::{debug, warn};
 use wasmtime::component::Component;
 
 use super::MAX_WASM_BYTES;
-use super::artifact::Artifact;
+use super::artifact::{Artifact, MappedArtifact};
 use super::cache::{Cache, Lookup};
 use super::child;
-use super::engine::{self, Engine};
+use super::engine::{self, Engine, Processor};
 use super::error::Error;
 use super::memory::Charge;
 use super::plugin::Plugin;
+use super::precompiled::{Found, Precompiled};
 
 /// The process in which the compiler runs.
 #[derive(Debug, Clone)]
@@ -37,6 +38,7 @@ pub enum CompileMode {
 pub struct Compiler {
     mode: CompileMode,
     cache: Option<Cache>,
+    precompiled: Precompiled,
     deadline: Duration,
 }
 
@@ -50,8 +52,22 @@ impl Compiler {
         Ok(Self {
             mode,
             cache,
+            precompiled: Precompiled::new(&[]),
             deadline: child::COMPILE_DEADLINE,
         })
+    }
+
+    /// Takes artifacts from these directories, if they have any, before compiling.
+    #[must_use]
+    pub fn with_precompiled(mut self, directories: &[PathBuf]) -> Self {
+        self.precompiled = Precompiled::new(directories);
+        self
+    }
+
+    /// Sets directories that are checked in another way.
+    #[cfg(test)]
+    pub(crate) fn replace_precompiled(&mut self, precompiled: Precompiled) {
+        self.precompiled = precompiled;
     }
 
     /// Sets another deadline than a minute. Only for [`CompileMode::Child`]: a compile in this process cannot be stopped.
@@ -78,18 +94,34 @@ impl Compiler {
         Ok(plugin)
     }
 
-    /// Whether [`Compiler::load`] of this plugin would compile nothing, because the plugin is loaded or in the cache. A cached artifact may
-    /// still turn out to be damaged.
+    /// Whether [`Compiler::load`] of this plugin would compile nothing, because the plugin is loaded, precompiled or in the cache. An
+    /// artifact may still turn out to be damaged.
     #[must_use]
     pub fn is_compiled(&self, engine: &Engine, plugin: &Digest) -> bool {
         let is_cached = || {
             let cache = self.cache.as_ref();
-            cache.is_some_and(|cache| cache.has_artifact(&artifact_name(engine, &plugin.hex())))
+            cache.is_some_and(|cache| cache.has_artifact(&artifact_name(engine.wasmtime(), &plugin.hex())))
         };
-        engine.loaded_plugin(&plugin.to_string()).is_some() || is_cached()
+        engine.loaded_plugin(&plugin.to_string()).is_some()
+            || self.precompiled.has_artifact(engine.wasmtime(), &plugin.hex())
+            || is_cached()
     }
 
     fn load_component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<(Component, Charge), Error> {
+        let hex = digest.trim_start_matches("sha256:");
+        match self.precompiled.find(engine.wasmtime(), hex) {
+            Found::Artifact(artifact) => match load_mapped(engine, &artifact, digest) {
+                Ok(loaded) => {
+                    debug!(%digest, "plugin loaded from a precompiled artifact");
+                    return Ok(loaded);
+                }
+                Err(error) => warn!(%digest, %error, "failed to load a precompiled artifact; compiling the plugin"),
+            },
+            Found::Refused(path, reason) => {
+                warn!(%digest, path = %path.display(), reason, "precompiled artifact refused; compiling the plugin");
+            }
+            Found::Nothing => {}
+        }
         let Some(cache) = &self.cache else {
             let artifact = self.compile(engine, wasm, digest)?;
             return load(
@@ -99,7 +131,7 @@ impl Compiler {
                 digest,
             );
         };
-        let name = artifact_name(engine, digest.trim_start_matches("sha256:"));
+        let name = artifact_name(engine.wasmtime(), hex);
         let charge = code_charge(engine, cache.size(&name), digest)?;
         match cache.read(&name) {
             Lookup::Hit(artifact) => match load(engine, &artifact, charge, digest) {
@@ -126,8 +158,7 @@ impl Compiler {
             detail,
         };
         let bytes = match &self.mode {
-            CompileMode::InProcess => engine
-                .wasmtime()
+            CompileMode::InProcess => engine::compiling_engine(Processor::Native)?
                 .precompile_component(wasm)
                 .map_err(|error| refused(format!("{error:#}")))?,
             CompileMode::Child { program } => {
@@ -153,9 +184,17 @@ impl Compiler {
     }
 }
 
-/// Name of an artifact in the cache, from the plugin's digest (SHA-256 in hex) and the engine.
-fn artifact_name(engine: &Engine, plugin: &str) -> String {
-    format!("{plugin}-{}", engine::compatibility(engine.wasmtime()))
+/// Name of an artifact, from the plugin's digest (SHA-256 in hex) and the engine.
+pub(crate) fn artifact_name(engine: &wasmtime::Engine, plugin: &str) -> String {
+    format!("{plugin}-{}", engine::compatibility(engine))
+}
+
+/// Checks size and format, and returns the digest (`sha256:<hex>`).
+pub(crate) fn check_component(wasm: &[u8]) -> Result<String, Error> {
+    check_size(wasm)?;
+    let digest = sha256_digest(wasm);
+    check_format(wasm, &digest)?;
+    Ok(digest)
 }
 
 /// Reserves memory for an artifact of this size, and for the copy that exists while it is loaded.
@@ -170,12 +209,31 @@ fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<C
 }
 
 fn load(engine: &Engine, artifact: &Artifact, mut charge: Charge, digest: &str) -> Result<(Component, Charge), Error> {
-    let component = artifact.load(engine.wasmtime()).map_err(|error| Error::Compile {
-        digest: digest.to_owned(),
-        detail: format!("the compiled artifact does not load: {error:#}"),
-    })?;
+    let component = artifact
+        .load(engine.wasmtime())
+        .map_err(|error| load_error(&error, digest))?;
     charge.shrink_to(artifact.bytes().len());
     Ok((component, charge))
+}
+
+/// Its code is mapped, so there is one copy.
+fn load_mapped(engine: &Engine, artifact: &MappedArtifact, digest: &str) -> Result<(Component, Charge), Error> {
+    let mut charge = engine.memory().account();
+    charge.take(artifact.bytes()).map_err(|over| Error::CodeMemory {
+        digest: digest.to_owned(),
+        over,
+    })?;
+    let component = artifact
+        .load(engine.wasmtime())
+        .map_err(|error| load_error(&error, digest))?;
+    Ok((component, charge))
+}
+
+fn load_error(error: &wasmtime::Error, digest: &str) -> Error {
+    Error::Compile {
+        digest: digest.to_owned(),
+        detail: format!("the compiled artifact does not load: {error:#}"),
+    }
 }
 
 /// `sha256:<hex>` of the bytes.

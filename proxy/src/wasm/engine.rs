@@ -42,7 +42,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::new`].
     pub fn with_memory(memory: GuestMemory) -> Result<Arc<Self>, Error> {
-        let wasmtime = wasmtime_engine()?;
+        let wasmtime = running_engine()?;
         let weak = wasmtime.weak();
         let ticker = Ticker::start(move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some())?;
         Ok(Arc::new(Self {
@@ -84,7 +84,8 @@ impl Engine {
     }
 }
 
-/// Identifies the artifacts that an engine of this build and configuration can run; part of a cached artifact's name.
+/// Identifies the artifacts that an engine of this build and configuration can run; part of an artifact's name. The processor is not part of
+/// it: wasmtime refuses an artifact that needs an instruction which this one lacks.
 pub(crate) fn compatibility(engine: &wasmtime::Engine) -> String {
     let mut hasher = DigestHasher(digest::Context::new(&digest::SHA256));
     engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -109,10 +110,35 @@ impl Hasher for DigestHasher {
     }
 }
 
-/// The wasmtime engine with our settings. The compiler's child process uses it too, because an artifact runs only in an engine with the
-/// same settings.
-pub(crate) fn wasmtime_engine() -> Result<wasmtime::Engine, Error> {
-    wasmtime::Engine::new(&config()).map_err(|error| Error::Engine(format!("{error:#}")))
+/// The processor that an artifact is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Processor {
+    /// This one, with all of its instructions.
+    Native,
+    /// Any of this architecture.
+    Baseline,
+}
+
+/// An engine that compiles and runs nothing. It has the settings of [`Engine`], because an artifact runs only in an engine with the same.
+pub(crate) fn compiling_engine(processor: Processor) -> Result<wasmtime::Engine, Error> {
+    let mut config = config();
+    if processor == Processor::Baseline {
+        // wasmtime infers the processor's features only if no target is named.
+        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        config.target(&target).map_err(engine_error)?;
+    }
+    wasmtime::Engine::new(&config).map_err(engine_error)
+}
+
+/// An engine that runs artifacts and does not compile. Without a compiler it takes less memory; it still compares the settings and processor
+/// features of each artifact with its own.
+fn running_engine() -> Result<wasmtime::Engine, Error> {
+    wasmtime::Engine::new(config().enable_compiler(false)).map_err(engine_error)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn engine_error(error: wasmtime::Error) -> Error {
+    Error::Engine(format!("{error:#}"))
 }
 
 fn config() -> wasmtime::Config {

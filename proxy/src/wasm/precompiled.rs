@@ -1,0 +1,227 @@
+//! Precompiled artifacts: made by `ctrlmesh-proxy precompile` when an image is built, and mapped from it.
+//!
+//! Guarantees: an artifact that [`Precompiled::find`] returns belongs to the plugin that was asked for, is complete, and can be changed by
+//! root alone and not by this process. Everything else is [`Found::Refused`], and the plugin is compiled. Why such a file is trusted like
+//! the sidecar's program: docs/adr/0051-precompiled-artifacts.md.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest;
+use rustix::fs::Access;
+
+use super::artifact::{Artifact, MappedArtifact};
+use super::cache::MAX_ARTIFACT_BYTES;
+use super::compile;
+use super::engine::{self, Engine, Processor};
+use super::error::Error;
+use super::plugin::Plugin;
+
+/// File name extension of artifacts.
+const SUFFIX: &str = "cwasm";
+/// Length of the checksum that follows the code. It stands at the end because code is mapped from the start of the file.
+const CHECKSUM_BYTES: usize = 32;
+/// Size of the steps in which a file is read for its checksum, so that it is never in memory as a whole.
+const READ_BYTES: usize = 64 << 10;
+
+/// Directories with precompiled artifacts.
+pub(crate) struct Precompiled {
+    directories: Vec<PathBuf>,
+    check: Check,
+}
+
+/// Checks that only those who could replace the sidecar's program can change a file.
+type Check = fn(&Path) -> Result<(), String>;
+
+/// Result of a lookup.
+pub(crate) enum Found {
+    Artifact(MappedArtifact),
+    Nothing,
+    Refused(PathBuf, String),
+}
+
+impl Precompiled {
+    pub(crate) fn new(directories: &[PathBuf]) -> Self {
+        Self {
+            directories: directories.to_vec(),
+            check: check_unchangeable,
+        }
+    }
+
+    /// Accepts files that this process could change, for tests.
+    #[cfg(test)]
+    fn with_changeable_files(directory: &Path) -> Self {
+        Self {
+            directories: vec![directory.to_owned()],
+            check: |_| Ok(()),
+        }
+    }
+
+    /// Whether there is a file for this plugin (SHA-256 in hex); does not check it.
+    pub(crate) fn has_artifact(&self, engine: &wasmtime::Engine, plugin: &str) -> bool {
+        let name = file_name(engine, plugin);
+        self.directories.iter().any(|directory| directory.join(&name).exists())
+    }
+
+    /// Looks for an artifact of this plugin (SHA-256 in hex), and checks the first file that there is.
+    pub(crate) fn find(&self, engine: &wasmtime::Engine, plugin: &str) -> Found {
+        let name = file_name(engine, plugin);
+        let paths = self.directories.iter().map(|directory| directory.join(&name));
+        if let Some(path) = paths.into_iter().find(|path| path.exists()) {
+            return match self.open(&path, &name) {
+                Ok(artifact) => Found::Artifact(artifact),
+                Err(reason) => Found::Refused(path, reason),
+            };
+        }
+        let other = self
+            .directories
+            .iter()
+            .find_map(|directory| other_engine(directory, plugin));
+        other.map_or(Found::Nothing, |path| {
+            Found::Refused(path, "it was made by another version of ctrlmesh-proxy".into())
+        })
+    }
+
+    fn open(&self, path: &Path, name: &str) -> Result<MappedArtifact, String> {
+        let path = path.canonicalize().map_err(|error| error.to_string())?;
+        (self.check)(&path)?;
+        let bytes = verify_checksum(&path, name).map_err(|error| error.to_string())?;
+        Ok(MappedArtifact::unchangeable_file(path, bytes))
+    }
+}
+
+/// Compiles a component for any processor of this architecture, checks that it is a plugin, and writes the artifact into a directory. Returns
+/// the path of the artifact.
+///
+/// # Errors
+/// [`Error`] says what is wrong with the bytes, or which file operation failed.
+pub fn precompile(wasm: &[u8], directory: &Path) -> Result<PathBuf, Error> {
+    let digest = compile::check_component(wasm)?;
+    let refused = |error: wasmtime::Error| Error::Compile {
+        digest: digest.clone(),
+        detail: format!("{error:#}"),
+    };
+    let bytes = engine::compiling_engine(Processor::Baseline)?
+        .precompile_component(wasm)
+        .map_err(refused)?;
+    let artifact = Artifact::just_compiled(bytes);
+    let engine = Engine::new()?;
+    let component = artifact.load(engine.wasmtime()).map_err(refused)?;
+    Plugin::new(engine.wasmtime(), &component, engine.memory().account(), digest.clone())?;
+    let name = file_name(engine.wasmtime(), digest.trim_start_matches("sha256:"));
+    let path = directory.join(&name);
+    write_artifact(&path, &name, artifact.bytes()).map_err(|source| Error::Io {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(path)
+}
+
+fn write_artifact(path: &Path, name: &str, artifact: &[u8]) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let temporary = path.with_extension("new");
+    let _ = fs::remove_file(&temporary);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o444)
+        .open(&temporary)?;
+    let mut checksum = checksum_of(name);
+    checksum.update(artifact);
+    file.write_all(artifact)?;
+    file.write_all(checksum.finish().as_ref())?;
+    fs::rename(&temporary, path)
+}
+
+fn file_name(engine: &wasmtime::Engine, plugin: &str) -> String {
+    format!("{}.{SUFFIX}", compile::artifact_name(engine, plugin))
+}
+
+/// The artifact of this plugin for another engine, if there is one.
+fn other_engine(directory: &Path, plugin: &str) -> Option<PathBuf> {
+    let files = fs::read_dir(directory).ok()?;
+    files.flatten().map(|file| file.path()).find(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(plugin) && name.ends_with(SUFFIX))
+    })
+}
+
+/// The checksum covers the file's name (digest of the plugin, engine) and the code, so that a renamed file is noticed.
+fn checksum_of(name: &str) -> digest::Context {
+    let mut checksum = digest::Context::new(&digest::SHA256);
+    checksum.update(name.as_bytes());
+    checksum.update(&[0]);
+    checksum
+}
+
+/// Compares the file with its checksum, and returns its size.
+fn verify_checksum(path: &Path, name: &str) -> io::Result<usize> {
+    let mut file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let Some(code) = bytes.checked_sub(CHECKSUM_BYTES as u64).filter(|code| *code > 0) else {
+        return Err(io::Error::other("it is truncated"));
+    };
+    if code > MAX_ARTIFACT_BYTES {
+        return Err(io::Error::other(format!(
+            "it is larger than {MAX_ARTIFACT_BYTES} bytes"
+        )));
+    }
+    let mut expected = [0; CHECKSUM_BYTES];
+    file.seek(SeekFrom::Start(code))?;
+    file.read_exact(&mut expected)?;
+    file.seek(SeekFrom::Start(0))?;
+    let mut checksum = checksum_of(name);
+    let mut code = file.take(code);
+    let mut step = vec![0; READ_BYTES];
+    loop {
+        match code.read(&mut step)? {
+            0 => break,
+            length => checksum.update(step.get(..length).unwrap_or_default()),
+        }
+    }
+    if checksum.finish().as_ref() != expected {
+        return Err(io::Error::other(
+            "its checksum does not fit: it was damaged, truncated or renamed",
+        ));
+    }
+    usize::try_from(bytes).map_err(io::Error::other)
+}
+
+/// Refuses a file that somebody else than root could change or replace, or that this process could. `path` has no symbolic links.
+fn check_unchangeable(path: &Path) -> Result<(), String> {
+    for part in path.ancestors() {
+        let file = fs::symlink_metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;
+        check_owner(part, file.uid(), file.mode())?;
+    }
+    for part in path.ancestors().take(2) {
+        // Root may write to every file, unless its file system is read-only.
+        if rustix::fs::access(part, Access::WRITE_OK).is_ok() {
+            return Err(format!(
+                "the sidecar itself can write to {}: run it as another user than root, or with a read-only root file system",
+                part.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_owner(path: &Path, owner: u32, mode: u32) -> Result<(), String> {
+    if owner != 0 {
+        return Err(format!("{} belongs to user {owner}, not to root", path.display()));
+    }
+    if mode & 0o022 != 0 {
+        let mode = mode & 0o7777;
+        return Err(format!(
+            "group or others can write to {} (mode {mode:04o})",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
