@@ -16,6 +16,7 @@ IMAGE_ARCH ?= $(HOST_ARCH)
 IMAGE_REGISTRY ?= docker.io/library
 IMAGE_MACHINE = $(patsubst arm64,aarch64,$(patsubst amd64,x86_64,$(IMAGE_ARCH)))
 IMAGE_TARGET = $(IMAGE_MACHINE)-unknown-linux-musl
+PRECOMPILED = $(CTRLMESH_CACHE)/precompiled/$(IMAGE_ARCH)
 
 # `make release` and `make publish`: where the files are, for which architectures, and the registry, such as ghcr.io/you.
 RELEASE_DIR ?= $(CTRLMESH_CACHE)/release/$(VERSION)
@@ -191,7 +192,7 @@ golden: ## Asks upstream's own parsers again (tests/golden), and writes the test
 
 # Rust brings musl, but aws-lc and mimalloc are C.
 .PHONY: images
-images: setup ## OCI archives of the sidecar's and the manager's image, without a daemon (docs/install.md)
+images: setup plugins ## OCI archives of the sidecar's and the manager's image, without a daemon (docs/install.md)
 	@rustup target list --installed | grep -qx $(IMAGE_TARGET) || rustup target add $(IMAGE_TARGET)
 	@if test "$$(uname -s) $(IMAGE_ARCH)" = "Linux $(HOST_ARCH)"; then \
 		build=build; \
@@ -204,7 +205,13 @@ images: setup ## OCI archives of the sidecar's and the manager's image, without 
 	fi; \
 	cargo $$build --locked --profile image --target $(IMAGE_TARGET) \
 		-p ctrlmesh-proxy -p ctrlmesh-manager --bin ctrlmesh-proxy --bin ctrlmesh-manager
-	cd tests/e2e && go run ./cmd/images -programs=$(CARGO_TARGET_DIR)/$(IMAGE_TARGET)/image -archives=$(CTRLMESH_CACHE)/images \
+	@rm -rf $(PRECOMPILED) && mkdir -p $(PRECOMPILED)
+	@if test "$(IMAGE_ARCH)" = "$(HOST_ARCH)"; then \
+		$(CARGO_TARGET_DIR)/$(IMAGE_TARGET)/image/ctrlmesh-proxy precompile --out $(PRECOMPILED) \
+			$(RELEASE_PLUGINS:%=$(PLUGINS)/%.wasm); \
+	else echo "warning: the sidecar's image for $(IMAGE_ARCH) has no precompiled plugins, so its sidecars compile them" >&2; fi
+	cd tests/e2e && go run ./cmd/images -programs=$(CARGO_TARGET_DIR)/$(IMAGE_TARGET)/image -precompiled=$(PRECOMPILED) \
+		-archives=$(CTRLMESH_CACHE)/images \
 		-version=$(VERSION) -registry=$(IMAGE_REGISTRY)
 
 .PHONY: release-dry-run

@@ -4,21 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 )
 
 const (
+	sidecarProgram = "ctrlmesh-proxy"
 	// sidecarLimit bounds the size in bytes of the sidecar's archive and of the files in it: every node pulls it, and
 	// every pod of an operator waits for it.
-	sidecarLimit = 30_000_000
+	sidecarLimit = 34_000_000
 	// authoritiesPath is where TLS libraries look first.
 	authoritiesPath = "/etc/ssl/certs/ca-certificates.crt"
+	// precompiledPath is the default of the sidecar's --precompiled-dir.
+	precompiledPath = "/usr/lib/ctrlmesh/precompiled"
 )
 
 // Release describes the images that people install: one program each, with the authorities that it needs for TLS.
 type Release struct {
 	// Programs is a directory with static programs.
 	Programs string
+	// Precompiled is a directory with what `ctrlmesh-proxy precompile` wrote; empty means none.
+	Precompiled string
 	// Archives is the output directory.
 	Archives string
 	// Registry is the prefix of the images' names.
@@ -41,7 +47,7 @@ type releasedImage struct {
 // Images run as the same users as the pods, even if a pod's specification names none. images/Dockerfile has the same
 // users; a test compares.
 var releasedImages = []releasedImage{
-	{program: "ctrlmesh-proxy", user: "1359:1359", limit: sidecarLimit},
+	{program: sidecarProgram, user: "1359:1359", limit: sidecarLimit},
 	{program: "ctrlmesh-manager", user: "65532:65532"},
 }
 
@@ -86,6 +92,11 @@ func (r Release) makeArchive(released releasedImage, authorities string) (Archiv
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		},
 	}
+	if released.program == sidecarProgram {
+		if err := r.addPrecompiled(image.Files); err != nil {
+			return Archive{}, err
+		}
+	}
 	made := Archive{
 		Name: image.Name, Platform: "linux/" + architecture,
 		Path: filepath.Join(r.Archives, fmt.Sprintf("%s-%s-linux-%s.tar", released.program, r.Version, architecture)),
@@ -101,6 +112,21 @@ func (r Release) makeArchive(released releasedImage, authorities string) (Archiv
 		return made, errors.Join(err, os.Remove(made.Path))
 	}
 	return made, nil
+}
+
+// addPrecompiled adds the artifacts to the files of an image.
+func (r Release) addPrecompiled(files map[string]string) error {
+	if r.Precompiled == "" {
+		return nil
+	}
+	artifacts, err := os.ReadDir(r.Precompiled)
+	if err != nil {
+		return err
+	}
+	for _, artifact := range artifacts {
+		files[path.Join(precompiledPath, artifact.Name())] = filepath.Join(r.Precompiled, artifact.Name())
+	}
+	return nil
 }
 
 func (m *Archive) measure(image Image) error {

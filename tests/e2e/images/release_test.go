@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/pem"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -26,6 +27,8 @@ func TestRelease(t *testing.T) {
 	for _, image := range releasedImages {
 		check(t, os.WriteFile(filepath.Join(release.Programs, image.program), program, 0o755))
 	}
+	release.Precompiled = t.TempDir()
+	check(t, os.WriteFile(filepath.Join(release.Precompiled, "a.cwasm"), []byte("code"), 0o444))
 	all := must(release.Make())(t)
 	if len(all) != len(releasedImages) {
 		t.Fatalf("%d archives were made", len(all))
@@ -45,13 +48,25 @@ func TestRelease(t *testing.T) {
 		if got := len(read.files[strings.Trim(authoritiesPath, "/")]); got < 100_000 {
 			t.Errorf("%s has %d bytes of authorities", made.Name, got)
 		}
-		if want := int64(len(program)) + int64(len(read.files[strings.Trim(authoritiesPath, "/")])); made.Unpacked != want {
+		want := int64(len(program)) + int64(len(read.files[strings.Trim(authoritiesPath, "/")]))
+		if of.program == sidecarProgram {
+			const artifact = "usr/lib/ctrlmesh/precompiled/a.cwasm"
+			if string(read.files[artifact]) != "code" {
+				t.Errorf("%s has no %s", made.Name, artifact)
+			}
+			want += int64(len("code"))
+		}
+		if made.Unpacked != want {
 			t.Errorf("the files of %s have %d bytes, reported are %d", made.Name, want, made.Unpacked)
 		}
 		if info := must(os.Stat(made.Path))(t); made.Compressed != info.Size() {
 			t.Errorf("%s has %d bytes, reported are %d", made.Path, info.Size(), made.Compressed)
 		}
 		assertSameAsDockerfile(t, of.program, read)
+	}
+	flags := readText(t, "proxy/src/config.rs")
+	if want := `default_value = "` + precompiledPath + `"`; !strings.Contains(flags, want) {
+		t.Errorf("the sidecar does not look for artifacts in %s", precompiledPath)
 	}
 	sidecar := must(openArchive(all[0].Path))(t).config.Config
 	names := readText(t, "contract/src/names.rs")
@@ -199,8 +214,14 @@ func assertSameAsDockerfile(t *testing.T, program string, image openedArchive) {
 	for _, copied := range regexp.MustCompile(`(?m)^COPY --from=build \S+ /(\S+)$`).FindAllStringSubmatch(stage, -1) {
 		files = append(files, copied[1])
 	}
+	// A copied path that ends in a slash is a directory.
+	isCopied := func(file string) bool {
+		return slices.ContainsFunc(files, func(copied string) bool {
+			return file == copied || strings.HasSuffix(copied, "/") && path.Dir(file)+"/" == copied
+		})
+	}
 	for file := range image.files {
-		if !slices.Contains(files, file) {
+		if !isCopied(file) {
 			t.Errorf("images/Dockerfile has %v, and not %s", files, file)
 		}
 	}

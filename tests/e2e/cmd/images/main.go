@@ -14,6 +14,7 @@ import (
 func main() {
 	var release images.Release
 	flag.StringVar(&release.Programs, "programs", "", "directory with the programs")
+	flag.StringVar(&release.Precompiled, "precompiled", "", "directory with the sidecar's precompiled plugins; empty: none")
 	flag.StringVar(&release.Archives, "archives", "", "directory for the archives")
 	flag.StringVar(&release.Registry, "registry", "docker.io/library", "prefix of the images' names")
 	flag.StringVar(&release.Version, "version", "", "the images' tag")
