@@ -23,7 +23,7 @@
 //! | `upstream` | connections to the API server and to other servers |
 //! | `memory_shares` | divides the memory limit among plugins and clients |
 //! | `timestamp` | times in the format of `/status` |
-//! | `allocator` | gives free memory back to the system |
+//! | `allocator` | what the allocator asks of the kernel |
 
 pub mod allocator;
 pub mod app;

@@ -14,7 +14,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{make_room, prepare};
-use crate::allocator;
 use crate::chain::{
     self, ChainHandle, ChainLocation, Labels, MakeRoom, PredecessorRecord, Prepare, Required, Source, Timing,
 };
@@ -89,11 +88,7 @@ impl ChainFollower<'_> {
             let workers = self.workers;
             let tell: Prepare = Arc::new(move |snapshot| {
                 let workers = workers.clone();
-                Box::pin(async move {
-                    let prepared = prepare(&workers, &snapshot).await;
-                    allocator::release_free_memory();
-                    prepared
-                })
+                Box::pin(async move { prepare(&workers, &snapshot).await })
             });
             let chain = Arc::clone(&shared.chain);
             tasks.spawn(chain::reload::run(source, chain, tell, Timing::default(), control));

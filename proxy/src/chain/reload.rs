@@ -15,7 +15,6 @@ use super::error::Error;
 use super::handle::ChainHandle;
 use super::snapshot::Snapshot;
 use super::source::{Labels, LoadAttempt, SeenFiles, Source};
-use crate::allocator;
 
 /// Called with each new chain before it comes into force, so that worker threads can start instances of its plugins. An error refuses the
 /// chain.
@@ -113,9 +112,6 @@ impl Updater {
         let (source, before) = (Arc::clone(&self.source), self.refused.take());
         let task = tokio::task::spawn_blocking(move || {
             let attempt = source.load_if_changed(&previous, before.as_ref());
-            if attempt.is_some() {
-                allocator::release_free_memory();
-            }
             (attempt, before)
         });
         match task.await {

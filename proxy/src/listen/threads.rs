@@ -11,7 +11,6 @@ use ctrlmesh_logging::WarningRate;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::serve::{self, Server, ServerThread};
-use crate::allocator;
 use crate::chain::{EntryId, Snapshot};
 use crate::connection::ResponseReaders;
 use crate::external::{self, External};
@@ -98,7 +97,6 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
         }
         Task::Prepare(snapshot, done) => {
             let prepared = thread.worker.instances.prepare(&snapshot);
-            allocator::release_free_memory();
             // The receiver may have given up.
             let _ = done.send(prepared.map_err(|(entry, fault)| format!("{entry}: {fault}")));
         }

@@ -1,10 +1,10 @@
-//! Turns compiled code into a component: the one place that needs `unsafe` for it.
+//! Turns compiled code into a component: the one place that needs `unsafe`.
 //!
 //! wasmtime trusts a compiled artifact blindly, because it is machine code. So this file accepts only an [`Artifact`], which only our own
 //! compiler (`compile.rs`) and our cache (`cache.rs`, after it has checked the seal) create, or a [`MappedArtifact`], which only
 //! `precompiled.rs` creates, after it has checked who can change the file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use wasmtime::component::Component;
 
@@ -34,13 +34,8 @@ impl Artifact {
     ///
     /// # Errors
     /// The artifact was made for another version or configuration of the engine.
-    #[expect(unsafe_code, reason = "wasmtime's only way to load a compiled component; see SAFETY")]
     pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
-        // SAFETY: `deserialize` asks that the bytes come from `precompile_component` (or `serialize`) unmodified. They do:
-        // an `Artifact` is either what our own compiler has just returned, or was read from the cache and carried a valid
-        // HMAC under a key that only this user can read. It lives in our memory, so nobody can change it after the
-        // check. Version and settings are checked by wasmtime itself.
-        unsafe { Component::deserialize(engine, &self.0) }
+        load(engine, Code::Memory(&self.0))
     }
 }
 
@@ -67,11 +62,27 @@ impl MappedArtifact {
     ///
     /// # Errors
     /// The artifact was made for another version or configuration of the engine, or for a processor with other instructions.
-    #[expect(unsafe_code, reason = "wasmtime's only way to map a compiled component; see SAFETY")]
     pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
-        // SAFETY: `deserialize_file` asks that the file comes from `precompile_component` and does not change as long as it is mapped. Its
-        // checksum shows that `precompile` wrote it, and only root can change it. Whoever is root in the image, or on the node, can
-        // replace this program as well, so trusting the file gives nobody more than they have.
-        unsafe { Component::deserialize_file(engine, &self.path) }
+        load(engine, Code::File(&self.path))
+    }
+}
+
+enum Code<'a> {
+    Memory(&'a [u8]),
+    File(&'a Path),
+}
+
+#[expect(unsafe_code, reason = "wasmtime's only way to load a compiled component; see SAFETY")]
+fn load(engine: &wasmtime::Engine, code: Code<'_>) -> wasmtime::Result<Component> {
+    // SAFETY: wasmtime asks that the code comes from `precompile_component` (or `serialize`) unmodified, and that a file does not change as
+    // long as it is mapped. Both hold. An `Artifact` is what our own compiler has just returned, or was read from the cache and carried a
+    // valid HMAC under a key that only this user can read; it lives in our memory, so nobody can change it after the check. The checksum of
+    // a `MappedArtifact` shows that `precompile` wrote it, and only root can change it; whoever is root in the image, or on the node, can
+    // replace this program as well. Version and settings are checked by wasmtime itself.
+    unsafe {
+        match code {
+            Code::Memory(bytes) => Component::deserialize(engine, bytes),
+            Code::File(path) => Component::deserialize_file(engine, path),
+        }
     }
 }
