@@ -155,7 +155,7 @@ impl BenchEnv {
     }
 
     /// A path that no other part of this run uses.
-    fn new_folder(&self, kind: &str) -> PathBuf {
+    pub(crate) fn new_folder(&self, kind: &str) -> PathBuf {
         let number = self.folders.get();
         self.folders.set(number + 1);
         self.files.path().join(format!("{kind}-{number}"))

@@ -62,6 +62,23 @@ pub(crate) const FAULT_INJECT_THAT_DRAWS: Builtin = Builtin {
     ..FAULT_INJECT
 };
 
+/// A second fault, for an object that no request names. The first one wakes the plugin, which compares the name in each request, so that
+/// there is a verdict for each name.
+pub(crate) const FAULT_INJECT_BY_NAME: Builtin = Builtin {
+    settings: r#"{"faults": [{
+        "name": "page",
+        "match": {"resources": [{"apiGroups": [""], "resources": ["configmaps"]}]},
+        "do": "failPage",
+        "percent": 0.1
+    }, {
+        "name": "late",
+        "match": {"resources": [{"apiGroups": [""], "resources": ["configmaps"], "names": ["other"]}]},
+        "do": {"delay": {"for": "1ms"}},
+        "percent": 0.1
+    }]}"#,
+    ..FAULT_INJECT
+};
+
 impl Builtin {
     /// The entry in the chain document.
     pub(crate) fn chain_entry(&self) -> anyhow::Result<serde_json::Value> {

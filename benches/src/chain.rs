@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use ctrlmesh_contract::{Digest, names};
 
-use crate::builtins::{Builtin, CIRCUIT_BREAKER, FAULT_INJECT, FAULT_INJECT_THAT_DRAWS, RATE_LIMIT};
+use crate::builtins::{
+    Builtin, CIRCUIT_BREAKER, FAULT_INJECT, FAULT_INJECT_BY_NAME, FAULT_INJECT_THAT_DRAWS, RATE_LIMIT,
+};
 use crate::origin::OriginPort;
 
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(crate) enum Chain {
     Faulty,
     /// fault-inject with a rule that draws.
     FaultyByDraw,
+    /// fault-inject with a rule that reads the name of the object.
+    FaultyByName,
     /// All four built-in plugins. No rule draws.
     Full,
 }
@@ -37,6 +41,7 @@ impl Chain {
             Self::Guarded => &[CIRCUIT_BREAKER],
             Self::Faulty => &[FAULT_INJECT],
             Self::FaultyByDraw => &[FAULT_INJECT_THAT_DRAWS],
+            Self::FaultyByName => &[FAULT_INJECT_BY_NAME],
             Self::Full => &[RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT],
         }
     }

@@ -67,18 +67,23 @@ pub(crate) struct Http1Client {
 }
 
 impl Http1Client {
-    async fn connect(address: SocketAddr, work: &Work) -> anyhow::Result<Self> {
+    pub(crate) async fn connect(address: SocketAddr, work: &Work) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
-            request: http1_request(work),
+            request: http1_request(work, work.target),
             buffer: vec![0; BUFFER],
         })
     }
 
+    /// Sends the next requests to another target.
+    pub(crate) fn set_target(&mut self, work: &Work, target: &str) {
+        self.request = http1_request(work, target);
+    }
+
     /// The response must fit the buffer and have a length.
-    async fn send_request(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn send_request(&mut self) -> anyhow::Result<()> {
         self.stream.write_all(self.request.as_bytes()).await?;
         let mut filled = 0;
         loop {
@@ -98,10 +103,8 @@ impl Http1Client {
     }
 }
 
-fn http1_request(work: &Work) -> String {
-    let Work {
-        method, target, body, ..
-    } = work;
+fn http1_request(work: &Work, target: &str) -> String {
+    let Work { method, body, .. } = work;
     let content = work.content_type.map_or_else(String::new, |kind| {
         format!("content-type: {kind}\r\ncontent-length: {}\r\n", body.len())
     });
@@ -182,7 +185,7 @@ mod tests {
 
     #[test]
     fn request_with_body_has_its_length() {
-        let create = http1_request(&CREATE);
+        let create = http1_request(&CREATE, CREATE.target);
         let (head, body) = create.split_once("\r\n\r\n").unwrap();
         assert_eq!(body, CREATE.body);
         assert!(
@@ -190,14 +193,14 @@ mod tests {
             "{head}"
         );
         assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head}");
-        assert!(http1_request(&GET).ends_with("user-agent: bench\r\n\r\n"));
+        assert!(http1_request(&GET, GET.target).ends_with("user-agent: bench\r\n\r\n"));
     }
 
     #[test]
     fn both_versions_ask_for_the_same() {
         let request = http2_request(&LIST).unwrap();
         let target = request.uri().path_and_query().unwrap();
-        assert!(http1_request(&LIST).starts_with(&format!("{} {target} HTTP/1.1\r\n", request.method())));
+        assert!(http1_request(&LIST, LIST.target).starts_with(&format!("{} {target} HTTP/1.1\r\n", request.method())));
     }
 
     #[test]

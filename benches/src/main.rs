@@ -1,5 +1,5 @@
 //! Measures the sidecar beside other proxies: requests, plugin calls, lists, watches, start, hot reload; printed as tables of ratios and
-//! medians, and of the budgets that they meet or miss.
+//! medians, and of the budgets that they meet or miss. Or counts its instructions, and compares them with baselines.
 //!
 //! Origin, proxies and load are separate processes, so that CPU time and memory can be attributed. Only ratios within a round are
 //! reliable: processes on a shared machine are slow and fast together.
@@ -12,11 +12,13 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 mod bench_env;
 mod builtins;
+mod callgrind;
 mod chain;
 mod client;
 mod closed_loop;
 mod contestants;
 mod cost;
+mod instructions;
 mod latency;
 mod list;
 mod local_executor;
@@ -34,11 +36,13 @@ mod stream;
 mod table;
 mod tls;
 mod tls_requests;
+mod valgrind;
 mod watch;
 mod watches;
 mod work;
 
 use bench_env::{BenchEnv, Programs, default_output_directory};
+use instructions::BaselineFlags;
 use scale::Scale;
 use tls::TlsFolder;
 
@@ -53,13 +57,15 @@ const DESCRIPTORS: u64 = 1 << 16;
 struct Cli {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Run only these; default: those with a budget, or with --all every one
+    /// Run only these; default: those with a budget, or with --all every one but `instructions`
     #[arg(long, value_enum)]
     only: Vec<Measurement>,
     #[command(flatten)]
     scale: Scale,
     #[command(flatten)]
     programs: Programs,
+    #[command(flatten)]
+    baselines: BaselineFlags,
     /// Where bench.md and bench.json are written; default: bench in Cargo's target folder
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
@@ -87,14 +93,21 @@ enum Measurement {
     Start,
     /// Hot reload under load
     Reload,
+    /// Instructions per request, counted by valgrind
+    Instructions,
 }
 
 impl Measurement {
     const fn has_budget(self) -> bool {
         match self {
             Self::Requests | Self::TlsRequests | Self::WatchEvents | Self::Watches | Self::Start | Self::Reload => true,
-            Self::Writes | Self::Latency | Self::PluginCall | Self::List => false,
+            Self::Writes | Self::Latency | Self::PluginCall | Self::List | Self::Instructions => false,
         }
+    }
+
+    /// Whether it runs although it was not named. Counts have baselines of the dev profile, unlike all that takes time.
+    fn is_default(self, all: bool) -> bool {
+        self.has_budget() || (all && self != Self::Instructions)
     }
 }
 
@@ -146,18 +159,18 @@ async fn run_measurements(cli: &Cli) -> anyhow::Result<()> {
 async fn measure_wanted(cli: &Cli, env: &BenchEnv) -> anyhow::Result<()> {
     for &measurement in Measurement::value_variants() {
         let is_wanted = match cli.only.as_slice() {
-            [] => cli.scale.all || measurement.has_budget(),
+            [] => measurement.is_default(cli.scale.all),
             only => only.contains(&measurement),
         };
         if is_wanted {
-            let result = measure(env, measurement).await;
+            let result = measure(cli, env, measurement).await;
             result.with_context(|| format!("measuring {measurement:?}"))?;
         }
     }
     Ok(())
 }
 
-async fn measure(env: &BenchEnv, measurement: Measurement) -> anyhow::Result<()> {
+async fn measure(cli: &Cli, env: &BenchEnv, measurement: Measurement) -> anyhow::Result<()> {
     match measurement {
         Measurement::Requests => requests::measure_requests(env).await,
         Measurement::TlsRequests => tls_requests::measure_tls_requests(env).await,
@@ -169,5 +182,6 @@ async fn measure(env: &BenchEnv, measurement: Measurement) -> anyhow::Result<()>
         Measurement::Watches => watches::measure_watches(env).await,
         Measurement::Start => start::measure_starts(env).await,
         Measurement::Reload => reload::measure_reloads(env).await,
+        Measurement::Instructions => instructions::measure_instructions(env, &cli.baselines).await,
     }
 }

@@ -36,6 +36,10 @@ impl Process {
         Ok((process, line.trim().to_owned()))
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// User and system time of the process so far.
     pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;

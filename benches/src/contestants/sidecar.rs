@@ -1,4 +1,4 @@
-//! A sidecar of the release profile in a separate process, with one worker thread.
+//! A sidecar in a separate process, with one worker thread.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use ctrlmesh_contract::status::Status;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -20,19 +21,30 @@ pub(crate) struct Sidecar {
     admin: SocketAddr,
     /// The HTTP version that it speaks with the origin.
     upstream_http: &'static str,
+    /// Interval at which the admin port is asked for something that is awaited.
+    poll: Duration,
     /// From process start to the first 200 of `/readyz`.
     pub(crate) ready_after: Duration,
 }
 
-/// Timeout of a start, in which plugins may be compiled.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a start, in which plugins may be compiled, under valgrind too.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(1);
 
 impl Sidecar {
     /// Returns when the sidecar is ready.
     pub(crate) async fn start(program: &Path, folder: &SidecarFolder) -> anyhow::Result<Self> {
-        let mut command = Command::new(program);
+        Self::start_command(Command::new(program), folder, POLL).await
+    }
+
+    /// The same for a command that begins with other flags or runs the sidecar in another program; asked at this interval whether it is
+    /// ready.
+    pub(crate) async fn start_command(
+        mut command: Command,
+        folder: &SidecarFolder,
+        poll: Duration,
+    ) -> anyhow::Result<Self> {
         command
             .args(["--api-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
             .args(["--workers", "1", "--log", "warn"])
@@ -54,6 +66,7 @@ impl Sidecar {
             api: address("api")?,
             admin: address("admin")?,
             upstream_http: folder.upstream_http(),
+            poll,
             ready_after: Duration::ZERO,
         };
         sidecar.wait_until("/readyz", |_| true).await?;
@@ -75,10 +88,19 @@ impl Sidecar {
         .with_context(|| format!("generation {generation} of the chain did not come into force"))
     }
 
+    /// Verdicts of all entries that were repeated without a call so far.
+    pub(crate) async fn repeated_verdicts(&self) -> anyhow::Result<u64> {
+        let answer = self.get_admin("/status").await?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("no status")?;
+        let status: Status = serde_json::from_str(body)?;
+        let reuses = status.chain.entries.into_iter().filter_map(|entry| entry.reuse);
+        Ok(reuses.map(|reuse| reuse.reused).sum())
+    }
+
     /// Polls the admin port until it answers 200 with the wanted content.
     async fn wait_until(&self, path: &str, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        let mut poll = tokio::time::interval(POLL);
+        let mut poll = tokio::time::interval(self.poll);
         loop {
             poll.tick().await;
             let answer = self.get_admin(path).await?;

@@ -1,0 +1,241 @@
+//! Instructions that the sidecar's worker needs for a request, counted by callgrind. Unlike times they are the same in each run, so that a
+//! growth by a few percent is one of the code. What the kernel does is not counted.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `baselines` | the counts in the repository, and comparing with them |
+
+mod baselines;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+
+use self::baselines::{Baselines, Conditions, Counts, Growth, format_change};
+use crate::bench_env::BenchEnv;
+use crate::chain::{Chain, SidecarFolder};
+use crate::client::Http1Client;
+use crate::valgrind::{self, CountedSidecar};
+use crate::work::{GET, LIST, Work};
+
+/// Counted requests: a multiple of what the sidecar does once in 64 or 128 requests with verdicts that it can or can't repeat.
+const REQUESTS: u64 = 512;
+/// Requests before callgrind is on: more than the sidecar remembers verdicts of one plugin.
+const WARM_UP: u64 = 640;
+/// Number of the first counted request; callgrind is on for some before it.
+const FIRST_COUNTED: u64 = WARM_UP + 32;
+
+const TITLE: &str = "Instructions";
+
+/// Compare with baselines, or write them.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct BaselineFlags {
+    /// Compare instructions with the baselines in this file, and fail if a case needs 5 % more
+    #[arg(long, value_name = "FILE", conflicts_with = "update")]
+    check: Option<PathBuf>,
+    /// Write instructions to this file as baselines
+    #[arg(long, value_name = "FILE")]
+    update: Option<PathBuf>,
+}
+
+struct Case {
+    /// Its name in the baselines.
+    name: &'static str,
+    chain: Chain,
+    work: Work,
+    repeats_verdicts: bool,
+    /// Whether each request is for another object.
+    changes_name: bool,
+}
+
+impl Case {
+    const fn new(name: &'static str, chain: Chain, work: Work) -> Self {
+        Self {
+            name,
+            chain,
+            work,
+            repeats_verdicts: true,
+            changes_name: false,
+        }
+    }
+
+    const fn without_reuse(self) -> Self {
+        Self {
+            repeats_verdicts: false,
+            ..self
+        }
+    }
+
+    const fn with_changing_name(self) -> Self {
+        Self {
+            changes_name: true,
+            ..self
+        }
+    }
+}
+
+const GET_ALONE: &str = "get, no entry";
+const LIST_ALONE: &str = "list, no entry";
+const LIST_REUSE: &str = "list, shard-selector";
+const LIST_CALL: &str = "list, shard-selector, without reuse";
+const GET_MISS: &str = "get, fault-inject, another name each time";
+
+const CASES: [Case; 7] = [
+    Case::new(GET_ALONE, Chain::Empty, GET),
+    Case::new(LIST_ALONE, Chain::Empty, LIST),
+    Case::new(LIST_REUSE, Chain::Sharded, LIST),
+    Case::new(LIST_CALL, Chain::Sharded, LIST).without_reuse(),
+    Case::new("list, all four", Chain::Full, LIST),
+    Case::new("list, all four, without reuse", Chain::Full, LIST).without_reuse(),
+    Case::new(GET_MISS, Chain::FaultyByName, GET).with_changing_name(),
+];
+
+/// What is the difference of two cases. These have baselines of their own: a repeated verdict could cost twice as much before the request
+/// around it has grown by 5 %.
+const DIFFERENCES: [(&str, &str, &str); 3] = [
+    ("a call: shard-selector", LIST_CALL, LIST_ALONE),
+    ("a repeated verdict: shard-selector", LIST_REUSE, LIST_ALONE),
+    ("a miss: fault-inject", GET_MISS, GET_ALONE),
+];
+
+/// # Errors
+/// A case needs more than its baseline, or has none, or could not be measured.
+pub(crate) async fn measure_instructions(env: &BenchEnv, flags: &BaselineFlags) -> anyhow::Result<()> {
+    let version = valgrind::installed_version().context(
+        "there is no `valgrind` on the PATH; install it (Debian and Ubuntu: apt-get install valgrind; Fedora: dnf install \
+         valgrind)",
+    )?;
+    let conditions = Conditions::current(version);
+    let before = flags.check.as_deref().map(Baselines::read).transpose()?;
+    if let Some(before) = before.as_ref().filter(|it| !it.conditions.is_comparable(&conditions)) {
+        env.report.print_note(&format!(
+            "Instructions are not counted: the baselines are for {}, and this would be {conditions}.",
+            before.conditions
+        ));
+        return Ok(());
+    }
+    let folder = env.create_folder(&env.plain, Chain::Full)?;
+    let filled = valgrind::fill_compile_cache(&env.program, &folder).await;
+    filled.context("starting a sidecar in valgrind")?;
+    let mut run = Baselines {
+        conditions,
+        cases: BTreeMap::new(),
+    };
+    let mut rows = Vec::new();
+    for (generation, case) in (2..).zip(&CASES) {
+        folder.write_chain(generation, case.chain, ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
+        let measured = Box::pin(count_case(env, &folder, case)).await;
+        let (counts, repeated) = measured.with_context(|| case.name)?;
+        rows.push((case.name, Some(repeated)));
+        run.cases.insert(case.name.to_owned(), counts);
+    }
+    for (name, with, without) in DIFFERENCES {
+        let case = |name| run.cases.get(name).context("a difference of nothing");
+        let difference = case(with)?.minus(case(without)?);
+        run.cases.insert(name.to_owned(), difference);
+        rows.push((name, None));
+    }
+    print_counts(env, &rows, &run, before.as_ref());
+    if let Some(file) = &flags.update {
+        run.clone().write(file)?;
+        env.report.print_note(&format!("Written to {}.", file.display()));
+    }
+    before.map_or(Ok(()), |before| report_findings(env, &before, &run))
+}
+
+/// Instructions per request, and the number of verdicts that were repeated while they were counted.
+async fn count_case(env: &BenchEnv, folder: &SidecarFolder, case: &Case) -> anyhow::Result<(Counts, u64)> {
+    let reuse = if case.repeats_verdicts { "on" } else { "off" };
+    // No repetition is audited: which ones are is random.
+    let never = u64::MAX.to_string();
+    let flags = ["--plugin-reuse", reuse, "--plugin-audit", &never];
+    let counted = CountedSidecar::start(&env.program, folder, env.new_folder("callgrind"), &flags).await?;
+    let mut client = Http1Client::connect(counted.sidecar.api, &case.work).await?;
+    send_requests(&mut client, case, 0..WARM_UP).await?;
+    counted.start_counting()?;
+    send_requests(&mut client, case, WARM_UP..FIRST_COUNTED).await?;
+    let repeated_before = counted.sidecar.repeated_verdicts().await?;
+    counted.reset_counts()?;
+    send_requests(&mut client, case, FIRST_COUNTED..FIRST_COUNTED + REQUESTS).await?;
+    let profile = counted.busiest_thread()?;
+    let repeated = counted.sidecar.repeated_verdicts().await? - repeated_before;
+    ensure!(
+        repeated == 0 || (case.repeats_verdicts && !case.changes_name),
+        "{repeated} verdicts were repeated, so that this is not what it should measure"
+    );
+    Ok((Counts::per_request(profile, REQUESTS), repeated))
+}
+
+async fn send_requests(client: &mut Http1Client, case: &Case, numbers: Range<u64>) -> anyhow::Result<()> {
+    for number in numbers {
+        if case.changes_name {
+            // All of one length.
+            client.set_target(&case.work, &format!("{}{number:06}", case.work.target));
+        }
+        client.send_request().await?;
+    }
+    Ok(())
+}
+
+/// Rows have the number of repeated verdicts, except differences.
+fn print_counts(env: &BenchEnv, rows: &[(&str, Option<u64>)], run: &Baselines, before: Option<&Baselines>) {
+    let instructions = |of: &Baselines, name: &str| of.cases.get(name).map(|counts| counts.instructions);
+    let cells = rows.iter().map(|(name, repeated)| {
+        let mut cells = vec![(*name).to_owned()];
+        cells.extend(number_cells(
+            instructions(run, name),
+            before.and_then(|before| instructions(before, name)),
+        ));
+        cells.push(repeated.map_or_else(|| "-".to_owned(), |repeated| format!("{repeated} of {REQUESTS}")));
+        cells
+    });
+    let header = ["", "instructions/request", "baseline", "change", "verdicts repeated"];
+    env.report.print_table(TITLE, &header, cells);
+    let raw = rows.iter().map(|(name, _)| (*name, instructions(run, name)));
+    env.report.add_raw(TITLE, raw.collect());
+    let text = |(name, with, without)| format!("*{name}* is *{with}* minus *{without}*.");
+    env.report.print_note(&DIFFERENCES.map(text).join("\n"));
+}
+
+fn number_cells(now: Option<u64>, before: Option<u64>) -> [String; 3] {
+    let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let change = now.zip(before).map(|(now, before)| format_change(before, now));
+    [number(now), number(before), change.unwrap_or_else(|| "-".to_owned())]
+}
+
+fn report_findings(env: &BenchEnv, before: &Baselines, run: &Baselines) -> anyhow::Result<()> {
+    let findings = before.compare(run);
+    for (case, growths) in &findings.grown {
+        let rows = growths.iter().map(Growth::table_cells);
+        env.report.print_table(&format!("Grown: {case}"), &Growth::HEADER, rows);
+    }
+    for note in &findings.notes {
+        env.report.print_note(note);
+    }
+    if findings.errors.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", findings.errors.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_of_cases() {
+        for (_, with, without) in DIFFERENCES {
+            for name in [with, without] {
+                assert!(CASES.iter().any(|case| case.name == name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_without_baseline_are_dashes() {
+        assert_eq!(number_cells(Some(106), Some(100)), ["106", "100", "6.0 % more"]);
+        assert_eq!(number_cells(Some(106), None), ["106", "-", "-"]);
+    }
+}
