@@ -29,7 +29,7 @@ HELM = go -C $(CURDIR)/tests/e2e/binaries/helm tool helm
 .PHONY: help
 help: ## Shows the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Try it
 
@@ -94,6 +94,18 @@ bench-all: bench-build ## All measurements with all proxies, about an hour; BENC
 # Flags of ctrlmesh-bench, such as `--only requests --rounds 9`.
 BENCH_ARGS ?=
 
+# With the dev profile, which tests have built.
+INSTRUCTIONS := $(BIN)/ctrlmesh-bench --only instructions --output-dir $(CARGO_TARGET_DIR)/instructions
+BASELINES := benches/instructions.json
+
+.PHONY: instructions
+instructions: build ## Counts instructions per request, and fails at 5 % above benches/instructions.json; needs valgrind (docs/benchmarks.md)
+	$(INSTRUCTIONS) --check $(BASELINES)
+
+.PHONY: instructions-update
+instructions-update: build ## Writes benches/instructions.json from a new count
+	$(INSTRUCTIONS) --update $(BASELINES)
+
 .PHONY: bench-build
 bench-build: setup
 	cargo build --locked --release --workspace --bin ctrlmesh-proxy --bin ctrlmesh-bench
@@ -101,12 +113,20 @@ bench-build: setup
 ##@ Test
 
 .PHONY: test
-test: test-rust test-e2e ## Everything: Rust tests, then real operators against a real kube-apiserver
+test: test-rust test-instructions test-e2e ## Everything: Rust tests, then real operators against a real kube-apiserver
 
 .PHONY: test-rust
 test-rust: build ## Rust tests only
 	cargo test --locked --workspace
 	cargo test --locked --manifest-path fuzz/Cargo.toml --lib
+
+# CTRLMESH_INSTRUCTIONS: `required` fails without valgrind, `none` leaves this out.
+.PHONY: test-instructions
+test-instructions: build
+	@case "$$CTRLMESH_INSTRUCTIONS" in none) exit 0 ;; required) ;; *) \
+		command -v valgrind >/dev/null || { echo "no valgrind: instructions are not counted (make instructions)"; exit 0; } ;; \
+	esac; \
+	$(INSTRUCTIONS) --check $(BASELINES)
 
 .PHONY: test-e2e
 test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators and kubectl through the sidecar; for root on Linux a real node
