@@ -18,8 +18,9 @@ use ctrlmesh_contract::Digest;
 use ctrlmesh_plugins_builtin::builtin;
 use serde_json::{Value, json};
 
-/// Maximum anonymous memory.
-const BUDGET_KIB: u64 = 10 << 10;
+/// Maximum anonymous memory of a sidecar that has compiled its plugins; one that has precompiled plugins takes less. With huge pages it would
+/// be 39 MiB.
+const BUDGET_KIB: u64 = 20 << 10;
 /// Compiling four plugins takes seconds on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -131,7 +132,7 @@ fn idle_sidecar_with_all_builtin_plugins_stays_within_budget() {
     let directory = tempfile::tempdir().unwrap();
     let (sidecar, admin) = start(directory.path());
     wait_until("the sidecar is not ready", || is_ready(&admin));
-    // Threads give memory back when the chain has come into force, which is about when the sidecar is ready.
+    // The compiler's child has just ended.
     let end = Instant::now() + Duration::from_secs(5);
     while anonymous_kib(&sidecar) > BUDGET_KIB && Instant::now() < end {
         thread::sleep(Duration::from_millis(20));
