@@ -9,13 +9,12 @@
 //! | `engine` | wasmtime's settings, and the plugins that are loaded |
 //! | `plugin` | a loaded plugin |
 //! | `guest` | the exports of a component, for each interface version |
-//! | `v0_1` | interface 0.1, where it differs from 0.2 |
 //! | `v0_2` | the host functions of interface 0.2 |
 //! | `entry_config` | the configuration with which an entry runs its plugin |
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
 //! | `cache`, `precompiled` | sealed artifacts on disk; artifacts that come with an image |
-//! | `artifact` | compiled code as a component, with `unsafe` |
-//! | `bindings` | generated from `wit/` |
+//! | `artifact` | compiled code as a component, the only `unsafe` |
+//! | `bindings`, `v0_1` | generated from `wit/`; where interface 0.1 differs from 0.2 |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
 //! | `host` | what the host keeps for one instance |
 //! | `reads` | what a call reads through the host, and what it does there |

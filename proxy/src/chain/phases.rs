@@ -30,7 +30,7 @@ pub(crate) struct Plugins {
     pub(crate) view: Rc<RequestView>,
     instances: Rc<Instances>,
     touches: RefCell<Vec<Touch>>,
-    /// The later phases that verdicts want, where these are not all.
+    /// The later phases that verdicts want, where these are not all of the subscription.
     later: RefCell<Vec<(EntryId, Phases)>>,
 }
 
@@ -147,7 +147,8 @@ impl Plugins {
     }
 
     fn note_later_phases(&self, entry: &Entry, later: Phases) {
-        if !(later.response && later.complete) {
+        let subscribed = entry.subscription.phases;
+        if subscribed.response && !later.response || subscribed.complete && !later.complete {
             self.later.borrow_mut().push((entry.id, later));
         }
     }

@@ -6,19 +6,16 @@ use std::sync::Mutex;
 use serde_json::Value;
 
 use super::lock::lock_unpoisoned;
-use super::state::MAX_KEY_BYTES as MAX_COUNTER_KEY_BYTES;
 
 /// Maximum number of reports of an entry.
 const MAX_REPORTS: usize = 64;
 /// Maximum length of a key in bytes.
 const MAX_KEY_BYTES: usize = 64;
-/// Maximum length of a JSON text in bytes.
+/// Maximum length in bytes of a JSON text, and of all names and keys in a report of counters.
 const MAX_JSON_BYTES: usize = 4096;
 
 /// Maximum number of counters in a report.
 const MAX_FIELDS: usize = 16;
-/// Maximum length of a counter's name in a report, in bytes.
-const MAX_FIELD_BYTES: usize = 64;
 
 /// The reports of an entry.
 #[derive(Debug, Default)]
@@ -45,10 +42,8 @@ impl Reports {
 
     /// Shows counters under a key: the names of fields, each with the key of its counter. Returns `false` if the report is dropped.
     pub(crate) fn show_counters(&self, key: String, fields: Vec<(String, String)>) -> bool {
-        let fits = |(field, counter): &(String, String)| {
-            field.len() <= MAX_FIELD_BYTES && counter.len() <= MAX_COUNTER_KEY_BYTES
-        };
-        let is_small = key.len() <= MAX_KEY_BYTES && fields.len() <= MAX_FIELDS && fields.iter().all(fits);
+        let bytes: usize = fields.iter().map(|(field, counter)| field.len() + counter.len()).sum();
+        let is_small = key.len() <= MAX_KEY_BYTES && fields.len() <= MAX_FIELDS && bytes <= MAX_JSON_BYTES;
         is_small && self.set(key, Report::Counters(fields))
     }
 
@@ -115,11 +110,10 @@ mod tests {
         let field = |name: usize, key: usize| ("x".repeat(name), "x".repeat(key));
         assert!(reports.show_counters(
             "a".into(),
-            vec![field(MAX_FIELD_BYTES, MAX_COUNTER_KEY_BYTES); MAX_FIELDS]
+            vec![field(100, MAX_JSON_BYTES / MAX_FIELDS - 100); MAX_FIELDS]
         ));
         assert!(!reports.show_counters("b".into(), vec![field(1, 1); MAX_FIELDS + 1]));
-        assert!(!reports.show_counters("b".into(), vec![field(MAX_FIELD_BYTES + 1, 1)]));
-        assert!(!reports.show_counters("b".into(), vec![field(1, MAX_COUNTER_KEY_BYTES + 1)]));
+        assert!(!reports.show_counters("b".into(), vec![field(1, MAX_JSON_BYTES)]));
         assert!(!reports.show_counters("x".repeat(MAX_KEY_BYTES + 1), vec![field(1, 1)]));
     }
 

@@ -19,7 +19,6 @@ const MAX_REPORTS: usize = 64;
 const MAX_REPORT_KEY: usize = 64;
 const MAX_REPORT: usize = 4096;
 const MAX_FIELDS: usize = 16;
-const MAX_FIELD: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 enum Value {
@@ -263,9 +262,8 @@ impl Host for FakeHost {
     }
 
     fn show_counters(&self, key: &str, fields: &[(String, String)]) {
-        let fits =
-            |(field, counter): &(String, String)| field.len() <= MAX_FIELD && counter.len() <= super::state::MAX_KEY;
-        if self.is_configuring.get() && fields.len() <= MAX_FIELDS && fields.iter().all(fits) {
+        let bytes: usize = fields.iter().map(|(field, counter)| field.len() + counter.len()).sum();
+        if self.is_configuring.get() && fields.len() <= MAX_FIELDS && bytes <= MAX_REPORT {
             self.set_report(key, Report::Counters(fields.to_vec()));
         } else {
             self.drop_updates(1);

@@ -8,7 +8,7 @@ use crate::{Admission, Ask, Bucket, Cell, Claim, Grant, Place, Shortage, StateEr
 /// Bounds of the contract (`wit/host.wit`, interface `state`).
 const MAX_KEYS: usize = 1024;
 const MAX_VALUE: usize = 4096;
-pub(super) const MAX_KEY: usize = 640;
+const MAX_KEY: usize = 640;
 const MAX_SLOTS: u32 = 64;
 const MAX_CLAIMS: usize = 64;
 const MAX_READ_KEYS: usize = 64;
