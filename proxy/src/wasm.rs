@@ -14,7 +14,9 @@
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
 //! | `cache`, `precompiled` | sealed artifacts on disk; artifacts that come with an image |
 //! | `artifact` | compiled code as a component, the only `unsafe` |
-//! | `bindings`, `v0_1` | generated from `wit/`; where interface 0.1 differs from 0.2 |
+//! | `v0_1` | where interface 0.1 differs from 0.2 |
+//! | `component_bytes` | checks of a component before it is compiled, and names of its artifacts |
+//! | `bindings` | generated from `wit/` |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
 //! | `host` | what the host keeps for one instance |
 //! | `reads` | what a call reads through the host, and what it does there |
@@ -41,6 +43,7 @@ mod cache;
 mod child;
 mod clock;
 mod compile;
+mod component_bytes;
 mod deadline;
 mod engine;
 mod entry_config;

@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest;
 use ctrlmesh_contract::Digest;
 use tracing::{debug, warn};
 use wasmtime::component::Component;
 
-use super::MAX_WASM_BYTES;
 use super::artifact::{Artifact, MappedArtifact};
 use super::cache::{Cache, Lookup};
 use super::child;
+use super::component_bytes::{artifact_name, check_format, check_size, sha256_digest};
 use super::engine::{self, Engine, Processor};
 use super::error::Error;
 use super::memory::Charge;
@@ -184,19 +183,6 @@ impl Compiler {
     }
 }
 
-/// Name of an artifact, from the plugin's digest (SHA-256 in hex) and the engine.
-pub(crate) fn artifact_name(engine: &wasmtime::Engine, plugin: &str) -> String {
-    format!("{plugin}-{}", engine::compatibility(engine))
-}
-
-/// Checks size and format, and returns the digest (`sha256:<hex>`).
-pub(crate) fn check_component(wasm: &[u8]) -> Result<String, Error> {
-    check_size(wasm)?;
-    let digest = sha256_digest(wasm);
-    check_format(wasm, &digest)?;
-    Ok(digest)
-}
-
 /// Reserves memory for an artifact of this size, and for the copy that exists while it is loaded.
 fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<Charge, Error> {
     let mut charge = engine.memory().account();
@@ -233,32 +219,5 @@ fn load_error(error: &wasmtime::Error, digest: &str) -> Error {
     Error::Compile {
         digest: digest.to_owned(),
         detail: format!("the compiled artifact does not load: {error:#}"),
-    }
-}
-
-/// `sha256:<hex>` of the bytes.
-pub(crate) fn sha256_digest(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex::encode(digest::digest(&digest::SHA256, bytes)))
-}
-
-const fn check_size(wasm: &[u8]) -> Result<(), Error> {
-    match wasm.len() {
-        0 => Err(Error::Empty),
-        1..=MAX_WASM_BYTES => Ok(()),
-        bytes => Err(Error::TooLarge { bytes }),
-    }
-}
-
-/// The first eight bytes show the format: magic, version, and the layer that a component's preamble adds to a module's.
-fn check_format(wasm: &[u8], digest: &str) -> Result<(), Error> {
-    let digest = || digest.to_owned();
-    match wasm {
-        [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => Err(Error::CoreModule { digest: digest() }),
-        [0, b'a', b's', b'm', _, _, _, _, ..] => Ok(()),
-        [0, b'a', b's', b'm', ..] => Err(Error::Compile {
-            digest: digest(),
-            detail: "it is truncated".into(),
-        }),
-        _ => Err(Error::NotWasm { digest: digest() }),
     }
 }

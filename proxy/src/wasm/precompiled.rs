@@ -14,7 +14,7 @@ use rustix::fs::Access;
 
 use super::artifact::{Artifact, MappedArtifact};
 use super::cache::MAX_ARTIFACT_BYTES;
-use super::compile;
+use super::component_bytes;
 use super::engine::{self, Engine, Processor};
 use super::error::Error;
 use super::plugin::Plugin;
@@ -98,7 +98,7 @@ impl Precompiled {
 /// # Errors
 /// [`Error`] says what is wrong with the bytes, or which file operation failed.
 pub fn precompile(wasm: &[u8], directory: &Path) -> Result<PathBuf, Error> {
-    let digest = compile::check_component(wasm)?;
+    let digest = component_bytes::check_component(wasm)?;
     let refused = |error: wasmtime::Error| Error::Compile {
         digest: digest.clone(),
         detail: format!("{error:#}"),
@@ -138,7 +138,7 @@ fn write_artifact(path: &Path, name: &str, artifact: &[u8]) -> io::Result<()> {
 }
 
 fn file_name(engine: &wasmtime::Engine, plugin: &str) -> String {
-    format!("{}.{SUFFIX}", compile::artifact_name(engine, plugin))
+    format!("{}.{SUFFIX}", component_bytes::artifact_name(engine, plugin))
 }
 
 /// The artifact of this plugin for another engine, if there is one.

@@ -3,33 +3,13 @@
 
 use wasmtime::component::{HasSelf, Linker};
 
+use super::bindings::types_v0_1;
 use super::bindings::v0_2::ctrlmesh::plugin::types::{Phases, RequestVerdict, Reuse};
 use super::bindings::v0_2::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state};
 use super::host::HostState;
 
-/// The types of interface `types`. Those of 0.1 hide those of 0.2 with the same name.
-#[expect(
-    unreachable_pub,
-    reason = "the generated bindings re-export it from a public module of a private one"
-)]
-pub mod types {
-    use wasmtime::component::{ComponentType, Lift};
-
-    pub use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types::*;
-
-    /// The answer to `on-request`.
-    #[derive(Clone, ComponentType, Lift)]
-    #[component(record)]
-    pub struct RequestVerdict {
-        #[component(name = "delay-ms")]
-        pub(crate) delay_ms: u32,
-        #[component(name = "action")]
-        pub(crate) action: RequestAction,
-    }
-}
-
-impl From<types::RequestVerdict> for RequestVerdict {
-    fn from(verdict: types::RequestVerdict) -> Self {
+impl From<types_v0_1::RequestVerdict> for RequestVerdict {
+    fn from(verdict: types_v0_1::RequestVerdict) -> Self {
         Self {
             delay_ms: verdict.delay_ms,
             action: verdict.action,

@@ -29,7 +29,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 fn guest_hex() -> String {
-    let digest = compile::check_component(guest_bytes()).expect("a component");
+    let digest = component_bytes::check_component(guest_bytes()).expect("a component");
     digest.trim_start_matches("sha256:").to_owned()
 }
 

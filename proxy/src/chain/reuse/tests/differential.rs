@@ -3,11 +3,12 @@
 //!
 //! Two workers of a sidecar share the state of its entries. Plugins are decision trees that are generated, and the built-in ones.
 
+mod generated;
+
 use std::collections::BTreeMap;
 
 use http::Method;
 use proptest::prelude::*;
-use proptest::strategy::Union;
 use serde_json::{Value as Json, json};
 
 use super::*;
@@ -17,6 +18,8 @@ use crate::chain::tests::{guest_bytes, test_engine, test_entry, test_handle};
 use crate::chain::{MatchQuery, Metrics, Snapshot};
 use crate::plugin::verdict::Outcome;
 use crate::wasm::reads_hooks;
+
+use generated::{builtin, operation, tree};
 
 /// Number of random streams; more in `make soak-reuse`.
 const STREAMS: u32 = 200;
@@ -253,198 +256,6 @@ fn compare(entries: &[EntrySpec], operations: &[Operation], audited_one_in: u64)
         }
         Compared { difference, repeated }
     })
-}
-
-const FACTS: [&str; 20] = [
-    "traffic",
-    "verb",
-    "group",
-    "version",
-    "resource",
-    "subresource",
-    "namespace",
-    "name",
-    "facts",
-    "method",
-    "path",
-    "host",
-    "port",
-    "size",
-    "userAgent",
-    "labelSelector",
-    "fieldSelector",
-    "isLeaderLock",
-    "isRecheck",
-    "note",
-];
-
-/// Answers that questions may get in the streams.
-const ANSWERS: [&str; 14] = [
-    "",
-    "a",
-    "b",
-    "1",
-    "2",
-    "none",
-    "pods",
-    "true",
-    "Verb::Get",
-    "Verb::List",
-    "GET",
-    "x/1",
-    "a=b",
-    "None",
-];
-
-fn fact() -> impl Strategy<Value = Json> {
-    prop_oneof![
-        8 => prop::sample::select(&FACTS[..]).prop_map(Json::from),
-        4 => prop::sample::select(vec!["x-a", "X-A", "x-b", "authorization"]).prop_map(|name| json!({"header": name})),
-        4 => prop::sample::select(vec!["q", "Q", "watch"]).prop_map(|name| json!({"query": name})),
-        3 => prop::sample::select(vec!["k", "l"]).prop_map(|key| json!({"cell": key})),
-        1 => Just(json!({"cells": ["k", "l"]})),
-        1 => (0_u64..400).prop_map(|ms| json!({"isAfter": 1_000_000_000 + ms})),
-    ]
-}
-
-fn leaf() -> impl Strategy<Value = Json> {
-    let reuse = prop_oneof![
-        6 => Just(json!("whileUnchanged")),
-        1 => Just(json!("never")),
-        1 => (0_u64..400).prop_map(|ms| json!({"until": 1_000_000_000 + ms})),
-    ];
-    let edit = prop::sample::select(vec!["", "a=1", "a=2", "a=3"]);
-    let effect = prop_oneof![
-        6 => Just(json!({})),
-        2 => (0_u64..3, any::<bool>()).prop_map(|(by, at_once)| {
-            json!({"counts": [["seen", "l", by], ["more", "", 1]], "countsAtOnce": at_once})
-        }),
-        1 => (0_u64..3).prop_map(|note| json!({"note": note})),
-        1 => Just(json!({"rule": "r"})),
-        3 => (1_u32..4, prop::sample::select(vec![0, 50]))
-            .prop_map(|(burst, wait)| json!({"tokens": {"key": "t", "burst": burst, "maxWaitMs": wait}})),
-        2 => (1_u32..3).prop_map(|max| json!({"place": {"key": "p", "burst": max}})),
-        1 => Just(json!({"write": "k"})),
-        1 => Just(json!({"remove": "l"})),
-        1 => Just(json!({"adds": "n"})),
-        1 => Just(json!({"logs": true})),
-        1 => Just(json!({"readsClock": true})),
-    ];
-    (edit, reuse, prop::collection::vec(effect, 1..3)).prop_map(|(edit, reuse, effects)| {
-        let mut leaf = json!({"edit": edit, "reuse": reuse});
-        for effect in effects {
-            leaf.as_object_mut()
-                .unwrap()
-                .extend(effect.as_object().unwrap().clone());
-        }
-        json!({"leaf": leaf})
-    })
-}
-
-fn tree() -> impl Strategy<Value = EntrySpec> {
-    let node = leaf().prop_recursive(4, 16, 3, |node| {
-        let answers = prop::collection::vec((prop::sample::select(&ANSWERS[..]), node.clone()), 1..3);
-        (fact(), answers, node)
-            .prop_map(|(ask, answers, otherwise)| {
-                json!({"question": {"ask": ask, "answers": answers, "otherwise": otherwise}})
-            })
-            .boxed()
-    });
-    node.prop_map(|root| EntrySpec {
-        plugin: "decision_tree",
-        settings: json!({"root": root}),
-    })
-}
-
-/// The built-in plugins with settings that wake them for the requests of the streams.
-fn builtin() -> impl Strategy<Value = EntrySpec> {
-    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}]);
-    let specs = [
-        (
-            "shard-selector",
-            json!({
-                "shard": "s",
-                "limits": [{
-                    "relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}],
-                    "selector": {"matchLabels": {"shard": "s"}},
-                }],
-            }),
-        ),
-        (
-            "rate-limit",
-            json!({"rateLimitings": [
-                {"name": "r", "resourceRules": rules, "bucket": {"limit": 5, "interval": "1s", "burst": 3}},
-            ]}),
-        ),
-        (
-            "circuit-breaker",
-            json!({"rateLimitings": [{
-                "name": "b", "resourceRules": rules, "triggerPolicy": "Normal",
-                "trip": {"errorPercent": 50, "minimumRequests": 3, "window": "1s"},
-                "recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "1s"}, "key": "resource",
-            }]}),
-        ),
-        (
-            "fault-inject",
-            json!({"faults": [{
-                "name": "f", "match": {"resources": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]},
-                "do": {"delay": {"for": "5ms"}}, "percent": 50,
-            }]}),
-        ),
-    ];
-    let specs = specs.map(|(plugin, settings)| Just(EntrySpec { plugin, settings }));
-    Union::new(specs)
-}
-
-fn request_spec() -> impl Strategy<Value = RequestSpec> {
-    let targets = [
-        (Method::GET, "/api/v1/namespaces/a/pods/x"),
-        (Method::GET, "/api/v1/namespaces/b/pods/x"),
-        (Method::GET, "/api/v1/namespaces/a/pods/y"),
-        (Method::GET, "/api/v1/pods"),
-        (Method::GET, "/api/v1/pods?q=1"),
-        (Method::GET, "/api/v1/pods?q=%31&q=2"),
-        (Method::GET, "/api/v1/pods?Q=1"),
-        (Method::GET, "/api/v1/pods?labelSelector=a%3Db"),
-        (Method::GET, "/api/v1/pods?fieldSelector=a%3Db"),
-        (Method::GET, "/api/v1/pods?watch=1"),
-        (Method::GET, "/api/v1/p%6Fds"),
-        (Method::PUT, "/apis/apps/v1/namespaces/a/deployments/x/status"),
-        (Method::POST, "/apis/apps/v1/namespaces/a/deployments"),
-        (Method::DELETE, "/api/v1/namespaces/a/pods/x"),
-        (Method::GET, "/apis/coordination.k8s.io/v1/namespaces/a/leases/x"),
-        (Method::GET, "/healthz"),
-    ];
-    let headers = [
-        vec![],
-        vec![("x-a", "1")],
-        vec![("x-a", "2")],
-        vec![("x-a", "1"), ("x-a", "2")],
-        vec![("x-b", "1"), ("authorization", "1")],
-        vec![("authorization", "2")],
-        vec![("user-agent", "a"), ("content-length", "1")],
-        vec![("user-agent", "b")],
-    ];
-    let target = prop::sample::select(targets.to_vec());
-    (target, prop::sample::select(headers.to_vec()), any::<bool>()).prop_map(
-        |((method, target), headers, is_leader_lock)| RequestSpec {
-            method,
-            target,
-            headers,
-            is_leader_lock,
-        },
-    )
-}
-
-fn operation() -> impl Strategy<Value = Operation> {
-    prop_oneof![
-        12 => (0_usize..2, request_spec()).prop_map(|(worker, request)| Operation::Request { worker, request }),
-        4 => (0_usize..8, prop::sample::select(vec![200, 404, 500])).prop_map(|(place, status)| Operation::End { place, status }),
-        2 => (0_u64..300).prop_map(Operation::Advance),
-        1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Write),
-        1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Remove),
-        1 => Just(Operation::Reload),
-    ]
 }
 
 fn streams() -> u32 {
