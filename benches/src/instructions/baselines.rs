@@ -22,6 +22,8 @@ const UPDATE: &str = "run `make instructions-update` and commit benches/instruct
 #[serde(deny_unknown_fields)]
 pub(super) struct Conditions {
     pub(super) architecture: String,
+    /// The instructions by which the C library chooses functions such as `memcpy`, also under valgrind.
+    pub(super) processor: String,
     pub(super) profile: String,
     pub(super) valgrind: String,
 }
@@ -31,6 +33,7 @@ impl Conditions {
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         Self {
             architecture: std::env::consts::ARCH.to_owned(),
+            processor: processor_features().to_owned(),
             profile: profile.to_owned(),
             valgrind,
         }
@@ -38,7 +41,16 @@ impl Conditions {
 
     /// Whether counts under these conditions can be compared. Versions of valgrind count almost the same.
     pub(super) fn is_comparable(&self, other: &Self) -> bool {
-        self.architecture == other.architecture && self.profile == other.profile
+        let compared = |conditions: &Self| {
+            let Self {
+                architecture,
+                processor,
+                profile,
+                ..
+            } = conditions.clone();
+            [architecture, processor, profile]
+        };
+        compared(self) == compared(other)
     }
 }
 
@@ -46,11 +58,21 @@ impl fmt::Display for Conditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             architecture,
+            processor,
             profile,
             valgrind,
         } = self;
-        write!(f, "{architecture}, {profile} profile, {valgrind}")
+        write!(f, "{architecture} {processor}, {profile} profile, {valgrind}")
     }
+}
+
+/// Of x86-64, whether there is AVX2: valgrind hides later extensions.
+fn processor_features() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") {
+        return "with AVX2";
+    }
+    "without AVX2"
 }
 
 /// The counts of a run.
