@@ -139,10 +139,13 @@ soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random s
 	cargo test --locked --workspace --lib hand_over
 
 .PHONY: scale
-scale: SCALE_SIDECARS ?= 10 1000 10000
-scale: setup ## Requests of the manager with SCALE_SIDECARS simulated sidecars (10 1000 10000), compared with docs/scale.md; release profile
-	for sidecars in $(SCALE_SIDECARS); do \
-		CTRLMESH_SCALE_SIDECARS=$$sidecars cargo test --locked --release -p ctrlmesh-manager -p ctrlmesh-manager-rollout \
+scale: setup ## Requests and decisions of the manager with up to 10,000 simulated sidecars, compared with docs/scale.md; release profile
+	for sidecars in 10 1000 10000; do \
+		CTRLMESH_SCALE_SIDECARS=$$sidecars cargo test --locked --release -p ctrlmesh-manager-rollout \
+			--lib tests::scale -- --nocapture --test-threads=1 || exit 1; \
+	done
+	for sidecars in 10 1000; do \
+		CTRLMESH_SCALE_SIDECARS=$$sidecars cargo test --locked --release -p ctrlmesh-manager \
 			--lib tests::scale -- --nocapture --test-threads=1 || exit 1; \
 	done
 

@@ -8,13 +8,13 @@
 //! | `predecessors` | the record of sidecars that ran in this pod before |
 //! | `phases`, `touched` | calls plugins for one request; records what they did to it |
 //! | `instances` | the live plugin instances of a worker thread |
-//! | `reuse` | repeats verdicts on requests without a call |
 //! | `handle`, `metrics` | the chain in force and its part of `/status`; counters |
 //! | `compiling` | progress of loading a new chain |
 //! | `snapshot` | an immutable chain, as a request keeps it to its end |
 //! | `in_flight`, `retirement` | requests in flight under each chain; when nothing holds an entry any more |
 //! | `index`, `matcher` | which entries want a request, in native code, so that other requests cost almost nothing |
 //! | `quarantine` | quarantine of entries that keep failing |
+//! | `reuse` | repeats verdicts on requests without a call |
 //! | `directory`, `packed`, `labels` | read the volumes that kubelet mounts |
 //! | `error` | why a chain did not come into force |
 //!

@@ -190,7 +190,7 @@ async fn guide_leads_from_an_empty_folder_to_a_plugin_in_force() -> Result<()> {
     assert_eq!((build, inspect), (&commands[0], &commands[2]));
     assert_eq!(cases, &guide.blocks(5, "console")[0].commands()[0]);
     let output = person.run_command(&commands.join("\n"))?;
-    assert!(output.contains("takes it: ctrlmesh:plugin 0.1"), "{output}");
+    assert!(output.contains("takes it: ctrlmesh:plugin 0.2"), "{output}");
 
     check_cases(&person, &guide)?;
     component::component_refuses_a_write(&person.folder);

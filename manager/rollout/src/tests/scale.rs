@@ -365,13 +365,13 @@ fn shortest_times(sidecars: usize) -> [Duration; 2] {
     times
 }
 
-/// The shortest of many times is not disturbed by other programs. A search for each pod among all pods would make it four times as long.
+/// The shortest of many times is hardly disturbed by other programs. A search for each pod among all pods would take 64 times as long.
 #[test]
-fn pass_over_twice_the_sidecars_takes_less_than_three_times_as_long() {
+fn pass_over_eight_times_the_sidecars_takes_less_than_24_times_as_long() {
     let sidecars = number_of_sidecars();
-    let [half, all] = [sidecars / 2, sidecars].map(shortest_times);
-    println!("{sidecars} sidecars: decision and whole pass {all:?}; half as many: {half:?}");
-    for (half, all) in half.iter().zip(&all) {
-        assert!(*all < *half * 3, "{all:?} is more than three times {half:?}");
+    let [few, all] = [(sidecars / 8).max(8), sidecars].map(shortest_times);
+    println!("{sidecars} sidecars: decision and whole pass {all:?}; an eighth of them: {few:?}");
+    for (few, all) in few.iter().zip(&all) {
+        assert!(*all < *few * 24, "{all:?} is more than 24 times {few:?}");
     }
 }
