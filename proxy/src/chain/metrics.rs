@@ -201,7 +201,9 @@ impl Metrics {
 
     /// Numbers of verdicts of an entry that were repeated, and of those that were audited.
     pub(super) fn reuse_counts(&self, entry: &str) -> (u64, u64) {
-        let entry = EntryLabels { entry: entry.to_owned() };
+        let entry = EntryLabels {
+            entry: entry.to_owned(),
+        };
         let count = |family: &Family<EntryLabels, Counter>| family.get(&entry).map_or(0, |counter| counter.get());
         (count(&self.reused), count(&self.audited))
     }
