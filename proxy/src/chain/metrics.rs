@@ -97,7 +97,7 @@ impl Metrics {
         );
         registry.register(
             "plugin_faults",
-            "Plugin calls that gave no valid answer",
+            "Faults of a plugin by entry and kind",
             metrics.faults.clone(),
         );
         registry.register(

@@ -3,7 +3,7 @@
 //!
 //! Each instance has its own memory ([`RememberedCalls`]). A verdict is remembered if the plugin marks it as reusable and the call did
 //! nothing that must not be repeated (`wasm/reads.rs`). A repetition takes the same tokens and places, adds to the same counters, and
-//! leaves the same note. One in N repetitions is audited: the plugin is asked after all, the request gets that answer alone, and an answer
+//! leaves the same note. One in N repetitions is audited: the plugin is asked after all, the request gets that verdict alone, and a verdict
 //! that differs from the remembered one is a fault of the plugin. See docs/adr/0050-reusable-verdicts.md.
 
 mod table;
@@ -128,7 +128,7 @@ pub(super) struct RememberedCall {
 pub(super) enum LookUp {
     /// This call was repeated: what belongs to its verdict has been done.
     Repeated(Rc<RememberedCall>),
-    /// The plugin is to be called, and its answer compared with this one.
+    /// The plugin is to be called, and its verdict compared with this one.
     Audit(Rc<RememberedCall>),
     /// The plugin is to be called.
     Unknown,
