@@ -84,8 +84,10 @@ pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
 pub use precompiled::precompile;
 #[cfg(test)]
+pub(crate) use reads::End;
+#[cfg(test)]
 pub(crate) use reads::hooks as reads_hooks;
-pub(crate) use reads::{Effects, End, Read, Seen, Step, Trace, Value};
+pub(crate) use reads::{Effects, Read, Seen, Step, Trace, Value};
 pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
 pub(crate) use state::Ask;
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};

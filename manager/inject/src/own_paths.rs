@@ -5,10 +5,12 @@ use ctrlmesh_contract::names::pod;
 /// The sidecar's volume for files that it writes.
 pub(super) const DATA_DIR: &str = "/var/lib/ctrlmesh";
 
-/// Paths whose content the sidecar relies on: its program, its volumes, and the kernel's file systems. A mount above or below any
+/// Paths whose content the sidecar relies on: its program and precompiled plugins, its volumes, and the kernel's file systems. A mount above or below any
 /// of them could replace it.
-const OWN_PATHS: [&str; 7] = [
+const OWN_PATHS: [&str; 8] = [
     pod::PROGRAM,
+    // Precompiled plugins.
+    "/usr/lib/ctrlmesh",
     "/etc/ctrlmesh",
     DATA_DIR,
     "/var/run/secrets",

@@ -132,13 +132,15 @@ impl Instances {
     ) -> Result<RequestVerdict, CallError> {
         let admission = self.admit(entry)?;
         let Some(draw) = self.reuse.as_ref().filter(|_| !entry.reuse.is_impure()) else {
+            self.forget_verdicts(entry);
             return self.call_admitted(entry, admission, Phase::Request, |instance| {
                 instance.on_request(request, false)
             });
         };
         let (mut audited, mut is_recorded) = (None, false);
-        // A probe is to show whether calls work again.
+        // A probe, or the call after a fault, is to show whether calls work again.
         if admission == Admission::Call
+            && !entry.quarantine.is_failing()
             && let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id)
         {
             match cell.remembered.look_up(request, &entry.state, draw) {
@@ -167,6 +169,13 @@ impl Instances {
         Ok(verdict)
     }
 
+    /// Another thread may have found the entry impure.
+    fn forget_verdicts(&self, entry: &Entry) {
+        if let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id) {
+            cell.remembered.clear();
+        }
+    }
+
     /// Remembers a call. If it contradicts what is remembered, nothing of this entry is repeated any more, on any thread.
     fn learn(
         &self,
@@ -178,7 +187,7 @@ impl Instances {
     ) {
         let mut cells = self.cells.borrow_mut();
         let Some(cell) = cells.get_mut(&entry.id) else { return };
-        let learnt = cell.remembered.learn(trace, verdict, audited, called_ms);
+        let learnt = cell.remembered.learn(trace, verdict, audited, called_ms, &entry.state);
         if let Err(impure) = learnt {
             cell.remembered.clear();
             let origin = Box::new(origin_of(entry));
@@ -259,9 +268,7 @@ impl Instances {
     }
 
     fn record_failure(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: Fault) -> CallError {
-        if let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id) {
-            cell.remembered.clear();
-        }
+        self.forget_verdicts(entry);
         self.chain.record_fault(entry, admission, time_lost, &fault);
         CallError::Fault(fault)
     }

@@ -120,10 +120,14 @@ impl Plugins {
         for entry in self.snapshot.on_request(self.matched) {
             let verdict = match self.instances.on_request(entry, &self.view) {
                 Ok(verdict) => verdict,
-                Err(error) => match self.answer_if_closed(entry, &error) {
-                    Some(reply) => return RequestDecision::Stop(reply.into()),
-                    None => continue,
-                },
+                Err(error) => {
+                    // What it named before it failed is not the next entry's.
+                    self.view.memory.take_named_rules();
+                    match self.answer_if_closed(entry, &error) {
+                        Some(reply) => return RequestDecision::Stop(reply.into()),
+                        None => continue,
+                    }
+                }
             };
             self.record_touches(
                 entry,
@@ -295,10 +299,13 @@ impl Plugins {
             });
             let verdict = match verdict {
                 Ok(verdict) => verdict,
-                Err(error) => match self.answer_if_closed(entry, &error) {
-                    Some(reply) => return ResponseDecision::Stop(reply.into()),
-                    None => continue,
-                },
+                Err(error) => {
+                    self.view.memory.take_named_rules();
+                    match self.answer_if_closed(entry, &error) {
+                        Some(reply) => return ResponseDecision::Stop(reply.into()),
+                        None => continue,
+                    }
+                }
             };
             self.record_touches(
                 entry,

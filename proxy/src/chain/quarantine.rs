@@ -200,6 +200,11 @@ impl Quarantine {
         }
     }
 
+    /// Whether the last call failed, so that the next one shows whether the plugin works again.
+    pub(super) fn is_failing(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FAILING
+    }
+
     /// Records that an admitted call succeeded. The clock is read only if that ends a quarantine.
     pub fn record_ok(&self, admission: Admission, now: impl FnOnce() -> Instant) {
         // A call that began before the quarantine is no evidence about it.

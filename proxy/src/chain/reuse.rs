@@ -19,8 +19,8 @@ use aws_lc_rs::rand;
 use tokio::time::Instant;
 
 use crate::plugin::request_view::RequestView;
-use crate::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict, Reuse};
-use crate::wasm::{Ask, Effects, End, EntryState, Seen, Step, Trace};
+use crate::plugin::verdict::{Answer, Cause, Refusal, RequestAction, RequestEdit, RequestVerdict, Reuse};
+use crate::wasm::{Ask, Effects, EntryState, Seen, Step, Trace};
 
 use table::{Known, Table};
 
@@ -176,7 +176,7 @@ impl RememberedCalls {
         }
         self.paused_until = None;
         self.unmarked < UNMARKED_CALLS || self.unmarked.is_multiple_of(RECORDED_UNMARKED) || {
-            self.unmarked = self.unmarked.saturating_add(1);
+            self.unmarked = self.unmarked.wrapping_add(1).max(UNMARKED_CALLS);
             false
         }
     }
@@ -192,15 +192,17 @@ impl RememberedCalls {
         verdict: &RequestVerdict,
         audited: Option<&RememberedCall>,
         called_ms: u64,
+        state: &EntryState,
     ) -> Result<(), Impure> {
         let until = match verdict.reuse {
             Reuse::UntilUnixMs(until) => Some(until),
             Reuse::WhileUnchanged | Reuse::Never => None,
         };
         let end = trace.reason_to_forget(until.is_some());
+        let is_comparable = trace.is_comparable();
         let (reads, effects) = trace.into_parts();
-        if let Some(audited) = audited {
-            let is_comparable = end != Some(End::Admission);
+        // The time of the remembered verdict may have passed before the plugin read the clock.
+        if let Some(audited) = audited.filter(|audited| audited.holds_at(|| unix_ms(state))) {
             match self.table.known(&reads) {
                 Known::Leaf(known) if is_comparable && std::ptr::eq(Rc::as_ptr(known), audited) => {
                     audited.compare(verdict, &effects)?;
@@ -212,7 +214,7 @@ impl RememberedCalls {
             }
         }
         if verdict.reuse == Reuse::Never || end.is_some() {
-            self.unmarked = self.unmarked.saturating_add(1);
+            self.unmarked = self.unmarked.wrapping_add(1).max(self.unmarked.min(UNMARKED_CALLS));
             return Ok(());
         }
         self.unmarked = 0;
@@ -311,10 +313,10 @@ impl RememberedCall {
     }
 
     fn bytes(&self) -> usize {
-        let edits = match &self.verdict.action {
+        let action = match &self.verdict.action {
             RequestAction::Proceed(edits) => edits.iter().map(edit_bytes).sum(),
-            RequestAction::Refuse(refusal) => refusal.message.len(),
-            RequestAction::Answer(answer) => answer.body.len(),
+            RequestAction::Refuse(refusal) => refusal_bytes(refusal),
+            RequestAction::Answer(answer) => answer_bytes(answer),
             RequestAction::Reset(_) | RequestAction::RefuseConnections(_) => 0,
         };
         let Effects {
@@ -328,9 +330,10 @@ impl RememberedCall {
             .chain(places.iter().map(|place| place.key.len()))
             .chain(counts.iter().map(|(name, label, _)| name.len() + label.len()))
             .chain(rules.iter().map(|rule| rule.name.len()))
+            .chain(self.cells.iter().map(|(key, _)| key.len()))
             .map(|bytes| bytes + size_of::<Ask>())
             .sum();
-        VERDICT_BYTES + edits + texts
+        VERDICT_BYTES + action + texts
     }
 }
 
@@ -352,6 +355,29 @@ const fn action_name(action: &RequestAction) -> &'static str {
         RequestAction::Answer(_) => "on an answer of its own",
         RequestAction::RefuseConnections(_) => "to refuse connections",
     }
+}
+
+fn refusal_bytes(refusal: &Refusal) -> usize {
+    let Refusal {
+        reason,
+        message,
+        cause,
+        details,
+        ..
+    } = refusal;
+    let details = details.as_ref().map_or(0, |details| {
+        let causes = details.causes.iter();
+        let causes =
+            causes.map(|cause| size_of::<Cause>() + cause.reason.len() + cause.message.len() + cause.field.len());
+        details.name.len() + details.group.len() + details.kind.len() + causes.sum::<usize>()
+    });
+    reason.len() + message.len() + cause.as_ref().map_or(0, String::len) + details
+}
+
+fn answer_bytes(answer: &Answer) -> usize {
+    let headers = answer.headers.iter();
+    let headers = headers.map(|header| size_of_val(header) + header.0.as_str().len() + header.1.len());
+    answer.body.len() + headers.sum::<usize>()
 }
 
 fn edit_bytes(edit: &RequestEdit) -> usize {

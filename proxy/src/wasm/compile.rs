@@ -114,6 +114,8 @@ impl Compiler {
                     debug!(%digest, "plugin loaded from a precompiled artifact");
                     return Ok(loaded);
                 }
+                // Compiling would take more memory. The caller may make room, and try again.
+                Err(error @ Error::CodeMemory { .. }) => return Err(error),
                 Err(error) => warn!(%digest, %error, "failed to load a precompiled artifact; compiling the plugin"),
             },
             Found::Refused(path, reason) => {

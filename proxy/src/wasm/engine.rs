@@ -88,6 +88,8 @@ impl Engine {
 /// it: wasmtime refuses an artifact that needs an instruction which this one lacks.
 pub(crate) fn compatibility(engine: &wasmtime::Engine) -> String {
     let mut hasher = DigestHasher(digest::Context::new(&digest::SHA256));
+    // An engine without a compiler does not know the compiler's settings, which may change with a version of this program.
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
     engine.precompile_compatibility_hash().hash(&mut hasher);
     let digest = hasher.0.finish();
     hex::encode(digest.as_ref().get(..8).unwrap_or_default())

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
-use rustix::fs::Access;
+use rustix::fs::{Access, AtFlags, CWD, StatxFlags};
 
 use super::artifact::{Artifact, MappedArtifact};
 use super::cache::MAX_ARTIFACT_BYTES;
@@ -191,8 +191,34 @@ fn verify_checksum(path: &Path, name: &str) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
 
-/// Refuses a file that somebody else than root could change or replace, or that this process could. `path` has no symbolic links.
+/// Refuses a file that is not of the image, or that somebody else than root could change or replace, or that this process could. `path` has
+/// no symbolic links.
 fn check_unchangeable(path: &Path) -> Result<(), String> {
+    check_mount(path, Path::new("/proc/self/exe"))?;
+    check_owners(path)
+}
+
+/// Refuses a file of another mount than the program: a volume of the pod, which somebody else may fill, whoever owns its files in this
+/// container. A single file can be mounted as well, so its own mount counts.
+fn check_mount(path: &Path, program: &Path) -> Result<(), String> {
+    let mount_of = |path: &Path| {
+        let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+            return Err("the kernel does not tell mounts apart; it needs Linux 5.8".to_owned());
+        }
+        Ok(found.stx_mnt_id)
+    };
+    if mount_of(path)? == mount_of(program)? {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is on a volume: only artifacts in the image of the sidecar are used",
+        path.display()
+    ))
+}
+
+fn check_owners(path: &Path) -> Result<(), String> {
     for part in path.ancestors() {
         let file = fs::symlink_metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;
         check_owner(part, file.uid(), file.mode())?;

@@ -70,6 +70,8 @@ pub(crate) enum End {
     Random,
     /// It wrote: state, a gauge, a report, a log line.
     Write,
+    /// A cell was written during the call, or could not be read.
+    Changed,
     /// It took tokens in a way that can't be repeated: twice, with a wait, or in vain.
     Admission,
     /// It read or did more than is remembered.
@@ -96,6 +98,8 @@ pub(crate) struct Trace {
     read_clock: bool,
     admitted: bool,
     end: Option<End>,
+    /// Whether it met what another call may not meet: a cell that was written meanwhile, or tokens that were short.
+    met_change: bool,
 }
 
 impl<S: AsRef<str>> Step<S> {
@@ -248,7 +252,7 @@ impl Trace {
         let step = step.to_owned();
         if let Some((_, known)) = self.reads.iter().find(|(known, _)| *known == step) {
             if known.cmp_seen(seen).is_ne() {
-                self.end(End::Write);
+                self.end(End::Changed);
             }
             return;
         }
@@ -299,6 +303,12 @@ impl Trace {
     /// Records that the call can't be repeated. The first reason stays.
     pub(crate) fn end(&mut self, end: End) {
         self.end.get_or_insert(end);
+        self.met_change |= matches!(end, End::Changed | End::Admission);
+    }
+
+    /// Whether the call must decide as another one that read the same.
+    pub(crate) const fn is_comparable(&self) -> bool {
+        !self.met_change
     }
 
     /// Why the call is not remembered. `may_read_clock`: the verdict says until when it holds.
@@ -377,8 +387,10 @@ mod tests {
         assert_eq!(trace.reads, [(Step::Header("accept".into()), Value::Text("a".into()))]);
         assert_eq!(trace.reason_to_forget(false), None);
         trace.record_read(Step::Cell("k"), &Seen::Number(1));
+        assert!(trace.is_comparable());
         trace.record_read(Step::Cell("k"), &Seen::Number(2));
-        assert_eq!(trace.reason_to_forget(false), Some(End::Write));
+        assert_eq!(trace.reason_to_forget(false), Some(End::Changed));
+        assert!(!trace.is_comparable());
     }
 
     #[test]

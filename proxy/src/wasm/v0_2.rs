@@ -195,7 +195,7 @@ impl state::Host for HostState {
 impl HostState {
     /// A read that failed depends on more than a cell, so the call is not remembered.
     fn failed_read(&mut self, failed: StateError) -> state::Error {
-        self.end_trace(End::Write);
+        self.end_trace(End::Changed);
         error(failed)
     }
 }
@@ -394,6 +394,7 @@ impl exchange::HostRequest for HostState {
         self.read(Step::IsRecheck).number() != 0
     }
 
+    /// Not recorded: in `on-request`, which is called once for a request, it is 0 until the same call sets it.
     fn note(&mut self, _: Resource<RequestHandle>) -> u64 {
         let request = self.request.as_ref();
         request.map_or(0, |request| request.memory.note(self.entry_id()))

@@ -241,6 +241,11 @@ fn invalid_annotations_are_refused() {
         ("log-path", "/", "write an absolute path"),
         ("log-path", "//", "would hide files of the sidecar"),
         ("log-path", "/etc/ctrlmesh/chain", "would hide files of the sidecar"),
+        (
+            "log-path",
+            "/usr/lib/ctrlmesh/precompiled",
+            "would hide files of the sidecar",
+        ),
         ("log-path", "/ctrlmesh-proxy", "would hide files of the sidecar"),
         ("log-path", "/var/log/../lib", "would hide files of the sidecar"),
         ("log-path", "/var/run/secrets/tokens", "would hide files of the sidecar"),

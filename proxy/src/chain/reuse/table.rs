@@ -9,11 +9,11 @@ use crate::wasm::{Read, Seen, Step, Value};
 /// Maximum number of leaves. A controller sends some tens of kinds of requests; a plugin that reads names needs a leaf for each.
 const MAX_LEAVES: usize = 512;
 /// Maximum size of a table in bytes, by estimate.
-const MAX_BYTES: usize = 128 << 10;
+const MAX_BYTES: usize = 256 << 10;
 /// The share of leaves that is removed when the table is full: removing one by one would search all leaves for each new one.
 const REMOVED_PART: usize = 4;
 /// Estimated bytes of a node or an edge besides its texts.
-const NODE_BYTES: usize = 64;
+const NODE_BYTES: usize = 128;
 
 /// Tree of reads with leaves of type `L`.
 #[derive(Debug)]

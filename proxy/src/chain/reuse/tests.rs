@@ -3,9 +3,9 @@ mod differential;
 use http::Method;
 
 use super::*;
-use crate::plugin::verdict::Phases;
+use crate::plugin::verdict::{Details, Phases};
 use crate::wasm::harness::request;
-use crate::wasm::{Claim, Clock, Rule, StateStore};
+use crate::wasm::{Claim, Clock, End, Rule, StateStore};
 
 /// A call that reads the name of a header's value and of a cell, and takes a token of two.
 struct Fixture {
@@ -66,7 +66,7 @@ impl Fixture {
 
     fn learn(&mut self, trace: Trace, verdict: &RequestVerdict) -> Result<(), Impure> {
         let now_ms = unix_ms(&self.state);
-        self.calls.learn(trace, verdict, None, now_ms)
+        self.calls.learn(trace, verdict, None, now_ms, &self.state)
     }
 
     /// The edit that is repeated for this request.
@@ -178,7 +178,7 @@ fn verdict_with_a_time_holds_until_then_and_not_before_its_call() {
     let trace = fixture.trace(&view("b"));
     let later = unix_ms(&fixture.state) + 5;
     let until = verdict("x", Reuse::UntilUnixMs(later + 10));
-    fixture.calls.learn(trace, &until, None, later).unwrap();
+    fixture.calls.learn(trace, &until, None, later, &fixture.state).unwrap();
     assert_eq!(
         fixture.repeated(&view("b")),
         None,
@@ -193,7 +193,7 @@ fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
     fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
     let mut audit = |trace: Trace, verdict: &RequestVerdict| {
         let audited = fixture.audited(&view("a"));
-        fixture.calls.learn(trace, verdict, Some(&audited), 0)
+        fixture.calls.learn(trace, verdict, Some(&audited), 0, &fixture.state)
     };
     let mut name = Trace::default();
     name.record_read(Step::Name, &Seen::Text("a".into()));
@@ -219,6 +219,65 @@ fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
 }
 
 #[test]
+fn audit_does_not_compare_after_the_time_of_a_verdict_has_passed() {
+    let mut fixture = fixture();
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", Reuse::UntilUnixMs(60))).unwrap();
+    let audited = fixture.audited(&view("a"));
+    // The call begins before that moment, and reads the clock after it.
+    fixture.clock.advance(Duration::from_millis(60));
+    let trace = fixture.trace(&view("a"));
+    let learnt = fixture
+        .calls
+        .learn(trace, &verdict("y", Reuse::Never), Some(&audited), 59, &fixture.state);
+    assert_eq!(learnt, Ok(()));
+}
+
+#[test]
+fn size_of_a_call_counts_all_texts_of_its_verdict() {
+    let text = "x".repeat(1000);
+    let refusal = Refusal {
+        code: 403,
+        reason: text.clone(),
+        message: text.clone(),
+        retry_after_seconds: None,
+        cause: Some(text.clone()),
+        details: Some(Details {
+            name: text.clone(),
+            group: text.clone(),
+            kind: text.clone(),
+            causes: vec![Cause {
+                reason: text.clone(),
+                message: text.clone(),
+                field: text.clone(),
+            }],
+        }),
+    };
+    let answer = Answer {
+        code: 200,
+        headers: vec![(
+            http::HeaderName::from_static("x-a"),
+            http::HeaderValue::from_str(&text).unwrap(),
+        )],
+        body: text.clone().into(),
+        close_connection: false,
+    };
+    for (action, texts) in [(RequestAction::Refuse(refusal), 9), (RequestAction::Answer(answer), 2)] {
+        let verdict = RequestVerdict {
+            action,
+            ..verdict("", Reuse::WhileUnchanged)
+        };
+        let call = RememberedCall {
+            verdict,
+            effects: Effects::default(),
+            cells: vec![(text.as_str().into(), 1)],
+            holds: None,
+        };
+        assert!(call.bytes() > (texts + 1) * text.len(), "{}", call.bytes());
+    }
+}
+
+#[test]
 fn audit_does_not_compare_after_a_cell_was_written() {
     let mut fixture = fixture();
     let read = |write| {
@@ -228,9 +287,13 @@ fn audit_does_not_compare_after_a_cell_was_written() {
     };
     fixture.learn(read(0), &verdict("x", Reuse::WhileUnchanged)).unwrap();
     let audited = fixture.audited(&view("a"));
-    let learnt = fixture
-        .calls
-        .learn(read(1), &verdict("y", Reuse::WhileUnchanged), Some(&audited), 0);
+    let learnt = fixture.calls.learn(
+        read(1),
+        &verdict("y", Reuse::WhileUnchanged),
+        Some(&audited),
+        0,
+        &fixture.state,
+    );
     assert_eq!(learnt, Ok(()));
 }
 

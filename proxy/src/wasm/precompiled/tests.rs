@@ -145,11 +145,12 @@ fn engine_with_other_settings_does_not_load_artifact() {
 fn file_that_this_user_or_others_can_change_is_refused() {
     let (_files, path) = precompiled_guest();
     let refused = refusal(&Precompiled::new(&[directory_of(&path).to_owned()]));
-    // The temporary directory belongs to this user. If that is root, others can write to the directory above it.
-    assert!(
-        refused.contains("not to root") || refused.contains("can write to"),
-        "{refused}"
-    );
+    // The temporary directory belongs to this user. If that is root, others can write to the directory above it. It may be a mount.
+    let reasons = ["not to root", "can write to", "is on a volume"];
+    assert!(reasons.iter().any(|reason| refused.contains(reason)), "{refused}");
+    let path = path.canonicalize().expect("a path");
+    let refused = check_owners(&path).expect_err("refused");
+    assert!(reasons.iter().any(|reason| refused.contains(reason)), "{refused}");
     for mode in [0o664, 0o646, 0o777] {
         let refused = check_owner(&path, 0, 0o100_000 | mode).expect_err("refused");
         assert!(refused.contains(&format!("mode 0{mode:o}")), "{refused}");
@@ -165,11 +166,20 @@ fn file_that_this_user_or_others_can_change_is_refused() {
 #[test]
 fn program_files_are_accepted_unless_this_process_can_write_to_them() {
     let file = Path::new("/bin/sh").canonicalize().expect("a file");
-    let checked = check_unchangeable(&file);
+    let checked = check_owners(&file);
     match rustix::fs::access(&file, Access::WRITE_OK) {
         Ok(()) => assert!(checked.expect_err("refused").contains("the sidecar itself can write")),
         Err(_) => checked.expect("accepted"),
     }
+}
+
+#[test]
+fn file_of_another_mount_than_the_program_is_refused() {
+    let (_files, path) = precompiled_guest();
+    check_mount(&path, directory_of(&path)).expect("accepted");
+    let other_mount = Path::new("/proc/self/status");
+    let refused = check_mount(other_mount, &path).expect_err("refused");
+    assert!(refused.contains("/proc/self/status is on a volume"), "{refused}");
 }
 
 #[test]
