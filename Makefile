@@ -54,13 +54,14 @@ dev: build ## API server in memory, manager, two sidecars and a controller; rebu
 	@$(BIN)/ctrlmesh dev
 
 # The comparison of docs/reference needs a build of all crates, unlike the lines before it: minutes in a cold run, seconds in
-# a warm one. In CI `make test` finds that build and adds nothing, because features are those of the whole workspace.
+# a warm one. It asks the sidecar's program, which cargo does not build for a test of another package. In CI `make test` finds that build and adds nothing, because features are those of the whole workspace.
 .PHONY: check
 check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files and tables of flags and metrics, types of the fuzz crate
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --locked --workspace --no-deps \
 		--lib --bins --examples --document-private-items
+	cargo build --locked --workspace --bin ctrlmesh-proxy
 	cargo test --locked --workspace --test documents -- reference
 	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
 	$(MAKE) crate
