@@ -5,6 +5,8 @@
 //! | `harness` | runs a plugin without a sidecar, for tests of plugin authors |
 //! | `export` | the plugins' own metrics at `/metrics` |
 //! | `compile`, `child` | from bytes to a plugin; the child process that compiles |
+//! | `precompiled` | artifacts that come with an image |
+//! | `component_bytes` | checks of a component before it is compiled, and names of its artifacts |
 //! | `instance` | a live instance |
 //! | `engine` | wasmtime's settings, and the plugins that are loaded |
 //! | `plugin` | a loaded plugin |
@@ -12,10 +14,9 @@
 //! | `v0_2` | the host functions of interface 0.2 |
 //! | `entry_config` | the configuration with which an entry runs its plugin |
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
-//! | `cache`, `precompiled` | sealed artifacts on disk; artifacts that come with an image |
+//! | `cache` | sealed artifacts on disk |
 //! | `artifact` | compiled code as a component, the only `unsafe` |
 //! | `v0_1` | where interface 0.1 differs from 0.2 |
-//! | `component_bytes` | checks of a component before it is compiled, and names of its artifacts |
 //! | `bindings` | generated from `wit/` |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
 //! | `host` | what the host keeps for one instance |
