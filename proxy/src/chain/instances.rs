@@ -131,8 +131,12 @@ impl Instances {
         request: &Rc<RequestView>,
     ) -> Result<RequestVerdict, CallError> {
         let admission = self.admit(entry)?;
-        let Some(draw) = self.reuse.as_ref().filter(|_| !entry.reuse.is_impure()) else {
+        let is_impure = entry.reuse.is_impure();
+        if is_impure {
+            // Another thread may have found that.
             self.forget_verdicts(entry);
+        }
+        let Some(draw) = self.reuse.as_ref().filter(|_| !is_impure) else {
             return self.call_admitted(entry, admission, Phase::Request, |instance| {
                 instance.on_request(request, false)
             });
@@ -169,7 +173,6 @@ impl Instances {
         Ok(verdict)
     }
 
-    /// Another thread may have found the entry impure.
     fn forget_verdicts(&self, entry: &Entry) {
         if let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id) {
             cell.remembered.clear();

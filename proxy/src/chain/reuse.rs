@@ -175,10 +175,15 @@ impl RememberedCalls {
             return false;
         }
         self.paused_until = None;
-        self.unmarked < UNMARKED_CALLS || self.unmarked.is_multiple_of(RECORDED_UNMARKED) || {
-            self.unmarked = self.unmarked.wrapping_add(1).max(UNMARKED_CALLS);
-            false
+        let is_recorded = self.unmarked < UNMARKED_CALLS || self.unmarked.is_multiple_of(RECORDED_UNMARKED);
+        if !is_recorded {
+            self.count_unmarked();
         }
+        is_recorded
+    }
+
+    fn count_unmarked(&mut self) {
+        self.unmarked = self.unmarked.checked_add(1).unwrap_or(UNMARKED_CALLS);
     }
 
     /// Compares a call with the one that it audits, and remembers it if its verdict is reusable. `called_ms`: when the call began, in
@@ -214,7 +219,7 @@ impl RememberedCalls {
             }
         }
         if verdict.reuse == Reuse::Never || end.is_some() {
-            self.unmarked = self.unmarked.wrapping_add(1).max(self.unmarked.min(UNMARKED_CALLS));
+            self.count_unmarked();
             return Ok(());
         }
         self.unmarked = 0;

@@ -23,7 +23,7 @@ fn response_is_wanted_for_requests_that_last() {
 }
 
 #[test]
-fn nothing_is_wanted_of_requests_that_no_breaker_counts() {
+fn requests_that_no_breaker_counts_want_no_later_phase() {
     let pods =
         json!({"resourceRules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"], "namespaces": ["*"]}]});
     let mut bench = new_bench(&[with_fields(rule_named("a"), &pods)]);

@@ -267,7 +267,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(streams()))]
 
     #[test]
-    fn nothing_differs_between_repeated_verdicts_and_calls(
+    fn repeated_verdicts_have_the_same_results_as_calls(
         entries in prop::collection::vec(prop_oneof![3 => tree(), 1 => builtin()], 1..4),
         operations in prop::collection::vec(operation(), OPERATIONS),
         audited_one_in in prop::sample::select(vec![1, 7, 0]),
