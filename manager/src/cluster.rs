@@ -2,13 +2,13 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `status` | the one function that patches a status; the time, as an API server writes it |
+//! | `events` | Events of Kubernetes |
 //! | `context` | clients, flags and metrics that each part gets; whether the manager is ready |
 //! | `rate` | the rate of requests to the API server, and their priorities |
 //! | `debounce` | merges changes that follow each other fast into one pass |
-//! | `events` | Events of Kubernetes |
 //! | `passes` | runs the passes of a controller until it stops |
 //! | `rbac_rule` | permissions of a part at the API server |
-//! | `status` | the one function that patches a status; the time, as an API server writes it |
 //! | `error`, `error_text` | errors, and their texts for people |
 
 mod context;

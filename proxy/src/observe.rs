@@ -5,8 +5,8 @@
 //! | `admin` | the admin port: `/readyz`, `/livez`, `/metrics`, `/status` |
 //! | `readiness` | the parts that are missing before `/readyz` answers 200 |
 //! | `record` | one request: counted, logged and reported when it ends |
-//! | `class` | the classes that requests are counted and logged by |
 //! | `metrics` | every metric of requests and connections |
+//! | `class` | the classes that requests are counted and logged by |
 //! | `telemetry` | log set-up |
 
 pub(crate) mod admin;

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use ctrlmesh_wire::Status;
 
-use crate::refusal::Refusal;
-
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,10 +34,4 @@ pub enum Error {
     /// The server is in the wrong state for this call.
     #[error("the server is {0}")]
     State(&'static str),
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal.0)
-    }
 }

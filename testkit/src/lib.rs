@@ -40,8 +40,9 @@
 //! | `table` | tables for `kubectl get` |
 //! | `selection` | the objects that a request selects |
 //! | `patch`, `apply`, `managed`, `admit` | the content of a write: patches, applies, field ownership, metadata |
-//! | `error`, `refusal` | errors for the program and for clients |
+//! | `refusal` | errors for clients |
 //! | `object`, `resource`, `accept`, `protobuf` | one object, the kinds, media types, encodings |
+//! | `error` | errors for the program |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {

@@ -4,6 +4,7 @@
 use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
 use http::StatusCode;
 
+use crate::error::Error;
 use crate::resource::Resource;
 
 /// The answer to a request that was not served.
@@ -162,5 +163,11 @@ impl Refusal {
     pub(crate) fn not_implemented(what: &str) -> Self {
         let message = format!("the testkit API server does not implement {what}");
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal.0)
     }
 }

@@ -4,13 +4,17 @@
 //! a table of the same order; modules in one row may import each other.
 
 mod imports;
+mod reexports;
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
 use ctrlmesh_tests::repository_root;
-use imports::{Folder, Imports, code};
+use imports::{Folder, Imports};
+use reexports::Reexports;
+use source::code;
 
 /// Programs, and parts of them, whose rooms are listed in ARCHITECTURE.md.
 const PROGRAMS: [&str; 5] = [
@@ -22,7 +26,7 @@ const PROGRAMS: [&str; 5] = [
 ];
 
 /// Folders with files whose first lines list the modules of their folder from top to bottom.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "contract/src",
     "wire/src",
     "plugins",
@@ -30,10 +34,11 @@ const FOLDERS: [&str; 7] = [
     "proxy/src",
     "cli/src",
     "testkit/src",
+    "benches/src",
 ];
 
 /// Tables that these files have in all, so that the tests do not look at nothing.
-const MIN_TABLES: usize = 40;
+const MIN_TABLES: usize = 50;
 
 /// A row of a table.
 #[derive(Debug, PartialEq, Eq)]
@@ -169,7 +174,7 @@ fn no_room_imports_one_above_it() {
 /// The folder of the modules of a file, such as `proxy/src/app` of `proxy/src/app.rs`.
 fn folder_of(file: &str) -> &str {
     let folder = file.trim_end_matches(".rs");
-    folder.trim_end_matches("/lib")
+    folder.trim_end_matches("/lib").trim_end_matches("/main")
 }
 
 /// Rust files below a folder, relative to the root.
@@ -254,6 +259,17 @@ fn every_room_with_files_begins_with_a_table_of_them() {
 
 /// What a source file at `module` imports of the modules below `base`.
 fn imported(source: &str, module: &str, base: &str, with_tests: bool) -> BTreeSet<String> {
+    imported_below(&[], source, module, base, with_tests)
+}
+
+/// The same below other files: the crate's root, whose path is empty, and modules.
+fn imported_below(
+    above: &[(&str, &str)],
+    source: &str,
+    module: &str,
+    base: &str,
+    with_tests: bool,
+) -> BTreeSet<String> {
     let names = |path: &str| -> Vec<String> { path.split_terminator('/').map(str::to_owned).collect() };
     let folder = Folder {
         sources: PathBuf::new(),
@@ -261,7 +277,12 @@ fn imported(source: &str, module: &str, base: &str, with_tests: bool) -> BTreeSe
         base: names(base),
         with_tests,
     };
-    folder.imported_modules(source, &names(module))
+    let read = |path: &[String]| {
+        let found = above.iter().find(|(module, _)| names(module) == path);
+        found.map(|(_, source)| (*source).to_owned())
+    };
+    let reexports = Reexports::above(&folder.base, &folder.library, read);
+    folder.imported_modules(source, &names(module), &reexports)
 }
 
 fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
@@ -302,6 +323,54 @@ fn imports_within_a_part_are_found_from_its_files_and_from_the_top() {
         imported(source, "part/room/file", "part", true),
         names(["a", "b", "e", "f", "room"])
     );
+}
+
+#[test]
+fn imports_through_file_above_count_as_imports_of_the_file_that_it_has_them_from() {
+    let root = "
+        mod error;
+        mod store;
+        pub use error::Error;
+        pub use crate::store::{Snapshot, state::{self, State as StoreState}, wait::*};
+        pub struct OfRoot;
+        fn f() { use crate::local::Local; }
+    ";
+    let wait = "pub const DEADLINE: u64 = 1; pub(crate) use super::log::Log; fn f() {}";
+    let above = [("", root), ("store/wait", wait)];
+    let find = |source: &str| imported_below(&above, source, "resource", "", false);
+    assert_eq!(find("use crate::Error;"), names(["error"]));
+    assert_eq!(find("use super::{Error as E, Snapshot};"), names(["error", "store"]));
+    assert_eq!(
+        find("fn f() -> super::StoreState { crate::state::g() }"),
+        names(["store"])
+    );
+    assert_eq!(find("use crate::DEADLINE;"), names(["store"]));
+    assert_eq!(find("use program::Log;"), names(["store"]));
+    // Defined in the file above itself, or not in scope there.
+    assert_eq!(find("use crate::{OfRoot, Local};"), names(["OfRoot", "Local"]));
+}
+
+#[test]
+fn imports_are_followed_through_every_file_above() {
+    let above = [
+        ("", "mod part; pub use part::{Plan, store};"),
+        (
+            "part",
+            "mod a; mod check; pub use a::Plan; use super::other::X; pub use check::check;",
+        ),
+        ("other", "pub use crate::part::a::X;"),
+    ];
+    let find = |source: &str| imported_below(&above, source, "part/b", "part", false);
+    assert_eq!(find("use crate::Plan;"), names(["a"]));
+    assert_eq!(find("use super::check;"), names(["check"]));
+    // `other` is a module with imports of its own.
+    assert_eq!(find("use super::X;"), names([]));
+}
+
+#[test]
+fn parent_of_module_in_same_file_is_the_file() {
+    let source = "mod inner { use super::x; use super::super::y; mod deeper { super::super::z() } } use super::w;";
+    assert_eq!(imported(source, "a", "", true), names(["a", "w", "y"]));
 }
 
 #[test]

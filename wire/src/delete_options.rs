@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use crate::protobuf::{MAGIC, Message, WireError, fields, put_bytes};
-use crate::rename::media_type;
+use crate::watch_event::media_type;
 
 /// Field 2 of `runtime.Unknown`: the object.
 const RAW: u32 = 2;

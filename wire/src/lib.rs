@@ -7,18 +7,18 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `error` | the error of the crate |
+//! | [`rename`] | calls one object by another name |
 //! | `request_info` | what a request is about, from its method and URL |
-//! | `query` | query strings, and edits of them |
-//! | `label_selector` | label selectors |
 //! | `field_selector` | field selectors |
+//! | `label_selector` | label selectors |
+//! | `query` | query strings, and edits of them |
 //! | `names` | rules for names and labels |
 //! | `object_name` | the name of the object in a request body |
 //! | `delete_options` | `DeleteOptions` in the body of a DELETE |
 //! | `lock_record` | what a leader-election lock says |
-//! | `watch_event` | encodings of a watch, and the event that ends one with an error |
+//! | `watch_event` | media types, encodings of a watch, and the event that ends one with an error |
 //! | `status` | the `Status` object |
-//! | `error` | the error of the crate |
-//! | [`rename`] | calls one object by another name |
 //! | `percent` | percent-encoding |
 //! | [`protobuf`] | the protobuf wire format |
 

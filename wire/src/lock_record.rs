@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::WatchEncoding;
 use crate::protobuf::{MAGIC, field, field_payload, fields, text};
-use crate::rename::media_type;
+use crate::watch_event::media_type;
 
 /// Where ConfigMaps and Endpoints have the record (client-go `LeaderElectionRecordAnnotationKey`).
 pub const LOCK_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";

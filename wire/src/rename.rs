@@ -15,6 +15,7 @@ mod yaml;
 pub use path::path;
 pub use watch::{MAX_WATCH_EVENT_BYTES, WatchRenamer};
 
+use crate::watch_event::media_type;
 use crate::{FieldOperator, FieldSelector, Query, QueryEditor, SelectorError};
 
 /// Renames from one name to another.
@@ -128,11 +129,6 @@ pub fn body(content_type: &str, body: &[u8], rename: &Rename) -> Result<Option<V
         "application/vnd.kubernetes.protobuf" => protobuf::rename(body, rename),
         other => Err(RenameError::Unsupported(other.to_owned())),
     }
-}
-
-/// The type without its parameters, in lower case.
-pub(crate) fn media_type(content_type: &str) -> String {
-    content_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Encodings of a watch, and the event that ends one with an error.
+//! Media types, encodings of a watch, and the event that ends one with an error.
 
 use crate::protobuf::Message;
-use crate::rename::media_type;
 use crate::{Status, StatusCause, StatusDetails};
 
 /// How the events of a watch are written.
@@ -26,6 +25,11 @@ impl WatchEncoding {
             _ => None,
         }
     }
+}
+
+/// The media type without its parameters, in lower case.
+pub(crate) fn media_type(content_type: &str) -> String {
+    content_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
 }
 
 /// An ERROR event, framed for its stream. A client takes it as the end of the watch; at code 410 it lists again.

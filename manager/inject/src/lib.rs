@@ -12,8 +12,8 @@
 //! | `injection_request` | what the pod requests |
 //! | `own_paths` | paths in the sidecar's container that a pod's own volumes must not change |
 //! | `arguments`, `upstream` | arguments of its own containers, and its own kubeconfig for the sidecar |
-//! | `select` | which custom resources select the pod |
 //! | `settings`, [`args`] | what injection gets besides the pod, and the flags that it comes from |
+//! | `select` | which custom resources select the pod |
 //! | `pod`, `refusal` | the pod as JSON, and messages of rejections |
 //!
 //! Guarantees:

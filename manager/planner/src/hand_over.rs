@@ -42,14 +42,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use ctrlmesh_contract::{Entry, LabelSelector};
 
 use crate::built_in::BuiltIn;
-pub use claims::Claims;
+pub use claims::{Claims, is_released};
 use moves::Moves;
 use restart_policy::{Evict, Hold};
 pub use settle::SettleTimes;
 use shard::{Shard, entry_with_limits};
 pub use shard::{is_unstarted, unstarted_entry};
 pub use sharing::{Shown, newly_shared, unshared};
-pub use teardown::{LOCK_EXPIRY, Teardown, all_pods, is_released};
+pub use teardown::{LOCK_EXPIRY, Teardown, all_pods};
 
 /// A pod, as far as a hand-over needs to know it.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::reexports::Reexports;
+use super::source::{code, paths};
+
 /// Modules of a folder, each with the modules of the same folder that it imports.
 pub(super) type Imports = BTreeMap<String, BTreeSet<String>>;
 
@@ -25,6 +28,7 @@ pub(super) struct Folder {
 impl Folder {
     pub(super) fn imports(&self) -> Imports {
         let mut found = Imports::new();
+        let reexports = Reexports::above(&self.base, &self.library, |module| self.read(module));
         let folder = self
             .base
             .iter()
@@ -35,8 +39,8 @@ impl Folder {
             let is_module = path
                 .extension()
                 .map_or(path.with_extension("rs").exists(), |end| end == "rs");
-            if is_module && !ROOTS.contains(&module.as_str()) {
-                self.collect(&path, found.entry(module).or_default());
+            if is_module && !self.is_root(&module) {
+                self.collect(&path, &reexports, found.entry(module).or_default());
             }
         }
         let modules: BTreeSet<String> = found.keys().cloned().collect();
@@ -46,161 +50,47 @@ impl Folder {
         found
     }
 
-    fn collect(&self, path: &Path, names: &mut BTreeSet<String>) {
+    fn is_root(&self, module: &str) -> bool {
+        // Beside a library, `main` is a room above it.
+        ROOTS.contains(&module) || module == "main" && !self.sources.join("lib.rs").exists()
+    }
+
+    fn collect(&self, path: &Path, reexports: &Reexports, names: &mut BTreeSet<String>) {
         if !self.with_tests && path.file_stem().is_some_and(|stem| stem == "tests") {
             return;
         }
         if path.is_dir() {
             for entry in fs::read_dir(path).unwrap() {
-                self.collect(&entry.unwrap().path(), names);
+                self.collect(&entry.unwrap().path(), reexports, names);
             }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let relative = path.strip_prefix(&self.sources).unwrap().with_extension("");
             let module = relative.iter().map(|name| name.to_str().unwrap().to_owned());
-            names.extend(self.imported_modules(&fs::read_to_string(path).unwrap(), &module.collect::<Vec<_>>()));
+            let source = fs::read_to_string(path).unwrap();
+            names.extend(self.imported_modules(&source, &module.collect::<Vec<_>>(), reexports));
         }
     }
 
-    /// The modules of this folder that the source of a module names in paths.
-    pub(super) fn imported_modules(&self, source: &str, module: &[String]) -> BTreeSet<String> {
+    /// The source of a module, by its path from the crate's top.
+    fn read(&self, module: &[String]) -> Option<String> {
+        let read = |path: PathBuf| fs::read_to_string(path.with_extension("rs")).ok();
+        if module.is_empty() {
+            return read(self.sources.join("lib")).or_else(|| read(self.sources.join("main")));
+        }
+        read(module.iter().fold(self.sources.clone(), |path, name| path.join(name)))
+    }
+
+    /// The modules of this folder that the source of a module names in paths, directly or through files above them.
+    pub(super) fn imported_modules(&self, source: &str, module: &[String], reexports: &Reexports) -> BTreeSet<String> {
         let mut code = code(source);
         if !self.with_tests
             && let Some(at) = code.find("#[cfg(test)]\nmod tests {")
         {
             code.truncate(at);
         }
-        let paths = paths(&code, module, &self.library);
+        let paths = paths(&code, module, &self.library).into_iter();
+        let paths: Vec<_> = paths.map(|path| reexports.follow(path)).collect();
         let below = paths.iter().filter_map(|path| path.strip_prefix(&self.base[..]));
         below.filter_map(|path| path.first().cloned()).collect()
     }
-}
-
-/// Source text without comments and without what is in quotes: neither imports anything.
-pub(super) fn code(source: &str) -> String {
-    let mut code = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(first) = rest.chars().next() {
-        let skipped = skipped_length(rest, code.chars().next_back());
-        if skipped == 0 {
-            code.push(first);
-            rest = &rest[first.len_utf8()..];
-        } else {
-            code.push(' ');
-            rest = &rest[skipped..];
-        }
-    }
-    code
-}
-
-/// The length of the comment, text or character with which `rest` begins; 0 if it begins with code.
-fn skipped_length(rest: &str, before: Option<char>) -> usize {
-    let until = |end: &str, from: usize| rest[from..].find(end).map_or(rest.len(), |at| from + at + end.len());
-    let continues_name = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    if rest.starts_with("//") {
-        return rest.find('\n').unwrap_or(rest.len());
-    }
-    if rest.starts_with("/*") {
-        return until("*/", 2);
-    }
-    if rest.starts_with('r') && !continues_name {
-        let hashes = rest[1..].chars().take_while(|c| *c == '#').count();
-        if rest[1 + hashes..].starts_with('"') {
-            return until(&format!("\"{}", "#".repeat(hashes)), hashes + 2);
-        }
-    }
-    if rest.starts_with('"') {
-        return quoted_length(rest, '"').unwrap_or(rest.len());
-    }
-    if let Some(inner) = rest.strip_prefix('\'') {
-        // Otherwise a lifetime.
-        let is_character = inner.starts_with('\\') || inner.chars().nth(1) == Some('\'');
-        return is_character.then(|| quoted_length(rest, '\'')).flatten().unwrap_or(0);
-    }
-    0
-}
-
-/// The length up to the closing quote, which no backslash escapes.
-fn quoted_length(rest: &str, quote: char) -> Option<usize> {
-    let mut is_escaped = false;
-    for (at, c) in rest.char_indices().skip(1) {
-        if c == quote && !is_escaped {
-            return Some(at + 1);
-        }
-        is_escaped = c == '\\' && !is_escaped;
-    }
-    None
-}
-
-/// All paths in the code of a module that begin with `crate`, `super`, `self` or the library's name, from the crate's top.
-fn paths(code: &str, module: &[String], library: &str) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    for first in ["crate", "super", "self", library] {
-        for (at, _) in code.match_indices(&format!("{first}::")) {
-            let before = &code[..at];
-            // Part of a longer path or name, or of a macro's `$crate`.
-            if before.ends_with("::") || before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$') {
-                continue;
-            }
-            let resolved = expand(&code[at..])
-                .into_iter()
-                .filter_map(|path| resolve(&path, module));
-            found.extend(resolved);
-        }
-    }
-    found
-}
-
-/// A path from the crate's top; `None` if its `super` lead out of the crate.
-fn resolve(path: &[String], module: &[String]) -> Option<Vec<String>> {
-    let (first, rest) = path.split_first()?;
-    let ups = path.iter().take_while(|name| *name == "super").count();
-    let (from, rest) = match first.as_str() {
-        "self" => (module, rest),
-        "super" => (&module[..module.len().checked_sub(ups)?], &path[ups..]),
-        _ => (&[][..], rest),
-    };
-    Some([from, rest].concat())
-}
-
-/// The paths of a use tree: one, or one for each name in its groups.
-fn expand(tree: &str) -> Vec<Vec<String>> {
-    let tree = tree.trim_start();
-    if let Some(group) = tree.strip_prefix('{') {
-        return members(group).into_iter().flat_map(expand).collect();
-    }
-    let end = tree
-        .find(|c: char| !c.is_alphanumeric() && c != '_')
-        .unwrap_or(tree.len());
-    let (name, rest) = tree.split_at(end);
-    if name.is_empty() {
-        return Vec::new();
-    }
-    let tails = rest.strip_prefix("::").map(expand).unwrap_or_default();
-    if tails.is_empty() {
-        return vec![vec![name.to_owned()]];
-    }
-    let path = |tail: Vec<String>| [vec![name.to_owned()], tail].concat();
-    tails.into_iter().map(path).collect()
-}
-
-/// The members of a group, after its opening brace.
-fn members(group: &str) -> Vec<&str> {
-    let (mut depth, mut start) = (0, 0);
-    let mut members = Vec::new();
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => {
-                members.push(&group[start..at]);
-                break;
-            }
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                members.push(&group[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    members
 }

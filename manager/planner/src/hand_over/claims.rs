@@ -1,4 +1,4 @@
-//! Claims: what pods may still show in addition to the last chain's view.
+//! Claims: what pods may still show in addition to the last chain's view. They also tell when a deleted shard may be released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,11 +8,12 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::limits::is_nothing_yet;
+use super::limits::{is_nothing, is_nothing_yet};
+use super::restart_policy::Evict;
 use super::settle::{self, SettleTimes, StoredTimes};
 use super::shard::{Shard, limits_of};
-use super::teardown::{Teardown, Teardowns};
-use super::{FleetState, Pod, pods};
+use super::teardown::{Teardown, Teardowns, all_pods};
+use super::{FleetState, Pod, is_of_shard, pods, shard_of};
 
 /// Maximum claims of a shard. Beyond, the shard is assumed to see everything.
 const MAX_CLAIMS: usize = 8;
@@ -327,6 +328,28 @@ impl Claims {
     pub(super) fn settle(&mut self, before: &Self, times: SettleTimes<'_>, entries: &[Entry]) {
         self.settle = settle::next(&before.settle, times, entries, self.shown.keys());
     }
+}
+
+/// Whether a deleted shard may be released: its pods have acknowledged that they show nothing, or are gone, and none is to be evicted.
+/// (The restart policy goes with the object, so nobody would evict the others.) The last shards of a controller stay until its teardown
+/// has ended, because pods that no ShardingConfig selects get no sidecar, and pods must be replaced for it. `entries` are the last
+/// chain's, `evict` is the plan's.
+#[must_use]
+pub fn is_released(entry: &str, entries: &[Entry], claims: &Claims, evict: &[Evict], fleet: &impl FleetState) -> bool {
+    let is_stale = |pod: &Pod<'_>| {
+        let mut own = evict.iter().filter(|evict| evict.entry == entry);
+        own.any(|evict| evict.is_due(pod.uid, pod.labels))
+    };
+    if fleet.pods().any(|pod| is_stale(&pod)) {
+        return false;
+    }
+    let is_its = |name: &str| shard_of(name) == shard_of(entry);
+    let shows_nothing = |own: &Entry| {
+        let is_empty = Shard::of(own).is_none_or(|(_, shard)| is_nothing(&shard.limits));
+        is_empty && fleet.is_settled(&all_pods(own))
+    };
+    let mut own = entries.iter().filter(|own| is_of_shard(&own.name) && is_its(&own.name));
+    claims.teardown_of(entry, entries).is_none() && own.all(shows_nothing) && !claims.are_held(is_its, fleet)
 }
 
 /// Pods that are in no shard yet, but will be: they see everything. After a rollback of the chain, all pods may.

@@ -15,12 +15,11 @@ use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::limits::is_nothing;
 use super::restart_policy::{Evict, Stale};
 use super::shard::{
     LOCK, SHARD, Shard, entry_with_limits, hidden_from_leavers, leaver_entry, left_name, selector_without_keeps,
 };
-use super::{FleetState, Pod, is_of_shard, is_unstarted, lock_of, restart_policy, shard_of};
+use super::{FleetState, Pod, is_unstarted, lock_of, restart_policy, shard_of};
 
 /// How long a controller may consider itself the leader by a lock that it can't renew. client-go's leases last for 15 s by default;
 /// sidecars report longer ones. Whoever fills [`Pod::may_lead`] waits for it.
@@ -307,32 +306,4 @@ pub(super) fn unlock(entries: &mut [Entry], teardowns: &Teardowns) {
             *entry = without_lock(entry);
         }
     }
-}
-
-/// Whether a deleted shard may be released: its pods have acknowledged that they show nothing, or are gone, and none is to be evicted.
-/// (The restart policy goes with the object, so nobody would evict the others.) The last shards of a controller stay until its teardown
-/// has ended, because pods that no ShardingConfig selects get no sidecar, and pods must be replaced for it. `entries` are the last
-/// chain's, `evict` is the plan's.
-#[must_use]
-pub fn is_released(
-    entry: &str,
-    entries: &[Entry],
-    claims: &super::Claims,
-    evict: &[Evict],
-    fleet: &impl FleetState,
-) -> bool {
-    let is_stale = |pod: &Pod<'_>| {
-        let mut own = evict.iter().filter(|evict| evict.entry == entry);
-        own.any(|evict| evict.is_due(pod.uid, pod.labels))
-    };
-    if fleet.pods().any(|pod| is_stale(&pod)) {
-        return false;
-    }
-    let is_its = |name: &str| shard_of(name) == shard_of(entry);
-    let shows_nothing = |own: &Entry| {
-        let is_empty = Shard::of(own).is_none_or(|(_, shard)| is_nothing(&shard.limits));
-        is_empty && fleet.is_settled(&all_pods(own))
-    };
-    let mut own = entries.iter().filter(|own| is_of_shard(&own.name) && is_its(&own.name));
-    claims.teardown_of(entry, entries).is_none() && own.all(shows_nothing) && !claims.are_held(is_its, fleet)
 }
