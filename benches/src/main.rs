@@ -37,7 +37,7 @@ mod table;
 mod tls;
 mod tls_requests;
 mod valgrind;
-mod watch;
+mod watch_events;
 mod watches;
 mod work;
 
@@ -178,7 +178,7 @@ async fn measure(cli: &Cli, env: &BenchEnv, measurement: Measurement) -> anyhow:
         Measurement::Latency => latency::measure_latencies(env).await,
         Measurement::PluginCall => plugin_call::measure_plugin_calls(env),
         Measurement::List => list::measure_lists(env).await,
-        Measurement::WatchEvents => watch::measure_events(env).await,
+        Measurement::WatchEvents => watch_events::measure_events(env).await,
         Measurement::Watches => watches::measure_watches(env).await,
         Measurement::Start => start::measure_starts(env).await,
         Measurement::Reload => reload::measure_reloads(env).await,

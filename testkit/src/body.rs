@@ -15,7 +15,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 
 use crate::faults::Gate;
 use crate::list::Page;
-use crate::watch::Watch;
+use crate::watch_stream::Watch;
 
 /// Pause before a body breaks off: a reset drops unwritten bytes, and hyper does not report when they are written.
 const CUT_PAUSE: Duration = Duration::from_millis(20);

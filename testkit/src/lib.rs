@@ -30,7 +30,7 @@
 //! | `shared`, `control` | what connections share; what a request can do to its connection |
 //! | [`registry`] | an OCI registry |
 //! | `upgrade`, `body` | tunnels, and response bodies with their faults |
-//! | `watch`, `list` | watches and lists |
+//! | `watch_stream`, `list` | watches and lists |
 //! | `faults`, `requests`, `activity`, `socket`, `tls` | faults, the request log, open connections, byte streams, certificates |
 //! | `seed` | writes of the program |
 //! | `delete` | deletions |
@@ -96,7 +96,7 @@ mod store;
 mod table;
 mod tls;
 mod upgrade;
-mod watch;
+mod watch_stream;
 mod write;
 
 pub use activity::Activity;

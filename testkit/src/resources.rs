@@ -1,5 +1,5 @@
 //! The verbs on resources: finds the object or collection of a path, reads the options, and answers. [`crate::write`] has the rules of
-//! writes, [`crate::list`] and [`crate::watch`] those of reads.
+//! writes, [`crate::list`] and [`crate::watch_stream`] those of reads.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::selection::Selection;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::upgrade;
-use crate::watch::{Watch, WatchOptions, WatchTarget};
+use crate::watch_stream::{Watch, WatchOptions, WatchTarget};
 use crate::write::{self, Target, WriteOptions};
 
 /// Longest field manager (apimachinery `pkg/apis/meta/v1/validation`).

@@ -11,7 +11,7 @@ use crate::faults::Faults;
 use crate::requests::RequestLog;
 use crate::resource::KindRegistry;
 use crate::store::Store;
-use crate::watch::Signals;
+use crate::watch_stream::Signals;
 
 #[derive(Debug)]
 pub(crate) struct Shared {

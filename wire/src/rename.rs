@@ -9,11 +9,11 @@ mod json_patch;
 mod json_scanner;
 mod path;
 mod protobuf;
-mod watch;
+mod watch_renamer;
 mod yaml;
 
 pub use path::path;
-pub use watch::{MAX_WATCH_EVENT_BYTES, WatchRenamer};
+pub use watch_renamer::{MAX_WATCH_EVENT_BYTES, WatchRenamer};
 
 use crate::watch_event::media_type;
 use crate::{FieldOperator, FieldSelector, Query, QueryEditor, SelectorError};

@@ -13,9 +13,9 @@ use crate::respond::Reply;
 use crate::stream::body::{self, RequestBody};
 use crate::upstream::BoxError;
 
-mod watch;
+mod renamed_watch;
 
-pub(crate) use watch::RenamedWatch;
+pub(crate) use renamed_watch::RenamedWatch;
 
 /// Reads the request's body and sets the API server's name of its object. Returns the index of the rename whose name the body had.
 ///

@@ -17,7 +17,7 @@ use crate::resource::{KindRegistry, Resource};
 use crate::shared::Shared;
 use crate::store::{DEFAULT_EVENT_LOG, Store};
 use crate::tls::Identity;
-use crate::watch::Signals;
+use crate::watch_stream::Signals;
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
