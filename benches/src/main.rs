@@ -3,6 +3,30 @@
 //!
 //! Origin, proxies and load are separate processes, so that CPU time and memory can be attributed. Only ratios within a round are
 //! reliable: processes on a shared machine are slow and fast together.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `requests`, `tls_requests` | CPU time of small requests; of small lists through a TLS upstream |
+//! | `latency` | latency at fixed rates |
+//! | `plugin_call` | cost of a warm plugin call, and of an instance |
+//! | `list` | throughput, CPU time and memory of large lists |
+//! | `watch_events`, `watches` | latency of watch events; memory of a thousand open watches |
+//! | `start`, `reload` | time to ready, and memory of an idle sidecar; hot reload under load |
+//! | `instructions` | instructions for a request, compared with baselines |
+//! | `valgrind`, `callgrind` | a sidecar in valgrind, and what callgrind writes about it |
+//! | `cost` | CPU time that each request costs, as a ratio within a round |
+//! | `open_loop`, `closed_loop` | load at a fixed rate, and from clients that wait for each response |
+//! | `bench_env` | what all measurements share |
+//! | `scale` | how long and how much is measured |
+//! | `report`, `table` | the result of a run; Markdown tables |
+//! | `stats` | median, spread and percentiles |
+//! | `contestants` | the proxies that do the same work |
+//! | `chain`, `builtins` | the folder of a sidecar, and built-in plugins as entries of its chain |
+//! | `origin`, `tls` | the API server of the benchmarks, and its certificate |
+//! | `client`, `stream` | clients for small and for streaming responses |
+//! | `work` | the requests that are measured |
+//! | `local_executor` | hyper's tasks of an HTTP/2 connection, on the thread that opened it |
+//! | `process` | child processes, their CPU time and memory |
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -3,6 +3,13 @@
 //! One document per namespace, YAML or JSON, signed as a whole ([`crate::signature`]). There is one way in
 //! ([`Chain::parse`]) and one way out ([`Chain::to_json`]), so that nothing unvalidated is ever held. Leaves what a
 //! plugin thinks of its settings to the sidecar, and where documents come from to the manager.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `syntax` | from bytes to a JSON value |
+//! | `decode` | from a JSON value to a [`Chain`], or to every mistake in it |
+//! | `validate` | bounds, names, and uniqueness |
+//! | `canonical` | prints a JSON value in one way only |
 
 mod canonical;
 mod decode;

@@ -1,6 +1,16 @@
 //! Calls one object by another name, everywhere a request or a response names it: path, field selector, body. This is
 //! how a leader-election lock becomes one lock per shard while the controller knows a single name.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `path` | the name in a path |
+//! | `watch_renamer` | names in a watch, event by event |
+//! | `yaml` | the name in an apply configuration |
+//! | `json_patch` | names in a JSON patch |
+//! | `json` | names in JSON: objects, lists, Tables, Status, Events and merge patches |
+//! | `json_scanner` | walks through JSON without building it |
+//! | `protobuf` | names in protobuf |
+//!
 //! Only the name changes: JSON and protobuf are spliced, never decoded and written again, so that every other byte and
 //! every unknown field stays. A name is changed where it equals [`Rename::from`], and nowhere else.
 

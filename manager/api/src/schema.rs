@@ -1,6 +1,13 @@
 //! Checks objects against the schemas of CustomResourceDefinitions. Also has the schemas of fields that no derive can express:
 //! Kubernetes requires a structural schema, in which a field has one type. A field with two types has none there, and is checked
 //! only by this crate's rules.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `tolerate` | copies an object without the parts that its schema does not allow |
+//! | `metadata` | checks `metadata`, which definitions of custom resources do not describe |
+//! | `check` | checks an object against its schema |
+//! | `duration` | fields with a duration |
 
 mod check;
 mod duration;

@@ -1,5 +1,12 @@
 //! Compiles the custom resources of a namespace into the chain that its sidecars run.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `entries` | the entries of one object |
+//! | `in_place` | entries whose built-in plugin a user's plugin replaces, for the pods of one shard |
+//! | `resolved` | plugins, resolved to the digests of their components |
+//! | `kept` | entries of the last chain that are kept, and the generation of the next one |
+//!
 //! Order: fault-inject, rate-limit, circuit-breaker, the user's plugins, shard-selector. Entries are named after their objects. The
 //! names are stable, because a sidecar keeps state by them.
 //!

@@ -3,6 +3,22 @@
 //! Flow: [`mod@read`] parses a document as an API server would (schema first, with every mistake), then [`check`] applies the rules of
 //! its kind. The built-in plugins check the settings that they will get, so that no object is admitted which a sidecar refuses.
 //!
+//! | file | holds |
+//! |---|---|
+//! | `in_part` | the rules, applied to a document in which the schema found mistakes |
+//! | `fix` | mistakes that can be corrected mechanically |
+//! | `new_objects` | warnings of new objects that may have done nothing under KusionStack |
+//! | `sharding_config`, `circuit_breaker`, `fault_injection` | the rules of each kind |
+//! | `unlocked` | warnings of shards without a lock |
+//! | `created` | warnings of limits that hide objects from the controller that creates them |
+//! | `plugins`, `image` | `spec.plugins[]`, and references to components in OCI registries |
+//! | `rule_check` | lets a plugin check one rule of an object |
+//! | `limit_resources` | resources that two limits have in common |
+//! | `buckets` | selectors of limits that use the manager's labels |
+//! | `resource_names` | warnings of names of resources that no API server has |
+//! | `read` | from a document to an object |
+//! | `findings` | mistakes and warnings |
+//!
 //! Other objects and the cluster are not considered; see [`crate::find_overlaps()`].
 
 mod buckets;

@@ -4,6 +4,13 @@
 //!
 //! Nothing is created before a pod needs it. After that, both objects are kept up to date. Objects with these names that somebody
 //! else created are not changed. [`crate::certificates::ca`] decides when to issue certificates.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `namespaces` | the namespaces that need bundle and certificate, each with a CA and a task |
+//! | `namespace` | one namespace's bundle and certificate |
+//! | `object` | an object with a fixed name: its last seen state, and writes of the desired one |
+//! | `seen` | the last seen objects of one kind |
 
 mod namespace;
 mod namespaces;

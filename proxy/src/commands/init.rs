@@ -2,6 +2,13 @@
 //!
 //! Runs once, before the pod's containers, in the pod's network, with the capability `NET_ADMIN` only; it reads no file. A second run leads
 //! to the same rules. Existing connections are not affected.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `netlink` | sends a batch to the kernel |
+//! | `error` | reasons why rules are not set, with instructions |
+//! | `rules` | the rules for nf_tables |
+//! | `message` | netlink messages as bytes |
 
 mod error;
 mod message;
