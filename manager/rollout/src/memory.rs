@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::chain_memory::ChainMemory;
-use crate::config_maps::{MAX_UNSEEN, StoredConfigMaps};
-use crate::decision::{Decision, Outcome, WriteFailure};
+use crate::config_maps::{ChainMemory, MAX_UNSEEN, StoredConfigMaps};
 use crate::fleet::Fleet;
 use crate::next_chain::OverlapsSince;
 use crate::observation::{Observation, Remembered};
 use crate::pod_actions::{NudgeHistory, Restarts, record_nudge};
 use crate::pods::PodMemory;
 use crate::start_gate::StartGate;
+use crate::{Decision, Outcome, WriteFailure};
 
 /// How long sidecars that were not polled yet hold up what needs their reports.
 pub const MAX_UNPOLLED_WAIT: Duration = Duration::from_secs(5);

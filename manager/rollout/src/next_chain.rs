@@ -15,7 +15,7 @@ use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over}
 use kube_core::ResourceExt as _;
 
 use crate::Reason;
-use crate::chain_memory::ChainMemory;
+use crate::config_maps::ChainMemory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};

@@ -19,13 +19,12 @@ use ctrlmesh_manager_planner::switches;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::Reason;
-use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::deletion;
 use crate::fleet::{FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
 use crate::start_gate::StartBlocker;
+use crate::{Decision, Outcome, Reason, WriteFailure};
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
 const NO_ENTRY: &str =

@@ -9,7 +9,7 @@ use ctrlmesh_contract::{Chain, Digest, Entry};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::hand_over::{self, LOCK_EXPIRY, lock_of, restart_policy, shard_of};
 
-use crate::chain_memory::{ChainMemory, StoredChain};
+use crate::config_maps::{ChainMemory, StoredChain};
 use crate::fleet::{Fleet, Report, Sidecar, named_pods, runs_entry};
 use crate::observation::Observation;
 

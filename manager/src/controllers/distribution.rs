@@ -3,8 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `distribution.rs` | the controller: one pass over a namespace is observe → decide → act → status |
-//! | `observe.rs` | fills an [`Observation`](ctrlmesh_manager_rollout::observation::Observation): everything that a pass decides on |
-//! | `observe/caches.rs` | watches of custom resources, pods and ConfigMaps |
+//! | `observe.rs` | fills an [`Observation`](ctrlmesh_manager_rollout::observation::Observation) with everything that a pass decides on; watch caches |
 //! | `observe/named_plugins.rs` | what the plugin references of ShardingConfigs resolve to |
 //! | `observe/sidecar_poller.rs` | background tasks that poll sidecars, and trigger passes |
 //! | `act.rs` | all writes but status: ConfigMaps, nudges, evictions, finalizers |
@@ -15,7 +14,7 @@
 //!
 //! # Walk: somebody edits a ShardingConfig
 //!
-//! 1. `caches` sees the edit and triggers a pass over its namespace.
+//! 1. A watch cache sees the edit and triggers a pass over its namespace.
 //! 2. `observe` reads objects, ConfigMaps and pods from the caches, and takes the last report of each sidecar.
 //! 3. `decide` compiles the objects, plans the next step of the hand-over, and lists what has to be written.
 //! 4. `act` writes plugins and the chain, and nudges pods, so that kubelet syncs their volumes now.
@@ -52,14 +51,13 @@ use tokio::sync::mpsc;
 
 use crate::cluster::{Context, Error, debounce, run_passes};
 use crate::controllers::plugins;
-use observe::Observer;
-use observe::caches::Caches;
 use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
+use observe::{Caches, Observer};
 pub(crate) use signing_key::{SECRET as KEY_SECRET, public as public_key};
 
 /// Permissions by part.
 pub const RULES: &[&[crate::cluster::RbacRule]] = &[
-    observe::caches::RULES,
+    observe::RULES,
     signing_key::RULES,
     act::RULES,
     status::RULES,

@@ -25,14 +25,13 @@ use serde_json::{Map, Value, json};
 
 use crate::cluster::{Context, Error, RbacRule, Scope, error_text, events, patch_params, post_params};
 use ctrlmesh_manager_rollout::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
-use ctrlmesh_manager_rollout::decision::{Outcome, WriteFailure};
 use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar};
 use ctrlmesh_manager_rollout::observation::{Observation, is_deleted, is_shard, origin_of};
 use ctrlmesh_manager_rollout::plugins::ConfigMapWrites;
 use ctrlmesh_manager_rollout::pod_actions::{
     EvictionResult, PodNudge, RestartAction, RestartStep, next_to_evict, stale_pods,
 };
-use ctrlmesh_manager_rollout::{Decision, Reason, deletion};
+use ctrlmesh_manager_rollout::{Decision, Outcome, Reason, WriteFailure, deletion};
 
 /// Pods and objects that are written at a time.
 const CONCURRENCY: usize = 16;

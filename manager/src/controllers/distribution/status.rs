@@ -12,10 +12,8 @@ use serde_json::Value;
 use super::act::{custom_resource, has_code, object_reference};
 use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
 use crate::cluster::{Context, RbacRule, Scope, error_text, events};
-use ctrlmesh_manager_rollout::Decision;
-use ctrlmesh_manager_rollout::decision::Outcome;
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
-use ctrlmesh_manager_rollout::{conditions, object_summary};
+use ctrlmesh_manager_rollout::{Decision, Outcome, conditions, object_summary};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;

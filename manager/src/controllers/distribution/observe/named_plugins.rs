@@ -6,7 +6,8 @@ use ctrlmesh_contract::Digest;
 use ctrlmesh_manager_api::plugin::PluginStatus;
 use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
-use ctrlmesh_manager_rollout::available_plugins::{NamedPlugin, NamedPlugins, PackedPlugin};
+use ctrlmesh_manager_rollout::config_maps::PackedPlugin;
+use ctrlmesh_manager_rollout::observation::{NamedPlugin, NamedPlugins};
 use kube::ResourceExt as _;
 
 use ctrlmesh_manager_oci::{FailureReason, Resolution, ResolveRequest};
