@@ -19,11 +19,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod};
 use kube::api::{DeleteParams, DynamicObject, EvictParams, ObjectMeta, Patch, PatchParams, Preconditions};
 use kube::core::ApiResource;
-use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
-use crate::cluster::{Context, Error, RbacRule, Scope, error_text, events, patch_params, post_params};
+use crate::cluster::events::{self, EventDraft};
+use crate::cluster::{Context, Error, RbacRule, Scope, error_text, patch_params, post_params};
 use ctrlmesh_manager_rollout::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
 use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar};
 use ctrlmesh_manager_rollout::observation::{Observation, is_deleted, is_shard, origin_of};
@@ -163,7 +163,7 @@ async fn write_config_maps(
         );
         if let Some(origin) = &overtaking.origin {
             let about = object_reference(namespace, origin);
-            events::publish(context, &about, EventType::Warning, "Overtaking", &overtaking.note).await;
+            events::publish(context, &about, &EventDraft::overtaking(&overtaking.note)).await;
         }
     }
     Ok(())
@@ -472,8 +472,7 @@ async fn report_eviction(context: &Context, namespace: &str, action: &RestartAct
     );
     if let Some(origin) = &action.origin {
         let about = object_reference(namespace, origin);
-        let note = events::restarting_note(&pod.pod);
-        events::publish(context, &about, EventType::Normal, "Restarting", &note).await;
+        events::publish(context, &about, &EventDraft::restarting(&pod.pod)).await;
     }
 }
 

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
 use kube::Api;
 use kube::discovery::ApiResource;
-use kube::runtime::events::EventType;
 use kube::runtime::utils::StreamBackoff;
 use kube::runtime::watcher::{DefaultBackoff, watch_object};
 use tokio::sync::mpsc;
@@ -16,9 +15,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::labeller::name_of;
-use super::progress::{Progress, Report};
+use super::progress::{self, Progress, Report};
 use super::{Shared, namespaces, objects};
-use crate::cluster::{Error, error_text, events};
+use crate::cluster::events::{self, EventDraft};
+use crate::cluster::{Error, error_text};
 use crate::metrics::labels::Kind;
 use ctrlmesh_manager_planner::labels::kinds::SelectedKinds;
 
@@ -102,15 +102,10 @@ impl Controller {
             }
             Some(Err(error)) => {
                 is_good.set(0);
-                let in_force = if self.wanted.is_some() {
-                    "the list before"
-                } else {
-                    "the default list"
-                };
+                let event = progress::config_refused(&error, self.wanted.is_some());
                 self.wanted.get_or_insert_default();
-                let note = format!("{error}; {in_force} is in force");
-                tracing::warn!(note, "ConfigMap with kinds to label is invalid");
-                self.publish_event(EventType::Warning, "ConfigRefused", &note).await;
+                tracing::warn!(note = event.note, "ConfigMap with kinds to label is invalid");
+                self.publish_event(&event).await;
             }
         }
     }
@@ -146,9 +141,9 @@ impl Controller {
         self.follow_kinds(kinds).await;
         if left != self.left {
             if !left.is_empty() {
-                let note = format!("not labelled: {}", left.join("; "));
-                tracing::warn!(note, "some kinds are not labelled");
-                self.publish_event(EventType::Warning, "KindsLeftAlone", &note).await;
+                let event = progress::kinds_left_alone(&left);
+                tracing::warn!(note = event.note, "some kinds are not labelled");
+                self.publish_event(&event).await;
             }
             self.left = left;
         }
@@ -193,40 +188,27 @@ impl Controller {
             self.followed.insert(name, FollowedKind { kind, stop });
         }
         if !started.is_empty() {
-            self.publish_started(&started).await;
+            let event = self.progress.add_kinds(&started);
+            self.publish_event(&event).await;
         }
     }
 
     async fn stop_following(&mut self, name: &str) {
         let kind = Kind { kind: name.to_owned() };
         self.shared.context.metrics.labels.is_done.remove(&kind);
-        if let Some(note) = self.progress.remove_kind(name) {
-            self.publish_finished(&note).await;
+        if let Some(event) = self.progress.remove_kind(name) {
+            self.publish_event(&event).await;
         }
-    }
-
-    async fn publish_started(&mut self, kinds: &[String]) {
-        let note = self.progress.add_kinds(kinds);
-        self.publish_event(EventType::Normal, "LabellingStarted", &note).await;
     }
 
     async fn report(&mut self, report: Report) {
-        if let Some(note) = self.progress.record_report(report) {
-            self.publish_finished(&note).await;
-        }
-    }
-
-    async fn publish_finished(&self, note: &str) {
-        if self.progress.is_clean() {
-            self.publish_event(EventType::Normal, "LabellingFinished", note).await;
-        } else {
-            self.publish_event(EventType::Warning, "LabellingIncomplete", note)
-                .await;
+        if let Some(event) = self.progress.record_report(report) {
+            self.publish_event(&event).await;
         }
     }
 
     /// Publishes an Event on the ConfigMap with the kinds, even if that does not exist.
-    async fn publish_event(&self, type_: EventType, reason: &str, note: &str) {
+    async fn publish_event(&self, event: &EventDraft) {
         let context = &self.shared.context;
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -235,8 +217,8 @@ impl Controller {
             namespace: Some(context.args.namespace.clone()),
             ..ObjectReference::default()
         };
-        tracing::info!(reason, note, "labelling progress");
-        events::publish(context, &about, type_, reason, note).await;
+        tracing::info!(reason = event.reason, note = event.note, "labelling progress");
+        events::publish(context, &about, event).await;
     }
 
     /// Waits for the tasks, which stop by the same signal.
