@@ -238,7 +238,7 @@ pub struct Enforcement {
 pub fn enforcement_of(entries: &[&Entry], chain: &Chain, fleet: &Fleet) -> Enforcement {
     let mut enforcement = Enforcement::default();
     for sidecar in &fleet.sidecars {
-        let own: Vec<&Entry> = sidecar.own(entries.iter().copied()).collect();
+        let own: Vec<&Entry> = sidecar.own_entries(entries.iter().copied()).collect();
         if own.is_empty() {
             continue;
         }
@@ -293,7 +293,9 @@ fn sidecar_problem(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidec
 /// Another shard with the same lock that selects the sidecar. A pod may run two controllers, each with shards.
 fn other_shard<'c>(own: &[&Entry], chain: &'c Chain, sidecar: &Sidecar) -> Option<&'c str> {
     let (shard, lock) = own.iter().find_map(|entry| Some((entry, lock_of(entry)?)))?;
-    let shards = sidecar.own(&chain.entries).filter(|entry| lock_of(entry) == Some(lock));
+    let shards = sidecar
+        .own_entries(&chain.entries)
+        .filter(|entry| lock_of(entry) == Some(lock));
     let mut names = shards.map(|entry| shard_of(&entry.name));
     names.find(|name| *name != shard_of(&shard.name))
 }
@@ -420,7 +422,7 @@ fn is_about_to_answer(sidecar: &Sidecar, fleet: &Fleet) -> bool {
 /// Pods that seem to bypass their sidecars, and so the rules for API traffic among these entries.
 fn bypassing_pods(entries: &[&Entry], fleet: &Fleet) -> BTreeSet<String> {
     let for_api: Vec<&Entry> = entries.iter().copied().filter(|entry| has_api_rules(entry)).collect();
-    let is_concerned = |sidecar: &&Sidecar| sidecar.own(for_api.iter().copied()).next().is_some();
+    let is_concerned = |sidecar: &&Sidecar| sidecar.own_entries(for_api.iter().copied()).next().is_some();
     let is_bypassed = |sidecar: &&Sidecar| match fleet.reports.get(&sidecar.pod) {
         Some(Report::Status(status)) => !sidecar.is_ending && has_no_traffic(status, sidecar.running_since),
         Some(Report::Unavailable(_)) | None => false,

@@ -241,7 +241,7 @@ pub fn shard_setting(entry: &Entry) -> Option<&str> {
 /// Since when pods ask for the locks that their entries name. A change of limits does not restart the time.
 fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &QuietSince, before: &Locks, now: Instant) -> Locks {
     let locks_of = |sidecar: &Sidecar| {
-        let own: BTreeSet<String> = sidecar.own(&chain.entries).filter_map(lock_name).collect();
+        let own: BTreeSet<String> = sidecar.own_entries(&chain.entries).filter_map(lock_name).collect();
         let known = before.get(&sidecar.uid).filter(|(locks, _)| *locks == own);
         let since = known.map(|(_, since)| *since);
         // A pod asks for other locks once it reports that it runs these entries.
@@ -302,7 +302,7 @@ fn update_running(fleet: &Fleet, chain: Option<&Chain>, running: &mut BTreeMap<S
             }
         }
         if !is_fresh {
-            let own = sidecar.own(chain.into_iter().flat_map(|chain| &chain.entries));
+            let own = sidecar.own_entries(chain.into_iter().flat_map(|chain| &chain.entries));
             running.extend(own.map(|entry| entry.name.clone()));
         }
     }
@@ -314,7 +314,7 @@ fn update_running(fleet: &Fleet, chain: Option<&Chain>, running: &mut BTreeMap<S
 /// do not restart the time.
 fn pods_quiet_since(fleet: &Fleet, chain: &Chain, before: &QuietSince, now: Instant) -> QuietSince {
     let quiet_since = |sidecar: &Sidecar| {
-        let own = sidecar.own(&chain.entries);
+        let own = sidecar.own_entries(&chain.entries);
         let own: Vec<&Entry> = own.filter(|entry| hand_over::is_of_shard(&entry.name)).collect();
         let line = |entry: &&Entry| format!("{} {} {}\n", entry.name, entry.plugin, entry.settings.hash());
         let digest = Digest::of(own.iter().map(line).collect::<String>().as_bytes());
