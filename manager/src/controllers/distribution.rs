@@ -53,7 +53,7 @@ use crate::cluster::{Context, Error, debounce, run_passes};
 use crate::controllers::plugins;
 use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
 use observe::{Caches, Observer};
-pub(crate) use signing_key::{SECRET as KEY_SECRET, public as public_key};
+pub(crate) use signing_key::{KEY_SECRET, public_key};
 
 /// Permissions by part.
 pub const RULES: &[&[crate::cluster::RbacRule]] = &[
@@ -87,7 +87,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
 }
 
 async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> {
-    let key = signing_key::load(&context).await?;
+    let key = signing_key::load_key(&context).await?;
     let (caches, triggers) = Caches::watch(&context.client, crd_timeout);
     let (changed, fetched) = mpsc::channel(FETCHED_QUEUE);
     let (plugins, worker) = plugins::start(&context, changed);

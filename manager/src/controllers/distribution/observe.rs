@@ -219,7 +219,7 @@ fn has_sidecar(pod: &impl ResourceExt) -> bool {
     is_watched && pod.annotations().contains_key(annotations::INJECTED)
 }
 
-fn packed(component: &[u8]) -> PackedPlugin {
+fn pack_plugin(component: &[u8]) -> PackedPlugin {
     PackedPlugin {
         digest: Digest::of(component),
         bytes: pack(component).into(),
@@ -232,7 +232,7 @@ fn packed(component: &[u8]) -> PackedPlugin {
 pub(crate) fn builtin_plugins() -> BTreeMap<BuiltIn, PackedPlugin> {
     let plugins = ctrlmesh_plugins_builtin::builtin().iter();
     plugins
-        .filter_map(|plugin| Some((BuiltIn::from_name(plugin.name)?, packed(plugin.bytes))))
+        .filter_map(|plugin| Some((BuiltIn::from_name(plugin.name)?, pack_plugin(plugin.bytes))))
         .collect()
 }
 
@@ -273,7 +273,10 @@ impl Caches {
             ApiResource::erase::<CircuitBreaker>(&()),
             ApiResource::erase::<FaultInjection>(&()),
         ];
-        let (objects, changes): (Vec<_>, Vec<_>) = kinds.into_iter().map(|kind| custom(client, kind)).unzip();
+        let (objects, changes): (Vec<_>, Vec<_>) = kinds
+            .into_iter()
+            .map(|kind| reflect_custom_resources(client, kind))
+            .unzip();
         let objects = <[_; 3]>::try_from(objects).unwrap_or_else(|_| unreachable!("three kinds make three stores"));
         let with_sidecar = watcher::Config::default().labels(&format!("{}=true", labels::WATCHING));
         let (pods, pod_changes) = reflect(Api::all(client.clone()), (), with_sidecar, strip_pod);
@@ -294,9 +297,9 @@ impl Caches {
     /// kind whose definition is missing would block for ever.
     pub(crate) async fn wait_until_synced(&self) {
         let all = || async {
-            self.pods.synced().await;
-            self.config_maps.synced().await;
-            let kinds = self.objects.iter().map(Watched::synced);
+            self.pods.wait_until_synced().await;
+            self.config_maps.wait_until_synced().await;
+            let kinds = self.objects.iter().map(Watched::wait_until_synced);
             if timeout(self.crd_timeout, join_all(kinds)).await.is_err() {
                 tracing::warn!(
                     kinds = ?self.unsynced_kinds(),
@@ -340,7 +343,7 @@ impl Caches {
     }
 }
 
-fn custom(client: &Client, kind: ApiResource) -> (Watched<Store<DynamicObject>>, Triggers) {
+fn reflect_custom_resources(client: &Client, kind: ApiResource) -> (Watched<Store<DynamicObject>>, Triggers) {
     let api = Api::all_with(client.clone(), &kind);
     reflect(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
         object.managed_fields_mut().clear();
