@@ -1,4 +1,4 @@
-//! Which rules select a pod: at most one shard, and any number of breakers and faults.
+//! The rules that select a pod: at most one shard, and any number of breakers and faults.
 //!
 //! Only their selectors are parsed: a rule that is invalid elsewhere still says which pods it is for.
 

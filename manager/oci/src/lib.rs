@@ -94,7 +94,7 @@ pub enum Resolution {
     },
 }
 
-/// How a pull ended.
+/// The outcome of a pull.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
     outcome: &'static str,

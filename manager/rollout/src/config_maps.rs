@@ -21,7 +21,7 @@ pub const CLAIMS_SIGNATURE: &str = "claims.json.sig";
 /// Limit for the plugins in one ConfigMap. Kubernetes allows 1 MiB for keys and values together (`MaxSecretSize`).
 pub const MAX_SLOT_BYTES: usize = 1000 * 1024;
 
-/// How long a write that the watch does not show is waited for.
+/// Time for which a write that the watch does not show is waited for.
 pub const MAX_UNSEEN: Duration = Duration::from_secs(5);
 /// Shortest time between two chains that are written because a sidecar runs a later one.
 const MIN_RAISE_INTERVAL: Duration = Duration::from_mins(1);

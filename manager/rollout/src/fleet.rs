@@ -28,13 +28,13 @@ pub struct Sidecar {
     pub version: String,
     /// Generation of the chain that its pod was last annotated with.
     pub nudged: Option<u64>,
-    /// How often that was repeated, and for which generation.
+    /// Generation of the chain of repeated nudges, and their number.
     pub renudged: Option<(u64, u32)>,
     /// Its pod was deleted.
     pub is_ending: bool,
     /// It is on a node, so it may run.
     pub is_scheduled: bool,
-    /// How many pods its shard has, by the annotation of a pod that keeps its limits until it is replaced.
+    /// Number of pods of its shard, by the annotation of a pod that keeps its limits until it is replaced.
     pub shard_pods: Option<usize>,
     /// Kubelet reports the pod as ready.
     pub is_ready: bool,

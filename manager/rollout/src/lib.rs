@@ -110,7 +110,7 @@ pub struct Outcome {
 /// Why ConfigMaps could not be written.
 #[derive(Debug)]
 pub enum WriteFailure {
-    /// Somebody else has written. The next pass sees what.
+    /// Another writer has changed a ConfigMap. The next pass reads it.
     Conflict,
     /// The reason is for conditions.
     Failed(Reason),
@@ -162,7 +162,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
     let overtakings = writes.as_ref().is_ok_and(is_written).then(|| overtakings(&next, pods));
     let (nudges, next_nudge) = pod_actions::due_nudges(&mut memory.nudges, fleet, entries, generation, now);
     let (mut released, mut restarts) = (BTreeSet::new(), RestartPlan::default());
-    // What a plan says of pods holds once its chain is stored.
+    // The parts of a plan that are about pods hold once its chain is stored.
     if next.withheld.is_none() && writes.as_ref().is_ok_and(ConfigMapWrites::is_empty) {
         released = deletion::released_entries(&next, &observation.resources, pods);
         restarts = pod_actions::restart_plan(&next, fleet, &mut memory.restarts, (now, observation.time));

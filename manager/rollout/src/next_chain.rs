@@ -21,7 +21,7 @@ use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};
 use crate::start_gate::{self, BlockedShards, StartGate};
 
-/// How long objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
+/// Time for which objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
 /// sync of a GitOps tool, arrive within this time.
 pub const OVERLAP_GRACE: Duration = Duration::from_secs(10);
 /// Pause until the end of a grace period is checked again.

@@ -33,9 +33,9 @@ const NO_ENTRY: &str =
 pub const MAX_TARGETS: usize = 100;
 /// Limit for the snapshots of one sidecar.
 const MAX_SNAPSHOTS: usize = 64;
-/// How long a container may run before its first request, in seconds.
+/// Time that a container may run before its first request, in seconds.
 const START_TIME: i64 = 60;
-/// How long no request may follow the last one while none is in flight, in seconds. A program that neither watches nor elects a
+/// Time without a request after the last one, while none is in flight, in seconds. A program that neither watches nor elects a
 /// leader may send one only once an hour.
 const SILENCE: i64 = 2 * 60 * 60;
 
@@ -218,7 +218,7 @@ pub fn combined_hash(hashes: &[String]) -> String {
     }
 }
 
-/// How many sidecars run an object's entries.
+/// Numbers of sidecars, by whether they run an object's entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     /// Sidecars that its selectors select.

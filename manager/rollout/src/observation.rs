@@ -36,7 +36,7 @@ pub struct Observation {
 /// Flags of the manager that decisions depend on.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// How long a pod must have been quiet, unless its shard says otherwise.
+    /// Time for which a pod must have been quiet, unless its shard says otherwise.
     pub settle: Duration,
     pub label_keys: LabelKeys,
 }

@@ -231,7 +231,7 @@ pub fn config_map_writes(observation: &Observation, chain: &Chain, claims: &Clai
     })
 }
 
-/// Where the plugins of a chain are stored. With `keeps_unused`, those that it does not need stay, too.
+/// Assigns the plugins of a chain to ConfigMaps. With `keeps_unused`, those that it does not need stay, too.
 ///
 /// # Errors
 /// A plugin finds no room.

@@ -13,7 +13,7 @@ use crate::config_maps::{ChainMemory, StoredChain};
 use crate::fleet::{Fleet, Report, Sidecar, named_pods, runs_entry};
 use crate::observation::Observation;
 
-/// How long sidecars are polled often after a chain was written.
+/// Time for which sidecars are polled often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
 /// Polls that must fail, after a pod is waited for, before it is given up: the time alone may be a pause between two polls.
 const MIN_FAILURES: u32 = 3;
@@ -199,7 +199,7 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
     assessment
 }
 
-/// How long a pod must have been quiet: the longest time of its shards. `earlier`: times of the shards whose objects it may show, as
+/// The settle time of a pod: the longest of its shards. `earlier`: times of the shards whose objects it may show, as
 /// the claims say. Those of its ShardingConfigs may have been edited since, or can't be read.
 fn settle_time(
     sidecar: &Sidecar,

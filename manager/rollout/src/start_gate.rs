@@ -23,11 +23,11 @@ use crate::pods::Pods;
 
 /// Pause between two lists of pods without a sidecar, which are not watched.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long that pause holds after a change. In a rolling restart, each pod that ends is a change.
+/// Time for which that pause holds after a change. In a rolling restart, each pod that ends is a change.
 const FREQUENT_LIST_PERIOD: Duration = Duration::from_mins(1);
 /// Pause between two lists after that: an operator without the label in its template may wait for days.
 const LATER_LIST_INTERVAL: Duration = Duration::from_secs(10);
-/// How long pods without a sidecar have to be gone. Workloads replace a pod within a second.
+/// Time for which pods without a sidecar have to be gone. Workloads replace a pod within a second.
 const MIN_GONE_TIME: Duration = Duration::from_secs(5);
 
 /// Entries of shards that may not start, and why.

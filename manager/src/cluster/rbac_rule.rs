@@ -1,7 +1,7 @@
 //! Permissions of a part of the manager in a cluster. They stand beside the part's code as `RULES`; `process::rbac` makes roles of
 //! them.
 
-/// Where a rule applies.
+/// The part of a cluster to which a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     Cluster,

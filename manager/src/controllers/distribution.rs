@@ -69,7 +69,7 @@ pub const RULES: &[&[crate::cluster::RbacRule]] = &[
 const CONCURRENCY: u16 = 16;
 /// Queue of namespaces whose plugins were fetched. The fetcher waits when it is full.
 const FETCHED_QUEUE: usize = 64;
-/// How long a start waits for custom resources. A kind whose definition is missing would never be synced.
+/// Maximum time that a start waits for custom resources. A kind whose definition is missing would never be synced.
 const CRD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause until the caches are checked again for our last writes, if no watch triggers a pass before.
 const UNSEEN_WRITE_REQUEUE: Duration = Duration::from_millis(200);

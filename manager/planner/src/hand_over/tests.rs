@@ -31,7 +31,7 @@ fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
     }
 }
 
-/// How many random stories a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`). A failure prints its whole story,
+/// Number of random stories that a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`). A failure prints its whole story,
 /// and the seed with which `CTRLMESH_MODEL_SEED` plays the same stories again.
 fn model_config(cases: u32) -> ProptestConfig {
     let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().unwrap());

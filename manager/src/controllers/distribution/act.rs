@@ -70,7 +70,6 @@ pub(crate) const RULES: &[RbacRule] = &[
     },
 ];
 
-/// For finalizers.
 pub(crate) const FINALIZER_RULES: &[RbacRule] = &[RbacRule {
     scope: Scope::Cluster,
     group: "ctrlmesh.kusionstack.io",

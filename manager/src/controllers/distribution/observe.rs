@@ -61,7 +61,7 @@ pub(crate) const RULES: &[RbacRule] = &[
 const PAGE: u32 = 500;
 /// Limit for all pages together. Shards that have started wait for them, too.
 const LIST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How far a sidecar's generation may be ahead of the last one written. A status beyond that is not believed.
+/// Maximum lead of a sidecar's generation over the last one written. A status beyond that is not believed.
 const MAX_AHEAD: u64 = 1 << 20;
 
 /// The contents of the watch caches for a namespace.
@@ -246,7 +246,7 @@ pub(crate) struct Caches {
     objects: [Watched<Store<DynamicObject>>; 3],
     pods: Watched<Store<Pod>>,
     config_maps: Watched<Store<ConfigMap>>,
-    /// How long a start waits for custom resources whose definition may be missing.
+    /// Maximum time that a start waits for custom resources whose definition may be missing.
     crd_timeout: Duration,
     is_ready: Arc<OnceCell<()>>,
 }

@@ -320,7 +320,7 @@ async fn foreign_keys_are_removed_from_plugin_config_maps() {
         seen.filter(|seen| seen.verb == "patch" && seen.target.contains(SLOT))
             .count()
     };
-    // What is refused or repeated would be so in the next passes.
+    // A refused or repeated write would show in the next passes.
     let (before, passes) = (patches(), context.metrics.distribution.passes.get());
     put(&server, samples::faults("b"));
     until_entries(&server, 2).await;

@@ -228,7 +228,7 @@ impl Labeller {
             };
             let (shared, mut work) = (self.shared.clone(), work);
             let task = self.writes.spawn(async move {
-                // Never closed.
+                // The semaphore is never closed.
                 let _permit = shared.permits.acquire().await;
                 let outcome = write(&objects, &shared.namespaces, &shared.keys, &mut work).await;
                 (work, outcome)

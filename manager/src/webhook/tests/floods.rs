@@ -24,7 +24,7 @@ const API_SERVER: [u8; 4] = [127, 0, 0, 1];
 const CONNECTIONS: usize = 40;
 const HEADS: usize = 64;
 
-/// How much of each request is sent.
+/// The part of each request that is sent.
 #[derive(Clone, Copy)]
 enum Sent {
     Head,

@@ -225,7 +225,7 @@ impl Mesh {
         self.until("an Event says so", is_published).await;
     }
 
-    /// How often nudges of a chain were repeated, as the pods say.
+    /// Repeated nudges of a chain, by the annotations of pods.
     fn repeated_nudges(&self, chain: &Chain) -> u64 {
         let of_chain = format!("{}.", chain.generation);
         self.api.store().read(|state| {

@@ -46,7 +46,7 @@ pub(super) struct Controller {
     memory: Memory,
 }
 
-/// What a manager knows of a pod.
+/// A manager's knowledge of a pod.
 #[derive(Default)]
 struct Memory {
     /// The entries of its last report, and when it was asked.
