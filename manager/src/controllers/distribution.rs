@@ -122,7 +122,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     });
     let passes = controller.run(
         reconcile,
-        |namespace, error, distributor| failed(&namespace, error, &distributor),
+        |namespace, error, distributor| requeue_after_error(&namespace, error, &distributor),
         distributor,
     );
     let passing = async {
@@ -152,12 +152,12 @@ async fn reconcile(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> 
     distributor.forget_deleted_namespaces();
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
-        return Ok(distributor.release(&name).await);
+        return Ok(distributor.release_namespace(&name).await);
     }
-    distributor.pass(&name).await
+    distributor.run_pass(&name).await
 }
 
-fn failed(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Action {
+fn requeue_after_error(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Action {
     distributor.context.metrics.distribution.failed.inc();
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
     if error.is_conflict() {
@@ -178,8 +178,7 @@ struct Distributor {
 }
 
 impl Distributor {
-    /// One pass over a namespace.
-    async fn pass(&self, namespace: &str) -> Result<Action, Error> {
+    async fn run_pass(&self, namespace: &str) -> Result<Action, Error> {
         let memory = self.memory(namespace);
         let cached = self.observer.cached(namespace);
         if cached.documents.is_empty() && memory.is_idle(&cached.config_maps) {
@@ -230,7 +229,7 @@ impl Distributor {
     }
 
     /// Releases the objects of a namespace that is being deleted. They go before its pods, which keep their chain to the end.
-    async fn release(&self, namespace: &str) -> Action {
+    async fn release_namespace(&self, namespace: &str) -> Action {
         self.observer.poller.retain(|other| other != namespace);
         let documents = self.observer.caches.documents(namespace);
         if act::release_all(&self.context, namespace, &documents).await {

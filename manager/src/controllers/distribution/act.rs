@@ -488,7 +488,7 @@ pub(crate) async fn update_finalizers(
             !is_shard(document) || decision.released.contains(&entry)
         };
         let is_done = if is_deleted(document) && is_released() {
-            release(context, &observation.namespace, document).await;
+            release_object(context, &observation.namespace, document).await;
             true
         } else if let Some(finalizers) = deletion::with_our_finalizer(document) {
             patch_finalizers(context, &observation.namespace, document, &finalizers).await
@@ -503,7 +503,7 @@ pub(crate) async fn update_finalizers(
 }
 
 /// Removes our finalizers from an object.
-async fn release(context: &Context, namespace: &str, document: &Value) {
+async fn release_object(context: &Context, namespace: &str, document: &Value) {
     if let Some(others) = deletion::without_our_finalizers(document) {
         patch_finalizers(context, namespace, document, &others).await;
     }
@@ -516,7 +516,7 @@ pub(crate) async fn release_all(context: &Context, namespace: &str, documents: &
         .filter(|document| deletion::is_held(document))
         .collect();
     for document in &held {
-        release(context, namespace, document).await;
+        release_object(context, namespace, document).await;
     }
     !held.is_empty()
 }
