@@ -1,4 +1,5 @@
-//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins. [`ChainMemory`] remembers the chain from pass to pass.
+//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins. [`ChainMemory`] remembers the chain from pass to
+//! pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

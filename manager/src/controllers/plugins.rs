@@ -15,7 +15,7 @@ pub const RULES: &[RbacRule] = &[RbacRule {
     names: &[],
 }];
 
-/// The plugins of all objects, and who fetches them. Names of namespaces whose plugins have another resolution than before go to
+/// The plugins of all objects, and the worker that fetches them. Names of namespaces whose plugins have another resolution than before go to
 /// `changed`.
 #[must_use]
 pub fn start(context: &Context, changed: mpsc::Sender<String>) -> (Plugins, Worker) {

@@ -157,7 +157,7 @@ impl<K: ManagedObject> Object<K> {
         events::publish(context, &found.object_ref(&()), &EventDraft::not_ours()).await;
     }
 
-    /// Reports a failed write to those who look why pods of the namespace wait; once for each reason.
+    /// Publishes an Event about a failed write, once for each reason. Pods of the namespace wait for the object.
     async fn write_error(&mut self, context: &Context, source: kube::Error) -> Error {
         let error = Error::Refused {
             kind: K::kind(&()).into_owned(),

@@ -59,12 +59,12 @@ pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> 
 struct Controller {
     shared: Shared,
     /// `None`: not read yet.
-    wanted: Option<SelectedKinds>,
+    kinds_to_label: Option<SelectedKinds>,
     followed: BTreeMap<String, FollowedKind>,
     tasks: JoinSet<()>,
     progress: Progress,
     /// The last reported kinds that can't be labelled.
-    left: Vec<String>,
+    skipped_kinds: Vec<String>,
 }
 
 struct FollowedKind {
@@ -76,11 +76,11 @@ impl Controller {
     fn new(shared: Shared) -> Self {
         Self {
             shared,
-            wanted: None,
+            kinds_to_label: None,
             followed: BTreeMap::new(),
             tasks: JoinSet::new(),
             progress: Progress::new("namespaces"),
-            left: Vec::new(),
+            skipped_kinds: Vec::new(),
         }
     }
 
@@ -94,16 +94,16 @@ impl Controller {
         match config.map(|config| SelectedKinds::read(&config.data.unwrap_or_default())) {
             None => {
                 is_good.set(1);
-                self.wanted = Some(SelectedKinds::default());
+                self.kinds_to_label = Some(SelectedKinds::default());
             }
-            Some(Ok(wanted)) => {
+            Some(Ok(kinds_to_label)) => {
                 is_good.set(1);
-                self.wanted = Some(wanted);
+                self.kinds_to_label = Some(kinds_to_label);
             }
             Some(Err(error)) => {
                 is_good.set(0);
-                let event = progress::config_refused(&error, self.wanted.is_some());
-                self.wanted.get_or_insert_default();
+                let event = progress::config_refused(&error, self.kinds_to_label.is_some());
+                self.kinds_to_label.get_or_insert_default();
                 tracing::warn!(note = event.note, "ConfigMap with kinds to label is invalid");
                 self.publish_event(&event).await;
             }
@@ -112,17 +112,17 @@ impl Controller {
 
     /// Follows exactly the kinds that are configured and that the cluster has.
     async fn discover(&mut self) {
-        let Some(wanted) = self.wanted.clone() else {
+        let Some(kinds_to_label) = self.kinds_to_label.clone() else {
             return;
         };
         let mut kinds = BTreeMap::new();
-        let mut left = Vec::new();
-        for group_version in wanted.group_versions() {
+        let mut skipped_kinds = Vec::new();
+        for group_version in kinds_to_label.group_versions() {
             match self.resources_of(group_version).await {
                 Ok(found) => {
-                    let (selected, not) = wanted.select_resources(group_version, &found);
+                    let (selected, skipped) = kinds_to_label.select_resources(group_version, &found);
                     kinds.extend(selected.into_iter().map(|kind| (name_of(&kind), kind)));
-                    left.extend(not);
+                    skipped_kinds.extend(skipped);
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -139,13 +139,13 @@ impl Controller {
             }
         }
         self.follow_kinds(kinds).await;
-        if left != self.left {
-            if !left.is_empty() {
-                let event = progress::kinds_left_alone(&left);
+        if skipped_kinds != self.skipped_kinds {
+            if !skipped_kinds.is_empty() {
+                let event = progress::kinds_left_alone(&skipped_kinds);
                 tracing::warn!(note = event.note, "some kinds are not labelled");
                 self.publish_event(&event).await;
             }
-            self.left = left;
+            self.skipped_kinds = skipped_kinds;
         }
     }
 

@@ -20,7 +20,7 @@ use crate::cluster::Context;
 use crate::test_env::{self, Running, text, until};
 
 const CHAIN: &str = "ctrlmesh-chain";
-/// A key of somebody who has signed nothing here.
+/// A key that has signed nothing here.
 const KEY: &str = "-----BEGIN PUBLIC KEY-----\n\
     MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAENDQdKzgkTQxd4hufxO8iQGhF7sSV\n\
     8fB8WzJ8DAddqTVs3k2dv0Xze2BkG9LArOQnX7J+l7emTIaDy65hw3JzeA==\n\

@@ -97,7 +97,7 @@ async fn live_pod_is_not_overtaken_after_one_lost_answer() {
     right
         .sidecar
         .set_status(status_running("right-0", own.generation, Some(&own)));
-    // By then it would be asked each ten seconds if nobody waited for it.
+    // By then it would be polled every ten seconds if no shard waited for it.
     left.until_asked(10).await;
     let overtaken = || context.metrics.distribution.overtaken.get();
     for _ in 0..2 {

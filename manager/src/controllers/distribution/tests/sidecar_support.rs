@@ -1,4 +1,4 @@
-//! Sidecars of other releases: nobody is given what it says that it can't run.
+//! Sidecars of other releases get no entries that they do not support.
 
 use ctrlmesh_contract::support::Support;
 
@@ -38,7 +38,7 @@ async fn document_unreadable_for_a_sidecar_is_held_back_and_its_pod_is_named() {
     task.stop().await;
 }
 
-/// A manager that begins to lead has asked nobody yet, and finds a rule that is new.
+/// A manager that begins to lead has polled no sidecar yet, and finds a new rule.
 #[tokio::test]
 async fn rule_waits_for_the_first_answer_of_an_outdated_sidecar() {
     let (sidecar, port, server) = start_with_sidecar(62, |ip| pod("operator-0", ip)).await;

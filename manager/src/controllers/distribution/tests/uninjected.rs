@@ -82,7 +82,7 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
         last.generation,
         Some(&chain_of_shard(&last, "left")),
     ));
-    // One that comes later takes nothing from who works.
+    // A pod that comes later takes nothing from shards that have started.
     put(&server, old);
     put(&server, shard("left", "d", 60));
     until(&server, "left shows something else", |state| shows(state, "left", "d")).await;
