@@ -15,7 +15,7 @@ use super::upstream::{self, Upstream};
 /// The way of a controller's traffic to its sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// By a kubeconfig that leads to the sidecar.
+    /// The controller has a kubeconfig that leads to the sidecar.
     Kubeconfig,
     Iptables,
 }

@@ -83,7 +83,7 @@ struct StartedShards<'a> {
 }
 
 impl<'a> StartedShards<'a> {
-    /// By the chain alone.
+    /// The shards that have started by the chain alone.
     fn in_chain(entries: &'a [Entry]) -> Self {
         let mut started = Self::default();
         let has_started = |entry: &&Entry| is_of_shard(&entry.name) && !is_unstarted(entry);
@@ -91,7 +91,7 @@ impl<'a> StartedShards<'a> {
         started
     }
 
-    /// By the chain, by claims, and by what sidecars report.
+    /// The shards that have started by the chain, by claims, and by reports of sidecars.
     fn in_namespace(chain: &'a Chain, claims: &'a Claims, wanted: &'a [Entry], pods: &'a Pods<'_>) -> Self {
         let mut started = Self::in_chain(&chain.entries);
         started.locks.extend(claims.locks(pods));

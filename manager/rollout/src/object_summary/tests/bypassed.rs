@@ -103,7 +103,7 @@ fn bypass_counts_only_for_entries_with_api_rules() {
 
 #[test]
 fn requests_older_than_the_containers_do_not_count() {
-    // Of an init container, or of one that was started again since.
+    // The requests of an init container, or of a container that was restarted since.
     assert!(has_no_traffic(
         &status_with_traffic(1060, Some(900), Some(999)),
         Some(1000)
