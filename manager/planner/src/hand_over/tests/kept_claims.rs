@@ -114,9 +114,9 @@ fn pod_that_moved_to_another_shard_is_waited_for() {
     let waiting = cluster.step(&target);
     assert!(waiting.contains_key("shard-selector/s2"), "{waiting:?}");
     assert_eq!(cluster.owners(0), [0]);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert!(cluster.step(&target).is_empty());
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert_eq!(cluster.owners(0), [2]);
 }
 
@@ -129,7 +129,7 @@ fn target_of_hand_over_is_remembered() {
     assert!(!sees(&cluster.last, 1, 1));
     let targets = cluster.claims.with_target_limits(&cluster.last);
     assert!(sees(&targets, 1, 1));
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert!(cluster.step(&targets).is_empty() && sees(&cluster.last, 1, 1));
 }
 
@@ -143,14 +143,14 @@ fn lists_are_consistent_until_the_change_after_the_next() {
     };
     let target = entries_of_owners(&[Some(0), Some(1), Some(1), Some(2)]);
     cluster.step(&target);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     cluster.step(&target);
     assert!(is_consistent(&cluster));
     // Its pod has not seen it yet.
     let next = entries_of_owners(&[Some(0), Some(1), Some(1), None]);
     cluster.step(&next);
     assert!(is_consistent(&cluster));
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     cluster.step(&next);
     assert!(is_consistent(&cluster), "nothing has changed");
     cluster.step(&entries_of_owners(&[Some(0), Some(1), Some(1), Some(2)]));
