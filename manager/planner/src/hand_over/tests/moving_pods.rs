@@ -211,7 +211,7 @@ fn events() -> impl Strategy<Value = Event> {
         2 => edits().prop_map(Event::Edit),
         8 => (0..PODS).prop_map(Event::Sync),
         6 => Just(Event::Pass),
-        1 => (0..PODS).prop_map(Event::Make),
+        1 => (0..PODS).prop_map(Event::Recreate),
         1 => (0..PODS).prop_map(Event::Delete),
     ]
 }
