@@ -6,7 +6,7 @@
 //! | `dev` | `ctrlmesh dev`: the processes without the scenario |
 //! | `summary` | the result: checks and counts |
 //! | `steps`, `plugin_steps` | steps 1 to 6, steps 7 to 10 |
-//! | `scenario` | what all steps need: waiting and counting |
+//! | `scenario` | what all steps need: waiting, counting, effects of fault rules |
 //! | `screen`, `view` | the picture, and where it goes |
 //! | `environment` | everything that runs, and its order |
 //! | `sidecar`, `manager`, `cluster`, `kubelet`, `observer`, `load`, `process` | the parts of the environment; each process is a child that ends with the demo |
@@ -16,7 +16,6 @@
 //! | `applied_objects` | the user's objects, and how far each has come |
 //! | `sharding_plan`, `controller` | the user's ShardingConfigs, and the controller that is sharded |
 //! | `audit`, `checks`, `cpu_monitor` | what must hold, and whether it did |
-//! | `fired_rule` | the effect of a fault rule |
 //! | `metrics`, `progress`, `report`, `replica`, `widget` | plain values: counters, steps, reports, replicas, objects |
 
 mod applied_objects;
@@ -28,7 +27,6 @@ mod cpu_monitor;
 pub(crate) mod dev;
 mod environment;
 mod facts;
-mod fired_rule;
 mod kubectl;
 mod kubelet;
 mod load;

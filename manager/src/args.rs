@@ -339,7 +339,7 @@ fn host_name() -> String {
     name.unwrap_or_default().trim().to_owned()
 }
 
-/// As Go has them: `:8080` is every address.
+/// Parses an address as Go does: `:8080` is every address.
 fn bind_address(text: &str) -> Result<SocketAddr, String> {
     let address = match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),

@@ -1,6 +1,6 @@
 //! The control plane: custom resources in, chains out.
 //!
-//! What it decides is in crates that can't reach a cluster: `ctrlmesh-manager-api` (the custom resources), `ctrlmesh-manager-planner`
+//! Its decisions are in crates that can't reach a cluster: `ctrlmesh-manager-api` (the custom resources), `ctrlmesh-manager-planner`
 //! (decisions), `ctrlmesh-manager-rollout` (a pass over a namespace) and `ctrlmesh-manager-inject` (pods). `ctrlmesh-manager-oci`
 //! fetches plugins, and `ctrlmesh-manager-uninstall` deletes every ShardingConfig. The rooms here move data. Top to bottom, each
 //! imports only those below it:

@@ -32,7 +32,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// With a series of each metric that has labels: without one, a metric is not served at all. For the reference of metrics.
+    /// Metrics for their reference page. Each one with labels has a series, because a metric without any is not served.
     #[must_use]
     pub fn sample() -> Self {
         let metrics = Self::default();
@@ -45,7 +45,7 @@ impl Metrics {
         metrics
     }
 
-    /// As text, in the form that Prometheus reads.
+    /// The metrics as text, in the form that Prometheus reads.
     ///
     /// # Errors
     /// A metric can't be printed; none of ours does that.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -13,7 +14,6 @@ use super::checks::{Checks, Expected, Outcome};
 use super::cpu_monitor::CpuMonitor;
 use super::environment::DemoEnv;
 use super::facts::{Facts, SharedFacts};
-use super::fired_rule::FiredRule;
 use super::progress::{Progress, StepState};
 use super::replica::Replica;
 use super::report;
@@ -40,6 +40,19 @@ pub(crate) struct Scenario<'a> {
     pub(crate) shown: BTreeMap<ObjectName, String>,
     /// The results of the fault rules.
     pub(crate) fired: Vec<FiredRule>,
+}
+
+/// A rule of `fault-inject.yaml`, and its effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FiredRule {
+    pub(crate) rule: &'static str,
+    /// Requests that the rule matched, by `/status` of the sidecars.
+    pub(crate) matched: u64,
+    /// Requests for which the rule fired, by `/status` of the sidecars.
+    pub(crate) fired: u64,
+    /// The reaction of the controllers.
+    pub(crate) effect: String,
 }
 
 /// Growing counters at one moment. The difference of two is what happened in between.

@@ -5,9 +5,9 @@ use comfy_table::{Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 
 use super::checks::{Check, Checks};
-use super::fired_rule::FiredRule;
 use super::progress::Step;
 use super::replica::PerReplica;
+use super::scenario::FiredRule;
 use crate::args::Output;
 use crate::error::Error;
 use crate::paint::Paint;

@@ -1,4 +1,4 @@
-//! What a pod requests by labels and annotations. Invalid values are refused, so that a typo is not silently ignored.
+//! The requests of a pod, by labels and annotations. Invalid values are refused, so that a typo is not silently ignored.
 
 use ctrlmesh_contract::names::{annotations, labels};
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -12,15 +12,15 @@ use super::select::has_external_rules;
 use super::settings::{ClusterFacts, Settings};
 use super::upstream::{self, Upstream};
 
-/// How the traffic of a controller reaches its sidecar.
+/// The way of a controller's traffic to its sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// By a kubeconfig that leads to the sidecar.
+    /// The controller has a kubeconfig that leads to the sidecar.
     Kubeconfig,
     Iptables,
 }
 
-/// What a pod requests.
+/// The injection that a pod requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InjectionRequest {
     pub(super) mode: Mode,

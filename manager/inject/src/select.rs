@@ -1,4 +1,4 @@
-//! Which rules select a pod: at most one shard, and any number of breakers and faults.
+//! The rules that select a pod: at most one shard, and any number of breakers and faults.
 //!
 //! Only their selectors are parsed: a rule that is invalid elsewhere still says which pods it is for.
 
@@ -200,7 +200,7 @@ mod tests {
         json!({"selector": {"matchLabels": {"app": app}}})
     }
 
-    fn ask(labels: &[(&str, &str)], rules: &[Rule]) -> Result<Option<String>, String> {
+    fn found_shard(labels: &[(&str, &str)], rules: &[Rule]) -> Result<Option<String>, String> {
         let labels = labels
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
@@ -216,13 +216,13 @@ mod tests {
             rule(SHARD, "b", &rule_for_app("x")),
             rule(SHARD, "other", &rule_for_app("y")),
         ];
-        assert_eq!(ask(&[("app", "x")], &rules), Ok(Some("b".to_owned())));
+        assert_eq!(found_shard(&[("app", "x")], &rules), Ok(Some("b".to_owned())));
         rules.push(rule(
             SHARD,
             "a",
             &json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}),
         ));
-        let problem = ask(&[("app", "x")], &rules).unwrap_err();
+        let problem = found_shard(&[("app", "x")], &rules).unwrap_err();
         assert!(
             problem.starts_with("ShardingConfigs a and b both select this pod"),
             "{problem}"
@@ -232,16 +232,19 @@ mod tests {
     #[test]
     fn breaker_or_fault_is_enough_to_select_pod() {
         for kind in ["CircuitBreaker", "FaultInjection"] {
-            assert_eq!(ask(&[("app", "x")], &[rule(kind, "a", &rule_for_app("x"))]), Ok(None));
-            assert_eq!(ask(&[], &[rule(kind, "a", &json!({"selector": {}}))]), Ok(None));
-            assert!(ask(&[("app", "y")], &[rule(kind, "a", &rule_for_app("x"))]).is_err());
+            assert_eq!(
+                found_shard(&[("app", "x")], &[rule(kind, "a", &rule_for_app("x"))]),
+                Ok(None)
+            );
+            assert_eq!(found_shard(&[], &[rule(kind, "a", &json!({"selector": {}}))]), Ok(None));
+            assert!(found_shard(&[("app", "y")], &[rule(kind, "a", &rule_for_app("x"))]).is_err());
             assert!(
-                ask(&[("app", "y")], &[rule(kind, "a", &json!({}))]).is_err(),
+                found_shard(&[("app", "y")], &[rule(kind, "a", &json!({}))]).is_err(),
                 "none selects nothing"
             );
         }
         let nobody = rule(SHARD, "a", &json!({"selector": {}}));
-        let problem = ask(&[("app", "x")], &[nobody]).unwrap_err();
+        let problem = found_shard(&[("app", "x")], &[nobody]).unwrap_err();
         assert!(
             problem.contains("in namespace demo selects this pod; apply one"),
             "{problem}"
@@ -252,11 +255,11 @@ mod tests {
     fn invalid_rule_selects_pods_by_its_valid_selector() {
         let wrong = json!({"selector": {"matchLabels": {"app": "x"}}, "limits": "none", "controller": 7});
         assert_eq!(
-            ask(&[("app", "x")], &[rule(SHARD, "a", &wrong)]),
+            found_shard(&[("app", "x")], &[rule(SHARD, "a", &wrong)]),
             Ok(Some("a".to_owned()))
         );
         let unreadable = json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Like"}]}});
-        let problem = ask(&[("app", "x")], &[rule(SHARD, "a", &unreadable)]).unwrap_err();
+        let problem = found_shard(&[("app", "x")], &[rule(SHARD, "a", &unreadable)]).unwrap_err();
         assert!(problem.contains("these can't be read: ShardingConfig a"), "{problem}");
     }
 
@@ -269,12 +272,12 @@ mod tests {
     fn deleted_shard_selects_pods_while_our_finalizer_holds_it() {
         let held = deleted(SHARD, finalizers::HAND_OVER, &rule_for_app("x")).unwrap();
         assert_eq!(
-            ask(&[("app", "x")], std::slice::from_ref(&held)),
+            found_shard(&[("app", "x")], std::slice::from_ref(&held)),
             Ok(Some("a".to_owned()))
         );
         let other = rule(SHARD, "b", &rule_for_app("x"));
         assert_eq!(
-            ask(&[("app", "x")], &[held, other]),
+            found_shard(&[("app", "x")], &[held, other]),
             Ok(Some("b".to_owned())),
             "the pod has moved"
         );
@@ -303,19 +306,19 @@ mod tests {
         };
         let breaker = rule("CircuitBreaker", "a", &json!({"selector": {}}));
         let pod = [("app", "x"), ("statefulset.kubernetes.io/pod-name", "op-3")];
-        let problem = ask(&pod, &[root(false), breaker.clone()]).unwrap_err();
+        let problem = found_shard(&pod, &[root(false), breaker.clone()]).unwrap_err();
         assert!(
             problem.starts_with("no shard of ShardingConfig r selects this pod"),
             "{problem}"
         );
-        assert_eq!(ask(&pod, &[root(true), breaker.clone()]), Ok(None));
+        assert_eq!(found_shard(&pod, &[root(true), breaker.clone()]), Ok(None));
         for other in ["op-2-3", "opera-3", "op"] {
             let pod = [("app", "x"), ("statefulset.kubernetes.io/pod-name", other)];
-            assert_eq!(ask(&pod, &[root(false), breaker.clone()]), Ok(None), "{other}");
+            assert_eq!(found_shard(&pod, &[root(false), breaker.clone()]), Ok(None), "{other}");
         }
         let one = json!({"selector": {"matchLabels": {"statefulset.kubernetes.io/pod-name": "op-3"}}});
         assert_eq!(
-            ask(&pod, &[root(false), rule(SHARD, "p-1-normal", &one)]),
+            found_shard(&pod, &[root(false), rule(SHARD, "p-1-normal", &one)]),
             Ok(Some("p-1-normal".to_owned()))
         );
     }

@@ -34,21 +34,24 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The key of an ask. Its image is the pinned manifest, unless the image was changed or is always looked up.
-    pub(super) fn new(ask: &ResolveRequest) -> Result<Self, Failure> {
-        let image = Image::parse(&ask.image)?;
-        let pinned = ask.pinned.as_ref().filter(|pinned| {
+    /// The key of a request. Its image is the pinned manifest, unless the image was changed or is always looked up.
+    pub(super) fn new(request: &ResolveRequest) -> Result<Self, Failure> {
+        let image = Image::parse(&request.image)?;
+        let pinned = request.pinned.as_ref().filter(|pinned| {
             let is_digest = pinned.manifest.parse::<ctrlmesh_contract::Digest>().is_ok();
-            pinned.image == ask.image && is_digest && ask.pull_policy == PullPolicy::IfNotPresent
+            pinned.image == request.image && is_digest && request.pull_policy == PullPolicy::IfNotPresent
         });
         let image = match pinned {
             Some(pinned) if !image.is_pinned() => image.with_digest(&pinned.manifest),
             _ => image,
         };
         Ok(Self {
-            is_watched: ask.pull_policy == PullPolicy::Always && !image.is_pinned(),
-            secret: ask.pull_secret.clone().map(|name| (ask.namespace.clone(), name)),
-            verification_key: ask.verification_key.clone(),
+            is_watched: request.pull_policy == PullPolicy::Always && !image.is_pinned(),
+            secret: request
+                .pull_secret
+                .clone()
+                .map(|name| (request.namespace.clone(), name)),
+            verification_key: request.verification_key.clone(),
             image,
         })
     }
@@ -115,7 +118,7 @@ impl Cache {
     }
 
     /// Returns what is known of a reference, and whether there is a new one to fetch.
-    pub(super) fn ask(&mut self, key: Key, namespace: &str, now: Instant) -> (Resolution, bool) {
+    pub(super) fn look_up(&mut self, key: Key, namespace: &str, now: Instant) -> (Resolution, bool) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.asked.insert(namespace.to_owned(), now);
             entry.is_doubted = false;
@@ -270,7 +273,7 @@ impl Cache {
     }
 }
 
-/// Time after the last ask at which a reference expires. Namespaces that were named again get half as much on top.
+/// Time after the last request at which a reference expires. Namespaces that were named again get half as much on top.
 fn expiry_of(idle: Duration, is_doubted: bool) -> Duration {
     if is_doubted { idle + idle / 2 } else { idle }
 }

@@ -106,7 +106,7 @@ type Import = (String, Vec<String>);
 /// Imports and exports of the component itself. Nested components are skipped.
 fn imports_and_exports(wasm: &[u8]) -> Result<(Vec<Import>, Vec<String>), BinaryReaderError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
-    // By index, as imports refer to types; each with its functions if it is an interface.
+    // Imports refer to types by index. Interfaces have functions here, other types have none.
     let mut types: Vec<Vec<String>> = Vec::new();
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(wasm) {

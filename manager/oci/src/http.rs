@@ -76,41 +76,44 @@ impl<'a> Repository<'a> {
     }
 
     /// Sends a request, with retries while they make sense.
-    pub(super) async fn ask(&mut self, ask: RegistryRequest<'_>) -> Result<RegistryResponse, Failure> {
+    pub(super) async fn send_with_retries(
+        &mut self,
+        request: RegistryRequest<'_>,
+    ) -> Result<RegistryResponse, Failure> {
         let mut tries = Tries::new(&self.settings.times);
         loop {
-            match self.send_once(ask).await {
+            match self.send_once(request).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => tokio::time::sleep(tries.next(failure, random())?).await,
             }
         }
     }
 
-    async fn send_once(&mut self, ask: RegistryRequest<'_>) -> Result<RegistryResponse, Failure> {
-        let mut response = self.send(ask).await?;
+    async fn send_once(&mut self, request: RegistryRequest<'_>) -> Result<RegistryResponse, Failure> {
+        let mut response = self.send(request).await?;
         if response.status() == StatusCode::UNAUTHORIZED && self.authorization.is_none() {
             let challenge = login::challenge_of(response.headers());
             drop(response);
             self.log_in(challenge).await?;
-            response = self.send(ask).await?;
+            response = self.send(request).await?;
         }
-        self.check_response(&response, ask)?;
+        self.check_response(&response, request)?;
         let headers = response.headers().clone();
-        let body = if *ask.method == Method::HEAD {
+        let body = if *request.method == Method::HEAD {
             Bytes::new()
         } else {
-            self.read(response, ask.limit).await?
+            self.read(response, request.limit).await?
         };
         Ok(RegistryResponse { headers, body })
     }
 
     /// Sends a request and follows redirects. Credentials go to the registry itself only.
-    async fn send(&self, ask: RegistryRequest<'_>) -> Result<Response, Failure> {
+    async fn send(&self, request: RegistryRequest<'_>) -> Result<Response, Failure> {
         let policy = AddressPolicy::for_registry(&self.base);
-        let mut url = self.base.join(ask.path).map_err(|error| {
+        let mut url = self.base.join(request.path).map_err(|error| {
             Failure::new(
                 FailureReason::InvalidReference,
-                format!("{} is no path: {error}", ask.path),
+                format!("{} is no path: {error}", request.path),
             )
         })?;
         for _ in 0..=MAX_REDIRECTS {
@@ -118,13 +121,13 @@ impl<'a> Repository<'a> {
             let client = self
                 .clients
                 .client_for(if is_own { AddressPolicy::FromObject } else { policy });
-            let mut request = client
-                .request(ask.method.clone(), url.clone())
-                .header(ACCEPT, ask.accept);
+            let mut builder = client
+                .request(request.method.clone(), url.clone())
+                .header(ACCEPT, request.accept);
             if let (true, Some(authorization)) = (is_own, &self.authorization) {
-                request = request.header(AUTHORIZATION, authorization);
+                builder = builder.header(AUTHORIZATION, authorization);
             }
-            let response = request.send().await.map_err(|error| self.transport_failure(error))?;
+            let response = builder.send().await.map_err(|error| self.transport_failure(error))?;
             if !response.status().is_redirection() {
                 return Ok(response);
             }
@@ -202,18 +205,23 @@ impl<'a> Repository<'a> {
         Ok(body.freeze())
     }
 
-    fn check_response(&self, response: &Response, ask: RegistryRequest<'_>) -> Result<(), Failure> {
+    fn check_response(&self, response: &Response, request: RegistryRequest<'_>) -> Result<(), Failure> {
         let status = response.status();
         match status {
             StatusCode::OK => Ok(()),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.access_denied()),
             StatusCode::NOT_FOUND => {
-                let message = format!("{} has no {} in {}; is it pushed?", self.host(), ask.path, self.name);
+                let message = format!(
+                    "{} has no {} in {}; is it pushed?",
+                    self.host(),
+                    request.path,
+                    self.name
+                );
                 Err(Failure::new(FailureReason::NotFound, message))
             }
             status if is_passing(status) => Err(self.unavailable(status, response.headers())),
             status => {
-                let message = format!("{} answers {status} for {} in {}", self.host(), ask.path, self.name);
+                let message = format!("{} answers {status} for {} in {}", self.host(), request.path, self.name);
                 Err(Failure::new(FailureReason::RegistryUnavailable, message))
             }
         }

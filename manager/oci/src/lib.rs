@@ -94,7 +94,7 @@ pub enum Resolution {
     },
 }
 
-/// How a pull ended.
+/// The outcome of a pull.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
     outcome: &'static str,
@@ -178,15 +178,15 @@ impl Plugins {
 
     /// Returns the current resolution without waiting. If it changes, the worker reports the namespace.
     #[must_use]
-    pub fn resolve(&self, ask: &ResolveRequest) -> Resolution {
-        let key = match Key::new(ask) {
+    pub fn resolve(&self, request: &ResolveRequest) -> Resolution {
+        let key = match Key::new(request) {
             Ok(key) => key,
             Err(Failure { reason, message, .. }) => {
                 let last = None;
                 return Resolution::Failed { reason, message, last };
             }
         };
-        let (resolution, is_new) = self.0.lock_cache().ask(key, &ask.namespace, Instant::now());
+        let (resolution, is_new) = self.0.lock_cache().look_up(key, &request.namespace, Instant::now());
         if is_new {
             self.0.wake.notify_one();
         }

@@ -108,13 +108,13 @@ impl Puller {
             return Ok(Moved::To(target.clone()));
         }
         let path = format!("manifests/{target}");
-        let ask = RegistryRequest {
+        let request = RegistryRequest {
             method: &Method::HEAD,
             path: &path,
             accept: layout::ACCEPT,
             limit: 0,
         };
-        let digest = digest_of(&repository.ask(ask).await?);
+        let digest = digest_of(&repository.send_with_retries(request).await?);
         let known = digest.as_ref().and_then(|digest| job.known.get(digest));
         Ok(match known {
             Some(artifact) => Moved::Known(Arc::clone(artifact)),
@@ -156,13 +156,13 @@ fn digest_of(answer: &RegistryResponse) -> Option<String> {
 
 async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result<Manifest, Failure> {
     let path = format!("manifests/{target}");
-    let ask = RegistryRequest {
+    let request = RegistryRequest {
         method: &Method::GET,
         path: &path,
         accept: layout::ACCEPT,
         limit: layout::MAX_MANIFEST_BYTES,
     };
-    let answer = repository.ask(ask).await?;
+    let answer = repository.send_with_retries(request).await?;
     let digest = Digest::of(&answer.body).to_string();
     let announced = digest_of(&answer);
     let expected = if target.contains(':') {
@@ -182,13 +182,13 @@ async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result
 
 async fn fetch_blob(repository: &mut Repository<'_>, blob: &Blob) -> Result<Bytes, Failure> {
     let path = format!("blobs/{}", blob.digest);
-    let ask = RegistryRequest {
+    let request = RegistryRequest {
         method: &Method::GET,
         path: &path,
         accept: "*/*",
         limit: blob.size,
     };
-    let body = repository.ask(ask).await?.body;
+    let body = repository.send_with_retries(request).await?.body;
     let digest = Digest::of(&body);
     if digest != blob.digest {
         let found = format!(

@@ -48,7 +48,7 @@ pub struct Times {
     pub again: Duration,
     /// Longest pause before a failed pull is retried.
     pub again_at_most: Duration,
-    /// How often the tag of a plugin with `pullPolicy: Always` is looked up.
+    /// Interval at which the tag of a plugin with `pullPolicy: Always` is looked up.
     pub tag_refresh: Duration,
     /// A reference that nobody has asked for in this time is forgotten.
     pub idle: Duration,

@@ -35,7 +35,7 @@ use kube_core::Resource;
 
 use crate::LabelKeys;
 use crate::hand_over::lock_of;
-use crate::origin::origin;
+use crate::origin::origin_of;
 use crate::validate::{
     Findings, check_circuit_breaker, check_fault_injection, check_sharding_config, unlocked_beside, unlocked_warning,
 };
@@ -125,7 +125,7 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
             .as_ref()
             .is_some_and(|uid| objects.held.contains(uid))
         {
-            let origin = origin(*config);
+            let origin = origin_of(*config);
             draft.entries.extend(kept::entries(draft.last, &origin).cloned());
         } else {
             draft.take(
@@ -205,7 +205,7 @@ impl Draft<'_> {
             if mistakes.list().is_empty() {
                 accepted.push(object);
                 if !warnings.list().is_empty() {
-                    let origin = origin(object);
+                    let origin = origin_of(object);
                     self.warned.push(WarnedObject { origin, warnings });
                 }
             } else {
@@ -222,7 +222,7 @@ impl Draft<'_> {
             if beside.is_empty() {
                 continue;
             }
-            let (origin, warning) = (origin(*config), unlocked_warning(Some(&beside)));
+            let (origin, warning) = (origin_of(*config), unlocked_warning(Some(&beside)));
             match self.warned.iter_mut().find(|warned| warned.origin == origin) {
                 Some(warned) => warned.warnings.add(warning.path, warning.problem),
                 None => {
@@ -276,7 +276,7 @@ impl Draft<'_> {
     }
 
     fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes, is_unresolved: bool) {
-        let origin = origin(object);
+        let origin = origin_of(object);
         let kept: Vec<Entry> = kept::entries(self.last, &origin).cloned().collect();
         self.refused.push(RefusedObject {
             origin,

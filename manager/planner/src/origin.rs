@@ -1,10 +1,10 @@
-//! Which object an entry of the chain is made from.
+//! Makes the reference in an entry to its object. Both `compile` and `switches`, which is below it, need it.
 
 use ctrlmesh_contract::Origin;
 use kube_core::{ObjectMeta, Resource};
 
-/// The reference in an entry to the object that it is made from.
-pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
+/// The identity of an object, as entries have it.
+pub(crate) fn origin_of<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
     let ObjectMeta {
         name, uid, generation, ..
     } = object.meta();

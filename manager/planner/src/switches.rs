@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::origin::origin;
+use crate::origin::origin_of;
 
 /// Why faults are inert.
 pub(crate) const FAULTS: &str = "under KusionStack, the faults acted only in pods with ENABLE_FAULT_INJECTION or ENABLE_REST_FAULT_INJECTION \
@@ -65,7 +65,7 @@ pub(crate) fn has_faults(faults: &FaultInjection) -> bool {
 
 /// Whether the faults of a FaultInjection stay inert. `last`: the chain that was distributed last, in which they may act already.
 pub(crate) fn holds_faults(faults: &FaultInjection, last: Option<&Chain>) -> bool {
-    has_faults(faults) && is_theirs(&faults.metadata) && !is_in_chain(&origin(faults), last, |_| true)
+    has_faults(faults) && is_theirs(&faults.metadata) && !is_in_chain(&origin_of(faults), last, |_| true)
 }
 
 /// Whether the lists of a CircuitBreaker stay inert.
@@ -76,7 +76,7 @@ pub(crate) fn holds_lists(breaker: &CircuitBreaker, last: Option<&Chain>) -> boo
     };
     !breaker.spec.traffic_intercept_rules.is_empty()
         && is_theirs(&breaker.metadata)
-        && !is_in_chain(&origin(breaker), last, has_lists)
+        && !is_in_chain(&origin_of(breaker), last, has_lists)
 }
 
 fn is_in_chain(origin: &Origin, chain: Option<&Chain>, is_it: impl Fn(&Entry) -> bool) -> bool {

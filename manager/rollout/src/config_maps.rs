@@ -1,19 +1,19 @@
-//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins.
+//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins. [`ChainMemory`] remembers the chain from pass to
+//! pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, PLUGIN_CONFIG_MAPS, files, plugin_config_map};
 use ctrlmesh_contract::plugin_file::{self, Encoding};
 use ctrlmesh_contract::signature::PublicKeys;
+use ctrlmesh_contract::world::Interface;
 use ctrlmesh_contract::{Chain, Digest};
 use ctrlmesh_manager_planner::hand_over::Claims;
 use k8s_openapi::api::core::v1::ConfigMap;
-
 use sha2::{Digest as _, Sha256};
-
-use crate::available_plugins::PackedPlugin;
 
 /// Key of the chain's ConfigMap: what sidecars may still show besides the chain ([`Claims`]). Sidecars ignore it.
 pub const CLAIMS: &str = "claims.json";
@@ -22,10 +22,23 @@ pub const CLAIMS_SIGNATURE: &str = "claims.json.sig";
 /// Limit for the plugins in one ConfigMap. Kubernetes allows 1 MiB for keys and values together (`MaxSecretSize`).
 pub const MAX_SLOT_BYTES: usize = 1000 * 1024;
 
-/// How long a write that the watch does not show is waited for.
+/// Time for which a write that the watch does not show is waited for.
 pub const MAX_UNSEEN: Duration = Duration::from_secs(5);
+/// Shortest time between two chains that are written because a sidecar runs a later one.
+const MIN_RAISE_INTERVAL: Duration = Duration::from_mins(1);
 /// Plugins by the ConfigMap that holds them: packed sizes by digest.
 pub type PluginSlots = [BTreeMap<Digest, usize>; PLUGIN_CONFIG_MAPS];
+
+/// A plugin as sidecars get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedPlugin {
+    /// Digest of the component before it was packed.
+    pub digest: Digest,
+    /// One zstd stream.
+    pub bytes: Bytes,
+    /// Version of the plugin interface that it needs.
+    pub interface: Option<Interface>,
+}
 
 /// Contents of the ConfigMaps as a manager wrote them. Whatever somebody else has changed is left out.
 #[derive(Clone, Debug, Default)]
@@ -207,6 +220,59 @@ fn verified_chain(map: &ConfigMap, keys: &PublicKeys) -> Option<(Chain, Claims)>
     ))
 }
 
+/// Chains from pass to pass: the one that was written last, the one that is stored, and those that sidecars report.
+#[derive(Clone, Debug, Default)]
+pub struct ChainMemory {
+    /// The chain that was written last, for a ConfigMap that somebody damages.
+    pub last: Option<(Chain, Claims)>,
+    /// The stored chain, and since when it is known.
+    pub stored: Option<(Digest, Instant)>,
+    /// Generation of the stored chain.
+    stored_generation: u64,
+    /// Highest generation that any sidecar has reported.
+    pub highest_generation: u64,
+    /// When a chain was last written over a later one that a sidecar runs.
+    last_raise: Option<Instant>,
+}
+
+/// The stored chain, compared with that of the pass before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredChain {
+    Same,
+    Next,
+    /// Somebody else wrote the generations in between. A pod may have loaded one of them, though its entries look the same.
+    Skipped,
+}
+
+impl ChainMemory {
+    /// Records which chain is stored.
+    pub fn observe(&mut self, digest: Option<Digest>, generation: u64, now: Instant) -> StoredChain {
+        if self.stored.map(|(digest, _)| digest) == digest {
+            return StoredChain::Same;
+        }
+        self.stored = digest.map(|digest| (digest, now));
+        let is_next = generation == self.stored_generation.saturating_add(1);
+        self.stored_generation = generation;
+        if is_next {
+            StoredChain::Next
+        } else {
+            StoredChain::Skipped
+        }
+    }
+
+    /// Whether a report of a later chain may be believed now. A sidecar that lies would make all shards give up what they show.
+    #[must_use]
+    pub fn may_raise(&self, now: Instant) -> bool {
+        self.last_raise
+            .is_none_or(|last_raise| now.duration_since(last_raise) >= MIN_RAISE_INTERVAL)
+    }
+
+    /// Records that a chain was written over a later one.
+    pub fn record_raise(&mut self, now: Instant) {
+        self.last_raise = Some(now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ctrlmesh_contract::signature::SigningKey;
@@ -251,5 +317,20 @@ mod tests {
             data.insert(CLAIMS_SIGNATURE.to_owned(), key.sign(&signed_claims("{}", "another")));
         };
         assert_eq!(spoiled(&other), None);
+    }
+
+    #[test]
+    fn missed_generations_are_noticed() {
+        let mut memory = ChainMemory::default();
+        let mut observe =
+            |text: &str, generation| memory.observe(Some(Digest::of(text.as_bytes())), generation, Instant::now());
+        assert_eq!(
+            observe("first", 7),
+            StoredChain::Skipped,
+            "nobody knows what was before"
+        );
+        assert_eq!(observe("first", 7), StoredChain::Same);
+        assert_eq!(observe("next", 8), StoredChain::Next);
+        assert_eq!(observe("another", 10), StoredChain::Skipped);
     }
 }

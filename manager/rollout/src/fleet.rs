@@ -28,13 +28,13 @@ pub struct Sidecar {
     pub version: String,
     /// Generation of the chain that its pod was last annotated with.
     pub nudged: Option<u64>,
-    /// How often that was repeated, and for which generation.
+    /// Generation of the chain of repeated nudges, and their number.
     pub renudged: Option<(u64, u32)>,
     /// Its pod was deleted.
     pub is_ending: bool,
     /// It is on a node, so it may run.
     pub is_scheduled: bool,
-    /// How many pods its shard has, by the annotation of a pod that keeps its limits until it is replaced.
+    /// Number of pods of its shard, by the annotation of a pod that keeps its limits until it is replaced.
     pub shard_pods: Option<usize>,
     /// Kubelet reports the pod as ready.
     pub is_ready: bool,
@@ -85,7 +85,7 @@ impl Sidecar {
     }
 
     /// The entries that it should run.
-    pub fn own<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> impl Iterator<Item = &'a Entry> {
+    pub fn own_entries<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> impl Iterator<Item = &'a Entry> {
         let entries = entries.into_iter();
         entries.filter(move |entry| entry.pod_selector.matches(&self.labels))
     }
@@ -195,7 +195,9 @@ impl Fleet {
 
     fn report_matches(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
         match self.reports.get(&sidecar.pod) {
-            Some(Report::Status(status)) => status.chain.earlier.is_none() && runs(status, sidecar, entries, counts),
+            Some(Report::Status(status)) => {
+                status.chain.earlier.is_none() && runs_own_entries(status, sidecar, entries, counts)
+            }
             _ => false,
         }
     }
@@ -204,9 +206,9 @@ impl Fleet {
     #[must_use]
     pub fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
         let Some(Report::Status(status)) = self.reports.get(&sidecar.pod) else {
-            return sidecar.own(entries).next().map(|_| "silent");
+            return sidecar.own_entries(entries).next().map(|_| "silent");
         };
-        if runs(status, sidecar, entries, |_| true) {
+        if runs_own_entries(status, sidecar, entries, |_| true) {
             let is_failing = status
                 .chain
                 .entries
@@ -231,7 +233,7 @@ impl Fleet {
             .iter()
             .filter(|sidecar| !self.unpolled.contains(&sidecar.pod));
         polled.filter(move |sidecar| match self.reports.get(&sidecar.pod) {
-            Some(Report::Status(status)) => !runs(status, sidecar, entries, |_| true),
+            Some(Report::Status(status)) => !runs_own_entries(status, sidecar, entries, |_| true),
             Some(Report::Unavailable(_)) | None => sidecar.ip.is_some(),
         })
     }
@@ -245,7 +247,7 @@ impl Fleet {
             None => return NOT_POLLED.to_owned(),
         };
         let earlier = status.chain.earlier;
-        if !runs(status, sidecar, entries, hand_over::is_of_shard) {
+        if !runs_own_entries(status, sidecar, entries, hand_over::is_of_shard) {
             behind_reason(status, status.refused.as_ref())
         } else if earlier.is_none() {
             "has done so and is settling".to_owned()
@@ -282,9 +284,12 @@ fn stale_cache_text(cache: &StaleCache) -> String {
 pub const NOT_POLLED: &str = "was not polled yet";
 
 /// Whether a sidecar runs its own of these entries, and no others that count.
-fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
+fn runs_own_entries(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
     let running = || status.chain.entries.iter().filter(|running| counts(&running.name));
-    let own: Vec<&Entry> = sidecar.own(entries).filter(|entry| counts(&entry.name)).collect();
+    let own: Vec<&Entry> = sidecar
+        .own_entries(entries)
+        .filter(|entry| counts(&entry.name))
+        .collect();
     running().count() == own.len() && own.iter().all(|entry| running().any(|at| runs_entry(entry, at)))
 }
 

@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::chain_memory::ChainMemory;
-use crate::config_maps::{MAX_UNSEEN, StoredConfigMaps};
-use crate::decision::{Decision, Outcome, WriteFailure};
+use crate::config_maps::{ChainMemory, MAX_UNSEEN, StoredConfigMaps};
 use crate::fleet::Fleet;
 use crate::next_chain::OverlapsSince;
 use crate::observation::{Observation, Remembered};
 use crate::pod_actions::{NudgeHistory, Restarts, record_nudge};
 use crate::pods::PodMemory;
 use crate::start_gate::StartGate;
+use crate::{Decision, Outcome, WriteFailure};
 
-/// How long sidecars that were not polled yet hold up what needs their reports.
+/// Time for which sidecars that were not polled yet hold up decisions that need their reports.
 pub const MAX_UNPOLLED_WAIT: Duration = Duration::from_secs(5);
 /// Pause after a failed pass: the first, and the longest.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -125,7 +124,7 @@ impl Memory {
         self.retries.idle_version = version.filter(|_| is_done && decision.is_finished);
     }
 
-    /// How long the next pass waits after the failures so far.
+    /// Pause before the next pass, by the failures so far.
     pub fn retry_delay(&self) -> Duration {
         let (first, longest) = RETRY_BACKOFF;
         let doubled = 1 << self.retries.failures.saturating_sub(1).min(10);

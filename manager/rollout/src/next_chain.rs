@@ -15,13 +15,13 @@ use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over}
 use kube_core::ResourceExt as _;
 
 use crate::Reason;
-use crate::chain_memory::ChainMemory;
+use crate::config_maps::ChainMemory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};
 use crate::start_gate::{self, BlockedShards, StartGate};
 
-/// How long objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
+/// Time for which objects that a second shard would begin to share are not shown to it. The objects of one `kubectl apply`, or of one
 /// sync of a GitOps tool, arrive within this time.
 pub const OVERLAP_GRACE: Duration = Duration::from_secs(10);
 /// Pause until the end of a grace period is checked again.

@@ -19,13 +19,12 @@ use ctrlmesh_manager_planner::switches;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::Reason;
-use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::deletion;
 use crate::fleet::{FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
 use crate::start_gate::StartBlocker;
+use crate::{Decision, Outcome, Reason, WriteFailure};
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
 const NO_ENTRY: &str =
@@ -34,9 +33,9 @@ const NO_ENTRY: &str =
 pub const MAX_TARGETS: usize = 100;
 /// Limit for the snapshots of one sidecar.
 const MAX_SNAPSHOTS: usize = 64;
-/// How long a container may run before its first request, in seconds.
+/// Time that a container may run before its first request, in seconds.
 const START_TIME: i64 = 60;
-/// How long no request may follow the last one while none is in flight, in seconds. A program that neither watches nor elects a
+/// Time without a request after the last one, while none is in flight, in seconds. A program that neither watches nor elects a
 /// leader may send one only once an hour.
 const SILENCE: i64 = 2 * 60 * 60;
 
@@ -219,7 +218,7 @@ pub fn combined_hash(hashes: &[String]) -> String {
     }
 }
 
-/// How many sidecars run an object's entries.
+/// Numbers of sidecars, by whether they run an object's entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     /// Sidecars that its selectors select.
@@ -239,7 +238,7 @@ pub struct Enforcement {
 pub fn enforcement_of(entries: &[&Entry], chain: &Chain, fleet: &Fleet) -> Enforcement {
     let mut enforcement = Enforcement::default();
     for sidecar in &fleet.sidecars {
-        let own: Vec<&Entry> = sidecar.own(entries.iter().copied()).collect();
+        let own: Vec<&Entry> = sidecar.own_entries(entries.iter().copied()).collect();
         if own.is_empty() {
             continue;
         }
@@ -294,7 +293,9 @@ fn sidecar_problem(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidec
 /// Another shard with the same lock that selects the sidecar. A pod may run two controllers, each with shards.
 fn other_shard<'c>(own: &[&Entry], chain: &'c Chain, sidecar: &Sidecar) -> Option<&'c str> {
     let (shard, lock) = own.iter().find_map(|entry| Some((entry, lock_of(entry)?)))?;
-    let shards = sidecar.own(&chain.entries).filter(|entry| lock_of(entry) == Some(lock));
+    let shards = sidecar
+        .own_entries(&chain.entries)
+        .filter(|entry| lock_of(entry) == Some(lock));
     let mut names = shards.map(|entry| shard_of(&entry.name));
     names.find(|name| *name != shard_of(&shard.name))
 }
@@ -421,7 +422,7 @@ fn is_about_to_answer(sidecar: &Sidecar, fleet: &Fleet) -> bool {
 /// Pods that seem to bypass their sidecars, and so the rules for API traffic among these entries.
 fn bypassing_pods(entries: &[&Entry], fleet: &Fleet) -> BTreeSet<String> {
     let for_api: Vec<&Entry> = entries.iter().copied().filter(|entry| has_api_rules(entry)).collect();
-    let is_concerned = |sidecar: &&Sidecar| sidecar.own(for_api.iter().copied()).next().is_some();
+    let is_concerned = |sidecar: &&Sidecar| sidecar.own_entries(for_api.iter().copied()).next().is_some();
     let is_bypassed = |sidecar: &&Sidecar| match fleet.reports.get(&sidecar.pod) {
         Some(Report::Status(status)) => !sidecar.is_ending && has_no_traffic(status, sidecar.running_since),
         Some(Report::Unavailable(_)) | None => false,

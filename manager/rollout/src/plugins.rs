@@ -19,10 +19,9 @@ use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, lock_of};
 
 use crate::Reason;
-use crate::available_plugins::{AvailablePlugins, Interfaces};
 use crate::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
 use crate::fleet::{Report, Sidecar, join_first};
-use crate::observation::Observation;
+use crate::observation::{AvailablePlugins, Interfaces, Observation};
 use crate::pods::Pods;
 
 /// Kind and name of an object.
@@ -232,7 +231,7 @@ pub fn config_map_writes(observation: &Observation, chain: &Chain, claims: &Clai
     })
 }
 
-/// Where the plugins of a chain are stored. With `keeps_unused`, those that it does not need stay, too.
+/// Assigns the plugins of a chain to ConfigMaps. With `keeps_unused`, those that it does not need stay, too.
 ///
 /// # Errors
 /// A plugin finds no room.

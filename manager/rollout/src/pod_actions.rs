@@ -38,7 +38,7 @@ pub type NudgeHistory = BTreeMap<String, LastNudge>;
 pub struct LastNudge {
     generation: u64,
     at: Instant,
-    /// How often the nudge was repeated.
+    /// Repetitions of the nudge.
     again: u32,
 }
 
@@ -47,7 +47,7 @@ pub struct LastNudge {
 pub struct PodNudge {
     pub pod: String,
     uid: String,
-    /// How often it was nudged for the same chain before.
+    /// Earlier nudges for the same chain.
     pub again: u32,
 }
 

@@ -9,11 +9,11 @@ use ctrlmesh_contract::{Chain, Digest, Entry};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::hand_over::{self, LOCK_EXPIRY, lock_of, restart_policy, shard_of};
 
-use crate::chain_memory::{ChainMemory, StoredChain};
+use crate::config_maps::{ChainMemory, StoredChain};
 use crate::fleet::{Fleet, Report, Sidecar, named_pods, runs_entry};
 use crate::observation::Observation;
 
-/// How long sidecars are polled often after a chain was written.
+/// Time for which sidecars are polled often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
 /// Polls that must fail, after a pod is waited for, before it is given up: the time alone may be a pause between two polls.
 const MIN_FAILURES: u32 = 3;
@@ -199,7 +199,7 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
     assessment
 }
 
-/// How long a pod must have been quiet: the longest time of its shards. `earlier`: times of the shards whose objects it may show, as
+/// The settle time of a pod: the longest of its shards. `earlier`: times of the shards whose objects it may show, as
 /// the claims say. Those of its ShardingConfigs may have been edited since, or can't be read.
 fn settle_time(
     sidecar: &Sidecar,
@@ -241,7 +241,7 @@ pub fn shard_setting(entry: &Entry) -> Option<&str> {
 /// Since when pods ask for the locks that their entries name. A change of limits does not restart the time.
 fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &QuietSince, before: &Locks, now: Instant) -> Locks {
     let locks_of = |sidecar: &Sidecar| {
-        let own: BTreeSet<String> = sidecar.own(&chain.entries).filter_map(lock_name).collect();
+        let own: BTreeSet<String> = sidecar.own_entries(&chain.entries).filter_map(lock_name).collect();
         let known = before.get(&sidecar.uid).filter(|(locks, _)| *locks == own);
         let since = known.map(|(_, since)| *since);
         // A pod asks for other locks once it reports that it runs these entries.
@@ -302,7 +302,7 @@ fn update_running(fleet: &Fleet, chain: Option<&Chain>, running: &mut BTreeMap<S
             }
         }
         if !is_fresh {
-            let own = sidecar.own(chain.into_iter().flat_map(|chain| &chain.entries));
+            let own = sidecar.own_entries(chain.into_iter().flat_map(|chain| &chain.entries));
             running.extend(own.map(|entry| entry.name.clone()));
         }
     }
@@ -314,7 +314,7 @@ fn update_running(fleet: &Fleet, chain: Option<&Chain>, running: &mut BTreeMap<S
 /// do not restart the time.
 fn pods_quiet_since(fleet: &Fleet, chain: &Chain, before: &QuietSince, now: Instant) -> QuietSince {
     let quiet_since = |sidecar: &Sidecar| {
-        let own = sidecar.own(&chain.entries);
+        let own = sidecar.own_entries(&chain.entries);
         let own: Vec<&Entry> = own.filter(|entry| hand_over::is_of_shard(&entry.name)).collect();
         let line = |entry: &&Entry| format!("{} {} {}\n", entry.name, entry.plugin, entry.settings.hash());
         let digest = Digest::of(own.iter().map(line).collect::<String>().as_bytes());

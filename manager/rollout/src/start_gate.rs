@@ -23,11 +23,11 @@ use crate::pods::Pods;
 
 /// Pause between two lists of pods without a sidecar, which are not watched.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long that pause holds after a change. In a rolling restart, each pod that ends is a change.
+/// Time for which that pause holds after a change. In a rolling restart, each pod that ends is a change.
 const FREQUENT_LIST_PERIOD: Duration = Duration::from_mins(1);
 /// Pause between two lists after that: an operator without the label in its template may wait for days.
 const LATER_LIST_INTERVAL: Duration = Duration::from_secs(10);
-/// How long pods without a sidecar have to be gone. Workloads replace a pod within a second.
+/// Time for which pods without a sidecar have to be gone. Workloads replace a pod within a second.
 const MIN_GONE_TIME: Duration = Duration::from_secs(5);
 
 /// Entries of shards that may not start, and why.
@@ -83,7 +83,7 @@ struct StartedShards<'a> {
 }
 
 impl<'a> StartedShards<'a> {
-    /// By the chain alone.
+    /// The shards that have started by the chain alone.
     fn in_chain(entries: &'a [Entry]) -> Self {
         let mut started = Self::default();
         let has_started = |entry: &&Entry| is_of_shard(&entry.name) && !is_unstarted(entry);
@@ -91,7 +91,7 @@ impl<'a> StartedShards<'a> {
         started
     }
 
-    /// By the chain, by claims, and by what sidecars report.
+    /// The shards that have started by the chain, by claims, and by reports of sidecars.
     fn in_namespace(chain: &'a Chain, claims: &'a Claims, wanted: &'a [Entry], pods: &'a Pods<'_>) -> Self {
         let mut started = Self::in_chain(&chain.entries);
         started.locks.extend(claims.locks(pods));

@@ -17,11 +17,9 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::*;
-use crate::available_plugins::{AvailablePlugins, NamedPlugins, PackedPlugin};
-use crate::config_maps::StoredConfigMaps;
-use crate::decision::Outcome;
+use crate::config_maps::{PackedPlugin, StoredConfigMaps};
 use crate::fleet::{Fleet, Report, Sidecar};
-use crate::observation::{CustomResources, Settings};
+use crate::observation::{AvailablePlugins, CustomResources, NamedPlugins, Settings};
 use crate::pod_actions::EvictionResult;
 
 const POD: &str = "operator-0";

@@ -45,12 +45,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Why a certificate can't be issued, read or distributed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It can't be made.
+    /// The certificate can't be created.
     #[error(
         "failed to issue a certificate: {0}; check that WEBHOOK_HOST, SERVICE_NAME and --proxy-serving-names (CTRLMESH_PROXY_SERVING_NAMES) are valid names"
     )]
     Issue(#[from] rcgen::Error),
-    /// It was made, and nobody would accept it.
+    /// The certificate was created, and clients would reject it.
     #[error(
         "clients would reject a certificate for {0}; correct WEBHOOK_HOST, SERVICE_NAME or --proxy-serving-names \
          (CTRLMESH_PROXY_SERVING_NAMES)"

@@ -18,42 +18,87 @@ pub const RULES: &[RbacRule] = &[RbacRule {
 /// Maximum length of a note in bytes (`validation.NoteLengthLimit`).
 const MAX_NOTE: usize = 1024;
 
+/// An Event before it is published.
+#[derive(Debug)]
+pub(crate) struct EventDraft {
+    pub(crate) type_: EventType,
+    /// Also the action.
+    pub(crate) reason: String,
+    pub(crate) note: String,
+}
+
+impl EventDraft {
+    pub(crate) fn normal(reason: &str, note: String) -> Self {
+        Self {
+            type_: EventType::Normal,
+            reason: reason.to_owned(),
+            note,
+        }
+    }
+
+    pub(crate) fn warning(reason: &str, note: String) -> Self {
+        Self {
+            type_: EventType::Warning,
+            ..Self::normal(reason, note)
+        }
+    }
+
+    /// A shard gets objects that unreachable pods may still show. `note`: [`Overtaking::note_text`].
+    ///
+    /// [`Overtaking::note_text`]: ctrlmesh_manager_rollout::Overtaking::note_text
+    pub(crate) fn overtaking(note: &str) -> Self {
+        Self::warning("Overtaking", note.to_owned())
+    }
+
+    /// A pod of a shard was evicted.
+    pub(crate) fn restarting(pod: &str) -> Self {
+        let note = format!("evicted {pod}; its replacement will see the shard as it is now");
+        Self::normal("Restarting", note)
+    }
+
+    /// An object that pods mount was made by somebody else.
+    pub(crate) fn not_ours() -> Self {
+        let note = format!(
+            "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager did not make it and leaves it unchanged. \
+             Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless its content is intended"
+        );
+        Self::warning("NotOurs", note)
+    }
+
+    /// An object that pods mount could not be written. `problem`: the error.
+    pub(crate) fn not_written(problem: &str) -> Self {
+        let note = format!(
+            "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager {problem}. It retries"
+        );
+        Self::warning("NotWritten", note)
+    }
+}
+
+#[cfg(test)]
+impl std::fmt::Display for EventDraft {
+    /// A line of a snapshot.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {}: {}", self.type_, self.reason, self.note)
+    }
+}
+
 /// Publishes an Event about an object. Failures are logged and stop nothing.
 ///
 /// For rare Events whose notes differ. (A `Recorder` that lives on counts the second Event of a reason on the first, whose note
 /// stays; that is a patch, which [`RULES`] do not allow.)
-pub async fn publish(context: &Context, about: &ObjectReference, type_: EventType, reason: &str, note: &str) {
+pub(crate) async fn publish(context: &Context, about: &ObjectReference, draft: &EventDraft) {
+    let EventDraft { type_, reason, note } = draft;
     let event = Event {
-        type_,
-        reason: reason.to_owned(),
+        type_: *type_,
+        reason: reason.clone(),
         note: Some(truncate_note(note).to_owned()),
-        action: reason.to_owned(),
+        action: reason.clone(),
         secondary: None,
     };
     let recorder = Recorder::new(context.client.clone(), context.reporter());
     if let Err(error) = recorder.publish(&event, about).await {
         tracing::warn!(error = error_text(&error), reason, note, "failed to write Event");
     }
-}
-
-/// The note of `Restarting`: a pod of a shard was evicted.
-pub(crate) fn restarting_note(pod: &str) -> String {
-    format!("evicted {pod}; its replacement will see the shard as it is now")
-}
-
-/// The note of `NotOurs`: an object that pods mount was made by somebody else.
-pub(crate) fn not_ours_note() -> String {
-    format!(
-        "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager did not make it and leaves it unchanged. \
-         Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless its content is intended"
-    )
-}
-
-/// The note of `NotWritten`: an object that pods mount could not be written. `problem`: the error.
-pub(crate) fn not_written_note(problem: &str) -> String {
-    format!(
-        "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager {problem}. It retries"
-    )
 }
 
 fn truncate_note(note: &str) -> &str {
@@ -67,20 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_of_events_match_snapshot() {
-        let notes = [
-            ("NotOurs", not_ours_note()),
-            (
-                "NotWritten",
-                not_written_note("failed to write ConfigMap ctrlmesh-ca: configmaps is forbidden (HTTP 403)"),
-            ),
-            (
-                "Overtaking",
-                Overtaking::note_text(&["left", "middle"], &["left-0", "middle-0"]),
-            ),
-            ("Restarting", restarting_note("left-0")),
+    fn events_about_no_condition_match_snapshot() {
+        let events = [
+            EventDraft::not_ours(),
+            EventDraft::not_written("failed to write ConfigMap ctrlmesh-ca: configmaps is forbidden (HTTP 403)"),
+            EventDraft::overtaking(&Overtaking::note_text(&["left", "middle"], &["left-0", "middle-0"])),
+            EventDraft::restarting("left-0"),
         ];
-        insta::assert_snapshot!(notes.map(|(reason, note)| format!("{reason}: {note}")).join("\n"));
+        insta::assert_snapshot!(events.map(|event| event.to_string()).join("\n"));
     }
 
     #[test]

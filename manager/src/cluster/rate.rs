@@ -82,7 +82,7 @@ impl Bucket {
             Priority::Urgent => drop(self.take_future_token(Instant::now())),
             Priority::Normal => sleep(self.take_future_token(Instant::now())).await,
             Priority::Background => {
-                // Never closed.
+                // The semaphore is never closed.
                 let _turn = self.background.acquire().await;
                 while let Err(wait) = self.try_take_spare_token(Instant::now()) {
                     sleep(wait).await;

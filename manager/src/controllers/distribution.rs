@@ -3,8 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `distribution.rs` | the controller: one pass over a namespace is observe → decide → act → status |
-//! | `observe.rs` | fills an [`Observation`](ctrlmesh_manager_rollout::observation::Observation): everything that a pass decides on |
-//! | `observe/caches.rs` | watches of custom resources, pods and ConfigMaps |
+//! | `observe.rs` | fills an [`Observation`](ctrlmesh_manager_rollout::observation::Observation) with everything that a pass decides on; watch caches |
 //! | `observe/named_plugins.rs` | what the plugin references of ShardingConfigs resolve to |
 //! | `observe/sidecar_poller.rs` | background tasks that poll sidecars, and trigger passes |
 //! | `act.rs` | all writes but status: ConfigMaps, nudges, evictions, finalizers |
@@ -15,7 +14,7 @@
 //!
 //! # Walk: somebody edits a ShardingConfig
 //!
-//! 1. `caches` sees the edit and triggers a pass over its namespace.
+//! 1. A watch cache sees the edit and triggers a pass over its namespace.
 //! 2. `observe` reads objects, ConfigMaps and pods from the caches, and takes the last report of each sidecar.
 //! 3. `decide` compiles the objects, plans the next step of the hand-over, and lists what has to be written.
 //! 4. `act` writes plugins and the chain, and nudges pods, so that kubelet syncs their volumes now.
@@ -52,14 +51,13 @@ use tokio::sync::mpsc;
 
 use crate::cluster::{Context, Error, debounce, run_passes};
 use crate::controllers::plugins;
-use observe::Observer;
-use observe::caches::Caches;
 use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
-pub(crate) use signing_key::{SECRET as KEY_SECRET, public as public_key};
+use observe::{Caches, Observer};
+pub(crate) use signing_key::{KEY_SECRET, public_key};
 
 /// Permissions by part.
 pub const RULES: &[&[crate::cluster::RbacRule]] = &[
-    observe::caches::RULES,
+    observe::RULES,
     signing_key::RULES,
     act::RULES,
     status::RULES,
@@ -71,7 +69,7 @@ pub const RULES: &[&[crate::cluster::RbacRule]] = &[
 const CONCURRENCY: u16 = 16;
 /// Queue of namespaces whose plugins were fetched. The fetcher waits when it is full.
 const FETCHED_QUEUE: usize = 64;
-/// How long a start waits for custom resources. A kind whose definition is missing would never be synced.
+/// Maximum time that a start waits for custom resources. A kind whose definition is missing would never be synced.
 const CRD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause until the caches are checked again for our last writes, if no watch triggers a pass before.
 const UNSEEN_WRITE_REQUEUE: Duration = Duration::from_millis(200);
@@ -89,7 +87,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
 }
 
 async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> {
-    let key = signing_key::load(&context).await?;
+    let key = signing_key::load_key(&context).await?;
     let (caches, triggers) = Caches::watch(&context.client, crd_timeout);
     let (changed, fetched) = mpsc::channel(FETCHED_QUEUE);
     let (plugins, worker) = plugins::start(&context, changed);
@@ -124,7 +122,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     });
     let passes = controller.run(
         reconcile,
-        |namespace, error, distributor| failed(&namespace, error, &distributor),
+        |namespace, error, distributor| requeue_after_error(&namespace, error, &distributor),
         distributor,
     );
     let passing = async {
@@ -154,12 +152,12 @@ async fn reconcile(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> 
     distributor.forget_deleted_namespaces();
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
-        return Ok(distributor.release(&name).await);
+        return Ok(distributor.release_namespace(&name).await);
     }
-    distributor.pass(&name).await
+    distributor.run_pass(&name).await
 }
 
-fn failed(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Action {
+fn requeue_after_error(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Action {
     distributor.context.metrics.distribution.failed.inc();
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
     if error.is_conflict() {
@@ -180,8 +178,7 @@ struct Distributor {
 }
 
 impl Distributor {
-    /// One pass over a namespace.
-    async fn pass(&self, namespace: &str) -> Result<Action, Error> {
+    async fn run_pass(&self, namespace: &str) -> Result<Action, Error> {
         let memory = self.memory(namespace);
         let cached = self.observer.cached(namespace);
         if cached.documents.is_empty() && memory.is_idle(&cached.config_maps) {
@@ -232,7 +229,7 @@ impl Distributor {
     }
 
     /// Releases the objects of a namespace that is being deleted. They go before its pods, which keep their chain to the end.
-    async fn release(&self, namespace: &str) -> Action {
+    async fn release_namespace(&self, namespace: &str) -> Action {
         self.observer.poller.retain(|other| other != namespace);
         let documents = self.observer.caches.documents(namespace);
         if act::release_all(&self.context, namespace, &documents).await {

@@ -15,15 +15,15 @@ pub const RULES: &[RbacRule] = &[RbacRule {
     names: &[],
 }];
 
-/// The plugins of all objects, and who fetches them. Names of namespaces whose plugins have another resolution than before go to
-/// `changed`.
+/// The plugins of all objects, and the worker that fetches them. The names of namespaces go to `changed` when their plugins have
+/// another resolution than before.
 #[must_use]
 pub fn start(context: &Context, changed: mpsc::Sender<String>) -> (Plugins, Worker) {
     let settings = puller_settings(&context.args, |name| std::env::var(name).ok());
     Plugins::new(context.client.clone(), settings, changed, context.metrics.oci.clone())
 }
 
-/// From flags, and the variables that programs of a cluster take proxies from.
+/// Settings from flags, and from the environment variables that usually name proxies.
 fn puller_settings(args: &Args, variable: impl Fn(&str) -> Option<String>) -> Settings {
     Settings {
         ca_file: args.registry_ca_file.clone(),

@@ -1,4 +1,4 @@
-//! Metrics of labels.
+//! Metrics of the labels controller.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

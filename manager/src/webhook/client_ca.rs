@@ -21,7 +21,7 @@ use crate::certificates::ca::subject_common_name;
 use crate::cluster::{Context, Error};
 
 const FLAG: &str = "--webhook-client-ca-file (CTRLMESH_WEBHOOK_CLIENT_CA_FILE)";
-/// How often the file is read again. CAs are replaced while the manager runs.
+/// Interval at which the file is read again. CAs are replaced while the manager runs.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum size of the file; a bundle has a few kilobytes.
 const MAX_FILE: u64 = 1 << 20;

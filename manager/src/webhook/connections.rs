@@ -49,7 +49,7 @@ impl Source {
 pub(super) struct Connections {
     most: usize,
     of_source: usize,
-    /// How long a connection is young.
+    /// Time for which a connection is young.
     young: Duration,
     open: Mutex<Open>,
 }

@@ -48,8 +48,8 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     };
     let known = match timeout(REVIEW_TIMEOUT, read_known(reviewer, request, &pod)).await {
         Ok(Ok(known)) => known,
-        Ok(Err(problem)) => return unavailable(response, &error_text(&*problem)),
-        Err(_) => return unavailable(response, "the API server did not answer in time"),
+        Ok(Err(problem)) => return unavailable_response(response, &error_text(&*problem)),
+        Err(_) => return unavailable_response(response, "the API server did not answer in time"),
     };
     let args = &reviewer.context.args;
     let settings = Settings::new(&args.proxy, args.sidecar_port);
@@ -74,8 +74,8 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     };
     match serde_json::from_value(Value::Array(patch)).map(|patch| response.clone().with_patch(patch)) {
         Ok(Ok(patched)) => patched,
-        Ok(Err(error)) => unavailable(response, &error.to_string()),
-        Err(error) => unavailable(response, &error.to_string()),
+        Ok(Err(error)) => unavailable_response(response, &error.to_string()),
+        Err(error) => unavailable_response(response, &error.to_string()),
     }
 }
 
@@ -99,7 +99,7 @@ fn refusal_text(reviewer: &Reviewer, namespace: &str, refusal: &Refusal) -> Stri
     refusal.to_anybody()
 }
 
-fn unavailable(response: AdmissionResponse, problem: &str) -> AdmissionResponse {
+fn unavailable_response(response: AdmissionResponse, problem: &str) -> AdmissionResponse {
     tracing::warn!(problem, "rejected pod: sidecar injection is unavailable");
     let code = axum::http::StatusCode::SERVICE_UNAVAILABLE.as_u16();
     let message = format!("this pod asks for a sidecar of ctrlmesh, and can't get one now: {problem}; try again");
@@ -126,9 +126,9 @@ async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Resu
     let namespace = request.namespace.as_deref().unwrap_or_default();
     let secrets: Api<Secret> = Api::namespaced(client.clone(), own);
     let (shards, breakers, faults, key, native, service) = tokio::try_join!(
-        rules::<ShardingConfig>(client, namespace),
-        rules::<CircuitBreaker>(client, namespace),
-        rules::<FaultInjection>(client, namespace),
+        list_rules::<ShardingConfig>(client, namespace),
+        list_rules::<CircuitBreaker>(client, namespace),
+        list_rules::<FaultInjection>(client, namespace),
         async { Ok(distribution::public_key(&secrets).await?) },
         has_native_sidecars(reviewer),
         service_addresses(client, context.args.proxy.mesh_ca && is_redirected(pod)),
@@ -142,7 +142,7 @@ async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Resu
     })
 }
 
-async fn rules<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> Result<Vec<Rule>, Problem> {
+async fn list_rules<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> Result<Vec<Rule>, Problem> {
     let resource = ApiResource::erase::<K>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let listed = api.list(&ListParams::default().limit(MAX_RULES)).await?;

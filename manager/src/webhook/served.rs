@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::certificates::ca::{Credential, Error, Stored, not_after};
 use crate::cluster::{Context, error_text};
 
-/// How often files are read again. cert-manager renews weeks before the end.
+/// Interval at which files are read again. cert-manager renews weeks before the end.
 const FILES_EVERY: Duration = Duration::from_secs(10);
 /// Maximum size of a file; a certificate and its key have a few kilobytes.
 const MAX_FILE: u64 = 1 << 20;

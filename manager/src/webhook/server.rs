@@ -183,22 +183,22 @@ impl Connection {
         let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut connection = std::pin::pin!(connection);
         let drain = tokio::select! {
-            ended = connection.as_mut() => return log(ended),
-            drain = self.over(is_h2) => drain,
+            ended = connection.as_mut() => return log_end(ended),
+            drain = self.wait_until_ending(is_h2) => drain,
         };
         if drain.is_zero() {
             return;
         }
         connection.as_mut().graceful_shutdown();
         match tokio::time::timeout(drain, connection).await {
-            Ok(ended) => log(ended),
+            Ok(ended) => log_end(ended),
             Err(_) if drain == self.bounds.drain => tracing::warn!("review did not finish in time; aborting it"),
             Err(_) => {}
         }
     }
 
     /// Waits until the connection takes no more reviews. Returns how long those in flight may take.
-    async fn over(&self, is_h2: bool) -> Duration {
+    async fn wait_until_ending(&self, is_h2: bool) -> Duration {
         let late = if self.end.goes.is_cancelled() {
             self.bounds.late
         } else {
@@ -247,7 +247,7 @@ fn builder(is_h2: bool) -> Builder<TokioExecutor> {
     }
 }
 
-fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "webhook connection closed");
     }
@@ -288,7 +288,7 @@ mod tests {
     async fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_and_ends_then() {
         let idle = idle_time_of_server(async |stream| {
             let service = TowerToHyperService::new(Router::new());
-            log(builder(false).serve_connection(TokioIo::new(stream), service).await);
+            log_end(builder(false).serve_connection(TokioIo::new(stream), service).await);
         })
         .await;
         assert_eq!(idle.as_secs(), IDLE_TIMEOUT.as_secs());

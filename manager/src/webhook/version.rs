@@ -3,9 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an answer is valid. During an upgrade, a cluster with several API servers has both releases.
+/// Validity of an answer. During an upgrade, a cluster with several API servers has both releases.
 const VERSION_LIFETIME: Duration = Duration::from_mins(1);
-/// How long an answer is waited for if an earlier one is known, because a pod waits for it.
+/// Timeout for an answer if an earlier one is known, because a pod waits for it.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Major and minor; `None`: the answer is not a release.

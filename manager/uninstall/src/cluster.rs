@@ -41,7 +41,7 @@ impl Cluster {
     /// # Errors
     /// The API server refuses the request, or does not answer.
     pub async fn plan(&self) -> Result<Option<Plan>, Error> {
-        self.count().await.map_err(|error| self.named(error))
+        self.count().await.map_err(|error| self.with_cluster_names(error))
     }
 
     async fn count(&self) -> Result<Option<Plan>, Error> {
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     /// The error with the names of the cluster, if it is about the way to it.
-    pub(crate) fn named(&self, error: Error) -> Error {
+    pub(crate) fn with_cluster_names(&self, error: Error) -> Error {
         match error {
             Error::Api(error) => Error::Request {
                 server: self.server.clone(),

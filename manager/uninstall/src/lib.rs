@@ -52,7 +52,7 @@ pub async fn run(cluster: &Cluster, max_wait: Duration, mut report_line: impl Fn
     };
     report_line(&format!("{cluster}: deleting {plan}"));
     let deleted = uninstall(&cluster.client, max_wait, &mut report_line).await;
-    let deleted = deleted.map_err(|error| cluster.named(error))?;
+    let deleted = deleted.map_err(|error| cluster.with_cluster_names(error))?;
     let deleted = count_of(deleted, "ShardingConfig");
     report_line(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
     Ok(())
@@ -84,7 +84,7 @@ impl Definitions {
 pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
     let held = held_objects(&cluster.client)
         .await
-        .map_err(|error| cluster.named(error))?;
+        .map_err(|error| cluster.with_cluster_names(error))?;
     if held.is_empty() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! How many ShardingConfigs would be deleted.
+//! The number of ShardingConfigs that would be deleted.
 
 use std::collections::BTreeSet;
 use std::fmt;

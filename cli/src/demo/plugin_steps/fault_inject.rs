@@ -6,9 +6,8 @@ use ctrlmesh_testkit::{Fault, Faults, Rule, RuleId};
 
 use crate::demo::checks::Expected::Exactly;
 use crate::demo::facts::Facts;
-use crate::demo::fired_rule::FiredRule;
 use crate::demo::plugin_documents::{self, FAULT_INJECT_ENTRY};
-use crate::demo::scenario::Scenario;
+use crate::demo::scenario::{FiredRule, Scenario};
 use crate::demo::sharding_plan::OWN_ENTRIES;
 use crate::demo::widget::{PLURAL, WIDGETS_PER_NAMESPACE};
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! Which sidecars serve calls to external services.
+//! Sidecars that serve calls to external services.
 
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use crate::Times;
 
 const RANDOM: u16 = u16::MAX;
 
-fn ask(image: &str) -> ResolveRequest {
+fn request_for(image: &str) -> ResolveRequest {
     ResolveRequest {
         namespace: "demo".to_owned(),
         image: image.to_owned(),
@@ -20,15 +20,15 @@ fn ask(image: &str) -> ResolveRequest {
 }
 
 fn key(image: &str) -> Key {
-    Key::new(&ask(image)).unwrap()
+    Key::new(&request_for(image)).unwrap()
 }
 
 fn watched_key(image: &str) -> Key {
-    let ask = ResolveRequest {
+    let request = ResolveRequest {
         pull_policy: PullPolicy::Always,
-        ..ask(image)
+        ..request_for(image)
     };
-    Key::new(&ask).unwrap()
+    Key::new(&request).unwrap()
 }
 
 fn artifact(content: &[u8]) -> Arc<Artifact> {
@@ -70,12 +70,12 @@ fn pin_is_used_only_for_its_image_and_policy() {
         })
     };
     let target = |pinned, pull_policy| {
-        let ask = ResolveRequest {
+        let request = ResolveRequest {
             pinned,
             pull_policy,
-            ..ask(ONE)
+            ..request_for(ONE)
         };
-        Key::new(&ask).unwrap().image.target
+        Key::new(&request).unwrap().image.target
     };
     assert_eq!(target(status(ONE, &manifest), PullPolicy::IfNotPresent), manifest);
     assert_eq!(target(status(ONE, &manifest), PullPolicy::Always), "1");
@@ -92,8 +92,8 @@ fn pin_is_used_only_for_its_image_and_policy() {
 #[test]
 fn reference_is_pulled_once_at_a_time() {
     let (mut cache, now) = (cache(), Instant::now());
-    assert_eq!(cache.ask(key(ONE), "a", now), (Resolution::Pending, true));
-    assert_eq!(cache.ask(key(ONE), "b", now), (Resolution::Pending, false));
+    assert_eq!(cache.look_up(key(ONE), "a", now), (Resolution::Pending, true));
+    assert_eq!(cache.look_up(key(ONE), "b", now), (Resolution::Pending, false));
     assert_eq!(cache.take(now, 4).len(), 1);
     assert!(cache.take(now, 4).is_empty());
     assert_eq!(
@@ -108,7 +108,7 @@ fn reference_is_pulled_once_at_a_time() {
 fn pulls_are_limited_to_free_permits() {
     let (mut cache, now) = (cache(), Instant::now());
     for index in 0..5 {
-        cache.ask(key(&format!("oci://a.dev/b:{index}")), "a", now);
+        cache.look_up(key(&format!("oci://a.dev/b:{index}")), "a", now);
     }
     assert_eq!(cache.take(now, 3).len(), 3);
     assert_eq!(cache.take(now, 0).len(), 0);
@@ -118,7 +118,7 @@ fn pulls_are_limited_to_free_permits() {
 #[test]
 fn failed_pull_is_retried_with_growing_pauses() {
     let (mut cache, mut now) = (cache(), Instant::now());
-    cache.ask(key(ONE), "a", now);
+    cache.look_up(key(ONE), "a", now);
     let mut pauses = Vec::new();
     for _ in 0..9 {
         assert_eq!(cache.take(now, 1).len(), 1);
@@ -137,7 +137,7 @@ fn failed_pull_is_retried_with_growing_pauses() {
 fn retry_after_of_registry_lengthens_pause_up_to_limit() {
     for (asked, expected) in [(1, 5), (600, 600), (1_000_000, 3600)] {
         let (mut cache, now) = (cache(), Instant::now());
-        cache.ask(key(ONE), "a", now);
+        cache.look_up(key(ONE), "a", now);
         let failure = Failure {
             again: Retry::After(Duration::from_secs(asked)),
             ..pull_failure().unwrap_err()
@@ -158,14 +158,14 @@ fn retry_after_of_registry_lengthens_pause_up_to_limit() {
 fn namespaces_are_reported_only_when_resolution_changes() {
     let (mut cache, now) = (cache(), Instant::now());
     let key = watched_key(ONE);
-    cache.ask(key.clone(), "a", now);
+    cache.look_up(key.clone(), "a", now);
     assert_eq!(cache.finish_job(&key, pull_failure(), now, RANDOM), names(&["a"]));
     assert_eq!(cache.finish_job(&key, pull_failure(), now, RANDOM), names(&[]));
     let first = artifact(b"x");
     assert_eq!(cache.finish_job(&key, Ok(first.clone()), now, RANDOM), names(&["a"]));
     assert_eq!(cache.finish_job(&key, Ok(first.clone()), now, RANDOM), names(&[]));
     assert_eq!(cache.finish_job(&key, pull_failure(), now, RANDOM), names(&["a"]));
-    let (resolution, _) = cache.ask(key.clone(), "a", now);
+    let (resolution, _) = cache.look_up(key.clone(), "a", now);
     assert!(matches!(resolution, Resolution::Failed { last: Some(last), .. } if last == first));
     assert_eq!(cache.finish_job(&key, Ok(artifact(b"y")), now, RANDOM), names(&["a"]));
 }
@@ -174,7 +174,7 @@ fn namespaces_are_reported_only_when_resolution_changes() {
 fn watched_tag_is_refreshed() {
     let (mut cache, now) = (cache(), Instant::now());
     let key = watched_key(ONE);
-    cache.ask(key.clone(), "a", now);
+    cache.look_up(key.clone(), "a", now);
     cache.take(now, 1);
     cache.finish_job(&key, Ok(artifact(b"x")), now, RANDOM);
     assert_eq!(cache.next(), Some(now + Times::default().tag_refresh));
@@ -186,27 +186,27 @@ fn watched_tag_is_refreshed() {
 fn fetched_plugin_is_shared_between_equal_credentials() {
     let (mut cache, now) = (cache(), Instant::now());
     let manifest = artifact(b"x").manifest.clone();
-    cache.ask(key(ONE), "a", now);
+    cache.look_up(key(ONE), "a", now);
     cache.finish_job(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
     let digest = format!("oci://a.dev/b@{manifest}");
     assert!(matches!(
-        cache.ask(key(&digest), "a", now),
+        cache.look_up(key(&digest), "a", now),
         (Resolution::Ready(_), false)
     ));
     let with = |secret: Option<&str>, verification_key: Option<&str>| {
-        let ask = ResolveRequest {
+        let request = ResolveRequest {
             pull_secret: secret.map(str::to_owned),
             verification_key: verification_key.map(str::to_owned),
-            ..ask(&digest)
+            ..request_for(&digest)
         };
-        Key::new(&ask).unwrap()
+        Key::new(&request).unwrap()
     };
     for key in [
         with(Some("s"), None),
         with(None, Some("k")),
         key(&digest.replace("a.dev", "b.dev")),
     ] {
-        assert_eq!(cache.ask(key, "a", now), (Resolution::Pending, true));
+        assert_eq!(cache.look_up(key, "a", now), (Resolution::Pending, true));
     }
 }
 
@@ -214,19 +214,19 @@ fn fetched_plugin_is_shared_between_equal_credentials() {
 fn unused_references_are_forgotten_and_due_ones_are_taken_first() {
     let (mut cache, now) = (cache(), Instant::now());
     let idle = Times::default().idle;
-    cache.ask(key(ONE), "a", now);
+    cache.look_up(key(ONE), "a", now);
     cache.finish_job(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
-    cache.ask(watched_key(ONE), "b", now);
+    cache.look_up(watched_key(ONE), "b", now);
     cache.finish_job(&watched_key(ONE), Ok(artifact(b"x")), now, RANDOM);
     let broken = key("oci://a.dev/b:2");
-    cache.ask(broken.clone(), "c", now);
+    cache.look_up(broken.clone(), "c", now);
     cache.finish_job(&broken, pull_failure(), now, RANDOM);
     assert_eq!(cache.sweep(now + idle - Duration::from_secs(1)), names(&[]));
     assert_eq!(cache.size().1, 3);
     assert_eq!(cache.sweep(now + idle), names(&["b", "c"]));
     assert_eq!(cache.size().1, 2);
     assert_eq!(cache.sweep(now + idle), names(&[]), "nobody is asked twice");
-    cache.ask(broken.clone(), "c", now + idle);
+    cache.look_up(broken.clone(), "c", now + idle);
     assert_eq!(cache.sweep(now + idle + idle / 2), names(&[]));
     assert_eq!(cache.size().1, 1);
     assert!(cache.entries.contains_key(&broken));
@@ -236,7 +236,7 @@ fn unused_references_are_forgotten_and_due_ones_are_taken_first() {
 fn next_wakeup_is_earliest_due_or_expiring_reference() {
     let (mut cache, now) = (cache(), Instant::now());
     assert_eq!(cache.next(), None);
-    cache.ask(key(ONE), "a", now);
+    cache.look_up(key(ONE), "a", now);
     assert_eq!(cache.next(), Some(now));
     cache.take(now, 1);
     assert_eq!(cache.next(), None, "what runs reports by itself");
@@ -247,16 +247,16 @@ fn next_wakeup_is_earliest_due_or_expiring_reference() {
 #[test]
 fn cache_limits_bytes_and_references() {
     let (mut cache, now) = (cache(), Instant::now());
-    cache.ask(key(ONE), "a", now);
+    cache.look_up(key(ONE), "a", now);
     cache.finish_job(&key(ONE), Ok(artifact(&[1; 60])), now, RANDOM);
     let two = watched_key("oci://a.dev/b:2");
-    cache.ask(two.clone(), "a", now);
+    cache.look_up(two.clone(), "a", now);
     cache.finish_job(&two, Ok(artifact(&[2; 40])), now, RANDOM);
     assert_eq!(cache.size(), (100, 2));
     // It would fit in place of its own predecessor, but not beside the other reference.
     cache.finish_job(&two, Ok(artifact(&[3; 41])), now, RANDOM);
     assert!(matches!(
-        cache.ask(two, "a", now).0,
+        cache.look_up(two, "a", now).0,
         Resolution::Failed {
             reason: FailureReason::TooLarge,
             last: Some(_),
@@ -264,10 +264,10 @@ fn cache_limits_bytes_and_references() {
         }
     ));
     for index in 0..MAX_REFERENCES {
-        cache.ask(key(&format!("oci://a.dev/c:{index}")), "a", now);
+        cache.look_up(key(&format!("oci://a.dev/c:{index}")), "a", now);
     }
     assert_eq!(cache.size().1, MAX_REFERENCES);
-    let (resolution, is_new) = cache.ask(key("oci://a.dev/d:1"), "a", now);
+    let (resolution, is_new) = cache.look_up(key("oci://a.dev/d:1"), "a", now);
     assert!(
         matches!(
             resolution,

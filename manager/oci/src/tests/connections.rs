@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use super::test_env::{ask, test_env, test_env_with};
+use super::test_env::{request_for, test_env, test_env_with};
 use crate::*;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -28,11 +28,11 @@ async fn redirected_blob_is_fetched_without_credentials() {
     let elsewhere = format!("http://{}{{path}}?signature=s3cret", bucket.host());
     env.registry
         .plan_mishap(AffectedRequests::Blob, Mishap::Redirect(elsewhere));
-    let ask = ResolveRequest {
+    let request = ResolveRequest {
         pull_secret: Some("right".to_owned()),
-        ..env.ask("1.0")
+        ..env.request_for("1.0")
     };
-    env.manager.resolve_ready(&ask).await;
+    env.manager.resolve_ready(&request).await;
     let requests = bucket.requests();
     assert_eq!(requests.len(), 2);
     assert!(
@@ -44,7 +44,7 @@ async fn redirected_blob_is_fetched_without_credentials() {
     env.registry.put_component("you/plugin", "2.0", RATE_LIMIT);
     let other = ResolveRequest {
         pull_secret: Some("right".to_owned()),
-        ..env.ask("2.0")
+        ..env.request_for("2.0")
     };
     let (reason, message) = env.manager.resolve_failed(&other).await;
     assert_eq!(reason, FailureReason::RegistryUnavailable);
@@ -74,8 +74,8 @@ async fn redirect_into_managers_pod_is_refused() {
     ] {
         env.registry
             .plan_mishap(AffectedRequests::Manifest, Mishap::Redirect(location));
-        let ask = ask(&format!("oci://registry.test:{registry_port}/you/plugin:{tag}"));
-        let (reason, message) = env.manager.resolve_failed(&ask).await;
+        let request = request_for(&format!("oci://registry.test:{registry_port}/you/plugin:{tag}"));
+        let (reason, message) = env.manager.resolve_failed(&request).await;
         assert_eq!(reason, FailureReason::UnsafeRedirect, "{tag}: {message}");
         env.registry.clear_mishaps();
     }
@@ -89,7 +89,7 @@ async fn redirects_are_limited() {
         AffectedRequests::Manifest,
         Mishap::Redirect("/v2/you/plugin/manifests/1.0".to_owned()),
     );
-    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
+    let (reason, message) = env.manager.resolve_failed(&env.request_for("1.0")).await;
     assert_eq!(reason, FailureReason::UnsafeRedirect);
     assert!(message.contains("in a circle"), "{message}");
     assert_eq!(env.registry.requests().len(), 6);
@@ -102,17 +102,17 @@ async fn private_authority_is_trusted_once_configured() {
     std::fs::write(&path, "").unwrap();
     let mut env = test_env_with(|settings, _| settings.ca_file = Some(path.clone())).await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let ask = ask(&format!("oci://{}/you/plugin:1.0", env.registry.tls_host()));
-    let (reason, message) = env.manager.resolve_failed(&ask).await;
+    let request = request_for(&format!("oci://{}/you/plugin:1.0", env.registry.tls_host()));
+    let (reason, message) = env.manager.resolve_failed(&request).await;
     assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("certificate"), "{message}");
     // A mounted volume that is filled or renewed needs no restart.
     std::fs::write(&path, env.registry.ca_pem()).unwrap();
     env.manager
-        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&request, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
     // A registry that is not configured as insecure is never contacted without TLS.
-    let plain = super::test_env::ask(&format!(
+    let plain = super::test_env::request_for(&format!(
         "oci://localhost:{}/you/plugin:1.0",
         env.registry.host().split_once(':').unwrap().1
     ));
@@ -165,14 +165,16 @@ async fn proxy_is_used_for_hosts_without_exception() {
         settings.insecure.insert(direct.host());
     })
     .await;
-    env.manager.resolve_ready(&ask("oci://localhost/you/plugin:1.0")).await;
+    env.manager
+        .resolve_ready(&request_for("oci://localhost/you/plugin:1.0"))
+        .await;
     assert_eq!(request_line.await.unwrap(), "CONNECT localhost:443 HTTP/1.1");
     env.manager
-        .resolve_ready(&ask("oci://plain.invalid/you/plugin:1.0"))
+        .resolve_ready(&request_for("oci://plain.invalid/you/plugin:1.0"))
         .await;
     assert_eq!(registry.count("http://plain.invalid/v2/you/plugin/manifests/1.0"), 1);
     let before = registry.requests().len();
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    env.manager.resolve_ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.request_for("1.0")).await;
     assert_eq!(registry.requests().len(), before);
 }

@@ -10,7 +10,7 @@ use crate::*;
 fn with_secret(env: &TestEnv, name: &str) -> ResolveRequest {
     ResolveRequest {
         pull_secret: Some(name.to_owned()),
-        ..env.ask("1.0")
+        ..env.request_for("1.0")
     }
 }
 
@@ -45,8 +45,8 @@ async fn pull_secret_grants_access_and_its_lack_is_explained() {
             message.contains("user \"me\"") && message.contains("pullSecret"),
             "{message}"
         );
-        // An ask without the Secret does not get what it grants.
-        let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
+        // A request without the Secret does not get what it grants.
+        let (reason, message) = env.manager.resolve_failed(&env.request_for("1.0")).await;
         assert_eq!(reason, FailureReason::AccessDenied);
         assert!(message.contains("name a Secret"), "{message}");
         // A Secret of the same name in another namespace is another Secret.
@@ -77,7 +77,7 @@ async fn anonymous_token_is_used_when_registry_allows_it() {
             },
         )
         .times(1);
-    env.manager.resolve_ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.request_for("1.0")).await;
     // One token for the whole pull; the first request for one failed.
     assert_eq!(env.registry.count("/token"), 2);
 }
@@ -108,7 +108,7 @@ async fn unusable_secret_is_reported() {
     );
 
     env.put_secret("there", "me", "hunter2");
-    let ask = with_secret(&env, "there");
+    let request = with_secret(&env, "there");
     env.api.faults().add(
         Rule::new(Fault::Status {
             code: 403,
@@ -117,12 +117,12 @@ async fn unusable_secret_is_reported() {
         .verb("get")
         .times(1),
     );
-    let (reason, message) = env.manager.resolve_failed(&ask).await;
+    let (reason, message) = env.manager.resolve_failed(&request).await;
     assert_eq!(reason, FailureReason::PullSecret);
     assert!(message.contains("allow `get` of secrets"), "{message}");
     // It is retried, and succeeds once the Secret can be read.
     env.manager
-        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&request, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
     // Nothing was requested without the credentials that the object names.
     assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 1);

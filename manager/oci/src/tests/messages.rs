@@ -58,8 +58,8 @@ fn put_with_wrong_size(env: &TestEnv) {
 }
 
 /// The failure of a pull, with a constant name instead of the registry's address.
-async fn pull_failure(env: &mut TestEnv, ask: &ResolveRequest) -> String {
-    let (reason, message) = env.manager.resolve_failed(ask).await;
+async fn pull_failure(env: &mut TestEnv, request: &ResolveRequest) -> String {
+    let (reason, message) = env.manager.resolve_failed(request).await;
     format!("{reason}: {}", message.replace(&env.registry.host(), "registry.test"))
 }
 
@@ -69,24 +69,28 @@ async fn messages_of_failed_pulls_match_snapshot() {
     let mut env = test_env().await;
     put_with_wrong_size(&env);
     for tag in ["missing", "damaged"] {
-        let ask = env.ask(tag);
-        texts.push(pull_failure(&mut env, &ask).await);
+        let request = env.request_for(tag);
+        texts.push(pull_failure(&mut env, &request).await);
     }
     let with_secret = |env: &TestEnv, name: &str| ResolveRequest {
         pull_secret: Some(name.to_owned()),
-        ..env.ask("1.0")
+        ..env.request_for("1.0")
     };
     env.registry.require(Login::Basic {
         user: "me".to_owned(),
         password: "hunter2".to_owned(),
     });
     env.put_secret("wrong", "me", "*******");
-    for ask in [env.ask("1.0"), with_secret(&env, "wrong"), with_secret(&env, "absent")] {
-        texts.push(pull_failure(&mut env, &ask).await);
+    for request in [
+        env.request_for("1.0"),
+        with_secret(&env, "wrong"),
+        with_secret(&env, "absent"),
+    ] {
+        texts.push(pull_failure(&mut env, &request).await);
     }
     env.registry.stop().await;
-    let ask = env.ask("2.0");
-    let unavailable = pull_failure(&mut env, &ask).await;
+    let request = env.request_for("2.0");
+    let unavailable = pull_failure(&mut env, &request).await;
     // The rest is an error of the system.
     let (known, _) = unavailable.split_once(" too slow: ").unwrap();
     texts.push(format!("{known} too slow: …"));

@@ -9,14 +9,14 @@ use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
 use ctrlmesh_testkit::registry::{WASM_CONFIG_TYPE, WASM_LAYER_TYPE, signature_payload};
 use serde_json::json;
 
-use super::test_env::{ask, base64, test_env, test_env_with};
+use super::test_env::{base64, request_for, test_env, test_env_with};
 use crate::*;
 
 #[tokio::test]
 async fn component_is_fetched_once_for_all_namespaces() {
     let mut env = test_env().await;
     let manifest = env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let ours = env.ask("1.0");
+    let ours = env.request_for("1.0");
     let theirs = ResolveRequest {
         namespace: "other".to_owned(),
         ..ours.clone()
@@ -43,8 +43,8 @@ async fn component_is_fetched_once_for_all_namespaces() {
 async fn pulls_are_counted_by_outcome() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let artifact = env.manager.resolve_ready(&env.ask("1.0")).await;
-    env.manager.resolve_failed(&env.ask("2.0")).await;
+    let artifact = env.manager.resolve_ready(&env.request_for("1.0")).await;
+    env.manager.resolve_failed(&env.request_for("2.0")).await;
     let mut registry = prometheus_client::registry::Registry::default();
     env.manager.metrics.register(&mut registry);
     let mut text = String::new();
@@ -104,7 +104,7 @@ async fn non_plugin_is_refused_before_its_blob_is_fetched() {
     ];
     for (tag, manifest, expected, words) in cases {
         env.registry.put_manifest("you/plugin", tag, &manifest);
-        let (reason, message) = env.manager.resolve_failed(&env.ask(tag)).await;
+        let (reason, message) = env.manager.resolve_failed(&env.request_for(tag)).await;
         assert_eq!(reason, expected, "{tag}: {message}");
         assert!(message.contains(words), "{tag}: {message}");
     }
@@ -120,7 +120,7 @@ async fn component_of_another_world_is_refused() {
         ("cut", &SHARD_SELECTOR[..SHARD_SELECTOR.len() / 2], "can't be read"),
     ] {
         env.registry.put_component("you/plugin", tag, wasm);
-        let (reason, message) = env.manager.resolve_failed(&env.ask(tag)).await;
+        let (reason, message) = env.manager.resolve_failed(&env.request_for(tag)).await;
         assert_eq!(reason, FailureReason::Incompatible);
         assert!(message.contains(words), "{message}");
     }
@@ -145,10 +145,10 @@ async fn manifest_must_be_signed_by_given_key() {
     env.registry.put_signature("you/plugin", &other, &text, &signature);
     env.registry
         .put_component("you/plugin", "unsigned", b"\0asm\x0d\0\x01\0");
-    let [on_signed, on_other, on_unsigned] = ["signed", "other", "unsigned"].map(|tag| env.ask(tag));
-    let with = |ask: &ResolveRequest, key: String| ResolveRequest {
+    let [on_signed, on_other, on_unsigned] = ["signed", "other", "unsigned"].map(|tag| env.request_for(tag));
+    let with = |request: &ResolveRequest, key: String| ResolveRequest {
         verification_key: Some(key),
-        ..ask.clone()
+        ..request.clone()
     };
     let good = with(&on_signed, pem(&ours));
     let bad = [
@@ -158,8 +158,8 @@ async fn manifest_must_be_signed_by_given_key() {
         (with(&on_signed, "nonsense".to_owned()), "is no public key"),
     ];
     assert_eq!(env.manager.resolve_ready(&good).await.manifest, signed);
-    for (ask, words) in bad {
-        let (reason, message) = env.manager.resolve_failed(&ask).await;
+    for (request, words) in bad {
+        let (reason, message) = env.manager.resolve_failed(&request).await;
         assert_eq!(reason, FailureReason::SignatureInvalid);
         assert!(message.contains(words), "{message}");
     }
@@ -169,7 +169,7 @@ async fn manifest_must_be_signed_by_given_key() {
             .count(&format!("/v2/you/plugin/blobs/{}", Digest::of(RATE_LIMIT))),
         0
     );
-    // Without a key, no signature is checked. An unchecked artifact is not used for an ask with a key.
+    // Without a key, no signature is checked. An unchecked artifact is not used for a request with a key.
     assert_eq!(env.manager.resolve_ready(&on_other).await.manifest, other);
     let (reason, _) = env.manager.resolve_failed(&with(&on_other, pem(&ours))).await;
     assert_eq!(reason, FailureReason::SignatureInvalid);
@@ -180,9 +180,9 @@ async fn plugin_beyond_cache_limit_is_refused_and_others_stay() {
     let mut env = test_env_with(|settings, _| settings.cache_bytes = pack(SHARD_SELECTOR).len() + 10).await;
     env.registry.put_component("you/plugin", "1", SHARD_SELECTOR);
     env.registry.put_component("you/plugin", "2", RATE_LIMIT);
-    let first = env.ask("1");
+    let first = env.request_for("1");
     env.manager.resolve_ready(&first).await;
-    let (reason, message) = env.manager.resolve_failed(&env.ask("2")).await;
+    let (reason, message) = env.manager.resolve_failed(&env.request_for("2")).await;
     assert_eq!(reason, FailureReason::TooLarge);
     assert!(message.contains("--plugin-cache-mib"), "{message}");
     assert!(matches!(env.manager.plugins.resolve(&first), Resolution::Ready(_)));
@@ -191,7 +191,7 @@ async fn plugin_beyond_cache_limit_is_refused_and_others_stay() {
 #[tokio::test]
 async fn invalid_reference_is_reported_at_once() {
     let env = test_env().await;
-    let resolution = env.manager.plugins.resolve(&ask("oci://You"));
+    let resolution = env.manager.plugins.resolve(&request_for("oci://You"));
     assert!(matches!(
         resolution,
         Resolution::Failed {

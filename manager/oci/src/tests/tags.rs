@@ -8,16 +8,16 @@ use ctrlmesh_testkit::registry::{AffectedRequests, Mishap};
 use super::test_env::{Manager, settings, test_env};
 use crate::*;
 
-fn pinned_ask(ask: &ResolveRequest, artifact: &Artifact) -> ResolveRequest {
+fn pinned_request(request: &ResolveRequest, artifact: &Artifact) -> ResolveRequest {
     ResolveRequest {
         pinned: Some(PluginStatus {
             name: "mine".to_owned(),
-            image: ask.image.clone(),
+            image: request.image.clone(),
             manifest: artifact.manifest.clone(),
             digest: artifact.digest.to_string(),
             ..PluginStatus::default()
         }),
-        ..ask.clone()
+        ..request.clone()
     }
 }
 
@@ -25,10 +25,10 @@ fn pinned_ask(ask: &ResolveRequest, artifact: &Artifact) -> ResolveRequest {
 async fn moved_tag_changes_nothing_even_for_new_manager() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
-    let ask = env.ask("1.0");
-    let artifact = env.manager.resolve_ready(&ask).await;
+    let request = env.request_for("1.0");
+    let artifact = env.manager.resolve_ready(&request).await;
     env.registry.put_component("you/plugin", "1.0", RATE_LIMIT);
-    let pinned = pinned_ask(&ask, &artifact);
+    let pinned = pinned_request(&request, &artifact);
     // The pinned manifest was just fetched, so there is no request.
     let before = env.registry.requests().len();
     assert_eq!(
@@ -47,7 +47,7 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
     );
     // A changed image is resolved anew.
     let changed = ResolveRequest {
-        image: env.ask("2.0").image,
+        image: env.request_for("2.0").image,
         ..pinned
     };
     assert_eq!(standby.resolve_failed(&changed).await.0, FailureReason::NotFound);
@@ -57,15 +57,15 @@ async fn moved_tag_changes_nothing_even_for_new_manager() {
 async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
-    let ask = ResolveRequest {
+    let request = ResolveRequest {
         pull_policy: PullPolicy::Always,
-        ..env.ask("dev")
+        ..env.request_for("dev")
     };
-    let first = env.manager.resolve_ready(&ask).await;
-    let ask = pinned_ask(&ask, &first);
+    let first = env.manager.resolve_ready(&request).await;
+    let request = pinned_request(&request, &first);
     env.registry.put_component("you/plugin", "dev", RATE_LIMIT);
     let is_second = |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == Digest::of(RATE_LIMIT));
-    let Resolution::Ready(second) = env.manager.resolve_until(&ask, is_second).await else {
+    let Resolution::Ready(second) = env.manager.resolve_until(&request, is_second).await else {
         panic!("not ready");
     };
     // Rechecks use `HEAD`, which does not count as a pull.
@@ -80,7 +80,7 @@ async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
 
     env.registry.put_component("you/plugin", "dev", b"#!/bin/sh");
     let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
-    match env.manager.resolve_until(&ask, is_failed).await {
+    match env.manager.resolve_until(&request, is_failed).await {
         Resolution::Failed { reason, last, .. } => {
             assert_eq!((reason, last), (FailureReason::Incompatible, Some(second.clone())))
         }
@@ -89,7 +89,7 @@ async fn watched_tag_is_followed_and_invalid_successor_keeps_last_good_one() {
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
     let is_first =
         |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == first.digest);
-    env.manager.resolve_until(&ask, is_first).await;
+    env.manager.resolve_until(&request, is_first).await;
 }
 
 #[tokio::test]
@@ -97,28 +97,28 @@ async fn watched_tag_is_followed_without_digest_header() {
     let mut env = test_env().await;
     env.registry.plan_mishap(AffectedRequests::Manifest, Mishap::NoDigest);
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
-    let ask = ResolveRequest {
+    let request = ResolveRequest {
         pull_policy: PullPolicy::Always,
-        ..env.ask("dev")
+        ..env.request_for("dev")
     };
-    env.manager.resolve_ready(&ask).await;
+    env.manager.resolve_ready(&request).await;
     env.registry.put_component("you/plugin", "dev", RATE_LIMIT);
     let is_second = |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == Digest::of(RATE_LIMIT));
-    env.manager.resolve_until(&ask, is_second).await;
+    env.manager.resolve_until(&request, is_second).await;
 }
 
 #[tokio::test]
 async fn watched_tag_keeps_artifact_when_registry_goes_down() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
-    let ask = ResolveRequest {
+    let request = ResolveRequest {
         pull_policy: PullPolicy::Always,
-        ..env.ask("dev")
+        ..env.request_for("dev")
     };
-    let artifact = env.manager.resolve_ready(&ask).await;
+    let artifact = env.manager.resolve_ready(&request).await;
     env.registry.stop().await;
     let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
-    match env.manager.resolve_until(&ask, is_failed).await {
+    match env.manager.resolve_until(&request, is_failed).await {
         Resolution::Failed { reason, last, .. } => {
             assert_eq!((reason, last), (FailureReason::RegistryUnavailable, Some(artifact)));
         }
@@ -126,6 +126,6 @@ async fn watched_tag_keeps_artifact_when_registry_goes_down() {
     }
     env.registry.restart().await.unwrap();
     env.manager
-        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&request, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
 }

@@ -54,10 +54,10 @@ pub(crate) async fn test_env_with(change: impl FnOnce(&mut Settings, &Registry))
 }
 
 impl TestEnv {
-    /// An ask by namespace demo for a tag or digest of `you/plugin`.
-    pub(crate) fn ask(&self, target: &str) -> ResolveRequest {
+    /// A request of namespace demo for a tag or digest of `you/plugin`.
+    pub(crate) fn request_for(&self, target: &str) -> ResolveRequest {
         let separator = if target.contains(':') { '@' } else { ':' };
-        ask(&format!("oci://{}/you/plugin{separator}{target}", self.registry.host()))
+        request_for(&format!("oci://{}/you/plugin{separator}{target}", self.registry.host()))
     }
 
     /// Stores a Secret of type `kubernetes.io/dockerconfigjson`.
@@ -78,8 +78,8 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// An ask by namespace demo.
-pub(crate) fn ask(image: &str) -> ResolveRequest {
+/// A request of namespace demo.
+pub(crate) fn request_for(image: &str) -> ResolveRequest {
     ResolveRequest {
         namespace: "demo".to_owned(),
         image: image.to_owned(),
@@ -124,12 +124,12 @@ impl Manager {
     /// Resolves until a condition holds, again after each report of the namespace.
     pub(crate) async fn resolve_until(
         &mut self,
-        ask: &ResolveRequest,
+        request: &ResolveRequest,
         condition: impl Fn(&Resolution) -> bool,
     ) -> Resolution {
         let waiting = async {
             loop {
-                let resolution = self.plugins.resolve(ask);
+                let resolution = self.plugins.resolve(request);
                 if condition(&resolution) {
                     return resolution;
                 }
@@ -138,7 +138,7 @@ impl Manager {
         };
         match tokio::time::timeout(PATIENCE, waiting).await {
             Ok(resolution) => resolution,
-            Err(_) => panic!("still {:?}", self.plugins.resolve(ask)),
+            Err(_) => panic!("still {:?}", self.plugins.resolve(request)),
         }
     }
 
@@ -150,9 +150,9 @@ impl Manager {
             .unwrap()
     }
 
-    pub(crate) async fn resolve_ready(&mut self, ask: &ResolveRequest) -> Arc<Artifact> {
+    pub(crate) async fn resolve_ready(&mut self, request: &ResolveRequest) -> Arc<Artifact> {
         match self
-            .resolve_until(ask, |resolution| *resolution != Resolution::Pending)
+            .resolve_until(request, |resolution| *resolution != Resolution::Pending)
             .await
         {
             Resolution::Ready(artifact) => artifact,
@@ -160,9 +160,9 @@ impl Manager {
         }
     }
 
-    pub(crate) async fn resolve_failed(&mut self, ask: &ResolveRequest) -> (FailureReason, String) {
+    pub(crate) async fn resolve_failed(&mut self, request: &ResolveRequest) -> (FailureReason, String) {
         match self
-            .resolve_until(ask, |resolution| *resolution != Resolution::Pending)
+            .resolve_until(request, |resolution| *resolution != Resolution::Pending)
             .await
         {
             Resolution::Failed { reason, message, .. } => (reason, message),

@@ -13,8 +13,8 @@ async fn unreachable_registry_is_reported_and_retried() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     env.registry.stop().await;
-    let ask = env.ask("1.0");
-    let (reason, message) = env.manager.resolve_failed(&ask).await;
+    let request = env.request_for("1.0");
+    let (reason, message) = env.manager.resolve_failed(&request).await;
     assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(
         message.contains("can't be reached") && message.contains("refused"),
@@ -22,7 +22,7 @@ async fn unreachable_registry_is_reported_and_retried() {
     );
     env.registry.restart().await.unwrap();
     env.manager
-        .resolve_until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .resolve_until(&request, |resolution| matches!(resolution, Resolution::Ready(_)))
         .await;
 }
 
@@ -44,7 +44,7 @@ async fn short_outage_of_registry_is_not_reported() {
     ] {
         env.registry.plan_mishap(on, mishap).times(1);
     }
-    env.manager.resolve_ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.request_for("1.0")).await;
     assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 4);
 }
 
@@ -58,7 +58,7 @@ async fn lasting_outage_of_registry_is_reported_after_four_attempts() {
             retry_after: None,
         },
     );
-    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
+    let (reason, message) = env.manager.resolve_failed(&env.request_for("1.0")).await;
     assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("503"), "{message}");
     assert_eq!(env.registry.requests().len(), 4);
@@ -74,7 +74,7 @@ async fn retry_after_is_waited_for() {
     };
     env.registry.plan_mishap(AffectedRequests::Manifest, busy).times(1);
     let begin = Instant::now();
-    env.manager.resolve_ready(&env.ask("1.0")).await;
+    env.manager.resolve_ready(&env.request_for("1.0")).await;
     assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
@@ -86,7 +86,7 @@ async fn long_retry_after_is_reported_instead_of_waited_for() {
         retry_after: Some("600".to_owned()),
     };
     env.registry.plan_mishap(AffectedRequests::Manifest, busy);
-    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
+    let (reason, message) = env.manager.resolve_failed(&env.request_for("1.0")).await;
     assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("429"), "{message}");
     assert_eq!(env.registry.requests().len(), 1);
@@ -98,7 +98,7 @@ async fn silent_or_stalled_registry_times_out() {
         let mut env = test_env().await;
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
         env.registry.plan_mishap(AffectedRequests::Blob, mishap.clone());
-        let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
+        let (reason, message) = env.manager.resolve_failed(&env.request_for("1.0")).await;
         assert_eq!(reason, FailureReason::RegistryUnavailable, "{mishap:?}");
         assert!(message.contains("too slow"), "{mishap:?}: {message}");
     }
@@ -112,7 +112,7 @@ async fn endless_pull_times_out() {
     })
     .await;
     env.registry.plan_mishap(AffectedRequests::Manifest, Mishap::Silence);
-    let (reason, message) = env.manager.resolve_failed(&env.ask("1.0")).await;
+    let (reason, message) = env.manager.resolve_failed(&env.request_for("1.0")).await;
     assert_eq!(reason, FailureReason::RegistryUnavailable);
     assert!(message.contains("within 200ms"), "{message}");
 }
@@ -121,6 +121,9 @@ async fn endless_pull_times_out() {
 async fn worker_stops_during_pull() {
     let env = test_env().await;
     env.registry.plan_mishap(AffectedRequests::Any, Mishap::Silence);
-    assert_eq!(env.manager.plugins.resolve(&env.ask("1.0")), Resolution::Pending);
+    assert_eq!(
+        env.manager.plugins.resolve(&env.request_for("1.0")),
+        Resolution::Pending
+    );
     env.manager.stop().await;
 }

@@ -10,8 +10,8 @@ use serde_json::json;
 use super::test_env::{TestEnv, test_env};
 use crate::*;
 
-async fn assert_mismatch(env: &mut TestEnv, ask: &ResolveRequest, words: &str) {
-    let (reason, message) = env.manager.resolve_failed(ask).await;
+async fn assert_mismatch(env: &mut TestEnv, request: &ResolveRequest, words: &str) {
+    let (reason, message) = env.manager.resolve_failed(request).await;
     assert_eq!(reason, FailureReason::DigestMismatch, "{message}");
     assert!(message.contains(words), "{message}");
 }
@@ -24,8 +24,8 @@ async fn manifest_with_wrong_digest_is_refused() {
         AffectedRequests::Manifest,
         Mishap::Body(Bytes::from_static(b"{\"layers\":[]}")),
     );
-    let ask = env.ask(&manifest);
-    assert_mismatch(&mut env, &ask, "damaged or forged").await;
+    let request = env.request_for(&manifest);
+    assert_mismatch(&mut env, &request, "damaged or forged").await;
 }
 
 #[tokio::test]
@@ -35,8 +35,8 @@ async fn digest_header_that_differs_from_manifest_is_refused() {
     let other = Digest::of(b"other").to_string();
     env.registry
         .plan_mishap(AffectedRequests::Manifest, Mishap::Digest(other.clone()));
-    let ask = env.ask("1.0");
-    assert_mismatch(&mut env, &ask, &other).await;
+    let request = env.request_for("1.0");
+    assert_mismatch(&mut env, &request, &other).await;
 }
 
 #[tokio::test]
@@ -47,8 +47,8 @@ async fn blob_with_wrong_bytes_is_refused() {
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
         env.registry
             .plan_mishap(AffectedRequests::Blob, Mishap::Body(bytes.into()));
-        let ask = env.ask("1.0");
-        assert_mismatch(&mut env, &ask, "has digest sha256:").await;
+        let request = env.request_for("1.0");
+        assert_mismatch(&mut env, &request, "has digest sha256:").await;
     }
 }
 
@@ -72,8 +72,8 @@ async fn blob_of_wrong_size_is_refused() {
     ] {
         let mut env = test_env().await;
         put_with_size(&env, size);
-        let ask = env.ask("1.0");
-        assert_mismatch(&mut env, &ask, words).await;
+        let request = env.request_for("1.0");
+        assert_mismatch(&mut env, &request, words).await;
     }
 }
 
@@ -83,7 +83,7 @@ async fn endless_body_is_cut_off() {
         let mut env = test_env().await;
         put_with_size(&env, MAX_PLUGIN_BYTES);
         env.registry.plan_mishap(on, Mishap::Endless);
-        let ask = env.ask("1.0");
-        assert_mismatch(&mut env, &ask, "sends more than").await;
+        let request = env.request_for("1.0");
+        assert_mismatch(&mut env, &request, "sends more than").await;
     }
 }

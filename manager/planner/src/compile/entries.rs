@@ -14,7 +14,7 @@ use crate::built_in::{BuiltIn, FIRST_OWN_ORDER};
 use crate::hand_over::entry_of_shard;
 use crate::label_set::LabelSet;
 use crate::labels::has_label;
-use crate::origin::origin;
+use crate::origin::origin_of;
 use crate::{settings, switches};
 
 /// Everything but the object that its entries depend on.
@@ -35,7 +35,7 @@ impl<'a> Context<'a> {
             || switches::holds_faults(faults, self.last);
         let pods = faults.spec.selector.clone().unwrap_or_default();
         match settings::fault_inject(faults).filter(|_| !is_off) {
-            Some(settings) => self.built_in(BuiltIn::FaultInject, &settings, &pods, &origin(faults)),
+            Some(settings) => self.built_in(BuiltIn::FaultInject, &settings, &pods, &origin_of(faults)),
             None => Ok(Vec::new()),
         }
     }
@@ -44,7 +44,7 @@ impl<'a> Context<'a> {
         if has_label(&breaker.metadata, labels::CIRCUIT_BREAKER_DISABLE) {
             return Ok(Vec::new());
         }
-        let (pods, origin) = (&breaker.spec.selector, origin(breaker));
+        let (pods, origin) = (&breaker.spec.selector, origin_of(breaker));
         let mut entries = Vec::new();
         if let Some(settings) = settings::rate_limit(breaker) {
             entries.extend(self.built_in(BuiltIn::RateLimit, &settings, pods, &origin)?);
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
             return Ok(Vec::new());
         }
         let pods = config.spec.selector.clone().unwrap_or_default();
-        let origin = origin(config);
+        let origin = origin_of(config);
         let mut entries = Vec::new();
         for plugin in config
             .spec

@@ -31,7 +31,7 @@ fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
     }
 }
 
-/// How many random stories a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`). A failure prints its whole story,
+/// Number of random stories that a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`). A failure prints its whole story,
 /// and the seed with which `CTRLMESH_MODEL_SEED` plays the same stories again.
 fn model_config(cases: u32) -> ProptestConfig {
     let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().unwrap());
@@ -80,9 +80,9 @@ fn labels_of(pod: usize) -> BTreeMap<String, String> {
 }
 
 /// Entries for the owner of each bucket. A shard without buckets has no entry.
-fn wanted(owners: &[Option<usize>]) -> Vec<Entry> {
-    let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == Some(id)).collect() };
-    let shards = (0..SHARDS).map(|id| (id, of(id)));
+fn entries_of_owners(owners: &[Option<usize>]) -> Vec<Entry> {
+    let buckets_of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == Some(id)).collect() };
+    let shards = (0..SHARDS).map(|id| (id, buckets_of(id)));
     shards
         .filter(|(_, buckets)| !buckets.is_empty())
         .map(|(id, buckets)| shard(id, &buckets))
@@ -206,7 +206,7 @@ impl Cluster {
     }
 }
 
-fn all_on(cluster: &mut Cluster) {
+fn sync_all_pods(cluster: &mut Cluster) {
     for pod in 0..SHARDS {
         cluster.sync(pod);
     }
@@ -223,8 +223,8 @@ fn with_pods(ids: std::ops::Range<usize>, first: &[Entry]) -> Cluster {
 
 #[test]
 fn losing_shard_narrows_before_gaining_shard_widens() {
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
-    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(0), Some(1)]));
+    let target = entries_of_owners(&[Some(0), Some(1), Some(1)]);
     let waiting = cluster.step(&target);
     let expected: BTreeSet<String> = ["shard-selector/s0".to_owned()].into();
     assert_eq!(waiting, BTreeMap::from([("shard-selector/s1".to_owned(), expected)]));
@@ -241,7 +241,7 @@ fn losing_shard_narrows_before_gaining_shard_widens() {
     assert_eq!(cluster.last[1].settings.value()["consistentReads"], true);
     assert!(cluster.last[0].settings.value().get("consistentReads").is_none());
     let settled = cluster.last.clone();
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     cluster.step(&target);
     assert_eq!((cluster.last, cluster.claims), (settled, Claims::default()));
 }
@@ -249,11 +249,11 @@ fn losing_shard_narrows_before_gaining_shard_widens() {
 /// The second of two edits arrives when the first is in the chain already, but no pod has loaded it.
 #[test]
 fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(0), Some(1)]));
     let shared = [shard(0, &[0, 1]), shard(1, &[1, 2])];
     assert!(cluster.step(&shared).is_empty());
     assert!(sees(&cluster.last, 1, 1), "both are told to show it");
-    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let target = entries_of_owners(&[Some(0), Some(1), Some(1)]);
     assert_eq!(cluster.step(&target).len(), 1);
     assert!(
         !sees(&cluster.last, 1, 1) && sees(&cluster.last, 1, 2),
@@ -264,10 +264,10 @@ fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
     cluster.step(&target);
     cluster.sync(0);
     cluster.step(&target);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert_eq!(cluster.owners(1), [1]);
     // A shard that has begun to show the bucket keeps it.
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(0), Some(1)]));
     cluster.step(&shared);
     cluster.sync(1);
     assert!(cluster.step(&target).is_empty());
@@ -276,50 +276,54 @@ fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
 
 #[test]
 fn change_that_moves_nothing_is_not_held_up() {
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), None, Some(1)]));
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), None, Some(1)]));
     // Neither pod has acknowledged anything.
     cluster.running.insert(0, Vec::new());
     cluster.running.insert(1, Vec::new());
-    assert!(cluster.step(&wanted(&[Some(0), Some(0), Some(1)])).is_empty());
+    assert!(
+        cluster
+            .step(&entries_of_owners(&[Some(0), Some(0), Some(1)]))
+            .is_empty()
+    );
     assert!(sees(&cluster.last, 0, 1));
 }
 
 /// The first shard has given up a bucket in the chain, but its sidecar may still show it.
 #[test]
 fn view_that_sidecar_may_still_run_is_remembered() {
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
-    assert!(cluster.step(&wanted(&[Some(0), None, Some(1)])).is_empty());
-    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(0), Some(1)]));
+    assert!(cluster.step(&entries_of_owners(&[Some(0), None, Some(1)])).is_empty());
+    let target = entries_of_owners(&[Some(0), Some(1), Some(1)]);
     assert_eq!(cluster.step(&target).len(), 1);
     assert!(!sees(&cluster.last, 1, 1));
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert!(cluster.step(&target).is_empty());
     assert!(sees(&cluster.last, 1, 1));
 }
 
 #[test]
 fn new_shard_sees_nothing_until_its_objects_are_given_up() {
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0)]));
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(0)]));
     cluster.running.remove(&1);
-    let target = wanted(&[Some(0), Some(1)]);
+    let target = entries_of_owners(&[Some(0), Some(1)]);
     assert_eq!(cluster.step(&target).len(), 1);
     cluster.running.insert(1, cluster.last.clone());
     assert!(cluster.owners(1) == [0] && !sees(&cluster.last, 1, 0) && !sees(&cluster.last, 1, 1));
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert_eq!(cluster.owners(1), Vec::<usize>::new());
     cluster.step(&target);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert_eq!(cluster.owners(1), [1]);
 }
 
 #[test]
 fn pods_of_removed_shard_see_nothing_while_controller_has_others() {
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1)]));
-    let target = wanted(&[Some(0), Some(0)]);
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(1)]));
+    let target = entries_of_owners(&[Some(0), Some(0)]);
     cluster.step(&target);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     cluster.step(&target);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert_eq!((cluster.owners(0), cluster.owners(1)), (vec![0], vec![0]));
     // The pod is deleted, and another replaces it.
     cluster.running.remove(&1);
@@ -331,8 +335,8 @@ fn pods_of_removed_shard_see_nothing_while_controller_has_others() {
 /// A pod that is given up blocks nobody, whether it was asked to narrow before or not.
 #[test]
 fn hand_over_overtakes_only_unreachable_pods() {
-    let first = wanted(&[Some(0), Some(0), Some(1)]);
-    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let first = entries_of_owners(&[Some(0), Some(0), Some(1)]);
+    let target = entries_of_owners(&[Some(0), Some(1), Some(1)]);
     let mut cluster = with_pods(0..2, &first);
     assert_eq!(cluster.step(&target).len(), 1);
     // An unreachable pod of the gaining shard changes nothing.
@@ -378,7 +382,7 @@ enum Event {
     Edit(Vec<Option<usize>>),
     /// A sidecar loads the last chain.
     Sync(usize),
-    Look,
+    Pass,
     /// A sidecar becomes unreachable and is given up; or it comes back and loads the last chain.
     Lose(usize),
     Find(usize),
@@ -389,7 +393,7 @@ fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
         1 => owners.prop_map(Event::Edit),
         4 => (0..SHARDS).prop_map(Event::Sync),
-        3 => Just(Event::Look),
+        3 => Just(Event::Pass),
         1 => (0..SHARDS).prop_map(Event::Lose),
         1 => (0..SHARDS).prop_map(Event::Find),
     ]
@@ -421,7 +425,7 @@ proptest! {
                     }
                 }
                 Event::Sync(pod) => cluster.sync(pod),
-                Event::Look => drop(cluster.step(&wanted(&owners))),
+                Event::Pass => drop(cluster.step(&entries_of_owners(&owners))),
                 Event::Lose(pod) => drop(cluster.given_up.insert(pod)),
                 Event::Find(pod) => {
                     cluster.given_up.remove(&pod);
@@ -436,14 +440,14 @@ proptest! {
         }
         cluster.given_up.clear();
         for _ in 0..4 {
-            cluster.step(&wanted(&owners));
-            all_on(&mut cluster);
+            cluster.step(&entries_of_owners(&owners));
+            sync_all_pods(&mut cluster);
         }
         for (bucket, owner) in owners.iter().enumerate() {
             prop_assert_eq!(cluster.owners(bucket), owner.iter().copied().collect::<Vec<_>>());
         }
         let settled = cluster.last.clone();
-        cluster.step(&wanted(&owners));
+        cluster.step(&entries_of_owners(&owners));
         prop_assert_eq!(&cluster.last, &settled);
         prop_assert!(cluster.claims.is_empty());
     }

@@ -1,6 +1,6 @@
 //! Warns of limits that hide objects from the controller that creates them: it would get 409 AlreadyExists and retry forever.
 //!
-//! Which objects a controller creates is not known here. There is a warning if several kinds are divided by a label that only
+//! The objects that a controller creates are not known here. There is a warning if several kinds are divided by a label that only
 //! people and the controller itself set: of several kinds, users usually create one and the controller makes the others. `*` counts
 //! as several kinds. The manager's own labels are safe, because the manager sets them on children too.
 

@@ -1,4 +1,4 @@
-//! What a status says, and when it says something new.
+//! Conditions of a status, and when they change.
 
 use ctrlmesh_manager_api::sharding_config::LeaderStatus;
 use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, TargetStatus};
@@ -206,7 +206,7 @@ fn bypassed_condition_names_pods_and_ends_when_they_send_requests() {
     assert_eq!((&*holds, &*reason), ("False", "TrafficSeen"));
 }
 
-/// What happened, and the summary of it.
+/// A heading, and the summary of an object.
 type Situation = (&'static str, ObjectSummary);
 
 /// An object whose entries all its pods run.

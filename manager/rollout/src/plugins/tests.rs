@@ -69,7 +69,7 @@ fn hold_back(desired: Vec<Entry>, intended: &[Entry], fleet: &Fleet) -> (Unsuppo
     Unsupported::hold_back(desired, intended, &interfaces(), Pods { fleet, states: &states })
 }
 
-fn unreadable(fleet: &Fleet) -> Option<Reason> {
+fn unreadable_reason(fleet: &Fleet) -> Option<Reason> {
     let states = PodStates::default();
     unreadable_documents(Pods { fleet, states: &states })
 }
@@ -184,13 +184,13 @@ fn sidecars_without_a_report_hold_back_nothing() {
         (unsupported, entries),
         (Unsupported::default(), vec![guard("a", "new")])
     );
-    assert_eq!(unreadable(&fleet), None);
+    assert_eq!(unreadable_reason(&fleet), None);
 }
 
 #[test]
 fn documents_unreadable_for_a_sidecar_are_not_written() {
     let mut fleet = fleet(&[("a", None), ("b", None)]);
-    assert_eq!(unreadable(&fleet), None);
+    assert_eq!(unreadable_reason(&fleet), None);
     let Some(Report::Status(status)) = fleet.reports.get_mut("b-0") else {
         panic!()
     };
@@ -198,7 +198,7 @@ fn documents_unreadable_for_a_sidecar_are_not_written() {
         documents: vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()],
         ..Support::baseline()
     });
-    let Reason { code, message } = unreadable(&fleet).unwrap();
+    let Reason { code, message } = unreadable_reason(&fleet).unwrap();
     assert_eq!(code, Reason::SIDECAR_OUTDATED);
     assert!(message.contains("b-0") && !message.contains("a-0"), "{message}");
 }

@@ -23,11 +23,11 @@ fn chain(entries: &[Entry]) -> Chain {
     }
 }
 
-fn running(entries: &[Entry]) -> Status {
+fn status_running(entries: &[Entry]) -> Status {
     samples::running(0, entries)
 }
 
-/// Of one pod, which has said so.
+/// One pod with this status.
 fn fleet(status: Status, is_fresh: bool) -> Fleet {
     let sidecar = Sidecar {
         pod: "operator-0".to_owned(),
@@ -45,14 +45,14 @@ fn fleet(status: Status, is_fresh: bool) -> Fleet {
 }
 
 /// The same pod without an answer.
-fn silent() -> Fleet {
+fn silent_fleet() -> Fleet {
     let mut fleet = fleet(Status::default(), true);
     let answer = Report::Unavailable("does not answer".to_owned());
     fleet.reports.insert("operator-0".to_owned(), answer);
     fleet
 }
 
-fn since(quiet: &QuietSince) -> Option<Instant> {
+fn quiet_since(quiet: &QuietSince) -> Option<Instant> {
     quiet.get("uid").map(|(_, since)| *since)
 }
 
@@ -63,28 +63,28 @@ fn pod_is_quiet_from_when_it_runs_its_shard() {
     let quiet = |fleet: &Fleet, before: &QuietSince| super::pods_quiet_since(fleet, &chain, before, Instant::now());
     let none = QuietSince::new();
     assert_eq!(
-        since(&quiet(&fleet(running(&[]), true), &none)),
+        quiet_since(&quiet(&fleet(status_running(&[]), true), &none)),
         None,
         "it runs something else"
     );
-    assert_eq!(since(&quiet(&silent(), &none)), None);
-    let at_it = fleet(running(&of_shard), true);
+    assert_eq!(quiet_since(&quiet(&silent_fleet(), &none)), None);
+    let at_it = fleet(status_running(&of_shard), true);
     let first = quiet(&at_it, &none);
-    assert!(since(&first).is_some());
+    assert!(quiet_since(&first).is_some());
     assert_eq!(quiet(&at_it, &first), first, "it counts from the first time");
-    let mut busy = running(&of_shard);
+    let mut busy = status_running(&of_shard);
     busy.chain.earlier.writes = 1;
-    assert_eq!(since(&quiet(&fleet(busy, true), &first)), None);
-    assert_eq!(since(&quiet(&silent(), &first)), None);
+    assert_eq!(quiet_since(&quiet(&fleet(busy, true), &first)), None);
+    assert_eq!(quiet_since(&quiet(&silent_fleet(), &first)), None);
 }
 
 #[test]
 fn stale_answer_neither_starts_nor_ends_quiet_state() {
     let of_shard = [entry(SHARD, "1")];
-    let stale = fleet(running(&of_shard), false);
+    let stale = fleet(status_running(&of_shard), false);
     let first_chain = chain(&of_shard);
     assert_eq!(
-        since(&pods_quiet_since(
+        quiet_since(&pods_quiet_since(
             &stale,
             &first_chain,
             &QuietSince::new(),
@@ -94,7 +94,7 @@ fn stale_answer_neither_starts_nor_ends_quiet_state() {
         "nobody becomes so"
     );
     let first = pods_quiet_since(
-        &fleet(running(&of_shard), true),
+        &fleet(status_running(&of_shard), true),
         &first_chain,
         &QuietSince::new(),
         Instant::now(),
@@ -112,16 +112,21 @@ fn stale_answer_neither_starts_nor_ends_quiet_state() {
     );
     let other = [entry(SHARD, "2")];
     assert_eq!(
-        since(&pods_quiet_since(&stale, &chain(&other), &first, Instant::now())),
+        quiet_since(&pods_quiet_since(&stale, &chain(&other), &first, Instant::now())),
         None,
         "its shard has changed"
     );
     let begun = Instant::now();
-    let anew = pods_quiet_since(&fleet(running(&other), true), &chain(&other), &first, Instant::now());
-    assert!(since(&anew).unwrap() >= begun, "it begins anew");
-    let left = fleet(running(&[]), false);
+    let anew = pods_quiet_since(
+        &fleet(status_running(&other), true),
+        &chain(&other),
+        &first,
+        Instant::now(),
+    );
+    assert!(quiet_since(&anew).unwrap() >= begun, "it begins anew");
+    let left = fleet(status_running(&[]), false);
     assert_eq!(
-        since(&pods_quiet_since(&left, &first_chain, &first, Instant::now())),
+        quiet_since(&pods_quiet_since(&left, &first_chain, &first, Instant::now())),
         None,
         "it runs something else"
     );
@@ -138,17 +143,25 @@ fn pod_may_run_reported_and_stored_entries_until_it_reports_anew() {
         let running = fleet.sidecars.first().map(|sidecar| running_of[&sidecar.uid].clone());
         running.unwrap_or_default().into_iter().collect::<Vec<_>>()
     };
-    assert_eq!(run(fleet(running(&before), true)), [SHARD]);
+    assert_eq!(run(fleet(status_running(&before), true)), [SHARD]);
     assert_eq!(
-        run(silent()),
+        run(silent_fleet()),
         [SHARD],
         "a question without an answer is no word about it"
     );
-    assert_eq!(run(fleet(running(&before), false)), [OTHER, SHARD]);
-    assert_eq!(run(fleet(running(&chain.entries), true)), [OTHER], "it has said so");
-    assert_eq!(run(fleet(running(&before), false)), [OTHER, SHARD], "it may have both");
+    assert_eq!(run(fleet(status_running(&before), false)), [OTHER, SHARD]);
+    assert_eq!(
+        run(fleet(status_running(&chain.entries), true)),
+        [OTHER],
+        "it has said so"
+    );
+    assert_eq!(
+        run(fleet(status_running(&before), false)),
+        [OTHER, SHARD],
+        "it may have both"
+    );
     assert!(run(Fleet::default()).is_empty());
-    assert!(run(silent()).is_empty());
+    assert!(run(silent_fleet()).is_empty());
 }
 
 #[test]
@@ -175,7 +188,7 @@ fn settle_time_is_the_longest_of_a_pods_shards() {
 
 #[test]
 fn controller_may_lead_until_lease_expires_and_sidecar_reports_no_leadership() {
-    let mut status = running(&[]);
+    let mut status = status_running(&[]);
     let now = Instant::now();
     let of = |status: &Status, age: Duration| {
         let own = BTreeSet::from(["lock---a".to_owned()]);
@@ -204,18 +217,18 @@ fn lock_time_starts_when_sidecar_asks_for_it_and_not_when_limits_change() {
         entry.settings = ctrlmesh_contract::Settings::new(settings);
         chain(&[entry])
     };
-    let (fleet, begun) = (fleet(running(&[]), true), Instant::now());
+    let (fleet, begun) = (fleet(status_running(&[]), true), Instant::now());
     let quiet = QuietSince::from([("uid".to_owned(), (Digest::of(b""), begun))]);
-    let since = |locks: &Locks| locks.get("uid").map(|(_, since)| *since);
+    let asked_since = |locks: &Locks| locks.get("uid").map(|(_, since)| *since);
     let first = requested_locks(&fleet, &sharded("a", 1), &quiet, &Locks::new(), begun);
-    assert_eq!(since(&first), Some(begun));
+    assert_eq!(asked_since(&first), Some(begun));
     let later = begun + LOCK_EXPIRY;
     let next = requested_locks(&fleet, &sharded("a", 2), &QuietSince::new(), &first, later);
-    assert_eq!(since(&next), Some(begun));
+    assert_eq!(asked_since(&next), Some(begun));
     let renamed = requested_locks(&fleet, &sharded("b", 2), &QuietSince::new(), &next, later);
-    assert_eq!(since(&renamed), None, "it has not said so");
+    assert_eq!(asked_since(&renamed), None, "it has not said so");
     let renamed = requested_locks(&fleet, &sharded("b", 2), &quiet, &renamed, later);
-    assert_eq!(since(&renamed), Some(later));
+    assert_eq!(asked_since(&renamed), Some(later));
 }
 
 #[test]
@@ -268,10 +281,13 @@ fn entry_is_unseen_only_if_every_pod_reports_something_else() {
     let (new, old) = (entry(SHARD, "new"), entry(SHARD, "old"));
     let is_unseen = |fleet: &Fleet, states: &PodStates| Pods { fleet, states }.is_unseen(&new);
     let later = PodStates::default();
-    let old_alone = fleet(running(std::slice::from_ref(&old)), true);
+    let old_alone = fleet(status_running(std::slice::from_ref(&old)), true);
     assert!(is_unseen(&old_alone, &later));
-    assert!(!is_unseen(&fleet(running(std::slice::from_ref(&new)), true), &later));
-    assert!(!is_unseen(&silent(), &later), "it may run the entry");
+    assert!(!is_unseen(
+        &fleet(status_running(std::slice::from_ref(&new)), true),
+        &later
+    ));
+    assert!(!is_unseen(&silent_fleet(), &later), "it may run the entry");
     let mut two = old_alone;
     two.sidecars.push(Sidecar {
         pod: "operator-1".to_owned(),

@@ -24,7 +24,7 @@ fn shard(name: &str, lock: Option<&str>, value: &str) -> Entry {
     entry
 }
 
-fn both(a: &str, b: &str) -> [Entry; 2] {
+fn shards_a_and_b(a: &str, b: &str) -> [Entry; 2] {
     [shard("a", Some("lock"), a), shard("b", Some("lock"), b)]
 }
 
@@ -33,14 +33,14 @@ fn labels(shard: &str) -> BTreeMap<String, String> {
 }
 
 /// A pod without a sidecar of this shard.
-fn uninjected(shard: &str) -> Fleet {
+fn uninjected_fleet(shard: &str) -> Fleet {
     let mut fleet = Fleet::default();
     fleet.uninjected.pods.insert("old-0".to_owned(), labels(shard));
     fleet
 }
 
-/// And one with a sidecar of each of these.
-fn beside(shards: &[&str]) -> Fleet {
+/// The same, with a pod of each of these shards that has a sidecar.
+fn fleet_beside(shards: &[&str]) -> Fleet {
     let sidecar = |shard: &&str| Sidecar {
         pod: format!("{shard}-0"),
         uid: format!("uid-{shard}-0"),
@@ -62,8 +62,8 @@ fn chain(entries: &[Entry]) -> Chain {
     }
 }
 
-/// Which shards are blocked, where pods that are gone are gone for long.
-fn waiting(
+/// The blocked shards. Pods that are gone have been gone for long.
+fn blocked_shards_of(
     chain: &Chain,
     claims: &Claims,
     wanted: &[Entry],
@@ -71,10 +71,15 @@ fn waiting(
     fleet: &Fleet,
 ) -> BlockedShards {
     let states = PodStates::default();
-    waiting_of((chain, claims), wanted, objects, Pods { fleet, states: &states })
+    blocked_shards_with((chain, claims), wanted, objects, Pods { fleet, states: &states })
 }
 
-fn waiting_of(last: (&Chain, &Claims), wanted: &[Entry], objects: &CustomResources, pods: Pods<'_>) -> BlockedShards {
+fn blocked_shards_with(
+    last: (&Chain, &Claims),
+    wanted: &[Entry],
+    objects: &CustomResources,
+    pods: Pods<'_>,
+) -> BlockedShards {
     let (mut gate, now) = (StartGate::default(), Instant::now());
     let gone = wanted.iter().map(|entry| (entry.name.clone(), StartBlocker::NoPods));
     gate.record(&gone.collect(), &[], now);
@@ -82,8 +87,8 @@ fn waiting_of(last: (&Chain, &Claims), wanted: &[Entry], objects: &CustomResourc
 }
 
 /// Names of the shards that wait.
-fn names(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
-    let waiting = waiting(&chain(last), claims, wanted, &objects(&[]), fleet);
+fn blocked_names(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
+    let waiting = blocked_shards_of(&chain(last), claims, wanted, &sharding_configs(&[]), fleet);
     waiting
         .keys()
         .map(|name| ctrlmesh_manager_planner::hand_over::shard_of(name).to_owned())
@@ -91,16 +96,16 @@ fn names(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Ve
 }
 
 /// ShardingConfigs of the lock, selecting as [`shard`] does.
-fn objects(names: &[&str]) -> CustomResources {
+fn sharding_configs(names: &[&str]) -> CustomResources {
     let shards = names.iter().map(|name| samples::shard(name, &[]));
     CustomResources::parse(shards.collect(), Vec::new())
 }
 
-fn who_waits(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
-    names(last, &Claims::default(), wanted, fleet)
+fn blocked_without_claims(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
+    blocked_names(last, &Claims::default(), wanted, fleet)
 }
 
-fn planned(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_planner::hand_over::Plan {
+fn plan_of(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_planner::hand_over::Plan {
     let none = BTreeSet::new();
     let goal = ctrlmesh_manager_planner::hand_over::Goal {
         wanted,
@@ -112,73 +117,86 @@ fn planned(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_
     plan(last, &Claims::default(), goal, &Pods { fleet, states: &states })
 }
 
-fn held(wanted: &[Entry]) -> Vec<Entry> {
+fn unstarted_entries(wanted: &[Entry]) -> Vec<Entry> {
     wanted.iter().map(unstarted_entry).collect()
 }
 
 #[test]
 fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
-    let wanted = both("1", "2");
-    let waiting = waiting(
+    let wanted = shards_a_and_b("1", "2");
+    let waiting = blocked_shards_of(
         &chain(&[]),
         &Claims::default(),
         &wanted,
-        &objects(&[]),
-        &uninjected("b"),
+        &sharding_configs(&[]),
+        &uninjected_fleet("b"),
     );
     assert_eq!(waiting.len(), 2);
     let pods = StartBlocker::Pods(["old-0".to_owned()].into());
     assert!(waiting.values().all(|why| *why == pods));
     // Another manager goes on, also after an edit.
-    let last = planned(&[], &held(&wanted), &beside(&["a", "b"])).entries;
-    assert_eq!(last, held(&wanted));
-    for wanted in [wanted, both("2", "3")] {
-        assert_eq!(who_waits(&last, &wanted, &uninjected("b")), ["a", "b"]);
+    let last = plan_of(&[], &unstarted_entries(&wanted), &fleet_beside(&["a", "b"])).entries;
+    assert_eq!(last, unstarted_entries(&wanted));
+    for wanted in [wanted, shards_a_and_b("2", "3")] {
+        assert_eq!(
+            blocked_without_claims(&last, &wanted, &uninjected_fleet("b")),
+            ["a", "b"]
+        );
         let with = |fleet: Fleet| Fleet {
             uninjected: fleet.uninjected,
             ..beside(&["b"])
         };
         assert!(
-            who_waits(&last, &wanted, &with(uninjected("c"))).is_empty(),
+            blocked_without_claims(&last, &wanted, &with(uninjected_fleet("c"))).is_empty(),
             "it is nobody's pod"
         );
-        assert!(who_waits(&last, &wanted, &with(Fleet::default())).is_empty());
+        assert!(blocked_without_claims(&last, &wanted, &with(Fleet::default())).is_empty());
     }
 }
 
 #[test]
 fn blocked_shard_starts_with_a_pod_that_has_a_sidecar() {
-    let wanted = both("1", "2");
+    let wanted = shards_a_and_b("1", "2");
     assert!(
-        who_waits(&[], &wanted, &Fleet::default()).is_empty(),
+        blocked_without_claims(&[], &wanted, &Fleet::default()).is_empty(),
         "nobody was there"
     );
     // Scaled to zero and back, or one pod that is made again.
-    let last = held(&wanted);
+    let last = unstarted_entries(&wanted);
     let mut fleet = Fleet::default();
-    let why = waiting(&chain(&last), &Claims::default(), &wanted, &objects(&[]), &fleet);
+    let why = blocked_shards_of(
+        &chain(&last),
+        &Claims::default(),
+        &wanted,
+        &sharding_configs(&[]),
+        &fleet,
+    );
     assert!(why.values().all(|why| *why == StartBlocker::NoPods), "{why:?}");
     assert_eq!(why.len(), 2);
     // A new shard of theirs waits with them.
-    assert_eq!(who_waits(&last[..1], &wanted, &fleet), ["a", "b"]);
-    fleet.sidecars = beside(&["b"]).sidecars;
+    assert_eq!(blocked_without_claims(&last[..1], &wanted, &fleet), ["a", "b"]);
+    fleet.sidecars = fleet_beside(&["b"]).sidecars;
     fleet.sidecars[0].is_ending = true;
-    assert_eq!(who_waits(&last, &wanted, &fleet), ["a", "b"]);
+    assert_eq!(blocked_without_claims(&last, &wanted, &fleet), ["a", "b"]);
     fleet.sidecars[0].is_ending = false;
-    assert!(who_waits(&last, &wanted, &fleet).is_empty());
+    assert!(blocked_without_claims(&last, &wanted, &fleet).is_empty());
     fleet.sidecars[0].labels = labels("c");
-    assert_eq!(who_waits(&last, &wanted, &fleet), ["a", "b"], "it is nobody's pod");
+    assert_eq!(
+        blocked_without_claims(&last, &wanted, &fleet),
+        ["a", "b"],
+        "it is nobody's pod"
+    );
 }
 
 #[test]
 fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
-    let (wanted, begun) = (both("1", "2"), Instant::now());
-    let (last, mut gate) = (chain(&held(&wanted)), StartGate::default());
+    let (wanted, begun) = (shards_a_and_b("1", "2"), Instant::now());
+    let (last, mut gate) = (chain(&unstarted_entries(&wanted)), StartGate::default());
     let mut after = |seconds, wanted: &[Entry], fleet: &Fleet| {
         let (claims, now) = (Claims::default(), begun + Duration::from_secs(seconds));
         let states = PodStates::default();
         let pods = Pods { fleet, states: &states };
-        let waiting = blocked_shards((&last, &claims), wanted, &objects(&[]), pods, &gate, now);
+        let waiting = blocked_shards((&last, &claims), wanted, &sharding_configs(&[]), pods, &gate, now);
         gate.record(&waiting, &last.entries, now);
         waiting.into_values().collect::<Vec<_>>()
     };
@@ -187,10 +205,10 @@ fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
         ..beside(&["a", "b"])
     };
     let pods = StartBlocker::Pods(["old-0".to_owned()].into());
-    assert_eq!(after(0, &wanted, &uninjected("b")), [pods.clone(), pods.clone()]);
+    assert_eq!(after(0, &wanted, &uninjected_fleet("b")), [pods.clone(), pods.clone()]);
     assert_eq!(after(1, &wanted, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
     // It was made again, without a sidecar.
-    assert_eq!(after(5, &wanted, &uninjected("b")), [pods.clone(), pods]);
+    assert_eq!(after(5, &wanted, &uninjected_fleet("b")), [pods.clone(), pods]);
     assert_eq!(
         after(7, &wanted, &Fleet::default()),
         [StartBlocker::NoPods, StartBlocker::NoPods]
@@ -209,42 +227,49 @@ fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
 
 #[test]
 fn uninjected_pods_of_uncompiled_shards_block_their_siblings() {
-    let wanted = both("1", "2");
-    let waiting =
-        |objects: &CustomResources| waiting(&chain(&[]), &Claims::default(), &wanted, objects, &uninjected("c"));
-    assert!(waiting(&objects(&["a", "b"])).is_empty());
-    assert_eq!(waiting(&objects(&["a", "b", "c"])).len(), 2);
+    let wanted = shards_a_and_b("1", "2");
+    let blocked = |objects: &CustomResources| {
+        blocked_shards_of(
+            &chain(&[]),
+            &Claims::default(),
+            &wanted,
+            objects,
+            &uninjected_fleet("c"),
+        )
+    };
+    assert!(blocked(&sharding_configs(&["a", "b"])).is_empty());
+    assert_eq!(blocked(&sharding_configs(&["a", "b", "c"])).len(), 2);
     let mut other = samples::shard("c", &[]);
     other["spec"]["controller"]["leaderElectionName"] = json!("another");
-    assert!(waiting(&CustomResources::parse(vec![other], Vec::new())).is_empty());
+    assert!(blocked(&CustomResources::parse(vec![other], Vec::new())).is_empty());
 }
 
 #[test]
 fn shard_that_joins_started_ones_is_not_blocked() {
     let last = [shard("a", Some("lock"), "1")];
     for pod in ["a", "b"] {
-        assert!(who_waits(&last, &both("3", "2"), &uninjected(pod)).is_empty());
+        assert!(blocked_without_claims(&last, &shards_a_and_b("3", "2"), &uninjected_fleet(pod)).is_empty());
     }
     // One that has waited with others does not go on to: it would leave what they give up to nobody.
-    let [a, b] = both("1", "2");
-    assert!(who_waits(&[a.clone(), unstarted_entry(&b)], &[a, b], &uninjected("b")).is_empty());
+    let [a, b] = shards_a_and_b("1", "2");
+    assert!(blocked_without_claims(&[a.clone(), unstarted_entry(&b)], &[a, b], &uninjected_fleet("b")).is_empty());
 }
 
 #[test]
 fn shard_narrowed_by_a_hand_over_has_started() {
-    let fleet = beside(&["a", "b"]);
-    let (last, wanted) = (both("1", "2"), both("2", "1"));
-    let plan = planned(&last, &wanted, &fleet);
+    let fleet = fleet_beside(&["a", "b"]);
+    let (last, wanted) = (shards_a_and_b("1", "2"), shards_a_and_b("2", "1"));
+    let plan = plan_of(&last, &wanted, &fleet);
     assert_eq!(plan.waiting.len(), 2, "both give up everything first");
     assert!(
         plan.entries
             .iter()
             .all(|entry| !last.contains(entry) && !wanted.contains(entry))
     );
-    assert!(who_waits(&plan.entries, &wanted, &fleet).is_empty());
+    assert!(blocked_without_claims(&plan.entries, &wanted, &fleet).is_empty());
     // One that is new has nothing until the others have given it up, which may go away meanwhile.
     let wanted = [shard("a", Some("lock"), "3"), shard("c", Some("lock"), "1")];
-    let plan = planned(&last, &wanted, &fleet);
+    let plan = plan_of(&last, &wanted, &fleet);
     assert!(plan.waiting.contains_key("shard-selector/c"));
     let new: Vec<Entry> = plan
         .entries
@@ -252,11 +277,11 @@ fn shard_narrowed_by_a_hand_over_has_started() {
         .filter(|entry| entry.name.ends_with("/c"))
         .collect();
     assert!(
-        who_waits(
+        blocked_without_claims(
             &new,
             &wanted[1..],
             &Fleet {
-                uninjected: uninjected("c").uninjected,
+                uninjected: uninjected_fleet("c").uninjected,
                 ..fleet
             }
         )
@@ -266,30 +291,30 @@ fn shard_narrowed_by_a_hand_over_has_started() {
 
 #[test]
 fn pods_that_leave_a_blocked_shard_do_not_start_it() {
-    let last = held(&both("1", "2"));
-    let fleet = beside(&["a", "b"]);
+    let last = unstarted_entries(&shards_a_and_b("1", "2"));
+    let fleet = fleet_beside(&["a", "b"]);
     let wanted = [shard("a", Some("lock"), "1")];
-    let plan = planned(&last, &held(&wanted), &fleet);
+    let plan = plan_of(&last, &unstarted_entries(&wanted), &fleet);
     assert_eq!(plan.entries.len(), 2, "b's pods see nothing still");
-    assert_eq!(who_waits(&plan.entries, &wanted, &fleet), ["a"]);
-    let plan = planned(&plan.entries, &held(&wanted), &fleet);
-    assert_eq!(who_waits(&plan.entries, &wanted, &fleet), ["a"]);
+    assert_eq!(blocked_without_claims(&plan.entries, &wanted, &fleet), ["a"]);
+    let plan = plan_of(&plan.entries, &unstarted_entries(&wanted), &fleet);
+    assert_eq!(blocked_without_claims(&plan.entries, &wanted, &fleet), ["a"]);
 }
 
 #[test]
 fn returning_shards_stay_started_while_a_pod_shows_them() {
-    let (wanted, fleet) = ([shard("a", Some("lock"), "1")], beside(&["a"]));
-    let gone = planned(&wanted, &[], &fleet);
+    let (wanted, fleet) = ([shard("a", Some("lock"), "1")], fleet_beside(&["a"]));
+    let gone = plan_of(&wanted, &[], &fleet);
     assert!(gone.entries.iter().all(|entry| lock_of(entry).is_none()));
-    assert!(names(&gone.entries, &gone.claims, &wanted, &fleet).is_empty());
-    // What they waited with is nothing to go on with.
-    let waited = planned(&held(&wanted), &[], &fleet);
+    assert!(blocked_names(&gone.entries, &gone.claims, &wanted, &fleet).is_empty());
+    // Claims of entries that had not started let no shard start.
+    let waited = plan_of(&unstarted_entries(&wanted), &[], &fleet);
     assert!(!waited.claims.is_empty());
-    assert_eq!(names(&waited.entries, &waited.claims, &wanted, &fleet), ["a"]);
-    // Nor is what is remembered of too much.
+    assert_eq!(blocked_names(&waited.entries, &waited.claims, &wanted, &fleet), ["a"]);
+    // Nor do claims that were merged because there were too many.
     let claim = json!({"named": ["uid-a-0"], "lock": "lock", "shard": "a", "limits": []});
     let merged: Claims = serde_json::from_value(json!({"shown": {"shard-selector/a": [claim]}})).unwrap();
-    assert_eq!(names(&[], &merged, &wanted, &fleet), ["a"]);
+    assert_eq!(blocked_names(&[], &merged, &wanted, &fleet), ["a"]);
     let states = PodStates {
         quiet: ["a-0".to_owned()].into(),
         ..PodStates::default()
@@ -298,7 +323,7 @@ fn returning_shards_stay_started_while_a_pod_shows_them() {
         fleet: &fleet,
         states: &states,
     };
-    let waiting = waiting_of((&chain(&[]), &gone.claims), &wanted, &objects(&[]), pods);
+    let waiting = blocked_shards_with((&chain(&[]), &gone.claims), &wanted, &sharding_configs(&[]), pods);
     assert_eq!(
         waiting.keys().collect::<Vec<_>>(),
         ["shard-selector/a"],
@@ -310,18 +335,18 @@ fn returning_shards_stay_started_while_a_pod_shows_them() {
 fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
     let wanted = [shard("a", Some("lock"), "1")];
     let says = |generation, entry: &Entry| {
-        let mut fleet = beside(&["a"]);
+        let mut fleet = fleet_beside(&["a"]);
         let status = samples::running(generation, [entry]);
         fleet.reports.insert("a-0".to_owned(), Report::Status(Box::new(status)));
         fleet
     };
     let [now, before] = [unstarted_entry(&wanted[0]), shard("a", Some("lock"), "0")];
     for generation in [7, 8] {
-        assert!(who_waits(&[], &wanted, &says(generation, &before)).is_empty());
-        assert_eq!(who_waits(&[], &wanted, &says(generation, &now)), ["a"]);
+        assert!(blocked_without_claims(&[], &wanted, &says(generation, &before)).is_empty());
+        assert_eq!(blocked_without_claims(&[], &wanted, &says(generation, &now)), ["a"]);
     }
     assert_eq!(
-        who_waits(&[], &wanted, &says(6, &before)),
+        blocked_without_claims(&[], &wanted, &says(6, &before)),
         ["a"],
         "it is told to end that"
     );
@@ -330,24 +355,30 @@ fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
     let mut settings = other.settings.value().clone();
     settings["limits"][0]["relateResources"][0]["resources"] = json!(["secrets"]);
     other.settings = ctrlmesh_contract::Settings::new(settings);
-    assert_eq!(who_waits(std::slice::from_ref(&now), &[other], &says(7, &now)), ["a"]);
+    assert_eq!(
+        blocked_without_claims(std::slice::from_ref(&now), &[other], &says(7, &now)),
+        ["a"]
+    );
 }
 
 #[test]
 fn controllers_start_independently() {
     let of = |lock: Option<&str>, other: Option<&str>| [shard("a", lock, "1"), shard("b", other, "2")];
     for wanted in [of(Some("lock"), Some("another")), of(None, None)] {
-        assert_eq!(who_waits(&[], &wanted, &uninjected("b")), ["b"]);
-        assert_eq!(who_waits(&wanted[..1], &wanted, &uninjected("b")), ["b"]);
-        assert!(who_waits(&wanted, &wanted, &uninjected("b")).is_empty());
+        assert_eq!(blocked_without_claims(&[], &wanted, &uninjected_fleet("b")), ["b"]);
+        assert_eq!(
+            blocked_without_claims(&wanted[..1], &wanted, &uninjected_fleet("b")),
+            ["b"]
+        );
+        assert!(blocked_without_claims(&wanted, &wanted, &uninjected_fleet("b")).is_empty());
     }
     // Another lock makes no other shard; another object does.
     let [a, b] = of(Some("old"), Some("lock"));
     let renamed = shard("a", Some("lock"), "1");
-    assert!(who_waits(std::slice::from_ref(&a), &[renamed.clone(), b], &uninjected("b")).is_empty());
+    assert!(blocked_without_claims(std::slice::from_ref(&a), &[renamed.clone(), b], &uninjected_fleet("b")).is_empty());
     let mut another = renamed;
     another.origin.as_mut().unwrap().uid = "uid-another".to_owned();
-    assert_eq!(who_waits(&[a], &[another], &uninjected("a")), ["a"]);
+    assert_eq!(blocked_without_claims(&[a], &[another], &uninjected_fleet("a")), ["a"]);
 }
 
 #[test]
@@ -355,7 +386,13 @@ fn unstarted_shards_are_blocked_when_pods_are_unknown() {
     let mut fleet = Fleet::default();
     fleet.uninjected.unknown = Some("pods is forbidden".to_owned());
     let wanted = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
-    let waiting = waiting(&chain(&wanted[..1]), &Claims::default(), &wanted, &objects(&[]), &fleet);
+    let waiting = blocked_shards_of(
+        &chain(&wanted[..1]),
+        &Claims::default(),
+        &wanted,
+        &sharding_configs(&[]),
+        &fleet,
+    );
     assert_eq!(waiting.keys().collect::<Vec<_>>(), ["shard-selector/b"]);
     let Reason { code, message } = waiting["shard-selector/b"].reason();
     assert_eq!(code, "PodsUnknown");
@@ -367,19 +404,28 @@ fn unstarted_shards_are_blocked_when_pods_are_unknown() {
 
 #[test]
 fn pods_are_listed_while_a_shard_may_be_blocked() {
-    let [a, b] = both("1", "2");
-    assert!(!may_be_blocked(&objects(&[]), &[]));
-    assert!(may_be_blocked(&objects(&["a"]), &[]));
-    assert!(may_be_blocked(&objects(&["a", "b"]), &held(&[a.clone(), b.clone()])));
+    let [a, b] = shards_a_and_b("1", "2");
+    assert!(!may_be_blocked(&sharding_configs(&[]), &[]));
+    assert!(may_be_blocked(&sharding_configs(&["a"]), &[]));
+    assert!(may_be_blocked(
+        &sharding_configs(&["a", "b"]),
+        &unstarted_entries(&[a.clone(), b.clone()])
+    ));
     assert!(!may_be_blocked(
-        &objects(&["a", "b"]),
+        &sharding_configs(&["a", "b"]),
         &[a.clone(), unstarted_entry(&b)]
     ));
-    assert!(!may_be_blocked(&objects(&["a", "b"]), std::slice::from_ref(&a)));
-    assert!(may_be_blocked(&objects(&["a"]), &[shard("a", Some("another"), "1")]));
+    assert!(!may_be_blocked(
+        &sharding_configs(&["a", "b"]),
+        std::slice::from_ref(&a)
+    ));
+    assert!(may_be_blocked(
+        &sharding_configs(&["a"]),
+        &[shard("a", Some("another"), "1")]
+    ));
     // Objects that can't be read.
-    assert!(may_be_blocked(&objects(&[]), &[unstarted_entry(&a)]));
-    assert!(!may_be_blocked(&objects(&[]), &[unstarted_entry(&a), b]));
+    assert!(may_be_blocked(&sharding_configs(&[]), &[unstarted_entry(&a)]));
+    assert!(!may_be_blocked(&sharding_configs(&[]), &[unstarted_entry(&a), b]));
 }
 
 #[test]
@@ -412,7 +458,7 @@ fn long_blocked_shards_are_rechecked_less_often() {
         "one is gone, and so may be the next"
     );
     assert_eq!(gate.list_error(begun + FREQUENT_LIST_PERIOD + LIST_INTERVAL), None);
-    // What an API server says may have a time in it.
+    // An API server's message may contain a time.
     let unknown = |problem: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Unknown(problem.to_owned()))]);
     gate.record(&unknown("no at 1"), &[], begun);
     gate.record(&unknown("no at 2"), &[], begun + FREQUENT_LIST_PERIOD);

@@ -34,7 +34,7 @@ fn first_conditions(observation: &Observation) -> String {
 }
 
 /// The status of a sidecar that runs no chain, with what it supports.
-fn supporting(change: impl FnOnce(&mut Support)) -> Report {
+fn report_supporting(change: impl FnOnce(&mut Support)) -> Report {
     let mut status = samples::running(0, []);
     let mut support = Support::current();
     change(&mut support);
@@ -54,12 +54,12 @@ fn with_plugins(change: impl Fn(&mut PackedPlugin), report: Report) -> Observati
 
 /// Plugins that need a later interface than the sidecar has.
 fn with_later_plugins() -> Observation {
-    let baseline = supporting(|support| support.plugins = vec!["0.1.0".to_owned()]);
+    let baseline = report_supporting(|support| support.plugins = vec!["0.1.0".to_owned()]);
     with_plugins(|plugin| plugin.interface = Some(Interface(0, 1, 9)), baseline)
 }
 
 fn with_unreadable_document() -> Observation {
-    let later = supporting(|support| support.documents = vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()]);
+    let later = report_supporting(|support| support.documents = vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()]);
     observation(vec![samples::faults("a")], later)
 }
 
@@ -164,7 +164,7 @@ impl TwoShards {
             memory: Memory::default(),
         };
         two.acknowledge(None);
-        two.pass();
+        two.run_pass();
         two
     }
 
@@ -172,7 +172,7 @@ impl TwoShards {
         let fleet = &mut self.observation.fleet;
         let generation = chain.map_or(0, |chain| chain.generation);
         let report = |sidecar: &Sidecar| {
-            let own = sidecar.own(chain.into_iter().flat_map(|chain| &chain.entries));
+            let own = sidecar.own_entries(chain.into_iter().flat_map(|chain| &chain.entries));
             let status = samples::running(generation, own);
             (sidecar.pod.clone(), Report::Status(Box::new(status)))
         };
@@ -181,7 +181,7 @@ impl TwoShards {
     }
 
     /// A pass, and what its sidecars say to it a second later.
-    fn pass(&mut self) -> Decision {
+    fn run_pass(&mut self) -> Decision {
         let (decision, memory) = decided(&self.observation, std::mem::take(&mut self.memory));
         self.memory = memory;
         carry_out(&mut self.observation, &decision, &mut self.memory);
@@ -190,12 +190,12 @@ impl TwoShards {
         decision
     }
 
-    /// What the conditions of both say that is new, for some passes.
-    fn news(&mut self, passes: usize) -> String {
+    /// The conditions of both shards after each pass that changed them.
+    fn new_messages(&mut self, passes: usize) -> String {
         let mut said = String::new();
         let mut text = String::new();
         for _ in 0..passes {
-            let decision = self.pass();
+            let decision = self.run_pass();
             let documents = self.observation.resources.documents.iter();
             let now = documents.map(|document| {
                 let conditions = unhealthy_conditions(document, &self.observation, &decision);
@@ -219,9 +219,9 @@ impl TwoShards {
 fn messages_of_deleted_shards_match_snapshot() {
     let mut two = TwoShards::new();
     two.observation.resources = CustomResources::parse(two_deleted_shards().to_vec(), Vec::new());
-    let running = two.news(8);
+    let running = two.new_messages(8);
     two.observation.fleet.sidecars.truncate(1);
-    let gone = two.news(30);
+    let gone = two.new_messages(30);
     insta::assert_snapshot!(format!("all pods run:\n{running}right-0 is gone:\n{gone}"));
 }
 
@@ -238,9 +238,9 @@ fn messages_of_deleted_shards_without_pods_match_snapshot() {
         shard["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
     }
     two.observation.resources = CustomResources::parse(edited.to_vec(), Vec::new());
-    two.news(8);
+    two.new_messages(8);
     two.observation.resources = CustomResources::parse(deleted.to_vec(), Vec::new());
     let fleet = &mut two.observation.fleet;
     (fleet.reports, fleet.fresh) = Default::default();
-    insta::assert_snapshot!(two.news(8));
+    insta::assert_snapshot!(two.new_messages(8));
 }

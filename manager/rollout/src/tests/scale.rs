@@ -32,7 +32,7 @@ fn number_of_sidecars() -> usize {
     number.map_or(DEFAULT_SIDECARS, |number| number.parse().unwrap())
 }
 
-/// What decisions have ordered.
+/// The writes and nudges that decisions have ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Orders {
     passes: usize,
@@ -195,7 +195,7 @@ impl Simulation {
         let chain = config_maps.chain.as_ref();
         let entries = chain.map_or(&[][..], |chain| &chain.entries);
         for sidecar in &fleet.sidecars[sidecars] {
-            let status = samples::running(chain.map_or(0, |chain| chain.generation), sidecar.own(entries));
+            let status = samples::running(chain.map_or(0, |chain| chain.generation), sidecar.own_entries(entries));
             fleet
                 .reports
                 .insert(sidecar.pod.clone(), Report::Status(Box::new(status)));
@@ -239,9 +239,9 @@ fn limits(values: &[&str]) -> Value {
     }])
 }
 
-/// What a sidecar compares of its entries.
+/// The fields of its entries that a sidecar compares.
 fn own_entries(sidecar: &Sidecar, entries: &[Entry]) -> Vec<(String, Digest, String)> {
-    let own = sidecar.own(entries);
+    let own = sidecar.own_entries(entries);
     own.map(|entry| (entry.name.clone(), entry.plugin, entry.settings.hash().to_owned()))
         .collect()
 }

@@ -8,13 +8,13 @@ use ctrlmesh_manager_api::{FIELD_MANAGER, MANAGED_BY};
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Secret};
 use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::ObjectMeta;
-use kube::runtime::events::EventType;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::certificates::ca::Error;
-use crate::cluster::{Context, events, post_params};
+use crate::cluster::events::{self, EventDraft};
+use crate::cluster::{Context, post_params};
 
 /// Files in an object.
 pub(super) type Files = BTreeMap<&'static str, String>;
@@ -147,7 +147,6 @@ impl<K: ManagedObject> Object<K> {
             return;
         }
         self.reported_uid = found.uid();
-        let note = events::not_ours_note();
         let namespace = &self.namespace;
         tracing::warn!(
             namespace,
@@ -155,10 +154,10 @@ impl<K: ManagedObject> Object<K> {
             name = K::NAME,
             "object was not made by ctrlmesh-manager; leaving it unchanged"
         );
-        events::publish(context, &found.object_ref(&()), EventType::Warning, "NotOurs", &note).await;
+        events::publish(context, &found.object_ref(&()), &EventDraft::not_ours()).await;
     }
 
-    /// Reports a failed write to those who look why pods of the namespace wait; once for each reason.
+    /// Publishes an Event about a failed write, once for each reason. Pods of the namespace wait for the object.
     async fn write_error(&mut self, context: &Context, source: kube::Error) -> Error {
         let error = Error::Refused {
             kind: K::kind(&()).into_owned(),
@@ -174,8 +173,7 @@ impl<K: ManagedObject> Object<K> {
                 namespace: Some(self.namespace.clone()),
                 ..ObjectReference::default()
             };
-            let note = events::not_written_note(&problem);
-            events::publish(context, &about, EventType::Warning, "NotWritten", &note).await;
+            events::publish(context, &about, &EventDraft::not_written(&problem)).await;
             self.failed = Some(problem);
         }
         error

@@ -19,20 +19,19 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod};
 use kube::api::{DeleteParams, DynamicObject, EvictParams, ObjectMeta, Patch, PatchParams, Preconditions};
 use kube::core::ApiResource;
-use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
-use crate::cluster::{Context, Error, RbacRule, Scope, error_text, events, patch_params, post_params};
+use crate::cluster::events::{self, EventDraft};
+use crate::cluster::{Context, Error, RbacRule, Scope, error_text, patch_params, post_params};
 use ctrlmesh_manager_rollout::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
-use ctrlmesh_manager_rollout::decision::{Outcome, WriteFailure};
 use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar};
 use ctrlmesh_manager_rollout::observation::{Observation, is_deleted, is_shard, origin_of};
 use ctrlmesh_manager_rollout::plugins::ConfigMapWrites;
 use ctrlmesh_manager_rollout::pod_actions::{
     EvictionResult, PodNudge, RestartAction, RestartStep, next_to_evict, stale_pods,
 };
-use ctrlmesh_manager_rollout::{Decision, Reason, deletion};
+use ctrlmesh_manager_rollout::{Decision, Outcome, Reason, WriteFailure, deletion};
 
 /// Pods and objects that are written at a time.
 const CONCURRENCY: usize = 16;
@@ -71,7 +70,6 @@ pub(crate) const RULES: &[RbacRule] = &[
     },
 ];
 
-/// For finalizers.
 pub(crate) const FINALIZER_RULES: &[RbacRule] = &[RbacRule {
     scope: Scope::Cluster,
     group: "ctrlmesh.kusionstack.io",
@@ -164,7 +162,7 @@ async fn write_config_maps(
         );
         if let Some(origin) = &overtaking.origin {
             let about = object_reference(namespace, origin);
-            events::publish(context, &about, EventType::Warning, "Overtaking", &overtaking.note).await;
+            events::publish(context, &about, &EventDraft::overtaking(&overtaking.note)).await;
         }
     }
     Ok(())
@@ -473,8 +471,7 @@ async fn report_eviction(context: &Context, namespace: &str, action: &RestartAct
     );
     if let Some(origin) = &action.origin {
         let about = object_reference(namespace, origin);
-        let note = events::restarting_note(&pod.pod);
-        events::publish(context, &about, EventType::Normal, "Restarting", &note).await;
+        events::publish(context, &about, &EventDraft::restarting(&pod.pod)).await;
     }
 }
 
@@ -491,7 +488,7 @@ pub(crate) async fn update_finalizers(
             !is_shard(document) || decision.released.contains(&entry)
         };
         let is_done = if is_deleted(document) && is_released() {
-            release(context, &observation.namespace, document).await;
+            release_object(context, &observation.namespace, document).await;
             true
         } else if let Some(finalizers) = deletion::with_our_finalizer(document) {
             patch_finalizers(context, &observation.namespace, document, &finalizers).await
@@ -506,7 +503,7 @@ pub(crate) async fn update_finalizers(
 }
 
 /// Removes our finalizers from an object.
-async fn release(context: &Context, namespace: &str, document: &Value) {
+async fn release_object(context: &Context, namespace: &str, document: &Value) {
     if let Some(others) = deletion::without_our_finalizers(document) {
         patch_finalizers(context, namespace, document, &others).await;
     }
@@ -519,7 +516,7 @@ pub(crate) async fn release_all(context: &Context, namespace: &str, documents: &
         .filter(|document| deletion::is_held(document))
         .collect();
     for document in &held {
-        release(context, namespace, document).await;
+        release_object(context, namespace, document).await;
     }
     !held.is_empty()
 }

@@ -13,11 +13,11 @@ use kube::api::{ObjectMeta, PostParams};
 use crate::cluster::{Context, Error, RbacRule, Scope};
 
 /// Name of the Secret, in the manager's namespace.
-pub(crate) const SECRET: &str = "ctrlmesh-chain-key";
+pub(crate) const KEY_SECRET: &str = "ctrlmesh-chain-key";
 /// PKCS #8 in base64, inside the Secret's own encoding.
-const PRIVATE: &str = "private";
+const PRIVATE_FIELD: &str = "private";
 /// The public key as sidecars get it in their environment.
-const PUBLIC: &str = "public";
+const PUBLIC_FIELD: &str = "public";
 
 pub(super) const RULES: &[RbacRule] = &[
     RbacRule {
@@ -25,7 +25,7 @@ pub(super) const RULES: &[RbacRule] = &[
         group: "",
         resources: &["secrets"],
         verbs: &["get"],
-        names: &[SECRET],
+        names: &[KEY_SECRET],
     },
     RbacRule {
         scope: Scope::Namespace,
@@ -41,16 +41,16 @@ pub(super) const RULES: &[RbacRule] = &[
 /// # Errors
 /// The Secret can't be read or created, or holds no key. It is never replaced, because sidecars trust the key that they started
 /// with.
-pub(super) async fn load(context: &Context) -> Result<SigningKey, Error> {
+pub(super) async fn load_key(context: &Context) -> Result<SigningKey, Error> {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.args.namespace);
-    if let Some(secret) = secrets.get_opt(SECRET).await? {
-        return read(&secret);
+    if let Some(secret) = secrets.get_opt(KEY_SECRET).await? {
+        return key_of_secret(&secret);
     }
     let key = SigningKey::generate()?;
-    match secrets.create(&PostParams::default(), &secret(&key)?).await {
+    match secrets.create(&PostParams::default(), &secret_of_key(&key)?).await {
         Ok(_) => Ok(key),
         // Another manager was faster.
-        Err(kube::Error::Api(status)) if status.code == 409 => read(&secrets.get(SECRET).await?),
+        Err(kube::Error::Api(status)) if status.code == 409 => key_of_secret(&secrets.get(KEY_SECRET).await?),
         Err(error) => Err(error.into()),
     }
 }
@@ -59,32 +59,37 @@ pub(super) async fn load(context: &Context) -> Result<SigningKey, Error> {
 ///
 /// # Errors
 /// There is no key yet, or the Secret can't be read.
-pub(crate) async fn public(secrets: &Api<Secret>) -> Result<String, Error> {
-    let secret = secrets.get_opt(SECRET).await?;
-    let text = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(PUBLIC));
+pub(crate) async fn public_key(secrets: &Api<Secret>) -> Result<String, Error> {
+    let secret = secrets.get_opt(KEY_SECRET).await?;
+    let text = secret
+        .as_ref()
+        .and_then(|secret| secret.data.as_ref()?.get(PUBLIC_FIELD));
     let text = text.and_then(|text| std::str::from_utf8(&text.0).ok()).map(str::trim);
     let text = text.ok_or(Error::NoKeyYet)?;
     text.parse::<PublicKeys>()?;
     Ok(text.to_owned())
 }
 
-fn read(secret: &Secret) -> Result<SigningKey, Error> {
-    let private = secret.data.as_ref().and_then(|data| data.get(PRIVATE));
+fn key_of_secret(secret: &Secret) -> Result<SigningKey, Error> {
+    let private = secret.data.as_ref().and_then(|data| data.get(PRIVATE_FIELD));
     let der = private
         .and_then(|private| STANDARD.decode(private.0.trim_ascii()).ok())
         .ok_or(Error::NoKey)?;
     SigningKey::from_pkcs8(&der).map_err(|_| Error::NoKey)
 }
 
-fn secret(key: &SigningKey) -> Result<Secret, Error> {
+fn secret_of_key(key: &SigningKey) -> Result<Secret, Error> {
     let private = STANDARD.encode(key.to_pkcs8()?);
     let data = BTreeMap::from([
-        (PRIVATE.to_owned(), ByteString(private.into_bytes())),
-        (PUBLIC.to_owned(), ByteString(key.public_key().to_string().into_bytes())),
+        (PRIVATE_FIELD.to_owned(), ByteString(private.into_bytes())),
+        (
+            PUBLIC_FIELD.to_owned(),
+            ByteString(key.public_key().to_string().into_bytes()),
+        ),
     ]);
     Ok(Secret {
         metadata: ObjectMeta {
-            name: Some(SECRET.to_owned()),
+            name: Some(KEY_SECRET.to_owned()),
             ..ObjectMeta::default()
         },
         data: Some(data),
@@ -99,8 +104,8 @@ mod tests {
     #[test]
     fn key_survives_a_round_trip_through_its_secret() {
         let key = SigningKey::generate().unwrap();
-        let read = read(&secret(&key).unwrap()).unwrap();
+        let read = key_of_secret(&secret_of_key(&key).unwrap()).unwrap();
         assert_eq!(read.sign(b"x"), key.sign(b"x"));
-        assert!(matches!(super::read(&Secret::default()), Err(Error::NoKey)));
+        assert!(matches!(key_of_secret(&Secret::default()), Err(Error::NoKey)));
     }
 }

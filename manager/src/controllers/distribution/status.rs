@@ -10,12 +10,11 @@ use kube::runtime::events::EventType;
 use serde_json::Value;
 
 use super::act::{custom_resource, has_code, object_reference};
+use crate::cluster::events::{self, EventDraft};
 use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
-use crate::cluster::{Context, RbacRule, Scope, error_text, events};
-use ctrlmesh_manager_rollout::Decision;
-use ctrlmesh_manager_rollout::decision::Outcome;
+use crate::cluster::{Context, RbacRule, Scope, error_text};
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
-use ctrlmesh_manager_rollout::{conditions, object_summary};
+use ctrlmesh_manager_rollout::{Decision, Outcome, conditions, object_summary};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
@@ -78,8 +77,8 @@ async fn publish(context: &Context, namespace: &str, document: &Value, origin: &
         // Events follow the status that they are about.
         Ok(_) => {
             let about = object_reference(namespace, origin);
-            for event in events {
-                events::publish(context, &about, event.type_, &event.reason, &event.note).await;
+            for event in &events {
+                events::publish(context, &about, event).await;
             }
         }
         Err(error) if has_code(&error, 404) => {}
@@ -94,14 +93,8 @@ async fn publish(context: &Context, namespace: &str, document: &Value, origin: &
     }
 }
 
-struct StatusEvent {
-    type_: EventType,
-    reason: String,
-    note: String,
-}
-
 /// Events about conditions that have turned bad, and about an object that is enforced everywhere.
-fn events_of(before: &Value, after: &Value) -> Vec<StatusEvent> {
+fn events_of(before: &Value, after: &Value) -> Vec<EventDraft> {
     let state_of = |status: &Value, kind: &Value| {
         let list = status["conditions"].as_array().into_iter().flatten();
         let mut own = list.filter(|condition| condition["type"] == *kind);
@@ -123,7 +116,7 @@ fn events_of(before: &Value, after: &Value) -> Vec<StatusEvent> {
             condition["reason"].as_str(),
             Some(Reason::HANDING_OVER | Reason::ENFORCED)
         );
-        StatusEvent {
+        EventDraft {
             type_: if is_bad { EventType::Warning } else { EventType::Normal },
             reason: text("reason"),
             note: text("message"),

@@ -22,7 +22,6 @@ use crate::test_env::{self, Running, put, text, until};
 
 mod bypassed;
 mod claims;
-mod debouncing;
 mod deletion;
 mod leaders;
 mod lost_pods;
@@ -39,7 +38,7 @@ const DEMO: &str = "demo";
 const CHAIN: &str = "ctrlmesh-chain";
 const SLOT: &str = "ctrlmesh-plugins-0";
 
-/// What a sidecar says; `None`: nothing, for ever.
+/// The status that a sidecar reports; `None`: it never answers.
 type SharedStatus = Arc<Mutex<Option<Status>>>;
 
 /// A sidecar, as far as a manager sees it.
@@ -65,7 +64,7 @@ impl Sidecar {
         let port = listener.local_addr().unwrap().port();
         let (says, asked) = (SharedStatus::default(), Arc::new(AtomicU64::new(0)));
         let state = (Arc::clone(&says), Arc::clone(&asked));
-        let router = Router::new().route("/status", get(answer)).with_state(state);
+        let router = Router::new().route("/status", get(serve_status)).with_state(state);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         let task = task.abort_handle();
         let sidecar = Self {
@@ -78,16 +77,16 @@ impl Sidecar {
         (sidecar, port)
     }
 
-    fn say(&self, status: Status) {
+    fn set_status(&self, status: Status) {
         *self.says.lock().unwrap() = Some(status);
     }
 
-    fn asked(&self) -> u64 {
+    fn poll_count(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 }
 
-async fn answer(State((says, asked)): State<(SharedStatus, Arc<AtomicU64>)>) -> String {
+async fn serve_status(State((says, asked)): State<(SharedStatus, Arc<AtomicU64>)>) -> String {
     asked.fetch_add(1, Ordering::Relaxed);
     let said = says.lock().unwrap().clone();
     match said {
@@ -96,8 +95,8 @@ async fn answer(State((says, asked)): State<(SharedStatus, Arc<AtomicU64>)>) -> 
     }
 }
 
-/// The status of a pod that runs these.
-fn running(pod: &str, generation: u64, chain: Option<&Chain>) -> Status {
+/// The status of a pod that runs this chain.
+fn status_running(pod: &str, generation: u64, chain: Option<&Chain>) -> Status {
     let mut status = samples::running(generation, chain.into_iter().flat_map(|chain| &chain.entries));
     (status.pod.namespace, status.pod.name) = (DEMO.to_owned(), pod.to_owned());
     status
@@ -119,10 +118,10 @@ async fn server() -> ApiServer {
 }
 
 /// A pod with a sidecar that answers at the `last` address of 127.0.0.0/24, and the port of sidecars.
-async fn one(last: u8, pod: impl FnOnce(&str) -> Value) -> (Sidecar, u16, ApiServer) {
+async fn start_with_sidecar(last: u8, pod: impl FnOnce(&str) -> Value) -> (Sidecar, u16, ApiServer) {
     let (sidecar, port) = Sidecar::start(last, 0).await;
     let pod = pod(&sidecar.ip);
-    sidecar.say(running(text(&pod, "/metadata/name"), 0, None));
+    sidecar.set_status(status_running(text(&pod, "/metadata/name"), 0, None));
     let server = server().await;
     put(&server, pod);
     (sidecar, port, server)
@@ -148,7 +147,7 @@ async fn until_entries(server: &ApiServer, count: usize) -> Chain {
     server.store().read(chain).unwrap()
 }
 
-/// What is counted follows what is written.
+/// Waits for a counter, which is increased after the write that it counts.
 async fn until_counted(is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -194,13 +193,13 @@ async fn silent_pod_holds_up_nothing_and_is_polled_less_and_less() {
     assert!(from.elapsed() > Duration::from_secs(1), "{:?}", from.elapsed());
     let passed = counts.passes.get() - passes;
     assert!(passed < 12, "{passed} passes, and nothing has changed");
-    assert!(silent.asked() > 0);
+    assert!(silent.poll_count() > 0);
     running.stop().await;
 }
 
 #[tokio::test]
 async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_nothing_is_left() {
-    let (sidecar, port, server) = one(33, |ip| pod("operator-0", ip)).await;
+    let (sidecar, port, server) = start_with_sidecar(33, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (context, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;
@@ -213,7 +212,7 @@ async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_no
     };
     until(&server, "kubelet is told", is_nudged_to(chain.generation)).await;
     let loaded = Instant::now();
-    sidecar.say(running("operator-0", chain.generation, Some(&chain)));
+    sidecar.set_status(status_running("operator-0", chain.generation, Some(&chain)));
     until(&server, "it is enforced", |state| {
         condition(state, "a", "Enforced")[0] == "True"
     })
@@ -226,7 +225,7 @@ async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_no
         .unwrap();
     let chain = until_entries(&server, 0).await;
     until(&server, "kubelet is told", is_nudged_to(chain.generation)).await;
-    sidecar.say(running("operator-0", chain.generation, Some(&chain)));
+    sidecar.set_status(status_running("operator-0", chain.generation, Some(&chain)));
     // A pass a second while there is something to do, and none when there is not.
     let counts = &context.metrics.distribution;
     let (mut polls, mut since) = (counts.polls.get(), Instant::now());
@@ -320,7 +319,7 @@ async fn foreign_keys_are_removed_from_plugin_config_maps() {
         seen.filter(|seen| seen.verb == "patch" && seen.target.contains(SLOT))
             .count()
     };
-    // What is refused or repeated would be so in the next passes.
+    // A refused or repeated write would show in the next passes.
     let (before, passes) = (patches(), context.metrics.distribution.passes.get());
     put(&server, samples::faults("b"));
     until_entries(&server, 2).await;
@@ -332,9 +331,9 @@ async fn foreign_keys_are_removed_from_plugin_config_maps() {
 #[tokio::test]
 async fn answers_of_other_pods_and_unwritten_generations_are_not_believed() {
     let (liar, port) = Sidecar::start(35, 0).await;
-    liar.say(running("liar", u64::MAX, None));
+    liar.set_status(status_running("liar", u64::MAX, None));
     let (other, _) = Sidecar::start(36, port).await;
-    other.say(running("somebody", 1, None));
+    other.set_status(status_running("somebody", 1, None));
     let server = server().await;
     put(&server, pod("liar", &liar.ip));
     put(&server, pod("other", &other.ip));
@@ -402,5 +401,26 @@ async fn manager_stops_before_its_namespaces_are_listed() {
         .add(Rule::new(Fault::Hold(Gate::new())).resource("namespaces"));
     let (_, running) = start(&server, 1, &[]).await;
     until_counted(|| server.faults().times_applied(hold) > 0).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn chain_is_written_while_pods_change_all_the_time() {
+    let server = server().await;
+    let (_, running) = start(&server, 1, &["--debounce-ms=1000"]).await;
+    put(&server, samples::faults("a"));
+    let changing = async {
+        let mut often = tokio::time::interval(Duration::from_millis(50));
+        for number in 0_u64.. {
+            often.tick().await;
+            let mut pod = pod("operator-0", "127.0.0.44");
+            pod["metadata"]["annotations"] = json!({ "changed": number.to_string() });
+            put(&server, pod);
+        }
+    };
+    tokio::select! {
+        () = changing => {}
+        chain = until_entries(&server, 1) => assert_eq!(chain.generation, 1),
+    }
     running.stop().await;
 }

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
 use kube::Api;
 use kube::discovery::ApiResource;
-use kube::runtime::events::EventType;
 use kube::runtime::utils::StreamBackoff;
 use kube::runtime::watcher::{DefaultBackoff, watch_object};
 use tokio::sync::mpsc;
@@ -16,9 +15,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::labeller::name_of;
-use super::progress::{Progress, Report};
+use super::progress::{self, Progress, Report};
 use super::{Shared, namespaces, objects};
-use crate::cluster::{Error, error_text, events};
+use crate::cluster::events::{self, EventDraft};
+use crate::cluster::{Error, error_text};
 use crate::metrics::labels::Kind;
 use ctrlmesh_manager_planner::labels::kinds::SelectedKinds;
 
@@ -59,12 +59,12 @@ pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> 
 struct Controller {
     shared: Shared,
     /// `None`: not read yet.
-    wanted: Option<SelectedKinds>,
+    kinds_to_label: Option<SelectedKinds>,
     followed: BTreeMap<String, FollowedKind>,
     tasks: JoinSet<()>,
     progress: Progress,
     /// The last reported kinds that can't be labelled.
-    left: Vec<String>,
+    skipped_kinds: Vec<String>,
 }
 
 struct FollowedKind {
@@ -76,11 +76,11 @@ impl Controller {
     fn new(shared: Shared) -> Self {
         Self {
             shared,
-            wanted: None,
+            kinds_to_label: None,
             followed: BTreeMap::new(),
             tasks: JoinSet::new(),
             progress: Progress::new("namespaces"),
-            left: Vec::new(),
+            skipped_kinds: Vec::new(),
         }
     }
 
@@ -94,40 +94,35 @@ impl Controller {
         match config.map(|config| SelectedKinds::read(&config.data.unwrap_or_default())) {
             None => {
                 is_good.set(1);
-                self.wanted = Some(SelectedKinds::default());
+                self.kinds_to_label = Some(SelectedKinds::default());
             }
-            Some(Ok(wanted)) => {
+            Some(Ok(kinds_to_label)) => {
                 is_good.set(1);
-                self.wanted = Some(wanted);
+                self.kinds_to_label = Some(kinds_to_label);
             }
             Some(Err(error)) => {
                 is_good.set(0);
-                let in_force = if self.wanted.is_some() {
-                    "the list before"
-                } else {
-                    "the default list"
-                };
-                self.wanted.get_or_insert_default();
-                let note = format!("{error}; {in_force} is in force");
-                tracing::warn!(note, "ConfigMap with kinds to label is invalid");
-                self.publish_event(EventType::Warning, "ConfigRefused", &note).await;
+                let event = progress::config_refused(&error, self.kinds_to_label.is_some());
+                self.kinds_to_label.get_or_insert_default();
+                tracing::warn!(note = event.note, "ConfigMap with kinds to label is invalid");
+                self.publish_event(&event).await;
             }
         }
     }
 
     /// Follows exactly the kinds that are configured and that the cluster has.
     async fn discover(&mut self) {
-        let Some(wanted) = self.wanted.clone() else {
+        let Some(kinds_to_label) = self.kinds_to_label.clone() else {
             return;
         };
         let mut kinds = BTreeMap::new();
-        let mut left = Vec::new();
-        for group_version in wanted.group_versions() {
+        let mut skipped_kinds = Vec::new();
+        for group_version in kinds_to_label.group_versions() {
             match self.resources_of(group_version).await {
                 Ok(found) => {
-                    let (selected, not) = wanted.select_resources(group_version, &found);
+                    let (selected, skipped) = kinds_to_label.select_resources(group_version, &found);
                     kinds.extend(selected.into_iter().map(|kind| (name_of(&kind), kind)));
-                    left.extend(not);
+                    skipped_kinds.extend(skipped);
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -144,13 +139,13 @@ impl Controller {
             }
         }
         self.follow_kinds(kinds).await;
-        if left != self.left {
-            if !left.is_empty() {
-                let note = format!("not labelled: {}", left.join("; "));
-                tracing::warn!(note, "some kinds are not labelled");
-                self.publish_event(EventType::Warning, "KindsLeftAlone", &note).await;
+        if skipped_kinds != self.skipped_kinds {
+            if !skipped_kinds.is_empty() {
+                let event = progress::kinds_left_alone(&skipped_kinds);
+                tracing::warn!(note = event.note, "some kinds are not labelled");
+                self.publish_event(&event).await;
             }
-            self.left = left;
+            self.skipped_kinds = skipped_kinds;
         }
     }
 
@@ -193,40 +188,27 @@ impl Controller {
             self.followed.insert(name, FollowedKind { kind, stop });
         }
         if !started.is_empty() {
-            self.publish_started(&started).await;
+            let event = self.progress.add_kinds(&started);
+            self.publish_event(&event).await;
         }
     }
 
     async fn stop_following(&mut self, name: &str) {
         let kind = Kind { kind: name.to_owned() };
         self.shared.context.metrics.labels.is_done.remove(&kind);
-        if let Some(note) = self.progress.remove_kind(name) {
-            self.publish_finished(&note).await;
+        if let Some(event) = self.progress.remove_kind(name) {
+            self.publish_event(&event).await;
         }
-    }
-
-    async fn publish_started(&mut self, kinds: &[String]) {
-        let note = self.progress.add_kinds(kinds);
-        self.publish_event(EventType::Normal, "LabellingStarted", &note).await;
     }
 
     async fn report(&mut self, report: Report) {
-        if let Some(note) = self.progress.record_report(report) {
-            self.publish_finished(&note).await;
-        }
-    }
-
-    async fn publish_finished(&self, note: &str) {
-        if self.progress.is_clean() {
-            self.publish_event(EventType::Normal, "LabellingFinished", note).await;
-        } else {
-            self.publish_event(EventType::Warning, "LabellingIncomplete", note)
-                .await;
+        if let Some(event) = self.progress.record_report(report) {
+            self.publish_event(&event).await;
         }
     }
 
     /// Publishes an Event on the ConfigMap with the kinds, even if that does not exist.
-    async fn publish_event(&self, type_: EventType, reason: &str, note: &str) {
+    async fn publish_event(&self, event: &EventDraft) {
         let context = &self.shared.context;
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -235,8 +217,8 @@ impl Controller {
             namespace: Some(context.args.namespace.clone()),
             ..ObjectReference::default()
         };
-        tracing::info!(reason, note, "labelling progress");
-        events::publish(context, &about, type_, reason, note).await;
+        tracing::info!(reason = event.reason, note = event.note, "labelling progress");
+        events::publish(context, &about, event).await;
     }
 
     /// Waits for the tasks, which stop by the same signal.

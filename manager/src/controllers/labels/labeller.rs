@@ -29,7 +29,7 @@ use crate::cluster::error_text;
 use crate::metrics::labels::Kind;
 use ctrlmesh_manager_planner::labels::rules::Changes;
 
-/// So many consecutive forbidden writes mean that the kind may not be written.
+/// Consecutive forbidden writes after which the kind counts as one that may not be written.
 const MAX_FORBIDDEN: u32 = 16;
 
 /// The state of one kind.
@@ -228,7 +228,7 @@ impl Labeller {
             };
             let (shared, mut work) = (self.shared.clone(), work);
             let task = self.writes.spawn(async move {
-                // Never closed.
+                // The semaphore is never closed.
                 let _permit = shared.permits.acquire().await;
                 let outcome = write(&objects, &shared.namespaces, &shared.keys, &mut work).await;
                 (work, outcome)

@@ -1,4 +1,4 @@
-//! Which namespaces are managed: kept in memory, and announced when it changes.
+//! The managed namespaces. They are kept in memory, and changes are announced.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, watch};
 /// Maximum changed namespaces that a kind has not checked yet. If there are more, it checks all of its objects.
 const MAX_FLIPS: usize = 64;
 
-/// Which namespaces are managed, as a watch has seen them.
+/// The namespaces that a watch has seen, and whether each is managed.
 pub(super) struct ManagedNamespaces {
     keys: LabelKeys,
     managed: RwLock<HashMap<String, bool>>,

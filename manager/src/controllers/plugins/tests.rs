@@ -20,7 +20,7 @@ use crate::cluster::Context;
 use crate::test_env::{self, Running, text, until};
 
 const CHAIN: &str = "ctrlmesh-chain";
-/// A key of somebody who has signed nothing here.
+/// A key that has signed nothing here.
 const KEY: &str = "-----BEGIN PUBLIC KEY-----\n\
     MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAENDQdKzgkTQxd4hufxO8iQGhF7sSV\n\
     8fB8WzJ8DAddqTVs3k2dv0Xze2BkG9LArOQnX7J+l7emTIaDy65hw3JzeA==\n\
@@ -109,7 +109,7 @@ fn message<'a>(object: &'a Value, kind: &str) -> &'a str {
     text(condition(object, kind), "/message")
 }
 
-/// What goes wrong with the next version of a plugin: the change, and the reason that is told.
+/// A fault of the next version of a plugin: the change, and the reason that is reported.
 fn failing_versions(cluster: &Cluster) -> [(FailureReason, Value); 5] {
     [
         (
@@ -170,7 +170,7 @@ async fn registry_failure_keeps_chain_and_is_reported_in_status() {
 }
 
 #[tokio::test]
-async fn a_new_manager_goes_on_with_what_is_pinned_while_there_is_no_registry() {
+async fn new_manager_keeps_pinned_plugins_without_a_registry() {
     let cluster = Cluster::start().await;
     cluster.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let (_, running) = cluster.start_manager().await;
@@ -187,7 +187,7 @@ async fn a_new_manager_goes_on_with_what_is_pinned_while_there_is_no_registry() 
     assert_eq!(object["status"]["plugins"][0]["manifest"], pinned);
     assert_eq!(condition(&object, "Distributed")["status"], "True");
     assert_eq!(cluster.chain(), before);
-    // What a person changes meanwhile is distributed.
+    // An edit meanwhile is distributed.
     cluster
         .change_plugin(&context, &json!({ "settings": { "new": true } }))
         .await;

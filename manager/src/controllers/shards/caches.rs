@@ -132,7 +132,7 @@ impl Caches {
 
     /// Namespaces that need a pass after an event of ShardingConfigs.
     fn config(&self, event: Option<Event<DynamicObject>>) -> Vec<ObjectRef<NamespaceMeta>> {
-        self.note(event.as_ref());
+        self.count_change(event.as_ref());
         match event {
             Some(Event::Apply(object) | Event::Delete(object)) => {
                 object.namespace().iter().map(|name| ObjectRef::new(name)).collect()
@@ -147,7 +147,7 @@ impl Caches {
 
     /// Namespaces that need a pass after an event of namespaces.
     fn namespace(&self, event: Option<Event<NamespaceMeta>>) -> Vec<ObjectRef<NamespaceMeta>> {
-        self.note(event.as_ref());
+        self.count_change(event.as_ref());
         match event {
             Some(Event::Apply(_) | Event::Delete(_)) => self.with_configs(names_namespaces),
             Some(Event::InitDone) => {
@@ -158,7 +158,7 @@ impl Caches {
         }
     }
 
-    fn note<K>(&self, event: Option<&Event<K>>) {
+    fn count_change<K>(&self, event: Option<&Event<K>>) {
         if let Some(Event::Apply(_) | Event::Delete(_) | Event::InitDone) = event {
             self.seen.send_modify(|seen| seen.changes += 1);
         }

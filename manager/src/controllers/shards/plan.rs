@@ -211,7 +211,7 @@ fn not_sharded(code: &'static str, message: impl Into<String>) -> ConditionDraft
 }
 
 /// The condition while the API server refuses a shard.
-pub(super) fn refused(problem: &str) -> ConditionDraft {
+pub(super) fn refused_condition(problem: &str) -> ConditionDraft {
     let message = format!("the API server rejects a shard, so all shards stay as they are: {problem}");
     not_sharded(Reason::REFUSED, message)
 }

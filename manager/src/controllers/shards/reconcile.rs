@@ -154,7 +154,7 @@ impl Sharder {
         if !(400..500).contains(&status.code) || matches!(status.code, 409 | 429) {
             return;
         }
-        let refused = plan::refused(&status.message);
+        let refused = plan::refused_condition(&status.message);
         if let Err(error) = self.write_status(root, Some(&refused), None).await {
             tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
         }

@@ -382,7 +382,7 @@ async fn manager_stops_before_its_namespaces_are_listed() {
     running.stop().await;
 }
 
-fn planned(root: &Value, documents: &[Value]) -> plan::Plan {
+fn plan_of(root: &Value, documents: &[Value]) -> plan::Plan {
     let namespaces = ["a", "b"].map(str::to_owned);
     plan::plan_root(
         root,
@@ -401,7 +401,7 @@ fn messages_of_sharded_match_snapshot() {
         root
     };
     let root = root_with(|_| ());
-    let shards: Vec<Value> = planned(&root, &[])
+    let shards: Vec<Value> = plan_of(&root, &[])
         .writes
         .iter()
         .map(|write| serde_json::to_value(&write.child).unwrap())
@@ -427,10 +427,10 @@ fn messages_of_sharded_match_snapshot() {
         ("foreign objects have the names of shards", &root, &foreign),
         ("shards are being deleted", &root, &ending[..2]),
     ];
-    let conditions = situations.map(|(name, root, documents)| (name, planned(root, documents).condition.unwrap()));
+    let conditions = situations.map(|(name, root, documents)| (name, plan_of(root, documents).condition.unwrap()));
     let refused = (
         "a shard is refused",
-        plan::refused("spec.limits: Too many: 70: must have at most 64 items"),
+        plan::refused_condition("spec.limits: Too many: 70: must have at most 64 items"),
     );
     let lines = conditions.into_iter().chain([refused]).map(|(situation, draft)| {
         let (status, reason) = (draft.status, draft.reason);

@@ -21,7 +21,7 @@ pub(super) struct LeaseState {
     is_leader: watch::Receiver<bool>,
     /// When the last renewal began.
     renewed: watch::Receiver<Option<Instant>>,
-    /// How long a renewal is relied on.
+    /// Time for which a renewal is relied on.
     lasts: Duration,
 }
 

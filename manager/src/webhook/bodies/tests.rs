@@ -1,4 +1,4 @@
-//! Which bodies get room, and which give it up.
+//! Bodies that get room, and bodies that give it up.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which clients are answered, and how much each of them learns.
+//! Clients that are answered, and the names that they learn from refusals.
 
 use std::io::Write as _;
 

@@ -24,7 +24,7 @@ const API_SERVER: [u8; 4] = [127, 0, 0, 1];
 const CONNECTIONS: usize = 40;
 const HEADS: usize = 64;
 
-/// How much of each request is sent.
+/// The part of each request that is sent.
 #[derive(Clone, Copy)]
 enum Sent {
     Head,
@@ -58,12 +58,12 @@ impl Flood {
             stop,
             thread: Some(thread),
         };
-        flood.goes_on().await;
+        flood.wait_for_answers().await;
         flood
     }
 
     /// Waits until heads have been answered, because there is no room for all, and others have been sent instead.
-    async fn goes_on(&self) {
+    async fn wait_for_answers(&self) {
         let before = self.answered.load(Ordering::Relaxed);
         wait_for(|| self.answered.load(Ordering::Relaxed) > before + CONNECTIONS * HEADS).await;
     }
@@ -123,7 +123,7 @@ async fn reviews_are_answered_in_time(server: &Server, flood: &Flood) {
         let took = review(server).await;
         assert!(took < IN_TIME, "{took:?}");
     }
-    flood.goes_on().await;
+    flood.wait_for_answers().await;
     let took = review(server).await;
     assert!(took < IN_TIME, "{took:?}");
 }
@@ -183,5 +183,5 @@ async fn two_hundred_reviews_at_once_are_answered_in_time_beside_flood() {
     }
     let took = begun.elapsed();
     assert!(took < IN_TIME, "{took:?}");
-    flood.goes_on().await;
+    flood.wait_for_answers().await;
 }

@@ -85,7 +85,7 @@ async fn old_http2_connection_ends() {
     let stored = stored_ca(&env);
     env.put_secret(&stored);
     let (address, _running) = env.start_server().await;
-    goes_away(&mut http2(&stored, address).await).await;
+    wait_for_goaway(&mut http2(&stored, address).await).await;
 }
 
 /// Otherwise an API server would get the old sidecar's image from it for as long as it answers.
@@ -99,10 +99,10 @@ async fn connections_end_during_shutdown_and_new_ones_are_served() {
     let client = Client::with_bundle(&stored.trust_bundle());
     let (mut before, mut plain) = (http2(&stored, address).await, client.connect(address).await.unwrap());
     env.goes.cancel();
-    goes_away(&mut before).await;
+    wait_for_goaway(&mut before).await;
     assert_eq!(plain.read(&mut [0; 16]).await.unwrap(), 0, "it is closed");
     assert_eq!(client.get(address, "/healthz").await.unwrap().0, 200);
-    goes_away(&mut http2(&stored, address).await).await;
+    wait_for_goaway(&mut http2(&stored, address).await).await;
 }
 
 /// Sends the preface, and SETTINGS without a setting.
@@ -115,7 +115,7 @@ async fn http2(stored: &Stored, address: SocketAddr) -> TlsStream<TcpStream> {
 }
 
 /// Waits for the GOAWAY frame, after which no requests are taken.
-async fn goes_away(stream: &mut TlsStream<TcpStream>) {
+async fn wait_for_goaway(stream: &mut TlsStream<TcpStream>) {
     const GOAWAY: u8 = 7;
     let frame = async {
         loop {

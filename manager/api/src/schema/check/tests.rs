@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::json;
 
-fn told_of(value: &Value, schema: &Value) -> Vec<String> {
+fn mistake_texts(value: &Value, schema: &Value) -> Vec<String> {
     let schema: JSONSchemaProps = serde_json::from_value(schema.clone()).unwrap();
     let mut mistakes = Mistakes::default();
     check(value, &schema, "spec", &mut mistakes);
@@ -15,7 +15,7 @@ fn told_of(value: &Value, schema: &Value) -> Vec<String> {
 
 fn assert_each_mistake(cases: &[(Value, &Value, &str)]) {
     for (value, schema, expected) in cases {
-        assert_eq!(told_of(value, schema), [*expected], "{value} {schema}");
+        assert_eq!(mistake_texts(value, schema), [*expected], "{value} {schema}");
     }
 }
 
@@ -53,7 +53,7 @@ fn invalid_texts_and_numbers_are_refused() {
             "spec: is the text \"no\"; write true or false",
         ),
     ]);
-    assert_eq!(told_of(&json!("10"), &either), told_of(&json!(10), &either));
+    assert_eq!(mistake_texts(&json!("10"), &either), mistake_texts(&json!(10), &either));
 }
 
 #[test]
@@ -146,9 +146,12 @@ fn near_words_are_suggested_and_far_words_are_not() {
 #[test]
 fn untyped_field_accepts_any_value() {
     let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    assert_eq!(told_of(&json!({"a": [1, {"b": null}]}), &free), Vec::<String>::new());
+    assert_eq!(
+        mistake_texts(&json!({"a": [1, {"b": null}]}), &free),
+        Vec::<String>::new()
+    );
     let any = json!({"x-kubernetes-preserve-unknown-fields": true});
     for value in [json!("a"), json!(["a"]), json!({"a": 1})] {
-        assert_eq!(told_of(&value, &any), Vec::<String>::new());
+        assert_eq!(mistake_texts(&value, &any), Vec::<String>::new());
     }
 }

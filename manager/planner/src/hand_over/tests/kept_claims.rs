@@ -67,8 +67,8 @@ impl FleetState for RolledBack {
 /// Someone has put back an earlier chain, which does not say what pods show.
 #[test]
 fn rolled_back_chain_resets_all_views() {
-    let earlier = wanted(&[Some(0), Some(0), Some(1)]);
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1), Some(1)]));
+    let earlier = entries_of_owners(&[Some(0), Some(0), Some(1)]);
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(1), Some(1)]));
     cluster.last.clone_from(&earlier);
     let fleet = RolledBack(cluster.fleet());
     let next = plan(&cluster.last, &Claims::default(), goal(&earlier, &NONE), &fleet);
@@ -95,7 +95,7 @@ fn rolled_back_chain_resets_all_views() {
 /// A pod's claim follows it into a shard of another name, and when its labels change.
 #[test]
 fn pod_that_moved_to_another_shard_is_waited_for() {
-    let mut cluster = with_pods(0..3, &wanted(&[Some(0), Some(1), Some(2)]));
+    let mut cluster = with_pods(0..3, &entries_of_owners(&[Some(0), Some(1), Some(2)]));
     // The shard gets another name, and its bucket goes elsewhere.
     let renamed = Entry {
         pod_selector: pods_of(0),
@@ -114,46 +114,46 @@ fn pod_that_moved_to_another_shard_is_waited_for() {
     let waiting = cluster.step(&target);
     assert!(waiting.contains_key("shard-selector/s2"), "{waiting:?}");
     assert_eq!(cluster.owners(0), [0]);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert!(cluster.step(&target).is_empty());
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert_eq!(cluster.owners(0), [2]);
 }
 
 /// A shard that is refused during a hand-over keeps its target.
 #[test]
 fn target_of_hand_over_is_remembered() {
-    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
-    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let mut cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(0), Some(1)]));
+    let target = entries_of_owners(&[Some(0), Some(1), Some(1)]);
     assert_eq!(cluster.step(&target).len(), 1);
     assert!(!sees(&cluster.last, 1, 1));
     let targets = cluster.claims.with_target_limits(&cluster.last);
     assert!(sees(&targets, 1, 1));
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     assert!(cluster.step(&targets).is_empty() && sees(&cluster.last, 1, 1));
 }
 
 /// A shard that gained objects has consistent lists until its pods have seen them; the next change ends that.
 #[test]
 fn lists_are_consistent_until_the_change_after_the_next() {
-    let mut cluster = with_pods(0..3, &wanted(&[Some(0), Some(0), Some(1), Some(2)]));
+    let mut cluster = with_pods(0..3, &entries_of_owners(&[Some(0), Some(0), Some(1), Some(2)]));
     let is_consistent = |cluster: &Cluster| {
         let gained = cluster.last.iter().find(|entry| entry.name == "shard-selector/s1");
         gained.unwrap().settings.value().get(CONSISTENT_READS).is_some()
     };
-    let target = wanted(&[Some(0), Some(1), Some(1), Some(2)]);
+    let target = entries_of_owners(&[Some(0), Some(1), Some(1), Some(2)]);
     cluster.step(&target);
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     cluster.step(&target);
     assert!(is_consistent(&cluster));
     // Its pod has not seen it yet.
-    let next = wanted(&[Some(0), Some(1), Some(1), None]);
+    let next = entries_of_owners(&[Some(0), Some(1), Some(1), None]);
     cluster.step(&next);
     assert!(is_consistent(&cluster));
-    all_on(&mut cluster);
+    sync_all_pods(&mut cluster);
     cluster.step(&next);
     assert!(is_consistent(&cluster), "nothing has changed");
-    cluster.step(&wanted(&[Some(0), Some(1), Some(1), Some(2)]));
+    cluster.step(&entries_of_owners(&[Some(0), Some(1), Some(1), Some(2)]));
     assert!(!is_consistent(&cluster));
 }
 

@@ -5,7 +5,7 @@ use super::*;
 const PODS: usize = 5;
 
 /// A shard that sees these buckets, for these pods.
-fn of(id: usize, buckets: &[usize], pods: &[usize], has_lock: bool) -> Entry {
+fn shard_for_pods(id: usize, buckets: &[usize], pods: &[usize], has_lock: bool) -> Entry {
     let mut entry = shard(id, buckets);
     let mut settings = entry.settings.value().clone();
     if !has_lock && let Some(fields) = settings.as_object_mut() {
@@ -23,7 +23,7 @@ fn of(id: usize, buckets: &[usize], pods: &[usize], has_lock: bool) -> Entry {
     entry
 }
 
-fn labels(pod: usize) -> BTreeMap<String, String> {
+fn labels_of_pod(pod: usize) -> BTreeMap<String, String> {
     [("pod".to_owned(), pod.to_string())].into()
 }
 
@@ -39,7 +39,9 @@ impl Plan {
         let pods = |id| -> Vec<usize> { (0..PODS).filter(|pod| self.pods[*pod] == Some(id)).collect() };
         let buckets = |id| -> Vec<usize> { (0..BUCKETS).filter(|bucket| self.buckets[*bucket] == id).collect() };
         let shards = (0..SHARDS).filter(|id| !pods(*id).is_empty());
-        shards.map(|id| of(id, &buckets(id), &pods(id), has_lock)).collect()
+        shards
+            .map(|id| shard_for_pods(id, &buckets(id), &pods(id), has_lock))
+            .collect()
     }
 
     /// Without leases each shard has a single pod: replicas would act beside each other, and nothing says to which controller a
@@ -77,16 +79,16 @@ impl Pods {
             leases: BTreeMap::new(),
         };
         for pod in 0..PODS {
-            pods.make(pod);
+            pods.create_pod(pod);
             pods.sync(pod);
         }
         pods
     }
 
-    fn make(&mut self, pod: usize) {
+    fn create_pod(&mut self, pod: usize) {
         self.made += 1;
         self.pods.insert(pod, (format!("uid-{}", self.made), None));
-        self.lead();
+        self.elect_leaders();
     }
 
     fn sync(&mut self, pod: usize) {
@@ -94,24 +96,26 @@ impl Pods {
         if let Some((_, running)) = self.pods.get_mut(&pod) {
             *running = Some(last);
         }
-        self.lead();
+        self.elect_leaders();
     }
 
-    fn own(entries: &[Entry], pod: usize) -> Vec<&Entry> {
-        let own = entries.iter().filter(|entry| entry.pod_selector.matches(&labels(pod)));
+    fn entries_of_pod(entries: &[Entry], pod: usize) -> Vec<&Entry> {
+        let own = entries
+            .iter()
+            .filter(|entry| entry.pod_selector.matches(&labels_of_pod(pod)));
         own.collect()
     }
 
     /// The lease that a pod asks for.
     fn lease(&self, pod: usize) -> Option<String> {
         let (_, running) = self.pods.get(&pod)?;
-        let own = Self::own(running.as_ref()?, pod);
+        let own = Self::entries_of_pod(running.as_ref()?, pod);
         let shard = own.first().map(|entry| entry.settings.value()["shard"].to_string());
         Some(shard.unwrap_or_default())
     }
 
     /// Leases expire when their holder is gone or asks for another. The first pod that asks gets a free one.
-    fn lead(&mut self) {
+    fn elect_leaders(&mut self) {
         let asks: Vec<(String, String)> = (0..PODS)
             .filter_map(|pod| Some((self.lease(pod)?, self.pods.get(&pod)?.0.clone())))
             .collect();
@@ -125,20 +129,20 @@ impl Pods {
     fn fleet(&self) -> Vec<Known> {
         let known = |(pod, (uid, running)): (&usize, &(String, Option<Vec<Entry>>))| Known {
             uid: uid.clone(),
-            labels: labels(*pod),
-            running: names(running.as_deref().unwrap_or_default(), &labels(*pod)),
+            labels: labels_of_pod(*pod),
+            running: names(running.as_deref().unwrap_or_default(), &labels_of_pod(*pod)),
             runs: running.clone().unwrap_or_default(),
             is_blank: running.is_none(),
             is_quiet: running
                 .as_ref()
-                .is_some_and(|running| Self::own(running, *pod) == Self::own(&self.last, *pod)),
+                .is_some_and(|running| Self::entries_of_pod(running, *pod) == Self::entries_of_pod(&self.last, *pod)),
             is_given_up: false,
             may_lead: false,
         };
         self.pods.iter().map(known).collect()
     }
 
-    fn look(&mut self, wanted: &[Entry]) -> bool {
+    fn run_pass(&mut self, wanted: &[Entry]) -> bool {
         let plan = plan(&self.last, &self.claims, goal(wanted, &NONE), &self.fleet());
         if plan.entries == self.last {
             return plan.waiting.is_empty();
@@ -159,7 +163,7 @@ impl Pods {
                 || self
                     .lease(*pod)
                     .is_some_and(|lease| self.leases.get(&lease) == Some(uid));
-            let own: Vec<Entry> = Self::own(running, *pod).into_iter().cloned().collect();
+            let own: Vec<Entry> = Self::entries_of_pod(running, *pod).into_iter().cloned().collect();
             leads && shows(&own, bucket)
         };
         (0..PODS).filter(acts).collect()
@@ -167,10 +171,10 @@ impl Pods {
 
     fn settle(&mut self, wanted: &[Entry]) {
         for _ in 0..20 {
-            let is_settled = self.look(wanted);
+            let is_settled = self.run_pass(wanted);
             for pod in 0..PODS {
                 if !self.pods.contains_key(&pod) && (self.has_lock || pod < PODS - 1) {
-                    self.make(pod);
+                    self.create_pod(pod);
                 }
                 self.sync(pod);
             }
@@ -186,9 +190,9 @@ impl Pods {
 enum Event {
     Edit(Plan),
     Sync(usize),
-    Look,
+    Pass,
     /// The pod is recreated.
-    Make(usize),
+    Recreate(usize),
     Delete(usize),
 }
 
@@ -206,13 +210,13 @@ fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
         2 => edits().prop_map(Event::Edit),
         8 => (0..PODS).prop_map(Event::Sync),
-        6 => Just(Event::Look),
-        1 => (0..PODS).prop_map(Event::Make),
+        6 => Just(Event::Pass),
+        1 => (0..PODS).prop_map(Event::Recreate),
         1 => (0..PODS).prop_map(Event::Delete),
     ]
 }
 
-fn follow(first: Plan, story: Vec<Event>, has_lock: bool) -> Result<(), TestCaseError> {
+fn play_story(first: Plan, story: Vec<Event>, has_lock: bool) -> Result<(), TestCaseError> {
     let mut pods = Pods::new(has_lock);
     // Every pod is in a shard once: one that never was is not sharded, and sees everything.
     let mut wanted = Plan {
@@ -222,17 +226,17 @@ fn follow(first: Plan, story: Vec<Event>, has_lock: bool) -> Result<(), TestCase
     // Without leases there must be no more pods than shards.
     let last = if has_lock { PODS } else { PODS - 1 };
     pods.pods.retain(|pod, _| *pod < last);
-    pods.look(&wanted.entries(has_lock));
+    pods.run_pass(&wanted.entries(has_lock));
     let mut bounds = [if has_lock { 1 } else { PODS }; BUCKETS];
     for event in story {
         match event {
             Event::Edit(edited) => wanted = if has_lock { edited } else { edited.with_single_pods() },
             Event::Sync(pod) => pods.sync(pod),
-            Event::Look => drop(pods.look(&wanted.entries(has_lock))),
-            Event::Make(pod) => pods.make(pod.min(last - 1)),
+            Event::Pass => drop(pods.run_pass(&wanted.entries(has_lock))),
+            Event::Recreate(pod) => pods.create_pod(pod.min(last - 1)),
             Event::Delete(pod) => {
                 pods.pods.remove(&pod);
-                pods.lead();
+                pods.elect_leaders();
             }
         }
         for (bucket, bound) in bounds.iter_mut().enumerate() {
@@ -262,11 +266,11 @@ proptest! {
 
     #[test]
     fn pods_never_act_beside_each_other_with_leases(first in edits(), story in prop::collection::vec(events(), 1..80)) {
-        follow(first, story, true)?;
+        play_story(first, story, true)?;
     }
 
     #[test]
     fn pods_never_act_beside_each_other_without_leases(first in edits(), story in prop::collection::vec(events(), 1..80)) {
-        follow(first, story, false)?;
+        play_story(first, story, false)?;
     }
 }

@@ -33,13 +33,13 @@ impl Running {
         }
     }
 
-    fn own(entries: &[Entry], labels: &BTreeMap<String, String>) -> Vec<Entry> {
+    fn entries_selecting(entries: &[Entry], labels: &BTreeMap<String, String>) -> Vec<Entry> {
         let own = entries.iter().filter(|entry| entry.pod_selector.matches(labels));
         own.cloned().collect()
     }
 
     fn view(&self) -> Option<View> {
-        let own = Self::own(self.running.as_ref()?, &self.known);
+        let own = Self::entries_selecting(self.running.as_ref()?, &self.known);
         let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
         let classes = crate::view::resource_classes(limits.iter());
         let sees = |bucket: usize| match classes.iter().next_back() {
@@ -54,7 +54,7 @@ impl Running {
 
     fn is_at(&self, last: &[Entry]) -> bool {
         let Some(running) = &self.running else { return true };
-        Self::own(running, &self.known) == Self::own(last, &self.labels)
+        Self::entries_selecting(running, &self.known) == Self::entries_selecting(last, &self.labels)
     }
 }
 
@@ -89,16 +89,16 @@ impl Cluster {
             evictions: 0,
             preparing: BTreeSet::new(),
         };
-        cluster.look(owners);
+        cluster.run_pass(owners);
         cluster.pods = (0..PODS).map(Running::new).collect();
         (0..PODS).for_each(|pod| cluster.sync(pod));
         cluster
     }
 
     /// A pass of the manager: it acts on pods only after it has stored the chain.
-    fn look(&mut self, owners: &[usize]) -> bool {
-        let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == id).collect() };
-        let wanted: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &of(id))).collect();
+    fn run_pass(&mut self, owners: &[usize]) -> bool {
+        let buckets_of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == id).collect() };
+        let wanted: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &buckets_of(id))).collect();
         let restarts = wanted.iter().map(|entry| entry.name.clone()).collect();
         let plan = plan(&self.last, &self.claims, goal(&wanted, &restarts), &self.fleet());
         let is_new = plan.entries != self.last;
@@ -137,7 +137,7 @@ impl Cluster {
         }
     }
 
-    fn learn(&mut self, id: usize) {
+    fn learn_labels(&mut self, id: usize) {
         let pod = &mut self.pods[id];
         pod.known = pod.labels.clone();
     }
@@ -155,7 +155,7 @@ impl Cluster {
 
     fn settle(&mut self, owners: &[usize]) -> usize {
         for round in 0..400 {
-            let is_settled = self.look(owners);
+            let is_settled = self.run_pass(owners);
             let is_there = self
                 .pods
                 .iter()
@@ -165,7 +165,7 @@ impl Cluster {
             }
             for pod in 0..PODS {
                 self.sync(pod);
-                self.learn(pod);
+                self.learn_labels(pod);
             }
         }
         panic!("it never ends: {:#?}", self.last);
@@ -177,10 +177,10 @@ fn pods_are_recreated_once_and_gaining_shard_after_losing_one() {
     let mut cluster = Cluster::start(&[0, 0, 1, 2, 3, 3]);
     let target = [0, 1, 1, 2, 3, 3];
     while cluster.evictions == 0 {
-        assert!(!cluster.look(&target));
+        assert!(!cluster.run_pass(&target));
         for pod in 0..PODS {
             cluster.sync(pod);
-            cluster.learn(pod);
+            cluster.learn_labels(pod);
         }
         assert_eq!(cluster.owners(1), [0].into());
     }
@@ -207,7 +207,7 @@ fn change_reverted_in_time_restarts_no_pod() {
     let first = [0, 0, 1, 2, 3, 3];
     let mut cluster = Cluster::start(&first);
     for _ in 0..2 {
-        cluster.look(&[0, 1, 1, 2, 3, 3]);
+        cluster.run_pass(&[0, 1, 1, 2, 3, 3]);
     }
     assert_eq!(
         cluster.preparing,
@@ -226,10 +226,10 @@ fn object_refused_during_restarts_keeps_its_entries() {
     let mut cluster = Cluster::start(&[0, 0, 1, 2, 3, 3]);
     let target = [0, 1, 1, 2, 3, 3];
     while cluster.evictions == 0 {
-        cluster.look(&target);
+        cluster.run_pass(&target);
         (0..PODS).for_each(|pod| {
             cluster.sync(pod);
-            cluster.learn(pod);
+            cluster.learn_labels(pod);
         });
     }
     let mut kept = cluster.last.clone();
@@ -245,7 +245,7 @@ enum Event {
     Edit(Vec<usize>),
     Sync(usize),
     Learn(usize),
-    Look,
+    Pass,
 }
 
 fn events() -> impl Strategy<Value = Event> {
@@ -253,7 +253,7 @@ fn events() -> impl Strategy<Value = Event> {
         1 => prop::collection::vec(0..SHARDS, BUCKETS).prop_map(Event::Edit),
         8 => (0..PODS).prop_map(Event::Sync),
         6 => (0..PODS).prop_map(Event::Learn),
-        6 => Just(Event::Look),
+        6 => Just(Event::Pass),
     ]
 }
 
@@ -272,8 +272,8 @@ proptest! {
             match event {
                 Event::Edit(edited) => owners = edited,
                 Event::Sync(pod) => cluster.sync(pod),
-                Event::Learn(pod) => cluster.learn(pod),
-                Event::Look => drop(cluster.look(&owners)),
+                Event::Learn(pod) => cluster.learn_labels(pod),
+                Event::Pass => drop(cluster.run_pass(&owners)),
             }
             for (id, pod) in cluster.pods.iter().enumerate() {
                 prop_assert_eq!(pod.view(), pod.first.clone(), "pod {} has seen a change", id);

@@ -13,19 +13,19 @@ fn pods_of_deleted_shard_show_nothing_and_siblings_keep_what_they_have() {
     let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
     mesh.settle().unwrap();
     mesh.delete(0);
-    mesh.look();
+    mesh.run_pass();
     assert!(mesh.objects.contains_key(&0), "its pods show its objects still");
     for _ in 0..2 {
-        mesh.look();
+        mesh.run_pass();
         for pod in 0..PODS {
             mesh.sync(pod);
             mesh.report(pod);
         }
     }
-    mesh.look();
+    mesh.run_pass();
     assert!(!mesh.objects.contains_key(&0), "its pods show nothing");
     // A recreated pod does not see everything either.
-    mesh.make(0);
+    mesh.create_pod(0);
     mesh.settle().unwrap();
     let owners: Vec<usize> = (0..BUCKETS).map(|bucket| mesh.owners(bucket).len()).collect();
     assert_eq!(owners, [0, 0, 1, 1, 1, 1]);
@@ -35,18 +35,22 @@ fn pods_of_deleted_shard_show_nothing_and_siblings_keep_what_they_have() {
 /// together.
 #[test]
 fn pods_of_deleted_shard_see_everything_only_without_a_lock() {
-    let of = |lock: Option<&str>| {
+    let owners_with_lock = |lock: Option<&str>| {
         let locked =
             |entries: Vec<Entry>| -> Vec<Entry> { entries.iter().map(|entry| with_lock(entry, lock)).collect() };
-        let mut cluster = with_pods(0..2, &locked(wanted(&[Some(0), Some(1)])));
+        let mut cluster = with_pods(0..2, &locked(entries_of_owners(&[Some(0), Some(1)])));
         for _ in 0..2 {
-            cluster.step(&locked(wanted(&[None, Some(1)])));
-            all_on(&mut cluster);
+            cluster.step(&locked(entries_of_owners(&[None, Some(1)])));
+            sync_all_pods(&mut cluster);
         }
         (cluster.owners(0), cluster.owners(1))
     };
-    assert_eq!(of(Some("any")), (vec![], vec![1]));
-    assert_eq!(of(None), (vec![0], vec![0, 1]), "a warning says so (docs/adr/0043)");
+    assert_eq!(owners_with_lock(Some("any")), (vec![], vec![1]));
+    assert_eq!(
+        owners_with_lock(None),
+        (vec![0], vec![0, 1]),
+        "a warning says so (docs/adr/0043)"
+    );
 }
 
 #[test]
@@ -56,7 +60,7 @@ fn pods_of_deleted_shard_show_nothing_when_another_controller_has_a_shard_there(
         let mut cluster = with_pods(0..2, &[shard(0, &[0]), shard(1, &[1]), another.clone()]);
         for _ in 0..2 {
             cluster.step(&[shard(1, &[1]), another.clone()]);
-            all_on(&mut cluster);
+            sync_all_pods(&mut cluster);
         }
         let owners = (cluster.owners(0), cluster.owners(1));
         assert_eq!(owners, (vec![], vec![1]), "{lock:?}");
@@ -73,7 +77,7 @@ fn leaver_of_one_controller_hides_nothing_else_from_another_one() {
         let mut visible = |target: &[Entry]| {
             for _ in 0..3 {
                 cluster.step(target);
-                all_on(&mut cluster);
+                sync_all_pods(&mut cluster);
             }
             let own = names(&cluster.last, &labels_of(0)).into_iter();
             let own = own.filter_map(|name| cluster.last.iter().find(|entry| entry.name == name));
@@ -109,11 +113,11 @@ fn teardown_of_one_controller_hides_nothing_else_from_another_one() {
 /// Its entry does not select the pod any more, and the pod still shows the entry's earlier view.
 #[test]
 fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
-    let cluster = with_pods(0..2, &wanted(&[Some(0), Some(1)]));
+    let cluster = with_pods(0..2, &entries_of_owners(&[Some(0), Some(1)]));
     let (name, mut fleet) = (entry_name(0), cluster.fleet());
     fleet[0].is_quiet = false;
     let goal = Goal {
-        wanted: &wanted(&[None, Some(1)]),
+        wanted: &entries_of_owners(&[None, Some(1)]),
         restarts: &NONE,
         deleted: &[name.clone()].into(),
         settle: SettleTimes::default(),
@@ -128,7 +132,7 @@ fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
 /// Its sidecar hides what the new shard sees, but has nothing to hide once the shard has everything.
 #[test]
 fn shard_gets_everything_only_when_pod_that_came_to_it_does_not_lead_by_its_earlier_lock() {
-    let all = wanted(&[Some(0), Some(1), Some(2)]);
+    let all = entries_of_owners(&[Some(0), Some(1), Some(2)]);
     let cluster = with_pods(0..3, &all);
     let (mut last, mut claims, mut fleet) = (cluster.last.clone(), cluster.claims.clone(), cluster.fleet());
     let deleted: BTreeSet<String> = (0..3).map(entry_name).collect();
@@ -204,7 +208,7 @@ fn last_shards_give_everything_to_one_of_them_until_other_pods_are_made_again() 
     assert_eq!(remaining, uids);
     for pod in others {
         assert!(!mesh.last.is_empty() && mesh.objects.len() == 3);
-        mesh.make(pod);
+        mesh.create_pod(pod);
         mesh.settle().unwrap();
     }
     assert!(mesh.last.is_empty() && mesh.objects.is_empty(), "{:#?}", mesh.last);
@@ -221,7 +225,7 @@ fn deleted_shards_with_restart_are_held_until_their_pods_are_evicted_one_by_one(
     let mut held = Vec::new();
     for _ in 0..40 {
         let evicted = mesh.evicted.len();
-        mesh.look();
+        mesh.run_pass();
         if mesh.evicted.len() > evicted {
             held.push(mesh.objects.contains_key(&1));
         }
@@ -244,7 +248,7 @@ fn deleted_shards_with_restart_are_held_until_their_pods_are_evicted_one_by_one(
 #[test]
 fn replacements_are_not_evicted_when_pods_are_too_many_to_name() {
     let restarts: BTreeSet<String> = (0..2).map(entry_name).collect();
-    let entries = wanted(&[Some(0), Some(1)]);
+    let entries = entries_of_owners(&[Some(0), Some(1)]);
     let mut fleet = with_pods(0..1, &entries).fleet();
     for number in 0..1100 {
         fleet.push(Known {
@@ -274,7 +278,7 @@ fn replacements_are_not_evicted_when_pods_are_too_many_to_name() {
 fn shard_whose_lock_changes_goes_like_a_deleted_one() {
     let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
     mesh.settle().unwrap();
-    mesh.rename();
+    mesh.change_lock();
     mesh.settle().unwrap();
     let mut locks: BTreeSet<&str> = mesh.last.iter().filter_map(lock_of).collect();
     assert_eq!(
@@ -285,7 +289,7 @@ fn shard_whose_lock_changes_goes_like_a_deleted_one() {
     );
     assert_eq!(mesh.objects.len(), 3, "the objects stay");
     for pod in 0..PODS {
-        mesh.make(pod);
+        mesh.create_pod(pod);
         mesh.settle().unwrap();
     }
     assert!(
@@ -303,12 +307,12 @@ fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
     mesh.settle().unwrap();
     let (pods, objects) = (std::mem::take(&mut mesh.pods), mesh.objects.clone());
     let (last, claims) = (mesh.last.clone(), mesh.claims.clone());
-    mesh.look();
+    mesh.run_pass();
     assert!(mesh.last.is_empty(), "there is no pod");
-    mesh.look();
+    mesh.run_pass();
     assert!(mesh.objects.is_empty() && !objects.is_empty());
     (mesh.pods, mesh.last, mesh.claims) = (pods, last, claims);
-    mesh.look();
+    mesh.run_pass();
     assert!(mesh.last.is_empty(), "its object is gone");
 }
 
@@ -324,7 +328,7 @@ proptest! {
     ) {
         let mut mesh = Mesh::new(&first);
         for event in story {
-            mesh.undergo(event);
+            mesh.apply_event(event);
             mesh.check()?;
         }
         mesh.settle()?;
@@ -333,7 +337,7 @@ proptest! {
         (0..3).for_each(|id| mesh.delete(id));
         mesh.settle()?;
         for pod in 0..PODS {
-            mesh.make(pod);
+            mesh.create_pod(pod);
             mesh.settle()?;
         }
         prop_assert!(mesh.last.is_empty() && mesh.objects.is_empty(), "{:#?}", mesh.last);
@@ -351,26 +355,26 @@ fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard
     use self::Event as H;
     let story = [
         H::Delete(0),
-        H::Look,
+        H::Pass,
         H::Sync(3),
         H::Sync(0),
         H::Delete(2),
-        H::Look,
+        H::Pass,
         H::Sync(2),
         H::Make(4),
-        H::Look,
+        H::Pass,
         H::Make(1),
         H::DeleteAll,
-        H::Look,
+        H::Pass,
         H::Expire(0),
-        H::Look,
+        H::Pass,
         H::Sync(3),
         H::Create(0),
     ];
     let mut mesh = Mesh::new(&[0; BUCKETS]);
     mesh.has_current_reports = true;
     for event in story {
-        mesh.undergo(event);
+        mesh.apply_event(event);
         mesh.check().unwrap();
     }
     mesh.settle().unwrap();
@@ -383,30 +387,30 @@ fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
     use self::Event as H;
     let story = [
         H::DeleteAll,
-        H::Look,
+        H::Pass,
         H::Sync(4),
         H::Sync(1),
-        H::Look,
+        H::Pass,
         H::Create(1),
         H::Make(0),
         H::Remove(2),
-        H::Look,
+        H::Pass,
         H::Delete(1),
         H::Make(3),
         H::Sync(4),
-        H::Look,
-        H::Look,
+        H::Pass,
+        H::Pass,
         H::Create(2),
         H::Sync(3),
         H::Expire(1),
         H::Expire(4),
-        H::Look,
+        H::Pass,
         H::Delete(2),
     ];
     let mut mesh = Mesh::new(&[0; BUCKETS]);
     mesh.has_current_reports = true;
     for event in story {
-        mesh.undergo(event);
+        mesh.apply_event(event);
         mesh.check().unwrap();
     }
     mesh.settle().unwrap();

@@ -4,17 +4,17 @@ use serde_json::json;
 
 use super::super::*;
 
-fn second(second: i64) -> String {
+fn timestamp_of(second: i64) -> String {
     Timestamp::from_second(second).unwrap().to_string()
 }
 
-/// What a sidecar says at a time, that takes requests since another, and had the last one then.
-fn says(now: i64, since: Option<i64>, last: Option<i64>) -> Status {
+/// The status of a sidecar at the time `now`. It has taken requests since `since`, and had the last one at `last`.
+fn status_with_traffic(now: i64, since: Option<i64>, last: Option<i64>) -> Status {
     Status {
         api_traffic: Some(ApiTraffic {
-            now: second(now),
-            since: since.map(second),
-            last: last.map(second),
+            now: timestamp_of(now),
+            since: since.map(timestamp_of),
+            last: last.map(timestamp_of),
             in_flight: Some(0),
         }),
         ..Status::default()
@@ -24,19 +24,19 @@ fn says(now: i64, since: Option<i64>, last: Option<i64>) -> Status {
 #[test]
 fn pod_is_bypassed_when_its_containers_run_for_a_minute_without_a_request() {
     assert!(
-        !has_no_traffic(&says(1059, Some(1000), None), Some(1000)),
+        !has_no_traffic(&status_with_traffic(1059, Some(1000), None), Some(1000)),
         "it had no time yet"
     );
-    assert!(has_no_traffic(&says(1060, Some(1000), None), Some(1000)));
+    assert!(has_no_traffic(&status_with_traffic(1060, Some(1000), None), Some(1000)));
     assert!(
-        !has_no_traffic(&says(1060, Some(1000), Some(1000)), Some(1000)),
+        !has_no_traffic(&status_with_traffic(1060, Some(1000), Some(1000)), Some(1000)),
         "a request came"
     );
 }
 
 #[test]
 fn pod_is_bypassed_when_nothing_came_for_two_hours_and_nothing_is_in_flight() {
-    let after = |seconds: i64| says(2000 + seconds, Some(1000), Some(2000));
+    let after = |seconds: i64| status_with_traffic(2000 + seconds, Some(1000), Some(2000));
     assert!(
         !has_no_traffic(&after(SILENCE - 1), Some(1000)),
         "it may ask once an hour"
@@ -62,7 +62,7 @@ fn pod_is_bypassed_when_nothing_came_for_two_hours_and_nothing_is_in_flight() {
 
 #[test]
 fn request_in_flight_counts_as_traffic_when_older_than_the_containers() {
-    let mut status = says(2000, Some(900), Some(999));
+    let mut status = status_with_traffic(2000, Some(900), Some(999));
     assert!(has_no_traffic(&status, Some(1000)));
     status.api_traffic.as_mut().unwrap().in_flight = Some(1);
     assert!(!has_no_traffic(&status, Some(1000)));
@@ -103,29 +103,38 @@ fn bypass_counts_only_for_entries_with_api_rules() {
 
 #[test]
 fn requests_older_than_the_containers_do_not_count() {
-    // Of an init container, or of one that was started again since.
-    assert!(has_no_traffic(&says(1060, Some(900), Some(999)), Some(1000)));
-    assert!(!has_no_traffic(&says(1059, Some(900), Some(999)), Some(1000)));
+    // The requests of an init container, or of a container that was restarted since.
+    assert!(has_no_traffic(
+        &status_with_traffic(1060, Some(900), Some(999)),
+        Some(1000)
+    ));
+    assert!(!has_no_traffic(
+        &status_with_traffic(1059, Some(900), Some(999)),
+        Some(1000)
+    ));
 }
 
 #[test]
 fn restarted_sidecar_has_its_own_minute() {
-    assert!(!has_no_traffic(&says(2059, Some(2000), None), Some(1000)));
-    assert!(has_no_traffic(&says(2060, Some(2000), None), Some(1000)));
+    assert!(!has_no_traffic(
+        &status_with_traffic(2059, Some(2000), None),
+        Some(1000)
+    ));
+    assert!(has_no_traffic(&status_with_traffic(2060, Some(2000), None), Some(1000)));
 }
 
 #[test]
 fn pods_without_time_for_traffic_are_not_bypassed() {
     assert!(
-        !has_no_traffic(&says(5000, Some(1000), None), None),
+        !has_no_traffic(&status_with_traffic(5000, Some(1000), None), None),
         "no container runs"
     );
     assert!(
-        !has_no_traffic(&says(5000, None, None), Some(1000)),
+        !has_no_traffic(&status_with_traffic(5000, None, None), Some(1000)),
         "nothing is taken yet"
     );
     assert!(!has_no_traffic(&Status::default(), Some(1000)), "an earlier sidecar");
-    let mut not_ready = says(5000, Some(1000), None);
+    let mut not_ready = status_with_traffic(5000, Some(1000), None);
     not_ready.not_ready.push("listener".to_owned());
     assert!(!has_no_traffic(&not_ready, Some(1000)));
 }
@@ -142,8 +151,8 @@ fn bypassing_pods_are_those_that_entries_select() {
         is_ending: true,
         ..sidecar("ending")
     };
-    let silent = || Report::Status(Box::new(says(2000, Some(1000), None)));
-    let seen = Report::Status(Box::new(says(2000, Some(1000), Some(1500))));
+    let silent = || Report::Status(Box::new(status_with_traffic(2000, Some(1000), None)));
+    let seen = Report::Status(Box::new(status_with_traffic(2000, Some(1000), Some(1500))));
     let fleet = Fleet {
         sidecars: vec![sidecar("silent"), sidecar("seen"), sidecar("unknown"), ending],
         reports: [("silent", silent()), ("ending", silent()), ("seen", seen)]

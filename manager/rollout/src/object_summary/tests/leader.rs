@@ -15,8 +15,8 @@ fn entry(name: &str, shard: &str) -> Entry {
     }
 }
 
-/// What a sidecar says of a lock that its controller holds, since some time.
-fn says(lock: &str, since: &str) -> LeaderElection {
+/// A sidecar's report of a lock that its controller has held since this time.
+fn held_lock(lock: &str, since: &str) -> LeaderElection {
     LeaderElection {
         lock: lock.to_owned(),
         holder: "me".to_owned(),
@@ -26,14 +26,14 @@ fn says(lock: &str, since: &str) -> LeaderElection {
     }
 }
 
-fn answer(elections: &[LeaderElection]) -> Report {
+fn report_with(elections: &[LeaderElection]) -> Report {
     Report::Status(Box::new(Status {
         leader_elections: elections.to_vec(),
         ..Status::default()
     }))
 }
 
-fn silent() -> Report {
+fn no_answer() -> Report {
     Report::Unavailable("does not answer".to_owned())
 }
 
@@ -70,19 +70,19 @@ fn holder_of_the_shards_own_lock_leads() {
         since: None,
         ..says("lock---left", LATE)
     };
-    let others = [says("lock---right", LATE), says("lock", LATE), standby];
-    assert_eq!(of_left(&fleet(&[("left-1", answer(&others))])), None);
+    let others = [held_lock("lock---right", LATE), held_lock("lock", LATE), standby];
+    assert_eq!(of_left(&fleet(&[("left-1", report_with(&others))])), None);
     let mut answers = vec![
-        ("left-0", answer(&[says("lock---left", EARLY)])),
-        ("left-1", answer(&others)),
-        ("left-2", silent()),
+        ("left-0", report_with(&[held_lock("lock---left", EARLY)])),
+        ("left-1", report_with(&others)),
+        ("left-2", no_answer()),
     ];
     assert_eq!(of_left(&fleet(&answers)), Some(leader("left-0", EARLY)));
     answers.remove(0);
     assert_eq!(of_left(&fleet(&answers)), None, "its pod is gone");
     let gone = Fleet {
         sidecars: Vec::new(),
-        ..fleet(&[("left-0", answer(&[says("lock---left", EARLY)]))])
+        ..fleet(&[("left-0", report_with(&[held_lock("lock---left", EARLY)]))])
     };
     assert_eq!(of_left(&gone), None);
 }
@@ -91,8 +91,8 @@ fn holder_of_the_shards_own_lock_leads() {
 fn later_of_two_claimed_leaders_leads() {
     for (first, second, expected) in [(EARLY, LATE, "left-1"), (LATE, EARLY, "left-0"), (LATE, LATE, "left-1")] {
         let both = fleet(&[
-            ("left-0", answer(&[says("lock---left", first)])),
-            ("left-1", answer(&[says("lock---left", second)])),
+            ("left-0", report_with(&[held_lock("lock---left", first)])),
+            ("left-1", report_with(&[held_lock("lock---left", second)])),
         ]);
         assert_eq!(of_left(&both), Some(leader(expected, LATE)));
     }
@@ -104,8 +104,8 @@ fn leadership_with_an_invalid_time_is_ignored() {
         since: None,
         ..says("lock---left", "")
     };
-    let broken = [says("lock---left", "yesterday"), untold];
-    assert_eq!(of_left(&fleet(&[("left-0", answer(&broken))])), None);
+    let broken = [held_lock("lock---left", "yesterday"), untold];
+    assert_eq!(of_left(&fleet(&[("left-0", report_with(&broken))])), None);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn pods_that_leave_a_shard_elect_by_their_own_lock() {
         entry("shard-selector/left", "left"),
         entry("shard-selector/left/left", "left-left"),
     );
-    let leaver = fleet(&[("left-0", answer(&[says("lock---left-left", EARLY)]))]);
+    let leaver = fleet(&[("left-0", report_with(&[held_lock("lock---left-left", EARLY)]))]);
     assert_eq!(leader_of(&[&left, &leavers], &leaver, None), None);
     assert_eq!(lock_name(&leavers).as_deref(), Some("lock---left-left"));
     let without = samples::entry("shard-selector/left");
@@ -127,7 +127,7 @@ fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
     let before = json!(leader("left-0", EARLY));
     let own = entry("shard-selector/left", "left");
     let leader_in = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));
-    let mut unpolled = fleet(&[("left-0", silent())]);
+    let mut unpolled = fleet(&[("left-0", no_answer())]);
     assert_eq!(leader_in(&unpolled), Some(leader("left-0", EARLY)));
     for (failures, stands) in [
         (0, true),
@@ -137,14 +137,17 @@ fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
         unpolled.failures.insert("left-0".to_owned(), failures);
         assert_eq!(leader_in(&unpolled).is_some(), stands, "{failures}");
     }
-    assert_eq!(leader_in(&fleet(&[("left-0", answer(&[]))])), None, "it says no");
-    assert_eq!(leader_in(&fleet(&[("left-1", silent())])), None, "it is gone");
-    let mut new = fleet(&[("left-0", silent())]);
+    assert_eq!(leader_in(&fleet(&[("left-0", report_with(&[]))])), None, "it says no");
+    assert_eq!(leader_in(&fleet(&[("left-1", no_answer())])), None, "it is gone");
+    let mut new = fleet(&[("left-0", no_answer())]);
     new.sidecars[0].ip = None;
     assert_eq!(leader_in(&new), None, "another pod of its name");
-    let other = fleet(&[("left-0", silent()), ("left-1", answer(&[says("lock---left", LATE)]))]);
+    let other = fleet(&[
+        ("left-0", no_answer()),
+        ("left-1", report_with(&[held_lock("lock---left", LATE)])),
+    ]);
     assert_eq!(leader_in(&other), Some(leader("left-1", LATE)));
-    let again = fleet(&[("left-0", silent())]);
+    let again = fleet(&[("left-0", no_answer())]);
     assert_eq!(leader_of(&[], &again, Some(&before)), None, "the shard has no lock");
     assert_eq!(leader_of(&[&own], &again, Some(&json!({ "podName": "left-0" }))), None);
 }

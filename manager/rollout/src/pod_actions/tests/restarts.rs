@@ -21,7 +21,7 @@ fn pod(name: &str, keeps: bool) -> Sidecar {
     }
 }
 
-fn evict() -> Evict {
+fn eviction() -> Evict {
     let kept = Requirement {
         key: KEEPS_LIMITS.to_owned(),
         operator: Operator::In,
@@ -41,13 +41,13 @@ fn entry() -> Entry {
     samples::entry("shard-selector/a")
 }
 
-fn answer() -> Report {
+fn current_report() -> Report {
     Report::Status(Box::new(samples::running(0, &[entry()])))
 }
 
 /// Three pods that answer.
 fn fleet(pods: [Sidecar; 3]) -> Fleet {
-    let answers = pods.iter().map(|pod| (pod.pod.clone(), answer()));
+    let answers = pods.iter().map(|pod| (pod.pod.clone(), current_report()));
     Fleet {
         fresh: pods.iter().map(|pod| pod.pod.clone()).collect(),
         reports: answers.collect(),
@@ -64,11 +64,11 @@ fn chain() -> Chain {
     }
 }
 
-/// What is done with these pods, `seconds` after 1970.
-fn at(seconds: i64, restarts: &mut Restarts, fleet: &Fleet) -> String {
+/// The next step for these pods, `seconds` after 1970.
+fn step_at(seconds: i64, restarts: &mut Restarts, fleet: &Fleet) -> String {
     let now = Timestamp::from_second(seconds).unwrap();
-    match restarts.step(&evict(), &chain(), fleet, now) {
-        RestartStep::Evict => next_to_evict(&stale_pods(&evict(), fleet), fleet, Some("a_1"))
+    match restarts.step(&eviction(), &chain(), fleet, now) {
+        RestartStep::Evict => next_to_evict(&stale_pods(&eviction(), fleet), fleet, Some("a_1"))
             .unwrap()
             .pod
             .clone(),
@@ -79,7 +79,7 @@ fn at(seconds: i64, restarts: &mut Restarts, fleet: &Fleet) -> String {
 }
 
 fn next(fleet: &Fleet) -> String {
-    at(0, &mut Restarts::default(), fleet)
+    step_at(0, &mut Restarts::default(), fleet)
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn leader_is_evicted_last_and_silent_pods_before_it() {
     );
     // The name of one begins like the other's.
     let pods = fleet([pod("a", true), pod("a-1", true), pod("a_", true)]);
-    let kept = stale_pods(&evict(), &pods);
+    let kept = stale_pods(&eviction(), &pods);
     assert_eq!(next_to_evict(&kept, &pods, Some("a-1_6f")).unwrap().pod, "a");
     assert_eq!(next_to_evict(&kept[..2], &pods, Some("a")).unwrap().pod, "a-1");
 }
@@ -112,7 +112,7 @@ fn next_eviction_waits_until_the_replacement_acknowledges() {
     let mut restarts = Restarts::default();
     restarts.evicted.insert("uid-c".to_owned());
     assert_eq!(
-        at(0, &mut restarts, &whole),
+        step_at(0, &mut restarts, &whole),
         "waiting for c to end",
         "and that is not seen yet"
     );
@@ -134,21 +134,25 @@ fn no_pod_is_evicted_while_a_replacement_is_missing() {
     let mut lacks = whole.clone();
     lacks.sidecars.remove(1);
     let mut restarts = Restarts::default();
-    let message = at(0, &mut restarts, &lacks);
+    let message = step_at(0, &mut restarts, &lacks);
     assert_eq!(
         message,
         "2 of 3 pods exist since 1970-01-01T00:00:00Z, and no other is evicted until all do: see the events of StatefulSet left. If \
          the shard is meant to have fewer: kubectl annotate pods -n demo a c ctrlmesh.kusionstack.io/shard-pods-"
     );
     for later in [61, 3600, 1_000_000] {
-        assert_eq!(at(later, &mut restarts, &lacks), message);
+        assert_eq!(step_at(later, &mut restarts, &lacks), message);
     }
     let mut starts = whole.clone();
     starts.sidecars[1].ip = None;
-    assert_eq!(at(70, &mut restarts, &starts), "b does not run the chain yet");
-    assert_eq!(at(80, &mut restarts, &lacks), message, "it was not whole in between");
-    assert_eq!(at(90, &mut restarts, &whole), "c");
-    let later = at(100, &mut restarts, &lacks);
+    assert_eq!(step_at(70, &mut restarts, &starts), "b does not run the chain yet");
+    assert_eq!(
+        step_at(80, &mut restarts, &lacks),
+        message,
+        "it was not whole in between"
+    );
+    assert_eq!(step_at(90, &mut restarts, &whole), "c");
+    let later = step_at(100, &mut restarts, &lacks);
     assert!(later.contains("since 1970-01-01T00:01:40Z"), "{later}");
 }
 

@@ -40,7 +40,7 @@ fn fleet() -> Fleet {
     }
 }
 
-fn silent(
+fn silent_pods_after(
     before: &SilentPods,
     awaited: &BTreeMap<String, BTreeSet<String>>,
     fleet: &Fleet,
@@ -55,7 +55,7 @@ fn silence(pod: &str, since: Instant, failures: u32) -> (String, Silence) {
     (format!("uid-{pod}"), Silence { since, failures })
 }
 
-fn all() -> BTreeMap<String, BTreeSet<String>> {
+fn awaited_pods() -> BTreeMap<String, BTreeSet<String>> {
     let pods = ["uid-a", "uid-b", "uid-c"].map(str::to_owned);
     [("shard-selector/s0".to_owned(), pods.into())].into()
 }
@@ -64,21 +64,24 @@ fn all() -> BTreeMap<String, BTreeSet<String>> {
 fn silence_counts_from_the_first_failed_poll() {
     let (start, mut fleet) = (Instant::now(), fleet());
     assert!(
-        silent(&SilentPods::new(), &BTreeMap::new(), &fleet, start).is_empty(),
+        silent_pods_after(&SilentPods::new(), &BTreeMap::new(), &fleet, start).is_empty(),
         "nobody waits"
     );
-    let first = silent(&SilentPods::new(), &all(), &fleet, start);
+    let first = silent_pods_after(&SilentPods::new(), &awaited_pods(), &fleet, start);
     assert_eq!(first, [silence("a", start, 2), silence("c", start, 2)].into());
     let later = start + Duration::from_secs(1);
     fleet.failures.insert("a".to_owned(), 4);
-    assert_eq!(silent(&first, &all(), &fleet, later), first);
+    assert_eq!(silent_pods_after(&first, &awaited_pods(), &fleet, later), first);
     // It answers once: all over again.
     fleet.reports.insert("a".to_owned(), Report::Status(Box::default()));
-    let answered = silent(&first, &all(), &fleet, later);
+    let answered = silent_pods_after(&first, &awaited_pods(), &fleet, later);
     assert_eq!(answered, [silence("c", start, 2)].into());
     fleet.sidecars[2].is_scheduled = false;
-    assert!(silent(&answered, &all(), &fleet, later).is_empty(), "it does not run");
-    // Who is given up stays so, though nobody waits.
+    assert!(
+        silent_pods_after(&answered, &awaited_pods(), &fleet, later).is_empty(),
+        "it does not run"
+    );
+    // A pod that is given up stays so, though nobody waits for it.
     let (fleet, mut states) = (self::fleet(), PodStates::default());
     states.given_up.insert("a".to_owned());
     let pods = Pods {
@@ -94,26 +97,29 @@ fn silence_counts_from_the_first_failed_poll() {
 #[test]
 fn silence_starts_anew_when_pod_is_replaced_or_has_answered() {
     let (start, fleet) = (Instant::now(), fleet());
-    let first = silent(&SilentPods::new(), &all(), &fleet, start);
+    let first = silent_pods_after(&SilentPods::new(), &awaited_pods(), &fleet, start);
     let later = start + Duration::from_secs(59);
     let mut again = fleet.clone();
     again.sidecars[0].uid = "uid-c".to_owned();
     again.sidecars[2].uid = "uid-d".to_owned();
-    let anew = silent(&first, &all(), &again, later);
+    let anew = silent_pods_after(&first, &awaited_pods(), &again, later);
     assert_eq!(anew, [silence("c", start, 2)].into(), "by UID, not by name");
     again.sidecars[0].uid = "uid-b".to_owned();
     again.sidecars.truncate(1);
-    assert_eq!(silent(&first, &all(), &again, later), [silence("b", later, 2)].into());
+    assert_eq!(
+        silent_pods_after(&first, &awaited_pods(), &again, later),
+        [silence("b", later, 2)].into()
+    );
     let mut answered = fleet;
     answered.failures.insert("a".to_owned(), 1);
-    let anew = silent(&first, &all(), &answered, later);
+    let anew = silent_pods_after(&first, &awaited_pods(), &answered, later);
     assert_eq!(anew, [silence("a", later, 1), silence("c", start, 2)].into());
 }
 
 #[test]
 fn pod_is_given_up_only_after_failed_polls() {
     let (start, mut fleet) = (Instant::now(), fleet());
-    let silent = silent(&SilentPods::new(), &all(), &fleet, start);
+    let silent = silent_pods_after(&SilentPods::new(), &awaited_pods(), &fleet, start);
     let proceed = serde_json::json!({ "policy": "Proceed", "afterSeconds": 1 });
     let configs = [config("s0", proceed.clone()), config("s1", proceed)];
     let given_up = |fleet: &Fleet, seconds| {
@@ -124,7 +130,7 @@ fn pod_is_given_up_only_after_failed_polls() {
     fleet.failures.extend([("a".to_owned(), 4), ("c".to_owned(), 5)]);
     assert_eq!(given_up(&fleet, 900), ["c"], "three questions had no answer");
     assert!(given_up(&fleet, 0).is_empty(), "it is not time yet");
-    // Who has no address can't be asked.
+    // A pod without an address can't be polled.
     fleet.sidecars[0].ip = None;
     assert_eq!(given_up(&fleet, 900), ["a", "c"]);
 }
@@ -132,7 +138,7 @@ fn pod_is_given_up_only_after_failed_polls() {
 #[test]
 fn pod_is_given_up_by_the_policy_of_its_shard() {
     let (start, mut fleet) = (Instant::now(), fleet());
-    let silent = silent(&SilentPods::new(), &all(), &fleet, start);
+    let silent = silent_pods_after(&SilentPods::new(), &awaited_pods(), &fleet, start);
     fleet.failures.extend([("a".to_owned(), 5), ("c".to_owned(), 5)]);
     let given_up = |unreachable: serde_json::Value, seconds| {
         let configs = [config("s0", unreachable), config("s1", serde_json::Value::Null)];
@@ -165,7 +171,7 @@ fn holder_is_described_with_the_pods_that_are_waited_for() {
         fleet: &fleet,
         states: &states,
     };
-    let text = describe_holder("shard-selector/s0", &all(), &[], pods);
+    let text = describe_holder("shard-selector/s0", &awaited_pods(), &[], pods);
     assert_eq!(text, "s0 (a can't be reached: no route, b has done so and is settling)");
-    assert_eq!(describe_holder("shard-selector/s1", &all(), &[], pods), "s1");
+    assert_eq!(describe_holder("shard-selector/s1", &awaited_pods(), &[], pods), "s1");
 }

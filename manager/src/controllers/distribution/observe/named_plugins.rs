@@ -6,7 +6,8 @@ use ctrlmesh_contract::Digest;
 use ctrlmesh_manager_api::plugin::PluginStatus;
 use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
-use ctrlmesh_manager_rollout::available_plugins::{NamedPlugin, NamedPlugins, PackedPlugin};
+use ctrlmesh_manager_rollout::config_maps::PackedPlugin;
+use ctrlmesh_manager_rollout::observation::{NamedPlugin, NamedPlugins};
 use kube::ResourceExt as _;
 
 use ctrlmesh_manager_oci::{FailureReason, Resolution, ResolveRequest};
@@ -24,14 +25,19 @@ pub(super) fn resolve_plugins(
         let before = object.status.as_ref().map(|status| status.plugins.as_slice());
         let plugins = object.spec.plugins.iter().map(|plugin| {
             let pinned = before.unwrap_or_default().iter().find(|old| old.name == plugin.name);
-            named_plugin(plugin, pinned, running, &resolve(&ask(namespace, plugin, pinned)))
+            named_plugin(
+                plugin,
+                pinned,
+                running,
+                &resolve(&request_for(namespace, plugin, pinned)),
+            )
         });
         (object.name_any(), plugins.collect())
     });
     NamedPlugins(named.collect())
 }
 
-fn ask(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> ResolveRequest {
+fn request_for(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> ResolveRequest {
     ResolveRequest {
         namespace: namespace.to_owned(),
         image: plugin.image.clone(),

@@ -36,7 +36,7 @@ const AWAITED_SILENT_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest status that is read. 64 entries take some 30 KiB; the rest is for reports of plugins.
 pub(crate) const MAX_STATUS_BYTES: usize = 256 * 1024;
-/// How long changes are collected, so that the answers of many sidecars lead to few passes.
+/// Time for which changes are collected, so that the answers of many sidecars lead to few passes.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Polls the sidecars of all namespaces.

@@ -1,4 +1,4 @@
-//! Pods that go past their sidecars, from what these say to conditions and Events.
+//! Pods that bypass their sidecars: from reports to conditions and Events.
 
 use ctrlmesh_contract::status::ApiTraffic;
 
@@ -7,8 +7,8 @@ use super::*;
 const STARTED: &str = "2026-01-01T00:00:00Z";
 const LATER: &str = "2026-01-01T00:02:00Z";
 
-/// What a pod's sidecar says two minutes after its containers have started, if requests came or not.
-fn says(chain: &Chain, last: Option<&str>) -> Status {
+/// The status of a pod's sidecar two minutes after its containers have started. `last`: the time of the last request, if there was one.
+fn status_with_traffic(chain: &Chain, last: Option<&str>) -> Status {
     let traffic = ApiTraffic {
         now: LATER.to_owned(),
         since: Some(STARTED.to_owned()),
@@ -23,7 +23,7 @@ fn says(chain: &Chain, last: Option<&str>) -> Status {
 
 #[tokio::test]
 async fn pod_without_api_traffic_is_named_in_condition_and_event() {
-    let (sidecar, port, server) = one(111, |ip| {
+    let (sidecar, port, server) = start_with_sidecar(111, |ip| {
         let mut pod = pod("left-0", ip);
         pod["metadata"]["labels"]["shard"] = json!("left");
         let running = json!({"running": {"startedAt": STARTED}});
@@ -36,7 +36,7 @@ async fn pod_without_api_traffic_is_named_in_condition_and_event() {
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;
     let bypassed = |state: &Snapshot<'_>| condition_of(state, "shardingconfigs", "left", "Bypassed");
-    sidecar.say(says(&chain, None));
+    sidecar.set_status(status_with_traffic(&chain, None));
     until(&server, "it is bypassed", |state| bypassed(state)[0] == "True").await;
     let [_, reason, message] = server.store().read(bypassed);
     assert_eq!(reason, "NoTraffic");
@@ -47,7 +47,7 @@ async fn pod_without_api_traffic_is_named_in_condition_and_event() {
             .any(|event| text(event, "/reason") == "NoTraffic")
     };
     until(&server, "an Event says so", has_event).await;
-    sidecar.say(says(&chain, Some(STARTED)));
+    sidecar.set_status(status_with_traffic(&chain, Some(STARTED)));
     until(&server, "it is bypassed no more", |state| bypassed(state)[0] == "False").await;
     task.stop().await;
 }

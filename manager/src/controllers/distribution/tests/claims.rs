@@ -1,13 +1,13 @@
-//! What is remembered beside the chain, for a manager that takes over.
+//! Claims, which are stored with the chain for a manager that takes over.
 
 use super::lost_pods::{pod_of, shard};
 use super::*;
 
-/// The chain says the same as before: what is remembered with it does not.
+/// The chain stays as it is, and the claims beside it change.
 #[tokio::test]
 async fn claims_of_a_leaving_pod_are_written_at_once() {
     let (sidecar, port) = Sidecar::start(53, 0).await;
-    sidecar.say(running("left-0", 0, None));
+    sidecar.set_status(status_running("left-0", 0, None));
     let server = server().await;
     let mut pod = pod_of("left", &sidecar.ip);
     put(&server, pod.clone());
@@ -20,7 +20,7 @@ async fn claims_of_a_leaving_pod_are_written_at_once() {
     let (_, task) = start(&server, port, &[]).await;
     let mut chain = until_entries(&server, 2).await;
     chain.entries.retain(|entry| entry.name.ends_with("/left"));
-    sidecar.say(running("left-0", chain.generation, Some(&chain)));
+    sidecar.set_status(status_running("left-0", chain.generation, Some(&chain)));
     let is_enforced = |state: &Snapshot<'_>| {
         let object = state.get("shardingconfigs.ctrlmesh.kusionstack.io", DEMO, "left");
         object.is_some_and(|object| object["status"]["enforced"] == "1/1")

@@ -13,7 +13,7 @@ fn is_there(state: &Snapshot<'_>, name: &str) -> bool {
     state.get(KIND, DEMO, name).is_some()
 }
 
-fn distributed(state: &Snapshot<'_>, name: &str) -> [String; 3] {
+fn distributed_condition(state: &Snapshot<'_>, name: &str) -> [String; 3] {
     condition_of(state, "shardingconfigs", name, "Distributed")
 }
 
@@ -70,7 +70,7 @@ impl TwoShards {
 
     async fn until_told(&self, name: &str, reason: &str, words: &[&str]) {
         until(&self.server, reason, |state| {
-            let [_, found, message] = distributed(state, name);
+            let [_, found, message] = distributed_condition(state, name);
             found == reason && words.iter().all(|word| message.contains(word))
         })
         .await;
@@ -87,7 +87,7 @@ async fn deleted_shard_is_held_until_its_pods_show_nothing() {
     let chain_before = two.chain();
     assert!(shows_nothing(&chain_before, "left"));
     assert_eq!(limits(&chain_before, "right"), limits(&before, "right"));
-    two.acknowledges("left");
+    two.acknowledge_chain("left");
     until(&two.server, "it is released", |state| !is_there(state, "left")).await;
     // Its pods have an entry as long as their controller has shards.
     assert_eq!(two.chain(), chain_before);
@@ -123,7 +123,7 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
     two.delete_both().await;
     let narrowed = two.chain();
     assert_ne!(limits(&narrowed, "left"), "[]", "right may show its objects still");
-    two.acknowledges("right");
+    two.acknowledge_chain("right");
     let words = ["kubectl -n demo delete pods right-0", "several owners"];
     two.until_told("left", "Gathering", &words).await;
     until(&two.server, "left has everything", |state| {
@@ -138,7 +138,7 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
     .await;
     let events = test_env::notes(&two.server, "Gathering");
     assert!(events.iter().any(|note| note.contains("right-0")), "{events:?}");
-    two.acknowledges("left");
+    two.acknowledge_chain("left");
     // The same pod, made again.
     two.server.store().delete("pods", DEMO, "right-0").unwrap();
     until(&two.server, "pods ask for the controller's own lock", |state| {
@@ -172,7 +172,7 @@ async fn deleted_shard_is_held_until_its_pods_are_evicted_with_reshard_restart()
     let refused = two.server.faults().add(refused);
     two.run().await;
     two.delete_both().await;
-    two.acknowledges("right");
+    two.acknowledge_chain("right");
     let words = ["evicted one by one", "right-0", "kubectl -n demo patch"];
     two.until_told("right", "Deleting", &words).await;
     until(&two.server, "an eviction is refused", |state| {
@@ -182,7 +182,7 @@ async fn deleted_shard_is_held_until_its_pods_are_evicted_with_reshard_restart()
     assert!(two.server.faults().times_applied(refused) > 0);
     assert!(two.server.store().read(|state| is_there(state, "right")));
     two.server.store().delete("pods", DEMO, "right-0").unwrap();
-    two.acknowledges("left");
+    two.acknowledge_chain("left");
     two.until_told("right", "Deleting", &["new pods get a sidecar"]).await;
     two.server.store().delete("pods", DEMO, "left-0").unwrap();
     until(&two.server, "both are released", |state| {
@@ -197,7 +197,7 @@ async fn next_manager_continues_teardown_and_force_ends_it() {
     let mut two = TwoShards::start(114).await;
     two.delete_both().await;
     two.stop().await;
-    two.acknowledges("right");
+    two.acknowledge_chain("right");
     two.run().await;
     two.until_told("left", "Gathering", &["right-0"]).await;
     let stored = two.server.store().read(|state| state.get(KIND, DEMO, "left").cloned());

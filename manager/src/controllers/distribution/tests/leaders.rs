@@ -1,4 +1,4 @@
-//! Who leads in a shard, from its sidecars to its status.
+//! The leader of a shard, from reports of sidecars to status.
 
 use ctrlmesh_contract::status::LeaderElection;
 
@@ -8,7 +8,7 @@ const EARLY: &str = "2026-01-01T00:00:00Z";
 const LATE: &str = "2026-01-01T00:00:10Z";
 
 /// A pod of the shard `left` that runs this chain and leads since then, or does not.
-fn says(pod: &str, chain: &Chain, since: Option<&str>) -> Status {
+fn status_with_election(pod: &str, chain: &Chain, since: Option<&str>) -> Status {
     let election = LeaderElection {
         lock: "lock---left".to_owned(),
         holder: format!("{pod}_id"),
@@ -40,8 +40,8 @@ async fn until_leader(server: &ApiServer, expected: Option<(&str, &str)>) {
 async fn status_of_a_shard_follows_its_leader() {
     let (first, port) = Sidecar::start(101, 0).await;
     let (second, _) = Sidecar::start(102, port).await;
-    first.say(running("left-0", 0, None));
-    second.say(running("left-1", 0, None));
+    first.set_status(status_running("left-0", 0, None));
+    second.set_status(status_running("left-1", 0, None));
     let server = server().await;
     for (name, sidecar) in [("left-0", &first), ("left-1", &second)] {
         let mut pod = pod(name, &sidecar.ip);
@@ -51,8 +51,8 @@ async fn status_of_a_shard_follows_its_leader() {
     put(&server, samples::shard("left", &[]));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;
-    first.say(says("left-0", &chain, Some(EARLY)));
-    second.say(says("left-1", &chain, None));
+    first.set_status(status_with_election("left-0", &chain, Some(EARLY)));
+    second.set_status(status_with_election("left-1", &chain, None));
     until_leader(&server, Some(("left-0", EARLY))).await;
     until(&server, "all is done", |state| {
         condition_of(state, "shardingconfigs", "left", "Enforced")[0] == "True"
@@ -63,17 +63,17 @@ async fn status_of_a_shard_follows_its_leader() {
         seen.filter(|seen| seen.verb == "patch" && seen.target.contains("/left/status"))
             .count()
     };
-    let (before, asked) = (published(), first.asked() + 3);
-    until_counted(|| first.asked() >= asked).await;
+    let (before, asked) = (published(), first.poll_count() + 3);
+    until_counted(|| first.poll_count() >= asked).await;
     assert_eq!(published(), before, "it only goes on to lead");
 
     // The first one is asked later, or its clock is behind.
-    second.say(says("left-1", &chain, Some(LATE)));
+    second.set_status(status_with_election("left-1", &chain, Some(LATE)));
     until_leader(&server, Some(("left-1", LATE))).await;
-    first.say(says("left-0", &chain, None));
-    second.say(says("left-1", &chain, None));
+    first.set_status(status_with_election("left-0", &chain, None));
+    second.set_status(status_with_election("left-1", &chain, None));
     until_leader(&server, None).await;
-    first.say(says("left-0", &chain, Some(LATE)));
+    first.set_status(status_with_election("left-0", &chain, Some(LATE)));
     until_leader(&server, Some(("left-0", LATE))).await;
     *first.says.lock().unwrap() = None;
     until_leader(&server, None).await;

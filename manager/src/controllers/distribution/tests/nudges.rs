@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn pod_that_answers_and_stays_behind_is_nudged_again() {
-    let (_sidecar, port, server) = one(45, |ip| pod("operator-0", ip)).await;
+    let (_sidecar, port, server) = start_with_sidecar(45, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=60"]).await;
     let annotation = |state: &Snapshot<'_>, name: &str| {
@@ -31,7 +31,7 @@ async fn pod_that_answers_and_stays_behind_is_nudged_again() {
 
 #[tokio::test]
 async fn accepted_condition_carries_warnings() {
-    let (_sidecar, port, server) = one(46, |ip| pod("operator-0", ip)).await;
+    let (_sidecar, port, server) = start_with_sidecar(46, |ip| pod("operator-0", ip)).await;
     let mut shard = samples::shard("a", &[]);
     shard["spec"]["webhook"] = json!({"certDir": "/certs", "port": 9443});
     shard["spec"]["limits"][0]["relateResources"][0]["resources"] = json!(["pods", "configmap"]);

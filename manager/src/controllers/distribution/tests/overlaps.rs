@@ -19,7 +19,7 @@ fn of_shard(state: &Snapshot<'_>, name: &str, kind: &str) -> [String; 3] {
 async fn gaining_shard_may_be_applied_before_the_losing_one() {
     let mut two = TwoShards::start(61).await;
     let first = two.chain();
-    // What left has.
+    // The objects of left.
     put(&two.server, shard("right", "b", 60));
     until(&two.server, "right waits for another edit", |state| {
         let [_, reason, message] = of_shard(state, "right", "Distributed");
@@ -41,8 +41,8 @@ async fn gaining_shard_may_be_applied_before_the_losing_one() {
         "{}",
         limits(&narrowed, "right")
     );
-    two.acknowledges("left");
-    two.acknowledges("right");
+    two.acknowledge_chain("left");
+    two.acknowledge_chain("right");
     until(&two.server, "right has it", |state| {
         limits(&chain(state).unwrap(), "right").contains("\"b\"")
     })
@@ -52,14 +52,14 @@ async fn gaining_shard_may_be_applied_before_the_losing_one() {
 
 #[tokio::test]
 async fn pod_of_two_shards_is_named_in_status() {
-    let (sidecar, port, server) = one(63, |ip| pod_of("left", ip)).await;
+    let (sidecar, port, server) = start_with_sidecar(63, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let mut other = shard("other", "c", 60);
     other["spec"]["selector"]["matchLabels"]["shard"] = json!("left");
     put(&server, other);
     let (_, task) = start(&server, port, &[]).await;
     let first = until_entries(&server, 2).await;
-    sidecar.say(running("left-0", first.generation, Some(&first)));
+    sidecar.set_status(status_running("left-0", first.generation, Some(&first)));
     until(&server, "both say so", |state| {
         [("left", "other"), ("other", "left")].iter().all(|(name, of)| {
             let [status, _, message] = of_shard(state, name, "Enforced");
@@ -72,7 +72,7 @@ async fn pod_of_two_shards_is_named_in_status() {
 
 #[tokio::test]
 async fn pod_may_be_in_shards_of_two_controllers() {
-    let (sidecar, port, server) = one(107, |ip| pod_of("left", ip)).await;
+    let (sidecar, port, server) = start_with_sidecar(107, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let mut other = shard("other", "c", 60);
     other["spec"]["selector"]["matchLabels"]["shard"] = json!("left");
@@ -80,7 +80,7 @@ async fn pod_may_be_in_shards_of_two_controllers() {
     put(&server, other);
     let (_, task) = start(&server, port, &[]).await;
     let first = until_entries(&server, 2).await;
-    sidecar.say(running("left-0", first.generation, Some(&first)));
+    sidecar.set_status(status_running("left-0", first.generation, Some(&first)));
     until(&server, "both are enforced", |state| {
         let mut shards = ["left", "other"].iter();
         shards.all(|name| of_shard(state, name, "Enforced")[0] == "True")
@@ -91,11 +91,11 @@ async fn pod_may_be_in_shards_of_two_controllers() {
 
 #[tokio::test]
 async fn sidecar_without_labels_file_is_named_in_status() {
-    let (sidecar, port, server) = one(64, |ip| pod_of("left", ip)).await;
+    let (sidecar, port, server) = start_with_sidecar(64, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, port, &[]).await;
     let first = until_entries(&server, 1).await;
-    sidecar.say(running("left-0", first.generation, None));
+    sidecar.set_status(status_running("left-0", first.generation, None));
     until(&server, "the condition says what is missing", |state| {
         let [status, _, message] = of_shard(state, "left", "Enforced");
         status == "False"

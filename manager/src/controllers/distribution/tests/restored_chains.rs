@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn stored(server: &ApiServer) -> Value {
+fn stored_config_map(server: &ApiServer) -> Value {
     let map = server
         .store()
         .read(|state| state.get("configmaps", DEMO, CHAIN).cloned());
@@ -23,7 +23,7 @@ async fn restored_old_chain_is_overwritten() {
     put(&server, samples::faults("a"));
     let (_, running) = start(&server, 1, &[]).await;
     until_entries(&server, 1).await;
-    let earlier = stored(&server);
+    let earlier = stored_config_map(&server);
     put(&server, samples::faults("b"));
     until_entries(&server, 2).await;
     put(&server, samples::faults("c"));
@@ -37,14 +37,14 @@ async fn restored_old_chain_is_overwritten() {
 
 #[tokio::test]
 async fn chain_gets_a_generation_above_all_that_sidecars_run() {
-    let (sidecar, port, server) = one(37, |ip| pod("operator-0", ip)).await;
+    let (sidecar, port, server) = start_with_sidecar(37, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;
-    sidecar.say(running("operator-0", 7, Some(&chain)));
+    sidecar.set_status(status_running("operator-0", 7, Some(&chain)));
     until_generation(&server, 9).await;
-    // Who says so again and again has others give up what they show once a minute at most.
-    sidecar.say(running("operator-0", 20, Some(&chain)));
+    // A sidecar that reports later generations again and again raises the generation once a minute at most.
+    sidecar.set_status(status_running("operator-0", 20, Some(&chain)));
     until(&server, "it is said", |state| {
         condition(state, "a", "Enforced")[0] == "True"
     })
@@ -60,7 +60,7 @@ async fn next_manager_takes_up_chain_without_its_label() {
     let (_, running) = start(&server, 1, &[]).await;
     until_entries(&server, 1).await;
     running.stop().await;
-    let mut map = stored(&server);
+    let mut map = stored_config_map(&server);
     map["metadata"]["labels"] = json!({});
     put(&server, map);
     let (_, running) = start(&server, 1, &[]).await;

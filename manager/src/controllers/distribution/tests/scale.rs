@@ -45,14 +45,14 @@ impl Sidecars {
     async fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let status = Arc::new(Mutex::new(running("", 0, None)));
+        let status = Arc::new(Mutex::new(status_running("", 0, None)));
         let task = tokio::spawn(accept_polls(listener, Arc::clone(&status))).abort_handle();
         Self { port, status, task }
     }
 
     /// All sidecars run this chain from now on.
-    fn load(&self, chain: &Chain) {
-        *self.status.lock().unwrap() = running("", chain.generation, Some(chain));
+    fn load_chain(&self, chain: &Chain) {
+        *self.status.lock().unwrap() = status_running("", chain.generation, Some(chain));
     }
 }
 
@@ -210,7 +210,7 @@ impl Mesh {
 
     /// Lets all sidecars load a chain, and waits until the manager has reported that of the object's generation.
     async fn until_enforced(&self, chain: &Chain, generation: &Value, events: u64) {
-        self.simulated.load(chain);
+        self.simulated.load_chain(chain);
         let is_enforced = |state: &Snapshot<'_>| {
             let object = state.get(FAULTS, DEMO, "a").unwrap();
             let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
@@ -225,7 +225,7 @@ impl Mesh {
         self.until("an Event says so", is_published).await;
     }
 
-    /// How often nudges of a chain were repeated, as the pods say.
+    /// Repeated nudges of a chain, by the annotations of pods.
     fn repeated_nudges(&self, chain: &Chain) -> u64 {
         let of_chain = format!("{}.", chain.generation);
         self.api.store().read(|state| {

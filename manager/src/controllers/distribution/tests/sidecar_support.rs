@@ -1,4 +1,4 @@
-//! Sidecars of other releases: nobody is given what it says that it can't run.
+//! Sidecars of other releases get no entries that they do not support.
 
 use ctrlmesh_contract::support::Support;
 
@@ -7,18 +7,18 @@ use super::*;
 /// A sidecar of a later release, which reads other documents, beside one of this.
 #[tokio::test]
 async fn document_unreadable_for_a_sidecar_is_held_back_and_its_pod_is_named() {
-    let (sidecar, port, server) = one(61, |ip| pod("operator-0", ip)).await;
+    let (sidecar, port, server) = start_with_sidecar(61, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;
-    let mut later = running("operator-0", chain.generation, Some(&chain));
+    let mut later = status_running("operator-0", chain.generation, Some(&chain));
     later.supports = Some(Support {
         documents: vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()],
         ..Support::current()
     });
-    sidecar.say(later);
-    let asked = sidecar.asked();
-    until_counted(|| sidecar.asked() > asked + 3).await;
+    sidecar.set_status(later);
+    let asked = sidecar.poll_count();
+    until_counted(|| sidecar.poll_count() > asked + 3).await;
     put(&server, samples::faults("b"));
     let is_told = |state: &Snapshot<'_>| {
         let [status, reason, message] = condition(state, "b", "Distributed");
@@ -31,24 +31,24 @@ async fn document_unreadable_for_a_sidecar_is_held_back_and_its_pod_is_named() {
     };
     until(&server, "and so does an Event", event).await;
     assert_eq!(server.store().read(super::chain).unwrap(), chain);
-    let mut current = running("operator-0", chain.generation, Some(&chain));
+    let mut current = status_running("operator-0", chain.generation, Some(&chain));
     current.supports = Some(Support::current());
-    sidecar.say(current);
+    sidecar.set_status(current);
     until_entries(&server, 2).await;
     task.stop().await;
 }
 
-/// A manager that begins to lead has asked nobody yet, and finds a rule that is new.
+/// A manager that begins to lead has polled no sidecar yet, and finds a new rule.
 #[tokio::test]
 async fn rule_waits_for_the_first_answer_of_an_outdated_sidecar() {
-    let (sidecar, port, server) = one(62, |ip| pod("operator-0", ip)).await;
+    let (sidecar, port, server) = start_with_sidecar(62, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;
     task.stop().await;
-    let mut earlier = running("operator-0", chain.generation, Some(&chain));
+    let mut earlier = status_running("operator-0", chain.generation, Some(&chain));
     earlier.supports = None;
-    sidecar.say(earlier);
+    sidecar.set_status(earlier);
     put(&server, samples::faults("b"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let is_told = |state: &Snapshot<'_>| condition(state, "b", "Distributed")[1] == "SidecarOutdated";

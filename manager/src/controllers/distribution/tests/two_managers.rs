@@ -12,7 +12,7 @@ use super::*;
 
 const BUCKETS: u64 = 4;
 
-/// What each pod shows, and whatever was shown by two of them at once.
+/// The buckets that each pod shows, and those that two pods showed at once.
 #[derive(Default)]
 struct Shown {
     by_pod: BTreeMap<String, BTreeSet<u64>>,
@@ -50,15 +50,17 @@ impl Following {
             store: server.store().clone(),
             shown: Arc::clone(shown),
             asked: Arc::default(),
-            says: Arc::new(Mutex::new(running(&format!("{shard}-0"), 0, None))),
+            says: Arc::new(Mutex::new(status_running(&format!("{shard}-0"), 0, None))),
         };
         put(server, pod_of(shard, &ip));
-        let router = Router::new().route("/status", get(say)).with_state(following);
+        let router = Router::new()
+            .route("/status", get(serve_status_and_load))
+            .with_state(following);
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         port
     }
 
-    fn load(&self) {
+    fn load_chain(&self) {
         // Nobody else loads meanwhile.
         let mut shown = self.shown.lock().unwrap();
         let Some(mut chain) = self.store.read(chain) else {
@@ -67,21 +69,21 @@ impl Following {
         let labels = BTreeMap::from([("shard".to_owned(), self.shard.to_owned())]);
         chain.entries.retain(|entry| entry.pod_selector.matches(&labels));
         let pod = format!("{}-0", self.shard);
-        shown.show(&pod, buckets(&chain.entries), chain.generation);
-        *self.says.lock().unwrap() = running(&pod, chain.generation, Some(&chain));
+        shown.show(&pod, visible_buckets(&chain.entries), chain.generation);
+        *self.says.lock().unwrap() = status_running(&pod, chain.generation, Some(&chain));
     }
 }
 
-async fn say(State(following): State<Following>) -> String {
+async fn serve_status_and_load(State(following): State<Following>) -> String {
     if following.asked.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
-        following.load();
+        following.load_chain();
     }
     let says = following.says.lock().unwrap();
     serde_json::to_string(&*says).unwrap()
 }
 
-/// What these let through.
-fn buckets(entries: &[Entry]) -> BTreeSet<u64> {
+/// The buckets whose objects these entries show.
+fn visible_buckets(entries: &[Entry]) -> BTreeSet<u64> {
     let limits: Vec<Limit> = entries
         .iter()
         .flat_map(|entry| serde_json::from_value::<Vec<Limit>>(entry.settings.value()["limits"].clone()).unwrap())
@@ -116,7 +118,7 @@ async fn two_leading_managers_never_give_objects_to_two_shards() {
     let (first, one) = start(&server, port, &flags).await;
     let (second, other) = start(&server, port, &flags).await;
     let written = |context: &Context| context.metrics.distribution.written.get();
-    // Of no bucket two objects say that it is theirs: who gives it up says so first.
+    // No two objects have a bucket at the same time: the shard that loses it is edited first.
     let mut before: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
     let mut edit = 0;
     while edit < 8 || written(&first).min(written(&second)) < 3 {

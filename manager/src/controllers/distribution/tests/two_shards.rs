@@ -19,8 +19,8 @@ impl TwoShards {
     pub(super) async fn start(first: u8) -> Self {
         let (left, port) = Sidecar::start(first, 0).await;
         let (right, _) = Sidecar::start(first + 1, port).await;
-        left.say(running("left-0", 0, None));
-        right.say(running("right-0", 0, None));
+        left.set_status(status_running("left-0", 0, None));
+        right.set_status(status_running("right-0", 0, None));
         let server = server().await;
         put(&server, pod_of("left", &left.ip));
         put(&server, pod_of("right", &right.ip));
@@ -34,8 +34,8 @@ impl TwoShards {
         };
         two.run().await;
         until_entries(&two.server, 2).await;
-        two.acknowledges("left");
-        two.acknowledges("right");
+        two.acknowledge_chain("left");
+        two.acknowledge_chain("right");
         until(&two.server, "both are enforced and held", |state| {
             ["left", "right"].iter().all(|name| {
                 let enforced = condition_of(state, "shardingconfigs", name, "Enforced");
@@ -51,11 +51,11 @@ impl TwoShards {
     }
 
     /// A sidecar says that it runs the chain that lies there.
-    pub(super) fn acknowledges(&self, shard: &str) {
+    pub(super) fn acknowledge_chain(&self, shard: &str) {
         let mut own = self.chain();
         own.entries.retain(|entry| shard_of(&entry.name) == shard);
         let sidecar = if shard == "left" { &self.left } else { &self.right };
-        sidecar.say(running(&format!("{shard}-0"), own.generation, Some(&own)));
+        sidecar.set_status(status_running(&format!("{shard}-0"), own.generation, Some(&own)));
     }
 
     /// Starts a manager.

@@ -39,7 +39,7 @@ fn shows(state: &Snapshot<'_>, shard: &str, label: &str) -> bool {
 
 #[tokio::test]
 async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
-    let (left, port, server) = one(91, |ip| pod_of("left", ip)).await;
+    let (left, port, server) = start_with_sidecar(91, |ip| pod_of("left", ip)).await;
     let old = without_sidecar(pod_of("right", "127.0.0.92"));
     put(&server, old.clone());
     let mut over = without_sidecar(pod_of("over", "127.0.0.93"));
@@ -50,7 +50,11 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
     put(&server, shard("right", "c", 60));
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
     let first = until_entries(&server, 2).await;
-    left.say(running("left-0", first.generation, Some(&own(&first, "left"))));
+    left.set_status(status_running(
+        "left-0",
+        first.generation,
+        Some(&chain_of_shard(&first, "left")),
+    ));
     for name in ["left", "right"] {
         until(&server, "it is told for whom it waits", |state| {
             let [status, reason, message] = condition_of(state, "shardingconfigs", name, "Distributed");
@@ -64,8 +68,8 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
     task.stop().await;
     // Another manager knows, too.
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
-    let asked = left.asked();
-    until_counted(|| left.asked() > asked + 3).await;
+    let asked = left.poll_count();
+    until_counted(|| left.poll_count() > asked + 3).await;
     assert!(!server.store().read(has_begun));
     server.store().delete("pods", DEMO, "right-0").unwrap();
     until(&server, "both begin", |state| {
@@ -73,8 +77,12 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
     })
     .await;
     let last = server.store().read(chain).unwrap();
-    left.say(running("left-0", last.generation, Some(&own(&last, "left"))));
-    // One that comes later takes nothing from who works.
+    left.set_status(status_running(
+        "left-0",
+        last.generation,
+        Some(&chain_of_shard(&last, "left")),
+    ));
+    // A pod that comes later takes nothing from shards that have started.
     put(&server, old);
     put(&server, shard("left", "d", 60));
     until(&server, "left shows something else", |state| shows(state, "left", "d")).await;
@@ -84,11 +92,11 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
 
 #[tokio::test]
 async fn shard_that_joins_started_ones_is_not_blocked_by_uninjected_pods() {
-    let (left, port, server) = one(94, |ip| pod_of("left", ip)).await;
+    let (left, port, server) = start_with_sidecar(94, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
     let first = until_entries(&server, 1).await;
-    left.say(running("left-0", first.generation, Some(&first)));
+    left.set_status(status_running("left-0", first.generation, Some(&first)));
     put(&server, without_sidecar(pod_of("right", "127.0.0.95")));
     put(&server, shard("right", "c", 60));
     until(&server, "right has begun", |state| {
@@ -131,7 +139,7 @@ async fn list_error_blocks_only_shards_that_have_not_started() {
 }
 
 /// The chain as the sidecar of one shard's pod runs it.
-fn own(chain: &Chain, shard: &str) -> Chain {
+fn chain_of_shard(chain: &Chain, shard: &str) -> Chain {
     let mut own = chain.clone();
     own.entries.retain(|entry| shard_of(&entry.name) == shard);
     own
@@ -139,14 +147,18 @@ fn own(chain: &Chain, shard: &str) -> Chain {
 
 #[tokio::test]
 async fn blocked_object_that_turns_invalid_starts_with_its_last_valid_rules() {
-    let (left, port, server) = one(96, |ip| pod_of("left", ip)).await;
+    let (left, port, server) = start_with_sidecar(96, |ip| pod_of("left", ip)).await;
     put(&server, of_kusionstack(pod_of("right", "127.0.0.97")));
     for (name, label) in [("left", "b"), ("right", "c")] {
         put(&server, shard(name, label, 60));
     }
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
     let first = until_entries(&server, 2).await;
-    left.say(running("left-0", first.generation, Some(&own(&first, "left"))));
+    left.set_status(status_running(
+        "left-0",
+        first.generation,
+        Some(&chain_of_shard(&first, "left")),
+    ));
     // An edit that changes nothing that is shown yet.
     put(&server, shard("right", "d", 60));
     until(&server, "the edit is seen", |state| {
@@ -181,7 +193,7 @@ async fn shards_swap_objects_beside_a_stray_uninjected_pod() {
     let both = [("left", &left), ("right", &right)];
     let server = server().await;
     for (name, sidecar) in both {
-        sidecar.say(running(&format!("{name}-0"), 0, None));
+        sidecar.set_status(status_running(&format!("{name}-0"), 0, None));
         put(&server, pod_of(name, &sidecar.ip));
     }
     put(&server, shard("left", "b", 60));
@@ -190,7 +202,11 @@ async fn shards_swap_objects_beside_a_stray_uninjected_pod() {
     let first = until_entries(&server, 2).await;
     let run = |chain: &Chain| {
         for (name, sidecar) in both {
-            sidecar.say(running(&format!("{name}-0"), chain.generation, Some(&own(chain, name))));
+            sidecar.set_status(status_running(
+                &format!("{name}-0"),
+                chain.generation,
+                Some(&chain_of_shard(chain, name)),
+            ));
         }
     };
     run(&first);

@@ -46,7 +46,7 @@ pub(super) struct Controller {
     memory: Memory,
 }
 
-/// What a manager knows of a pod.
+/// A manager's knowledge of a pod.
 #[derive(Default)]
 struct Memory {
     /// The entries of its last report, and when it was asked.
@@ -62,12 +62,12 @@ struct Memory {
 }
 
 /// The shard entries of a pod with these labels.
-fn own(entries: &[Entry], labels: &Labels) -> Vec<Entry> {
+fn entries_selecting(entries: &[Entry], labels: &Labels) -> Vec<Entry> {
     let own = entries.iter().filter(|entry| entry.pod_selector.matches(labels));
     own.cloned().collect()
 }
 
-fn locks(own: &[Entry]) -> BTreeSet<String> {
+fn locks_of(own: &[Entry]) -> BTreeSet<String> {
     let lock = |entry: &Entry| {
         Some(format!(
             "{}---{}",
@@ -92,14 +92,14 @@ impl Controller {
         }
     }
 
-    fn own(&self) -> Vec<Entry> {
-        own(self.running.as_deref().unwrap_or_default(), &self.known)
+    fn running_entries(&self) -> Vec<Entry> {
+        entries_selecting(self.running.as_deref().unwrap_or_default(), &self.known)
     }
 
     /// The lock that the controller asks for.
-    fn lock(&self) -> Option<String> {
+    fn requested_lock(&self) -> Option<String> {
         self.running.as_ref()?;
-        let own = self.own();
+        let own = self.running_entries();
         let named = own.iter().find(|entry| lock_of(entry) == Some("lock"));
         let sharded = named.and_then(|entry| entry.settings.value().get("shard")?.as_str());
         Some(sharded.map_or_else(|| "lock".to_owned(), |shard| format!("lock---{shard}")))
@@ -107,14 +107,14 @@ impl Controller {
 
     /// Whether it considers itself the leader by a lock that it does not ask for any more.
     fn may_lead(&self) -> bool {
-        self.leads.is_some() && self.leads != self.lock()
+        self.leads.is_some() && self.leads != self.requested_lock()
     }
 
     /// Whether its sidecar hides all objects, because the pod has changed shards and the controller may lead by the earlier lock.
     /// A sidecar does not know what to hide if the new shard has everything.
     fn is_shown_nothing(&self) -> bool {
         let narrows = |entry: &Entry| lock_of(entry) == Some("lock") && !has_everything(entry);
-        self.is_moved && self.may_lead() && self.own().iter().any(narrows)
+        self.is_moved && self.may_lead() && self.running_entries().iter().any(narrows)
     }
 
     /// A pass of the manager judges the pod.
@@ -125,7 +125,7 @@ impl Controller {
             memory.since = clock;
             memory.labels.clone_from(&labels);
         }
-        let own = own(last, &labels);
+        let own = entries_selecting(last, &labels);
         let reported = memory.report.as_ref().map(|(entries, _)| entries);
         let is_fresh = memory.report.as_ref().is_some_and(|(_, asked)| *asked >= memory.since);
         if is_fresh {
@@ -141,7 +141,7 @@ impl Controller {
         let is_known = memory.quiet.as_ref().is_some_and(|quiet| is_same(quiet, &own));
         let is_quiet = (is_fresh || is_known) && reported.is_some_and(|entries| is_same(entries, &own));
         memory.quiet = is_quiet.then(|| own.clone());
-        let locks = locks(&own);
+        let locks = locks_of(&own);
         if memory.asked.as_ref() != Some(&locks) {
             memory.asked = is_quiet.then_some(locks);
         }
@@ -151,7 +151,7 @@ impl Controller {
         }
     }
 
-    fn known(&self) -> Known {
+    fn observed_pod(&self) -> Known {
         let memory = &self.memory;
         Known {
             uid: self.uid.clone(),
@@ -228,16 +228,16 @@ impl Mesh {
             is_lock_changing: false,
             has_another: false,
         };
-        mesh.look();
+        mesh.run_pass();
         for pod in 0..PODS {
-            mesh.make(pod);
+            mesh.create_pod(pod);
             mesh.sync(pod);
             mesh.report(pod);
         }
         mesh
     }
 
-    pub(super) fn make(&mut self, pod: usize) {
+    pub(super) fn create_pod(&mut self, pod: usize) {
         self.made += 1;
         self.pods.insert(pod, Controller::new(self.made, pod));
     }
@@ -256,12 +256,12 @@ impl Mesh {
             }
             controller.running = Some(last);
         }
-        self.elect(pod);
+        self.elect_leader(pod);
     }
 
     /// A sidecar learns the labels of its pod. A pod that changes shards loads the last chain with its labels, because kubelet writes
     /// both at once. Nobody could prevent that it acts for its new shard by an earlier chain (docs/manager.md names this case).
-    pub(super) fn learn(&mut self, pod: usize) {
+    pub(super) fn learn_labels(&mut self, pod: usize) {
         let last = self.last.clone();
         if let Some(controller) = self.pods.get_mut(&pod) {
             if controller.known.get("shard") != controller.labels.get("shard") {
@@ -270,20 +270,20 @@ impl Mesh {
             }
             controller.known.clone_from(&controller.labels);
         }
-        self.elect(pod);
+        self.elect_leader(pod);
     }
 
     /// The manager polls a sidecar.
     pub(super) fn report(&mut self, pod: usize) {
         self.clock += 1;
         if let Some(controller) = self.pods.get_mut(&pod) {
-            let own = controller.own();
+            let own = controller.running_entries();
             controller.memory.report = controller.running.is_some().then_some((own, self.clock));
         }
     }
 
-    fn elect(&mut self, pod: usize) {
-        let Some(lock) = self.pods.get(&pod).and_then(Controller::lock) else {
+    fn elect_leader(&mut self, pod: usize) {
+        let Some(lock) = self.pods.get(&pod).and_then(Controller::requested_lock) else {
             return;
         };
         if self.is_free(&lock)
@@ -299,14 +299,14 @@ impl Mesh {
         if let Some(controller) = self.pods.get_mut(&pod).filter(|controller| controller.may_lead()) {
             controller.leads = None;
         }
-        self.elect(pod);
+        self.elect_leader(pod);
     }
 
     pub(super) fn fleet(&self) -> Vec<Known> {
-        self.pods.values().map(Controller::known).collect()
+        self.pods.values().map(Controller::observed_pod).collect()
     }
 
-    fn wanted(&self) -> Vec<Entry> {
+    fn desired_entries(&self) -> Vec<Entry> {
         let living = self.objects.iter().filter(|(_, is_alive)| **is_alive);
         let shard = |(id, _): (&usize, &bool)| {
             let buckets: Vec<usize> = (0..BUCKETS).filter(|bucket| self.owners[*bucket] == *id).collect();
@@ -317,7 +317,7 @@ impl Mesh {
     }
 
     /// A pass of the manager: it acts on pods only after it has stored the chain. Returns whether nothing is left to do.
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn run_pass(&mut self) -> bool {
         self.clock += 1;
         let is_asked = |pod: &Controller| pod.running.is_none() || pod.memory.report.is_some();
         self.has_asked_all |= self.has_current_reports || self.pods.values().all(is_asked);
@@ -337,7 +337,7 @@ impl Mesh {
         let of_objects = self.restarts.iter().filter(|id| self.objects.contains_key(id));
         let restarts: BTreeSet<String> = of_objects.map(|id| entry_name(*id)).collect();
         let goal = Goal {
-            wanted: &self.wanted(),
+            wanted: &self.desired_entries(),
             restarts: &restarts,
             deleted: &deleted,
             settle: SettleTimes::default(),
@@ -346,7 +346,7 @@ impl Mesh {
         let plan = plan(&self.last, &self.claims, goal, &fleet);
         let is_same = plan.entries == self.last && self.claims.cover(&plan.claims);
         if is_same {
-            self.act(&plan, &fleet);
+            self.act_on_plan(&plan, &fleet);
         }
         // A manager that takes over reads the claims back.
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
@@ -364,7 +364,7 @@ impl Mesh {
     }
 
     /// Releases objects, and labels and evicts pods.
-    fn act(&mut self, plan: &Plan, fleet: &Vec<Known>) {
+    fn act_on_plan(&mut self, plan: &Plan, fleet: &Vec<Known>) {
         let is_released = |id: &usize| is_released(&entry_name(*id), &self.last, &self.claims, &plan.evict, fleet);
         self.objects.retain(|id, is_alive| *is_alive || !is_released(id));
         for hold in &plan.hold {
@@ -381,7 +381,7 @@ impl Mesh {
             }
             if let Some((number, _)) = own.find(|(_, pod)| is_stale(pod)) {
                 let number = *number;
-                self.make(number);
+                self.create_pod(number);
                 self.evicted.push(number);
             }
         }
@@ -391,7 +391,7 @@ impl Mesh {
     pub(super) fn owners(&self, bucket: usize) -> Vec<usize> {
         let acts = |pod: &usize| {
             let controller = &self.pods[pod];
-            controller.leads.is_some() && !controller.is_shown_nothing() && shows(&controller.own(), bucket)
+            controller.leads.is_some() && !controller.is_shown_nothing() && shows(&controller.running_entries(), bucket)
         };
         self.pods.keys().copied().filter(acts).collect()
     }
@@ -407,7 +407,7 @@ impl Mesh {
     /// Another controller that has a shard sees what no shard of this one limits.
     pub(super) fn check_another(&self) -> Result<(), TestCaseError> {
         for pod in self.pods.values().filter(|_| self.has_another) {
-            prop_assert!(shows_services(&pod.own()), "{:#?}", pod.own());
+            prop_assert!(shows_services(&pod.running_entries()), "{:#?}", pod.running_entries());
         }
         Ok(())
     }
@@ -416,11 +416,11 @@ impl Mesh {
     pub(super) fn settle(&mut self) -> Result<(), TestCaseError> {
         let mut done = 0;
         for _ in 0..60 {
-            done = if self.look() { done + 1 } else { 0 };
+            done = if self.run_pass() { done + 1 } else { 0 };
             for pod in 0..PODS {
                 self.sync(pod);
                 self.check()?;
-                self.learn(pod);
+                self.learn_labels(pod);
                 self.check()?;
                 self.report(pod);
                 self.expire(pod);
@@ -443,11 +443,11 @@ impl Mesh {
         } else if self.objects.is_empty() {
             self.objects = (0..3).map(|id| (id, true)).collect();
             // An object that is deleted before a manager has seen it has no effect.
-            self.look();
+            self.run_pass();
         }
     }
 
-    pub(super) fn undergo(&mut self, event: Event) {
+    pub(super) fn apply_event(&mut self, event: Event) {
         match event {
             Event::Edit(owners) => self.owners = owners,
             Event::Delete(_) if self.is_lock_changing => {}
@@ -457,20 +457,20 @@ impl Mesh {
             // The API server refuses another lock, so objects are replaced for it. As long as one is missing, its pods are in no
             // shard, and the first shards with the new lock hide nothing from them (docs/manager.md names this case).
             Event::Rename if self.is_lock_changing || (0..3).any(|id| self.objects.get(&id) != Some(&true)) => {}
-            Event::Rename => self.rename(),
+            Event::Rename => self.change_lock(),
             Event::Restart(id) => {
                 if !self.restarts.remove(&id) {
                     self.restarts.insert(id);
                 }
             }
             Event::Sync(pod) => self.sync(pod),
-            Event::Learn(pod) => self.learn(pod),
+            Event::Learn(pod) => self.learn_labels(pod),
             Event::Report(pod) => self.report(pod),
             Event::Expire(pod) => self.expire(pod),
-            Event::Look => drop(self.look()),
+            Event::Pass => drop(self.run_pass()),
             Event::Another => self.has_another = !self.has_another,
             Event::NextManager => self.change_manager(),
-            Event::Make(pod) => self.make(pod),
+            Event::Make(pod) => self.create_pod(pod),
             Event::Relabel(pod, id) => self.relabel(pod, id),
             Event::Remove(pod) => drop(self.pods.remove(&pod)),
         }
@@ -501,7 +501,7 @@ impl Mesh {
     }
 
     /// The lock of all shards changes.
-    pub(super) fn rename(&mut self) {
+    pub(super) fn change_lock(&mut self) {
         self.lock = if self.lock == "lock" { "other" } else { "lock" };
         self.is_lock_changing = true;
     }
@@ -528,7 +528,7 @@ pub(super) enum Event {
     Learn(usize),
     Report(usize),
     Expire(usize),
-    Look,
+    Pass,
     Make(usize),
     Relabel(usize, usize),
     Remove(usize),
@@ -548,7 +548,7 @@ pub(super) fn events() -> impl Strategy<Value = Event> {
         4 => (0..PODS).prop_map(Event::Learn),
         16 => (0..PODS).prop_map(Event::Report),
         8 => (0..PODS).prop_map(Event::Expire),
-        20 => Just(Event::Look),
+        20 => Just(Event::Pass),
         2 => (0..PODS).prop_map(Event::Make),
         1 => ((0..PODS), (0..3_usize)).prop_map(|(pod, id)| Event::Relabel(pod, id)),
         1 => (0..PODS).prop_map(Event::Remove),
