@@ -7,7 +7,7 @@ use std::path::Path;
 use ctrlmesh_tests::repository_root;
 
 /// Source text below a folder without comments and tests. Texts that go on in the next line are joined.
-fn add_sources(folder: &Path, sources: &mut String) {
+pub(super) fn add_sources(folder: &Path, sources: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.file_stem().is_some_and(|stem| stem == "tests") {
