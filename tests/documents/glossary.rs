@@ -1,4 +1,4 @@
-//! Other pages use each word of docs/glossary.md, and no page or message uses a word that the glossary's last table retires.
+//! Other pages use each word of docs/glossary.md, and no page or message uses a word that its last table retires.
 
 use std::collections::BTreeMap;
 use std::fs;
