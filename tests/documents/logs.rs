@@ -1,5 +1,5 @@
-//! Log lines that pages quote, with the statements that log them. Pages quote log lines in tables with a first column `log`, behind
-//! "the log says", and in lines of code blocks that have a level.
+//! Log lines that pages quote, with the statements that log them. Pages quote log lines in tables with a first column
+//! `log`, behind "the log says", and in lines of code blocks that have a level.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -77,8 +77,8 @@ fn lines_in_tables(page: &str) -> Vec<&str> {
     found
 }
 
-/// Beginnings of statements that log, with their levels. Programs log texts of errors as the field `error`, or when they
-/// end.
+/// Beginnings of statements that log, with their levels. Programs log texts of errors as the field `error`, or when
+/// they end.
 const BEGINNINGS: [(&str, &str); 6] = [
     ("error!(", "ERROR"),
     ("warn!(", "WARN"),
