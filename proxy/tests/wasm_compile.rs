@@ -202,7 +202,7 @@ fn output_of_broken_compiler_is_not_run() {
 }
 
 #[test]
-fn compiler_that_is_not_there_is_named() {
+fn missing_compiler_is_named() {
     let mode = CompileMode::Child {
         program: "/nonexistent/ctrlmesh-proxy".into(),
     };

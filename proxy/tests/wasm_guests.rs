@@ -157,7 +157,7 @@ fn endless_recursion_traps_and_host_keeps_its_stack() {
 }
 
 #[test]
-fn panic_says_what_it_said() {
+fn panic_is_trap_with_its_message() {
     for phase in PHASES {
         let fault = fault_in("trap", phase, r#", "how": "panic""#);
         let Fault::Trap { detail, .. } = &fault else {
@@ -254,7 +254,7 @@ fn state_above_bound_is_refused() {
 }
 
 #[test]
-fn standard_library_works_and_tells_nothing() {
+fn standard_library_works_and_reveals_nothing() {
     let mut plugin = start("std_plain", "{}").expect("it starts");
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
     let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
@@ -278,7 +278,7 @@ fn standard_library_works_and_tells_nothing() {
 }
 
 #[test]
-fn clocks_of_standard_library_are_hosts() {
+fn standard_library_reads_clocks_of_host() {
     let mut plugin = start("std_clock", "{}").expect("it starts");
     plugin.advance(Duration::from_secs(3600));
     plugin.request(&get("/api/v1/pods")).expect("a verdict");

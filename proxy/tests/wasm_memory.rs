@@ -45,7 +45,7 @@ fn start(engine: &Arc<Engine>, plugin: &Arc<Plugin>, settings: &str) -> Result<I
 }
 
 #[test]
-fn code_and_instances_are_charged_as_long_as_they_are_there() {
+fn code_and_instances_are_charged_as_long_as_they_exist() {
     let memory = GuestMemory::within(256 * MIB);
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
     let compiler = Compiler::new(child_mode(), None).expect("a compiler");
@@ -69,7 +69,7 @@ fn code_and_instances_are_charged_as_long_as_they_are_there() {
 }
 
 #[test]
-fn guest_that_wants_more_than_is_left_faults_and_gives_everything_back() {
+fn guest_faults_and_releases_its_memory_when_none_is_left() {
     let memory = GuestMemory::within(128 * MIB);
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
     let compiler = Compiler::new(child_mode(), None).expect("a compiler");

@@ -91,7 +91,7 @@ fn recheck_answers_and_changes_nothing() {
 }
 
 #[test]
-fn recheck_can_be_told_from_request() {
+fn recheck_is_distinguished_from_request() {
     let settings = r#"{"onRequest": [{"when": {"recheck": true}, "then": {"refuse": {"code": 403}}}]}"#;
     let mut plugin = harness("scripted", settings);
     for _ in 0..2 {

@@ -195,7 +195,7 @@ fn illegal_scripts() -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn answer_that_breaks_rule_is_fault_that_says_which() {
+fn invalid_answer_is_fault_that_names_broken_rule() {
     for (then, expected) in illegal_scripts() {
         let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
         let Fault::Invalid { what, .. } = &fault else {
@@ -348,7 +348,7 @@ fn credential_headers_are_hidden_in_every_spelling() {
 }
 
 #[test]
-fn traffic_of_other_kinds_is_told_apart() {
+fn kinds_of_traffic_are_distinguished() {
     let request = get("/hook").with(|view| {
         view.traffic = Traffic::External;
         view.host = "api.example.com".into();

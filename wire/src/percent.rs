@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_is_read_back() {
+    fn encoded_text_decodes_to_itself() {
         let text = "a b/c%d=e&f;g+h\u{e4}\0";
         assert_eq!(decode_query(&encode(text).to_string()).unwrap(), text);
         assert_eq!(decode_path(&encode(text).to_string()).unwrap(), text);

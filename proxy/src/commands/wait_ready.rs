@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_ready_fails_and_names_what_is_missing() {
+    fn wait_ready_fails_and_names_unmet_conditions() {
         let problem = wait_until_ready(server(&["HTTP/1.1 404 Not Found\r\n\r\n"]), SHORT, LONG).unwrap_err();
         assert!(problem.ends_with("within 0 s: HTTP/1.1 404 Not Found"), "{problem}");
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -107,7 +107,7 @@ fn basic_auth_and_impersonation_are_applied_to_our_own_requests() {
 }
 
 #[test]
-fn configurations_that_cannot_work_say_why() {
+fn invalid_configurations_are_refused_with_reason() {
     run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
         let path = kubeconfig(directory.path(), SERVER, &json!({}));

@@ -127,7 +127,7 @@ fn server_that_no_longer_answers_is_found_by_ping() {
 }
 
 #[test]
-fn body_that_client_breaks_off_is_told_apart() {
+fn body_that_client_breaks_off_is_distinguished() {
     run_on_worker(async {
         let (_, upstream) = http2(|mut exchange| async move { drop(exchange.body().await) }).await;
         let frames = [

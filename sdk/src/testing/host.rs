@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_shown_as_they_are_when_somebody_looks() {
+    fn report_shows_current_values_of_counters() {
         let host = FakeHost::default();
         let fields = [
             ("hits".to_owned(), "h".to_owned()),

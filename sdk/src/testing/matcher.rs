@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_compared() {
+    fn each_field_of_match_rule_is_compared() {
         let req = TestRequest::api(Verb::Update, "apps", "deployments")
             .subresource("status")
             .namespace("team")
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_matches_nothing() {
+    fn empty_subscription_matches_no_request() {
         assert!(!matches(&Subscription::none(), &TestRequest::list("", "pods")));
     }
 }

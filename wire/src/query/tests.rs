@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn a_removed_parameter_is_gone(raw in "([ab%;=&]|%61){0,24}") {
+    fn removed_parameter_is_not_found(raw in "([ab%;=&]|%61){0,24}") {
         let mut editor = QueryEditor::new(&raw);
         editor.remove("a");
         prop_assert_eq!(editor.get("a"), None);

@@ -108,7 +108,7 @@ fn field_selectors_are_renamed() {
 }
 
 #[test]
-fn only_the_name_changes_in_a_json_object() {
+fn renaming_changes_only_the_name_in_a_json_object() {
     let json = "application/json";
     check(
         json,
@@ -366,7 +366,7 @@ fn json_value() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn there_and_back_is_identity(value in json_value()) {
+    fn renaming_back_restores_the_body(value in json_value()) {
         let text = value.to_string();
         let there = body("application/json", text.as_bytes(), &lock()).unwrap();
         let back = there.map(|there| body("application/json", &there, &lock().reversed()).unwrap().unwrap());
@@ -376,7 +376,7 @@ proptest! {
     }
 
     #[test]
-    fn only_names_differ(value in json_value()) {
+    fn renaming_changes_only_names(value in json_value()) {
         let text = value.to_string();
         if let Some(there) = renamed("application/json", &text) {
             prop_assert_eq!(there.replace("lock---a", "lock"), text);
@@ -384,7 +384,7 @@ proptest! {
     }
 
     #[test]
-    fn no_input_panics(bytes in prop::collection::vec(any::<u8>(), 0..64), text in r#"[{}\[\]",:a-z\\ 0-9u]{0,48}"#) {
+    fn renaming_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64), text in r#"[{}\[\]",:a-z\\ 0-9u]{0,48}"#) {
         for content_type in ["application/json", "application/json-patch+json", "application/apply-patch+yaml", "application/vnd.kubernetes.protobuf"] {
             let _ = body(content_type, &bytes, &lock());
             let _ = body(content_type, text.as_bytes(), &lock());

@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn resource_rules_wake_for_all_they_match(
+    fn subscription_covers_all_matches_of_resource_rules(
         groups in some_of(&["", "apps", "*", "*.io"]),
         resources in some_of(&["pods", "pods/status", "pods/*", "*/status", "*", "deploy*", "*/s*"]),
         verbs in some_of(&["get", "list", "update", "*"]),
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn rest_rules_wake_for_all_they_match(
+    fn subscription_covers_all_matches_of_rest_rules(
         scheme in prop::sample::select(vec!["", "http://", "https://", "*://"]),
         host in "[ab*]{1,3}",
         path in prop::sample::select(vec!["", "/", "/*", "/a", "/a/*", "/*/b", "/a*b/*", "*"]),

@@ -101,7 +101,7 @@ fn events_are_passed_on_unchanged() {
 
 proptest! {
     #[test]
-    fn chunking_does_not_matter(cuts in prop::collection::vec(1_usize..40, 1..12)) {
+    fn renamed_watch_does_not_depend_on_chunks(cuts in prop::collection::vec(1_usize..40, 1..12)) {
         let text = br#"{"type":"ADDED","object":{"metadata":{"name":"lock"}}}
  {"type":"MODIFIED","object":{"a":"\\\"}{","metadata":{"name":"lock"}}}
 {"type":"BOOKMARK","object":{}}
