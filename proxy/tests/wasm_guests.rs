@@ -34,7 +34,7 @@ fn start_within(timeout: Duration, guest: &str, settings: &str) -> Result<Harnes
     Harness::with_limits(wasm, settings, timeout, MEMORY_BYTES)
 }
 
-fn outcome() -> Outcome {
+fn request_outcome() -> Outcome {
     Outcome {
         status: 200,
         upstream_status: 200,
@@ -59,7 +59,9 @@ fn fault_within(timeout: Duration, guest: &str, phase: &str, more: &str) -> Faul
         (Ok(mut plugin), "on-response") => plugin
             .response(&get("/api/v1/pods"), &response(StatusCode::OK))
             .expect_err("a fault"),
-        (Ok(mut plugin), "on-complete") => plugin.complete(&get("/api/v1/pods"), &outcome()).expect_err("a fault"),
+        (Ok(mut plugin), "on-complete") => plugin
+            .complete(&get("/api/v1/pods"), &request_outcome())
+            .expect_err("a fault"),
         (Ok(_), _) => panic!("{guest} in {phase} was not noticed"),
         (Err(error), _) => panic!("{guest} in {phase}: {error}"),
     };
@@ -120,7 +122,7 @@ fn guest_that_is_slow_is_stopped_only_after_its_deadline() {
         });
         let state = StateStore::new().entry("slow");
         let (mut instance, _) = Instance::start(&engine, &plugin, &entry, &state).expect("an instance");
-        instance.on_complete(&Rc::new(get("/api/v1/pods").view()), &outcome())
+        instance.on_complete(&Rc::new(get("/api/v1/pods").view()), &request_outcome())
     };
     assert_eq!(answer(TEST_TIMEOUT, 5), Ok(()));
     // Longer than the epoch ticker goes on without a new call.

@@ -189,14 +189,14 @@ fn edit_protobuf(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, Del
                 kept.extend_from_slice(field.whole);
             }
         }
-        kept.extend(encode(edit));
+        kept.extend(encode_option(edit));
         options = kept;
     }
     put_bytes(&mut out, RAW, &options);
     Ok(out)
 }
 
-fn encode(edit: &DeleteOptionEdit) -> Vec<u8> {
+fn encode_option(edit: &DeleteOptionEdit) -> Vec<u8> {
     let number = edit.option.field_number();
     let message = Message::new();
     let message = match &edit.value {

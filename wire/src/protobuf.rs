@@ -158,12 +158,12 @@ fn read_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, &'static str> {
 fn read_value<'a>(rest: &mut &'a [u8], wire_type: u64) -> Result<Option<&'a [u8]>, &'static str> {
     match wire_type {
         0 => read_varint(rest).map(|_| None),
-        1 => take(rest, 8).map(|_| None),
+        1 => take_bytes(rest, 8).map(|_| None),
         2 => {
             let length = usize::try_from(read_varint(rest)?).map_err(|_| "a length beyond the end")?;
-            take(rest, length).map(Some)
+            take_bytes(rest, length).map(Some)
         }
-        5 => take(rest, 4).map(|_| None),
+        5 => take_bytes(rest, 4).map(|_| None),
         _ => Err("an unknown wire type"),
     }
 }
@@ -203,7 +203,7 @@ fn read_varint(rest: &mut &[u8]) -> Result<u64, &'static str> {
     Err("a number of more than ten bytes")
 }
 
-fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], &'static str> {
+fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], &'static str> {
     let (taken, behind) = rest.split_at_checked(length).ok_or("a length beyond the end")?;
     *rest = behind;
     Ok(taken)

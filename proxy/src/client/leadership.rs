@@ -104,7 +104,7 @@ impl Leadership {
         (sent, is_named): (&Bytes, bool),
         arrived: Instant,
     ) -> Option<LockExchange> {
-        let resource = resource(info)?;
+        let resource = lock_resource(info)?;
         // A created object has its name in the body.
         let is_about_lock = info.name == rename.from || info.verb == Verb::Create && is_named;
         let what = expected_information(info.verb, query, sent).filter(|_| is_about_lock)?;
@@ -221,7 +221,7 @@ impl LockExchange {
 }
 
 /// The resource, if it is one that locks use (client-go `resourcelock`).
-fn resource(info: &RequestInfo<'_>) -> Option<&'static str> {
+fn lock_resource(info: &RequestInfo<'_>) -> Option<&'static str> {
     match (&*info.group, &*info.resource) {
         _ if !info.subresource.is_empty() => None,
         ("coordination.k8s.io", "leases") => Some(LEASES),

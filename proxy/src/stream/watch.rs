@@ -206,7 +206,7 @@ impl<B> WatchBody<B> {
                 let event = self
                     .encoding
                     .filter(|_| self.boundary != Boundary::Unknown)
-                    .map(expired);
+                    .map(expired_frame);
                 if let Some(position) = self.watching.position.as_mut().filter(|_| event.is_some()) {
                     position.mark_expired();
                 }
@@ -222,7 +222,7 @@ impl<B> WatchBody<B> {
     }
 }
 
-fn expired(encoding: WatchEncoding) -> Frame<Bytes> {
+fn expired_frame(encoding: WatchEncoding) -> Frame<Bytes> {
     let reply = Reply::expired("the rules of this controller's shard have changed: list again");
     Frame::data(Bytes::from(watch_error_event(reply.status(), encoding)))
 }

@@ -10,23 +10,23 @@ pub(super) fn matches(subscription: &Subscription, req: &TestRequest) -> bool {
 
 fn rule_matches(rule: &MatchRule, req: &TestRequest) -> bool {
     let facts = req.facts();
-    one_of(&rule.traffic, &facts.traffic)
-        && one_of(&rule.verbs, &facts.verb)
-        && text(&rule.groups, &facts.group)
-        && text(&rule.resources, &facts.resource)
-        && text(&rule.subresources, &facts.subresource)
-        && text(&rule.namespaces, &facts.namespace)
-        && text(&rule.names, &facts.name)
-        && text(&rule.paths, &req.path())
-        && text(&rule.hosts, &req.host())
-        && text(&rule.user_agents, &req.user_agent())
+    is_allowed(&rule.traffic, &facts.traffic)
+        && is_allowed(&rule.verbs, &facts.verb)
+        && matches_any_pattern(&rule.groups, &facts.group)
+        && matches_any_pattern(&rule.resources, &facts.resource)
+        && matches_any_pattern(&rule.subresources, &facts.subresource)
+        && matches_any_pattern(&rule.namespaces, &facts.namespace)
+        && matches_any_pattern(&rule.names, &facts.name)
+        && matches_any_pattern(&rule.paths, &req.path())
+        && matches_any_pattern(&rule.hosts, &req.host())
+        && matches_any_pattern(&rule.user_agents, &req.user_agent())
 }
 
-fn one_of<T: PartialEq>(allowed: &[T], value: &T) -> bool {
+fn is_allowed<T: PartialEq>(allowed: &[T], value: &T) -> bool {
     allowed.is_empty() || allowed.contains(value)
 }
 
-fn text(patterns: &[String], value: &str) -> bool {
+fn matches_any_pattern(patterns: &[String], value: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern_matches(pattern, value))
 }
 

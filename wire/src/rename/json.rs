@@ -8,7 +8,7 @@ use super::{Rename, RenameError, is_lock_kind};
 pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     let names = Names {
         rename,
-        quoted: quoted(rename),
+        quoted: quoted_names(rename),
     };
     let mut scanner = Scanner::new(body);
     let splices = names.scan_object(&mut scanner, Level::Top)?.into_splices();
@@ -20,7 +20,7 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
 pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     let names = Names {
         rename,
-        quoted: quoted(rename),
+        quoted: quoted_names(rename),
     };
     let mut scanner = Scanner::new(event);
     let mut splices = Vec::new();
@@ -249,7 +249,7 @@ pub(super) fn quote(text: &str) -> String {
 }
 
 /// Both names as a quoted word within a JSON string.
-fn quoted(rename: &Rename) -> (Vec<u8>, Vec<u8>) {
+fn quoted_names(rename: &Rename) -> (Vec<u8>, Vec<u8>) {
     let within = |name: &str| {
         let quoted = quote(&quote(name));
         quoted.get(1..quoted.len() - 1).unwrap_or("").as_bytes().to_vec()

@@ -118,7 +118,7 @@ pub(super) fn rule_batch(family: Family, redirect: &Redirect<'_>) -> Vec<Message
     ];
     if !redirect.servers.is_empty() {
         messages.push(message(NEW_TABLE, CREATE, table_attributes()));
-        messages.push(message(NEW_CHAIN, CREATE, chain()));
+        messages.push(message(NEW_CHAIN, CREATE, chain_attributes()));
         let rules = redirect.servers.iter().map(|server| to_sidecar(*server, redirect.port));
         for expressions in std::iter::once(leave_alone(redirect.user)).chain(rules) {
             messages.push(message(NEW_RULE, CREATE | APPEND, rule_attributes(&expressions)));
@@ -144,7 +144,7 @@ fn table_attributes() -> Attributes {
     Attributes::new().text(NAME, TABLE).with_number(FLAGS, 0)
 }
 
-fn chain() -> Attributes {
+fn chain_attributes() -> Attributes {
     const TABLE_NAME: u16 = 1;
     const NAME: u16 = 3;
     const HOOK: u16 = 4;
