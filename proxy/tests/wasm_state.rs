@@ -1,4 +1,4 @@
-//! What a plugin remembers, through the real engine: state, outcomes, metrics and log; and that a recheck leaves no trace.
+//! State, outcomes, metrics and logs of plugins in the real engine. A recheck leaves no trace in them.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ fn new_harness(guest: &str, settings: &str) -> Harness {
     Harness::with_limits(wasm, settings, Duration::from_secs(5), 16 << 20).expect("it starts")
 }
 
-/// What `stateful` answers to these operations.
+/// The results of the operations that `stateful` has in its settings.
 fn operation_results(plugin: &mut Harness, recheck: bool) -> String {
     let request = get("/api/v1/pods");
     let verdict = if recheck {

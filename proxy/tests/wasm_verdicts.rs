@@ -1,5 +1,5 @@
-//! What plugins are shown and what they may answer: through the real engine, by guests that say whatever their settings tell
-//! them.
+//! Requests as plugins see them, and the verdicts that plugins may return, in the real engine. The guests return the
+//! verdicts of their settings.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,7 +29,7 @@ fn new_harness(guest: &str, settings: &str) -> Harness {
     .expect("it starts")
 }
 
-/// What `scripted` answers to a list of pods when it is told to say this.
+/// The verdict of `scripted` on a list of pods, when its settings have this verdict.
 fn request_verdict(then: &str) -> Result<(Duration, RequestAction), Fault> {
     let mut plugin = new_harness("scripted", &format!(r#"{{"onRequest": [{then}]}}"#));
     plugin

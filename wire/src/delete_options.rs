@@ -21,9 +21,9 @@ pub enum DeleteOptionsError {
     /// The body breaks its own format.
     #[error("the DeleteOptions are no valid {format}: {problem}")]
     Malformed {
-        /// The expected format.
+        /// Format that the content type names: JSON or protobuf.
         format: &'static str,
-        /// The parser's message.
+        /// Message of the parser of that format.
         problem: String,
     },
 }
@@ -47,7 +47,7 @@ pub enum DeleteOption {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeleteOptionEdit {
     option: DeleteOption,
-    /// `None` removes it.
+    /// `None` removes the option from the body.
     value: Option<OptionValue>,
 }
 
@@ -113,7 +113,7 @@ impl DeleteOption {
         })
     }
 
-    /// Removes the option.
+    /// The edit that removes the option from a body.
     #[must_use]
     pub fn remove(self) -> DeleteOptionEdit {
         DeleteOptionEdit {

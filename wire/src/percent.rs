@@ -16,7 +16,6 @@ pub(crate) fn decode_query(text: &str) -> Result<Cow<'_, str>, BadEscape> {
     decode(text, b' ')
 }
 
-/// Decodes a path.
 pub(crate) fn decode_path(text: &str) -> Result<Cow<'_, str>, BadEscape> {
     decode(text, b'+')
 }

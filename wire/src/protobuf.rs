@@ -17,7 +17,7 @@ impl Message {
         Self::default()
     }
 
-    /// Adds a text.
+    /// Adds a field of type `string`.
     #[must_use]
     pub fn string(self, field: u32, text: &str) -> Self {
         self.bytes(field, text.as_bytes())
@@ -29,7 +29,7 @@ impl Message {
         self.bytes(field, &message.bytes)
     }
 
-    /// Adds bytes.
+    /// Adds a field of type `bytes`.
     #[must_use]
     pub fn bytes(mut self, field: u32, bytes: &[u8]) -> Self {
         put_bytes(&mut self.bytes, field, bytes);
@@ -105,9 +105,9 @@ impl Field<'_> {
 /// An error in the wire format, with its position in bytes from the start of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireError {
-    /// What is wrong there.
+    /// The violation of the wire format, as a phrase.
     pub problem: &'static str,
-    /// How many bytes lie before it.
+    /// Number of bytes before the violation.
     pub position: usize,
 }
 

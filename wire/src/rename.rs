@@ -47,9 +47,9 @@ pub enum RenameError {
     /// The body breaks its own format.
     #[error("the body is no valid {format}: {problem} at byte {position}")]
     Malformed {
-        /// The expected format.
+        /// Format that the content type names.
         format: &'static str,
-        /// The parser's message.
+        /// Message of the parser of that format.
         problem: &'static str,
         /// Position in bytes from the start of the body or of the watch event.
         position: usize,

@@ -12,7 +12,7 @@ pub struct Status {
     pub code: u16,
     /// A word of metav1's `StatusReason`, for machines. See [`default_reason`].
     pub reason: String,
-    /// What happened, for people.
+    /// Text for people: the error, or the outcome.
     pub message: String,
     /// The object of the error.
     pub details: Option<StatusDetails>,

@@ -4,7 +4,7 @@ use crate::protobuf::Message;
 use crate::rename::media_type;
 use crate::{Status, StatusCause, StatusDetails};
 
-/// How the events of a watch are written.
+/// The encoding of a watch's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WatchEncoding {
     /// JSON objects, one after the other, each with a line feed.

@@ -87,7 +87,7 @@ enum Information {
     /// The holder from now on.
     Write,
     Delete,
-    /// The current holder.
+    /// The holder at the time of the response.
     Read,
     /// The holder at some time in the past.
     OldRead,

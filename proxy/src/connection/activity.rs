@@ -281,7 +281,7 @@ pub(crate) struct ObservedStream<S> {
     activity: Activity,
     /// Parser of frames, for HTTP/2 only.
     block: Option<HeaderBlock>,
-    /// For HTTP/1.1 only.
+    /// Bytes queued for the client, for HTTP/1.1 only.
     unsent: Option<Arc<Unsent>>,
 }
 

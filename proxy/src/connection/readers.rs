@@ -25,7 +25,7 @@ const MAX_FULL: u32 = 10;
 /// The connections of one worker thread.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseReaders {
-    /// Oldest first.
+    /// Tracked connections, oldest first.
     connections: RefCell<Vec<Weak<Connection>>>,
     /// Number of tracked connections at which ended ones are forgotten.
     forget_at: Cell<usize>,

@@ -1,4 +1,4 @@
-//! What is sent again and what is not, over HTTP/2; silence of server and client.
+//! Requests that are or are not sent again over HTTP/2, and silence of server and client.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 

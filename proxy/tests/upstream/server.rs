@@ -38,7 +38,7 @@ pub struct Exchange {
     pub control: Rc<Control>,
 }
 
-/// What a handler may do to its connection.
+/// A handler's control over its connection.
 #[derive(Default)]
 pub struct Control {
     graceful: Notify,
@@ -97,13 +97,13 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// What a worker has for this server, without TLS.
+    /// The upstream that a worker has for this server, without TLS.
     pub async fn upstream(&self, limits: Limits) -> Rc<Upstream> {
         Upstream::new(target_of(self.url()).await, limits)
     }
 }
 
-/// How an HTTP/2 server is set up.
+/// Settings of an HTTP/2 server.
 #[derive(Clone, Default)]
 pub struct Http2 {
     pub max_streams: Option<u32>,

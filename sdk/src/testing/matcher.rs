@@ -1,4 +1,4 @@
-//! Whether a subscription matches a request: the rules of `match-rule` in `wit/types.wit`, written for clearness. The host
+//! Matches subscriptions with requests: the rules of `match-rule` in `wit/types.wit`, written for clearness. The host
 //! has its own, compiled for speed; its tests and this one's keep them in step.
 
 use super::TestRequest;

@@ -260,7 +260,6 @@ impl State {
         Ok(window.sum(now_ms))
     }
 
-    /// Reads a cell.
     pub(super) fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
         check_key(key)?;
         match self.0.get(key) {
@@ -308,7 +307,6 @@ impl State {
         Ok(Some(version))
     }
 
-    /// Forgets a key.
     pub(super) fn remove(&mut self, key: &str) {
         self.0.remove(key);
     }
@@ -316,7 +314,7 @@ impl State {
     fn slot_mut(&mut self, key: &str, now_ms: u64, fresh: impl FnOnce() -> Slot) -> Result<&mut Slot, StateError> {
         check_key(key)?;
         if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {
-            // What holds nothing is the same as a key that is not there.
+            // A slot that holds nothing equals a missing key, so it makes room.
             self.0.retain(|_, slot| !slot.is_idle(now_ms));
         }
         if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {

@@ -8,7 +8,7 @@ const LEASE: &str = r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","me
     "holderIdentity":"me","leaseDurationSeconds":15,"acquireTime":"2026-01-01T00:00:00.000000Z","renewTime":"2026-01-01T00:00:02.000000Z",
     "leaseTransitions":3,"strategy":"OldestEmulationVersion"}}"#;
 
-/// What client-go writes into the annotation.
+/// The annotation as client-go writes it.
 const ANNOTATION: &str = r#"{"holderIdentity":"me","leaseDurationSeconds":15,"acquireTime":"2026-01-01T00:00:00Z","renewTime":"2026-01-01T00:00:02Z","leaderTransitions":3}"#;
 
 fn expected_record(renew_time: &str) -> LockRecord {

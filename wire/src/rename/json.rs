@@ -46,9 +46,9 @@ enum ReplaceRule {
     Reference,
     /// The same, in an item that does not tell its kind.
     ItemReference,
-    /// In a row of a Table.
+    /// The object in a row of a Table.
     Row,
-    /// In a Status.
+    /// The object that a Status is about.
     Status,
 }
 
@@ -243,7 +243,7 @@ pub(super) fn rename_string(string: &JsonString<'_>, rename: &Rename) -> Option<
     })
 }
 
-/// A JSON string.
+/// Encodes a text as a JSON string, with its quotation marks.
 pub(super) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -4,9 +4,9 @@
 use super::{Rename, RenameError, is_lock_kind};
 use crate::protobuf::{Field, MAGIC, WireError, fields, put_bytes};
 
-/// How to handle a length-delimited field of a message.
+/// Treatment of a length-delimited field of a message.
 enum Rule {
-    /// A name.
+    /// The name of an object: replaced if it is the renamed one.
     Name,
     /// A message for people that may contain the name in quotes.
     Text,

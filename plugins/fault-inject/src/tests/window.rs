@@ -1,4 +1,4 @@
-//! When a rule is active, and invalid times.
+//! Windows in which a rule is active, and invalid times.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 use super::*;
 
-/// An arbitrary reader.
+/// A reader of ConfigMaps in all namespaces, for tests in which any reader will do.
 pub(crate) const READER: Reader<'_> = Reader {
     user_agent: b"manager",
     representation: Representation::Object,
@@ -12,7 +12,7 @@ pub(crate) const READER: Reader<'_> = Reader {
     field_selector: "",
 };
 
-/// How the version that a watch resumes from relates to its view. The watch is not opened.
+/// The relation of the version from which a watch resumes to the watch's view. The watch is not opened.
 pub(crate) fn resumed_as(list_views: &Arc<ListViews>, reader: &Reader<'_>, view: &[RequestEdit]) -> KnownView {
     let mut is_known = KnownView::Nothing;
     let position = list_views.resume(reader, view.iter(), |known| {

@@ -65,7 +65,7 @@ async fn send_post(client: &mut DuplexStream, fields: &str) {
     client.write_all(head.as_bytes()).await.unwrap();
 }
 
-/// How long the connection stays open from now on.
+/// The time for which the connection stays open from now on.
 async fn time_to_end(client: &mut DuplexStream) -> Duration {
     let start = Instant::now();
     assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);

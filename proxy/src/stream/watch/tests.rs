@@ -97,7 +97,7 @@ impl TestWatch {
         resumed_as(&self.list_views, &READER, &view)
     }
 
-    /// How often it counts as a watch of the chain that it began under, and as one of a later chain.
+    /// Numbers of watches that count for the chain under which the watch began, and for a later chain.
     fn counts(&self) -> (u64, u64) {
         (self.earlier.sum().watches, self.later.sum().watches)
     }
