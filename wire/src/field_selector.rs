@@ -1,5 +1,5 @@
-//! Field selectors: what `k8s.io/apimachinery/pkg/fields` v0.36.3 accepts, in its canonical form. Which fields a
-//! resource knows is the API server's business.
+//! Field selectors, with the grammar and the canonical form of `k8s.io/apimachinery/pkg/fields` v0.36.3. The API server
+//! decides which fields a resource has.
 
 use std::fmt;
 

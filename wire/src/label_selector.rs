@@ -1,5 +1,5 @@
-//! Label selectors: what `k8s.io/apimachinery/pkg/labels` v0.36.3 accepts, in its canonical form. The grammar is in
-//! `parser`, the rules for keys and values in `validation`.
+//! Label selectors, with the grammar and the canonical form of `k8s.io/apimachinery/pkg/labels` v0.36.3. The grammar is
+//! in `parser`, the rules for keys and values in `validation`.
 
 mod parser;
 mod validation;

@@ -1,5 +1,5 @@
-//! The protobuf wire format: writing small messages, and reading fields without a schema. What the fields mean is
-//! known to the callers.
+//! The protobuf wire format: writing small messages, and reading fields without a schema. Callers know the meaning of
+//! the fields.
 
 /// First bytes of every protobuf body of the API (apimachinery `serializer/protobuf`).
 pub const MAGIC: &[u8] = b"k8s\0";

@@ -1,7 +1,7 @@
 //! Query strings as the API server reads them (Go `net/url.ParseQuery`), and edits that leave every other byte alone.
 //!
-//! The server takes the first value of a parameter and silently drops a pair that it can't read. Who filters by a
-//! parameter must read it the same way: appending to the raw text can be bypassed.
+//! The server takes the first value of a parameter and silently drops a pair that it can't read. A filter
+//! by a parameter must read it the same way, because clients can bypass text that is appended to the raw query.
 
 use std::borrow::Cow;
 

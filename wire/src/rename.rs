@@ -37,7 +37,7 @@ impl Rename {
     }
 }
 
-/// Why a name could not be changed. Nothing may be sent on then: the object would be the wrong one.
+/// An error that prevents the change of a name. The request must not be sent on: it would be about another object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenameError {

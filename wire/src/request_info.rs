@@ -126,7 +126,7 @@ pub struct RequestInfo<'a> {
     /// Name from the path, or from a `metadata.name` field selector of a list or watch.
     pub name: Cow<'a, str>,
     /// The `labelSelector` parameter, unparsed, where upstream honours it: list, watch and deletecollection, but not
-    /// under the deprecated `/watch/` prefix. Who edits selectors reads the [`Query`] itself.
+    /// under the deprecated `/watch/` prefix. An edit of selectors starts from the [`Query`].
     pub label_selector: Option<Cow<'a, str>>,
     /// The `fieldSelector` parameter, as `label_selector`.
     pub field_selector: Option<Cow<'a, str>>,

@@ -1,5 +1,5 @@
-//! The `Status` object (`k8s.io/apimachinery/pkg/apis/meta/v1`), as JSON and as protobuf. Which code and reason fit an
-//! event is decided elsewhere.
+//! The `Status` object (`k8s.io/apimachinery/pkg/apis/meta/v1`), as JSON and as protobuf. Callers choose the
+//! code and the reason.
 
 use serde::{Deserialize, Serialize};
 
