@@ -11,7 +11,8 @@ use crate::rename::media_type;
 /// Field 2 of `runtime.Unknown`: the object.
 const RAW: u32 = 2;
 
-/// An error that prevents an edit of options. The request must not be sent on: it would delete in another way than asked.
+/// An error that prevents an edit of options. The request must not be sent on: it would delete in another way than
+/// asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeleteOptionsError {
