@@ -44,16 +44,16 @@ impl MovedLeader {
         let created = client.send(Method::POST, LEASES, lease.to_string()).await?;
         assert_eq!(created.status, 201, "{:?}", created.body);
         let mut moved = Self { env, lease };
-        assert_eq!(moved.listed().await?, ["a0"]);
+        assert_eq!(moved.listed_names().await?, ["a0"]);
         let mut watch = moved.watch().await?;
         moved.env.publish(vec![shard_entry("b")]).await?;
         assert_eq!(watch.next_event().await?["object"]["code"], 410);
-        assert_eq!(moved.listed().await?, [""; 0], "another pod acts on these");
+        assert_eq!(moved.listed_names().await?, [""; 0], "another pod acts on these");
         let watch = moved.watch().await?;
         Ok((moved, watch))
     }
 
-    async fn listed(&self) -> anyhow::Result<Vec<String>> {
+    async fn listed_names(&self) -> anyhow::Result<Vec<String>> {
         Ok(self.env.client().get(CONFIG_MAPS).await?.names())
     }
 
@@ -70,7 +70,7 @@ impl MovedLeader {
     /// The watch ends, and the controller is shown its new shard, of which nothing was deleted.
     async fn assert_shown(&self, mut watch: Stream) -> anyhow::Result<()> {
         assert_eq!(watch.next_event().await?["object"]["code"], 410);
-        assert_eq!(self.listed().await?, ["b0", "b1"]);
+        assert_eq!(self.listed_names().await?, ["b0", "b1"]);
         Ok(())
     }
 }

@@ -127,12 +127,12 @@ impl Requirement {
             Operator::NotEquals | Operator::NotIn => !label.is_some_and(is_listed),
             Operator::Exists => label.is_some(),
             Operator::DoesNotExist => label.is_none(),
-            Operator::GreaterThan => self.compares(label, |label, bound| label > bound),
-            Operator::LessThan => self.compares(label, |label, bound| label < bound),
+            Operator::GreaterThan => self.compares_numbers(label, |label, bound| label > bound),
+            Operator::LessThan => self.compares_numbers(label, |label, bound| label < bound),
         }
     }
 
-    fn compares(&self, label: Option<&str>, holds: impl Fn(i64, i64) -> bool) -> bool {
+    fn compares_numbers(&self, label: Option<&str>, holds: impl Fn(i64, i64) -> bool) -> bool {
         let number = |text: &str| text.parse::<i64>().ok();
         match (
             label.and_then(number),

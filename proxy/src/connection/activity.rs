@@ -235,7 +235,7 @@ impl Deadlines {
     /// Ready when a time limit is exceeded. Call it after the connection was polled, and again after the client was told of the end.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
-            let due = self.due();
+            let due = self.next_due();
             if let Some((at, _)) = due
                 && at < self.timer.deadline()
             {
@@ -254,7 +254,7 @@ impl Deadlines {
         }
     }
 
-    fn due(&mut self) -> Option<(Instant, Expired)> {
+    fn next_due(&mut self) -> Option<(Instant, Expired)> {
         let state = self.activity.state();
         if !matches!(state, State::Head) {
             self.head = None;

@@ -54,7 +54,7 @@ impl ResponseReaders {
                 exhausted.await;
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
-            let closed = self.check(memory);
+            let closed = self.close_over_bound(memory);
             if closed > 0 {
                 tracing::warn!(
                     closed,
@@ -67,7 +67,7 @@ impl ResponseReaders {
     }
 
     /// Returns how many connections were closed.
-    fn check(&self, memory: &ResponseMemory) -> usize {
+    fn close_over_bound(&self, memory: &ResponseMemory) -> usize {
         let mut holders = self.holders();
         let is_full = memory.unsent() >= memory.bound();
         self.full.set(if is_full { self.full.get() + 1 } else { 0 });

@@ -47,7 +47,7 @@ impl Boundary {
         }
     }
 
-    pub(crate) fn is_here(self) -> bool {
+    pub(crate) fn is_at_boundary(self) -> bool {
         match self {
             Self::Line { at_start } => at_start,
             Self::Length { header, length } => header == 4 && length == 0,
@@ -197,7 +197,7 @@ impl<B> WatchBody<B> {
 
     /// The last frame, if the stream may end at this point.
     fn end_here(&mut self) -> Option<Option<Frame<Bytes>>> {
-        if !self.boundary.is_here() {
+        if !self.boundary.is_at_boundary() {
             return None;
         }
         match self.state {

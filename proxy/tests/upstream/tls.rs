@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     get, post, read, run_on_worker,
-    server::{Exchange, Http2, Server, by_hand},
+    server::{Exchange, Http2, Server, raw_server},
     wait_until,
 };
 
@@ -170,7 +170,7 @@ fn server_without_http2_is_spoken_to_in_http1() {
     run_on_worker(async {
         let (authority, directory) = (new_authority(), tempfile::tempdir().unwrap());
         let acceptor = TlsAcceptor::from(server_settings(&authority, &["localhost"], b"http/1.1", false));
-        let server = by_hand(move |tcp, _| {
+        let server = raw_server(move |tcp, _| {
             let acceptor = acceptor.clone();
             async move {
                 let mut stream = BufReader::new(acceptor.accept(tcp).await.unwrap());

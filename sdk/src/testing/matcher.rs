@@ -94,7 +94,7 @@ mod tests {
     }
 
     /// A field of a rule, a rule by it that matches the request below, and one that does not.
-    fn by_field() -> Vec<(&'static str, MatchRule, MatchRule)> {
+    fn rules_by_field() -> Vec<(&'static str, MatchRule, MatchRule)> {
         vec![
             ("traffic", MatchRule::api(), MatchRule::of(crate::Traffic::External)),
             (
@@ -153,7 +153,7 @@ mod tests {
             .name("web")
             .with_path("/apis/apps/v1/namespaces/team/deployments/web/status")
             .agent("operator/1");
-        for (field, right, wrong) in by_field() {
+        for (field, right, wrong) in rules_by_field() {
             assert!(rule_matches(&right, &req), "{field}");
             assert!(!rule_matches(&wrong, &req), "{field}");
         }

@@ -28,7 +28,7 @@ impl std::task::Wake for Woken {
 }
 
 impl Woken {
-    fn times(&self) -> usize {
+    fn wake_count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -96,11 +96,11 @@ fn waiting_response_is_woken_when_its_own_or_other_bytes_are_written() {
     assert!(waits.poll_room(&cx).is_pending());
     assert!(waits.poll_room(&cx).is_pending(), "a second poll");
     drop(own);
-    assert_eq!(woken.times(), 1, "it has written");
+    assert_eq!(woken.wake_count(), 1, "it has written");
     held.push(full.count(Bytes::from(vec![0; 256 * KIB])));
     assert!(waits.poll_room(&cx).is_pending());
     held.pop();
-    assert_eq!(woken.times(), 2, "another connection has written");
+    assert_eq!(woken.wake_count(), 2, "another connection has written");
     assert!(waits.poll_room(&cx).is_ready());
 }
 
