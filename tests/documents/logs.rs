@@ -229,13 +229,14 @@ fn quoted_log_lines_match_snapshot() {
 
 #[test]
 fn statements_have_level_message_and_fields() {
-    let source = "warn!(target: \"access\", entry = entry.name, %digest, ?state, seconds = f(1, \"a\"), \"a, (b) \\\"c\\\" {}\", d);
+    let source =
+        "warn!(target: \"access\", entry = e.name, %digest, ?state, secs = f(1, \"a\"), \"a, (b) \\\"c\\\" {}\", d);
                   compile_error!(\"e\"); tracing::debug!(\"f\"); #[error(\"g: {h}\")] #[error(transparent)]";
     let statements: Vec<String> = find_statements(source).iter().map(ToString::to_string).collect();
     assert_eq!(
         statements,
         [
-            "WARN \"a, (b) \\\"c\\\" {}\" [entry, digest, state, seconds]",
+            "WARN \"a, (b) \\\"c\\\" {}\" [entry, digest, state, secs]",
             "DEBUG \"f\"",
             "error text \"g: {h}\"",
         ]

@@ -155,8 +155,8 @@ mod tests {
         #[test]
         fn header_block_is_tracked_regardless_of_fragmentation(cuts in proptest::collection::vec(1_usize..40, 0..60), last in 0_u8..2) {
             let frames = [
-                vec![0; PREFACE_LENGTH], frame_bytes(4, 0, 12), frame_bytes(HEADERS, END_HEADERS, 30), frame_bytes(0, 1, 300),
-                frame_bytes(HEADERS, 0, 40), frame_bytes(CONTINUATION, last * END_HEADERS, 20),
+                vec![0; PREFACE_LENGTH], frame_bytes(4, 0, 12), frame_bytes(HEADERS, END_HEADERS, 30),
+                frame_bytes(0, 1, 300), frame_bytes(HEADERS, 0, 40), frame_bytes(CONTINUATION, last * END_HEADERS, 20),
             ];
             let all = frames.concat();
             let mut block = HeaderBlock::new();

@@ -255,7 +255,12 @@ proptest! {
     }
 
     #[test]
-    fn anded_selector_matches_labels_that_both_match(left in any_selector(), right in any_selector(), a in "[ab12]?", b in "[ab12]?") {
+    fn anded_selector_matches_labels_that_both_match(
+        left in any_selector(),
+        right in any_selector(),
+        a in "[ab12]?",
+        b in "[ab12]?"
+    ) {
         let labels = |key: &str| match key {
             "a" => Some(a.as_str()),
             "x.io/b" | "in" => Some(b.as_str()),

@@ -384,7 +384,10 @@ proptest! {
     }
 
     #[test]
-    fn renaming_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64), text in r#"[{}\[\]",:a-z\\ 0-9u]{0,48}"#) {
+    fn renaming_never_panics(
+        bytes in prop::collection::vec(any::<u8>(), 0..64),
+        text in r#"[{}\[\]",:a-z\\ 0-9u]{0,48}"#
+    ) {
         for content_type in ["application/json", "application/json-patch+json", "application/apply-patch+yaml", "application/vnd.kubernetes.protobuf"] {
             let _ = body(content_type, &bytes, &lock_rename());
             let _ = body(content_type, text.as_bytes(), &lock_rename());
