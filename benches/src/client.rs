@@ -12,7 +12,6 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::local_executor::LocalExecutor;
 use crate::work::{HttpVersion, Work};
 
 /// Maximum size of a response.
@@ -176,6 +175,16 @@ fn http2_request(work: &Work) -> anyhow::Result<Request<()>> {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     }
     Ok(request)
+}
+
+/// Runs hyper's tasks of an HTTP/2 connection on the thread that opened it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalExecutor;
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
 }
 
 #[cfg(test)]

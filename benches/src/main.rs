@@ -45,7 +45,6 @@ mod cost;
 mod instructions;
 mod latency;
 mod list;
-mod local_executor;
 mod open_loop;
 mod origin;
 mod plugin_call;

@@ -23,7 +23,7 @@ mod answer;
 use answer::Answer;
 pub(crate) use answer::{sent_at, since_epoch};
 
-use crate::local_executor::LocalExecutor;
+use crate::client::LocalExecutor;
 use crate::process::announce_addresses;
 use crate::stream::{JSON, PROTOBUF};
 use crate::tls::TlsFolder;

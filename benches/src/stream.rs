@@ -11,7 +11,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::local_executor::LocalExecutor;
+use crate::client::LocalExecutor;
 use crate::work::HttpVersion;
 
 pub(crate) const JSON: &str = "application/json";

@@ -3,8 +3,8 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `list_views` | the view that each client listed under, so that no watch resumes under another one |
-//! | `leadership` | which pod leads, observed from the controller's own requests |
-//! | `leader_locks` | which objects are locks of a leader election |
+//! | `leadership` | the pod that leads, observed from the controller's own requests |
+//! | `leader_locks` | the objects that are locks of a leader election |
 
 pub(crate) mod leader_locks;
 pub(crate) mod leadership;

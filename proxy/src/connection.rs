@@ -7,7 +7,7 @@
 //! | `handle` | [`Connection`]: how a request acts on its connection |
 //! | `unread_body` | the rest of a request body that is not read to its end, which is discarded |
 //! | `activity` | detects connections that have been idle for too long |
-//! | `header_block` | whether a header block of HTTP/2 is arriving |
+//! | `header_block` | tells whether a header block of HTTP/2 is arriving |
 //! | `outage` | an interval in which a port is closed because of a plugin |
 //! | `export` | metrics of the memory of clients |
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |

@@ -162,7 +162,7 @@ impl External {
         })
     }
 
-    /// Closes the port.
+    /// The outage that closes the external port.
     pub(crate) fn outage(&self) -> &Outage {
         &self.shared.outage
     }

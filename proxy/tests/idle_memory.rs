@@ -34,7 +34,7 @@ impl Drop for Sidecar {
     }
 }
 
-fn settings(plugin: &str) -> Value {
+fn plugin_settings(plugin: &str) -> Value {
     let configmaps = json!([{ "apiGroups": [""], "resources": ["configmaps"] }]);
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"], "namespaces": ["*"] }]);
     match plugin {
@@ -67,7 +67,7 @@ fn write_chain(directory: &Path) {
             fs::write(directory.join(format!("{}.wasm", digest.hex())), plugin.bytes).unwrap();
             json!({
                 "name": format!("{}/a", plugin.name), "plugin": digest.to_string(), "podSelector": {}, "order": order,
-                "onFailure": "Closed", "settings": settings(plugin.name),
+                "onFailure": "Closed", "settings": plugin_settings(plugin.name),
             })
         })
         .collect();

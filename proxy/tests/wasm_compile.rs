@@ -21,12 +21,14 @@ fn guest_bytes() -> &'static [u8] {
     guests::get("std_plain").expect("the guest exists")
 }
 
-fn program() -> PathBuf {
+fn sidecar_program() -> PathBuf {
     env!("CARGO_BIN_EXE_ctrlmesh-proxy").into()
 }
 
 fn child_mode() -> CompileMode {
-    CompileMode::Child { program: program() }
+    CompileMode::Child {
+        program: sidecar_program(),
+    }
 }
 
 /// A program in place of the compiler.
@@ -40,7 +42,7 @@ fn script_mode(directory: &Path, text: &str) -> CompileMode {
     CompileMode::Child { program }
 }
 
-fn message(mode: CompileMode, wasm: &[u8]) -> String {
+fn compile_error(mode: CompileMode, wasm: &[u8]) -> String {
     let compiler = Compiler::new(mode, None).expect("a compiler");
     compiler
         .load(&Engine::new().expect("an engine"), wasm)
@@ -92,12 +94,12 @@ fn bytes_that_are_no_plugin_are_refused_with_advice() {
     let wasm = guest_bytes();
     let core_module = b"\0asm\x01\0\0\0";
     for mode in [child_mode(), CompileMode::InProcess] {
-        assert!(message(mode.clone(), b"").contains("empty"));
-        assert!(message(mode.clone(), b"#!/bin/sh").contains("not WebAssembly"));
-        assert!(message(mode.clone(), b"\0asm").contains("truncated"));
-        assert!(message(mode.clone(), core_module).contains("wasm32-wasip2"));
-        assert!(message(mode.clone(), &wasm[..wasm.len() / 2]).contains("could not be compiled"));
-        assert!(message(mode.clone(), &vec![0; 50 << 20]).contains("52428800 bytes"));
+        assert!(compile_error(mode.clone(), b"").contains("empty"));
+        assert!(compile_error(mode.clone(), b"#!/bin/sh").contains("not WebAssembly"));
+        assert!(compile_error(mode.clone(), b"\0asm").contains("truncated"));
+        assert!(compile_error(mode.clone(), core_module).contains("wasm32-wasip2"));
+        assert!(compile_error(mode.clone(), &wasm[..wasm.len() / 2]).contains("could not be compiled"));
+        assert!(compile_error(mode.clone(), &vec![0; 50 << 20]).contains("52428800 bytes"));
     }
 }
 
@@ -184,7 +186,7 @@ fn compiler_that_closes_its_output_and_hangs_is_stopped_too() {
 #[test]
 fn compiler_that_fails_is_quoted() {
     let directory = tempfile::tempdir().expect("a directory");
-    let with = |text: &str| message(script_mode(directory.path(), text), guest_bytes());
+    let with = |text: &str| compile_error(script_mode(directory.path(), text), guest_bytes());
     assert!(with("cat >/dev/null; echo no such luck >&2; exit 1").contains("no such luck"));
     assert!(with("kill -9 $$").contains("killed by signal 9"));
     assert!(with("cat >/dev/null").contains("without an artifact"));
@@ -194,7 +196,7 @@ fn compiler_that_fails_is_quoted() {
 #[test]
 fn output_of_broken_compiler_is_not_run() {
     let directory = tempfile::tempdir().expect("a directory");
-    let with = |text: &str| message(script_mode(directory.path(), text), guest_bytes());
+    let with = |text: &str| compile_error(script_mode(directory.path(), text), guest_bytes());
     assert!(with("cat >/dev/null; echo garbage").contains("does not load"));
     // The source itself is no artifact.
     assert!(with("cat").contains("does not load"));
@@ -202,16 +204,16 @@ fn output_of_broken_compiler_is_not_run() {
 }
 
 #[test]
-fn compiler_that_is_not_there_is_named() {
+fn missing_compiler_is_named() {
     let mode = CompileMode::Child {
         program: "/nonexistent/ctrlmesh-proxy".into(),
     };
-    assert!(message(mode, guest_bytes()).contains("/nonexistent/ctrlmesh-proxy can't be started"));
+    assert!(compile_error(mode, guest_bytes()).contains("/nonexistent/ctrlmesh-proxy can't be started"));
 }
 
 #[test]
 fn child_limits_itself() {
-    let child = std::process::Command::new(program())
+    let child = std::process::Command::new(sidecar_program())
         .args(["compile", "--memory-bytes=100663296"])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())

@@ -34,7 +34,7 @@ fn start_within(timeout: Duration, guest: &str, settings: &str) -> Result<Harnes
     Harness::with_limits(wasm, settings, timeout, MEMORY_BYTES)
 }
 
-fn outcome() -> Outcome {
+fn request_outcome() -> Outcome {
     Outcome {
         status: 200,
         upstream_status: 200,
@@ -59,7 +59,9 @@ fn fault_within(timeout: Duration, guest: &str, phase: &str, more: &str) -> Faul
         (Ok(mut plugin), "on-response") => plugin
             .response(&get("/api/v1/pods"), &response(StatusCode::OK))
             .expect_err("a fault"),
-        (Ok(mut plugin), "on-complete") => plugin.complete(&get("/api/v1/pods"), &outcome()).expect_err("a fault"),
+        (Ok(mut plugin), "on-complete") => plugin
+            .complete(&get("/api/v1/pods"), &request_outcome())
+            .expect_err("a fault"),
         (Ok(_), _) => panic!("{guest} in {phase} was not noticed"),
         (Err(error), _) => panic!("{guest} in {phase}: {error}"),
     };
@@ -120,7 +122,7 @@ fn guest_that_is_slow_is_stopped_only_after_its_deadline() {
         });
         let state = StateStore::new().entry("slow");
         let (mut instance, _) = Instance::start(&engine, &plugin, &entry, &state).expect("an instance");
-        instance.on_complete(&Rc::new(get("/api/v1/pods").view()), &outcome())
+        instance.on_complete(&Rc::new(get("/api/v1/pods").view()), &request_outcome())
     };
     assert_eq!(answer(TEST_TIMEOUT, 5), Ok(()));
     // Longer than the epoch ticker goes on without a new call.
@@ -157,7 +159,7 @@ fn endless_recursion_traps_and_host_keeps_its_stack() {
 }
 
 #[test]
-fn panic_says_what_it_said() {
+fn panic_is_trap_with_its_message() {
     for phase in PHASES {
         let fault = fault_in("trap", phase, r#", "how": "panic""#);
         let Fault::Trap { detail, .. } = &fault else {
@@ -254,7 +256,7 @@ fn state_above_bound_is_refused() {
 }
 
 #[test]
-fn standard_library_works_and_tells_nothing() {
+fn standard_library_works_and_reveals_nothing() {
     let mut plugin = start("std_plain", "{}").expect("it starts");
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
     let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
@@ -278,7 +280,7 @@ fn standard_library_works_and_tells_nothing() {
 }
 
 #[test]
-fn clocks_of_standard_library_are_hosts() {
+fn standard_library_reads_clocks_of_host() {
     let mut plugin = start("std_clock", "{}").expect("it starts");
     plugin.advance(Duration::from_secs(3600));
     plugin.request(&get("/api/v1/pods")).expect("a verdict");

@@ -28,7 +28,7 @@ fn refused_code(verdict: &RequestVerdict) -> Option<u16> {
     }
 }
 
-fn counter(plugin: &Harness, name: &str) -> u64 {
+fn counter_value(plugin: &Harness, name: &str) -> u64 {
     let series = plugin.metrics().into_iter().find(|series| series.name == name);
     match series.map(|series| series.value) {
         Some(SeriesValue::Counter(count)) => count,
@@ -45,7 +45,7 @@ fn hello_of_0_1_refuses_and_edits() {
     let delete = |name: &str| request(Method::DELETE, &format!("/api/v1/namespaces/{name}"));
     let refused = plugin.request(&delete("payments")).expect("a verdict");
     assert_eq!(refused_code(&refused), Some(403));
-    assert_eq!(counter(&plugin, "refused"), 1);
+    assert_eq!(counter_value(&plugin, "refused"), 1);
     let marked = plugin.request(&delete("scratch")).expect("a verdict");
     let edit = RequestEdit::SetHeader(HeaderName::from_static("x-hello"), HeaderValue::from_static("hello"));
     assert_eq!(marked.action, RequestAction::Proceed(vec![edit]));
@@ -79,7 +79,7 @@ fn circuit_breaker_of_0_1_opens_and_lets_probes_through() {
     plugin.advance(Duration::from_secs(10));
     let probe = plugin.request(&list).expect("a verdict");
     assert_eq!(refused_code(&probe), None);
-    let counts = ["passed", "opened", "refused", "probed"].map(|name| counter(&plugin, name));
+    let counts = ["passed", "opened", "refused", "probed"].map(|name| counter_value(&plugin, name));
     assert_eq!(counts, [1, 1, 2, 1]);
     let handed_on = plugin.response(&list, &response(StatusCode::OK)).expect("a verdict");
     assert!(matches!(handed_on.action, ResponseAction::Proceed { edits, body: None } if edits.is_empty()));

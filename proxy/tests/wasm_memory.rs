@@ -27,7 +27,12 @@ fn child_mode() -> CompileMode {
     }
 }
 
-fn load(mode: CompileMode, cache: Option<&Path>, memory: &GuestMemory, wasm: &[u8]) -> Result<Arc<Plugin>, Error> {
+fn load_plugin(
+    mode: CompileMode,
+    cache: Option<&Path>,
+    memory: &GuestMemory,
+    wasm: &[u8],
+) -> Result<Arc<Plugin>, Error> {
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
     Compiler::new(mode, cache).expect("a compiler").load(&engine, wasm)
 }
@@ -45,7 +50,7 @@ fn start(engine: &Arc<Engine>, plugin: &Arc<Plugin>, settings: &str) -> Result<I
 }
 
 #[test]
-fn code_and_instances_are_charged_as_long_as_they_are_there() {
+fn code_and_instances_are_charged_as_long_as_they_exist() {
     let memory = GuestMemory::within(256 * MIB);
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
     let compiler = Compiler::new(child_mode(), None).expect("a compiler");
@@ -69,7 +74,7 @@ fn code_and_instances_are_charged_as_long_as_they_are_there() {
 }
 
 #[test]
-fn guest_that_wants_more_than_is_left_faults_and_gives_everything_back() {
+fn guest_faults_and_releases_its_memory_when_none_is_left() {
     let memory = GuestMemory::within(128 * MIB);
     let engine = Engine::with_memory(memory.clone()).expect("an engine");
     let compiler = Compiler::new(child_mode(), None).expect("a compiler");
@@ -101,7 +106,7 @@ fn compiler_that_takes_more_than_its_share_is_error_of_plugin() {
     assert!(bomb.len() < MIB);
     for limit in [128, 256, 512] {
         let memory = GuestMemory::within(limit * MIB);
-        let error = load(child_mode(), None, &memory, &bomb)
+        let error = load_plugin(child_mode(), None, &memory, &bomb)
             .map(|_| ())
             .expect_err("too much");
         let Error::CompileMemory {
@@ -119,7 +124,7 @@ fn compiler_that_takes_more_than_its_share_is_error_of_plugin() {
         );
         assert_eq!(memory.used_bytes(), 0);
         assert!(
-            load(
+            load_plugin(
                 child_mode(),
                 None,
                 &memory,
@@ -134,7 +139,7 @@ fn compiler_that_takes_more_than_its_share_is_error_of_plugin() {
 fn builtin_plugins_compile_within_half_of_default_limit() {
     for plugin in builtin() {
         let memory = GuestMemory::within(128 * MIB);
-        let loaded = load(child_mode(), None, &memory, plugin.bytes);
+        let loaded = load_plugin(child_mode(), None, &memory, plugin.bytes);
         loaded
             .map(drop)
             .unwrap_or_else(|error| panic!("{}: {error}", plugin.name));
@@ -157,7 +162,7 @@ fn compilers_memory_is_left_to_plugins_again_when_it_has_ended() {
 fn artifact_beyond_compilers_share_is_not_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = write_script(directory.path(), "cat >/dev/null; head -c 20000000 /dev/zero");
-    let error = load(
+    let error = load_plugin(
         CompileMode::Child { program },
         None,
         &GuestMemory::within(256 * MIB),
@@ -175,7 +180,7 @@ fn cached_code_that_does_not_fit_is_refused_before_it_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = directory.path().join("cache");
     let wasm = guests::get("spin").expect("the guest exists");
-    load(child_mode(), Some(&cache), &GuestMemory::within(256 * MIB), wasm).expect("it is cached");
+    load_plugin(child_mode(), Some(&cache), &GuestMemory::within(256 * MIB), wasm).expect("it is cached");
     let memory = GuestMemory::within(16 * MIB);
     let artifact = fs::read_dir(&cache)
         .expect("it is there")
@@ -184,7 +189,7 @@ fn cached_code_that_does_not_fit_is_refused_before_it_is_read() {
         .expect("an artifact");
     let grown = fs::File::options().write(true).open(&artifact).expect("it is there");
     grown.set_len(6 * MIB as u64).expect("a sparse file");
-    let error = load(child_mode(), Some(&cache), &memory, wasm)
+    let error = load_plugin(child_mode(), Some(&cache), &memory, wasm)
         .map(|_| ())
         .expect_err("it is too large");
     assert!(matches!(error, Error::CodeMemory { .. }), "{error}");

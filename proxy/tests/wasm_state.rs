@@ -1,4 +1,4 @@
-//! What a plugin remembers, through the real engine: state, outcomes, metrics and log; and that a recheck leaves no trace.
+//! State, outcomes, metrics and logs of plugins in the real engine. A recheck leaves no trace in them.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,12 +15,12 @@ use ctrlmesh_proxy::harness::{Harness, get};
 use ctrlmesh_proxy::plugin::verdict::{Failure, Outcome, RequestAction};
 use ctrlmesh_proxy::wasm::SeriesValue;
 
-fn harness(guest: &str, settings: &str) -> Harness {
+fn new_harness(guest: &str, settings: &str) -> Harness {
     let wasm = guests::get(guest).expect("the guest exists");
     Harness::with_limits(wasm, settings, Duration::from_secs(5), 16 << 20).expect("it starts")
 }
 
-/// What `stateful` answers to these operations.
+/// The results of the operations that `stateful` has in its settings.
 fn operation_results(plugin: &mut Harness, recheck: bool) -> String {
     let request = get("/api/v1/pods");
     let verdict = if recheck {
@@ -45,7 +45,7 @@ const OPS: &str = r#"{"ops": [
 
 #[test]
 fn state_survives_restart_and_follows_clock() {
-    let mut plugin = harness("stateful", OPS);
+    let mut plugin = new_harness("stateful", OPS);
     assert_eq!(operation_results(&mut plugin, false), "granted; 1; 1; 1; text@1");
     plugin.restart().expect("a fresh instance");
     assert_eq!(operation_results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
@@ -62,7 +62,7 @@ fn several_cells_and_counters_take_one_call() {
         {"getAll": ["a", "c"]},
         {"countAll": [{"name": "seen", "label": "x", "by": 2}, {"name": "seen", "label": "x", "by": 3}]}
     ]}"#;
-    let mut plugin = harness("stateful", settings);
+    let mut plugin = new_harness("stateful", settings);
     let expected = "1; 1; none text@1 text@1; error wrong-kind; counted";
     assert_eq!(
         operation_results(&mut plugin, true),
@@ -74,14 +74,14 @@ fn several_cells_and_counters_take_one_call() {
     let keys: Vec<String> = (0..65).map(|key| format!(r#""{key}""#)).collect();
     let settings = format!(r#"{{"ops": [{{"getAll": [{}]}}]}}"#, keys.join(","));
     assert_eq!(
-        operation_results(&mut harness("stateful", &settings), false),
+        operation_results(&mut new_harness("stateful", &settings), false),
         "error invalid"
     );
 }
 
 #[test]
 fn recheck_answers_and_changes_nothing() {
-    let mut plugin = harness("stateful", OPS);
+    let mut plugin = new_harness("stateful", OPS);
     for _ in 0..3 {
         assert_eq!(operation_results(&mut plugin, true), "granted; 1; 1; 1; none");
     }
@@ -91,9 +91,9 @@ fn recheck_answers_and_changes_nothing() {
 }
 
 #[test]
-fn recheck_can_be_told_from_request() {
+fn recheck_is_distinguished_from_request() {
     let settings = r#"{"onRequest": [{"when": {"recheck": true}, "then": {"refuse": {"code": 403}}}]}"#;
-    let mut plugin = harness("scripted", settings);
+    let mut plugin = new_harness("scripted", settings);
     for _ in 0..2 {
         let verdict = plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
         assert!(matches!(verdict.action, RequestAction::Refuse(_)), "{verdict:?}");
@@ -104,7 +104,7 @@ fn recheck_can_be_told_from_request() {
 
 #[test]
 fn recheck_leaves_no_trace_in_metrics_and_log() {
-    let mut plugin = harness("scripted", r#"{"onRequest": [{"then": {"proceed": []}}]}"#);
+    let mut plugin = new_harness("scripted", r#"{"onRequest": [{"then": {"proceed": []}}]}"#);
     plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
     assert_eq!(plugin.metrics(), []);
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
@@ -128,7 +128,7 @@ fn recheck_leaves_no_trace_in_metrics_and_log() {
 
 #[test]
 fn outcome_arrives_whole() {
-    let mut plugin = harness("recorder", "{}");
+    let mut plugin = new_harness("recorder", "{}");
     let outcome = Outcome {
         status: 503,
         upstream_status: 200,

@@ -1,5 +1,5 @@
-//! What plugins are shown and what they may answer: through the real engine, by guests that say whatever their settings tell
-//! them.
+//! Requests as plugins see them, and the verdicts that plugins may return, in the real engine. The guests return the
+//! verdicts of their settings.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use ctrlmesh_proxy::plugin::verdict::{
 use ctrlmesh_proxy::wasm::Fault;
 use http::{Method, StatusCode};
 
-fn harness(guest: &str, settings: &str) -> Harness {
+fn new_harness(guest: &str, settings: &str) -> Harness {
     Harness::with_limits(
         guests::get(guest).expect("the guest exists"),
         settings,
@@ -29,21 +29,21 @@ fn harness(guest: &str, settings: &str) -> Harness {
     .expect("it starts")
 }
 
-/// What `scripted` answers to a list of pods when it is told to say this.
+/// The verdict of `scripted` on a list of pods, when its settings have this verdict.
 fn request_verdict(then: &str) -> Result<(Duration, RequestAction), Fault> {
-    let mut plugin = harness("scripted", &format!(r#"{{"onRequest": [{then}]}}"#));
+    let mut plugin = new_harness("scripted", &format!(r#"{{"onRequest": [{then}]}}"#));
     plugin
         .request(&get("/api/v1/pods"))
         .map(|verdict| (verdict.delay, verdict.action))
 }
 
 fn response_verdict(then: &str) -> Result<(Duration, ResponseAction), Fault> {
-    let mut plugin = harness("scripted", &format!(r#"{{"onResponse": [{then}]}}"#));
+    let mut plugin = new_harness("scripted", &format!(r#"{{"onResponse": [{then}]}}"#));
     let verdict = plugin.response(&get("/api/v1/pods"), &response(StatusCode::OK));
     verdict.map(|verdict| (verdict.delay, verdict.action))
 }
 
-fn header(name: &'static str, value: &'static str) -> (http::HeaderName, http::HeaderValue) {
+fn header_field(name: &'static str, value: &'static str) -> (http::HeaderName, http::HeaderValue) {
     (
         http::HeaderName::from_static(name),
         http::HeaderValue::from_static(value),
@@ -64,7 +64,7 @@ fn every_request_edit_arrives_in_order() {
         ]}}"#,
     )
     .expect("a verdict");
-    let (set, value) = header("x-shard", "a");
+    let (set, value) = header_field("x-shard", "a");
     assert_eq!(delay, Duration::from_millis(5));
     assert_eq!(
         action,
@@ -123,7 +123,7 @@ fn every_change_of_response_arrives() {
         }}}"#,
     )
     .expect("a verdict");
-    let (set, value) = header("x-a", "b");
+    let (set, value) = header_field("x-a", "b");
     let body = BodyShape {
         pace: Some(100),
         hold: Some(Duration::from_millis(20)),
@@ -195,7 +195,7 @@ fn illegal_scripts() -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn answer_that_breaks_rule_is_fault_that_says_which() {
+fn invalid_answer_is_fault_that_names_broken_rule() {
     for (then, expected) in illegal_scripts() {
         let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
         let Fault::Invalid { what, .. } = &fault else {
@@ -227,7 +227,7 @@ fn answer_of_many_megabytes_is_stopped_before_host_allocates_it() {
 #[test]
 fn reuse_and_later_phases_arrive() {
     let verdict_of = |line: &str| {
-        let mut plugin = harness("scripted", &format!(r#"{{"onRequest": [{line}]}}"#));
+        let mut plugin = new_harness("scripted", &format!(r#"{{"onRequest": [{line}]}}"#));
         plugin.request(&get("/api/v1/pods")).expect("a verdict")
     };
     let verdict = verdict_of(r#"{"then": {"proceed": []}}"#);
@@ -247,7 +247,7 @@ fn reuse_and_later_phases_arrive() {
 
 #[test]
 fn fresh_instance_serves_after_invalid_answer() {
-    let mut plugin = harness(
+    let mut plugin = new_harness(
         "scripted",
         r#"{"onRequest": [{"when": {"name": "bad"}, "then": {"refuse": {"code": 1}}}]}"#,
     );
@@ -264,7 +264,7 @@ fn seen_headers(request: &Request, echo: &str) -> BTreeMap<String, String> {
     let response = response(StatusCode::CREATED)
         .header("x-case", "from upstream")
         .header("set-cookie", "secret");
-    let verdict = harness("scripted", &settings)
+    let verdict = new_harness("scripted", &settings)
         .response(request, &response)
         .expect("a verdict");
     let ResponseAction::Proceed { edits, .. } = verdict.action else {
@@ -348,7 +348,7 @@ fn credential_headers_are_hidden_in_every_spelling() {
 }
 
 #[test]
-fn traffic_of_other_kinds_is_told_apart() {
+fn kinds_of_traffic_are_distinguished() {
     let request = get("/hook").with(|view| {
         view.traffic = Traffic::External;
         view.host = "api.example.com".into();
@@ -361,7 +361,7 @@ fn traffic_of_other_kinds_is_told_apart() {
 
 #[test]
 fn subscription_arrives() {
-    let plugin = harness(
+    let plugin = new_harness(
         "scripted",
         r#"{"subscribe": [{"traffic": ["api"], "verbs": ["list", "deletecollection"], "groups": [""], "resources": ["pods"],
             "subresources": [""], "namespaces": ["a", "b*"], "names": ["n"], "paths": ["/p"], "hosts": ["h"],

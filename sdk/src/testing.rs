@@ -53,7 +53,7 @@ pub struct Bench<P> {
     pub host: FakeHost,
     /// The subscription that `configure` returned.
     pub subscription: Subscription,
-    /// The plugin itself.
+    /// The plugin that `configure` returned.
     pub plugin: P,
 }
 

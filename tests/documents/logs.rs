@@ -1,13 +1,15 @@
-//! Log lines that pages quote are text of the programs: first cells of tables with a first column `log`, text after "the log says",
-//! and lines of code blocks that have a level.
+//! Log lines that pages quote, with the statements that log them. Pages quote log lines in tables with a first column
+//! `log`, behind "the log says", and in lines of code blocks that have a level.
 
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::path::Path;
 
 use ctrlmesh_tests::repository_root;
 
-/// Source text below a folder without comments and tests. Texts that go on in the next line are joined.
-fn add_sources(folder: &Path, sources: &mut String) {
+/// Adds the source text below a folder, without comments and tests. Texts that go on in the next line are joined.
+pub(super) fn add_sources(folder: &Path, sources: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.file_stem().is_some_and(|stem| stem == "tests") {
@@ -28,7 +30,7 @@ fn add_sources(folder: &Path, sources: &mut String) {
     }
 }
 
-/// What comes before a log line in backticks.
+/// Words before a log line in backticks.
 const INTRODUCTIONS: [&str; 4] = ["log says `", "log has `", "log line `", " logs `"];
 const LEVELS: [&str; 4] = [" ERROR ", " WARN ", " INFO ", " DEBUG "];
 
@@ -75,31 +77,190 @@ fn lines_in_tables(page: &str) -> Vec<&str> {
     found
 }
 
-#[test]
-fn quoted_log_lines_are_text_of_the_programs() {
-    let root = repository_root();
-    let mut sources = String::new();
-    for folder in ["proxy/src", "manager", "cli/src", "contract/src"] {
-        add_sources(&root.join(folder), &mut sources);
+/// Beginnings of statements that log, with their levels. Programs log texts of errors as the field `error`, or when
+/// they end.
+const BEGINNINGS: [(&str, &str); 6] = [
+    ("error!(", "ERROR"),
+    ("warn!(", "WARN"),
+    ("info!(", "INFO"),
+    ("debug!(", "DEBUG"),
+    ("trace!(", "TRACE"),
+    ("#[error(", "error text"),
+];
+
+/// A statement that logs, or the text of an error.
+struct Statement {
+    level: &'static str,
+    message: String,
+    fields: Vec<String>,
+}
+
+impl fmt::Display for Statement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.level, self.message)?;
+        if self.fields.is_empty() {
+            return Ok(());
+        }
+        write!(formatter, " [{}]", self.fields.join(", "))
     }
+}
+
+/// The arguments of a call whose opening parenthesis is before `text`. Commas in brackets and literals do not divide
+/// them.
+fn split_arguments(text: &str) -> Vec<&str> {
+    let mut arguments = Vec::new();
+    let (mut start, mut depth) = (0, 0_usize);
+    let (mut is_literal, mut is_escaped) = (false, false);
+    for (position, letter) in text.char_indices() {
+        match letter {
+            _ if is_literal => {
+                is_literal = is_escaped || letter != '"';
+                is_escaped = !is_escaped && letter == '\\';
+            }
+            '"' => is_literal = true,
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' if depth == 0 => {
+                arguments.push(text[start..position].trim());
+                break;
+            }
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                arguments.push(text[start..position].trim());
+                start = position + 1;
+            }
+            _ => {}
+        }
+    }
+    arguments
+}
+
+/// The name of the field in `%error`, `seconds` or `plugin = %digest`.
+fn field_name(argument: &str) -> String {
+    let name = argument.split('=').next().unwrap_or_default();
+    name.trim().trim_start_matches(['%', '?']).to_owned()
+}
+
+/// Fields are before the message, and values of its placeholders behind it.
+fn parse_statement(level: &'static str, call: &str) -> Option<Statement> {
+    let arguments = split_arguments(call);
+    let position = arguments.iter().position(|argument| argument.starts_with('"'))?;
+    let is_field = |argument: &&&str| !argument.starts_with("target:") && !argument.starts_with("parent:");
+    Some(Statement {
+        level,
+        message: arguments[position].to_owned(),
+        fields: arguments[..position]
+            .iter()
+            .filter(is_field)
+            .map(|argument| field_name(argument))
+            .collect(),
+    })
+}
+
+/// Statements of sources, by level and then in their order.
+fn find_statements(sources: &str) -> Vec<Statement> {
+    let mut statements = Vec::new();
+    for (beginning, level) in BEGINNINGS {
+        for (position, _) in sources.match_indices(beginning) {
+            // `compile_error!` does not log.
+            if !sources[..position].ends_with('_') {
+                statements.extend(parse_statement(level, &sources[position + beginning.len()..]));
+            }
+        }
+    }
+    statements
+}
+
+/// Each line that a page quotes, with the statements that have its text. `programs`: statements of each folder.
+fn describe_quotations(page: &str, quotations: &[String], programs: &[(&str, Vec<Statement>)]) -> String {
+    let mut text = String::new();
+    for quotation in quotations {
+        writeln!(text, "{page}: {quotation}").unwrap();
+        let mut count = 0;
+        for (folder, statements) in programs {
+            for statement in statements
+                .iter()
+                .filter(|statement| statement.message.contains(quotation))
+            {
+                writeln!(text, "    {folder}: {statement}").unwrap();
+                count += 1;
+            }
+        }
+        assert!(
+            !quotation.is_empty() && count > 0,
+            "{page}: no program logs {quotation:?}"
+        );
+    }
+    text
+}
+
+/// A changed level, message or field may make a page wrong that quotes the line.
+#[test]
+fn quoted_log_lines_match_snapshot() {
+    let root = repository_root();
+    let programs = ["proxy/src", "manager", "cli/src", "contract/src"].map(|folder| {
+        let mut sources = String::new();
+        add_sources(&root.join(folder), &mut sources);
+        let mut statements = find_statements(&sources);
+        // Folders are read in the order of the file system.
+        statements.sort_by_cached_key(ToString::to_string);
+        (folder, statements)
+    });
     let (mut in_tables, mut in_text) = (0, 0);
+    let mut pages = BTreeMap::new();
     for entry in fs::read_dir(root.join("docs")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "md") {
             continue;
         }
         let page = fs::read_to_string(&path).unwrap();
-        let tables: Vec<String> = lines_in_tables(&page).into_iter().map(str::to_owned).collect();
+        let mut lines: Vec<String> = lines_in_tables(&page).into_iter().map(str::to_owned).collect();
+        in_tables += lines.len();
         let text = lines_in_text(&page);
-        in_tables += tables.len();
         in_text += text.len();
-        for line in tables.into_iter().chain(text).chain(lines_in_code_blocks(&page)) {
-            let problem = format!("{}: no program logs {line:?}", path.display());
-            assert!(!line.is_empty() && sources.contains(&line), "{problem}");
-        }
+        lines.extend(text);
+        lines.extend(lines_in_code_blocks(&page));
+        let name = format!("docs/{}", path.file_name().unwrap().to_string_lossy());
+        pages.insert(name.clone(), describe_quotations(&name, &lines, &programs));
     }
     assert!(in_tables >= 3, "only {in_tables} lines were found in tables");
     assert!(in_text >= 1, "no line was found in backticks");
+    insta::assert_snapshot!(pages.into_values().collect::<String>());
+}
+
+#[test]
+fn statements_have_level_message_and_fields() {
+    let source =
+        "warn!(target: \"access\", entry = e.name, %digest, ?state, secs = f(1, \"a\"), \"a, (b) \\\"c\\\" {}\", d);
+                  compile_error!(\"e\"); tracing::debug!(\"f\"); #[error(\"g: {h}\")] #[error(transparent)]";
+    let statements: Vec<String> = find_statements(source).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        statements,
+        [
+            "WARN \"a, (b) \\\"c\\\" {}\" [entry, digest, state, secs]",
+            "DEBUG \"f\"",
+            "error text \"g: {h}\"",
+        ]
+    );
+}
+
+#[test]
+fn description_changes_with_level_message_and_fields() {
+    let describe = |source: &str| {
+        let programs = [("proxy/src", find_statements(source))];
+        describe_quotations("docs/a.md", &["chain refused".to_owned()], &programs)
+    };
+    let described = describe("warn!(%error, \"chain refused; retrying\");");
+    assert_eq!(
+        described,
+        "docs/a.md: chain refused\n    proxy/src: WARN \"chain refused; retrying\" [error]\n"
+    );
+    for changed in [
+        "info!(%error, \"chain refused; retrying\");",
+        "warn!(%reason, \"chain refused; retrying\");",
+        "warn!(%error, \"chain refused\");",
+    ] {
+        assert_ne!(describe(changed), described);
+    }
 }
 
 #[test]

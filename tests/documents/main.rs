@@ -8,6 +8,7 @@
 )]
 
 mod dependencies;
+mod glossary;
 mod interface;
 mod logs;
 mod messages;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ctrlmesh_tests::repository_root;
 
-/// What the code of a reason may follow: an earlier argument of a call, or the arrow of a match arm.
+/// Text before the code of a reason: an earlier argument of a call, or the arrow of a match arm.
 const BEFORE_CODES: [&str; 6] = [
     "Reason::new(",
     "not_sharded(",

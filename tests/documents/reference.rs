@@ -203,7 +203,7 @@ fn assert_names_are_known(reference: &str) {
     }
 }
 
-/// What a sidecar serves when something has happened that each of its metrics counts.
+/// The metrics of a sidecar after events that each of them counts.
 async fn sidecar_metrics() -> anyhow::Result<String> {
     let crash = guest_entry("trap", json!({ "in": "on-request", "how": "panic" }));
     let crash = crash

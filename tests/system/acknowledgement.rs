@@ -8,7 +8,7 @@ use crate::circuits::{breaker_entry, fail_config_maps, get_statuses, rule_for_al
 use crate::faults::{fault_rule, faults_entry, rule_counts};
 use crate::limits::LIST;
 
-fn only_entry(status: &Status) -> &EntryStatus {
+fn first_entry(status: &Status) -> &EntryStatus {
     &status.chain.entries[0]
 }
 
@@ -26,7 +26,7 @@ async fn assert_not_acknowledged(env: &mut TestEnv, bad: EntrySpec, field: &str)
     assert!(refused.message.contains(field), "{}", refused.message);
     assert_eq!(refused.generation, Some(generation));
     assert_eq!(after.chain.generation, before.chain.generation);
-    assert_eq!(only_entry(&after).settings_hash, only_entry(&before).settings_hash);
+    assert_eq!(first_entry(&after).settings_hash, first_entry(&before).settings_hash);
     Ok(())
 }
 
@@ -45,7 +45,7 @@ async fn cb_10_breaker_is_acknowledged_by_hash_and_shown_by_snapshot() -> anyhow
     env.publish(vec![with(2)]).await?;
     let second = env.sidecar.status().await?;
     assert_eq!(second.chain.generation, first.chain.generation + 1);
-    assert_ne!(only_entry(&second).settings_hash, only_entry(&first).settings_hash);
+    assert_ne!(first_entry(&second).settings_hash, first_entry(&first).settings_hash);
     get_statuses(&env.client(), LIST, 2).await?;
     let snapshot = wait_state(&env, "api", "Opened").await?;
     for field in ["reason", "lastTransitionTime", "recoversAt"] {
@@ -71,7 +71,7 @@ async fn fi_08_fault_is_acknowledged_only_when_in_force() -> anyhow::Result<()> 
     assert_eq!(env.client().get(LIST).await?.status, 200);
     env.publish(vec![with(json!({ "percent": 100 }))]).await?;
     let second = env.sidecar.status().await?;
-    assert_ne!(only_entry(&second).settings_hash, only_entry(&first).settings_hash);
+    assert_ne!(first_entry(&second).settings_hash, first_entry(&first).settings_hash);
     assert!(second.refused.is_none());
     assert_eq!(env.client().get(LIST).await?.status, 503);
     assert_eq!(rule_counts(&env, "x").await?, (3, 1));

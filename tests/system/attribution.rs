@@ -5,7 +5,7 @@ use ctrlmesh_tests::{EntrySpec, TestEnv, config_map, wait_until};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::consistent_reads::{one_of, shard_with_limits};
+use crate::consistent_reads::{selector_of_shards, shard_with_limits};
 use crate::faults::{MAPS, faults_entry};
 use crate::in_flight_requests::list_and_watch;
 
@@ -47,7 +47,7 @@ async fn touched_requests_are_named_with_entry_rule_and_action() -> anyhow::Resu
     let mut env = TestEnv::start(vec![
         all_rules(),
         delete_limit(),
-        shard_with_limits(&[one_of(&["a"])], false),
+        shard_with_limits(&[selector_of_shards(&["a"])], false),
     ])
     .await?;
     env.seed_config_maps("default", "a", 4)?;
@@ -78,7 +78,8 @@ async fn touched_requests_are_named_with_entry_rule_and_action() -> anyhow::Resu
     let narrowed = wait_row(&env, "shard-selector/test", "edited", "list configmaps").await?;
     assert_eq!(narrowed.count, 1);
 
-    env.publish(vec![shard_with_limits(&[one_of(&["b"])], false)]).await?;
+    env.publish(vec![shard_with_limits(&[selector_of_shards(&["b"])], false)])
+        .await?;
     assert_eq!(watch.next_event().await?["object"]["code"], 410);
     drop(watch);
     wait_row(&env, "shard-selector/test", "expired", "watch configmaps").await?;

@@ -9,7 +9,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
 const CONFIG_MAPS: &str = "/api/v1/configmaps";
 
 /// The lock of a controller that leads for this number of seconds.
-fn lease(seconds: u64) -> Value {
+fn lease_object(seconds: u64) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -34,7 +34,7 @@ impl MovedLeader {
         let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
         env.seed_config_maps("default", "a", 1)?;
         env.seed_config_maps("default", "b", 2)?;
-        let lease = lease(seconds);
+        let lease = lease_object(seconds);
         // Another pod leads in shard `b`.
         let mut others = lease.clone();
         others["metadata"]["name"] = "lock---b".into();
@@ -44,16 +44,16 @@ impl MovedLeader {
         let created = client.send(Method::POST, LEASES, lease.to_string()).await?;
         assert_eq!(created.status, 201, "{:?}", created.body);
         let mut moved = Self { env, lease };
-        assert_eq!(moved.listed().await?, ["a0"]);
+        assert_eq!(moved.listed_names().await?, ["a0"]);
         let mut watch = moved.watch().await?;
         moved.env.publish(vec![shard_entry("b")]).await?;
         assert_eq!(watch.next_event().await?["object"]["code"], 410);
-        assert_eq!(moved.listed().await?, [""; 0], "another pod acts on these");
+        assert_eq!(moved.listed_names().await?, [""; 0], "another pod acts on these");
         let watch = moved.watch().await?;
         Ok((moved, watch))
     }
 
-    async fn listed(&self) -> anyhow::Result<Vec<String>> {
+    async fn listed_names(&self) -> anyhow::Result<Vec<String>> {
         Ok(self.env.client().get(CONFIG_MAPS).await?.names())
     }
 
@@ -70,7 +70,7 @@ impl MovedLeader {
     /// The watch ends, and the controller is shown its new shard, of which nothing was deleted.
     async fn assert_shown(&self, mut watch: Stream) -> anyhow::Result<()> {
         assert_eq!(watch.next_event().await?["object"]["code"], 410);
-        assert_eq!(self.listed().await?, ["b0", "b1"]);
+        assert_eq!(self.listed_names().await?, ["b0", "b1"]);
         Ok(())
     }
 }
@@ -145,7 +145,9 @@ async fn leader_that_changes_shards_hides_nothing_from_another_controller() -> a
     });
     env.api.store().put(secret)?;
     let client = env.client().with_header("content-type", "application/json");
-    let created = client.send(Method::POST, LEASES, lease(3_600).to_string()).await?;
+    let created = client
+        .send(Method::POST, LEASES, lease_object(3_600).to_string())
+        .await?;
     assert_eq!(created.status, 201, "{:?}", created.body);
     env.publish(vec![shard_entry("b"), another()]).await?;
     assert_eq!(client.get("/api/v1/secrets").await?.names(), ["mine"]);

@@ -64,7 +64,7 @@ pub(crate) async fn plugin_count(env: &TestEnv, what: &str, label: &str) -> anyh
 }
 
 /// Sends requests until one is not refused, and returns its status; the API server may hold it meanwhile.
-fn until_let_in(client: Client) -> tokio::task::JoinHandle<anyhow::Result<u16>> {
+fn spawn_until_admitted(client: Client) -> tokio::task::JoinHandle<anyhow::Result<u16>> {
     tokio::spawn(async move {
         loop {
             match client.get(LIST).await?.status {
@@ -105,13 +105,13 @@ async fn breaker_opens_on_api_server_failures_and_closes_again() -> anyhow::Resu
     assert!((1..=3).contains(&seconds), "{seconds}");
     assert_eq!(env.api.requests().total(), before, "nothing reached the API server");
     // A probe fails, and the breaker opens again; then a probe succeeds.
-    assert_eq!(until_let_in(client.clone()).await??, 503);
+    assert_eq!(spawn_until_admitted(client.clone()).await??, 503);
     wait_until("it opened again", || async {
         Ok(plugin_count(&env, "opened", "api").await? >= 2.0)
     })
     .await?;
     env.api.faults().remove(broken);
-    assert_eq!(until_let_in(client.clone()).await??, 200);
+    assert_eq!(spawn_until_admitted(client.clone()).await??, 200);
     wait_state(&env, "api", "Closed").await?;
     assert_eq!(get_statuses(&client, LIST, 5).await?, [200; 5]);
     assert_eq!(plugin_count(&env, "closed", "api").await?, 1.0);
@@ -132,7 +132,7 @@ async fn half_open_breaker_bounds_concurrent_probes() -> anyhow::Result<()> {
     env.api.faults().remove(broken);
     let gate = Gate::new();
     env.api.faults().add(Rule::new(Fault::Hold(gate.clone())).verb("list"));
-    let first = until_let_in(env.client());
+    let first = spawn_until_admitted(env.client());
     gate.wait_for_arrivals(1).await?;
     let before = env.api.requests().total();
     let mut clients = JoinSet::new();

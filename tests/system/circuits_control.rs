@@ -9,7 +9,7 @@ use crate::circuits::{
 };
 use crate::external::start_env;
 use crate::limits::LIST;
-use crate::limits_reload::other_bytes;
+use crate::limits_reload::with_custom_section;
 
 async fn start_with_open_breaker(rule: Value) -> anyhow::Result<TestEnv> {
     let env = TestEnv::start(vec![breaker_entry(json!([rule]))]).await?;
@@ -107,7 +107,7 @@ async fn cb_11_open_breaker_survives_other_bytes_and_goes_with_its_rule() -> any
     let rule = rule_for_all(json!({ "recoverPolicy": sleeping_policy("1h") }));
     let mut env = start_with_open_breaker(rule.clone()).await?;
     let client = env.client();
-    let next = other_bytes(ctrlmesh_plugins_builtin::CIRCUIT_BREAKER);
+    let next = with_custom_section(ctrlmesh_plugins_builtin::CIRCUIT_BREAKER);
     let next = EntrySpec::new("circuit-breaker/test", &next).with_settings(json!({ "rateLimitings": [rule] }));
     let before = get_report(&env, "api").await?;
     env.publish(vec![next]).await?;
@@ -161,7 +161,7 @@ fn call_list(kind: &str, content: &str, contents: &[&str], methods: &[&str]) -> 
 }
 
 /// By URL, by header, and by CONNECT.
-async fn three_ways(client: &Client, host: &str, port: u16) -> anyhow::Result<[u16; 3]> {
+async fn statuses_of_all_forms(client: &Client, host: &str, port: u16) -> anyhow::Result<[u16; 3]> {
     let url = format!("http://{host}:{port}/p");
     Ok([
         client.get(&url).await?.status,
@@ -213,12 +213,24 @@ async fn cb_allow_and_deny_lists_hold_for_every_way_in() -> anyhow::Result<()> {
         ),
     ] {
         let (mut env, client) = start_env(vec![entry_with_lists(rules.clone())], &[]).await?;
-        assert_eq!(three_ways(&client, "127.0.0.1", port).await?, [address; 3], "{rules}");
-        assert_eq!(three_ways(&client, "localhost", port).await?, [name; 3], "{rules}");
+        assert_eq!(
+            statuses_of_all_forms(&client, "127.0.0.1", port).await?,
+            [address; 3],
+            "{rules}"
+        );
+        assert_eq!(
+            statuses_of_all_forms(&client, "localhost", port).await?,
+            [name; 3],
+            "{rules}"
+        );
         assert_eq!(env.client().get(LIST).await?.status, 200, "not its traffic");
         env.publish(vec![entry_with_lists(json!([]))]).await?;
         for host in ["127.0.0.1", "localhost"] {
-            assert_eq!(three_ways(&client, host, port).await?, [200; 3], "{rules} is gone");
+            assert_eq!(
+                statuses_of_all_forms(&client, host, port).await?,
+                [200; 3],
+                "{rules} is gone"
+            );
         }
     }
     Ok(())

@@ -298,7 +298,7 @@ async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Res
     while let Some(answer) = answers.join_next().await {
         unread.push(answer??);
     }
-    // What was asked for before has arrived when so much has been read by somebody else.
+    // The earlier answers have arrived once another client has read this much.
     for _ in 0..20 {
         assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["large"]);
     }

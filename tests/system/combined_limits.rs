@@ -4,11 +4,11 @@ use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::consistent_reads::{one_of, shard_with_limits};
+use crate::consistent_reads::{selector_of_shards, shard_with_limits};
 use crate::in_flight_requests::{LIST, list_and_watch};
 
 /// The same limits in one list, and in one entry each.
-fn both_ways(selectors: [Value; 2]) -> [Vec<EntrySpec>; 2] {
+fn entries_in_both_forms(selectors: [Value; 2]) -> [Vec<EntrySpec>; 2] {
     let entry = |name: &str, selector: &Value| {
         shard_with_limits(std::slice::from_ref(selector), false).with_field("name", name.into())
     };
@@ -19,7 +19,7 @@ fn both_ways(selectors: [Value; 2]) -> [Vec<EntrySpec>; 2] {
 
 #[tokio::test]
 async fn limits_are_anded_in_one_entry_or_in_two() -> anyhow::Result<()> {
-    for chain in both_ways([one_of(&["a", "b"]), one_of(&["b", "c"])]) {
+    for chain in entries_in_both_forms([selector_of_shards(&["a", "b"]), selector_of_shards(&["b", "c"])]) {
         let env = TestEnv::start(chain).await?;
         for shard in ["a", "b", "c"] {
             env.seed_config_maps("default", shard, 1)?;
@@ -61,7 +61,8 @@ async fn check_shows_nothing(env: &mut TestEnv, client: &Client) -> anyhow::Resu
     env.api.store().put(plain)?;
     env.api.send_bookmarks();
     assert_eq!(watch.next_event().await?["type"], "BOOKMARK", "no event came before");
-    env.publish(vec![shard_with_limits(&[one_of(&["b"])], true)]).await?;
+    env.publish(vec![shard_with_limits(&[selector_of_shards(&["b"])], true)])
+        .await?;
     let end = watch.next_event().await?;
     assert_eq!((&end["type"], &end["object"]["code"]), (&json!("ERROR"), &json!(410)));
     assert_eq!(watch.next().await?, None);
@@ -80,8 +81,11 @@ async fn unsatisfiable_limits_show_nothing_until_objects_are_gained() -> anyhow:
         { "key": "shard", "operator": "In", "values": ["b"] },
     ] });
     let mut chains = vec![vec![shard_with_limits(&[at_once], false)]];
-    chains.extend(both_ways([one_of(&["a"]), one_of(&["b"])]));
-    chains.extend(both_ways([has("Exists"), has("DoesNotExist")]));
+    chains.extend(entries_in_both_forms([
+        selector_of_shards(&["a"]),
+        selector_of_shards(&["b"]),
+    ]));
+    chains.extend(entries_in_both_forms([has("Exists"), has("DoesNotExist")]));
     for chain in chains {
         let mut env = TestEnv::start(chain).await?;
         env.seed_config_maps("default", "a", 1)?;
@@ -95,7 +99,7 @@ async fn unsatisfiable_limits_show_nothing_until_objects_are_gained() -> anyhow:
 /// The child lacks the shard's label: the operator never sees it and creates it again and again.
 #[tokio::test]
 async fn creates_of_existing_objects_are_counted_when_a_limit_narrows_their_kind() -> anyhow::Result<()> {
-    let env = TestEnv::start(vec![shard_with_limits(&[one_of(&["a"])], false)]).await?;
+    let env = TestEnv::start(vec![shard_with_limits(&[selector_of_shards(&["a"])], false)]).await?;
     let client = env.client().with_header("content-type", "application/json");
     let series = r#"ctrlmesh_creates_already_exist_total{entry="shard-selector/test"}"#;
     let count = || async { env.sidecar.metric_value(series).await.unwrap_or_default() };

@@ -1,4 +1,4 @@
-//! What plugins can do to connections and answers beyond a Status, as a client sees it.
+//! Verdicts of plugins on connections, and answers beyond a Status, as a client sees them.
 
 use std::time::{Duration, Instant};
 

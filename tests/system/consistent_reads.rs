@@ -19,13 +19,13 @@ pub(crate) fn shard_with_limits(selectors: &[Value], consistent_reads: bool) -> 
         .with_settings(json!({ "limits": limits, "consistentReads": consistent_reads }))
 }
 
-pub(crate) fn one_of(shards: &[&str]) -> Value {
+pub(crate) fn selector_of_shards(shards: &[&str]) -> Value {
     json!({ "matchExpressions": [{ "key": "shard", "operator": "In", "values": shards }] })
 }
 
 #[tokio::test]
 async fn list_shows_last_write_of_previous_owner_when_shard_gains_objects() -> anyhow::Result<()> {
-    let mut env = TestEnv::start(vec![shard_with_limits(&[one_of(&["a"])], false)]).await?;
+    let mut env = TestEnv::start(vec![shard_with_limits(&[selector_of_shards(&["a"])], false)]).await?;
     env.seed_config_maps("default", "b", 2)?;
     let client = env.client();
     let known = client.get(LIST).await?.json()["metadata"]["resourceVersion"].clone();
@@ -35,8 +35,11 @@ async fn list_shows_last_write_of_previous_owner_when_shard_gains_objects() -> a
     env.api.store().fall_behind();
     env.api.store().delete("configmaps", "default", "b1")?;
     for (consistent_reads, seen) in [(false, ["b0", "b1"].as_slice()), (true, &["b0"])] {
-        env.publish(vec![shard_with_limits(&[one_of(&["a", "b"])], consistent_reads)])
-            .await?;
+        env.publish(vec![shard_with_limits(
+            &[selector_of_shards(&["a", "b"])],
+            consistent_reads,
+        )])
+        .await?;
         for query in [
             "resourceVersion=0".to_owned(),
             "resourceVersion=0&limit=500".to_owned(),
@@ -54,7 +57,7 @@ async fn list_shows_last_write_of_previous_owner_when_shard_gains_objects() -> a
     assert_eq!(watch.next_event().await?["object"]["code"], 410, "when it gained them");
     // Such a read is a list like any other: a watch may start from it, and stays open while only freshness changes.
     let mut watch = list_and_watch(&client).await?;
-    env.publish(vec![shard_with_limits(&[one_of(&["a", "b"])], false)])
+    env.publish(vec![shard_with_limits(&[selector_of_shards(&["a", "b"])], false)])
         .await?;
     wait_earlier(&env, in_flight(0, 0)).await?;
     env.api.store().put(config_map("default", "b2", "b"))?;
@@ -64,7 +67,7 @@ async fn list_shows_last_write_of_previous_owner_when_shard_gains_objects() -> a
 
 #[tokio::test]
 async fn streamed_list_is_no_older_than_its_beginning() -> anyhow::Result<()> {
-    let env = TestEnv::start(vec![shard_with_limits(&[one_of(&["b"])], true)]).await?;
+    let env = TestEnv::start(vec![shard_with_limits(&[selector_of_shards(&["b"])], true)]).await?;
     env.seed_config_maps("default", "b", 2)?;
     env.api.store().fall_behind();
     env.api.store().delete("configmaps", "default", "b1")?;
@@ -84,7 +87,7 @@ async fn streamed_list_is_no_older_than_its_beginning() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn reads_of_one_state_reach_the_api_server_unchanged() -> anyhow::Result<()> {
-    let env = TestEnv::start(vec![shard_with_limits(&[one_of(&["b"])], true)]).await?;
+    let env = TestEnv::start(vec![shard_with_limits(&[selector_of_shards(&["b"])], true)]).await?;
     env.seed_config_maps("default", "b", 3)?;
     let client = env.client();
     let page = client.get(&format!("{LIST}?limit=1")).await?.json();

@@ -14,7 +14,7 @@ async fn start_scripted(script: Value) -> anyhow::Result<(TestEnv, Client, Targe
 }
 
 /// Sends one request each way to the same target; returns the heads of the answers.
-async fn three_ways(env: &TestEnv, host: &str, port: u16) -> anyhow::Result<Vec<String>> {
+async fn send_in_all_forms(env: &TestEnv, host: &str, port: u16) -> anyhow::Result<Vec<String>> {
     let requests = [
         format!("GET http://{host}:{port}/p HTTP/1.1\r\nhost: x\r\n\r\n"),
         format!("GET / HTTP/1.1\r\nhost: x\r\nmesh-real-endpoint: http://{host}:{port}/p\r\n\r\n"),
@@ -37,13 +37,13 @@ async fn rest_05_rule_holds_for_every_way_in_and_leaves_nothing_behind() -> anyh
     }))
     .await?;
     for host in ["localhost", "LocalHost", "localhost."] {
-        for head in three_ways(&env, host, target.port()).await? {
+        for head in send_in_all_forms(&env, host, target.port()).await? {
             assert!(head.starts_with("HTTP/1.1 403"), "{host}: {head}");
             assert!(head.contains("application/json"), "{head}");
         }
     }
     assert_eq!(target.connection_count(), 0, "not even a connection");
-    for head in three_ways(&env, "127.0.0.1", target.port()).await? {
+    for head in send_in_all_forms(&env, "127.0.0.1", target.port()).await? {
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     }
     assert_eq!(
@@ -52,7 +52,7 @@ async fn rest_05_rule_holds_for_every_way_in_and_leaves_nothing_behind() -> anyh
         "not its traffic"
     );
     env.publish(vec![]).await?;
-    for head in three_ways(&env, "localhost", target.port()).await? {
+    for head in send_in_all_forms(&env, "localhost", target.port()).await? {
         assert!(head.starts_with("HTTP/1.1 200"), "a rule that is gone is gone: {head}");
     }
     Ok(())

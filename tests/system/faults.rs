@@ -38,7 +38,7 @@ pub(crate) async fn start_with_fault(fault: Value) -> anyhow::Result<TestEnv> {
     Ok(env)
 }
 
-pub(crate) fn both_clients(env: &TestEnv) -> [Client; 2] {
+pub(crate) fn http1_and_http2_clients(env: &TestEnv) -> [Client; 2] {
     [
         Client::http1(env.sidecar.api_address()),
         Client::http2(env.sidecar.api_address()),
@@ -91,7 +91,7 @@ type Case<'a> = (Value, &'a str, u16, &'a str);
 async fn check_answers(cases: &[Case<'_>]) -> anyhow::Result<()> {
     for (fault, request, code, said) in cases {
         let env = start_with_fault(fault.clone()).await?;
-        for client in both_clients(&env) {
+        for client in http1_and_http2_clients(&env) {
             let answer = send_kind(&client, request).await?;
             let status = answer.json();
             let message = status["message"].as_str().unwrap_or_default();
@@ -203,7 +203,7 @@ async fn non_status_answers_have_the_bytes_of_the_server() -> anyhow::Result<()>
             own.as_object_mut().expect("a rule").remove("match");
         }
         let env = TestEnv::start(vec![faults_entry(json!([own]))]).await?;
-        for client in both_clients(&env) {
+        for client in http1_and_http2_clients(&env) {
             let answer = send_kind(&client, request).await?;
             assert_eq!((answer.status, &answer.body[..]), (code, body.as_bytes()), "{fault}");
             assert_ne!(answer.headers["content-type"], "application/json", "{fault}");
@@ -221,7 +221,7 @@ async fn lost_answer_is_of_an_executed_request() -> anyhow::Result<()> {
         ("retry", Some(500), Some("2")),
     ] {
         let env = start_with_fault(json!({ "lose": { "how": how } })).await?;
-        for (client, name) in both_clients(&env).into_iter().zip(["one", "two"]) {
+        for (client, name) in http1_and_http2_clients(&env).into_iter().zip(["one", "two"]) {
             let object = config_map("default", name, "a").to_string();
             let answer = client.send(Method::POST, MAPS, object.clone()).await;
             assert_eq!(
@@ -325,7 +325,7 @@ async fn object_without_name_is_called_by_its_prefix() -> anyhow::Result<()> {
         (json!({}), "Unknown"),
     ] {
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": object });
-        let answer = both_clients(&env)[0]
+        let answer = http1_and_http2_clients(&env)[0]
             .send(Method::POST, MAPS, object.to_string())
             .await?;
         let status: Value = serde_json::from_slice(&answer.body)?;

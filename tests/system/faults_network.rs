@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::connection_verdicts::{connect_http2, get_request, wait_until_port_is_closed};
-use crate::faults::{MAPS, both_clients, fault_rule, faults_entry, rule_counts, start_with_fault};
+use crate::faults::{MAPS, fault_rule, faults_entry, http1_and_http2_clients, rule_counts, start_with_fault};
 use crate::limits::LIST;
 
 #[tokio::test]
 async fn reset_breaks_off_before_anything_is_forwarded() -> anyhow::Result<()> {
     for how in ["internalError", "cancel", "close"] {
         let env = start_with_fault(json!({ "reset": { "how": how } })).await?;
-        for client in both_clients(&env) {
+        for client in http1_and_http2_clients(&env) {
             assert!(client.send(Method::POST, MAPS, "{}").await.is_err(), "{how}");
             assert_eq!(client.get("/api/v1/secrets").await?.status, 200, "others work");
         }
@@ -30,7 +30,7 @@ async fn reset_breaks_off_before_anything_is_forwarded() -> anyhow::Result<()> {
 async fn body_is_cut_after_given_bytes() -> anyhow::Result<()> {
     for how in ["internalError", "cancel", "close"] {
         let env = start_with_fault(json!({ "cutBody": { "afterBytes": 10, "how": how } })).await?;
-        for client in both_clients(&env) {
+        for client in http1_and_http2_clients(&env) {
             let mut body = client.open_stream(LIST).await?;
             assert_eq!(body.head.status, 200);
             let mut read = Vec::new();
@@ -52,7 +52,7 @@ async fn slow_body_is_complete_and_paced() -> anyhow::Result<()> {
     const PACE: usize = 1000;
     let env = start_with_fault(json!({ "slowBody": { "bytesPerSecond": PACE } })).await?;
     env.seed_config_maps("default", "more", 6)?;
-    for client in both_clients(&env) {
+    for client in http1_and_http2_clients(&env) {
         let start = Instant::now();
         let answer = client.get(LIST).await?;
         assert_eq!((answer.status, answer.names().len()), (200, 7), "nothing is missing");

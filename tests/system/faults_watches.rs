@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ctrlmesh_tests::{TestEnv, config_map, wait_until};
 use serde_json::json;
 
-use crate::faults::{both_clients, fault_rule, faults_entry, rule_counts, start_with_fault};
+use crate::faults::{fault_rule, faults_entry, http1_and_http2_clients, rule_counts, start_with_fault};
 use crate::limits::LIST;
 
 fn watch_target() -> String {
@@ -22,7 +22,7 @@ async fn held_watch_events_come_late_and_in_order() -> anyhow::Result<()> {
     );
     let env = TestEnv::start(vec![faults_entry(json!([hold]))]).await?;
     env.seed_config_maps("default", "a", 3)?;
-    for client in both_clients(&env) {
+    for client in http1_and_http2_clients(&env) {
         let start = Instant::now();
         let mut events = client.open_stream(&watch_target()).await?;
         let mut names = Vec::new();
@@ -48,7 +48,7 @@ async fn held_watch_events_come_late_and_in_order() -> anyhow::Result<()> {
 async fn watch_expires_or_ends_cleanly() -> anyhow::Result<()> {
     for (fault, expires) in [("expire", true), ("close", false)] {
         let env = start_with_fault(json!({ fault: { "after": "300ms" } })).await?;
-        for client in both_clients(&env) {
+        for client in http1_and_http2_clients(&env) {
             let start = Instant::now();
             let mut events = client.open_stream(&watch_target()).await?;
             assert_eq!(events.next_event().await?["type"], "ADDED", "{fault}");

@@ -19,7 +19,7 @@ async fn start_env() -> anyhow::Result<TestEnv> {
     TestEnv::start_with(vec![], &flags).await
 }
 
-/// How long the other side keeps the connection open from now on.
+/// The time for which the other side keeps the connection open from now on.
 async fn time_to_end(stream: &mut TcpStream) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let _ = timeout(DEADLINE, stream.read_to_end(&mut Vec::new())).await?;

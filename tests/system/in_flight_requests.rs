@@ -139,7 +139,7 @@ async fn write_is_reported_while_it_may_execute_when_its_client_went_away() -> a
     Ok(())
 }
 
-/// What is reported about a delete with this fault after a new chain is in force.
+/// The counts that the sidecar reports for a delete with this fault after a new chain is in force.
 async fn reported_after_delete(fault: Fault) -> anyhow::Result<InFlight> {
     let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
     env.seed_config_maps("default", "a", 1)?;

@@ -37,7 +37,7 @@ fn count_statuses(statuses: impl IntoIterator<Item = u16>) -> BTreeMap<u16, usiz
 }
 
 /// 64 clients that repeat their request until `enough`; returns the statuses of the answers.
-async fn storm_of_requests<F>(env: &TestEnv, what: &str, enough: impl Fn() -> F) -> anyhow::Result<Vec<u16>>
+async fn repeat_requests_until<F>(env: &TestEnv, what: &str, enough: impl Fn() -> F) -> anyhow::Result<Vec<u16>>
 where
     F: Future<Output = anyhow::Result<bool>>,
 {
@@ -72,7 +72,7 @@ async fn bucket_grants_burst_and_rate_and_no_more() -> anyhow::Result<()> {
             .await?;
     let requests = env.api.requests();
     let start = Instant::now();
-    let statuses = storm_of_requests(&env, "two seconds' worth is granted", || async {
+    let statuses = repeat_requests_until(&env, "two seconds' worth is granted", || async {
         Ok(requests.count("list") >= 220)
     })
     .await?;
@@ -130,7 +130,7 @@ async fn in_flight_requests_are_bounded() -> anyhow::Result<()> {
         }
         assert_eq!(requests.count("list"), round * MOST as u64, "and each is given back");
     }
-    let statuses = storm_of_requests(&env, "places go from hand to hand", || async {
+    let statuses = repeat_requests_until(&env, "places go from hand to hand", || async {
         Ok(requests.count("list") >= 500)
     })
     .await?;

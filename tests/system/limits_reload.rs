@@ -11,7 +11,7 @@ fn rule_with_burst(name: &str, burst: u32) -> Value {
 }
 
 /// The same plugin in other bytes: with a custom section appended, which has no meaning (component-model, Binary.md).
-pub(crate) fn other_bytes(plugin: &[u8]) -> Vec<u8> {
+pub(crate) fn with_custom_section(plugin: &[u8]) -> Vec<u8> {
     let mut bytes = plugin.to_vec();
     bytes.extend([0, 6, 4, b'n', b'e', b'x', b't', 0]);
     bytes
@@ -24,7 +24,7 @@ async fn used_tokens_survive_other_bytes_and_other_edits() -> anyhow::Result<()>
     let client = env.client();
     assert_eq!(count_granted(&client, LIST, 2).await?, 2);
 
-    let next = other_bytes(ctrlmesh_plugins_builtin::RATE_LIMIT);
+    let next = with_custom_section(ctrlmesh_plugins_builtin::RATE_LIMIT);
     let before = env.sidecar.status().await?.chain.entries[0].plugin;
     env.publish(vec![EntrySpec::new("rate-limit/test", &next).with_settings(settings)])
         .await?;

@@ -18,7 +18,7 @@ pub(crate) fn bucket_of(burst: u32) -> Value {
     json!({ "limit": 1, "interval": "24h", "burst": burst })
 }
 
-/// How many of `tries` requests are granted.
+/// Number of granted requests out of `tries`.
 pub(crate) async fn count_granted(client: &Client, path: &str, tries: usize) -> anyhow::Result<usize> {
     let mut granted = 0;
     for _ in 0..tries {

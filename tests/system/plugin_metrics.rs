@@ -9,7 +9,7 @@ use crate::circuits::{breaker_entry, sleeping_policy};
 use crate::faults::faults_entry;
 use crate::limits::limiter_entry;
 
-fn maps_of(number: usize) -> String {
+fn config_maps_path(number: usize) -> String {
     format!("/api/v1/namespaces/n{number}/configmaps")
 }
 
@@ -45,7 +45,7 @@ async fn all_decisions_of_64_limits_are_counted() -> anyhow::Result<()> {
     for number in 0..RULES {
         let client = env.client();
         clients.spawn(async move {
-            let path = maps_of(number);
+            let path = config_maps_path(number);
             let granted = client.get(&path).await?.status;
             // One of two requests waits for the next token, the other is refused.
             let (one, other) = tokio::join!(client.get(&path), client.get(&path));
@@ -76,7 +76,7 @@ async fn all_decisions_of_24_breakers_are_counted() -> anyhow::Result<()> {
     for number in 0..RULES {
         let client = env.client();
         clients.spawn(async move {
-            let path = maps_of(number);
+            let path = config_maps_path(number);
             assert_eq!(client.get(&path).await?.status, 200, "passed");
             assert_eq!(client.get(&path).await?.status, 429, "opened and refused");
             while client.get(&path).await?.status != 200 {}
@@ -114,7 +114,7 @@ async fn all_decisions_of_30_faults_are_counted_and_shown() -> anyhow::Result<()
         .collect();
     let env = TestEnv::start(vec![faults_entry(json!(rules))]).await?;
     for number in 0..RULES {
-        assert_eq!(env.client().get(&maps_of(number)).await?.status, 503);
+        assert_eq!(env.client().get(&config_maps_path(number)).await?.status, 503);
     }
     check_counters(&env, "fault-inject/test", &["fault_matched", "fault_fired"], RULES, 1.0).await?;
     let status = env.sidecar.status().await?;

@@ -11,7 +11,8 @@ use crate::watch_event::media_type;
 /// Field 2 of `runtime.Unknown`: the object.
 const RAW: u32 = 2;
 
-/// Why options could not be edited. Nothing may be sent on then: something would be deleted in another way than asked.
+/// An error that prevents an edit of options. The request must not be sent on: it would delete in another way than
+/// asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeleteOptionsError {
@@ -21,9 +22,9 @@ pub enum DeleteOptionsError {
     /// The body breaks its own format.
     #[error("the DeleteOptions are no valid {format}: {problem}")]
     Malformed {
-        /// The expected format.
+        /// Format that the content type names: JSON or protobuf.
         format: &'static str,
-        /// The parser's message.
+        /// Message of the parser of that format.
         problem: String,
     },
 }
@@ -47,7 +48,7 @@ pub enum DeleteOption {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeleteOptionEdit {
     option: DeleteOption,
-    /// `None` removes it.
+    /// `None` removes the option from the body.
     value: Option<OptionValue>,
 }
 
@@ -113,7 +114,7 @@ impl DeleteOption {
         })
     }
 
-    /// Removes the option.
+    /// The edit that removes the option from a body.
     #[must_use]
     pub fn remove(self) -> DeleteOptionEdit {
         DeleteOptionEdit {
@@ -189,14 +190,14 @@ fn edit_protobuf(body: &[u8], edits: &[DeleteOptionEdit]) -> Result<Vec<u8>, Del
                 kept.extend_from_slice(field.whole);
             }
         }
-        kept.extend(encode(edit));
+        kept.extend(encode_option(edit));
         options = kept;
     }
     put_bytes(&mut out, RAW, &options);
     Ok(out)
 }
 
-fn encode(edit: &DeleteOptionEdit) -> Vec<u8> {
+fn encode_option(edit: &DeleteOptionEdit) -> Vec<u8> {
     let number = edit.option.field_number();
     let message = Message::new();
     let message = match &edit.value {

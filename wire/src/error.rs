@@ -1,5 +1,5 @@
-//! The error of the crate: one variant per part of a request that can be wrong. Which status code answers it is the
-//! caller's business.
+//! The error of the crate: one variant per part of a request that can be wrong. The caller picks the status code of its
+//! response.
 
 use crate::rename::RenameError;
 use crate::{QueryError, RequestInfoError, SelectorError};

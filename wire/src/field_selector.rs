@@ -1,11 +1,11 @@
-//! Field selectors: what `k8s.io/apimachinery/pkg/fields` v0.36.3 accepts, in its canonical form. Which fields a
-//! resource knows is the API server's business.
+//! Field selectors, with the grammar and the canonical form of `k8s.io/apimachinery/pkg/fields` v0.36.3. The API server
+//! decides which fields a resource has.
 
 use std::fmt;
 
 use crate::{MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, SelectorError};
 
-/// How a [`FieldRequirement`] relates a field to its value.
+/// The relation between a field and the value of its [`FieldRequirement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FieldOperator {
     /// `field=value` or `field==value`
@@ -19,16 +19,16 @@ pub enum FieldOperator {
 pub struct FieldRequirement {
     /// Field path, such as `metadata.name`.
     pub field: String,
-    /// The operator.
+    /// Whether the field must equal `value` or differ from it.
     pub operator: FieldOperator,
-    /// Value, unescaped.
+    /// Value without the backslashes that escape `\`, `,` and `=` in the text.
     pub value: String,
 }
 
 /// A field selector: the AND of its requirements, in the order of their sorted texts as upstream keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSelector {
-    /// The requirements.
+    /// Terms that an object's fields must all meet.
     pub requirements: Vec<FieldRequirement>,
 }
 
@@ -85,7 +85,7 @@ impl FieldSelector {
         })
     }
 
-    /// Whether everything is taken.
+    /// Whether the selector matches every object.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()

@@ -1,5 +1,5 @@
-//! Label selectors: what `k8s.io/apimachinery/pkg/labels` v0.36.3 accepts, in its canonical form. The grammar is in
-//! `parser`, the rules for keys and values in `validation`.
+//! Label selectors, with the grammar and the canonical form of `k8s.io/apimachinery/pkg/labels` v0.36.3. The grammar is
+//! in `parser`, the rules for keys and values in `validation`.
 
 mod parser;
 mod validation;
@@ -40,23 +40,23 @@ pub enum SelectorError {
     /// An operator with a number of values that it does not take.
     #[error("operator {operator:?} {}, not {count}", values_of(*operator))]
     ValueCount {
-        /// The operator.
+        /// The operator as the requirement has it.
         operator: Operator,
-        /// Number of values given.
+        /// Number of values in the requirement.
         count: usize,
     },
     /// A bad backslash sequence, or a raw `,` or `=`, in the value of a field selector.
     #[error("invalid field selector value {0:?}: escape `\\`, `,` and `=` with a backslash, and nothing else")]
     Escape(String),
-    /// Longer than [`MAX_SELECTOR_BYTES`].
+    /// The text has this many bytes, more than [`MAX_SELECTOR_BYTES`].
     #[error("the selector has {0} bytes; at most {MAX_SELECTOR_BYTES} are read")]
     TooLong(usize),
-    /// More than [`MAX_REQUIREMENTS`].
+    /// The selector has more terms than [`MAX_REQUIREMENTS`].
     #[error("the selector has more than {MAX_REQUIREMENTS} requirements")]
     TooManyRequirements,
 }
 
-/// How a [`Requirement`] relates a label to its values.
+/// The relation between a label and the values of its [`Requirement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// `key=value`
@@ -79,7 +79,7 @@ pub enum Operator {
     LessThan,
 }
 
-/// What an operator asks of its values.
+/// The number of values of an operator, in words of an error.
 const fn values_of(operator: Operator) -> &'static str {
     match operator {
         Operator::In | Operator::NotIn => "needs at least one value",
@@ -91,9 +91,9 @@ const fn values_of(operator: Operator) -> &'static str {
 /// One term of a [`LabelSelector`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// The label key.
+    /// Key of the label, with its prefix, such as `app.kubernetes.io/name`.
     pub key: String,
-    /// The operator.
+    /// Relation between the label's value and `values`.
     pub operator: Operator,
     /// Values; sorted and without repetitions when parsed.
     pub values: Vec<String>,
@@ -127,12 +127,12 @@ impl Requirement {
             Operator::NotEquals | Operator::NotIn => !label.is_some_and(is_listed),
             Operator::Exists => label.is_some(),
             Operator::DoesNotExist => label.is_none(),
-            Operator::GreaterThan => self.compares(label, |label, bound| label > bound),
-            Operator::LessThan => self.compares(label, |label, bound| label < bound),
+            Operator::GreaterThan => self.compares_numbers(label, |label, bound| label > bound),
+            Operator::LessThan => self.compares_numbers(label, |label, bound| label < bound),
         }
     }
 
-    fn compares(&self, label: Option<&str>, holds: impl Fn(i64, i64) -> bool) -> bool {
+    fn compares_numbers(&self, label: Option<&str>, holds: impl Fn(i64, i64) -> bool) -> bool {
         let number = |text: &str| text.parse::<i64>().ok();
         match (
             label.and_then(number),
@@ -172,7 +172,7 @@ impl fmt::Display for Requirement {
 /// A label selector: the AND of its requirements, sorted by key. Without requirements it takes everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelSelector {
-    /// The requirements.
+    /// Terms that an object's labels must all meet.
     pub requirements: Vec<Requirement>,
 }
 
@@ -217,7 +217,7 @@ impl LabelSelector {
         self.requirements.iter().all(|requirement| requirement.matches(labels))
     }
 
-    /// Whether everything is taken.
+    /// Whether the selector matches every object.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()

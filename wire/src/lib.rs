@@ -1,5 +1,5 @@
-//! The Kubernetes API on the wire: what a request asks for, which objects a selector takes, how a query, a path or a
-//! body is edited without touching the rest, how a Status is written.
+//! The Kubernetes API on the wire: parses requests and selectors, edits queries, paths and bodies without touching the
+//! rest, and writes a Status.
 //!
 //! Everything here is pure: text and bytes in, values and bytes out. Sockets, HTTP and decisions belong to the proxy.
 //! Where upstream has a parser (k8s.io/apiserver and k8s.io/apimachinery v0.36.3), ours agrees with it; the golden files
@@ -9,14 +9,14 @@
 //! |---|---|
 //! | `error` | the error of the crate |
 //! | [`rename`] | calls one object by another name |
-//! | `request_info` | what a request is about, from its method and URL |
+//! | `request_info` | verb, resource, namespace and name of a request, from its method and URL |
 //! | `field_selector` | field selectors |
 //! | `label_selector` | label selectors |
 //! | `query` | query strings, and edits of them |
 //! | `names` | rules for names and labels |
 //! | `object_name` | the name of the object in a request body |
 //! | `delete_options` | `DeleteOptions` in the body of a DELETE |
-//! | `lock_record` | what a leader-election lock says |
+//! | `lock_record` | the record of a leader-election lock: holder, duration, renewal |
 //! | `watch_event` | media types, encodings of a watch, and the event that ends one with an error |
 //! | `status` | the `Status` object |
 //! | `percent` | percent-encoding |

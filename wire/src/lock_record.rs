@@ -1,7 +1,8 @@
-//! What a leader-election lock says: who holds it, for how long, and which renewal was the last. client-go's locks
-//! (`tools/leaderelection/resourcelock`): a Lease says it in its `spec`, ConfigMaps and Endpoints in an annotation.
+//! The record of a leader-election lock: its holder, its duration and its last renewal. Locks of client-go
+//! (`tools/leaderelection/resourcelock`) have it in the `spec` of a Lease, or in an annotation of ConfigMaps and
+//! Endpoints.
 //!
-//! Leaves to the proxy what follows from it.
+//! The proxy decides who leads according to the record.
 
 use std::time::Duration;
 
@@ -11,22 +12,22 @@ use crate::WatchEncoding;
 use crate::protobuf::{MAGIC, field, field_payload, fields, text};
 use crate::watch_event::media_type;
 
-/// Where ConfigMaps and Endpoints have the record (client-go `LeaderElectionRecordAnnotationKey`).
+/// Annotation of ConfigMaps and Endpoints that has the record (client-go `LeaderElectionRecordAnnotationKey`).
 pub const LOCK_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
 
 /// The record of a leader-election lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LockRecord {
-    /// Name of its object.
+    /// Name of the Lease, ConfigMap or Endpoints.
     pub name: String,
     /// Identity of the holder; empty if there is none.
     pub holder: String,
-    /// How long it is the holder's after each renewal; zero: it does not say.
+    /// The holder has the lock for this time after each renewal; zero if the record has no duration.
     pub lease_duration: Duration,
-    /// When it was renewed last, as it is written: RFC 3339 in JSON, seconds and nanoseconds in protobuf. Only for telling two
-    /// renewals apart.
+    /// Time of the last renewal as the record has it: RFC 3339 in JSON, seconds and nanoseconds in protobuf. Only for
+    /// telling two renewals apart.
     pub renew_time: String,
-    /// How often it has changed hands. Of two records of one object the one with the higher number is the later one.
+    /// Number of changes of the holder. Of two records of one object the one with the higher number is the later one.
     pub transitions: Option<i64>,
 }
 
@@ -60,7 +61,7 @@ pub fn watched_lock_record(encoding: WatchEncoding, event: &[u8]) -> Option<Lock
     }
 }
 
-/// Whether a patch says anything of who holds a lock, or of its renewal. One of labels does not.
+/// Whether a patch mentions the holder of a lock or its renewal. A patch of labels does not.
 #[must_use]
 pub fn names_holder(patch: &[u8]) -> bool {
     // A JSON patch writes the annotation's `/` as `~1`.

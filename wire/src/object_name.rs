@@ -19,7 +19,7 @@ struct Metadata {
     generate_name: Option<String>,
 }
 
-/// What errors call the object in a body: its `metadata.name`, or else its `generateName` (k8s.io/apiserver
+/// The name of a body's object in errors: its `metadata.name`, or else its `generateName` (k8s.io/apiserver
 /// `pkg/admission/errors.go`). `None` if it has neither, or can't be read.
 ///
 /// Reads JSON and protobuf, which is what clients create objects in.

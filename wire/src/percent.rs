@@ -16,7 +16,6 @@ pub(crate) fn decode_query(text: &str) -> Result<Cow<'_, str>, BadEscape> {
     decode(text, b' ')
 }
 
-/// Decodes a path.
 pub(crate) fn decode_path(text: &str) -> Result<Cow<'_, str>, BadEscape> {
     decode(text, b'+')
 }
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_is_read_back() {
+    fn encoded_text_decodes_to_itself() {
         let text = "a b/c%d=e&f;g+h\u{e4}\0";
         assert_eq!(decode_query(&encode(text).to_string()).unwrap(), text);
         assert_eq!(decode_path(&encode(text).to_string()).unwrap(), text);

@@ -1,5 +1,5 @@
-//! The protobuf wire format: writing small messages, and reading fields without a schema. What the fields mean is
-//! known to the callers.
+//! The protobuf wire format: writing small messages, and reading fields without a schema. Callers know the meaning of
+//! the fields.
 
 /// First bytes of every protobuf body of the API (apimachinery `serializer/protobuf`).
 pub const MAGIC: &[u8] = b"k8s\0";
@@ -17,7 +17,7 @@ impl Message {
         Self::default()
     }
 
-    /// Adds a text.
+    /// Adds a field of type `string`.
     #[must_use]
     pub fn string(self, field: u32, text: &str) -> Self {
         self.bytes(field, text.as_bytes())
@@ -29,7 +29,7 @@ impl Message {
         self.bytes(field, &message.bytes)
     }
 
-    /// Adds bytes.
+    /// Adds a field of type `bytes`.
     #[must_use]
     pub fn bytes(mut self, field: u32, bytes: &[u8]) -> Self {
         put_bytes(&mut self.bytes, field, bytes);
@@ -105,9 +105,9 @@ impl Field<'_> {
 /// An error in the wire format, with its position in bytes from the start of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireError {
-    /// What is wrong there.
+    /// The violation of the wire format, as a phrase.
     pub problem: &'static str,
-    /// How many bytes lie before it.
+    /// Number of bytes before the violation.
     pub position: usize,
 }
 
@@ -158,12 +158,12 @@ fn read_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, &'static str> {
 fn read_value<'a>(rest: &mut &'a [u8], wire_type: u64) -> Result<Option<&'a [u8]>, &'static str> {
     match wire_type {
         0 => read_varint(rest).map(|_| None),
-        1 => take(rest, 8).map(|_| None),
+        1 => take_bytes(rest, 8).map(|_| None),
         2 => {
             let length = usize::try_from(read_varint(rest)?).map_err(|_| "a length beyond the end")?;
-            take(rest, length).map(Some)
+            take_bytes(rest, length).map(Some)
         }
-        5 => take(rest, 4).map(|_| None),
+        5 => take_bytes(rest, 4).map(|_| None),
         _ => Err("an unknown wire type"),
     }
 }
@@ -203,7 +203,7 @@ fn read_varint(rest: &mut &[u8]) -> Result<u64, &'static str> {
     Err("a number of more than ten bytes")
 }
 
-fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], &'static str> {
+fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], &'static str> {
     let (taken, behind) = rest.split_at_checked(length).ok_or("a length beyond the end")?;
     *rest = behind;
     Ok(taken)

@@ -1,7 +1,7 @@
 //! Query strings as the API server reads them (Go `net/url.ParseQuery`), and edits that leave every other byte alone.
 //!
-//! The server takes the first value of a parameter and silently drops a pair that it can't read. Who filters by a
-//! parameter must read it the same way: appending to the raw text can be bypassed.
+//! The server takes the first value of a parameter and silently drops a pair that it can't read. A filter
+//! by a parameter must read it the same way, because clients can bypass text that is appended to the raw query.
 
 use std::borrow::Cow;
 
@@ -17,10 +17,10 @@ pub const MAX_QUERY_PAIRS: usize = 10_000;
 /// The query is larger than what is read. A server answers it with 414.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// More than [`MAX_QUERY_BYTES`].
+    /// The query has this many bytes, more than [`MAX_QUERY_BYTES`].
     #[error("the query has {0} bytes; at most {MAX_QUERY_BYTES} are read: shorten the selectors")]
     TooLong(usize),
-    /// More than [`MAX_QUERY_PAIRS`].
+    /// The query has this many pairs, more than [`MAX_QUERY_PAIRS`].
     #[error("the query has {0} parameters; at most {MAX_QUERY_PAIRS} are read: drop repeated ones")]
     TooManyPairs(usize),
 }
@@ -102,7 +102,7 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// What `url.ParseQuery` makes of one piece between two `&`; `None` when it skips the piece.
+    /// Parses one piece between two `&` as `url.ParseQuery` does; `None` when that function skips the piece.
     fn read(piece: &'a str) -> Option<Self> {
         if piece.is_empty() || piece.contains(';') {
             return None;
@@ -157,7 +157,7 @@ impl<'a> QueryEditor<'a> {
         matches!(&self.text, Cow::Owned(text) if text != self.raw)
     }
 
-    /// The edited text.
+    /// The query after all edits, encoded.
     #[must_use]
     pub fn finish(self) -> String {
         self.text.into_owned()

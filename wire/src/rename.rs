@@ -48,7 +48,7 @@ impl Rename {
     }
 }
 
-/// Why a name could not be changed. Nothing may be sent on then: the object would be the wrong one.
+/// An error that prevents the change of a name. The request must not be sent on: it would be about another object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenameError {
@@ -58,9 +58,9 @@ pub enum RenameError {
     /// The body breaks its own format.
     #[error("the body is no valid {format}: {problem} at byte {position}")]
     Malformed {
-        /// The expected format.
+        /// Format that the content type names.
         format: &'static str,
-        /// The parser's message.
+        /// Message of the parser of that format.
         problem: &'static str,
         /// Position in bytes from the start of the body or of the watch event.
         position: usize,

@@ -1,6 +1,6 @@
-//! What a request is about, read from its method and URL: the same answer as upstream's `RequestInfoFactory`
-//! (k8s.io/apiserver v0.36.3 `pkg/endpoints/request/requestinfo.go`) with the prefixes `api` and `apis`. Whether the
-//! request is allowed or rewritten is decided elsewhere.
+//! Parses the method and URL of a request into verb, resource, namespace and name, with the same result as upstream's
+//! `RequestInfoFactory` (k8s.io/apiserver v0.36.3 `pkg/endpoints/request/requestinfo.go`) with the prefixes `api` and
+//! `apis`. Callers decide whether the request is allowed or rewritten.
 
 mod list_options;
 mod path;
@@ -16,21 +16,21 @@ pub use unclean::UncleanPath;
 /// The verb of a request (apiserver `pkg/endpoints/request/requestinfo.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Read one object.
+    /// GET or HEAD of one object by its name.
     Get,
-    /// Read a collection.
+    /// GET or HEAD of a collection.
     List,
-    /// Stream changes.
+    /// GET that streams changes, of a collection or of one object.
     Watch,
-    /// Create an object.
+    /// POST.
     Create,
-    /// Replace an object.
+    /// PUT, which replaces an object.
     Update,
-    /// Patch an object.
+    /// PATCH of any kind: merge, JSON, strategic or apply.
     Patch,
-    /// Delete an object.
+    /// DELETE of one object by its name.
     Delete,
-    /// Delete a collection.
+    /// DELETE of a collection.
     DeleteCollection,
     /// The deprecated `/proxy/` prefix.
     Proxy,
@@ -105,7 +105,7 @@ pub enum RequestInfoError {
 pub struct RequestInfo<'a> {
     /// Whether the request is about an API resource or subresource.
     pub is_resource_request: bool,
-    /// The verb.
+    /// The verb by which authorization and rules of plugins know the request.
     pub verb: Verb,
     /// The HTTP method as given.
     pub method: &'a str,
@@ -115,7 +115,7 @@ pub struct RequestInfo<'a> {
     pub api_prefix: Cow<'a, str>,
     /// API group; empty for the core group.
     pub group: Cow<'a, str>,
-    /// API version.
+    /// Version of the API group, such as `v1`; empty without a group version in the path.
     pub version: Cow<'a, str>,
     /// Namespace; also the name of the namespace when the request is about one.
     pub namespace: Cow<'a, str>,
@@ -126,7 +126,7 @@ pub struct RequestInfo<'a> {
     /// Name from the path, or from a `metadata.name` field selector of a list or watch.
     pub name: Cow<'a, str>,
     /// The `labelSelector` parameter, unparsed, where upstream honours it: list, watch and deletecollection, but not
-    /// under the deprecated `/watch/` prefix. Who edits selectors reads the [`Query`] itself.
+    /// under the deprecated `/watch/` prefix. An edit of selectors starts from the [`Query`].
     pub label_selector: Option<Cow<'a, str>>,
     /// The `fieldSelector` parameter, as `label_selector`.
     pub field_selector: Option<Cow<'a, str>>,

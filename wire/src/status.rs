@@ -1,5 +1,5 @@
-//! The `Status` object (`k8s.io/apimachinery/pkg/apis/meta/v1`), as JSON and as protobuf. Which code and reason fit an
-//! event is decided elsewhere.
+//! The `Status` object (`k8s.io/apimachinery/pkg/apis/meta/v1`), as JSON and as protobuf. Callers choose the
+//! code and the reason.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct Status {
     pub code: u16,
     /// A word of metav1's `StatusReason`, for machines. See [`default_reason`].
     pub reason: String,
-    /// What happened, for people.
+    /// Text for people: the error, or the outcome.
     pub message: String,
     /// The object of the error.
     pub details: Option<StatusDetails>,

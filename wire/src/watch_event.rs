@@ -3,7 +3,7 @@
 use crate::protobuf::Message;
 use crate::{Status, StatusCause, StatusDetails};
 
-/// How the events of a watch are written.
+/// The encoding of a watch's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WatchEncoding {
     /// JSON objects, one after the other, each with a line feed.

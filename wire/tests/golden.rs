@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// Reads a file, and hands each line to `agrees`, which says what differs. Fails with all differences at once.
-fn check<T: DeserializeOwned>(file: &str, at_least: usize, agrees: impl Fn(&T) -> Result<(), String>) {
+fn check_lines<T: DeserializeOwned>(file: &str, at_least: usize, agrees: impl Fn(&T) -> Result<(), String>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let lines: Vec<&str> = text.lines().collect();
@@ -64,7 +64,7 @@ struct RequestInfoLine {
 
 #[test]
 fn request_info_agrees_with_upstream() {
-    check("request_info.jsonl", 2500, |theirs: &RequestInfoLine| {
+    check_lines("request_info.jsonl", 2500, |theirs: &RequestInfoLine| {
         let (method, target) = (theirs.method.clone(), theirs.target.clone());
         let (path, query) = theirs
             .target
@@ -145,7 +145,7 @@ fn matching_digits(takes: impl Fn(&BTreeMap<&'static str, &'static str>) -> bool
 
 #[test]
 fn label_selectors_agree_with_upstream() {
-    check("label_selector.jsonl", 1500, |theirs: &SelectorLine| {
+    check_lines("label_selector.jsonl", 1500, |theirs: &SelectorLine| {
         let ours = LabelSelector::parse(&theirs.r#in);
         expect_equal("error", &ours.is_err(), &theirs.error)?;
         expect_equal(
@@ -168,7 +168,7 @@ fn label_selectors_agree_with_upstream() {
 
 #[test]
 fn field_selectors_agree_with_upstream() {
-    check("field_selector.jsonl", 900, |theirs: &SelectorLine| {
+    check_lines("field_selector.jsonl", 900, |theirs: &SelectorLine| {
         let ours = FieldSelector::parse(&theirs.r#in);
         expect_equal("error", &ours.is_err(), &theirs.error)?;
         let Ok(ours) = ours else { return Ok(()) };
@@ -192,7 +192,7 @@ struct QueryLine {
 
 #[test]
 fn queries_agree_with_upstream() {
-    check("query.jsonl", 600, |theirs: &QueryLine| {
+    check_lines("query.jsonl", 600, |theirs: &QueryLine| {
         let query = Query::new(&theirs.r#in);
         expect_equal("bounds", &query.check(), &Ok(()))?;
         expect_equal("dropped", &query.malformed_pair().is_some(), &theirs.dropped)?;
@@ -233,7 +233,7 @@ struct BodyLine {
 
 #[test]
 fn renamed_bodies_agree_with_upstream() {
-    check("bodies.jsonl", 50, |line: &BodyLine| {
+    check_lines("bodies.jsonl", 50, |line: &BodyLine| {
         let there = Rename {
             from: line.from.clone(),
             to: line.to.clone(),
@@ -266,7 +266,7 @@ struct StatusLine {
 
 #[test]
 fn status_agrees_with_upstream() {
-    check("statuses.jsonl", 7, |line: &StatusLine| {
+    check_lines("statuses.jsonl", 7, |line: &StatusLine| {
         let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
         let status = Status::from_json(&decode_hex(&line.json)).unwrap();

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-use crate::local_executor::LocalExecutor;
+use crate::client::LocalExecutor;
 use crate::origin::MAX_STREAMS;
 use crate::process::announce_addresses;
 use crate::tls;

@@ -64,7 +64,7 @@ fn request_outcome(bench: &mut Bench<RateLimit>, req: &TestRequest) -> Result<u3
     delay_or_refusal(bench.on_request(req))
 }
 
-/// How many of `tries` simultaneous requests are granted without a wait.
+/// Number of requests out of `tries` simultaneous ones that are granted without a wait.
 fn count_granted(bench: &mut Bench<RateLimit>, req: &TestRequest, tries: usize) -> usize {
     (0..tries).filter(|_| request_outcome(bench, req) == Ok(0)).count()
 }

@@ -106,12 +106,12 @@ fn contains_bytes(text: &[u8], wanted: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn info(method: &'static str, path: &'static str) -> RequestInfo<'static> {
+    fn request_info(method: &'static str, path: &'static str) -> RequestInfo<'static> {
         RequestInfo::parse(method, path, None).unwrap()
     }
 
-    fn write(locks: &LeaderLocks, method: &'static str, path: &'static str, text: &'static str) -> bool {
-        let (info, body) = (info(method, path), Bytes::from_static(text.as_bytes()));
+    fn observe_write(locks: &LeaderLocks, method: &'static str, path: &'static str, text: &'static str) -> bool {
+        let (info, body) = (request_info(method, path), Bytes::from_static(text.as_bytes()));
         LeaderLocks::is_detected_from_body(&info, Some(body.len() as u64))
             && locks.learn_from_body(&info, &HeaderMap::new(), &body)
     }
@@ -122,37 +122,48 @@ mod tests {
     #[test]
     fn config_map_with_annotation_is_lock_from_then_on() {
         let locks = LeaderLocks::default();
-        let get = info("GET", "/api/v1/namespaces/a/configmaps/op");
+        let get = request_info("GET", "/api/v1/namespaces/a/configmaps/op");
         assert!(!locks.is_lock(&get, ""));
-        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/configmaps/other", "{}"));
-        assert!(write(&locks, "POST", "/api/v1/namespaces/a/configmaps", RECORD));
+        assert!(!observe_write(
+            &locks,
+            "PUT",
+            "/api/v1/namespaces/a/configmaps/other",
+            "{}"
+        ));
+        assert!(observe_write(&locks, "POST", "/api/v1/namespaces/a/configmaps", RECORD));
         assert!(locks.is_lock(&get, ""));
-        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/b/configmaps/op"), ""));
-        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/endpoints/op"), ""));
-        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/configmaps"), ""));
+        assert!(!locks.is_lock(&request_info("GET", "/api/v1/namespaces/b/configmaps/op"), ""));
+        assert!(!locks.is_lock(&request_info("GET", "/api/v1/namespaces/a/endpoints/op"), ""));
+        assert!(!locks.is_lock(&request_info("GET", "/api/v1/namespaces/a/configmaps"), ""));
     }
 
     #[test]
     fn secret_is_never_lock_and_lease_always() {
         let locks = LeaderLocks::default();
-        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/secrets/op", RECORD));
-        assert!(locks.is_lock(&info("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/op"), ""));
+        assert!(!observe_write(&locks, "PUT", "/api/v1/namespaces/a/secrets/op", RECORD));
         assert!(locks.is_lock(
-            &info("GET", "/api/v1/namespaces/a/endpoints/op"),
+            &request_info("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/op"),
+            ""
+        ));
+        assert!(locks.is_lock(
+            &request_info("GET", "/api/v1/namespaces/a/endpoints/op"),
             "manager/v0.0.0 (linux/amd64) kubernetes/1234567/leader-election"
         ));
-        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/pods/op"), "leader-election"));
+        assert!(!locks.is_lock(&request_info("GET", "/api/v1/namespaces/a/pods/op"), "leader-election"));
     }
 
     #[test]
     fn remembered_locks_are_bounded() {
         let locks = LeaderLocks::default();
         for _ in 0..2 {
-            locks.remember_lock(&info("GET", "/api/v1/namespaces/a/configmaps/op"), "op");
+            locks.remember_lock(&request_info("GET", "/api/v1/namespaces/a/configmaps/op"), "op");
         }
         assert_eq!(locks.known.load().len(), 1);
         for number in 0..2 * MAX_LOCKS {
-            locks.remember_lock(&info("GET", "/api/v1/namespaces/a/configmaps/op"), &number.to_string());
+            locks.remember_lock(
+                &request_info("GET", "/api/v1/namespaces/a/configmaps/op"),
+                &number.to_string(),
+            );
         }
         assert_eq!(locks.known.load().len(), MAX_LOCKS);
     }

@@ -87,7 +87,7 @@ enum Information {
     /// The holder from now on.
     Write,
     Delete,
-    /// The current holder.
+    /// The holder at the time of the response.
     Read,
     /// The holder at some time in the past.
     OldRead,
@@ -104,7 +104,7 @@ impl Leadership {
         (sent, is_named): (&Bytes, bool),
         arrived: Instant,
     ) -> Option<LockExchange> {
-        let resource = resource(info)?;
+        let resource = lock_resource(info)?;
         // A created object has its name in the body.
         let is_about_lock = info.name == rename.from || info.verb == Verb::Create && is_named;
         let what = expected_information(info.verb, query, sent).filter(|_| is_about_lock)?;
@@ -129,7 +129,7 @@ impl Leadership {
     }
 
     /// Applies an observation to the election of a lock.
-    fn note(&self, lock: &Lock, change: impl FnOnce(&mut Election)) {
+    fn apply_observation(&self, lock: &Lock, change: impl FnOnce(&mut Election)) {
         let mut elections = self.lock_elections();
         if let Some(known) = elections.iter_mut().find(|election| election.lock == *lock) {
             return change(known);
@@ -188,17 +188,18 @@ impl LockExchange {
         if self.what == Information::Delete {
             return self
                 .leadership
-                .note(&self.lock, |election| election.record_deletion(asked, answered));
+                .apply_observation(&self.lock, |election| election.record_deletion(asked, answered));
         }
         let record = is_short(body).then(|| lock_record(content_type(&head.headers), body));
         let Some(record) = record.flatten().and_then(|record| self.own_record(record)) else {
             return;
         };
-        self.leadership.note(&self.lock, |election| match self.what {
-            Information::Write | Information::Delete => election.record_write(record, asked, answered),
-            Information::Read => election.read(record, asked.at),
-            Information::OldRead => election.record_read(record),
-        });
+        self.leadership
+            .apply_observation(&self.lock, |election| match self.what {
+                Information::Write | Information::Delete => election.record_write(record, asked, answered),
+                Information::Read => election.read(record, asked.at),
+                Information::OldRead => election.record_read(record),
+            });
     }
 
     /// Observes an event of a watch.
@@ -206,7 +207,7 @@ impl LockExchange {
         let record = is_short(event).then(|| watched_lock_record(encoding, event));
         if let Some(record) = record.flatten().and_then(|record| self.own_record(record)) {
             self.leadership
-                .note(&self.lock, |election| election.record_read(record));
+                .apply_observation(&self.lock, |election| election.record_read(record));
         }
     }
 
@@ -221,7 +222,7 @@ impl LockExchange {
 }
 
 /// The resource, if it is one that locks use (client-go `resourcelock`).
-fn resource(info: &RequestInfo<'_>) -> Option<&'static str> {
+fn lock_resource(info: &RequestInfo<'_>) -> Option<&'static str> {
     match (&*info.group, &*info.resource) {
         _ if !info.subresource.is_empty() => None,
         ("coordination.k8s.io", "leases") => Some(LEASES),

@@ -115,7 +115,7 @@ impl Representation {
     }
 }
 
-/// How a resource version that a client sends relates to the view that the client gets.
+/// The relation of a resource version that a client sends to the view that the client gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KnownView {
     /// The version is from a list under the same view.
@@ -150,7 +150,7 @@ impl ReaderState {
 
     fn resume(&mut self, view: u64) -> KnownView {
         if self.view == view && self.stale > 0 {
-            // Which version it is cannot be known; a client that is refused in error lists once more.
+            // The version could be from either view; a client that is refused in error lists once more.
             self.stale -= 1;
             return KnownView::Other;
         }

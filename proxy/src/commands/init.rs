@@ -146,7 +146,7 @@ mod tests {
         server_addresses(&Program::parse_from([&["init"], flags].concat()).init)
     }
 
-    fn parsed(addresses: &[&str]) -> Vec<SocketAddr> {
+    fn parse_addresses(addresses: &[&str]) -> Vec<SocketAddr> {
         addresses.iter().map(|address| address.parse().unwrap()).collect()
     }
 
@@ -158,8 +158,11 @@ mod tests {
             "--port=6443",
         ];
         let expected = ["10.96.0.1:6443", "[fd00::1]:6443", "[fd00::2]:6443"];
-        assert_eq!(servers_of(&flags).unwrap(), parsed(&expected));
-        assert_eq!(servers_of(&["--host=10.96.0.1"]).unwrap(), parsed(&["10.96.0.1:443"]));
+        assert_eq!(servers_of(&flags).unwrap(), parse_addresses(&expected));
+        assert_eq!(
+            servers_of(&["--host=10.96.0.1"]).unwrap(),
+            parse_addresses(&["10.96.0.1:443"])
+        );
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn wait_until_ready(address: SocketAddr, time: Duration, ready_timeout: Duration
     let end = Instant::now() + time;
     let mut answered = None;
     loop {
-        let problem = match ask(address) {
+        let problem = match request_readiness(address) {
             Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => return Ok(()),
             Ok(answer) if answer.starts_with("HTTP/1.1 503 ") => {
                 if answered.get_or_insert_with(Instant::now).elapsed() >= ready_timeout {
@@ -67,7 +67,7 @@ fn wait_until_ready(address: SocketAddr, time: Duration, ready_timeout: Duration
     }
 }
 
-fn ask(address: SocketAddr) -> io::Result<String> {
+fn request_readiness(address: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     /// A server that gives these answers, one for each query.
-    fn server(answers: &'static [&'static str]) -> SocketAddr {
+    fn start_server(answers: &'static [&'static str]) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn wait_ready_succeeds_when_sidecar_is_ready() {
-        let address = server(&[NOT_YET, NOT_YET, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]);
+        let address = start_server(&[NOT_YET, NOT_YET, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]);
         assert_eq!(wait_until_ready(address, LONG, LONG), Ok(()));
     }
 
@@ -113,13 +113,13 @@ mod tests {
     #[test]
     fn wait_ready_succeeds_when_sidecar_has_lacked_its_chain_for_long_enough() {
         let start = Instant::now();
-        assert_eq!(wait_until_ready(server(&[NOT_YET]), LONG, SHORT), Ok(()));
+        assert_eq!(wait_until_ready(start_server(&[NOT_YET]), LONG, SHORT), Ok(()));
         assert!(start.elapsed() >= SHORT && start.elapsed() < LONG);
     }
 
     #[test]
-    fn wait_ready_fails_and_names_what_is_missing() {
-        let problem = wait_until_ready(server(&["HTTP/1.1 404 Not Found\r\n\r\n"]), SHORT, LONG).unwrap_err();
+    fn wait_ready_fails_and_names_unmet_conditions() {
+        let problem = wait_until_ready(start_server(&["HTTP/1.1 404 Not Found\r\n\r\n"]), SHORT, LONG).unwrap_err();
         assert!(problem.ends_with("within 0 s: HTTP/1.1 404 Not Found"), "{problem}");
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let nobody = listener.local_addr().unwrap();

@@ -62,21 +62,21 @@ impl Version {
     /// The limit in a group's directory.
     fn limit(self, directory: &Path, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
         match self {
-            Self::V2 => bytes(&read(&directory.join("memory.max"))?),
+            Self::V2 => parse_bytes(&read(&directory.join("memory.max"))?),
             Self::V1 => {
                 let own = read(&directory.join("memory.limit_in_bytes"));
                 // This includes the limits of parent groups, which a container does not see.
                 let stat = read(&directory.join("memory.stat")).unwrap_or_default();
                 let mut lines = stat.lines();
-                let all = lines.find_map(|line| bytes(line.strip_prefix("hierarchical_memory_limit ")?));
-                own.as_deref().and_then(bytes).into_iter().chain(all).min()
+                let all = lines.find_map(|line| parse_bytes(line.strip_prefix("hierarchical_memory_limit ")?));
+                own.as_deref().and_then(parse_bytes).into_iter().chain(all).min()
             }
         }
     }
 }
 
 /// Parses a limit. `max`, its counterpart in version 1, and unreadable text mean no limit.
-fn bytes(text: &str) -> Option<u64> {
+fn parse_bytes(text: &str) -> Option<u64> {
     let bytes = text.trim().parse().ok();
     bytes.filter(|bytes| (1..UNLIMITED).contains(bytes))
 }

@@ -235,7 +235,7 @@ impl Deadlines {
     /// Ready when a time limit is exceeded. Call it after the connection was polled, and again after the client was told of the end.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
-            let due = self.due();
+            let due = self.next_due();
             if let Some((at, _)) = due
                 && at < self.timer.deadline()
             {
@@ -254,7 +254,7 @@ impl Deadlines {
         }
     }
 
-    fn due(&mut self) -> Option<(Instant, Expired)> {
+    fn next_due(&mut self) -> Option<(Instant, Expired)> {
         let state = self.activity.state();
         if !matches!(state, State::Head) {
             self.head = None;
@@ -281,7 +281,7 @@ pub(crate) struct ObservedStream<S> {
     activity: Activity,
     /// Parser of frames, for HTTP/2 only.
     block: Option<HeaderBlock>,
-    /// For HTTP/1.1 only.
+    /// Bytes queued for the client, for HTTP/1.1 only.
     unsent: Option<Arc<Unsent>>,
 }
 
@@ -412,7 +412,7 @@ mod tests {
     };
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn connection(is_http1: bool) -> (Activity, Deadlines, ObservedStream<DuplexStream>, DuplexStream) {
+    fn observed_connection(is_http1: bool) -> (Activity, Deadlines, ObservedStream<DuplexStream>, DuplexStream) {
         let (client, server) = tokio::io::duplex(64);
         let activity = Activity::default();
         if is_http1 {
@@ -424,44 +424,44 @@ mod tests {
     }
 
     /// The next limit that is exceeded, and after how many seconds.
-    async fn next(deadlines: &mut Deadlines) -> (Expired, u64) {
+    async fn next_expiry(deadlines: &mut Deadlines) -> (Expired, u64) {
         let start = Instant::now();
         let expired = poll_fn(|cx| deadlines.poll_expired(cx)).await;
         (expired, start.elapsed().as_secs())
     }
 
     async fn expires_not_within(deadlines: &mut Deadlines, time: Duration) {
-        let expired = tokio::time::timeout(time, next(deadlines)).await;
+        let expired = tokio::time::timeout(time, next_expiry(deadlines)).await;
         assert!(expired.is_err(), "{expired:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn idle_connection_expires_after_idle_time_since_its_last_request() {
-        let (activity, mut deadlines, _stream, _client) = connection(true);
+        let (activity, mut deadlines, _stream, _client) = observed_connection(true);
         expires_not_within(&mut deadlines, 100 * SECOND).await;
         let request = activity.begin();
         expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(request);
-        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Idle, 120));
         let late = activity.begin();
         expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(late);
-        assert_eq!(next(&mut deadlines).await, (Expired::CloseGrace, 10));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::CloseGrace, 10));
     }
 
     #[tokio::test(start_paused = true)]
     async fn connection_is_not_idle_while_one_of_two_requests_remains() {
-        let (activity, mut deadlines, _stream, _client) = connection(false);
+        let (activity, mut deadlines, _stream, _client) = observed_connection(false);
         let (first, second) = (activity.begin(), activity.begin());
         drop(first);
         expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(second);
-        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Idle, 120));
     }
 
     #[tokio::test(start_paused = true)]
     async fn unfinished_head_expires_although_bytes_keep_arriving() {
-        let (activity, mut deadlines, mut stream, mut client) = connection(true);
+        let (activity, mut deadlines, mut stream, mut client) = observed_connection(true);
         drop(activity.begin());
         expires_not_within(&mut deadlines, 100 * SECOND).await;
         for _ in 0..3 {
@@ -469,37 +469,37 @@ mod tests {
             stream.read_u8().await.unwrap();
             expires_not_within(&mut deadlines, 3 * SECOND).await;
         }
-        assert_eq!(next(&mut deadlines).await, (Expired::Head, 1));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Head, 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn pipelined_request_or_body_does_not_count_as_next_head() {
-        let (activity, mut deadlines, mut stream, mut client) = connection(true);
+        let (activity, mut deadlines, mut stream, mut client) = observed_connection(true);
         let request = activity.begin();
         client.write_all(b"body").await.unwrap();
         stream.read_exact(&mut [0; 4]).await.unwrap();
         drop(request);
-        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Idle, 120));
     }
 
     #[tokio::test(start_paused = true)]
     async fn frames_without_requests_do_not_keep_http2_connection() {
-        let (_activity, mut deadlines, mut stream, mut client) = connection(false);
+        let (_activity, mut deadlines, mut stream, mut client) = observed_connection(false);
         expires_not_within(&mut deadlines, 60 * SECOND).await;
         let (preface, ping) = ([0; 24], *b"\0\0\x08\x06\0\0\0\0\0pingping");
         client.write_all(&[&preface[..], &ping].concat()).await.unwrap();
         stream.read_exact(&mut [0; 24 + 17]).await.unwrap();
-        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 60));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Idle, 60));
     }
 
     #[tokio::test(start_paused = true)]
     async fn http2_head_that_has_begun_expires_beside_other_requests() {
-        let (activity, mut deadlines, mut stream, mut client) = connection(false);
+        let (activity, mut deadlines, mut stream, mut client) = observed_connection(false);
         let _other = activity.begin();
         let (preface, headers) = ([0; 24], *b"\0\0\x08\x01\0\0\0\0\x01half");
         client.write_all(&[&preface[..], &headers].concat()).await.unwrap();
         stream.read_exact(&mut [0; 24 + 13]).await.unwrap();
-        assert_eq!(next(&mut deadlines).await, (Expired::Head, 10));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Head, 10));
     }
 
     #[tokio::test]
@@ -539,11 +539,11 @@ mod tests {
             client.write_all(&vec![b'x'; bytes]).await.unwrap();
             stream.read_exact(&mut vec![0; bytes]).await.map(drop)
         };
-        let (mut client, mut stream, activity) = connection();
+        let (mut client, mut stream, activity) = observed_connection();
         send((&mut client, &mut stream), FREE_HEAD).await.unwrap();
         send((&mut client, &mut stream), 100).await.unwrap();
         assert!(memory.take(memory.bound() - 100) && !memory.take(1));
-        let (mut other, mut small, _) = connection();
+        let (mut other, mut small, _) = observed_connection();
         send((&mut other, &mut small), FREE_HEAD).await.unwrap();
         let refused = send((&mut other, &mut small), 1).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);
@@ -554,7 +554,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answer_that_is_still_being_read_keeps_its_connection() {
-        let (activity, mut deadlines, mut stream, mut client) = connection(true);
+        let (activity, mut deadlines, mut stream, mut client) = observed_connection(true);
         drop(activity.begin());
         let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
         assert!(unread.is_err(), "the client has room for 64 bytes");
@@ -566,17 +566,17 @@ mod tests {
         }
         client.read_exact(&mut [0; 64]).await.unwrap();
         stream.write_all(&[0; 1]).await.unwrap();
-        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Idle, 120));
     }
 
     #[tokio::test(start_paused = true)]
     async fn client_that_reads_nothing_keeps_its_connection_for_idle_time() {
-        let (activity, mut deadlines, mut stream, _client) = connection(false);
+        let (activity, mut deadlines, mut stream, _client) = observed_connection(false);
         let request = activity.begin();
         let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
         assert!(unread.is_err(), "the client has room for 64 bytes");
         expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(request);
-        assert_eq!(next(&mut deadlines).await, (Expired::Unread, 120));
+        assert_eq!(next_expiry(&mut deadlines).await, (Expired::Unread, 120));
     }
 }

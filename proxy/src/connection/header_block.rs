@@ -101,14 +101,14 @@ mod tests {
 
     use super::*;
 
-    fn frame(kind: u8, flags: u8, length: usize) -> Vec<u8> {
+    fn frame_bytes(kind: u8, flags: u8, length: usize) -> Vec<u8> {
         let [.., high, middle, low] = length.to_be_bytes();
         let mut frame = vec![high, middle, low, kind, flags, 0, 0, 0, 1];
         frame.resize(9 + length, kind);
         frame
     }
 
-    fn after(frames: &[Vec<u8>]) -> Option<usize> {
+    fn open_block_after(frames: &[Vec<u8>]) -> Option<usize> {
         let mut block = HeaderBlock::new();
         block.read(&[0; PREFACE_LENGTH]);
         block.read(&frames.concat())
@@ -116,31 +116,37 @@ mod tests {
 
     #[test]
     fn block_is_open_until_its_last_frame_is_whole() {
-        let (data, ping) = (frame(0, 1, 100), frame(6, 0, 8));
-        assert_eq!(after(&[data.clone(), ping.clone()]), None);
-        assert_eq!(after(&[frame(HEADERS, END_HEADERS, 50), data.clone()]), None);
-        assert_eq!(after(&[data.clone(), frame(HEADERS, 0, 50)]), Some(50));
-        assert_eq!(after(&[frame(HEADERS, 0, 50), frame(CONTINUATION, 0, 70)]), Some(120));
+        let (data, ping) = (frame_bytes(0, 1, 100), frame_bytes(6, 0, 8));
+        assert_eq!(open_block_after(&[data.clone(), ping.clone()]), None);
         assert_eq!(
-            after(&[frame(HEADERS, 0, 50), frame(CONTINUATION, END_HEADERS, 0)]),
+            open_block_after(&[frame_bytes(HEADERS, END_HEADERS, 50), data.clone()]),
             None
         );
-        let mut cut = frame(HEADERS, END_HEADERS, 50);
+        assert_eq!(open_block_after(&[data.clone(), frame_bytes(HEADERS, 0, 50)]), Some(50));
+        assert_eq!(
+            open_block_after(&[frame_bytes(HEADERS, 0, 50), frame_bytes(CONTINUATION, 0, 70)]),
+            Some(120)
+        );
+        assert_eq!(
+            open_block_after(&[frame_bytes(HEADERS, 0, 50), frame_bytes(CONTINUATION, END_HEADERS, 0)]),
+            None
+        );
+        let mut cut = frame_bytes(HEADERS, END_HEADERS, 50);
         cut.truncate(20);
-        assert_eq!(after(&[ping, cut]), Some(11));
+        assert_eq!(open_block_after(&[ping, cut]), Some(11));
     }
 
     #[test]
     fn portion_ends_after_blocks_of_its_size() {
         let mut block = HeaderBlock::new();
         block.read(&[0; PREFACE_LENGTH]);
-        block.read(&frame(0, 1, 4 * PORTION));
+        block.read(&frame_bytes(0, 1, 4 * PORTION));
         assert!(!block.ends_portion(), "bodies do not count");
         for _ in 0..2 {
-            block.read(&frame(HEADERS, END_HEADERS, PORTION / 2));
+            block.read(&frame_bytes(HEADERS, END_HEADERS, PORTION / 2));
             assert!(!block.ends_portion());
-            block.read(&frame(HEADERS, 0, PORTION / 2));
-            block.read(&frame(CONTINUATION, END_HEADERS, 0));
+            block.read(&frame_bytes(HEADERS, 0, PORTION / 2));
+            block.read(&frame_bytes(CONTINUATION, END_HEADERS, 0));
             assert!(block.ends_portion() && !block.ends_portion());
         }
     }
@@ -149,8 +155,8 @@ mod tests {
         #[test]
         fn header_block_is_tracked_regardless_of_fragmentation(cuts in proptest::collection::vec(1_usize..40, 0..60), last in 0_u8..2) {
             let frames = [
-                vec![0; PREFACE_LENGTH], frame(4, 0, 12), frame(HEADERS, END_HEADERS, 30), frame(0, 1, 300),
-                frame(HEADERS, 0, 40), frame(CONTINUATION, last * END_HEADERS, 20),
+                vec![0; PREFACE_LENGTH], frame_bytes(4, 0, 12), frame_bytes(HEADERS, END_HEADERS, 30),
+                frame_bytes(0, 1, 300), frame_bytes(HEADERS, 0, 40), frame_bytes(CONTINUATION, last * END_HEADERS, 20),
             ];
             let all = frames.concat();
             let mut block = HeaderBlock::new();

@@ -25,7 +25,7 @@ const MAX_FULL: u32 = 10;
 /// The connections of one worker thread.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseReaders {
-    /// Oldest first.
+    /// Tracked connections, oldest first.
     connections: RefCell<Vec<Weak<Connection>>>,
     /// Number of tracked connections at which ended ones are forgotten.
     forget_at: Cell<usize>,
@@ -54,7 +54,7 @@ impl ResponseReaders {
                 exhausted.await;
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
-            let closed = self.check(memory);
+            let closed = self.close_over_bound(memory);
             if closed > 0 {
                 tracing::warn!(
                     closed,
@@ -67,7 +67,7 @@ impl ResponseReaders {
     }
 
     /// Returns how many connections were closed.
-    fn check(&self, memory: &ResponseMemory) -> usize {
+    fn close_over_bound(&self, memory: &ResponseMemory) -> usize {
         let mut holders = self.holders();
         let is_full = memory.unsent() >= memory.bound();
         self.full.set(if is_full { self.full.get() + 1 } else { 0 });
@@ -113,7 +113,7 @@ mod tests {
 
     const BOUND: usize = 1 << 20;
 
-    fn tracked(readers: &ResponseReaders, memory: &ResponseMemory, count: usize) -> Vec<Rc<Connection>> {
+    fn tracked_connections(readers: &ResponseReaders, memory: &ResponseMemory, count: usize) -> Vec<Rc<Connection>> {
         let one = || {
             let connection = Rc::new(Connection::counting(memory.clone()));
             readers.track(&connection);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     /// Runs for so many seconds; `each` is called in each of them.
-    async fn run(readers: &ResponseReaders, memory: &ResponseMemory, seconds: u32, each: impl Fn()) {
+    async fn run_for(readers: &ResponseReaders, memory: &ResponseMemory, seconds: u32, each: impl Fn()) {
         tokio::select! {
             () = readers.close_stalled(memory) => {}
             () = async {
@@ -143,19 +143,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stalled_connections_are_closed_oldest_first_until_memory_is_not_scarce() {
         let (readers, memory) = (ResponseReaders::default(), ResponseMemory::within(BOUND));
-        let all = tracked(&readers, &memory, 9);
+        let all = tracked_connections(&readers, &memory, 9);
         let (reads, stalled) = all.split_first().unwrap();
         all.iter().for_each(|connection| connection.unsent().add(BOUND / 10));
         let read_some = || {
             reads.unsent().written(1);
             reads.unsent().add(1);
         };
-        run(&readers, &memory, 4, read_some).await;
+        run_for(&readers, &memory, 4, read_some).await;
         assert!(
             !all.iter().any(|connection| is_closed(connection)),
             "they have some time"
         );
-        run(&readers, &memory, 3, read_some).await;
+        run_for(&readers, &memory, 3, read_some).await;
         let closed: Vec<_> = stalled.iter().map(|connection| is_closed(connection)).collect();
         assert_eq!(closed, [true, true, false, false, false, false, false, false]);
         assert!(!is_closed(reads));
@@ -164,18 +164,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stalled_connections_are_kept_while_memory_is_not_scarce() {
         let (readers, memory) = (ResponseReaders::default(), ResponseMemory::within(BOUND));
-        let all = tracked(&readers, &memory, 7);
+        let all = tracked_connections(&readers, &memory, 7);
         all.iter().for_each(|connection| connection.unsent().add(BOUND / 10));
-        run(&readers, &memory, 600, || {}).await;
+        run_for(&readers, &memory, 600, || {}).await;
         assert!(!all.iter().any(|connection| is_closed(connection)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn stalled_connections_are_closed_sooner_if_others_wait() {
         let (readers, memory) = (ResponseReaders::default(), ResponseMemory::within(BOUND));
-        let all = tracked(&readers, &memory, 8);
+        let all = tracked_connections(&readers, &memory, 8);
         all.iter().for_each(|connection| connection.unsent().add(BOUND / 8));
-        run(&readers, &memory, MAX_STALLED_WHEN_FULL + 1, || {}).await;
+        run_for(&readers, &memory, MAX_STALLED_WHEN_FULL + 1, || {}).await;
         let closed = all.iter().filter(|connection| is_closed(connection)).count();
         assert_eq!(closed, 3, "until less than three quarters are used");
     }
@@ -183,7 +183,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn largest_holder_is_closed_if_bound_stays_reached_although_all_read() {
         let (readers, memory) = (ResponseReaders::default(), ResponseMemory::within(BOUND));
-        let all = tracked(&readers, &memory, 2);
+        let all = tracked_connections(&readers, &memory, 2);
         all[0].unsent().add(BOUND / 4);
         all[1].unsent().add(BOUND);
         let read_some = || {
@@ -192,7 +192,7 @@ mod tests {
                 connection.unsent().add(1);
             }
         };
-        run(&readers, &memory, MAX_FULL + 1, read_some).await;
+        run_for(&readers, &memory, MAX_FULL + 1, read_some).await;
         assert_eq!(
             [&all[0], &all[1]].map(|connection| is_closed(connection)),
             [false, true]

@@ -85,7 +85,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
     let drain = worker.shared.drain.clone();
     let follow = async {
         loop {
-            let asked = tokio::time::timeout(QUERY_TIMEOUT, ask(&worker)).await;
+            let asked = tokio::time::timeout(QUERY_TIMEOUT, request_addresses(&worker)).await;
             match asked.unwrap_or(Err(Error::Late)) {
                 Ok(addresses) => {
                     has_failed = false;
@@ -118,7 +118,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
 
 /// Sends one query with the sidecar's credentials, on a connection of its own: behind a Service or a balancer, each connection may reach
 /// another API server, which only names its own address.
-async fn ask(worker: &Worker) -> Result<HashSet<AdvertisedAddress>, Error> {
+async fn request_addresses(worker: &Worker) -> Result<HashSet<AdvertisedAddress>, Error> {
     let mut request = Request::new(RequestBody::Full(None));
     *request.uri_mut() = "/api".parse().unwrap_or_default();
     let headers = request.headers_mut();
@@ -136,7 +136,7 @@ async fn ask(worker: &Worker) -> Result<HashSet<AdvertisedAddress>, Error> {
         return Err(Error::Status(status));
     }
     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-    let mut addresses = read(&body.map_err(Error::Body)?.to_bytes())?;
+    let mut addresses = parse_addresses(&body.map_err(Error::Body)?.to_bytes())?;
     for (host, port) in names_of(&addresses) {
         match tokio::net::lookup_host((host.as_str(), port)).await {
             Ok(found) => addresses.extend(found.take(MAX_ADDRESSES).map(AdvertisedAddress::Address)),
@@ -154,7 +154,7 @@ fn names_of(addresses: &HashSet<AdvertisedAddress>) -> Vec<(String, u16)> {
     addresses.iter().filter_map(name).collect()
 }
 
-fn read(answer: &[u8]) -> Result<HashSet<AdvertisedAddress>, serde_json::Error> {
+fn parse_addresses(answer: &[u8]) -> Result<HashSet<AdvertisedAddress>, serde_json::Error> {
     let versions: ApiVersions = serde_json::from_slice(answer)?;
     let addresses = versions.server_addresses.iter().take(MAX_ADDRESSES);
     Ok(addresses
@@ -216,13 +216,20 @@ mod tests {
         let answer = br#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[
             {"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.5:6443"},{"clientCIDR":"10.96.0.0/12","serverAddress":"?"}]}"#;
         assert_eq!(
-            read(answer).unwrap(),
+            parse_addresses(answer).unwrap(),
             HashSet::from([AdvertisedAddress::read("10.0.0.5:6443").unwrap()])
         );
-        assert!(read(br#"{"kind":"APIVersions","versions":["v1"]}"#).unwrap().is_empty());
-        assert!(read(b"<html>").is_err());
+        assert!(
+            parse_addresses(br#"{"kind":"APIVersions","versions":["v1"]}"#)
+                .unwrap()
+                .is_empty()
+        );
+        assert!(parse_addresses(b"<html>").is_err());
         let many = (0..1000).map(|port| serde_json::json!({ "serverAddress": format!("10.0.0.5:{port}") }));
         let many = serde_json::json!({ "serverAddressByClientCIDRs": many.collect::<Vec<_>>() });
-        assert_eq!(read(many.to_string().as_bytes()).unwrap().len(), MAX_ADDRESSES);
+        assert_eq!(
+            parse_addresses(many.to_string().as_bytes()).unwrap().len(),
+            MAX_ADDRESSES
+        );
     }
 }

@@ -106,7 +106,7 @@ impl ApiServer {
             let lookup = tokio::net::lookup_host((self.host.as_str(), self.port));
             match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
                 Ok(Ok(found)) => {
-                    if self.note(found.map(|address| address.ip().to_canonical())) {
+                    if self.note_addresses(found.map(|address| address.ip().to_canonical())) {
                         on_change();
                     }
                 }
@@ -116,7 +116,7 @@ impl ApiServer {
         }
     }
 
-    fn note(&self, found: impl Iterator<Item = IpAddr>) -> bool {
+    fn note_addresses(&self, found: impl Iterator<Item = IpAddr>) -> bool {
         let now = Instant::now();
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
         let mut has_changed = false;
@@ -164,7 +164,7 @@ impl ApiServer {
             seen: RwLock::default(),
             advertised: RwLock::default(),
         };
-        api_server.note(seen.iter().map(|text| text.parse().unwrap()));
+        api_server.note_addresses(seen.iter().map(|text| text.parse().unwrap()));
         api_server
     }
 }
@@ -267,12 +267,12 @@ mod tests {
         let api_server = ApiServer::with_addresses("api.example", 6443, &[]);
         assert_eq!(api_server.known_addresses(6443), None, "it could be anywhere");
         assert_eq!(api_server.known_addresses(443), Some(Vec::new()));
-        api_server.note([first].into_iter());
+        api_server.note_addresses([first].into_iter());
         tokio::time::advance(ADDRESS_LIFETIME - REFRESH_INTERVAL).await;
-        api_server.note([second].into_iter());
+        api_server.note_addresses([second].into_iter());
         assert_eq!(api_server.known_addresses(6443).map(|known| known.len()), Some(2));
         tokio::time::advance(REFRESH_INTERVAL).await;
-        api_server.note([second].into_iter());
+        api_server.note_addresses([second].into_iter());
         assert_eq!(api_server.known_addresses(6443), Some(vec![second]));
     }
 }

@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    fn get(targets: &Targets, number: u16) -> (Rc<Upstream>, bool) {
+    fn get_target(targets: &Targets, number: u16) -> (Rc<Upstream>, bool) {
         let mut is_new = false;
         let upstream = targets.get(&key_number(number), || {
             is_new = true;
@@ -131,25 +131,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn targets_are_bounded_and_longest_unused_is_dropped_first() {
         let targets = Targets::new(Gauge::default());
-        let (kept, _) = get(&targets, 1);
+        let (kept, _) = get_target(&targets, 1);
         for number in 2..=256 {
-            get(&targets, number);
+            get_target(&targets, number);
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert!(!get(&targets, 2).1, "asked for again");
-        assert!(get(&targets, 300).1);
+        assert!(!get_target(&targets, 2).1, "asked for again");
+        assert!(get_target(&targets, 300).1);
         assert_eq!((targets.known.borrow().len(), targets.count.get()), (256, 256));
-        let (again, is_new) = get(&targets, 1);
+        let (again, is_new) = get_target(&targets, 1);
         assert!(!is_new && Rc::ptr_eq(&kept, &again), "what is in use stays");
-        assert!(!get(&targets, 2).1);
-        assert!(get(&targets, 3).1, "the longest unused was dropped");
+        assert!(!get_target(&targets, 2).1);
+        assert!(get_target(&targets, 3).1, "the longest unused was dropped");
     }
 
     #[tokio::test(start_paused = true)]
     async fn unused_target_is_dropped_unless_in_use() {
         let targets = Targets::new(Gauge::default());
-        let (kept, _) = get(&targets, 1);
-        get(&targets, 2);
+        let (kept, _) = get_target(&targets, 1);
+        get_target(&targets, 2);
         tokio::time::advance(IDLE_TIMEOUT - Duration::from_secs(1)).await;
         targets.drop_unused();
         assert_eq!(targets.count.get(), 2);

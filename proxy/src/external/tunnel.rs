@@ -144,7 +144,7 @@ mod tests {
     use crate::observe::ProxyForm;
     use crate::observe::metrics::Metrics;
 
-    fn flow() -> Rc<Flow> {
+    fn new_flow() -> Rc<Flow> {
         let metrics = Metrics::new(Metrics::registry());
         let record = Record::new(
             &metrics,
@@ -164,7 +164,7 @@ mod tests {
             (true, CancellationToken::new(), HALF_CLOSED_TIMEOUT),
             (false, draining, DRAINING_TIMEOUT),
         ] {
-            let flow = flow();
+            let flow = new_flow();
             if half_closed {
                 let mut target = Metered::new(tokio::io::sink(), Rc::clone(&flow));
                 target.shutdown().await.unwrap();

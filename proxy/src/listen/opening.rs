@@ -57,9 +57,9 @@ where
 #[derive(Debug)]
 pub(super) struct Rewound<S> {
     first: [u8; PREFACE.len()],
-    /// How many of them the next reader has received.
+    /// Number of bytes of `first` that the next reader has received.
     given: usize,
-    /// How many bytes were read.
+    /// Number of bytes in `first`.
     read: usize,
     stream: S,
 }

@@ -183,7 +183,7 @@ async fn serve_http<S>(
         Protocol::Http2 => {
             let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
             let deadlines = Deadlines::new(activity, timeouts);
-            let serving = http2(worker.executor()).serve_connection(io, service);
+            let serving = http2_builder(worker.executor()).serve_connection(io, service);
             drive_connection(&notifier, &connection, deadlines, Box::pin(serving), |serving| {
                 serving.graceful_shutdown()
             })
@@ -209,7 +209,7 @@ where
     let activity = connection.activity().clone();
     let io = TokioIo::new(ObservedStream::new(stream, activity.clone()).counting(connection.unsent()));
     let deadlines = Deadlines::new(activity, timeouts);
-    let serving = http1().serve_connection(io, service).with_upgrades();
+    let serving = http1_builder().serve_connection(io, service).with_upgrades();
     drive_connection(notifier, connection, deadlines, Box::pin(serving), |serving| {
         serving.graceful_shutdown()
     })
@@ -268,7 +268,7 @@ where
     .await
 }
 
-fn http1() -> http1::Builder {
+fn http1_builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -281,7 +281,7 @@ fn http1() -> http1::Builder {
     builder
 }
 
-fn http2(executor: LocalExecutor) -> http2::Builder<LocalExecutor> {
+fn http2_builder(executor: LocalExecutor) -> http2::Builder<LocalExecutor> {
     let mut builder = http2::Builder::new(executor);
     builder
         .timer(TokioTimer::new())

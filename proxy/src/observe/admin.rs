@@ -98,24 +98,24 @@ impl Admin {
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return text(
+            return text_response(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "this port only shows; nothing here configures a sidecar\n",
             );
         }
         match request.uri().path() {
-            "/livez" => text(StatusCode::OK, "ok\n"),
+            "/livez" => text_response(StatusCode::OK, "ok\n"),
             "/readyz" => self.readiness_response(),
             "/metrics" => self.metrics(),
             "/status" => self.status(),
-            _ => text(StatusCode::NOT_FOUND, "/readyz /livez /metrics /status\n"),
+            _ => text_response(StatusCode::NOT_FOUND, "/readyz /livez /metrics /status\n"),
         }
     }
 
     fn readiness_response(&self) -> Response<Full<Bytes>> {
         let missing = self.readiness.missing_parts();
         if missing.is_empty() {
-            return text(StatusCode::OK, "ok\n");
+            return text_response(StatusCode::OK, "ok\n");
         }
         let status = self.chain.status();
         let mut body = format!("not ready: {}\n", waits_for(&missing, status.compiling.as_ref()));
@@ -123,20 +123,20 @@ impl Admin {
             body.push_str(&refused.message);
             body.push('\n');
         }
-        text(StatusCode::SERVICE_UNAVAILABLE, body)
+        text_response(StatusCode::SERVICE_UNAVAILABLE, body)
     }
 
     fn metrics(&self) -> Response<Full<Bytes>> {
         match self.metrics.text() {
             Ok(body) => {
-                let mut response = text(StatusCode::OK, body);
+                let mut response = text_response(StatusCode::OK, body);
                 response.headers_mut().insert(
                     CONTENT_TYPE,
                     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8"),
                 );
                 response
             }
-            Err(error) => text(
+            Err(error) => text_response(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("metrics can't be written: {error}\n"),
             ),
@@ -154,13 +154,13 @@ impl Admin {
         status.api_traffic = Some(self.metrics.api_traffic_status(SystemTime::now()));
         match serde_json::to_vec(&status) {
             Ok(body) => {
-                let mut response = text(StatusCode::OK, body);
+                let mut response = text_response(StatusCode::OK, body);
                 response
                     .headers_mut()
                     .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 response
             }
-            Err(error) => text(
+            Err(error) => text_response(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("status can't be written: {error}\n"),
             ),
@@ -188,7 +188,7 @@ fn make_room(oldest_first: &mut VecDeque<AbortHandle>) {
     }
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+fn text_response(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response

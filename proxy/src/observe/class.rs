@@ -9,7 +9,7 @@ pub(crate) enum Class {
     External(ProxyForm),
 }
 
-/// How an external request came in.
+/// The form in which an external request names its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProxyForm {
     /// A whole URL as the request target: `HTTP_PROXY`.

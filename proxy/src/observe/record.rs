@@ -301,7 +301,8 @@ mod tests {
     use crate::chain::{Counter, Kind};
     use std::sync::Arc;
 
-    /// How many writes are in flight while the record of a write that ends with `end` lives, after that, and after `later`.
+    /// Numbers of writes in flight: while the record of a write that ends with `end` lives, after that, and after
+    /// `later`.
     async fn writes_in_flight(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {
         let (in_flight_counts, metrics) = (InFlightCounts::new(), Metrics::new(Metrics::registry()));
         let class = Class::Api(Verb::Delete);

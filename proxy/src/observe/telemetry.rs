@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use ctrlmesh_logging::wants_colour;
 use tracing_subscriber::EnvFilter;
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// One readable line each.

@@ -150,7 +150,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for ShapedBody<B> {
         if this.state == State::Open && this.poll_end(cx).is_ready() {
             this.state = State::Ending;
         }
-        if this.state == State::Ending && this.boundary.is_here() {
+        if this.state == State::Ending && this.boundary.is_at_boundary() {
             this.state = State::Ended;
             let expired = Reply::expired(COMPACTED_MESSAGE);
             let event = this.encoding.filter(|_| this.shape.expired);

@@ -47,7 +47,7 @@ impl Boundary {
         }
     }
 
-    pub(crate) fn is_here(self) -> bool {
+    pub(crate) fn is_at_boundary(self) -> bool {
         match self {
             Self::Line { at_start } => at_start,
             Self::Length { header, length } => header == 4 && length == 0,
@@ -197,7 +197,7 @@ impl<B> WatchBody<B> {
 
     /// The last frame, if the stream may end at this point.
     fn end_here(&mut self) -> Option<Option<Frame<Bytes>>> {
-        if !self.boundary.is_here() {
+        if !self.boundary.is_at_boundary() {
             return None;
         }
         match self.state {
@@ -206,7 +206,7 @@ impl<B> WatchBody<B> {
                 let event = self
                     .encoding
                     .filter(|_| self.boundary != Boundary::Unknown)
-                    .map(expired);
+                    .map(expired_frame);
                 if let Some(position) = self.watching.position.as_mut().filter(|_| event.is_some()) {
                     position.mark_expired();
                 }
@@ -222,7 +222,7 @@ impl<B> WatchBody<B> {
     }
 }
 
-fn expired(encoding: WatchEncoding) -> Frame<Bytes> {
+fn expired_frame(encoding: WatchEncoding) -> Frame<Bytes> {
     let reply = Reply::expired("the rules of this controller's shard have changed: list again");
     Frame::data(Bytes::from(watch_error_event(reply.status(), encoding)))
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{run_on_worker, wait_until};
 
-fn kubeconfig(directory: &Path, server: &str, user: &Value) -> PathBuf {
+fn write_kubeconfig(directory: &Path, server: &str, user: &Value) -> PathBuf {
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "contexts": [
@@ -34,7 +34,7 @@ fn rotated_token_file_is_noticed_and_last_good_token_kept_when_it_is_gone() {
         let directory = tempfile::tempdir().unwrap();
         let token = directory.path().join("token");
         fs::write(&token, "one").unwrap();
-        let path = kubeconfig(directory.path(), SERVER, &json!({"tokenFile": token}));
+        let path = write_kubeconfig(directory.path(), SERVER, &json!({"tokenFile": token}));
         let target = Target::infer(Some(&path), None).await.unwrap();
         let credentials = target.credentials();
         let first = credentials.current_header().unwrap();
@@ -73,7 +73,7 @@ fn exec_plugin_gives_token_and_is_run_again_after_401() {
             "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
             "command": exec_plugin(directory.path()), "args": [directory.path()],
         }});
-        let path = kubeconfig(directory.path(), SERVER, &user);
+        let path = write_kubeconfig(directory.path(), SERVER, &user);
         let target = Target::infer(Some(&path), None).await.unwrap();
         let first = target.credentials().current_header().unwrap();
         target.credentials().refresh_now();
@@ -95,7 +95,7 @@ fn basic_auth_and_impersonation_are_applied_to_our_own_requests() {
     run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
         let user = json!({"username": "u", "password": "p", "as": "someone", "as-groups": ["a", "b"]});
-        let path = kubeconfig(directory.path(), SERVER, &user);
+        let path = write_kubeconfig(directory.path(), SERVER, &user);
         let target = Target::infer(Some(&path), None).await.unwrap();
         let mut headers = HeaderMap::new();
         target.credentials().apply(&mut headers);
@@ -107,10 +107,10 @@ fn basic_auth_and_impersonation_are_applied_to_our_own_requests() {
 }
 
 #[test]
-fn configurations_that_cannot_work_say_why() {
+fn invalid_configurations_are_refused_with_reason() {
     run_on_worker(async {
         let directory = tempfile::tempdir().unwrap();
-        let path = kubeconfig(directory.path(), SERVER, &json!({}));
+        let path = write_kubeconfig(directory.path(), SERVER, &json!({}));
         let fails = async |path: Option<&Path>, context| Target::infer(path, context).await.unwrap_err();
 
         let missing = fails(Some(Path::new("/nowhere/kubeconfig")), None).await;
@@ -140,13 +140,13 @@ fn configurations_that_cannot_work_say_why() {
         let proxied = fails(Some(&path), Some("behind-proxy")).await;
         assert!(matches!(proxied, Error::ProxyUrl { .. }), "{proxied}");
 
-        let path = kubeconfig(directory.path(), "ftp://127.0.0.1", &json!({}));
+        let path = write_kubeconfig(directory.path(), "ftp://127.0.0.1", &json!({}));
         let scheme = fails(Some(&path), None).await;
         assert!(
             matches!(scheme, Error::ServerUrl { .. }) && scheme.to_string().contains("https://"),
             "{scheme}"
         );
-        let path = kubeconfig(directory.path(), SERVER, &json!({"tokenFile": "/nowhere/token"}));
+        let path = write_kubeconfig(directory.path(), SERVER, &json!({"tokenFile": "/nowhere/token"}));
         let token = fails(Some(&path), None).await;
         assert!(
             matches!(token, Error::Credentials { .. }) && token.to_string().contains("/nowhere/token"),
@@ -164,7 +164,7 @@ fn directory_with_one_file_is_kubeconfig() {
         fs::create_dir_all(mounted.join("..data")).unwrap();
         let problem = async || Target::infer(Some(&mounted), None).await.unwrap_err().to_string();
         assert!(problem().await.contains("has no file"), "{}", problem().await);
-        let path = kubeconfig(&mounted.join("..data"), SERVER, &json!({"token": "one"}));
+        let path = write_kubeconfig(&mounted.join("..data"), SERVER, &json!({"token": "one"}));
         std::os::unix::fs::symlink(path, mounted.join("admin.conf")).unwrap();
         let target = Target::infer(Some(&mounted), None).await.unwrap();
         assert_eq!(target.credentials().current_header().unwrap(), "Bearer one");

@@ -1,4 +1,4 @@
-//! What is sent again and what is not, over HTTP/2; silence of server and client.
+//! Requests that are or are not sent again over HTTP/2, and silence of server and client.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -10,8 +10,8 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::oneshot;
 
 use crate::{
-    get, h2c_limits, http2, perhaps_executed, post, read, run_on_worker,
-    server::{Http2, by_hand, tells_reset},
+    assert_perhaps_executed, get, h2c_limits, http2, post, read, run_on_worker,
+    server::{Http2, raw_server, reset_observing_upstream},
 };
 
 #[test]
@@ -72,7 +72,7 @@ fn write_whose_connection_broke_is_not_repeated() {
         .await;
         assert_eq!(read(upstream.send(get("/warm")).await).await.0, 200);
         let failed = upstream.send(post("/", "once")).await.unwrap_err();
-        perhaps_executed(&failed);
+        assert_perhaps_executed(&failed);
         assert_eq!(*server.seen.borrow(), ["GET /warm", "POST /"]);
     });
 }
@@ -105,7 +105,7 @@ fn read_whose_reused_connection_broke_is_repeated_once() {
 #[test]
 fn server_that_no_longer_answers_is_found_by_ping() {
     run_on_worker(async {
-        let server = by_hand(|mut tcp, _| async move {
+        let server = raw_server(|mut tcp, _| async move {
             // Speaks as far as SETTINGS, then never reads again.
             let connection = h2::server::handshake(&mut tcp).await.unwrap();
             std::future::pending::<()>().await;
@@ -121,13 +121,13 @@ fn server_that_no_longer_answers_is_found_by_ping() {
         };
         let upstream = server.upstream(limits).await;
         let failed = upstream.send(post("/", "")).await.unwrap_err();
-        perhaps_executed(&failed);
+        assert_perhaps_executed(&failed);
         assert_eq!(upstream.stats().connections, 0);
     });
 }
 
 #[test]
-fn body_that_client_breaks_off_is_told_apart() {
+fn body_that_client_breaks_off_is_distinguished() {
     run_on_worker(async {
         let (_, upstream) = http2(|mut exchange| async move { drop(exchange.body().await) }).await;
         let frames = [
@@ -170,7 +170,7 @@ fn missing_head_runs_into_limit_of_its_request() {
 #[test]
 fn body_that_client_breaks_off_after_head_resets_stream() {
     run_on_worker(async {
-        let (upstream, seen) = tells_reset().await;
+        let (upstream, seen) = reset_observing_upstream().await;
         let (break_off, broken) = oneshot::channel::<()>();
         let end = async move {
             broken.await.unwrap();

@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     get, h2c_limits, http2, post, read, run_on_worker,
-    server::{Http2, by_hand},
+    server::{Http2, raw_server},
     wait_until,
 };
 
@@ -104,7 +104,7 @@ const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 
 /// Waits for two requests; answers the first, and says with GOAWAY that it did not look at the second.
-async fn process_only_the_first(mut tcp: TcpStream) {
+async fn answer_first_and_go_away(mut tcp: TcpStream) {
     tcp.read_exact(&mut [0; 24]).await.unwrap();
     write_frame(&mut tcp, SETTINGS, 0, 0, &[]).await;
     let mut streams = Vec::new();
@@ -140,9 +140,9 @@ fn requests_above_last_stream_of_goaway_are_sent_again() {
             })
             .await;
         let address = second.address;
-        let server = by_hand(move |mut tcp, number| async move {
+        let server = raw_server(move |mut tcp, number| async move {
             if number == 0 {
-                process_only_the_first(tcp).await;
+                answer_first_and_go_away(tcp).await;
             } else {
                 let mut on = TcpStream::connect(address).await.unwrap();
                 let _ = tokio::io::copy_bidirectional(&mut tcp, &mut on).await;

@@ -11,7 +11,7 @@ use tokio::{sync::oneshot, task::spawn_local};
 
 use crate::{
     get, h2c_limits, http2, post, read, run_on_worker,
-    server::{Exchange, Http2, tells_reset},
+    server::{Exchange, Http2, reset_observing_upstream},
     wait_until,
 };
 
@@ -206,7 +206,7 @@ fn slow_reader_stops_server_and_nobody_else() {
 #[test]
 fn dropping_body_resets_stream() {
     run_on_worker(async {
-        let (upstream, seen) = tells_reset().await;
+        let (upstream, seen) = reset_observing_upstream().await;
         drop(upstream.send(get("/?watch=1")).await.unwrap());
         assert_eq!(seen.await.unwrap(), Reason::CANCEL);
     });

@@ -25,7 +25,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use tokio::net::TcpStream;
 
-use crate::server::{Exchange, Http2, Server, by_hand};
+use crate::server::{Exchange, Http2, Server, raw_server};
 
 /// Runs a test as a worker thread runs.
 pub fn run_on_worker(test: impl Future<Output = ()>) {
@@ -69,14 +69,14 @@ pub async fn http1<F>(handle: impl Fn(TcpStream, usize) -> F + 'static) -> (Serv
 where
     F: Future<Output = ()> + 'static,
 {
-    let server = by_hand(handle).await;
+    let server = raw_server(handle).await;
     let upstream = server.upstream(Limits::default()).await;
     (server, upstream)
 }
 
 /// The request was sent, and nobody knows what became of it.
 #[track_caller]
-pub fn perhaps_executed(failed: &SendError) {
+pub fn assert_perhaps_executed(failed: &SendError) {
     let is_broken = matches!(
         failed,
         SendError::Broken {

@@ -38,7 +38,7 @@ pub struct Exchange {
     pub control: Rc<Control>,
 }
 
-/// What a handler may do to its connection.
+/// A handler's control over its connection.
 #[derive(Default)]
 pub struct Control {
     graceful: Notify,
@@ -97,13 +97,13 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// What a worker has for this server, without TLS.
+    /// The upstream that a worker has for this server, without TLS.
     pub async fn upstream(&self, limits: Limits) -> Rc<Upstream> {
         Upstream::new(target_of(self.url()).await, limits)
     }
 }
 
-/// How an HTTP/2 server is set up.
+/// Settings of an HTTP/2 server.
 #[derive(Clone, Default)]
 pub struct Http2 {
     pub max_streams: Option<u32>,
@@ -118,7 +118,7 @@ impl Http2 {
         let handler: Rc<Handler> = Rc::new(move |exchange| Box::pin(handler(exchange)));
         let seen = Rc::<RefCell<Vec<String>>>::default();
         let noted = Rc::clone(&seen);
-        let server = by_hand(move |tcp, number| {
+        let server = raw_server(move |tcp, number| {
             let (settings, handler, seen) = (self.clone(), Rc::clone(&handler), Rc::clone(&noted));
             async move {
                 if let Some(tls) = &settings.tls {
@@ -166,7 +166,7 @@ impl Http2 {
 }
 
 /// Accepts connections and leaves each to a function that speaks by hand.
-pub async fn by_hand<F>(handle: impl Fn(tokio::net::TcpStream, usize) -> F + 'static) -> Server
+pub async fn raw_server<F>(handle: impl Fn(tokio::net::TcpStream, usize) -> F + 'static) -> Server
 where
     F: Future<Output = ()> + 'static,
 {
@@ -188,7 +188,7 @@ where
 }
 
 /// A server that answers with a head alone, what a worker has for it, and why its stream is reset.
-pub async fn tells_reset() -> (Rc<Upstream>, oneshot::Receiver<Reason>) {
+pub async fn reset_observing_upstream() -> (Rc<Upstream>, oneshot::Receiver<Reason>) {
     let (reset, seen) = oneshot::channel();
     let reset = Rc::new(Cell::new(Some(reset)));
     let (_, upstream) = http2(move |mut exchange| {

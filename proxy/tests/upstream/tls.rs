@@ -12,19 +12,19 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     get, post, read, run_on_worker,
-    server::{Exchange, Http2, Server, by_hand},
+    server::{Exchange, Http2, Server, raw_server},
     wait_until,
 };
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn authority() -> Authority {
+fn new_authority() -> Authority {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-fn certificate(authority: &Authority, names: &[&str]) -> (rcgen::Certificate, KeyPair) {
+fn new_certificate(authority: &Authority, names: &[&str]) -> (rcgen::Certificate, KeyPair) {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let key = KeyPair::generate().unwrap();
     (
@@ -37,7 +37,7 @@ fn certificate(authority: &Authority, names: &[&str]) -> (rcgen::Certificate, Ke
 }
 
 fn server_settings(authority: &Authority, names: &[&str], alpn: &[u8], clients: bool) -> Arc<ServerConfig> {
-    let (certificate, key) = certificate(authority, names);
+    let (certificate, key) = new_certificate(authority, names);
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let builder = if clients {
         let mut roots = RootCertStore::empty();
@@ -53,13 +53,13 @@ fn server_settings(authority: &Authority, names: &[&str], alpn: &[u8], clients: 
 }
 
 fn write_identity(directory: &Path, authority: &Authority) {
-    let (certificate, key) = certificate(authority, &["controller"]);
+    let (certificate, key) = new_certificate(authority, &["controller"]);
     std::fs::write(directory.join("client.crt"), certificate.pem()).unwrap();
     std::fs::write(directory.join("client.key"), key.serialize_pem()).unwrap();
 }
 
 /// Writes a kubeconfig next to its certificate authority.
-fn kubeconfig(directory: &Path, authority: &Authority, server: &str, user: &Value) -> std::path::PathBuf {
+fn write_kubeconfig(directory: &Path, authority: &Authority, server: &str, user: &Value) -> std::path::PathBuf {
     std::fs::write(directory.join("ca.crt"), authority.pem()).unwrap();
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -90,10 +90,10 @@ async fn serve_tls(authority: &Authority, clients: bool) -> Server {
 #[test]
 fn servers_certificate_is_checked_and_its_url_may_have_path() {
     run_on_worker(async {
-        let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
+        let (authority, directory) = (new_authority(), tempfile::tempdir().unwrap());
         let server = serve_tls(&authority, false).await;
         let base = format!("https://localhost:{}/k8s/clusters/c-1", server.address.port());
-        let path = kubeconfig(directory.path(), &authority, &format!("{base}/"), &json!({}));
+        let path = write_kubeconfig(directory.path(), &authority, &format!("{base}/"), &json!({}));
         let upstream = Upstream::new(Target::infer(Some(&path), None).await.unwrap(), Limits::default());
         let answer = read(upstream.send(get("/api/v1/pods?limit=5")).await).await;
         assert_eq!(answer, (200, Bytes::from(format!("{base}/api/v1/pods?limit=5"))));
@@ -103,10 +103,10 @@ fn servers_certificate_is_checked_and_its_url_may_have_path() {
 #[test]
 fn certificate_of_another_authority_is_refused_with_reason() {
     run_on_worker(async {
-        let (ours, directory) = (authority(), tempfile::tempdir().unwrap());
-        let server = serve_tls(&authority(), false).await;
+        let (ours, directory) = (new_authority(), tempfile::tempdir().unwrap());
+        let server = serve_tls(&new_authority(), false).await;
         let url = format!("https://{}", server.address);
-        let path = kubeconfig(directory.path(), &ours, &url, &json!({}));
+        let path = write_kubeconfig(directory.path(), &ours, &url, &json!({}));
         let upstream = Upstream::new(Target::infer(Some(&path), None).await.unwrap(), Limits::default());
         let failed = upstream.send(post("/", "x")).await.unwrap_err();
         assert!(!failed.maybe_executed());
@@ -126,12 +126,12 @@ fn certificate_of_another_authority_is_refused_with_reason() {
 #[test]
 fn client_certificate_is_presented_and_its_renewal_noticed() {
     run_on_worker(async {
-        let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
+        let (authority, directory) = (new_authority(), tempfile::tempdir().unwrap());
         let server = serve_tls(&authority, true).await;
         let url = format!("https://{}", server.address);
         write_identity(directory.path(), &authority);
         let user = json!({"client-certificate": "client.crt", "client-key": "client.key"});
-        let path = kubeconfig(directory.path(), &authority, &url, &user);
+        let path = write_kubeconfig(directory.path(), &authority, &url, &user);
         let target = Target::infer(Some(&path), None).await.unwrap();
         let upstream = Upstream::new(Arc::clone(&target), Limits::default());
         assert_eq!(read(upstream.send(get("/")).await).await.0, 200);
@@ -150,9 +150,9 @@ fn client_certificate_is_presented_and_its_renewal_noticed() {
 #[test]
 fn server_that_wants_client_certificate_and_gets_none_is_unreachable() {
     run_on_worker(async {
-        let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
+        let (authority, directory) = (new_authority(), tempfile::tempdir().unwrap());
         let server = serve_tls(&authority, true).await;
-        let path = kubeconfig(
+        let path = write_kubeconfig(
             directory.path(),
             &authority,
             &format!("https://{}", server.address),
@@ -168,9 +168,9 @@ fn server_that_wants_client_certificate_and_gets_none_is_unreachable() {
 #[test]
 fn server_without_http2_is_spoken_to_in_http1() {
     run_on_worker(async {
-        let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
+        let (authority, directory) = (new_authority(), tempfile::tempdir().unwrap());
         let acceptor = TlsAcceptor::from(server_settings(&authority, &["localhost"], b"http/1.1", false));
-        let server = by_hand(move |tcp, _| {
+        let server = raw_server(move |tcp, _| {
             let acceptor = acceptor.clone();
             async move {
                 let mut stream = BufReader::new(acceptor.accept(tcp).await.unwrap());
@@ -188,7 +188,7 @@ fn server_without_http2_is_spoken_to_in_http1() {
         })
         .await;
         let url = format!("https://localhost:{}", server.address.port());
-        let path = kubeconfig(directory.path(), &authority, &url, &json!({}));
+        let path = write_kubeconfig(directory.path(), &authority, &url, &json!({}));
         let upstream = Upstream::new(Target::infer(Some(&path), None).await.unwrap(), Limits::default());
         assert_eq!(read(upstream.send(get("/")).await).await, (200, Bytes::from("one")));
     });
@@ -197,9 +197,9 @@ fn server_without_http2_is_spoken_to_in_http1() {
 #[test]
 fn literal_ipv6_address_is_understood() {
     run_on_worker(async {
-        let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
+        let (authority, directory) = (new_authority(), tempfile::tempdir().unwrap());
         // Port 1: refused, or without IPv6 not even routed; that we got there is what counts.
-        let path = kubeconfig(directory.path(), &authority, "https://[::1]:1", &json!({}));
+        let path = write_kubeconfig(directory.path(), &authority, "https://[::1]:1", &json!({}));
         let upstream = Upstream::new(Target::infer(Some(&path), None).await.unwrap(), Limits::default());
         let failed = upstream.send(get("/")).await.unwrap_err();
         let SendError::Unreachable { source } = &failed else {

@@ -26,7 +26,7 @@ enum Value {
     Gauge(f64),
 }
 
-/// What a plugin shows in `/status` under one key.
+/// A plugin report under one key of `/status`.
 #[derive(Clone, Debug)]
 enum Report {
     Json(serde_json::Value),
@@ -34,10 +34,10 @@ enum Report {
     Counters(Vec<(String, String)>),
 }
 
-/// What another instance does while this one is between two calls to the host.
+/// Calls of another instance, made while this one is between two calls to the host.
 type Other = Box<dyn FnOnce(&FakeHost)>;
 
-/// What is done before the next report; a function has no `Debug` of its own.
+/// The function that runs before the next report. It is wrapped because functions have no `Debug`.
 #[derive(Default)]
 struct Interruption(Mutable<Option<Other>>);
 
@@ -86,12 +86,12 @@ impl FakeHost {
         }
     }
 
-    /// Moves both clocks.
+    /// Moves the monotonic clock and the wall clock forward.
     pub fn advance_ms(&self, ms: u64) {
         self.elapsed_ms.set(self.elapsed_ms.get().saturating_add(ms));
     }
 
-    /// What the plugin has logged, oldest first.
+    /// Log lines of the plugin with their levels, oldest first.
     #[must_use]
     pub fn logs(&self) -> Vec<(Level, String)> {
         self.logs.borrow().clone()
@@ -122,7 +122,7 @@ impl FakeHost {
         self.dropped.get()
     }
 
-    /// How many places of this key requests hold.
+    /// Number of places of this key that requests hold.
     #[must_use]
     pub fn held_places(&self, key: &str) -> u32 {
         self.state.borrow().places(key)
@@ -133,7 +133,7 @@ impl FakeHost {
         self.state.borrow_mut().free_place(key);
     }
 
-    /// What the plugin shows in `/status` under this key.
+    /// The plugin report under this key of `/status`, if there is one.
     #[must_use]
     pub fn report(&self, key: &str) -> Option<serde_json::Value> {
         match self.reports.borrow().get(key)? {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_shown_as_they_are_when_somebody_looks() {
+    fn report_shows_current_values_of_counters() {
         let host = FakeHost::default();
         let fields = [
             ("hits".to_owned(), "h".to_owned()),

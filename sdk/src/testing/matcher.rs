@@ -1,4 +1,4 @@
-//! Whether a subscription matches a request: the rules of `match-rule` in `wit/types.wit`, written for clearness. The host
+//! Matches subscriptions with requests: the rules of `match-rule` in `wit/types.wit`, written for clearness. The host
 //! has its own, compiled for speed; its tests and this one's keep them in step.
 
 use super::TestRequest;
@@ -10,23 +10,23 @@ pub(super) fn matches(subscription: &Subscription, req: &TestRequest) -> bool {
 
 fn rule_matches(rule: &MatchRule, req: &TestRequest) -> bool {
     let facts = req.facts();
-    one_of(&rule.traffic, &facts.traffic)
-        && one_of(&rule.verbs, &facts.verb)
-        && text(&rule.groups, &facts.group)
-        && text(&rule.resources, &facts.resource)
-        && text(&rule.subresources, &facts.subresource)
-        && text(&rule.namespaces, &facts.namespace)
-        && text(&rule.names, &facts.name)
-        && text(&rule.paths, &req.path())
-        && text(&rule.hosts, &req.host())
-        && text(&rule.user_agents, &req.user_agent())
+    is_allowed(&rule.traffic, &facts.traffic)
+        && is_allowed(&rule.verbs, &facts.verb)
+        && matches_any_pattern(&rule.groups, &facts.group)
+        && matches_any_pattern(&rule.resources, &facts.resource)
+        && matches_any_pattern(&rule.subresources, &facts.subresource)
+        && matches_any_pattern(&rule.namespaces, &facts.namespace)
+        && matches_any_pattern(&rule.names, &facts.name)
+        && matches_any_pattern(&rule.paths, &req.path())
+        && matches_any_pattern(&rule.hosts, &req.host())
+        && matches_any_pattern(&rule.user_agents, &req.user_agent())
 }
 
-fn one_of<T: PartialEq>(allowed: &[T], value: &T) -> bool {
+fn is_allowed<T: PartialEq>(allowed: &[T], value: &T) -> bool {
     allowed.is_empty() || allowed.contains(value)
 }
 
-fn text(patterns: &[String], value: &str) -> bool {
+fn matches_any_pattern(patterns: &[String], value: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern_matches(pattern, value))
 }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     /// A field of a rule, a rule by it that matches the request below, and one that does not.
-    fn by_field() -> Vec<(&'static str, MatchRule, MatchRule)> {
+    fn rules_by_field() -> Vec<(&'static str, MatchRule, MatchRule)> {
         vec![
             ("traffic", MatchRule::api(), MatchRule::of(crate::Traffic::External)),
             (
@@ -146,21 +146,21 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_compared() {
+    fn each_field_of_match_rule_is_compared() {
         let req = TestRequest::api(Verb::Update, "apps", "deployments")
             .subresource("status")
             .namespace("team")
             .name("web")
             .with_path("/apis/apps/v1/namespaces/team/deployments/web/status")
             .agent("operator/1");
-        for (field, right, wrong) in by_field() {
+        for (field, right, wrong) in rules_by_field() {
             assert!(rule_matches(&right, &req), "{field}");
             assert!(!rule_matches(&wrong, &req), "{field}");
         }
     }
 
     #[test]
-    fn no_rule_matches_nothing() {
+    fn empty_subscription_matches_no_request() {
         assert!(!matches(&Subscription::none(), &TestRequest::list("", "pods")));
     }
 }

@@ -58,13 +58,13 @@ impl TestRequest {
         }
     }
 
-    /// A list request.
+    /// A list of a collection in all namespaces.
     #[must_use]
     pub fn list(group: &str, resource: &str) -> Self {
         Self::api(Verb::List, group, resource)
     }
 
-    /// A watch request.
+    /// A watch of a collection in all namespaces.
     #[must_use]
     pub fn watch(group: &str, resource: &str) -> Self {
         Self::api(Verb::Watch, group, resource)
@@ -90,21 +90,21 @@ impl TestRequest {
         }
     }
 
-    /// Sets the namespace.
+    /// Restricts the request to a namespace. Default: none, as for cluster-wide requests.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.facts.namespace = namespace.to_owned();
         self
     }
 
-    /// About the object of this name.
+    /// Names the object of the request.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.facts.name = name.to_owned();
         self
     }
 
-    /// Sets the subresource.
+    /// Sends the request to a subresource, such as `status` or `scale`.
     #[must_use]
     pub fn subresource(mut self, subresource: &str) -> Self {
         self.facts.subresource = subresource.to_owned();
@@ -118,7 +118,7 @@ impl TestRequest {
         self
     }
 
-    /// Sets the `User-Agent`.
+    /// Names the client: the value of the header `User-Agent`.
     #[must_use]
     pub fn agent(self, user_agent: &str) -> Self {
         self.header_field("user-agent", user_agent)
@@ -138,7 +138,7 @@ impl TestRequest {
         self
     }
 
-    /// Sets the port.
+    /// Port of the target of an external request. Default: 443.
     #[must_use]
     pub fn with_port(mut self, port: u16) -> Self {
         self.port = port;
@@ -324,7 +324,7 @@ impl TestResponse {
         }
     }
 
-    /// Adds this header.
+    /// Adds a response header (names are case-insensitive).
     #[must_use]
     pub fn header_field(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));

@@ -85,13 +85,13 @@ fn in_proportion(parts: i128, to: i128, from: i128) -> i128 {
 }
 
 /// Tokens that all asks together want of a bucket.
-fn total(asks: &[Ask], key: &str) -> u64 {
+fn total_tokens(asks: &[Ask], key: &str) -> u64 {
     let same = asks.iter().filter(|ask| ask.claim.key == key);
     same.map(|ask| u64::from(ask.claim.tokens)).sum()
 }
 
 /// Refuses what could never be granted.
-fn check(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
+fn check_asks(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
     if asks.len() > MAX_CLAIMS || places.len() > MAX_CLAIMS {
         return Err(StateError::Invalid);
     }
@@ -102,7 +102,7 @@ fn check(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
             interval_ms,
             burst,
         } = claim.bucket;
-        let is_impossible = total(asks, &claim.key) > u64::from(burst) || *max_wait_ms > MAX_WAIT_MS;
+        let is_impossible = total_tokens(asks, &claim.key) > u64::from(burst) || *max_wait_ms > MAX_WAIT_MS;
         if limit == 0 || interval_ms == 0 || burst == 0 || is_impossible {
             return Err(StateError::Invalid);
         }
@@ -153,7 +153,7 @@ impl State {
 
     /// Takes every token and every place, or nothing.
     pub(super) fn admit(&mut self, asks: &[Ask], places: &[Place], now_ms: u64) -> Result<Admission, StateError> {
-        check(asks, places)?;
+        check_asks(asks, places)?;
         for (index, place) in places.iter().enumerate() {
             let wanted = places.iter().filter(|other| other.key == place.key).count();
             let Slot::Places(held) = self.slot_mut(&place.key, now_ms, || Slot::Places(0))? else {
@@ -171,7 +171,7 @@ impl State {
                 return Err(StateError::WrongKind);
             };
             *level = level.advanced(claim.bucket, now_ms);
-            let wait_ms = level.wait_ms(total(asks, &claim.key));
+            let wait_ms = level.wait_ms(total_tokens(asks, &claim.key));
             longest = longest.max(wait_ms);
             if wait_ms > u64::from(*max_wait_ms) && short.is_none_or(|known| wait_ms > known.wait_ms) {
                 short = Some(Shortage {
@@ -260,7 +260,6 @@ impl State {
         Ok(window.sum(now_ms))
     }
 
-    /// Reads a cell.
     pub(super) fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
         check_key(key)?;
         match self.0.get(key) {
@@ -308,7 +307,6 @@ impl State {
         Ok(Some(version))
     }
 
-    /// Forgets a key.
     pub(super) fn remove(&mut self, key: &str) {
         self.0.remove(key);
     }
@@ -316,7 +314,7 @@ impl State {
     fn slot_mut(&mut self, key: &str, now_ms: u64, fresh: impl FnOnce() -> Slot) -> Result<&mut Slot, StateError> {
         check_key(key)?;
         if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {
-            // What holds nothing is the same as a key that is not there.
+            // A slot that holds nothing equals a missing key, so it makes room.
             self.0.retain(|_, slot| !slot.is_idle(now_ms));
         }
         if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {

@@ -73,7 +73,7 @@ impl Connection {
         Self::http2(stream).await
     }
 
-    /// Plain HTTP/1.1.
+    /// Connects without TLS.
     pub(crate) async fn connect_http1(server: &ApiServer) -> Self {
         let stream = TcpStream::connect(server.address()).await.expect("the port is open");
         Self::http1(stream).await

@@ -65,7 +65,7 @@ fn both_sides_of_and_must_match() {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_back(text in r"([ab.!=,\\]|==|!=){0,16}") {
+    fn printed_selector_parses_to_itself(text in r"([ab.!=,\\]|==|!=){0,16}") {
         if let Ok(selector) = FieldSelector::parse(&text) {
             let again = FieldSelector::parse(&selector.to_string()).unwrap();
             let sorted = |selector: &FieldSelector| {

@@ -207,7 +207,7 @@ fn constructed_requirements_are_validated() {
     ));
 }
 
-fn selector() -> impl Strategy<Value = LabelSelector> {
+fn any_selector() -> impl Strategy<Value = LabelSelector> {
     use Operator::*;
     let operator = prop::sample::select(vec![
         Equals,
@@ -245,7 +245,7 @@ fn selector() -> impl Strategy<Value = LabelSelector> {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_back(selector in selector()) {
+    fn printed_selector_parses_to_itself(selector in any_selector()) {
         prop_assert_eq!(LabelSelector::parse(&selector.to_string()).unwrap(), selector);
     }
 
@@ -255,7 +255,12 @@ proptest! {
     }
 
     #[test]
-    fn an_anded_selector_takes_what_both_take(left in selector(), right in selector(), a in "[ab12]?", b in "[ab12]?") {
+    fn anded_selector_matches_labels_that_both_match(
+        left in any_selector(),
+        right in any_selector(),
+        a in "[ab12]?",
+        b in "[ab12]?"
+    ) {
         let labels = |key: &str| match key {
             "a" => Some(a.as_str()),
             "x.io/b" | "in" => Some(b.as_str()),

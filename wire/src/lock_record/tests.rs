@@ -8,10 +8,10 @@ const LEASE: &str = r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","me
     "holderIdentity":"me","leaseDurationSeconds":15,"acquireTime":"2026-01-01T00:00:00.000000Z","renewTime":"2026-01-01T00:00:02.000000Z",
     "leaseTransitions":3,"strategy":"OldestEmulationVersion"}}"#;
 
-/// What client-go writes into the annotation.
+/// The annotation as client-go writes it.
 const ANNOTATION: &str = r#"{"holderIdentity":"me","leaseDurationSeconds":15,"acquireTime":"2026-01-01T00:00:00Z","renewTime":"2026-01-01T00:00:02Z","leaderTransitions":3}"#;
 
-fn record(renew_time: &str) -> LockRecord {
+fn expected_record(renew_time: &str) -> LockRecord {
     LockRecord {
         name: "lock".to_owned(),
         holder: "me".to_owned(),
@@ -27,7 +27,7 @@ fn annotated_object(kind: &str, record: &str) -> String {
     serde_json::json!({ "kind": kind, "metadata": { "name": "lock", "annotations": annotations } }).to_string()
 }
 
-fn lease() -> Message {
+fn lease_message() -> Message {
     let time = |seconds| Message::new().varint(1, seconds).varint(2, 5000);
     let spec = Message::new().string(1, "me").varint(2, 15).message(3, &time(1));
     let spec = spec
@@ -50,15 +50,15 @@ fn annotated_message(record: &str) -> Message {
 #[test]
 fn record_is_read_from_every_kind_of_lock_in_both_encodings() {
     let (text, number) = ("2026-01-01T00:00:02.000000Z", "2.000005000");
-    assert_eq!(lock_record(JSON, LEASE.as_bytes()), Some(record(text)));
+    assert_eq!(lock_record(JSON, LEASE.as_bytes()), Some(expected_record(text)));
     assert_eq!(
         lock_record("application/JSON; charset=utf-8", LEASE.as_bytes()),
-        Some(record(text))
+        Some(expected_record(text))
     );
-    let body = envelope("coordination.k8s.io/v1", "Lease", &lease());
-    assert_eq!(lock_record(PROTOBUF, &body), Some(record(number)));
+    let body = envelope("coordination.k8s.io/v1", "Lease", &lease_message());
+    assert_eq!(lock_record(PROTOBUF, &body), Some(expected_record(number)));
     for kind in ["ConfigMap", "Endpoints"] {
-        let expected = Some(record("2026-01-01T00:00:02Z"));
+        let expected = Some(expected_record("2026-01-01T00:00:02Z"));
         assert_eq!(
             lock_record(JSON, annotated_object(kind, ANNOTATION).as_bytes()),
             expected
@@ -118,7 +118,7 @@ fn other_objects_and_unreadable_locks_have_no_record() {
     for body in others.into_iter().chain(maps.iter().map(String::as_str)) {
         assert_eq!(lock_record(JSON, body.as_bytes()), None, "{body}");
     }
-    let body = envelope("coordination.k8s.io/v1", "Lease", &lease());
+    let body = envelope("coordination.k8s.io/v1", "Lease", &lease_message());
     for (content_type, body) in [
         ("", LEASE.as_bytes()),
         ("application/cbor", LEASE.as_bytes()),
@@ -127,7 +127,7 @@ fn other_objects_and_unreadable_locks_have_no_record() {
         (PROTOBUF, &body[..body.len() / 2]),
         (PROTOBUF, &*envelope("v1", "Secret", &annotated_message(ANNOTATION))),
         (PROTOBUF, &*envelope("v1", "ConfigMap", &annotated_message("{"))),
-        (PROTOBUF, &*envelope("v1", "ConfigMap", &lease())),
+        (PROTOBUF, &*envelope("v1", "ConfigMap", &lease_message())),
     ] {
         assert_eq!(lock_record(content_type, body), None, "{content_type}");
     }
@@ -135,7 +135,7 @@ fn other_objects_and_unreadable_locks_have_no_record() {
 
 #[test]
 fn watch_events_have_the_record_unless_the_lock_is_deleted() {
-    let body = envelope("coordination.k8s.io/v1", "Lease", &lease());
+    let body = envelope("coordination.k8s.io/v1", "Lease", &lease_message());
     for (kind, is_there) in [
         ("ADDED", true),
         ("MODIFIED", true),

@@ -4,7 +4,7 @@ use super::*;
 
 type Read<'a> = (u32, Option<&'a [u8]>);
 
-fn read(message: &[u8]) -> Result<Vec<Read<'_>>, WireError> {
+fn read_fields(message: &[u8]) -> Result<Vec<Read<'_>>, WireError> {
     fields(message)
         .map(|field| field.map(|field| (field.number, field.payload)))
         .collect()
@@ -28,7 +28,7 @@ fn fields_of_every_wire_type_are_read() {
         (5, None),
         (1000, Some(b"")),
     ];
-    assert_eq!(read(&message).unwrap(), expected);
+    assert_eq!(read_fields(&message).unwrap(), expected);
     let whole: Vec<u8> = fields(&message)
         .flat_map(|field| field.unwrap().whole.to_vec())
         .collect();
@@ -49,7 +49,7 @@ fn broken_messages_are_rejected() {
         &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],       // huge length
     ];
     for message in messages {
-        assert!(read(message).is_err(), "{message:x?}");
+        assert!(read_fields(message).is_err(), "{message:x?}");
     }
-    assert_eq!(read(&[0x08, 1, 0x0a, 2]).unwrap_err().position, 2);
+    assert_eq!(read_fields(&[0x08, 1, 0x0a, 2]).unwrap_err().position, 2);
 }

@@ -8,7 +8,7 @@ use super::{Rename, RenameError, is_lock_kind};
 pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     let names = Names {
         rename,
-        quoted: quoted(rename),
+        quoted: quoted_names(rename),
     };
     let mut scanner = Scanner::new(body);
     let splices = names.scan_object(&mut scanner, Level::Top)?.into_splices();
@@ -20,7 +20,7 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
 pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     let names = Names {
         rename,
-        quoted: quoted(rename),
+        quoted: quoted_names(rename),
     };
     let mut scanner = Scanner::new(event);
     let mut splices = Vec::new();
@@ -46,9 +46,9 @@ enum ReplaceRule {
     Reference,
     /// The same, in an item that does not tell its kind.
     ItemReference,
-    /// In a row of a Table.
+    /// The object in a row of a Table.
     Row,
-    /// In a Status.
+    /// The object that a Status is about.
     Status,
 }
 
@@ -243,13 +243,13 @@ pub(super) fn rename_string(string: &JsonString<'_>, rename: &Rename) -> Option<
     })
 }
 
-/// A JSON string.
+/// Encodes a text as a JSON string, with its quotation marks.
 pub(super) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 /// Both names as a quoted word within a JSON string.
-fn quoted(rename: &Rename) -> (Vec<u8>, Vec<u8>) {
+fn quoted_names(rename: &Rename) -> (Vec<u8>, Vec<u8>) {
     let within = |name: &str| {
         let quoted = quote(&quote(name));
         quoted.get(1..quoted.len() - 1).unwrap_or("").as_bytes().to_vec()

@@ -38,7 +38,7 @@ fn scan_operation(scanner: &mut Scanner<'_>, rename: &Rename, splices: &mut Vec<
             });
             Ok(())
         }
-        "value" => value(scanner, rename, &mut found),
+        "value" => find_names(scanner, rename, &mut found),
         _ => scanner.skip_value(),
     })?;
     splices.extend(
@@ -50,7 +50,7 @@ fn scan_operation(scanner: &mut Scanner<'_>, rename: &Rename, splices: &mut Vec<
     Ok(())
 }
 
-fn value(scanner: &mut Scanner<'_>, rename: &Rename, found: &mut Vec<(Depth, Splice)>) -> Result<(), RenameError> {
+fn find_names(scanner: &mut Scanner<'_>, rename: &Rename, found: &mut Vec<(Depth, Splice)>) -> Result<(), RenameError> {
     let mut keep = |depth, string: Option<JsonString<'_>>| {
         found.extend(
             string

@@ -20,7 +20,7 @@ pub fn path(raw_path: &str, info: &RequestInfo<'_>, rename: &Rename) -> Option<S
     Some(format!("{before}{}{after}", percent::encode(&rename.to)))
 }
 
-/// Where the segments of the decoded path lie in the raw one. An encoded slash separates like a raw one, and slashes at
+/// Positions of the decoded path's segments in the raw path. An encoded slash separates like a raw one, and slashes at
 /// both ends don't count.
 fn segment_ranges(raw_path: &str) -> Vec<Range<usize>> {
     let mut segments = Vec::new();

@@ -4,9 +4,9 @@
 use super::{Rename, RenameError, is_lock_kind};
 use crate::protobuf::{Field, MAGIC, WireError, fields, put_bytes};
 
-/// How to handle a length-delimited field of a message.
+/// Treatment of a length-delimited field of a message.
 enum Rule {
-    /// A name.
+    /// The name of an object: replaced if it is the renamed one.
     Name,
     /// A message for people that may contain the name in quotes.
     Text,
@@ -61,7 +61,7 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
         let field = field?;
         match field.payload {
             Some(object) if field.number == 2 => {
-                is_changed |= put_field(&mut out, &field, apply(object, rules, rename)?)
+                is_changed |= put_field(&mut out, &field, apply_rules(object, rules, rename)?)
             }
             _ => out.extend_from_slice(field.whole),
         }
@@ -71,7 +71,7 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
 
 /// Renames in one watch event, without its length prefix.
 pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
-    apply(event, WATCH_EVENT, rename)
+    apply_rules(event, WATCH_EVENT, rename)
 }
 
 /// The type of the object in the envelope.
@@ -125,14 +125,14 @@ fn is_protobuf(content_type: &[u8]) -> bool {
 }
 
 /// Applies the rules to a message; `None` when nothing is to change. Recursion is as deep as the rules are.
-fn apply(message: &[u8], rules: &[(u32, Rule)], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
+fn apply_rules(message: &[u8], rules: &[(u32, Rule)], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     let mut out = Vec::with_capacity(message.len() + rename.to.len());
     let mut is_changed = false;
     for field in read_fields(message) {
         let field = field?;
         let rule = rules.iter().find(|(number, _)| *number == field.number);
         let replaced = match (rule, field.payload) {
-            (Some((_, rule)), Some(payload)) => replace(payload, rule, rename)?,
+            (Some((_, rule)), Some(payload)) => replace_payload(payload, rule, rename)?,
             _ => None,
         };
         is_changed |= put_field(&mut out, &field, replaced);
@@ -140,7 +140,7 @@ fn apply(message: &[u8], rules: &[(u32, Rule)], rename: &Rename) -> Result<Optio
     Ok(is_changed.then_some(out))
 }
 
-fn replace(payload: &[u8], rule: &Rule, rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
+fn replace_payload(payload: &[u8], rule: &Rule, rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
     match rule {
         Rule::Name => Ok((payload == rename.from.as_bytes()).then(|| rename.to.as_bytes().to_vec())),
         Rule::Text => {
@@ -148,8 +148,8 @@ fn replace(payload: &[u8], rule: &Rule, rename: &Rename) -> Result<Option<Vec<u8
             let text = std::str::from_utf8(payload).ok().filter(|text| text.contains(&from));
             Ok(text.map(|text| text.replace(&from, &to).into_bytes()))
         }
-        Rule::Into(rules) => apply(payload, rules, rename),
-        Rule::Reference if is_about_lock(payload)? => apply(payload, REFERENCE, rename),
+        Rule::Into(rules) => apply_rules(payload, rules, rename),
+        Rule::Reference if is_about_lock(payload)? => apply_rules(payload, REFERENCE, rename),
         Rule::Reference => Ok(None),
         Rule::Body => self::rename(payload, rename),
     }

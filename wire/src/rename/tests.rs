@@ -5,25 +5,25 @@ use proptest::prelude::*;
 use super::*;
 use crate::RequestInfo;
 
-fn lock() -> Rename {
+fn lock_rename() -> Rename {
     Rename {
         from: "lock".into(),
         to: "lock---a".into(),
     }
 }
 
-fn renamed(content_type: &str, text: &str) -> Option<String> {
-    body(content_type, text.as_bytes(), &lock())
+fn renamed_body(content_type: &str, text: &str) -> Option<String> {
+    body(content_type, text.as_bytes(), &lock_rename())
         .unwrap()
         .map(|bytes| String::from_utf8(bytes).unwrap())
 }
 
 /// The input, with each `<lock>` replaced by the name that is expected there, renamed or not.
-fn check(content_type: &str, template: &str) {
+fn assert_renamed(content_type: &str, template: &str) {
     let before = template.replace(['<', '>'], "");
     let after = template.replace("<lock>", "lock---a");
     let expected = (before != after).then_some(after);
-    assert_eq!(renamed(content_type, &before), expected, "{template}");
+    assert_eq!(renamed_body(content_type, &before), expected, "{template}");
 }
 
 #[test]
@@ -75,12 +75,12 @@ fn name_from_a_field_selector_is_not_replaced_in_the_path() {
     )
     .unwrap();
     assert_eq!(info.name, "lock");
-    assert_eq!(path("/api/v1/namespaces/lock/configmaps", &info, &lock()), None);
+    assert_eq!(path("/api/v1/namespaces/lock/configmaps", &info, &lock_rename()), None);
 }
 
 #[test]
 fn field_selectors_are_renamed() {
-    let rename = |query: &str| field_selector(query, &lock()).unwrap();
+    let rename = |query: &str| field_selector(query, &lock_rename()).unwrap();
     assert_eq!(
         rename("a=1&fieldSelector=metadata.name%3Dlock&b").unwrap(),
         "a=1&fieldSelector=metadata.name%3Dlock---a&b"
@@ -102,77 +102,77 @@ fn field_selectors_are_renamed() {
         assert_eq!(rename(query), None, "{query}");
     }
     assert!(matches!(
-        field_selector("fieldSelector=lock", &lock()),
+        field_selector("fieldSelector=lock", &lock_rename()),
         Err(RenameError::FieldSelector(_))
     ));
 }
 
 #[test]
-fn only_the_name_changes_in_a_json_object() {
+fn renaming_changes_only_the_name_in_a_json_object() {
     let json = "application/json";
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Lease", "metadata" : {"labels":{"name":"lock"},"name":"<lock>" ,"x":"lock"},"spec":{"name":"lock"}}"#,
     );
-    check(json, "\n{\"metadata\":{\"name\":\"<lock>\"}}\n");
-    check(
+    assert_renamed(json, "\n{\"metadata\":{\"name\":\"<lock>\"}}\n");
+    assert_renamed(
         json,
         r#"{"metadata":{"name":"lock2"},"items":[{"metadata":{"name":"lock"}}]}"#,
     );
-    check(json, r#"{"metadata":{"name":"<lock>"},"metadata":{"name":"<lock>"}}"#);
-    check(
+    assert_renamed(json, r#"{"metadata":{"name":"<lock>"},"metadata":{"name":"<lock>"}}"#);
+    assert_renamed(
         json,
         r#"{"metadata":{"Name":"lock"},"Metadata":{"name":"lock"},"metadata":["name","lock"]}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"a":[[],{},[{"b":[1.5e3,-0,true,null,"]}"]}],"\\\""],"metadata":{"name":"<lock>"}}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Lease","metadata":{"managedFields":[{"manager":"lock","fieldsV1":{"f:metadata":{"name":"lock"}}}],"name":"<lock>"},"spec":{"holderIdentity":"lock"}}"#,
     );
-    check("", r#"{"metadata":{"name":"<lock>"}}"#);
-    check(
+    assert_renamed("", r#"{"metadata":{"name":"<lock>"}}"#);
+    assert_renamed(
         "application/merge-patch+json; charset=utf-8",
         r#"{"metadata":{"name":"<lock>"}}"#,
     );
-    check(
+    assert_renamed(
         "Application/Strategic-Merge-Patch+JSON",
         r#"{"metadata":{"name":"<lock>"}}"#,
     );
-    check(json, r#"{"kind":"DeleteOptions","preconditions":{"uid":"lock"}}"#);
+    assert_renamed(json, r#"{"kind":"DeleteOptions","preconditions":{"uid":"lock"}}"#);
     assert_eq!(
-        renamed(json, r#"{"m\u0065tadata":{"name":"l\u006fck"}}"#).unwrap(),
+        renamed_body(json, r#"{"m\u0065tadata":{"name":"l\u006fck"}}"#).unwrap(),
         r#"{"m\u0065tadata":{"name":"lock---a"}}"#
     );
-    assert_eq!(renamed(json, ""), None);
+    assert_eq!(renamed_body(json, ""), None);
 }
 
 #[test]
 fn lists_tables_and_status_are_recognized_by_kind() {
     let json = "application/json";
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"LeaseList","metadata":{},"items":[{"metadata":{"name":"<lock>"}},{"metadata":{"name":"b"}}]}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"items":[{"metadata":{"name":"<lock>"},"message":"\"lock\""}],"kind":"LeaseList"}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Table","rows":[{"cells":["<lock>","holder",1],"object":{"kind":"PartialObjectMetadata","metadata":{"name":"<lock>"}}},{"cells":["<lock>"],"object":null}]}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Lease","rows":[{"cells":["lock"]}],"items":[{"metadata":{"name":"lock"}}]}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Status","message":"leases \"<lock>\" not found, \"lock2\"","details":{"name":"<lock>","kind":"lock","causes":[{"message":"\"<lock>\" \"<lock>\"","field":"lock"}]}}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Lease","message":"\"lock\"","details":{"name":"lock"}}"#,
     );
@@ -181,27 +181,27 @@ fn lists_tables_and_status_are_recognized_by_kind() {
 #[test]
 fn events_are_renamed_when_about_a_lock() {
     let json = "application/json";
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Event","metadata":{"name":"lock.17"},"involvedObject":{"kind":"Lease","name":"<lock>"}}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Event","regarding":{"name":"<lock>","kind":"ConfigMap"},"related":{"kind":"Lease","name":"lock"}}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Event","involvedObject":{"kind":"Pod","name":"lock"}}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"Pod","involvedObject":{"kind":"Lease","name":"lock"}}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"EventList","items":[{"involvedObject":{"kind":"Endpoints","name":"<lock>"}},{"involvedObject":{"kind":"Pod","name":"lock"}}]}"#,
     );
-    check(
+    assert_renamed(
         json,
         r#"{"kind":"List","items":[{"kind":"Event","involvedObject":{"kind":"Lease","name":"<lock>"}},{"involvedObject":{"kind":"Lease","name":"lock"}}]}"#,
     );
@@ -210,23 +210,23 @@ fn events_are_renamed_when_about_a_lock() {
 #[test]
 fn json_patches_are_renamed_by_their_paths() {
     let patch = "application/json-patch+json";
-    check(
+    assert_renamed(
         patch,
         r#"[{"op":"test","path":"/metadata/name","value":"<lock>"},{"op":"add","value":"lock","path":"/metadata/labels/a"}]"#,
     );
-    check(
+    assert_renamed(
         patch,
         r#"[{"op":"replace","value":{"name":"<lock>","labels":{"name":"lock"}},"path":"/metadata"}]"#,
     );
-    check(
+    assert_renamed(
         patch,
         r#"[{"op":"replace","path":"","value":{"metadata":{"name":"<lock>"},"name":"lock"}}]"#,
     );
-    check(
+    assert_renamed(
         patch,
         r#"[{"op":"remove","path":"/spec"},{"op":"add","path":"/spec","value":{"metadata":{"name":"lock"},"name":"lock"}}]"#,
     );
-    check(patch, r#"[]"#);
+    assert_renamed(patch, r#"[]"#);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn broken_json_is_rejected() {
         "'a'",
         &deep,
     ] {
-        let error = body("application/json", text.as_bytes(), &lock()).unwrap_err();
+        let error = body("application/json", text.as_bytes(), &lock_rename()).unwrap_err();
         assert!(
             matches!(error, RenameError::Malformed { format: "JSON", .. }),
             "{text}: {error}"
@@ -266,30 +266,30 @@ fn apply_configuration_keeps_its_comments() {
     let template = "# name: lock\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: <lock> # lock\n  labels: {name: lock}\ndata: {on: yes}\n";
     let before = template.replace("<lock>", "lock");
     assert_eq!(
-        renamed(yaml, &before).unwrap(),
+        renamed_body(yaml, &before).unwrap(),
         template.replace("<lock>", "\"lock---a\"")
     );
     assert_eq!(
-        renamed(yaml, "metadata: {name: 'lock', x: \u{e4}}").unwrap(),
+        renamed_body(yaml, "metadata: {name: 'lock', x: \u{e4}}").unwrap(),
         "metadata: {name: \"lock---a\", x: \u{e4}}"
     );
     assert_eq!(
-        renamed(yaml, "# \u{e4}\n---\nmetadata:\n  name: \"lock\"\n").unwrap(),
+        renamed_body(yaml, "# \u{e4}\n---\nmetadata:\n  name: \"lock\"\n").unwrap(),
         "# \u{e4}\n---\nmetadata:\n  name: \"lock---a\"\n"
     );
-    assert_eq!(renamed(yaml, "metadata: {name: lock2}"), None);
+    assert_eq!(renamed_body(yaml, "metadata: {name: lock2}"), None);
     // An apply that leaves the name to the path, as kube-lease-manager sends it.
     assert_eq!(
-        renamed(yaml, r#"{"kind":"Lease","spec":{"holderIdentity":"lock"}}"#),
+        renamed_body(yaml, r#"{"kind":"Lease","spec":{"holderIdentity":"lock"}}"#),
         None
     );
-    assert_eq!(renamed(yaml, "spec: {name: lock}"), None);
-    check(yaml, r#"{"kind":"Lease","metadata":{"name":"<lock>"}}"#);
+    assert_eq!(renamed_body(yaml, "spec: {name: lock}"), None);
+    assert_renamed(yaml, r#"{"kind":"Lease","metadata":{"name":"<lock>"}}"#);
 }
 
 #[test]
 fn yaml_name_in_another_place_is_rejected() {
-    let yaml = |text: &str| body("application/apply-patch+yaml", text.as_bytes(), &lock());
+    let yaml = |text: &str| body("application/apply-patch+yaml", text.as_bytes(), &lock_rename());
     assert_eq!(
         yaml("spec: &n lock\nmetadata:\n  name: *n\n"),
         Err(RenameError::YamlName)
@@ -302,7 +302,7 @@ fn yaml_name_in_another_place_is_rejected() {
         Err(RenameError::Yaml(_))
     ));
     assert!(matches!(
-        body("application/yaml", b"a: \xff", &lock()),
+        body("application/yaml", b"a: \xff", &lock_rename()),
         Err(RenameError::Malformed { format: "UTF-8", .. })
     ));
 }
@@ -316,12 +316,12 @@ fn other_encodings_are_rejected() {
         "application/x-www-form-urlencoded",
     ] {
         assert_eq!(
-            body(content_type, b"x", &lock()),
+            body(content_type, b"x", &lock_rename()),
             Err(RenameError::Unsupported(content_type.into()))
         );
     }
     assert!(matches!(
-        body("application/vnd.kubernetes.protobuf", b"{}", &lock()),
+        body("application/vnd.kubernetes.protobuf", b"{}", &lock_rename()),
         Err(RenameError::Malformed { .. })
     ));
 }
@@ -366,29 +366,32 @@ fn json_value() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn there_and_back_is_identity(value in json_value()) {
+    fn renaming_back_restores_the_body(value in json_value()) {
         let text = value.to_string();
-        let there = body("application/json", text.as_bytes(), &lock()).unwrap();
-        let back = there.map(|there| body("application/json", &there, &lock().reversed()).unwrap().unwrap());
+        let there = body("application/json", text.as_bytes(), &lock_rename()).unwrap();
+        let back = there.map(|there| body("application/json", &there, &lock_rename().reversed()).unwrap().unwrap());
         if let Some(back) = back {
             prop_assert_eq!(String::from_utf8(back).unwrap(), text);
         }
     }
 
     #[test]
-    fn only_names_differ(value in json_value()) {
+    fn renaming_changes_only_names(value in json_value()) {
         let text = value.to_string();
-        if let Some(there) = renamed("application/json", &text) {
+        if let Some(there) = renamed_body("application/json", &text) {
             prop_assert_eq!(there.replace("lock---a", "lock"), text);
         }
     }
 
     #[test]
-    fn no_input_panics(bytes in prop::collection::vec(any::<u8>(), 0..64), text in r#"[{}\[\]",:a-z\\ 0-9u]{0,48}"#) {
+    fn renaming_never_panics(
+        bytes in prop::collection::vec(any::<u8>(), 0..64),
+        text in r#"[{}\[\]",:a-z\\ 0-9u]{0,48}"#
+    ) {
         for content_type in ["application/json", "application/json-patch+json", "application/apply-patch+yaml", "application/vnd.kubernetes.protobuf"] {
-            let _ = body(content_type, &bytes, &lock());
-            let _ = body(content_type, text.as_bytes(), &lock());
-            let _ = body(content_type, &[b"k8s\0", &*bytes].concat(), &lock());
+            let _ = body(content_type, &bytes, &lock_rename());
+            let _ = body(content_type, text.as_bytes(), &lock_rename());
+            let _ = body(content_type, &[b"k8s\0", &*bytes].concat(), &lock_rename());
         }
     }
 }

@@ -26,23 +26,23 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
         problem: "an invalid byte",
         position: error.valid_up_to(),
     })?;
-    let Some(name) = name(text)?.filter(|name| name.value == rename.from) else {
+    let Some(name) = object_name(text)?.filter(|name| name.value == rename.from) else {
         return Ok(None);
     };
-    let renamed = replace(text, &name, rename).ok_or(RenameError::YamlName)?;
+    let renamed = replace_name(text, &name, rename).ok_or(RenameError::YamlName)?;
     // An alias, a merge key or a tag can make the place of the text another one than the value's: read it back.
-    match self::name(&renamed) {
+    match object_name(&renamed) {
         Ok(Some(name)) if name.value == rename.to => Ok(Some(renamed.into_bytes())),
         _ => Err(RenameError::YamlName),
     }
 }
 
-fn name(text: &str) -> Result<Option<Spanned<String>>, RenameError> {
+fn object_name(text: &str) -> Result<Option<Spanned<String>>, RenameError> {
     let object: Object = serde_saphyr::from_str(text).map_err(|error| RenameError::Yaml(error.to_string()))?;
     Ok(object.metadata.and_then(|metadata| metadata.name))
 }
 
-fn replace(text: &str, name: &Spanned<String>, rename: &Rename) -> Option<String> {
+fn replace_name(text: &str, name: &Spanned<String>, rename: &Rename) -> Option<String> {
     if name.referenced != name.defined {
         return None;
     }

@@ -40,7 +40,7 @@ fn server_error_statuses_are_failures() {
 
 /// Clients of a hung server give up first: only the time they waited shows it.
 #[test]
-fn abandoned_call_counts_as_slow_when_it_was() {
+fn abandoned_call_counts_as_slow_when_it_took_too_long() {
     let trip = json!({"slowPercent": 50, "slowerThan": "1s", "minimumRequests": 2, "consecutiveFailures": 2});
     let after = |duration_us| Outcome {
         duration_us,

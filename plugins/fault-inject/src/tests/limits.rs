@@ -65,7 +65,6 @@ fn max_count_is_exact_across_instances_and_reloads() {
     );
 }
 
-/// `matched` and `fired`.
 fn matched_and_fired(bench: &Bench<FaultInject>) -> (u64, u64) {
     let report = bench.host.report("x").unwrap();
     let count = |field: &str| report[field].as_u64().unwrap();

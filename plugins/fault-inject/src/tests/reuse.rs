@@ -1,4 +1,4 @@
-//! What the verdict says besides its action: for how long it holds, and which later phases it wants.
+//! The time for which a verdict may be reused, and the later phases that it wants.
 
 use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{Host, Phases, Reuse, Verb};

@@ -1,4 +1,4 @@
-//! When a rule is active, and invalid times.
+//! Windows in which a rule is active, and invalid times.
 
 use proptest::prelude::*;
 
@@ -64,7 +64,7 @@ fn days_and_months_follow_the_time_zone() {
 }
 
 #[test]
-fn one_end_may_be_omitted() {
+fn start_or_end_of_window_may_be_omitted() {
     assert!(is_open_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T23:59:59Z"));
     assert!(!is_open_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T11:59:59Z"));
     assert!(is_open_at(

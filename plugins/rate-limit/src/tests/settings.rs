@@ -93,7 +93,7 @@ fn rules_without_effect_are_warned_about() {
 }
 
 #[test]
-fn list_may_be_called_rules() {
+fn list_of_limits_may_be_called_rules() {
     let text = json!({"rules": [rule_with_rate("a", 1, 1)]}).to_string();
     assert_eq!(Bench::<RateLimit>::new(&text).unwrap().subscription.rules.len(), 1);
 }

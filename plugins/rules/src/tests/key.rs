@@ -3,7 +3,7 @@ use ctrlmesh_sdk::testing::TestRequest;
 use crate::Key;
 
 #[test]
-fn keys_separate_what_they_name() {
+fn keys_separate_values_of_the_parts_that_they_name() {
     let status = TestRequest::get("apps", "deployments", "d").subresource("status");
     let pod = TestRequest::get("", "pods", "p").namespace("a").agent("operator/1");
     let external = TestRequest::external("GET", "b.com", "/x")

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Probe, is_match};
 use crate::url::{matches_glob, widen_to_prefix};
 
-fn some_of(values: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static str>> {
+fn any_values_of(values: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static str>> {
     prop::collection::vec(prop::sample::select(values), 0..3)
 }
 
@@ -36,12 +36,12 @@ proptest! {
     }
 
     #[test]
-    fn resource_rules_wake_for_all_they_match(
-        groups in some_of(&["", "apps", "*", "*.io"]),
-        resources in some_of(&["pods", "pods/status", "pods/*", "*/status", "*", "deploy*", "*/s*"]),
-        verbs in some_of(&["get", "list", "update", "*"]),
-        namespaces in some_of(&["", "a", "*", "a*"]),
-        names in some_of(&["x", "y*"]),
+    fn subscription_covers_all_matches_of_resource_rules(
+        groups in any_values_of(&["", "apps", "*", "*.io"]),
+        resources in any_values_of(&["pods", "pods/status", "pods/*", "*/status", "*", "deploy*", "*/s*"]),
+        verbs in any_values_of(&["get", "list", "update", "*"]),
+        namespaces in any_values_of(&["", "a", "*", "a*"]),
+        names in any_values_of(&["x", "y*"]),
         absent_is_all in any::<bool>(),
         verb in prop::sample::select(vec![Verb::Get, Verb::List, Verb::Update, Verb::NonResource]),
         group in prop::sample::select(vec!["", "apps", "b.io"]),
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn rest_rules_wake_for_all_they_match(
+    fn subscription_covers_all_matches_of_rest_rules(
         scheme in prop::sample::select(vec!["", "http://", "https://", "*://"]),
         host in "[ab*]{1,3}",
         path in prop::sample::select(vec!["", "/", "/*", "/a", "/a/*", "/*/b", "/a*b/*", "*"]),

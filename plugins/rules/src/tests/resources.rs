@@ -32,7 +32,7 @@ fn cb_03_subresources_are_named_with_a_slash() {
 }
 
 #[test]
-fn every_list_must_match() {
+fn rule_matches_when_all_its_lists_match() {
     let mut bench = resource_bench(
         r#"["apps"]"#,
         r#"["deployments"]"#,

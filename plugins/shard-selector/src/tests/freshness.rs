@@ -5,7 +5,7 @@ use ctrlmesh_sdk::{RequestAction, RequestEdit, Verb};
 
 use crate::plugin::ShardSelector;
 
-fn edits_with(consistent_reads: &str, req: &TestRequest) -> Vec<RequestEdit> {
+fn edits_with_consistent_reads(consistent_reads: &str, req: &TestRequest) -> Vec<RequestEdit> {
     let settings = format!(
         r#"{{"limits": [{{"relateResources": [{{"apiGroups": [""], "resources": ["pods"]}}],
             "selector": {{"matchLabels": {{"shard": "a"}}}}}}], "consistentReads": {consistent_reads}}}"#
@@ -28,14 +28,14 @@ fn removed_parameters(verb: Verb, query: &str) -> Vec<String> {
     let req = request_with(verb, query);
     let plain = vec![RequestEdit::and_label_selector("shard=a")];
     for off in ["false", "null"] {
-        assert_eq!(edits_with(off, &req), plain, "{query}");
+        assert_eq!(edits_with_consistent_reads(off, &req), plain, "{query}");
     }
     assert_eq!(
-        edits_with("true", &req.clone().recheck()),
-        edits_with("true", &req),
+        edits_with_consistent_reads("true", &req.clone().recheck()),
+        edits_with_consistent_reads("true", &req),
         "{query}"
     );
-    let edits = edits_with("true", &req);
+    let edits = edits_with_consistent_reads("true", &req);
     assert_eq!(edits[..1], plain, "{query}");
     edits[1..]
         .iter()
@@ -108,5 +108,5 @@ fn collection_delete_keeps_its_resource_version() {
 #[test]
 fn unlimited_resources_are_read_as_the_client_asks() {
     let nodes = TestRequest::list("", "nodes").query_field("resourceVersion", "0");
-    assert_eq!(edits_with("true", &nodes), []);
+    assert_eq!(edits_with_consistent_reads("true", &nodes), []);
 }

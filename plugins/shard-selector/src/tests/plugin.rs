@@ -203,7 +203,7 @@ fn invalid_settings_are_rejected_by_field() {
 }
 
 #[test]
-fn answer_needs_only_the_facts() {
+fn verdict_needs_only_facts() {
     let mut bench = new_bench();
     let req = TestRequest::list("", "pods")
         .agent("x")
@@ -214,7 +214,7 @@ fn answer_needs_only_the_facts() {
 }
 
 #[test]
-fn only_what_decides_is_read_and_every_verdict_is_reusable() {
+fn only_deciding_facts_are_read_and_verdicts_are_reusable() {
     let resource = ["group", "resource", "subresource", "verb"];
     let without_lock = SETTINGS.replace(r#""leaderElectionName": "operator","#, "");
     for (settings, request, reads) in [

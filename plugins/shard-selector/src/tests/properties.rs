@@ -63,7 +63,7 @@ fn selects_labels(selector: &LabelSelector, labels: &BTreeMap<String, String>) -
 
 proptest! {
     #[test]
-    fn text_means_what_the_structure_means(
+    fn selector_text_matches_same_labels_as_its_structure(
         selector in any_selector(),
         labels in prop::collection::btree_map(any_key(), any_value(), 0..5),
     ) {

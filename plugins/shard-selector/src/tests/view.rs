@@ -15,7 +15,7 @@ fn selector_for(limits: &str, group: &str, resource: &str) -> Option<String> {
 }
 
 /// One limit with the selector `shard=a` on these groups and resources.
-fn one_limit(groups: &str, resources: &str) -> String {
+fn limits_json(groups: &str, resources: &str) -> String {
     format!(
         r#"[{{"relateResources": [{{"apiGroups": {groups}, "resources": {resources}}}],
               "selector": {{"matchLabels": {{"shard": "a"}}}}}}]"#
@@ -45,7 +45,7 @@ fn limit_covers_all_pairs_of_groups_and_resources() {
         (r#"[""]"#, "[]", "", "pods", false),
         ("null", r#"["pods"]"#, "", "pods", false),
     ] {
-        let actual = selector_for(&one_limit(groups, resources), group, resource);
+        let actual = selector_for(&limits_json(groups, resources), group, resource);
         assert_eq!(
             actual.as_deref(),
             expected.then_some("shard=a"),
@@ -68,7 +68,7 @@ fn limit_without_resources_covers_every_resource() {
 
 #[test]
 fn both_spellings_are_accepted() {
-    let limits = one_limit(r#"[""]"#, r#"["pods"]"#).replace("relateResources", "relatedResources");
+    let limits = limits_json(r#"[""]"#, r#"["pods"]"#).replace("relateResources", "relatedResources");
     assert_eq!(selector_for(&limits, "", "pods").as_deref(), Some("shard=a"));
 }
 
@@ -93,7 +93,7 @@ fn empty_selector_restricts_nothing_and_is_warned_about() {
 
 #[test]
 fn rule_that_matches_nothing_is_warned_about() {
-    let view = parse_view(&one_limit("[]", r#"["pods"]"#)).unwrap();
+    let view = parse_view(&limits_json("[]", r#"["pods"]"#)).unwrap();
     assert_eq!(view.match_rules().count(), 0);
     let warnings: Vec<_> = view.warnings().collect();
     assert!(matches!(warnings[..], [warning] if warning.starts_with("limits[0].relateResources[0] matches nothing")));
@@ -126,17 +126,17 @@ fn assert_refused(limits: &str, path: &str, hint: &str) {
 #[test]
 fn star_among_others_is_rejected() {
     assert_refused(
-        &one_limit(r#"["*", "apps"]"#, r#"["pods"]"#),
+        &limits_json(r#"["*", "apps"]"#, r#"["pods"]"#),
         "limits[0].relateResources[0].apiGroups: ",
         "only element",
     );
     assert_refused(
-        &one_limit(r#"[""]"#, r#"["pods", "*"]"#),
+        &limits_json(r#"[""]"#, r#"["pods", "*"]"#),
         "limits[0].relateResources[0].resources: ",
         "only element",
     );
     assert_refused(
-        &one_limit(r#"["*", "*"]"#, r#"["pods"]"#),
+        &limits_json(r#"["*", "*"]"#, r#"["pods"]"#),
         "limits[0].relateResources[0].apiGroups: ",
         "only element",
     );
@@ -151,7 +151,7 @@ fn invalid_group_or_resource_is_rejected() {
         ("", "plural"),
         ("deployments.apps", "plural"),
     ] {
-        let limits = one_limit(r#"[""]"#, &format!(r#"["nodes", "{resource}"]"#));
+        let limits = limits_json(r#"[""]"#, &format!(r#"["nodes", "{resource}"]"#));
         assert_refused(&limits, "limits[0].relateResources[0].resources[1]: ", hint);
     }
     for (group, hint) in [
@@ -159,7 +159,7 @@ fn invalid_group_or_resource_is_rejected() {
         ("*.io", "\"*\" alone"),
         ("Apps", "without version"),
     ] {
-        let limits = one_limit(&format!(r#"["{group}"]"#), r#"["pods"]"#);
+        let limits = limits_json(&format!(r#"["{group}"]"#), r#"["pods"]"#);
         assert_refused(&limits, "limits[0].relateResources[0].apiGroups[0]: ", hint);
     }
 }

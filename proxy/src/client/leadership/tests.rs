@@ -7,14 +7,14 @@ use super::*;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases/lock";
 
-fn rename() -> Rename {
+fn lock_rename() -> Rename {
     Rename {
         from: "lock".to_owned(),
         to: "lock---a".to_owned(),
     }
 }
 
-fn lease(name: &str, holder: &str) -> Bytes {
+fn lease_body(name: &str, holder: &str) -> Bytes {
     let spec = serde_json::json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": "t" });
     serde_json::json!({ "kind": "Lease", "metadata": { "name": name }, "spec": spec })
         .to_string()
@@ -22,11 +22,11 @@ fn lease(name: &str, holder: &str) -> Bytes {
 }
 
 /// Observes a request with this body, which has the lock's name.
-fn ask(leadership: &Arc<Leadership>, method: &str, target: &str, sent: &[u8]) -> Option<LockExchange> {
+fn observe_request_with(leadership: &Arc<Leadership>, method: &str, target: &str, sent: &[u8]) -> Option<LockExchange> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let info = RequestInfo::parse(method, path, Some(query)).unwrap();
     let sent = Bytes::copy_from_slice(sent);
-    leadership.observe_request(&info, &Query::new(query), &rename(), (&sent, true), Instant::now())
+    leadership.observe_request(&info, &Query::new(query), &lock_rename(), (&sent, true), Instant::now())
 }
 
 fn response_head(code: StatusCode, content_type: &str) -> Parts {
@@ -35,8 +35,8 @@ fn response_head(code: StatusCode, content_type: &str) -> Parts {
 }
 
 /// An exchange, from its request to its response.
-fn exchange(leadership: &Arc<Leadership>, method: &str, target: &str, code: StatusCode, body: &Bytes) {
-    let lock_exchange = ask(leadership, method, target, body).unwrap();
+fn observe_exchange(leadership: &Arc<Leadership>, method: &str, target: &str, code: StatusCode, body: &Bytes) {
+    let lock_exchange = observe_request_with(leadership, method, target, body).unwrap();
     lock_exchange.observe_response(&response_head(code, "application/json"), body);
 }
 
@@ -60,14 +60,14 @@ fn write_counts_once_api_server_accepts_it() {
     ] {
         let leadership = Arc::default();
         for refused in [StatusCode::CONFLICT, StatusCode::INTERNAL_SERVER_ERROR] {
-            exchange(&leadership, method, target, refused, &lease("lock", "me"));
+            observe_exchange(&leadership, method, target, refused, &lease_body("lock", "me"));
             assert_eq!(observed_holder(&leadership), None, "{method}: {refused}");
         }
-        exchange(&leadership, method, target, code, &lease("lock", "me"));
+        observe_exchange(&leadership, method, target, code, &lease_body("lock", "me"));
         assert_eq!(observed_holder(&leadership), expected_holder("me", true), "{method}");
-        exchange(&leadership, "DELETE", LEASE, StatusCode::NOT_FOUND, &Bytes::new());
+        observe_exchange(&leadership, "DELETE", LEASE, StatusCode::NOT_FOUND, &Bytes::new());
         assert_eq!(observed_holder(&leadership), expected_holder("me", true));
-        exchange(&leadership, "DELETE", LEASE, StatusCode::OK, &Bytes::new());
+        observe_exchange(&leadership, "DELETE", LEASE, StatusCode::OK, &Bytes::new());
         assert_eq!(observed_holder(&leadership), expected_holder("", false));
     }
 }
@@ -75,9 +75,12 @@ fn write_counts_once_api_server_accepts_it() {
 #[tokio::test(start_paused = true)]
 async fn leadership_runs_out_when_not_renewed() {
     let leadership = Arc::default();
-    let lock_exchange = ask(&leadership, "PUT", LEASE, b"").unwrap();
+    let lock_exchange = observe_request_with(&leadership, "PUT", LEASE, b"").unwrap();
     tokio::time::advance(Duration::from_secs(5)).await;
-    lock_exchange.observe_response(&response_head(StatusCode::OK, "application/json"), &lease("lock", "me"));
+    lock_exchange.observe_response(
+        &response_head(StatusCode::OK, "application/json"),
+        &lease_body("lock", "me"),
+    );
     assert_eq!(observed_holder(&leadership), expected_holder("me", true));
     tokio::time::advance(Duration::from_millis(9_999)).await;
     assert_eq!(observed_holder(&leadership), expected_holder("me", true));
@@ -89,32 +92,32 @@ async fn leadership_runs_out_when_not_renewed() {
 async fn get_of_older_state_does_not_end_leadership() {
     let leadership = Arc::default();
     let ok = response_head(StatusCode::OK, "application/json");
-    let get = ask(&leadership, "GET", LEASE, b"").unwrap();
+    let get = observe_request_with(&leadership, "GET", LEASE, b"").unwrap();
     tokio::time::advance(Duration::from_millis(1)).await;
-    let put = ask(&leadership, "PUT", LEASE, b"").unwrap();
-    let crossing = ask(&leadership, "GET", LEASE, b"").unwrap();
+    let put = observe_request_with(&leadership, "PUT", LEASE, b"").unwrap();
+    let crossing = observe_request_with(&leadership, "GET", LEASE, b"").unwrap();
     tokio::time::advance(Duration::from_millis(1)).await;
-    put.observe_response(&ok, &lease("lock", "me"));
-    get.observe_response(&ok, &lease("lock", "other"));
-    crossing.observe_response(&ok, &lease("lock", "other"));
+    put.observe_response(&ok, &lease_body("lock", "me"));
+    get.observe_response(&ok, &lease_body("lock", "other"));
+    crossing.observe_response(&ok, &lease_body("lock", "other"));
     assert_eq!(observed_holder(&leadership), expected_holder("me", true));
     // A response for a given version may come from a cache.
-    exchange(
+    observe_exchange(
         &leadership,
         "GET",
         &format!("{LEASE}?resourceVersion=0"),
         StatusCode::OK,
-        &lease("lock", "other"),
+        &lease_body("lock", "other"),
     );
     assert_eq!(observed_holder(&leadership), expected_holder("me", true));
-    exchange(&leadership, "GET", LEASE, StatusCode::OK, &lease("lock", "other"));
+    observe_exchange(&leadership, "GET", LEASE, StatusCode::OK, &lease_body("lock", "other"));
     assert_eq!(observed_holder(&leadership), expected_holder("other", false));
 }
 
 #[test]
 fn watch_shows_who_took_over() {
     let leadership = Arc::default();
-    let watch = ask(
+    let watch = observe_request_with(
         &leadership,
         "GET",
         &format!("{LEASES}?watch=1&fieldSelector=metadata.name%3Dlock"),
@@ -151,19 +154,22 @@ fn exchanges_about_other_objects_are_not_observed() {
         ("POST", &*format!("{maps}?dryRun=All")),
         ("DELETE", &*format!("{LEASE}?dryRun=All")),
     ] {
-        assert!(ask(&leadership, method, target, b"").is_none(), "{method} {target}");
+        assert!(
+            observe_request_with(&leadership, method, target, b"").is_none(),
+            "{method} {target}"
+        );
     }
     let create = RequestInfo::parse("POST", maps, None).unwrap();
     let other = leadership.observe_request(
         &create,
         &Query::new(""),
-        &rename(),
+        &lock_rename(),
         (&Bytes::new(), false),
         Instant::now(),
     );
     assert!(other.is_none(), "a ConfigMap of another name");
     for kind in ["configmaps", "endpoints"] {
-        let lock = ask(
+        let lock = observe_request_with(
             &leadership,
             "GET",
             &format!("/api/v1/namespaces/operator/{kind}/lock"),
@@ -177,10 +183,10 @@ fn exchanges_about_other_objects_are_not_observed() {
 fn patch_without_holder_makes_no_leader() {
     let leadership = Arc::default();
     let patch = |sent: &str, holder: &str| {
-        let lock_exchange = ask(&leadership, "PATCH", LEASE, sent.as_bytes()).unwrap();
+        let lock_exchange = observe_request_with(&leadership, "PATCH", LEASE, sent.as_bytes()).unwrap();
         lock_exchange.observe_response(
             &response_head(StatusCode::OK, "application/json"),
-            &lease("lock", holder),
+            &lease_body("lock", holder),
         );
     };
     patch(r#"{"metadata":{"labels":{"a":"b"}}}"#, "other");
@@ -193,15 +199,15 @@ fn patch_without_holder_makes_no_leader() {
 fn unreadable_lock_record_is_ignored() {
     let leadership = Arc::default();
     let long = vec![b' '; 65 << 10];
-    let long = [&*lease("lock", "me"), &long].concat();
+    let long = [&*lease_body("lock", "me"), &long].concat();
     for (content_type, body) in [
         ("application/json", &b"{"[..]),
         ("application/json", &b""[..]),
-        ("text/plain", &*lease("lock", "me")),
-        ("application/json", &*lease("lock2", "me")),
+        ("text/plain", &*lease_body("lock", "me")),
+        ("application/json", &*lease_body("lock2", "me")),
         ("application/json", &*long),
     ] {
-        let lock_exchange = ask(&leadership, "PUT", LEASE, b"").unwrap();
+        let lock_exchange = observe_request_with(&leadership, "PUT", LEASE, b"").unwrap();
         lock_exchange.observe_response(
             &response_head(StatusCode::OK, content_type),
             &Bytes::copy_from_slice(body),
@@ -209,7 +215,7 @@ fn unreadable_lock_record_is_ignored() {
         assert_eq!(observed_holder(&leadership), None, "{content_type}");
     }
     let holder = "ä".repeat(2 * MAX_HOLDER);
-    exchange(&leadership, "PUT", LEASE, StatusCode::OK, &lease("lock", &holder));
+    observe_exchange(&leadership, "PUT", LEASE, StatusCode::OK, &lease_body("lock", &holder));
     assert_eq!(
         observed_holder(&leadership),
         expected_holder(&"ä".repeat(MAX_HOLDER), true)
@@ -223,13 +229,13 @@ fn locks_are_sorted_and_bounded_and_led_ones_are_kept() {
         let holder = if number == 1 { "me" } else { "other" };
         let method = if number == 1 { "PUT" } else { "GET" };
         let to = format!("lock---{number:02}");
-        let rename = Rename { to, ..rename() };
+        let rename = Rename { to, ..lock_rename() };
         let info = RequestInfo::parse(method, LEASE, None).unwrap();
         let now = Instant::now() + Duration::from_millis(u64::try_from(number).unwrap());
         let lock_exchange = leadership.observe_request(&info, &Query::new(""), &rename, (&Bytes::new(), true), now);
         lock_exchange.unwrap().observe_response(
             &response_head(StatusCode::OK, "application/json"),
-            &lease("lock", holder),
+            &lease_body("lock", holder),
         );
     }
     let names: Vec<String> = leadership

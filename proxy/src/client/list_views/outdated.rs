@@ -86,7 +86,7 @@ impl Outdated {
     /// Notes that a new chain shows an open watch another view. `most`: maximum number of watches that its reader ever had at once, if
     /// known.
     pub(super) fn note_change(&mut self, key: u64, most: Option<u16>, client: &Arc<Client>) {
-        let Some(sent) = self.one_more(key, most, || Arc::clone(client)) else {
+        let Some(sent) = self.entry_or_insert(key, most, || Arc::clone(client)) else {
             return;
         };
         (sent.since, sent.view, sent.refusals) = (sent.at, None, 0);
@@ -99,7 +99,7 @@ impl Outdated {
             .0
             .get(&key)
             .is_some_and(|sent| sent.at - sent.since >= MAX_REFUSAL_TIME);
-        let Some(sent) = self.one_more(key, most, || Client::from_reader(reader)) else {
+        let Some(sent) = self.entry_or_insert(key, most, || Client::from_reader(reader)) else {
             return false;
         };
         if sent.view.is_some_and(|known| known != view) {
@@ -110,7 +110,12 @@ impl Outdated {
         sent.is_given_up() && !was_given_up
     }
 
-    fn one_more(&mut self, key: u64, most: Option<u16>, client: impl FnOnce() -> Arc<Client>) -> Option<&mut Sent> {
+    fn entry_or_insert(
+        &mut self,
+        key: u64,
+        most: Option<u16>,
+        client: impl FnOnce() -> Arc<Client>,
+    ) -> Option<&mut Sent> {
         if self.0.len() >= MAX_READERS {
             self.forget_late();
         }

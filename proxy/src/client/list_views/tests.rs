@@ -1,6 +1,6 @@
 use super::*;
 
-/// An arbitrary reader.
+/// A reader of ConfigMaps in all namespaces, for tests in which any reader will do.
 pub(crate) const READER: Reader<'_> = Reader {
     user_agent: b"manager",
     representation: Representation::Object,
@@ -12,7 +12,7 @@ pub(crate) const READER: Reader<'_> = Reader {
     field_selector: "",
 };
 
-/// How the version that a watch resumes from relates to its view. The watch is not opened.
+/// The relation of the version from which a watch resumes to the watch's view. The watch is not opened.
 pub(crate) fn resumed_as(list_views: &Arc<ListViews>, reader: &Reader<'_>, view: &[RequestEdit]) -> KnownView {
     let mut is_known = KnownView::Nothing;
     let position = list_views.resume(reader, view.iter(), |known| {
@@ -24,7 +24,7 @@ pub(crate) fn resumed_as(list_views: &Arc<ListViews>, reader: &Reader<'_>, view:
 }
 
 /// A watch on the shard's view, opened in any case.
-fn open(list_views: &Arc<ListViews>, name: &str) -> Position {
+fn open_watch_of_shard(list_views: &Arc<ListViews>, name: &str) -> Position {
     open_watch(list_views, &shard_edits(name))
 }
 
@@ -75,7 +75,10 @@ fn view_of_watch_or_page_is_recognized_as_same_or_other() {
 fn list_by_other_reader_does_not_hide_watch_from_another_view() {
     let list_views = Arc::new(ListViews::default());
     record_list(&list_views, "a");
-    let [first, second] = [open(&list_views, "a"), open(&list_views, "a")];
+    let [first, second] = [
+        open_watch_of_shard(&list_views, "a"),
+        open_watch_of_shard(&list_views, "a"),
+    ];
     drop((first, second));
     record_list(&list_views, "b");
     for _ in 0..2 {
@@ -104,7 +107,7 @@ fn watch_from_before_first_rule_is_stale() {
 #[test]
 fn watch_that_ends_after_list_of_another_view_is_stale() {
     let list_views = Arc::new(ListViews::default());
-    let watch = open(&list_views, "a");
+    let watch = open_watch_of_shard(&list_views, "a");
     record_list(&list_views, "b");
     drop(watch);
     assert_eq!(resume_watch(&list_views, "b"), KnownView::Other);
@@ -114,13 +117,13 @@ fn watch_that_ends_after_list_of_another_view_is_stale() {
 #[test]
 fn client_gets_410_once_per_change_of_view() {
     let list_views = Arc::new(ListViews::default());
-    let mut watch = open(&list_views, "a");
+    let mut watch = open_watch_of_shard(&list_views, "a");
     watch.mark_expired();
     drop(watch);
     record_list(&list_views, "b");
     assert_eq!(resume_watch(&list_views, "b"), KnownView::Same);
     // Here the client gets the 410 as the response to its next watch.
-    drop(open(&list_views, "b"));
+    drop(open_watch_of_shard(&list_views, "b"));
     assert_eq!(resume_watch(&list_views, "c"), KnownView::Other);
     record_list(&list_views, "c");
     assert_eq!(resume_watch(&list_views, "c"), KnownView::Same);
@@ -132,7 +135,7 @@ fn watches_one_after_another_leave_one_position() {
     for _ in 0..100 {
         record_list(&list_views, "a");
         assert_eq!(resume_watch(&list_views, "a"), KnownView::Same);
-        drop(open(&list_views, "a"));
+        drop(open_watch_of_shard(&list_views, "a"));
         drop(list_views.start_anew(&READER, shard_edits("a").iter()));
     }
     record_list(&list_views, "b");
@@ -146,7 +149,7 @@ fn abandoned_positions_do_not_add_up() {
     for view in 0..100 {
         let view = view.to_string();
         record_list(&list_views, &view);
-        drop(open(&list_views, &view));
+        drop(open_watch_of_shard(&list_views, &view));
     }
     record_list(&list_views, "a");
     assert_eq!(resume_watch(&list_views, "a"), KnownView::Other);
@@ -223,7 +226,7 @@ async fn list_from_before_first_rule_is_stale_for_five_minutes() {
 #[test]
 fn position_outlives_its_note() {
     let list_views = Arc::new(ListViews::default());
-    let watch = open(&list_views, "a");
+    let watch = open_watch_of_shard(&list_views, "a");
     *list_views.lock_states() = ReaderStates::default();
     drop(watch);
     record_list(&list_views, "b");
@@ -295,7 +298,7 @@ fn versions_from_earlier_process_match_under_the_same_chain() {
 fn client_that_must_list_again_counts_until_it_watches() {
     let list_views = Arc::new(ListViews::default());
     record_list(&list_views, "a");
-    let watch = open(&list_views, "a");
+    let watch = open_watch_of_shard(&list_views, "a");
     assert_eq!(list_views.stale_cache_count(), 0);
     watch.mark_outdated();
     drop(watch);
@@ -327,7 +330,7 @@ fn clients_of_earlier_process_count_once_they_must_list_again() {
 #[tokio::test(start_paused = true)]
 async fn client_that_never_returns_is_waited_for_for_two_minutes() {
     let list_views = Arc::new(ListViews::default());
-    open(&list_views, "a").mark_outdated();
+    open_watch_of_shard(&list_views, "a").mark_outdated();
     tokio::time::advance(Duration::from_secs(119)).await;
     assert_eq!(list_views.stale_cache_count(), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -337,7 +340,7 @@ async fn client_that_never_returns_is_waited_for_for_two_minutes() {
 #[tokio::test(start_paused = true)]
 async fn client_that_repeats_expired_watch_is_waited_for_for_five_minutes() {
     let list_views = Arc::new(ListViews::default());
-    open(&list_views, "a").mark_outdated();
+    open_watch_of_shard(&list_views, "a").mark_outdated();
     let repeat = async |seconds: u64, view: &str| {
         for _ in 0..seconds {
             tokio::time::advance(Duration::from_secs(1)).await;
@@ -376,7 +379,7 @@ async fn client_that_repeats_expired_watch_is_waited_for_for_five_minutes() {
 #[tokio::test(start_paused = true)]
 async fn client_that_is_refused_late_has_time_to_list() {
     let list_views = Arc::new(ListViews::default());
-    open(&list_views, "a").mark_outdated();
+    open_watch_of_shard(&list_views, "a").mark_outdated();
     tokio::time::advance(Duration::from_secs(100)).await;
     assert_eq!(resume_watch(&list_views, "b"), KnownView::Other);
     tokio::time::advance(Duration::from_secs(100)).await;

@@ -93,7 +93,7 @@ pub(super) struct Outcome {
 /// The results of messages in a datagram from the kernel; other content is skipped.
 pub(super) fn read_outcomes(mut datagram: &[u8]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    while let Some((length, kind, sequence)) = header(datagram) {
+    while let Some((length, kind, sequence)) = parse_header(datagram) {
         let (message, rest) = datagram
             .split_at_checked(length.next_multiple_of(4))
             .unwrap_or((datagram, &[]));
@@ -108,7 +108,7 @@ pub(super) fn read_outcomes(mut datagram: &[u8]) -> Vec<Outcome> {
     outcomes
 }
 
-fn header(bytes: &[u8]) -> Option<(usize, u16, u32)> {
+fn parse_header(bytes: &[u8]) -> Option<(usize, u16, u32)> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (kind, rest) = rest.split_first_chunk()?;
     let (_flags, rest) = rest.split_first_chunk::<2>()?;
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn answer(kind: u16, sequence: u32, error: i32, more: &[u8]) -> Vec<u8> {
+    fn answer_bytes(kind: u16, sequence: u32, error: i32, more: &[u8]) -> Vec<u8> {
         let length = u32::try_from(HEADER + 4 + more.len()).unwrap();
         let mut bytes = length.to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());
@@ -138,16 +138,16 @@ mod tests {
 
     #[test]
     fn datagram_yields_every_answer() {
-        let mut datagram = answer(ERROR, 2, 0, &[7; 18]);
+        let mut datagram = answer_bytes(ERROR, 2, 0, &[7; 18]);
         // Padding to a multiple of four.
         datagram.extend([0; 2]);
-        datagram.extend(answer(3, 9, -5, &[]));
-        datagram.extend(answer(ERROR, 3, -1, &[]));
+        datagram.extend(answer_bytes(3, 9, -5, &[]));
+        datagram.extend(answer_bytes(ERROR, 3, -1, &[]));
         let expected = [(2, 0), (3, 1)].map(|(sequence, error)| Outcome { sequence, error });
         assert_eq!(read_outcomes(&datagram), expected);
         // The kernel may truncate the message that it quotes.
         assert_eq!(
-            read_outcomes(&answer(ERROR, 4, -2, &[7; 40])[..30]),
+            read_outcomes(&answer_bytes(ERROR, 4, -2, &[7; 40])[..30]),
             [Outcome { sequence: 4, error: 2 }]
         );
     }

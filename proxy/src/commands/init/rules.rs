@@ -118,9 +118,12 @@ pub(super) fn rule_batch(family: Family, redirect: &Redirect<'_>) -> Vec<Message
     ];
     if !redirect.servers.is_empty() {
         messages.push(message(NEW_TABLE, CREATE, table_attributes()));
-        messages.push(message(NEW_CHAIN, CREATE, chain()));
-        let rules = redirect.servers.iter().map(|server| to_sidecar(*server, redirect.port));
-        for expressions in std::iter::once(leave_alone(redirect.user)).chain(rules) {
+        messages.push(message(NEW_CHAIN, CREATE, chain_attributes()));
+        let rules = redirect
+            .servers
+            .iter()
+            .map(|server| redirect_expressions(*server, redirect.port));
+        for expressions in std::iter::once(return_expressions(redirect.user)).chain(rules) {
             messages.push(message(NEW_RULE, CREATE | APPEND, rule_attributes(&expressions)));
         }
     }
@@ -144,7 +147,7 @@ fn table_attributes() -> Attributes {
     Attributes::new().text(NAME, TABLE).with_number(FLAGS, 0)
 }
 
-fn chain() -> Attributes {
+fn chain_attributes() -> Attributes {
     const TABLE_NAME: u16 = 1;
     const NAME: u16 = 3;
     const HOOK: u16 = 4;
@@ -171,7 +174,7 @@ fn rule_attributes(expressions: &Attributes) -> Attributes {
         .with_nested(EXPRESSIONS, expressions)
 }
 
-fn leave_alone(user: u32) -> Attributes {
+fn return_expressions(user: u32) -> Attributes {
     const CODE: u16 = 1;
     const VERDICT: u16 = 2;
     let verdict = Attributes::new().with_number(CODE, RETURN);
@@ -182,7 +185,7 @@ fn leave_alone(user: u32) -> Attributes {
     add_immediate(expressions, REGISTER_VERDICT, &content)
 }
 
-fn to_sidecar(server: SocketAddr, port: u16) -> Attributes {
+fn redirect_expressions(server: SocketAddr, port: u16) -> Attributes {
     const VALUE: u16 = 1;
     let offset = Family::family_of(server.ip()).destination_offset();
     let octets = match server.ip() {

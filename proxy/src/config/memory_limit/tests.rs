@@ -6,7 +6,7 @@ const V1: &str = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
                   35 31 0:32 / /sys/fs/cgroup/memory rw shared:15 - cgroup cgroup rw,memory";
 const NO_LIMIT_OF_V1: &str = "9223372036854771712\n";
 
-fn limit(cgroup: &str, mountinfo: &str, files: &[(&str, &str)]) -> Option<u64> {
+fn limit_of_files(cgroup: &str, mountinfo: &str, files: &[(&str, &str)]) -> Option<u64> {
     let read = |path: &Path| {
         let file = files
             .iter()
@@ -18,12 +18,15 @@ fn limit(cgroup: &str, mountinfo: &str, files: &[(&str, &str)]) -> Option<u64> {
 
 #[test]
 fn limit_is_read_in_container_that_sees_its_group_as_root() {
-    assert_eq!(limit("0::/\n", V2, &[("memory.max", "268435456\n")]), Some(256 << 20));
-    assert_eq!(limit("0::/\n", V2, &[("memory.max", "max\n")]), None);
-    let v1 = [("memory/memory.limit_in_bytes", "268435456\n")];
-    assert_eq!(limit("4:memory:/\n0::/\n", V1, &v1), Some(256 << 20));
     assert_eq!(
-        limit("4:memory:/\n", V1, &[("memory/memory.limit_in_bytes", NO_LIMIT_OF_V1)]),
+        limit_of_files("0::/\n", V2, &[("memory.max", "268435456\n")]),
+        Some(256 << 20)
+    );
+    assert_eq!(limit_of_files("0::/\n", V2, &[("memory.max", "max\n")]), None);
+    let v1 = [("memory/memory.limit_in_bytes", "268435456\n")];
+    assert_eq!(limit_of_files("4:memory:/\n0::/\n", V1, &v1), Some(256 << 20));
+    assert_eq!(
+        limit_of_files("4:memory:/\n", V1, &[("memory/memory.limit_in_bytes", NO_LIMIT_OF_V1)]),
         None
     );
 }
@@ -32,7 +35,7 @@ fn limit_is_read_in_container_that_sees_its_group_as_root() {
 fn smallest_limit_of_nested_groups_counts() {
     let files = |own, middle| {
         let root = ("memory.max", "max\n");
-        limit(
+        limit_of_files(
             "0::/kubepods/pod1/sidecar\n",
             V2,
             &[
@@ -49,22 +52,28 @@ fn smallest_limit_of_nested_groups_counts() {
         ("memory/a/b/memory.limit_in_bytes", NO_LIMIT_OF_V1),
         ("memory/a/memory.limit_in_bytes", "268435456\n"),
     ];
-    assert_eq!(limit("5:cpu,cpuacct:/x\n4:memory:/a/b\n", V1, &v1), Some(256 << 20));
+    assert_eq!(
+        limit_of_files("5:cpu,cpuacct:/x\n4:memory:/a/b\n", V1, &v1),
+        Some(256 << 20)
+    );
 }
 
 #[test]
 fn container_that_sees_hierarchy_of_machine_finds_its_group() {
     let line = "35 31 0:32 /kubepods/pod1/sidecar /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
     let file = [("memory/memory.limit_in_bytes", "268435456\n")];
-    assert_eq!(limit("4:memory:/kubepods/pod1/sidecar\n", line, &file), Some(256 << 20));
     assert_eq!(
-        limit("4:memory:/elsewhere\n", line, &file),
+        limit_of_files("4:memory:/kubepods/pod1/sidecar\n", line, &file),
+        Some(256 << 20)
+    );
+    assert_eq!(
+        limit_of_files("4:memory:/elsewhere\n", line, &file),
         Some(256 << 20),
         "the mounted group is the nearest that can be seen"
     );
     let prefix_alone = "35 31 0:32 /kubepods/pod1 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
     assert_eq!(
-        limit("4:memory:/kubepods/pod12\n", prefix_alone, &file),
+        limit_of_files("4:memory:/kubepods/pod12\n", prefix_alone, &file),
         Some(256 << 20)
     );
 }
@@ -78,7 +87,7 @@ fn limit_of_hidden_parent_group_is_read_from_statistics() {
             "cache 0\nhierarchical_memory_limit 134217728\nhierarchical_memsw_limit 1\n",
         ),
     ];
-    assert_eq!(limit("4:memory:/\n", V1, &files), Some(128 << 20));
+    assert_eq!(limit_of_files("4:memory:/\n", V1, &files), Some(128 << 20));
 }
 
 #[test]
@@ -87,18 +96,18 @@ fn memory_may_be_in_either_version_where_both_are_mounted() {
     let groups = "4:memory:/a\n0::/b\n";
     let v1 = ("memory/a/memory.limit_in_bytes", "268435456\n");
     let v2 = ("unified/b/memory.max", "134217728\n");
-    assert_eq!(limit(groups, &both, &[v1]), Some(256 << 20));
-    assert_eq!(limit(groups, &both, &[v2]), Some(128 << 20));
-    assert_eq!(limit(groups, &both, &[v1, v2]), Some(128 << 20));
+    assert_eq!(limit_of_files(groups, &both, &[v1]), Some(256 << 20));
+    assert_eq!(limit_of_files(groups, &both, &[v2]), Some(128 << 20));
+    assert_eq!(limit_of_files(groups, &both, &[v1, v2]), Some(128 << 20));
 }
 
 #[test]
 fn unreadable_limits_are_no_limit() {
     for text in ["", "\n", "-1", "0", "12x", "99999999999999999999999"] {
-        assert_eq!(limit("0::/\n", V2, &[("memory.max", text)]), None, "{text:?}");
+        assert_eq!(limit_of_files("0::/\n", V2, &[("memory.max", text)]), None, "{text:?}");
     }
-    assert_eq!(limit("0::/\n", V2, &[]), None);
-    assert_eq!(limit("", "", &[("memory.max", "1000000000")]), None);
+    assert_eq!(limit_of_files("0::/\n", V2, &[]), None);
+    assert_eq!(limit_of_files("", "", &[("memory.max", "1000000000")]), None);
     for garbage in [
         "x",
         "0:/",
@@ -107,7 +116,7 @@ fn unreadable_limits_are_no_limit() {
         "a b c d e - cgroup",
         "\u{0} - ",
     ] {
-        assert_eq!(limit(garbage, garbage, &[]), None, "{garbage:?}");
+        assert_eq!(limit_of_files(garbage, garbage, &[]), None, "{garbage:?}");
     }
 }
 

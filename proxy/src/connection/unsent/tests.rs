@@ -12,7 +12,7 @@ fn has_room(unsent: &Arc<Unsent>) -> bool {
 }
 
 /// Hands over frames of 16 KiB for as long as there is room.
-fn fill(unsent: &Arc<Unsent>) -> Vec<Bytes> {
+fn fill_connection(unsent: &Arc<Unsent>) -> Vec<Bytes> {
     let frame = || has_room(unsent).then(|| unsent.count(Bytes::from(vec![0; 16 * KIB])));
     std::iter::from_fn(frame).collect()
 }
@@ -28,7 +28,7 @@ impl std::task::Wake for Woken {
 }
 
 impl Woken {
-    fn times(&self) -> usize {
+    fn wake_count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -54,11 +54,11 @@ fn connection_has_room_again_when_bytes_are_written() {
 fn connections_that_read_nothing_leave_room_for_one_that_reads() {
     let all = ResponseMemory::within(4096 * KIB);
     let deaf = connections(&all, 30);
-    let held: Vec<_> = deaf.iter().map(fill).collect();
+    let held: Vec<_> = deaf.iter().map(fill_connection).collect();
     assert!(all.unsent() >= 3500 * KIB, "{}", all.unsent());
     let reads = &connections(&all, 1)[0];
     for _ in 0..1000 {
-        assert!(!fill(reads).is_empty());
+        assert!(!fill_connection(reads).is_empty());
     }
     drop(held);
     assert_eq!(all.unsent(), 0);
@@ -68,7 +68,7 @@ fn connections_that_read_nothing_leave_room_for_one_that_reads() {
 fn any_number_of_connections_stays_within_bound() {
     let all = ResponseMemory::within(4096 * KIB);
     let deaf = connections(&all, 1000);
-    let held: Vec<_> = deaf.iter().map(fill).collect();
+    let held: Vec<_> = deaf.iter().map(fill_connection).collect();
     assert_eq!(all.unsent(), all.bound());
     drop(held);
 }
@@ -77,7 +77,7 @@ fn any_number_of_connections_stays_within_bound() {
 fn single_connection_leaves_more_than_half_of_low_bound() {
     let all = ResponseMemory::within(1024 * KIB);
     let connection = &connections(&all, 1)[0];
-    let held = fill(connection);
+    let held = fill_connection(connection);
     assert_eq!(connection.bytes(), 448 * KIB);
     drop(held);
 }
@@ -96,11 +96,11 @@ fn waiting_response_is_woken_when_its_own_or_other_bytes_are_written() {
     assert!(waits.poll_room(&cx).is_pending());
     assert!(waits.poll_room(&cx).is_pending(), "a second poll");
     drop(own);
-    assert_eq!(woken.times(), 1, "it has written");
+    assert_eq!(woken.wake_count(), 1, "it has written");
     held.push(full.count(Bytes::from(vec![0; 256 * KIB])));
     assert!(waits.poll_room(&cx).is_pending());
     held.pop();
-    assert_eq!(woken.times(), 2, "another connection has written");
+    assert_eq!(woken.wake_count(), 2, "another connection has written");
     assert!(waits.poll_room(&cx).is_ready());
 }
 

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn read(method: &str, target: &str, endpoints: &[&str]) -> Result<Destination, DestinationError> {
+fn read_destination(method: &str, target: &str, endpoints: &[&str]) -> Result<Destination, DestinationError> {
     let mut headers = HeaderMap::new();
     for endpoint in endpoints {
         headers.append(ENDPOINT, HeaderValue::from_str(endpoint).unwrap());
@@ -13,7 +13,7 @@ fn read(method: &str, target: &str, endpoints: &[&str]) -> Result<Destination, D
     Destination::read(form, &target.parse().unwrap(), &headers)
 }
 
-fn found(destination: &Destination) -> (ProxyForm, bool, String, u16, String) {
+fn destination_parts(destination: &Destination) -> (ProxyForm, bool, String, u16, String) {
     let TargetKey { is_tls, port, .. } = destination.target;
     (
         destination.form,
@@ -32,12 +32,12 @@ type Case = (
     (ProxyForm, bool, &'static str, u16, &'static str),
 );
 
-fn goes(case: Case) {
+fn assert_destination(case: Case) {
     let (method, target, endpoint, (form, is_tls, host, port, path)) = case;
     let endpoints: Vec<&str> = Some(endpoint).filter(|text| !text.is_empty()).into_iter().collect();
-    let destination = read(method, target, &endpoints).unwrap();
+    let destination = read_destination(method, target, &endpoints).unwrap();
     assert_eq!(
-        found(&destination),
+        destination_parts(&destination),
         (form, is_tls, host.to_owned(), port, path.to_owned()),
         "{method} {target} {endpoint}"
     );
@@ -45,43 +45,43 @@ fn goes(case: Case) {
 
 #[test]
 fn absolute_target_determines_destination() {
-    goes((
+    assert_destination((
         "GET",
         "http://a.example/p?q",
         "",
         (ProxyForm::Absolute, false, "a.example", 80, "/p"),
     ));
-    goes((
+    assert_destination((
         "GET",
         "https://a.example",
         "",
         (ProxyForm::Absolute, true, "a.example", 443, "/"),
     ));
-    goes((
+    assert_destination((
         "PUT",
         "HTTP://A.Example.:8080/p",
         "",
         (ProxyForm::Absolute, false, "a.example", 8080, "/p"),
     ));
-    goes((
+    assert_destination((
         "GET",
         "http://a.example:/p",
         "",
         (ProxyForm::Absolute, false, "a.example", 80, "/p"),
     ));
-    goes((
+    assert_destination((
         "GET",
         "http://[2001:DB8::1]:81/",
         "",
         (ProxyForm::Absolute, false, "2001:db8::1", 81, "/"),
     ));
-    goes((
+    assert_destination((
         "GET",
         "http://[::ffff:192.0.2.1]/",
         "",
         (ProxyForm::Absolute, false, "192.0.2.1", 80, "/"),
     ));
-    goes((
+    assert_destination((
         "GET",
         "http://192.0.2.7:8080/",
         "",
@@ -91,32 +91,32 @@ fn absolute_target_determines_destination() {
 
 #[test]
 fn header_and_connect_determine_destination() {
-    goes((
+    assert_destination((
         "GET",
         "/other?x",
         "https://a.example/p",
         (ProxyForm::Header, true, "a.example", 443, "/p"),
     ));
     let elsewhere = "http://b.example/other";
-    goes((
+    assert_destination((
         "GET",
         elsewhere,
         "http://a.example/p",
         (ProxyForm::Header, false, "a.example", 80, "/p"),
     ));
-    goes((
+    assert_destination((
         "OPTIONS",
         "*",
         " http://my_host/p#f ",
         (ProxyForm::Header, false, "my_host", 80, "/p"),
     ));
-    goes((
+    assert_destination((
         "CONNECT",
         "A.example:443",
         "",
         (ProxyForm::Connect, false, "a.example", 443, ""),
     ));
-    goes(("CONNECT", "[::1]:443", "", (ProxyForm::Connect, false, "::1", 443, "")));
+    assert_destination(("CONNECT", "[::1]:443", "", (ProxyForm::Connect, false, "::1", 443, "")));
 }
 
 #[test]
@@ -146,13 +146,13 @@ fn unclear_destination_is_refused() {
         ("CONNECT", "a.example:0", &[], E::Port),
     ] {
         assert_eq!(
-            read(method, target, endpoints),
+            read_destination(method, target, endpoints),
             Err(expected),
             "{method} {target} {endpoints:?}"
         );
     }
     let long = format!("http://a.example/{}", "x".repeat(MAX_URI));
-    assert_eq!(read("GET", &long, &[]), Err(E::TooLong { limit: MAX_URI }));
+    assert_eq!(read_destination("GET", &long, &[]), Err(E::TooLong { limit: MAX_URI }));
     let mut headers = HeaderMap::new();
     headers.append(HOST, HeaderValue::from_static("a.example"));
     headers.append(HOST, HeaderValue::from_static("b.example"));

@@ -52,7 +52,7 @@ async fn with_client<T>(act: impl AsyncFnOnce(&mut DuplexStream) -> T) -> T {
     }
 }
 
-async fn answer(client: &mut DuplexStream) -> String {
+async fn read_answer(client: &mut DuplexStream) -> String {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\nno") {
         read.push(client.read_u8().await.unwrap());
@@ -60,12 +60,12 @@ async fn answer(client: &mut DuplexStream) -> String {
     String::from_utf8(read).unwrap()
 }
 
-async fn post(client: &mut DuplexStream, fields: &str) {
+async fn send_post(client: &mut DuplexStream, fields: &str) {
     let head = format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}\r\n");
     client.write_all(head.as_bytes()).await.unwrap();
 }
 
-/// How long the connection stays open from now on.
+/// The time for which the connection stays open from now on.
 async fn time_to_end(client: &mut DuplexStream) -> Duration {
     let start = Instant::now();
     assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
@@ -82,13 +82,13 @@ async fn connection_is_idle_and_usable_after_refused_body_arrives() {
         };
         for is_late in [false, true] {
             let idle = with_client(async |client| {
-                post(client, fields).await;
+                send_post(client, fields).await;
                 if !is_late {
                     // By then the head has been read, and the response has not been sent.
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     client.write_all(rest).await.unwrap();
                 }
-                let refused = answer(client).await;
+                let refused = read_answer(client).await;
                 assert!(
                     refused.starts_with("HTTP/1.1 429") && !refused.contains("close"),
                     "{refused}"
@@ -98,8 +98,8 @@ async fn connection_is_idle_and_usable_after_refused_body_arrives() {
                     client.write_all(rest).await.unwrap();
                 }
                 tokio::time::sleep(3 * HEAD_TIMEOUT).await;
-                post(client, "").await;
-                answer(client).await;
+                send_post(client, "").await;
+                read_answer(client).await;
                 time_to_end(client).await
             })
             .await;
@@ -111,8 +111,8 @@ async fn connection_is_idle_and_usable_after_refused_body_arrives() {
 #[tokio::test(start_paused = true)]
 async fn connection_ends_after_head_timeout_when_refused_body_does_not_arrive() {
     let time = with_client(async |client| {
-        post(client, "content-length: 4\r\n").await;
-        answer(client).await;
+        send_post(client, "content-length: 4\r\n").await;
+        read_answer(client).await;
         time_to_end(client).await
     })
     .await;
@@ -124,8 +124,8 @@ async fn response_has_connection_close_when_body_is_too_long_or_may_not_arrive()
     let long = format!("content-length: {}\r\n", MAX_DISCARDED + 1);
     for fields in [long.as_str(), "content-length: 4\r\nexpect: 100-continue\r\n"] {
         let refused = with_client(async |client| {
-            post(client, fields).await;
-            let refused = answer(client).await;
+            send_post(client, fields).await;
+            let refused = read_answer(client).await;
             time_to_end(client).await;
             refused
         })
@@ -141,13 +141,13 @@ async fn discarded_bytes_are_bounded() {
     let chunk = [format!("{size:x}\r\n").as_bytes(), &vec![b'x'; size], b"\r\n"].concat();
     for (last, is_kept) in [(&b"0\r\n\r\n"[..], true), (b"1\r\nx\r\n", false)] {
         with_client(async |client| {
-            post(client, "transfer-encoding: chunked\r\n").await;
-            answer(client).await;
+            send_post(client, "transfer-encoding: chunked\r\n").await;
+            read_answer(client).await;
             client.write_all(&chunk).await.unwrap();
             client.write_all(last).await.unwrap();
             if is_kept {
-                post(client, "").await;
-                answer(client).await;
+                send_post(client, "").await;
+                read_answer(client).await;
             } else {
                 assert_eq!(time_to_end(client).await, Duration::ZERO);
             }

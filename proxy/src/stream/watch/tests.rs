@@ -97,8 +97,8 @@ impl TestWatch {
         resumed_as(&self.list_views, &READER, &view)
     }
 
-    /// How often it counts as a watch of the chain that it began under, and as one of a later chain.
-    fn counts(&self) -> (u64, u64) {
+    /// Numbers of watches that count for the chain under which the watch began, and for a later chain.
+    fn watch_counts(&self) -> (u64, u64) {
         (self.earlier.sum().watches, self.later.sum().watches)
     }
 
@@ -117,9 +117,9 @@ async fn watch_continues_under_same_view_and_expires_under_another() {
     assert_eq!(watch.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
     assert!(watch.is_pending().await);
     watch.notifier.chain_changed();
-    assert_eq!(watch.counts(), (1, 0));
+    assert_eq!(watch.watch_counts(), (1, 0));
     assert!(watch.is_pending().await, "the same view");
-    assert_eq!(watch.counts(), (0, 1));
+    assert_eq!(watch.watch_counts(), (0, 1));
     watch.differs.set(true);
     watch.notifier.chain_changed();
     let event: serde_json::Value = serde_json::from_slice(&watch.next().await.unwrap()).unwrap();
@@ -139,7 +139,7 @@ async fn watch_expires_after_current_event() {
     watch.differs.set(true);
     watch.notifier.chain_changed();
     assert!(watch.is_pending().await, "in the middle of an event");
-    assert_eq!(watch.counts(), (1, 0), "it still shows the earlier view");
+    assert_eq!(watch.watch_counts(), (1, 0), "it still shows the earlier view");
     watch.send(b"\"ADDED\"}\n").await;
     assert_eq!(watch.next().await.unwrap(), "\"ADDED\"}\n");
     assert!(watch.next().await.unwrap().starts_with(b"{\"type\":\"ERROR\""));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::protobuf::{Message, envelope};
 
-fn lock() -> Rename {
+fn lock_rename() -> Rename {
     Rename {
         from: "lock".into(),
         to: "lock---a".into(),
@@ -13,8 +13,8 @@ fn lock() -> Rename {
 }
 
 /// Pushes the text in chunks and gives what came out, chunk by chunk.
-fn watch(encoding: WatchEncoding, chunks: &[&[u8]]) -> Result<Vec<Vec<u8>>, RenameError> {
-    let mut renamer = WatchRenamer::new(encoding, lock());
+fn rename_watch(encoding: WatchEncoding, chunks: &[&[u8]]) -> Result<Vec<Vec<u8>>, RenameError> {
+    let mut renamer = WatchRenamer::new(encoding, lock_rename());
     chunks.iter().map(|chunk| renamer.push(chunk)).collect()
 }
 
@@ -23,7 +23,7 @@ fn json_event_is_emitted_as_soon_as_it_is_complete() {
     let event = r#"{"type":"ADDED","object":{"kind":"Lease","metadata":{"name":"lock","x":"}{\"lock\""}}}"#;
     let expected = event.replace("\"name\":\"lock\"", "\"name\":\"lock---a\"");
     let (head, tail) = event.as_bytes().split_at(30);
-    let out = watch(
+    let out = rename_watch(
         WatchEncoding::Json,
         &[head, tail, b"\n", event.as_bytes(), b"\n{\"type\":\"BOOKMARK\"}\n"],
     )
@@ -40,13 +40,13 @@ fn json_event_is_emitted_as_soon_as_it_is_complete() {
 
 #[test]
 fn line_feed_is_emitted_without_waiting_for_the_next_event() {
-    let out = watch(WatchEncoding::Json, &[b"{}\n{\"a\":", b"1}"]).unwrap();
+    let out = rename_watch(WatchEncoding::Json, &[b"{}\n{\"a\":", b"1}"]).unwrap();
     assert_eq!(out, [&b"{}\n"[..], b"{\"a\":1}"]);
 }
 
 #[test]
 fn only_the_object_of_a_watch_event_is_renamed() {
-    let out = watch(
+    let out = rename_watch(
         WatchEncoding::Json,
         &[br#"{"metadata":{"name":"lock"},"object":{"kind":"Status","message":"\"lock\""}}"#],
     );
@@ -58,22 +58,22 @@ fn only_the_object_of_a_watch_event_is_renamed() {
 
 #[test]
 fn broken_and_oversized_watches_end() {
-    assert!(watch(WatchEncoding::Json, &[b"x"]).is_err());
-    assert!(watch(WatchEncoding::Json, &[b"{]"]).is_err());
+    assert!(rename_watch(WatchEncoding::Json, &[b"x"]).is_err());
+    assert!(rename_watch(WatchEncoding::Json, &[b"{]"]).is_err());
     assert!(matches!(
-        watch(WatchEncoding::Cbor, &[b"\xd9"]),
+        rename_watch(WatchEncoding::Cbor, &[b"\xd9"]),
         Err(RenameError::Unsupported(_))
     ));
     assert_eq!(
-        watch(WatchEncoding::Protobuf, &[&[0xff; 4]]),
+        rename_watch(WatchEncoding::Protobuf, &[&[0xff; 4]]),
         Err(RenameError::EventTooLarge)
     );
     let half = vec![b' '; MAX_WATCH_EVENT_BYTES / 2];
     assert_eq!(
-        watch(WatchEncoding::Json, &[b"{1234", &half, &half]),
+        rename_watch(WatchEncoding::Json, &[b"{1234", &half, &half]),
         Err(RenameError::EventTooLarge)
     );
-    let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock());
+    let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock_rename());
     renamer.push(b"{}\n{").unwrap();
     assert!(renamer.is_mid_event());
 }
@@ -89,7 +89,7 @@ fn events_are_passed_on_unchanged() {
         (WatchEncoding::Json, &json[..], &json[..]),
         (WatchEncoding::Protobuf, &*framed, &*message),
     ] {
-        let mut renamer = WatchRenamer::new(encoding, lock());
+        let mut renamer = WatchRenamer::new(encoding, lock_rename());
         let (head, tail) = stream.split_at(20);
         let mut seen = Vec::new();
         for chunk in [head, tail, stream] {
@@ -101,13 +101,13 @@ fn events_are_passed_on_unchanged() {
 
 proptest! {
     #[test]
-    fn chunking_does_not_matter(cuts in prop::collection::vec(1_usize..40, 1..12)) {
+    fn renamed_watch_does_not_depend_on_chunks(cuts in prop::collection::vec(1_usize..40, 1..12)) {
         let text = br#"{"type":"ADDED","object":{"metadata":{"name":"lock"}}}
  {"type":"MODIFIED","object":{"a":"\\\"}{","metadata":{"name":"lock"}}}
 {"type":"BOOKMARK","object":{}}
 "#;
-        let whole = watch(WatchEncoding::Json, &[text]).unwrap().concat();
-        let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock());
+        let whole = rename_watch(WatchEncoding::Json, &[text]).unwrap().concat();
+        let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock_rename());
         let mut out = Vec::new();
         let mut rest = &text[..];
         for cut in cuts.iter().cycle() {

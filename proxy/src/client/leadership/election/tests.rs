@@ -3,14 +3,14 @@ use std::time::Duration;
 use super::*;
 
 /// One lock, with its exchanges at seconds since the start.
-struct Story {
+struct ElectionTimeline {
     start: Instant,
     wall: SystemTime,
     election: Election,
 }
 
 /// A record of the lock: this holder for 15 s, renewed at this second, after so many changes of hands.
-fn record(holder: &str, renewed: u64, transitions: i64) -> LockRecord {
+fn lock_record(holder: &str, renewed: u64, transitions: i64) -> LockRecord {
     LockRecord {
         name: "lock".to_owned(),
         holder: holder.to_owned(),
@@ -20,7 +20,7 @@ fn record(holder: &str, renewed: u64, transitions: i64) -> LockRecord {
     }
 }
 
-impl Story {
+impl ElectionTimeline {
     fn new() -> Self {
         let lock = Lock {
             resource: "leases.coordination.k8s.io",
@@ -69,16 +69,16 @@ impl Story {
 
 #[test]
 fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
-    let mut story = Story::new();
-    assert_eq!(story.leading_since(0), None);
-    story.record_write_at(record("me", 10, 0), 10, 14);
-    assert_eq!(story.leading_since(24), Some(10));
+    let mut timeline = ElectionTimeline::new();
+    assert_eq!(timeline.leading_since(0), None);
+    timeline.record_write_at(lock_record("me", 10, 0), 10, 14);
+    assert_eq!(timeline.leading_since(24), Some(10));
     assert_eq!(
-        story.leading_since(25),
+        timeline.leading_since(25),
         None,
         "15 s after it was asked for, and not after the answer"
     );
-    let status = story.election.to_status(story.instant_at(24));
+    let status = timeline.election.to_status(timeline.instant_at(24));
     let expected = LeaderElection {
         resource: "leases.coordination.k8s.io".to_owned(),
         namespace: "operator".to_owned(),
@@ -94,131 +94,142 @@ fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
         since: None,
         ..expected
     };
-    assert_eq!(story.election.to_status(story.instant_at(25)), over);
+    assert_eq!(timeline.election.to_status(timeline.instant_at(25)), over);
 }
 
 #[test]
 fn renewal_in_time_keeps_start_of_leadership_and_late_one_resets_it() {
-    let mut story = Story::new();
-    story.record_write_at(record("me", 0, 0), 0, 0);
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_write_at(lock_record("me", 0, 0), 0, 0);
     for seconds in (2..20).step_by(2) {
-        story.record_write_at(record("me", seconds, 0), seconds, seconds);
+        timeline.record_write_at(lock_record("me", seconds, 0), seconds, seconds);
     }
-    assert_eq!(story.leading_since(32), Some(0));
+    assert_eq!(timeline.leading_since(32), Some(0));
     // This renewal was requested in time and answered too late.
-    story.record_write_at(record("me", 32, 0), 32, 34);
-    assert_eq!(story.leading_since(46), Some(0));
-    story.record_write_at(record("me", 47, 0), 47, 47);
-    assert_eq!(story.leading_since(48), Some(47));
+    timeline.record_write_at(lock_record("me", 32, 0), 32, 34);
+    assert_eq!(timeline.leading_since(46), Some(0));
+    timeline.record_write_at(lock_record("me", 47, 0), 47, 47);
+    assert_eq!(timeline.leading_since(48), Some(47));
     // Another identity means another process.
-    story.record_write_at(record("my next", 50, 1), 50, 50);
-    assert_eq!((story.leading_since(51), story.holder()), (Some(50), "my next"));
+    timeline.record_write_at(lock_record("my next", 50, 1), 50, 50);
+    assert_eq!((timeline.leading_since(51), timeline.holder()), (Some(50), "my next"));
 }
 
 #[test]
 fn holder_stops_leading_when_it_releases_lock() {
-    let mut story = Story::new();
-    story.record_write_at(record("me", 0, 0), 0, 0);
-    story.record_write_at(record("", 2, 0), 2, 2);
-    assert_eq!((story.leading_since(2), story.holder()), (None, ""));
-    story.record_write_at(record("me", 4, 1), 4, 4);
-    assert_eq!(story.leading_since(4), Some(4));
-    story.election.record_deletion(story.asked_at(6), story.instant_at(6));
-    assert_eq!((story.leading_since(6), story.holder()), (None, ""));
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_write_at(lock_record("me", 0, 0), 0, 0);
+    timeline.record_write_at(lock_record("", 2, 0), 2, 2);
+    assert_eq!((timeline.leading_since(2), timeline.holder()), (None, ""));
+    timeline.record_write_at(lock_record("me", 4, 1), 4, 4);
+    assert_eq!(timeline.leading_since(4), Some(4));
+    timeline
+        .election
+        .record_deletion(timeline.asked_at(6), timeline.instant_at(6));
+    assert_eq!((timeline.leading_since(6), timeline.holder()), (None, ""));
 }
 
 #[test]
 fn leader_stops_leading_when_it_reads_another_holder() {
-    let mut story = Story::new();
-    story.record_read_at(record("other", 0, 0), 0);
-    assert_eq!((story.leading_since(0), story.holder()), (None, "other"));
-    story.record_write_at(record("me", 1, 1), 1, 2);
-    story.record_read_at(record("me", 1, 1), 3);
-    assert_eq!(story.leading_since(15), Some(1));
-    assert_eq!(story.leading_since(16), None, "a read renews nothing");
-    story.record_read_at(record("other", 4, 2), 4);
-    assert_eq!((story.leading_since(5), story.holder()), (None, "other"));
-    story.record_write_at(record("me", 6, 3), 6, 6);
-    story.record_read_at(record("", 7, 3), 7);
-    assert_eq!((story.leading_since(7), story.holder()), (None, ""), "nobody holds it");
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_read_at(lock_record("other", 0, 0), 0);
+    assert_eq!((timeline.leading_since(0), timeline.holder()), (None, "other"));
+    timeline.record_write_at(lock_record("me", 1, 1), 1, 2);
+    timeline.record_read_at(lock_record("me", 1, 1), 3);
+    assert_eq!(timeline.leading_since(15), Some(1));
+    assert_eq!(timeline.leading_since(16), None, "a read renews nothing");
+    timeline.record_read_at(lock_record("other", 4, 2), 4);
+    assert_eq!((timeline.leading_since(5), timeline.holder()), (None, "other"));
+    timeline.record_write_at(lock_record("me", 6, 3), 6, 6);
+    timeline.record_read_at(lock_record("", 7, 3), 7);
+    assert_eq!(
+        (timeline.leading_since(7), timeline.holder()),
+        (None, ""),
+        "nobody holds it"
+    );
 }
 
 #[test]
 fn read_that_was_asked_for_before_write_was_answered_may_be_older() {
     for asked in [0, 2, 3] {
-        let mut story = Story::new();
-        story.record_write_at(record("me", 2, 1), 2, 4);
-        story.record_read_at(record("other", 0, 0), asked);
+        let mut timeline = ElectionTimeline::new();
+        timeline.record_write_at(lock_record("me", 2, 1), 2, 4);
+        timeline.record_read_at(lock_record("other", 0, 0), asked);
         assert_eq!(
-            (story.leading_since(5), story.holder()),
+            (timeline.leading_since(5), timeline.holder()),
             (Some(2), "me"),
             "asked for at {asked}"
         );
     }
-    let mut story = Story::new();
-    story.record_read_at(record("newer", 2, 0), 2);
-    story.record_read_at(record("older", 0, 0), 1);
-    assert_eq!(story.holder(), "newer");
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_read_at(lock_record("newer", 2, 0), 2);
+    timeline.record_read_at(lock_record("older", 0, 0), 1);
+    assert_eq!(timeline.holder(), "newer");
 }
 
 #[test]
 fn latest_requested_of_crossing_writes_counts() {
-    let mut story = Story::new();
-    story.record_write_at(record("me", 0, 0), 0, 0);
-    story.record_write_at(record("", 3, 0), 3, 4);
-    story.record_write_at(record("me", 2, 0), 2, 5);
-    assert_eq!(story.leading_since(5), None);
-    let mut story = Story::new();
-    story.record_write_at(record("me", 4, 0), 4, 4);
-    story.record_write_at(record("me", 1, 0), 1, 5);
-    assert_eq!(story.leading_since(18), Some(4), "the renewal is not taken back");
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_write_at(lock_record("me", 0, 0), 0, 0);
+    timeline.record_write_at(lock_record("", 3, 0), 3, 4);
+    timeline.record_write_at(lock_record("me", 2, 0), 2, 5);
+    assert_eq!(timeline.leading_since(5), None);
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_write_at(lock_record("me", 4, 0), 4, 4);
+    timeline.record_write_at(lock_record("me", 1, 0), 1, 5);
+    assert_eq!(timeline.leading_since(18), Some(4), "the renewal is not taken back");
 }
 
 #[test]
 fn watch_or_cache_counts_if_lock_has_changed_hands_since() {
-    let mut story = Story::new();
-    story.election.record_read(record("other", 0, 3));
-    assert_eq!(story.holder(), "other");
-    story.record_write_at(record("me", 1, 4), 1, 1);
+    let mut timeline = ElectionTimeline::new();
+    timeline.election.record_read(lock_record("other", 0, 3));
+    assert_eq!(timeline.holder(), "other");
+    timeline.record_write_at(lock_record("me", 1, 4), 1, 1);
     let untold = LockRecord {
         transitions: None,
-        ..record("other", 2, 0)
+        ..lock_record("other", 2, 0)
     };
-    for older in [record("other", 0, 3), record("", 1, 3), record("me", 1, 4), untold] {
-        story.election.record_read(older);
-        assert_eq!((story.leading_since(2), story.holder()), (Some(1), "me"));
+    for older in [
+        lock_record("other", 0, 3),
+        lock_record("", 1, 3),
+        lock_record("me", 1, 4),
+        untold,
+    ] {
+        timeline.election.record_read(older);
+        assert_eq!((timeline.leading_since(2), timeline.holder()), (Some(1), "me"));
     }
-    story.election.record_read(record("other", 2, 5));
-    assert_eq!((story.leading_since(2), story.holder()), (None, "other"));
+    timeline.election.record_read(lock_record("other", 2, 5));
+    assert_eq!((timeline.leading_since(2), timeline.holder()), (None, "other"));
 }
 
 #[test]
 fn writer_that_keeps_another_holder_does_not_lead() {
-    let mut story = Story::new();
-    story.record_read_at(record("other", 7, 3), 8);
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_read_at(lock_record("other", 7, 3), 8);
     // The write changes something else, such as labels.
-    story.record_write_at(record("other", 7, 3), 9, 9);
-    assert_eq!((story.leading_since(9), story.holder()), (None, "other"));
-    story.record_write_at(record("me", 10, 4), 10, 10);
-    story.record_read_at(record("me", 10, 4), 11);
-    story.record_write_at(record("me", 10, 4), 12, 12);
-    assert_eq!(story.leading_since(26), Some(10), "its own");
+    timeline.record_write_at(lock_record("other", 7, 3), 9, 9);
+    assert_eq!((timeline.leading_since(9), timeline.holder()), (None, "other"));
+    timeline.record_write_at(lock_record("me", 10, 4), 10, 10);
+    timeline.record_read_at(lock_record("me", 10, 4), 11);
+    timeline.record_write_at(lock_record("me", 10, 4), 12, 12);
+    assert_eq!(timeline.leading_since(26), Some(10), "its own");
 }
 
 #[test]
 fn lock_without_duration_makes_no_leader() {
-    let mut story = Story::new();
-    story.record_write_at(record("me", 0, 0), 0, 0);
+    let mut timeline = ElectionTimeline::new();
+    timeline.record_write_at(lock_record("me", 0, 0), 0, 0);
     let forever = LockRecord {
         lease_duration: Duration::ZERO,
-        ..record("me", 1, 0)
+        ..lock_record("me", 1, 0)
     };
-    story.record_write_at(forever, 1, 1);
-    assert_eq!((story.leading_since(1), story.holder()), (None, "me"));
+    timeline.record_write_at(forever, 1, 1);
+    assert_eq!((timeline.leading_since(1), timeline.holder()), (None, "me"));
     let forever = LockRecord {
         lease_duration: Duration::MAX,
-        ..record("me", 2, 0)
+        ..lock_record("me", 2, 0)
     };
-    story.record_write_at(forever, 2, 2);
-    assert_eq!(story.leading_since(2), None, "longer than any clock");
+    timeline.record_write_at(forever, 2, 2);
+    assert_eq!(timeline.leading_since(2), None, "longer than any clock");
 }
