@@ -153,7 +153,7 @@ impl Row {
     }
 }
 
-/// Latencies of all events of equal watches during `time`.
+/// Latencies of all events of equal watches that are sent during `time`.
 async fn read_events(
     address: SocketAddr,
     version: HttpVersion,
@@ -162,10 +162,12 @@ async fn read_events(
 ) -> anyhow::Result<Durations> {
     let target = watch_target(Duration::from_millis(u64::from(watches)));
     let streams = Stream::open_many(address, version, &target, watches as usize).await?;
+    // Events that came while the other watches were opened have waited for this client.
+    let begin = since_epoch();
     let end = Instant::now() + time;
     let mut tasks = JoinSet::new();
     for stream in streams {
-        tasks.spawn_local(read_until(stream, end));
+        tasks.spawn_local(read_until(stream, begin, end));
     }
     let mut all = Vec::new();
     while let Some(latencies) = tasks.join_next().await {
@@ -174,7 +176,8 @@ async fn read_events(
     Ok(Durations::new(all))
 }
 
-async fn read_until(mut watch: Stream, end: Instant) -> anyhow::Result<Vec<Duration>> {
+/// Latencies of the events sent since `begin`, a time since the epoch.
+async fn read_until(mut watch: Stream, begin: Duration, end: Instant) -> anyhow::Result<Vec<Duration>> {
     let mut latencies = Vec::new();
     let mut events = Events::default();
     // The last event may come after the end: it is what ends the watch.
@@ -182,7 +185,10 @@ async fn read_until(mut watch: Stream, end: Instant) -> anyhow::Result<Vec<Durat
         let piece = watch.next().await?.context("the watch ended")?;
         let now = since_epoch();
         for event in events.split(&piece) {
-            latencies.push(now.saturating_sub(sent_at(&event).context("an event without a time")?));
+            let sent = sent_at(&event).context("an event without a time")?;
+            if sent >= begin {
+                latencies.push(now.saturating_sub(sent));
+            }
         }
     }
     Ok(latencies)
