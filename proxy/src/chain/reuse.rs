@@ -203,7 +203,7 @@ impl RememberedCalls {
             Reuse::UntilUnixMs(until) => Some(until),
             Reuse::WhileUnchanged | Reuse::Never => None,
         };
-        let end = trace.reason_to_forget(until.is_some());
+        let obstacle = trace.reason_to_forget(until.is_some());
         let is_comparable = trace.is_comparable();
         let (reads, effects) = trace.into_parts();
         // The time of the remembered verdict may have passed before the plugin read the clock.
@@ -218,7 +218,7 @@ impl RememberedCalls {
                 Known::Leaf(_) | Known::Contradiction | Known::Unknown => {}
             }
         }
-        if verdict.reuse == Reuse::Never || end.is_some() {
+        if verdict.reuse == Reuse::Never || obstacle.is_some() {
             self.count_unmarked();
             return Ok(());
         }
