@@ -47,7 +47,7 @@ pub struct ReuseSettings {
 #[derive(Debug, Default)]
 pub struct ReuseState {
     is_impure: AtomicBool,
-    why: OnceLock<String>,
+    first_contradiction: OnceLock<String>,
 }
 
 impl ReuseState {
@@ -57,15 +57,15 @@ impl ReuseState {
     }
 
     /// Notes that the plugin has contradicted a reusable verdict. Returns whether it is the first time.
-    pub(super) fn set_impure(&self, why: &str) -> bool {
-        let is_first = self.why.set(why.to_owned()).is_ok();
+    pub(super) fn set_impure(&self, contradiction: &str) -> bool {
+        let is_first = self.first_contradiction.set(contradiction.to_owned()).is_ok();
         self.is_impure.store(true, Ordering::Release);
         is_first
     }
 
     /// How the plugin contradicted its reusable verdict first.
-    pub(super) fn why(&self) -> Option<&str> {
-        self.why.get().map(String::as_str)
+    pub(super) fn first_contradiction(&self) -> Option<&str> {
+        self.first_contradiction.get().map(String::as_str)
     }
 }
 
