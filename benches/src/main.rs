@@ -42,6 +42,7 @@ mod client;
 mod closed_loop;
 mod contestants;
 mod cost;
+mod image;
 mod instructions;
 mod latency;
 mod list;

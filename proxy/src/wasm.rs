@@ -85,7 +85,7 @@ pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
 pub use precompiled::precompile;
 #[cfg(test)]
-pub(crate) use reads::End;
+pub(crate) use reads::ReuseObstacle;
 #[cfg(test)]
 pub(crate) use reads::hooks as reads_hooks;
 pub(crate) use reads::{Effects, Read, Seen, Step, Trace, Value};

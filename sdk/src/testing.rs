@@ -1,5 +1,5 @@
-//! For native unit tests of a plugin: a fake host whose clock is moved by hand, requests and responses from a builder, and
-//! a matcher that tells whether a subscription would wake the plugin.
+//! For native unit tests of a plugin: a fake host whose clock is moved by hand, requests and responses from a builder, a
+//! matcher that tells whether a subscription would wake the plugin, and an audit of verdicts that it marks as reusable.
 //!
 //! ```
 //! use ctrlmesh_sdk::testing::{self, TestRequest};
@@ -25,6 +25,7 @@
 //! assert_eq!(bench.host.counter("seen", ""), 1);
 //! ```
 
+mod audit;
 mod host;
 mod matcher;
 mod request;
@@ -34,6 +35,7 @@ pub use host::FakeHost;
 pub use request::{TestRequest, TestResponse};
 
 use crate::{InstanceInfo, Outcome, Plugin, RequestVerdict, ResponseVerdict, Subscription, settings};
+use audit::Audits;
 
 /// An instance's identity for tests: entry `test`, pod `operator-0` in namespace `operators`.
 #[must_use]
@@ -55,6 +57,7 @@ pub struct Bench<P> {
     pub subscription: Subscription,
     /// The plugin that `configure` returned.
     pub plugin: P,
+    audits: Audits,
 }
 
 impl<P: Plugin> Bench<P> {
@@ -79,6 +82,7 @@ impl<P: Plugin> Bench<P> {
             host,
             subscription,
             plugin,
+            audits: Audits::default(),
         })
     }
 
@@ -89,8 +93,23 @@ impl<P: Plugin> Bench<P> {
     }
 
     /// Calls `on_request`, whether subscribed or not.
+    ///
+    /// If a host may give the verdict again ([`RequestVerdict::reusable`]), the plugin is asked a second time. Everything
+    /// that the first call did not read is different then: facts, headers, query parameters and cells. For a verdict that
+    /// holds until a moment, the time is just before it. The second call works on copies of the request and of the host, so
+    /// that only the plugin's own memory shows that there was one. `bench.plugin.on_request(&req, &bench.host)` asks once.
+    ///
+    /// # Panics
+    ///
+    /// The second call decides, does or reads something else, or this call contradicts a verdict that an earlier one marked
+    /// as reusable. The plugin depends on something that it did not read through the host in this call.
+    #[expect(clippy::panic, reason = "it fails the test of a plugin that is wrong")]
+    #[track_caller]
     pub fn on_request(&mut self, req: &TestRequest) -> RequestVerdict {
-        self.plugin.on_request(req, &self.host)
+        match self.audits.call(&mut self.plugin, req, &self.host) {
+            Ok(verdict) => verdict,
+            Err(contradiction) => panic!("{contradiction}"),
+        }
     }
 
     /// Calls `on_response`, whether subscribed or not.

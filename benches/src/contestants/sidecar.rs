@@ -30,7 +30,8 @@ pub(crate) struct Sidecar {
 /// Timeout of a start, in which plugins may be compiled, under valgrind too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const POLL: Duration = Duration::from_millis(1);
+/// Interval at which a sidecar is asked whether it is ready when its start is measured.
+pub(crate) const POLL: Duration = Duration::from_millis(1);
 
 impl Sidecar {
     /// Returns when the sidecar is ready.

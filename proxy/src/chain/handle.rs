@@ -348,7 +348,7 @@ fn reuse_status(entry: &Entry, metrics: &Metrics) -> Option<ReuseStatus> {
     let status = ReuseStatus {
         reused,
         audited,
-        impure: entry.reuse.why().map(str::to_owned),
+        impure: entry.reuse.first_contradiction().map(str::to_owned),
     };
     Some(status).filter(|status| *status != ReuseStatus::default())
 }

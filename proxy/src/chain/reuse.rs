@@ -47,7 +47,7 @@ pub struct ReuseSettings {
 #[derive(Debug, Default)]
 pub struct ReuseState {
     is_impure: AtomicBool,
-    why: OnceLock<String>,
+    first_contradiction: OnceLock<String>,
 }
 
 impl ReuseState {
@@ -57,15 +57,15 @@ impl ReuseState {
     }
 
     /// Notes that the plugin has contradicted a reusable verdict. Returns whether it is the first time.
-    pub(super) fn set_impure(&self, why: &str) -> bool {
-        let is_first = self.why.set(why.to_owned()).is_ok();
+    pub(super) fn set_impure(&self, contradiction: &str) -> bool {
+        let is_first = self.first_contradiction.set(contradiction.to_owned()).is_ok();
         self.is_impure.store(true, Ordering::Release);
         is_first
     }
 
     /// How the plugin contradicted its reusable verdict first.
-    pub(super) fn why(&self) -> Option<&str> {
-        self.why.get().map(String::as_str)
+    pub(super) fn first_contradiction(&self) -> Option<&str> {
+        self.first_contradiction.get().map(String::as_str)
     }
 }
 
@@ -203,7 +203,7 @@ impl RememberedCalls {
             Reuse::UntilUnixMs(until) => Some(until),
             Reuse::WhileUnchanged | Reuse::Never => None,
         };
-        let end = trace.reason_to_forget(until.is_some());
+        let obstacle = trace.reason_to_forget(until.is_some());
         let is_comparable = trace.is_comparable();
         let (reads, effects) = trace.into_parts();
         // The time of the remembered verdict may have passed before the plugin read the clock.
@@ -218,7 +218,7 @@ impl RememberedCalls {
                 Known::Leaf(_) | Known::Contradiction | Known::Unknown => {}
             }
         }
-        if verdict.reuse == Reuse::Never || end.is_some() {
+        if verdict.reuse == Reuse::Never || obstacle.is_some() {
             self.count_unmarked();
             return Ok(());
         }

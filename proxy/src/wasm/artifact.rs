@@ -53,6 +53,10 @@ impl MappedArtifact {
         Self { path, bytes }
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Size of the file.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes

@@ -26,6 +26,8 @@ const SUFFIX: &str = "cwasm";
 const MAX_ARTIFACTS: usize = 32;
 /// Maximum size of an artifact that is read back. An artifact is about four times as large as its source.
 pub(crate) const MAX_ARTIFACT_BYTES: u64 = 128 * 1024 * 1024;
+/// Size of the steps in which a file is only checked, so that it is never in memory as a whole.
+const STEP_BYTES: usize = 64 << 10;
 
 pub(crate) struct Cache {
     directory: PathBuf,
@@ -60,9 +62,21 @@ impl Cache {
         })
     }
 
-    /// Whether there is a file with this name; does not check its seal.
+    /// Whether [`Cache::read`] would return an artifact. Never has it in memory as a whole.
     pub(crate) fn has_artifact(&self, name: &str) -> bool {
-        self.path(name).exists()
+        self.is_sealed(name).unwrap_or(false)
+    }
+
+    fn is_sealed(&self, name: &str) -> io::Result<bool> {
+        let mut file = File::open(self.path(name))?;
+        if file.metadata()?.len() > MAX_ARTIFACT_BYTES + SEAL_BYTES as u64 {
+            return Ok(false);
+        }
+        let mut seal = [0; SEAL_BYTES];
+        file.read_exact(&mut seal)?;
+        let mut expected = self.begin_seal(name);
+        read_in_steps(file, |step| expected.update(step))?;
+        Ok(constant_time::verify_slices_are_equal(expected.sign().as_ref(), &seal).is_ok())
     }
 
     /// Size of the file in bytes; 0 if there is none.
@@ -125,11 +139,16 @@ impl Cache {
 
     /// The seal covers the name (digest of the source, engine) and the code, so that no artifact can pass for another.
     fn seal_of(&self, name: &str, artifact: &[u8]) -> hmac::Tag {
+        let mut seal = self.begin_seal(name);
+        seal.update(artifact);
+        seal.sign()
+    }
+
+    fn begin_seal(&self, name: &str) -> hmac::Context {
         let mut seal = hmac::Context::with_key(&self.key);
         seal.update(name.as_bytes());
         seal.update(&[0]);
-        seal.update(artifact);
-        seal.sign()
+        seal
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -212,6 +231,17 @@ fn check_private(path: &Path, forbidden: u32, reason: &str) -> Result<(), Error>
 
 fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Reads to the end, one step after the other.
+pub(crate) fn read_in_steps(mut from: impl Read, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut step = vec![0; STEP_BYTES];
+    loop {
+        match from.read(&mut step)? {
+            0 => return Ok(()),
+            length => visit(step.get(..length).unwrap_or_default()),
+        }
+    }
 }
 
 fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {

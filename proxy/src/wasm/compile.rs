@@ -19,7 +19,7 @@ use super::engine::{self, Engine, Processor};
 use super::error::Error;
 use super::memory::Charge;
 use super::plugin::Plugin;
-use super::precompiled::{Found, Precompiled};
+use super::precompiled::{Precompiled, RefusedArtifact};
 
 /// The process in which the compiler runs.
 #[derive(Debug, Clone)]
@@ -93,36 +93,60 @@ impl Compiler {
         Ok(plugin)
     }
 
-    /// Whether [`Compiler::load`] of this plugin would compile nothing, because the plugin is loaded, precompiled or in the cache. An
-    /// artifact may still turn out to be damaged.
+    /// Whether [`Compiler::load`] of this plugin would compile nothing, because the plugin is loaded, precompiled or in the cache. Artifacts
+    /// pass all checks but wasmtime's own, so that an artifact which is refused does not count.
     #[must_use]
     pub fn is_compiled(&self, engine: &Engine, plugin: &Digest) -> bool {
         let is_cached = || {
             let cache = self.cache.as_ref();
             cache.is_some_and(|cache| cache.has_artifact(&artifact_name(engine.wasmtime(), &plugin.hex())))
         };
-        engine.loaded_plugin(&plugin.to_string()).is_some()
-            || self.precompiled.has_artifact(engine.wasmtime(), &plugin.hex())
-            || is_cached()
+        engine.loaded_plugin(&plugin.to_string()).is_some() || self.is_precompiled(engine, plugin) || is_cached()
     }
 
-    fn load_component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<(Component, Charge), Error> {
+    fn is_precompiled(&self, engine: &Engine, plugin: &Digest) -> bool {
+        let hex = plugin.hex();
+        let mut artifacts = self.precompiled.artifacts(engine.wasmtime(), &hex);
+        artifacts.any(|artifact| artifact.is_ok())
+    }
+
+    /// The first precompiled artifact that can be used.
+    fn load_precompiled(&self, engine: &Engine, digest: &str) -> Result<Option<(Component, Charge)>, Error> {
         let hex = digest.trim_start_matches("sha256:");
-        match self.precompiled.find(engine.wasmtime(), hex) {
-            Found::Artifact(artifact) => match load_mapped(engine, &artifact, digest) {
+        for artifact in self.precompiled.artifacts(engine.wasmtime(), hex) {
+            let artifact = match artifact {
+                Ok(artifact) => artifact,
+                Err(RefusedArtifact { path, reason }) => {
+                    let path = path.display();
+                    warn!(
+                        %digest, %path, reason,
+                        "precompiled artifact refused; using another one, or compiling the plugin"
+                    );
+                    continue;
+                }
+            };
+            let path = artifact.path().display();
+            match load_mapped(engine, &artifact, digest) {
                 Ok(loaded) => {
-                    debug!(%digest, "plugin loaded from a precompiled artifact");
-                    return Ok(loaded);
+                    debug!(%digest, %path, "plugin loaded from a precompiled artifact");
+                    return Ok(Some(loaded));
                 }
                 // Compiling would take more memory. The caller may make room, and try again.
                 Err(error @ Error::CodeMemory { .. }) => return Err(error),
-                Err(error) => warn!(%digest, %error, "failed to load a precompiled artifact; compiling the plugin"),
-            },
-            Found::Refused(path, reason) => {
-                warn!(%digest, path = %path.display(), reason, "precompiled artifact refused; compiling the plugin");
+                Err(error) => warn!(
+                    %digest, %path, %error,
+                    "failed to load a precompiled artifact; using another one, or compiling the plugin"
+                ),
             }
-            Found::Nothing => {}
         }
+        Ok(None)
+    }
+
+    fn load_component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<(Component, Charge), Error> {
+        if let Some(loaded) = self.load_precompiled(engine, digest)? {
+            return Ok(loaded);
+        }
+        let hex = digest.trim_start_matches("sha256:");
         let Some(cache) = &self.cache else {
             let artifact = self.compile(engine, wasm, digest)?;
             return load(

@@ -9,7 +9,7 @@ use wasmtime::ResourceLimiter;
 use super::clock::Clock;
 use super::deadline::Deadline;
 use super::memory::{Charge, OverBudget};
-use super::reads::{End, Seen, Step, Trace, visible_header};
+use super::reads::{ReuseObstacle, Seen, Step, Trace, visible_header};
 use super::state::EntryState;
 use super::stdio::Stdio;
 use crate::plugin::request_view::{RequestView, ResponseView};
@@ -116,9 +116,9 @@ impl HostState {
     }
 
     /// Notes that the call can't be repeated, and why.
-    pub(crate) fn end_trace(&mut self, end: End) {
+    pub(crate) fn end_trace(&mut self, obstacle: ReuseObstacle) {
         if let Some(trace) = &mut self.trace {
-            trace.end(end);
+            trace.end(obstacle);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Precompiled artifacts: made by `ctrlmesh-proxy precompile` when an image is built, and mapped from it.
 //!
-//! Guarantees: an artifact that [`Precompiled::find`] returns belongs to the plugin that was asked for, is complete, and can be changed by
-//! root alone and not by this process. Everything else is [`Found::Refused`], and the plugin is compiled. Why such a file is trusted like
-//! the sidecar's program: docs/adr/0051-precompiled-artifacts.md.
+//! Guarantees: an artifact that [`Precompiled::artifacts`] returns belongs to the plugin that was asked for, is complete, and can be changed
+//! by root alone and not by this process. Everything else is a [`RefusedArtifact`]. Why such a file is trusted like the sidecar's program:
+//! docs/adr/0051-precompiled-artifacts.md.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,7 +13,7 @@ use aws_lc_rs::digest;
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags};
 
 use super::artifact::{Artifact, MappedArtifact};
-use super::cache::MAX_ARTIFACT_BYTES;
+use super::cache::{MAX_ARTIFACT_BYTES, read_in_steps};
 use super::component_bytes;
 use super::engine::{self, Engine, Processor};
 use super::error::Error;
@@ -23,8 +23,6 @@ use super::plugin::Plugin;
 const SUFFIX: &str = "cwasm";
 /// Length of the checksum that follows the code. It stands at the end because code is mapped from the start of the file.
 const CHECKSUM_BYTES: usize = 32;
-/// Size of the steps in which a file is read for its checksum, so that it is never in memory as a whole.
-const READ_BYTES: usize = 64 << 10;
 
 /// Directories with precompiled artifacts.
 pub(crate) struct Precompiled {
@@ -35,11 +33,10 @@ pub(crate) struct Precompiled {
 /// Checks that only those who could replace the sidecar's program can change a file.
 type Check = fn(&Path) -> Result<(), String>;
 
-/// Result of a lookup.
-pub(crate) enum Found {
-    Artifact(MappedArtifact),
-    Nothing,
-    Refused(PathBuf, String),
+/// A file with an artifact of the plugin that was asked for, which must not be used.
+pub(crate) struct RefusedArtifact {
+    pub(crate) path: PathBuf,
+    pub(crate) reason: String,
 }
 
 impl Precompiled {
@@ -52,36 +49,38 @@ impl Precompiled {
 
     /// Accepts files that this process could change, for tests.
     #[cfg(test)]
-    fn with_changeable_files(directory: &Path) -> Self {
+    fn with_changeable_files(directories: &[&Path]) -> Self {
         Self {
-            directories: vec![directory.to_owned()],
+            directories: directories.iter().map(|directory| directory.to_path_buf()).collect(),
             check: |_| Ok(()),
         }
     }
 
-    /// Whether there is a file for this plugin (SHA-256 in hex); does not check it.
-    pub(crate) fn has_artifact(&self, engine: &wasmtime::Engine, plugin: &str) -> bool {
-        let name = file_name(engine, plugin);
-        self.directories.iter().any(|directory| directory.join(&name).exists())
-    }
-
-    /// Looks for an artifact of this plugin (SHA-256 in hex), and checks the first file that there is.
-    pub(crate) fn find(&self, engine: &wasmtime::Engine, plugin: &str) -> Found {
+    /// The artifacts of this plugin (SHA-256 in hex), in the order of the directories. Each is checked when it is its turn. If there is none
+    /// for this engine, one of another engine is refused, so that somebody learns of it.
+    pub(crate) fn artifacts(
+        &self,
+        engine: &wasmtime::Engine,
+        plugin: &str,
+    ) -> impl Iterator<Item = Result<MappedArtifact, RefusedArtifact>> {
         let name = file_name(engine, plugin);
         let paths = self.directories.iter().map(|directory| directory.join(&name));
-        if let Some(path) = paths.into_iter().find(|path| path.exists()) {
-            return match self.open(&path, &name) {
-                Ok(artifact) => Found::Artifact(artifact),
-                Err(reason) => Found::Refused(path, reason),
-            };
-        }
-        let other = self
-            .directories
-            .iter()
-            .find_map(|directory| other_engine(directory, plugin));
-        other.map_or(Found::Nothing, |path| {
-            Found::Refused(path, "it was made by another version of ctrlmesh-proxy".into())
-        })
+        let paths: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
+        let other = if paths.is_empty() {
+            let mut directories = self.directories.iter();
+            directories.find_map(|directory| other_engine(directory, plugin))
+        } else {
+            None
+        };
+        let other = other.map(|path| {
+            let reason = "it was made by another version of ctrlmesh-proxy".to_owned();
+            Err(RefusedArtifact { path, reason })
+        });
+        let opened = paths.into_iter().map(move |path| {
+            self.open(&path, &name)
+                .map_err(|reason| RefusedArtifact { path, reason })
+        });
+        opened.chain(other)
     }
 
     fn open(&self, path: &Path, name: &str) -> Result<MappedArtifact, String> {
@@ -175,14 +174,7 @@ fn verify_checksum(path: &Path, name: &str) -> io::Result<usize> {
     file.read_exact(&mut expected)?;
     file.seek(SeekFrom::Start(0))?;
     let mut checksum = checksum_of(name);
-    let mut code = file.take(code);
-    let mut step = vec![0; READ_BYTES];
-    loop {
-        match code.read(&mut step)? {
-            0 => break,
-            length => checksum.update(step.get(..length).unwrap_or_default()),
-        }
-    }
+    read_in_steps(file.take(code), |step| checksum.update(step))?;
     if checksum.finish().as_ref() != expected {
         return Err(io::Error::other(
             "its checksum does not fit: it was damaged, truncated or renamed",

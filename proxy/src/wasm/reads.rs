@@ -1,7 +1,7 @@
 //! What a call of a plugin reads through the host, and what else it does there: what a verdict depends on, and what belongs to it.
 //!
 //! [`Step::evaluate`] is the only source of what a guest is shown of a request, so a look-up of a remembered verdict ([`crate::chain`]) and a
-//! call compare the same values. Guarantee: a call that did something that must not be repeated has an [`End`]. Leaves remembering to
+//! call compare the same values. Guarantee: a call that did something that must not be repeated has a [`ReuseObstacle`]. Leaves remembering to
 //! `chain/reuse.rs`.
 
 use std::borrow::Cow;
@@ -61,9 +61,9 @@ pub(crate) enum Seen<'v> {
     Text(Cow<'v, str>),
 }
 
-/// Why a call is not remembered.
+/// Why a verdict is used once although the plugin marked it as reusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ReuseObstacle {
     /// It read the clock, and its verdict does not say until when it holds.
     Clock,
     /// It drew a random number.
@@ -97,7 +97,7 @@ pub(crate) struct Trace {
     effects: Effects,
     read_clock: bool,
     admitted: bool,
-    end: Option<End>,
+    obstacle: Option<ReuseObstacle>,
     /// Whether it met what another call may not meet: a cell that was written meanwhile, or tokens that were short.
     met_change: bool,
 }
@@ -252,7 +252,7 @@ impl Trace {
         let step = step.to_owned();
         if let Some((_, known)) = self.reads.iter().find(|(known, _)| *known == step) {
             if known.cmp_seen(seen).is_ne() {
-                self.end(End::Changed);
+                self.end(ReuseObstacle::Changed);
             }
             return;
         }
@@ -263,7 +263,7 @@ impl Trace {
         };
         let is_long_value = matches!(seen, Seen::Text(text) if is_long(text));
         if self.reads.len() == MAX_READS || is_long_name || is_long_value {
-            self.end(End::TooMuch);
+            self.end(ReuseObstacle::TooMuch);
         } else {
             self.reads.push((step, seen.to_value()));
         }
@@ -275,7 +275,7 @@ impl Trace {
 
     pub(crate) fn record_count(&mut self, name: &str, label: &str, by: u64) {
         if self.effects.counts.len() == MAX_COUNTS {
-            self.end(End::TooMuch);
+            self.end(ReuseObstacle::TooMuch);
         } else {
             self.effects.counts.push((name.to_owned(), label.to_owned(), by));
         }
@@ -293,7 +293,7 @@ impl Trace {
     /// Records tokens and places that were granted without waiting. They are repeated only if they are there at once again.
     pub(crate) fn record_grant(&mut self, asks: &[Ask], places: &[Place]) {
         if std::mem::replace(&mut self.admitted, true) {
-            self.end(End::Admission);
+            self.end(ReuseObstacle::Admission);
         }
         let claims = asks.iter().map(|ask| ask.claim.clone());
         self.effects.asks = claims.map(Ask::available_now).collect();
@@ -301,9 +301,9 @@ impl Trace {
     }
 
     /// Records that the call can't be repeated. The first reason stays.
-    pub(crate) fn end(&mut self, end: End) {
-        self.end.get_or_insert(end);
-        self.met_change |= matches!(end, End::Changed | End::Admission);
+    pub(crate) fn end(&mut self, obstacle: ReuseObstacle) {
+        self.obstacle.get_or_insert(obstacle);
+        self.met_change |= matches!(obstacle, ReuseObstacle::Changed | ReuseObstacle::Admission);
     }
 
     /// Whether the call must decide as another one that read the same.
@@ -312,8 +312,9 @@ impl Trace {
     }
 
     /// Why the call is not remembered. `may_read_clock`: the verdict says until when it holds.
-    pub(crate) fn reason_to_forget(&self, may_read_clock: bool) -> Option<End> {
-        self.end.or((self.read_clock && !may_read_clock).then_some(End::Clock))
+    pub(crate) fn reason_to_forget(&self, may_read_clock: bool) -> Option<ReuseObstacle> {
+        self.obstacle
+            .or((self.read_clock && !may_read_clock).then_some(ReuseObstacle::Clock))
     }
 
     pub(crate) fn into_parts(self) -> (Vec<Read>, Effects) {
@@ -389,7 +390,7 @@ mod tests {
         trace.record_read(Step::Cell("k"), &Seen::Number(1));
         assert!(trace.is_comparable());
         trace.record_read(Step::Cell("k"), &Seen::Number(2));
-        assert_eq!(trace.reason_to_forget(false), Some(End::Changed));
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::Changed));
         assert!(!trace.is_comparable());
     }
 
@@ -401,17 +402,17 @@ mod tests {
         }
         assert_eq!(trace.reason_to_forget(false), None);
         trace.record_read(Step::Query("more"), &Seen::Absent);
-        assert_eq!(trace.reason_to_forget(false), Some(End::TooMuch));
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::TooMuch));
         let mut trace = Trace::default();
         trace.record_read(Step::Name, &seen(&"x".repeat(MAX_TEXT_BYTES + 1)));
-        assert_eq!(trace.reason_to_forget(false), Some(End::TooMuch));
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::TooMuch));
     }
 
     #[test]
     fn clock_ends_reuse_unless_verdict_says_until_when_it_holds() {
         let mut trace = Trace::default();
         trace.record_clock();
-        assert_eq!(trace.reason_to_forget(false), Some(End::Clock));
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::Clock));
         assert_eq!(trace.reason_to_forget(true), None);
     }
 
@@ -421,6 +422,6 @@ mod tests {
         trace.record_grant(&[], &[]);
         assert_eq!(trace.reason_to_forget(false), None);
         trace.record_grant(&[], &[]);
-        assert_eq!(trace.reason_to_forget(false), Some(End::Admission));
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::Admission));
     }
 }

@@ -9,7 +9,7 @@ use super::bindings::v0_2::Plugin;
 use super::bindings::v0_2::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state, types};
 use super::host::{HostState, RequestHandle, ResponseHandle};
 use super::plugin_log::Level;
-use super::reads::{End, Step};
+use super::reads::{ReuseObstacle, Step};
 use super::state::{Admission, Ask, Cell, Claim, EntryState, Grant, Place, Rule, StateError};
 use crate::plugin::request_view::Part;
 
@@ -34,7 +34,7 @@ impl clock::Host for HostState {
 
 impl random::Host for HostState {
     fn next(&mut self) -> u64 {
-        self.end_trace(End::Random);
+        self.end_trace(ReuseObstacle::Random);
         self.entry.clock().random()
     }
 }
@@ -44,7 +44,7 @@ impl log::Host for HostState {
         if self.recheck {
             return;
         }
-        self.end_trace(End::Write);
+        self.end_trace(ReuseObstacle::Write);
         let level = match level {
             log::Level::Debug => Level::Debug,
             log::Level::Info => Level::Info,
@@ -65,7 +65,7 @@ impl metrics::Host for HostState {
 
     fn gauge(&mut self, name: String, label: String, value: f64) {
         if !self.recheck {
-            self.end_trace(End::Write);
+            self.end_trace(ReuseObstacle::Write);
             self.entry.series().gauge(&name, &label, value);
         }
     }
@@ -85,7 +85,7 @@ impl metrics::Host for HostState {
 /// remembered.
 impl state::Host for HostState {
     fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
-        self.end_trace(End::Write);
+        self.end_trace(ReuseObstacle::Write);
         let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
         if self.recheck {
             let asks: Vec<Ask> = claims.into_iter().map(Ask::available_now).collect();
@@ -115,7 +115,7 @@ impl state::Host for HostState {
         if let Some(trace) = &mut self.trace {
             match admitted {
                 Ok((Admission::Granted { wait_ms: 0 }, _)) => trace.record_grant(&asks, &places),
-                Ok(_) | Err(_) => trace.end(End::Admission),
+                Ok(_) | Err(_) => trace.end(ReuseObstacle::Admission),
             }
         }
         let (admission, held) = admitted.map_err(error)?;
@@ -136,7 +136,7 @@ impl state::Host for HostState {
         if self.recheck {
             self.entry.peek_add(&key, delta, max)
         } else {
-            self.end_trace(End::Write);
+            self.end_trace(ReuseObstacle::Write);
             self.entry.add(&key, delta, max)
         }
         .map_err(error)
@@ -146,7 +146,7 @@ impl state::Host for HostState {
         if self.recheck {
             self.entry.peek_window(&key, length_ms, slots, amount)
         } else {
-            self.end_trace(End::Write);
+            self.end_trace(ReuseObstacle::Write);
             self.entry.window_add(&key, length_ms, slots, amount)
         }
         .map_err(error)
@@ -178,7 +178,7 @@ impl state::Host for HostState {
         if self.recheck {
             self.entry.peek_swap(&key, expected, &value)
         } else {
-            self.end_trace(End::Write);
+            self.end_trace(ReuseObstacle::Write);
             self.entry.compare_and_swap(&key, expected, value)
         }
         .map_err(error)
@@ -186,7 +186,7 @@ impl state::Host for HostState {
 
     fn remove(&mut self, key: String) {
         if !self.recheck {
-            self.end_trace(End::Write);
+            self.end_trace(ReuseObstacle::Write);
             self.entry.remove(&key);
         }
     }
@@ -195,14 +195,14 @@ impl state::Host for HostState {
 impl HostState {
     /// A read that failed depends on more than a cell, so the call is not remembered.
     fn failed_read(&mut self, failed: StateError) -> state::Error {
-        self.end_trace(End::Changed);
+        self.end_trace(ReuseObstacle::Changed);
         error(failed)
     }
 }
 
 impl report::Host for HostState {
     fn put(&mut self, key: String, json: String) {
-        self.end_trace(End::Write);
+        self.end_trace(ReuseObstacle::Write);
         if !self.recheck && !self.entry.reports().put(key, &json) {
             self.entry.series().drop_update();
         }
@@ -210,7 +210,7 @@ impl report::Host for HostState {
 
     fn remove(&mut self, key: String) {
         if !self.recheck {
-            self.end_trace(End::Write);
+            self.end_trace(ReuseObstacle::Write);
             self.entry.reports().remove(&key);
         }
     }
@@ -219,7 +219,7 @@ impl report::Host for HostState {
         if self.recheck {
             return;
         }
-        self.end_trace(End::Write);
+        self.end_trace(ReuseObstacle::Write);
         if !self.is_configuring || !self.entry.reports().show_counters(key, fields) {
             self.entry.series().drop_update();
         }
@@ -234,7 +234,7 @@ impl report::Host for HostState {
         let Some(request) = request else { return };
         let is_named = request.memory.name_rule(&name, part);
         if !is_named {
-            self.end_trace(End::TooMuch);
+            self.end_trace(ReuseObstacle::TooMuch);
             self.entry.series().drop_update();
         } else if let Some(trace) = &mut self.trace {
             trace.record_rule(&name, part);

@@ -9,7 +9,7 @@ use wasmtime::component::Linker;
 use wasmtime::{AsContextMut, StoreContextMut};
 
 use super::host::HostState;
-use super::reads::End;
+use super::reads::ReuseObstacle;
 
 mod io;
 
@@ -108,14 +108,14 @@ fn random_bytes(mut store: Store<'_>, count: u64) -> wasmtime::Result<Vec<u8>> {
     if count > MAX_RANDOM_BYTES {
         return Err(Refused::TooManyRandomBytes(count).into());
     }
-    store.data_mut().end_trace(End::Random);
+    store.data_mut().end_trace(ReuseObstacle::Random);
     let mut bytes = vec![0; count as usize];
     rand::fill(&mut bytes).map_err(|_| Refused::NoRandomNumbers)?;
     Ok(bytes)
 }
 
 fn random_u64(mut store: Store<'_>) -> wasmtime::Result<u64> {
-    store.data_mut().end_trace(End::Random);
+    store.data_mut().end_trace(ReuseObstacle::Random);
     let mut bytes = [0; 8];
     rand::fill(&mut bytes).map_err(|_| Refused::NoRandomNumbers)?;
     Ok(u64::from_ne_bytes(bytes))

@@ -86,6 +86,19 @@ impl FakeHost {
         }
     }
 
+    /// A host with the same state, time and random numbers, but without anything that a plugin has left behind.
+    pub(super) fn copy(&self) -> Self {
+        let copy = Self::seeded(self.random.get());
+        copy.elapsed_ms.set(self.elapsed_ms.get());
+        copy.state.replace(self.state.borrow().clone());
+        copy
+    }
+
+    /// Writes another value to each cell that was not read, and returns their keys.
+    pub(super) fn change_unread_cells(&self, is_read: &dyn Fn(&str) -> bool) -> Vec<String> {
+        self.state.borrow_mut().change_unread_cells(is_read)
+    }
+
     /// Moves the monotonic clock and the wall clock forward.
     pub fn advance_ms(&self, ms: u64) {
         self.elapsed_ms.set(self.elapsed_ms.get().saturating_add(ms));

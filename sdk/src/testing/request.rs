@@ -1,5 +1,7 @@
 //! Requests and responses made by hand.
 
+mod unread;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 

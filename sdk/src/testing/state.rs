@@ -15,7 +15,7 @@ const MAX_READ_KEYS: usize = 64;
 const MAX_WAIT_MS: u32 = 60_000;
 
 /// Everything that one entry keeps.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct State(BTreeMap<String, Slot>);
 
 #[derive(Clone, Debug)]
@@ -267,6 +267,21 @@ impl State {
             Some(Slot::Cell(cell)) => Ok(Some(cell.clone())),
             Some(_) => Err(StateError::WrongKind),
         }
+    }
+
+    /// Writes another value to each cell that was not read, and returns their keys.
+    pub(super) fn change_unread_cells(&mut self, is_read: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let mut changed = Vec::new();
+        for (key, slot) in &mut self.0 {
+            if let Slot::Cell(cell) = slot
+                && !is_read(key)
+            {
+                cell.value.push(b'x');
+                cell.version = cell.version.saturating_add(1);
+                changed.push(key.clone());
+            }
+        }
+        changed
     }
 
     /// Reads cells, in the order of the keys.

@@ -19,10 +19,16 @@ const NODE_BYTES: usize = 128;
 #[derive(Debug)]
 pub(super) struct Table<L> {
     root: Option<Child<L>>,
-    leaves: usize,
-    bytes: usize,
+    size: Size,
     /// Counts look-ups, to tell which leaf was used last.
     clock: u64,
+}
+
+/// Leaves of a tree, and their size in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Size {
+    leaves: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -62,8 +68,7 @@ impl<L> Default for Table<L> {
     fn default() -> Self {
         Self {
             root: None,
-            leaves: 0,
-            bytes: 0,
+            size: Size::default(),
             clock: 0,
         }
     }
@@ -72,7 +77,7 @@ impl<L> Default for Table<L> {
 impl<L> Table<L> {
     #[cfg(test)]
     pub(super) const fn len(&self) -> usize {
-        self.leaves
+        self.size.leaves
     }
 
     pub(super) fn clear(&mut self) {
@@ -135,7 +140,7 @@ impl<L> Table<L> {
         {
             return Err(Contradiction);
         }
-        if self.leaves >= MAX_LEAVES || self.bytes + bytes > MAX_BYTES {
+        if self.size.leaves >= MAX_LEAVES || self.size.bytes + bytes > MAX_BYTES {
             self.remove_oldest();
         }
         self.clock += 1;
@@ -144,20 +149,16 @@ impl<L> Table<L> {
             bytes,
             used: self.clock,
         };
-        let mut replaces = false;
-        self.root = Some(with_leaf(self.root.take(), reads.into_iter(), leaf, &mut replaces));
-        if replaces {
-            self.count();
-        } else {
-            self.leaves += 1;
-            self.bytes += bytes;
-        }
+        let mut removed = Size::default();
+        self.root = Some(with_leaf(self.root.take(), reads.into_iter(), leaf, &mut removed));
+        self.size.leaves = self.size.leaves + 1 - removed.leaves;
+        self.size.bytes = self.size.bytes + bytes - removed.bytes;
         Ok(())
     }
 
     /// Removes the leaves that were not used for longest.
     fn remove_oldest(&mut self) {
-        let mut used = Vec::with_capacity(self.leaves);
+        let mut used = Vec::with_capacity(self.size.leaves);
         if let Some(root) = &self.root {
             root.for_each_leaf(&mut |leaf| used.push(leaf.used));
         }
@@ -170,18 +171,7 @@ impl<L> Table<L> {
                 .take()
                 .and_then(|root| root.without_leaves_until(newest_removed));
         }
-        self.count();
-    }
-
-    fn count(&mut self) {
-        let (mut leaves, mut bytes) = (0, 0);
-        if let Some(root) = &self.root {
-            root.for_each_leaf(&mut |leaf| {
-                leaves += 1;
-                bytes += leaf.bytes;
-            });
-        }
-        (self.leaves, self.bytes) = (leaves, bytes);
+        self.size = self.root.as_ref().map(Child::size).unwrap_or_default();
     }
 }
 
@@ -191,6 +181,15 @@ impl<L> Child<L> {
             Self::Leaf(leaf) => visit(leaf),
             Self::Node(node) => node.edges.iter().for_each(|(_, child)| child.for_each_leaf(visit)),
         }
+    }
+
+    fn size(&self) -> Size {
+        let mut size = Size::default();
+        self.for_each_leaf(&mut |leaf| {
+            size.leaves += 1;
+            size.bytes += leaf.bytes;
+        });
+        size
     }
 
     fn all_leaves(&self, condition: &impl Fn(&L) -> bool) -> bool {
@@ -236,21 +235,21 @@ fn follow<'t, L>(root: &'t Child<L>, reads: &[Read]) -> Followed<'t, L> {
     }
 }
 
-/// The tree with a leaf at the end of the reads. What contradicts it is removed; `replaces` is set if anything was.
+/// The tree with a leaf at the end of the reads. What contradicts it is removed and added to `removed`.
 fn with_leaf<L>(
     child: Option<Child<L>>,
     mut reads: std::vec::IntoIter<Read>,
     leaf: Leaf<L>,
-    replaces: &mut bool,
+    removed: &mut Size,
 ) -> Child<L> {
     let Some((step, value)) = reads.next() else {
-        *replaces |= child.is_some();
+        removed.add(child.as_ref());
         return Child::Leaf(Box::new(leaf));
     };
     let mut node = match child {
         Some(Child::Node(node)) if node.step == step => node,
         other => {
-            *replaces |= other.is_some();
+            removed.add(other.as_ref());
             let edges = Vec::new();
             Box::new(Node { step, edges })
         }
@@ -258,17 +257,26 @@ fn with_leaf<L>(
     match node.edge(&value) {
         Ok(at) => {
             let (value, child) = node.edges.remove(at);
-            let child = with_leaf(Some(child), reads, leaf, replaces);
+            let child = with_leaf(Some(child), reads, leaf, removed);
             node.edges.insert(at, (value, child));
         }
         Err(_) if matches!(node.step, Step::Cell(_)) => {
             // The number of a write never comes back.
-            *replaces |= !node.edges.is_empty();
-            node.edges = vec![(value, with_leaf(None, reads, leaf, replaces))];
+            removed.add(node.edges.iter().map(|(_, child)| child));
+            node.edges = vec![(value, with_leaf(None, reads, leaf, removed))];
         }
-        Err(at) => node.edges.insert(at, (value, with_leaf(None, reads, leaf, replaces))),
+        Err(at) => node.edges.insert(at, (value, with_leaf(None, reads, leaf, removed))),
     }
     Child::Node(node)
+}
+
+impl Size {
+    fn add<'t, L: 't>(&mut self, trees: impl IntoIterator<Item = &'t Child<L>>) {
+        for size in trees.into_iter().map(Child::size) {
+            self.leaves += size.leaves;
+            self.bytes += size.bytes;
+        }
+    }
 }
 
 impl<L> Node<L> {
@@ -360,7 +368,7 @@ mod tests {
             table.insert(vec![(Step::Name, text("a"))], leaf, 8, is_timed).unwrap();
         }
         assert_eq!((find(&mut table, ["", "", "a"], 0), table.len()), (Some(2), 1));
-        assert_eq!(table.bytes, 8 + NODE_BYTES + 1);
+        assert_eq!(table.size.bytes, 8 + NODE_BYTES + 1);
         table.insert(Vec::new(), 9, 8, |_| true).unwrap();
         assert_eq!((find(&mut table, ["", "", "x"], 0), table.len()), (Some(9), 1));
         table.clear();
@@ -376,6 +384,29 @@ mod tests {
         }
         assert_eq!(find(&mut table, ["", "", "a"], 3), None);
         assert_eq!((find(&mut table, ["", "", "a"], 4), table.len()), (Some(4), 1));
+    }
+
+    /// Replaced are a leaf, leaves below another question, and leaves of an earlier write.
+    #[test]
+    fn size_is_kept_when_leaves_are_replaced() {
+        let mut table = Table::default();
+        let cell = |write| (Step::Cell("k".into()), Value::Number(write));
+        let name = |value| (Step::Name, text(value));
+        for (reads, bytes) in [
+            (vec![cell(1), name("a")], 1),
+            (vec![cell(1), name("b")], 20),
+            (vec![cell(1), name("a")], 300),
+            (vec![cell(2), name("c")], 4_000),
+            (vec![cell(2), (Step::Group, text("apps"))], 5),
+            (vec![cell(2)], 60),
+            (vec![cell(2), name("a")], 7),
+            (vec![name("a")], 8),
+        ] {
+            table.insert(reads, 1, bytes, |_| true).unwrap();
+            assert_eq!(table.root.as_ref().map(Child::size), Some(table.size));
+            assert!(table.size.leaves > 0);
+        }
+        assert_eq!(table.len(), 1);
     }
 
     #[test]
@@ -404,7 +435,7 @@ mod tests {
             table
                 .insert(vec![(Step::Name, Value::Text(name.into()))], 1, 1000, is_timed)
                 .unwrap();
-            assert!(table.bytes <= MAX_BYTES, "{}", table.bytes);
+            assert!(table.size.bytes <= MAX_BYTES, "{:?}", table.size);
         }
         assert!(table.len() > 10);
         let before = table.len();

@@ -5,7 +5,7 @@ use http::Method;
 use super::*;
 use crate::plugin::verdict::{Details, Phases};
 use crate::wasm::harness::request;
-use crate::wasm::{Claim, Clock, End, Rule, StateStore};
+use crate::wasm::{Claim, Clock, ReuseObstacle, Rule, StateStore};
 
 /// A call that reads the name of a header's value and of a cell, and takes a token of two.
 struct Fixture {
@@ -105,12 +105,12 @@ fn verdict_is_repeated_for_requests_that_look_the_same_to_the_plugin() {
 }
 
 #[test]
-fn verdict_without_mark_or_with_an_end_is_not_repeated() {
+fn verdict_without_mark_or_with_an_obstacle_is_not_repeated() {
     let mut fixture = fixture();
     let trace = fixture.trace(&view("a"));
     fixture.learn(trace, &verdict("x", Reuse::Never)).unwrap();
     let mut trace = fixture.trace(&view("a"));
-    trace.end(End::Random);
+    trace.end(ReuseObstacle::Random);
     fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
     let mut trace = fixture.trace(&view("a"));
     trace.record_clock();
@@ -197,17 +197,17 @@ fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
     };
     let mut name = Trace::default();
     name.record_read(Step::Name, &Seen::Text("a".into()));
-    let same = |end: Option<End>| {
+    let same = |obstacle: Option<ReuseObstacle>| {
         let mut trace = Trace::default();
         trace.record_read(Step::Name, &Seen::Text("a".into()));
-        end.into_iter().for_each(|end| trace.end(end));
+        obstacle.into_iter().for_each(|obstacle| trace.end(obstacle));
         trace
     };
     assert_eq!(audit(same(None), &verdict("x", Reuse::WhileUnchanged)), Ok(()));
     assert!(audit(same(None), &verdict("y", Reuse::WhileUnchanged)).is_err());
     assert!(audit(same(None), &verdict("y", Reuse::Never)).is_err());
     assert_eq!(
-        audit(same(Some(End::Admission)), &verdict("y", Reuse::Never)),
+        audit(same(Some(ReuseObstacle::Admission)), &verdict("y", Reuse::Never)),
         Ok(()),
         "tokens were short, which is no difference of the plugin"
     );

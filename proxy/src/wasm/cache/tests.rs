@@ -68,13 +68,16 @@ fn changed_byte_anywhere_is_refused() {
         changed[index] ^= 1;
         fs::write(&file, changed).expect("written");
         assert!(read(&cache, "a").expect_err("refused").contains("seal"), "byte {index}");
+        assert!(!cache.has_artifact("a"), "byte {index}");
     }
     fs::write(&file, &whole[..whole.len() - 1]).expect("written");
     assert!(read(&cache, "a").is_err());
     fs::write(&file, &whole[..10]).expect("written");
     assert_eq!(read(&cache, "a"), Err("it is truncated".into()));
+    assert!(!cache.has_artifact("a"));
     fs::write(&file, whole).expect("written");
     assert_eq!(read(&cache, "a"), Ok(b"code".to_vec()));
+    assert!(cache.has_artifact("a") && !cache.has_artifact("b"));
 }
 
 #[test]

@@ -2,6 +2,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
+use ctrlmesh_contract::Digest;
 use ctrlmesh_plugins_builtin::guests;
 
 use super::*;
@@ -34,11 +35,17 @@ fn guest_hex() -> String {
 }
 
 fn refusal(precompiled: &Precompiled) -> String {
-    match precompiled.find(engine().wasmtime(), &guest_hex()) {
-        Found::Artifact(_) => "accepted".into(),
-        Found::Nothing => "nothing".into(),
-        Found::Refused(_, reason) => reason,
+    let (engine, plugin) = (engine(), guest_hex());
+    let first = precompiled.artifacts(engine.wasmtime(), &plugin).next();
+    match first {
+        Some(Ok(_)) => "accepted".into(),
+        Some(Err(refused)) => refused.reason,
+        None => "nothing".into(),
     }
+}
+
+fn guest_digest() -> Digest {
+    format!("sha256:{}", guest_hex()).parse().expect("a digest")
 }
 
 /// A compiler that can't compile.
@@ -66,9 +73,9 @@ fn precompiled_plugin_is_loaded_without_compiler() {
         compiler.load(&engine, guest_bytes()).is_err(),
         "this compiler can't compile"
     );
-    let digest = format!("sha256:{}", guest_hex()).parse().expect("a digest");
+    let digest = guest_digest();
     assert!(!compiler.is_compiled(&engine, &digest));
-    compiler.replace_precompiled(Precompiled::with_changeable_files(directory_of(&path)));
+    compiler.replace_precompiled(Precompiled::with_changeable_files(&[directory_of(&path)]));
     assert!(compiler.is_compiled(&engine, &digest));
     let plugin = compiler.load(&engine, guest_bytes()).expect("a plugin");
     assert_eq!(plugin.code_bytes() as u64, fs::metadata(&path).expect("a file").len());
@@ -79,14 +86,45 @@ fn refused_artifact_is_compiled_instead() {
     let (_files, path) = precompiled_guest();
     change(&path, |bytes| bytes.truncate(1000));
     let mut compiler = Compiler::new(CompileMode::InProcess, None).expect("a compiler");
-    compiler.replace_precompiled(Precompiled::with_changeable_files(directory_of(&path)));
-    compiler.load(&engine(), guest_bytes()).expect("a plugin");
+    compiler.replace_precompiled(Precompiled::with_changeable_files(&[directory_of(&path)]));
+    let engine = engine();
+    assert!(!compiler.is_compiled(&engine, &guest_digest()));
+    let plugin = compiler.load(&engine, guest_bytes()).expect("a plugin");
+    assert!(compiler.is_compiled(&engine, &guest_digest()));
+    drop(plugin);
+}
+
+/// The first directory has a file that is damaged, or one with a right checksum that wasmtime can't load.
+#[test]
+fn bad_artifact_does_not_hide_good_one_in_next_directory() {
+    let (_files, path) = precompiled_guest();
+    let bad = tempfile::tempdir().expect("a directory");
+    let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+    let damaged = |file: &Path| fs::write(file, b"damaged").expect("written");
+    let no_code = |file: &Path| write_artifact(file, name, &[7; 1000]).expect("written");
+    let ways: [&dyn Fn(&Path); 2] = [&damaged, &no_code];
+    for write in ways {
+        write(&bad.path().join(name));
+        let engine = engine();
+        let mut compiler = broken_compiler();
+        compiler.replace_precompiled(Precompiled::with_changeable_files(&[bad.path()]));
+        assert!(
+            compiler.load(&engine, guest_bytes()).is_err(),
+            "the first directory has nothing to load"
+        );
+        compiler.replace_precompiled(Precompiled::with_changeable_files(&[bad.path(), directory_of(&path)]));
+        assert!(compiler.is_compiled(&engine, &guest_digest()));
+        let plugin = compiler.load(&engine, guest_bytes()).expect("a plugin");
+        assert_eq!(plugin.code_bytes() as u64, fs::metadata(&path).expect("a file").len());
+        let precompiled = Precompiled::with_changeable_files(&[directory_of(&path), bad.path()]);
+        assert_eq!(refusal(&precompiled), "accepted", "the order of the directories counts");
+    }
 }
 
 #[test]
 fn damaged_truncated_and_renamed_artifacts_are_refused() {
     let (_files, path) = precompiled_guest();
-    let precompiled = Precompiled::with_changeable_files(directory_of(&path));
+    let precompiled = Precompiled::with_changeable_files(&[directory_of(&path)]);
     assert_eq!(refusal(&precompiled), "accepted");
     let whole = fs::read(&path).expect("readable");
     let damage: [(&str, Damage); 5] = [
@@ -118,7 +156,7 @@ fn damaged_truncated_and_renamed_artifacts_are_refused() {
 #[test]
 fn artifact_of_another_engine_is_refused_with_its_reason() {
     let (_files, path) = precompiled_guest();
-    let precompiled = Precompiled::with_changeable_files(directory_of(&path));
+    let precompiled = Precompiled::with_changeable_files(&[directory_of(&path)]);
     fs::rename(
         &path,
         path.with_file_name(format!("{}-0123456789abcdef.cwasm", guest_hex())),

@@ -4,7 +4,7 @@ use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, Re
 
 use super::{Refused, Store};
 use crate::wasm::host::HostState;
-use crate::wasm::reads::End;
+use crate::wasm::reads::ReuseObstacle;
 use crate::wasm::stdio::Stream;
 
 /// Maximum number of handles of a guest. A standard library takes three streams, once; each handle takes a place in a table of the host.
@@ -147,7 +147,7 @@ fn add_output(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<(
                     Stream::Stdout
                 };
                 let host = store.data_mut();
-                host.end_trace(End::Write);
+                host.end_trace(ReuseObstacle::Write);
                 host.stdio.write(stream, &bytes);
                 Ok::<Done, _>((Ok(()),))
             },
