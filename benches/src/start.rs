@@ -15,9 +15,9 @@ const SETTLE: Duration = Duration::from_secs(2);
 const TITLE: &str = "Start";
 
 /// Milliseconds to ready with a cold cache; MiB of an idle sidecar, both with all four plugins.
-const READY: f64 = 150.0;
-const IDLE_ANONYMOUS: f64 = 10.0;
-const IDLE_RESIDENT: f64 = 20.0;
+pub(crate) const READY: f64 = 150.0;
+pub(crate) const IDLE_ANONYMOUS: f64 = 10.0;
+pub(crate) const IDLE_RESIDENT: f64 = 20.0;
 
 pub(crate) async fn measure_starts(env: &BenchEnv) -> anyhow::Result<()> {
     let mut empty = Row::new("no entry");
