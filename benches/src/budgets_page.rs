@@ -30,7 +30,10 @@ fn page_lists_the_budgets() {
     let mut expected = cost_cells("`get`", &requests::GET_BUDGETS);
     expected.extend(cost_cells("list", &requests::LIST_BUDGETS));
     expected.extend(cost_cells("list over TLS, 1 connection", &tls_requests::ONE_CONNECTION));
-    expected.extend(cost_cells("list over TLS, 16 and 64", &tls_requests::MANY_CONNECTIONS));
+    expected.extend(cost_cells(
+        "list over TLS, 16 and 64 connections",
+        &tls_requests::MANY_CONNECTIONS,
+    ));
     expected.extend([
         budget_cells("watch event, shard-selector: added p50", watch::ADDED_P50, " µs"),
         budget_cells("watch event, shard-selector: added p99", watch::ADDED_P99, " µs"),
