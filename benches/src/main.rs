@@ -35,6 +35,8 @@ use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 
 mod bench_env;
+#[cfg(test)]
+mod budgets_page;
 mod builtins;
 mod callgrind;
 mod chain;

@@ -33,7 +33,7 @@ const WRITE_ROWS: [(&str, Chain); 2] = [
     ("ctrlmesh, all but shard-selector", Chain::Full),
 ];
 
-const GET_BUDGETS: [CostBudget; 2] = [
+pub(crate) const GET_BUDGETS: [CostBudget; 2] = [
     CostBudget {
         row: NO_ENTRY,
         to: BARE,
@@ -46,7 +46,7 @@ const GET_BUDGETS: [CostBudget; 2] = [
     },
 ];
 
-const LIST_BUDGETS: [CostBudget; 3] = [
+pub(crate) const LIST_BUDGETS: [CostBudget; 3] = [
     CostBudget {
         row: SHARD_SELECTOR,
         to: BARE,

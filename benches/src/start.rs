@@ -17,9 +17,9 @@ const TITLE: &str = "Start";
 
 /// Milliseconds to ready with precompiled plugins, as in images, and a cold cache; MiB of an idle sidecar that has compiled its plugins. All
 /// with the four built-in plugins.
-const READY: f64 = 150.0;
-const IDLE_ANONYMOUS: f64 = 10.0;
-const IDLE_RESIDENT: f64 = 20.0;
+pub(crate) const READY: f64 = 150.0;
+pub(crate) const IDLE_ANONYMOUS: f64 = 10.0;
+pub(crate) const IDLE_RESIDENT: f64 = 20.0;
 
 pub(crate) async fn measure_starts(env: &BenchEnv) -> anyhow::Result<()> {
     let mut empty = Row::new("no entry");

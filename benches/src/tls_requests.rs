@@ -9,7 +9,7 @@ use crate::work::{HttpVersion, LIST};
 
 const ALL_FOUR: &str = "ctrlmesh, all four";
 
-const ONE_CONNECTION: [CostBudget; 2] = [
+pub(crate) const ONE_CONNECTION: [CostBudget; 2] = [
     CostBudget {
         row: NO_ENTRY,
         to: NGINX,
@@ -22,7 +22,7 @@ const ONE_CONNECTION: [CostBudget; 2] = [
     },
 ];
 
-const MANY_CONNECTIONS: [CostBudget; 3] = [
+pub(crate) const MANY_CONNECTIONS: [CostBudget; 3] = [
     CostBudget {
         row: ALL_FOUR,
         to: NO_ENTRY,

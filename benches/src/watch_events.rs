@@ -23,8 +23,8 @@ const WATCHES: [u32; 3] = [1, 100, 1000];
 const SHARD_SELECTOR: &str = "ctrlmesh, shard-selector";
 
 /// Microseconds above the bare proxy.
-const ADDED_P50: f64 = 30.0;
-const ADDED_P99: f64 = 150.0;
+pub(crate) const ADDED_P50: f64 = 30.0;
+pub(crate) const ADDED_P99: f64 = 150.0;
 
 /// Each watch on connections of its own, as over HTTP/1.1; with `--all` also over HTTP/2 and TLS.
 pub(crate) async fn measure_events(env: &BenchEnv) -> anyhow::Result<()> {

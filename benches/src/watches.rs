@@ -20,12 +20,16 @@ const MAX_ROUNDS: u32 = 3;
 
 const ALL_FOUR: &str = "ctrlmesh, all four";
 
+/// Added MiB, by the client's HTTP version.
+pub(crate) const ADDED_HTTP2: f64 = 20.0;
+pub(crate) const ADDED_HTTP1: f64 = 40.0;
+
 pub(crate) async fn measure_watches(env: &BenchEnv) -> anyhow::Result<()> {
     // HTTP/1.1 on both sides is the most expensive: each watch has two connections with their own buffers.
     for (version, origin, at_most) in [
-        (HttpVersion::Http2, &env.tls, 20.0),
-        (HttpVersion::Http1, &env.tls, 40.0),
-        (HttpVersion::Http1, &env.plain, 40.0),
+        (HttpVersion::Http2, &env.tls, ADDED_HTTP2),
+        (HttpVersion::Http1, &env.tls, ADDED_HTTP1),
+        (HttpVersion::Http1, &env.plain, ADDED_HTTP1),
     ] {
         let title = format!("{WATCHES} open watches: {}, {}", version.name(), origin.describe());
         let mut rows = Vec::new();

@@ -105,7 +105,7 @@ impl RequestEdit {
     }
 
     /// Sets a query parameter, replacing every value that it had. `labelSelector`, `fieldSelector`, `shardSelector` and
-    /// `watch` are the host's: naming one is an invalid answer. So is naming one that the API server does not read on this
+    /// `watch` are the host's: naming one is invalid. So is naming one that the API server does not read on this
     /// verb, such as `dryRun` on a list; `wit/types.wit` has them all. On a delete the options in its body are edited, too:
     /// where there is a body, the API server ignores them in the query.
     pub fn set_query(name: impl Into<String>, value: impl Into<String>) -> Self {
