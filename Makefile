@@ -56,7 +56,7 @@ dev: build ## API server in memory, manager, two sidecars and a controller; rebu
 # The comparison of docs/reference needs a build of all crates, unlike the lines before it: minutes in a cold run, seconds in
 # a warm one. It asks the sidecar's program, which cargo does not build for a test of another package. In CI `make test` finds that build and adds nothing, because features are those of the whole workspace.
 .PHONY: check
-check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files and tables of flags and metrics, types of the fuzz crate
+check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files and tables of flags and metrics, types of fuzz targets and Envoy's filter
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --locked --workspace --no-deps \
@@ -64,6 +64,7 @@ check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files a
 	cargo build --locked --workspace --bin ctrlmesh-proxy
 	cargo test --locked --workspace --test documents -- reference
 	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
+	cargo check --locked --manifest-path benches/envoy-filter/Cargo.toml
 	$(MAKE) crate
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check bans licenses sources; \
 		else echo "no cargo-deny: of deny.toml only the forbidden crates are checked (tests/documents)"; fi
@@ -110,6 +111,10 @@ instructions-update: build ## Writes benches/instructions.json from a new count
 .PHONY: bench-build
 bench-build: setup
 	cargo build --locked --release --workspace --bin ctrlmesh-proxy --bin ctrlmesh-bench
+
+.PHONY: envoy-filter
+envoy-filter: setup ## The rate limit that Envoy runs in `make bench-all`; needs the Rust target wasm32-wasip1
+	cargo build --locked --release --target wasm32-wasip1 --manifest-path benches/envoy-filter/Cargo.toml
 
 ##@ Test
 
