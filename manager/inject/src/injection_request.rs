@@ -51,6 +51,14 @@ pub(super) enum Synced {
     Copy(String),
 }
 
+impl Synced {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Value(name, _) | Self::Copy(name) => name,
+        }
+    }
+}
+
 /// Variables of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

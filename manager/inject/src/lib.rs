@@ -90,6 +90,7 @@ fn inject_sidecar(pod: &Value, known: &ClusterFacts, settings: &Settings) -> Res
     conflicts::check_ports(&draft, &request, settings)?;
     let (mode, is_native) = (request.mode, request.is_native);
     conflicts::starts_before(&draft, &request)?;
+    sidecar::check_variables(&request, settings)?;
 
     environment::inject(&mut draft, &request)?;
     if mode == Mode::Iptables {

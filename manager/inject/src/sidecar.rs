@@ -1,12 +1,13 @@
 //! The sidecar's container.
 
-use ctrlmesh_contract::names::{env, pod, ports};
+use ctrlmesh_contract::names::{annotations, env, pod, ports};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use serde_json::{Map, Value, json};
 
 use super::environment::{identity_variables, merge_variables};
 use super::injection_request::{InjectionRequest, Mode};
 use super::pod::{Container, Draft, name_of, variable_with_value};
+use super::refusal::Refusal;
 use super::settings::{ClusterFacts, Settings};
 use super::volumes;
 
@@ -95,6 +96,31 @@ fn arguments(request: &InjectionRequest, settings: &Settings) -> Vec<String> {
         arguments.push(format!("--api-address=127.0.0.1:{0},[::1]:{0}", ports::API));
     }
     arguments
+}
+
+/// Fails if the pod sets a variable of the sidecar whose flag injection sets: flags win over variables, so it would have no effect.
+pub(super) fn check_variables(request: &InjectionRequest, settings: &Settings) -> Result<(), Refusal> {
+    let synced = request.env_sync.iter().map(|it| (annotations::ENV_SYNC, it.name()));
+    let for_sidecar = request.env_inject.iter().filter(|inject| inject.name == pod::SIDECAR);
+    let injected = for_sidecar
+        .flat_map(|inject| &inject.env)
+        .map(|it| (annotations::ENV_INJECT, it.key.as_str()));
+    let arguments = arguments(request, settings);
+    let flags: Vec<&str> = arguments.iter().filter_map(|it| it.split('=').next()).collect();
+    for (annotation, name) in synced.chain(injected) {
+        if let Some(flag) = flags.iter().find(|flag| variable_of_flag(flag) == name) {
+            let problem =
+                format!("{name} has no effect on the sidecar, because ctrlmesh sets its flag {flag}; remove it");
+            return Err(Refusal::key(annotation, problem));
+        }
+    }
+    Ok(())
+}
+
+/// The variable that the sidecar reads if a flag is absent: `CTRLMESH_CHAIN_DIR` for `--chain-dir`.
+fn variable_of_flag(flag: &str) -> String {
+    let name = flag.trim_start_matches('-').replace('-', "_");
+    format!("CTRLMESH_{}", name.to_uppercase())
 }
 
 /// Variables of the pod override those of the manager's flags. Neither can override those that the sidecar needs.

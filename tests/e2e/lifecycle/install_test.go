@@ -121,7 +121,7 @@ func (l *lifecycle) loadImage(t *testing.T, image realnode.Image) {
 	check(t, errors.Join(image.Write(archive), l.node.LoadImage(t.Context(), archive), os.Remove(archive)))
 }
 
-// writeOverlay writes the overlay of docs/install.md, with the images and more settings of the manager.
+// writeOverlay writes an overlay like that of docs/install.md, with images and settings of its own.
 func (l *lifecycle) writeOverlay(t *testing.T) string {
 	t.Helper()
 	return l.writeOverlayOn(t, deployDir)

@@ -57,7 +57,7 @@ func (op *operator) leaveMesh(t *testing.T) {
 	t.Helper()
 	replicas := fmt.Sprintf(`"replicas": %d`, op.replicas)
 	for _, command := range sectionCommands(t, "Turning it off again", "NAMESPACE", op.name, "statefulset/operator", "statefulset/"+op.name,
-		"app=operator", "app="+op.name, `"replicas": 3`, replicas) {
+		"app=operator", "app="+op.name, `"replicas": 3`, replicas, "operator-a operator-b", "--all") {
 		if !slices.Contains(command, "patch") {
 			op.runKubectl(t, command)
 			continue

@@ -265,6 +265,46 @@ fn invalid_annotations_are_refused() {
 }
 
 #[test]
+fn sidecar_variable_whose_flag_injection_sets_is_refused() {
+    let inject = |metadata: &[(&str, &str)], key: &str, value: &str| {
+        let mut pod_under_test = accepted_pod("").with_metadata("annotations", key, value);
+        pod_under_test.pod["spec"]["volumes"] = json!([{"name": "up", "configMap": {"name": "up"}}]);
+        let pod_under_test = metadata.iter().fold(pod_under_test, |pod_under_test, (key, value)| {
+            let part = if *key == "loopback-tls" {
+                "annotations"
+            } else {
+                "labels"
+            };
+            pod_under_test.with_metadata(part, key, value)
+        });
+        pod_under_test.inject().map_err(|refusal| refusal.to_string())
+    };
+    let always = ["ADMIN_ADDRESS", "CHAIN_DIR", "LABELS_FILE", "CACHE_DIR"].map(|name| (None, name));
+    let sometimes = [
+        (Some(("kubeconfig-volume", "up")), "KUBECONFIG"),
+        (Some(("loopback-tls", "true")), "TLS_DIR"),
+        (Some(("enable-iptables", "true")), "TLS_DIR"),
+        (Some(("enable-iptables", "true")), "API_ADDRESS"),
+    ];
+    for (metadata, name) in always.into_iter().chain(sometimes) {
+        let name = format!("CTRLMESH_{name}");
+        let for_container =
+            |container: &str| format!(r#"[{{"name": "{container}", "env": [{{"key": "{name}", "value": "x"}}]}}]"#);
+        for (key, value) in [
+            ("env-sync", format!("{name}=x")),
+            ("env-sync", name.clone()),
+            ("env-inject", for_container("ctrlmesh-proxy")),
+        ] {
+            let problem = inject(metadata.as_slice(), key, &value).unwrap_err();
+            let expected = format!("ctrlmesh.kusionstack.io/{key}: {name} has no effect on the sidecar");
+            assert!(problem.starts_with(&expected), "{problem}");
+            assert_eq!(inject(&[], key, &value).is_ok(), metadata.is_some(), "{name}");
+        }
+        assert!(inject(metadata.as_slice(), "env-inject", &for_container("manager")).is_ok());
+    }
+}
+
+#[test]
 fn kubeconfig_volume_must_have_one_file() {
     let said = |volume: Value| {
         let mut pod_under_test = accepted_pod("").with_metadata("labels", "kubeconfig-volume", "up");

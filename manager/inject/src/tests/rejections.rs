@@ -122,6 +122,7 @@ fn invalid_metadata() -> Vec<Refusal> {
         annotation("proxy-resource", r#"{"limit": {}}"#),
         annotation("env-sync", "=c"),
         annotation("env-sync", "KUBECONFIG"),
+        annotation("env-sync", "CTRLMESH_CHAIN_DIR=/mine"),
         annotation("env-inject", r#"[{"name": "other", "env": []}]"#),
         annotation("log-path", "logs"),
         annotation("log-path", "/etc/ctrlmesh/chain"),
