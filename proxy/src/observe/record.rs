@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ctrlmesh_wire::{RequestInfo, Verb};
 use http::header::CONTENT_LENGTH;
@@ -278,9 +278,10 @@ impl Drop for Record {
     fn drop(&mut self) {
         // Without an outcome so far, the client gave up waiting for the response.
         self.record_outcome(WriteOutcome::GivenUp);
-        let outcome = self.outcome();
+        let (outcome, now) = (self.outcome(), SystemTime::now());
         self.metrics.request_ended(
             self.class,
+            now,
             outcome.status,
             outcome.duration.as_secs_f64(),
             outcome.failure,
@@ -288,7 +289,7 @@ impl Drop for Record {
         let plugins = self.plugins.borrow_mut().take();
         self.log(&outcome, plugins.as_deref());
         if let Some(plugins) = plugins {
-            plugins.note_touched(&self.metrics.touched, outcome.status);
+            plugins.note_touched(&self.metrics.touched, outcome.status, now);
             plugins.on_complete(&outcome);
         }
     }
