@@ -96,6 +96,57 @@ impl<'a> Iterator for Pairs<'a> {
     }
 }
 
+/// A query string whose pairs were read once, for callers that look up several parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsedQuery<'a> {
+    raw: &'a str,
+    pairs: Vec<Pair<'a>>,
+    malformed_pair: Option<&'a str>,
+}
+
+impl<'a> ParsedQuery<'a> {
+    /// Reads the text behind the `?`.
+    #[must_use]
+    pub fn new(raw: &'a str) -> Self {
+        let (mut pairs, mut malformed_pair) = (Vec::new(), None);
+        for piece in raw.split('&').filter(|piece| !piece.is_empty()) {
+            match Pair::read(piece) {
+                Some(pair) => pairs.push(pair),
+                None => malformed_pair = malformed_pair.or(Some(piece)),
+            }
+        }
+        Self {
+            raw,
+            pairs,
+            malformed_pair,
+        }
+    }
+
+    /// The text that was read.
+    #[must_use]
+    pub const fn raw(&self) -> &'a str {
+        self.raw
+    }
+
+    /// The first value of a parameter, as [`Query::get`].
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.value(key).map(|value| &**value)
+    }
+
+    /// The same, as it was read.
+    pub(crate) fn value(&self, key: &str) -> Option<&Cow<'a, str>> {
+        self.pairs.iter().find(|pair| pair.key == key).map(|pair| &pair.value)
+    }
+
+    /// As [`Query::malformed_pair`].
+    #[must_use]
+    pub const fn malformed_pair(&self) -> Option<&'a str> {
+        self.malformed_pair
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Pair<'a> {
     key: Cow<'a, str>,
     value: Cow<'a, str>,
@@ -167,29 +218,34 @@ impl<'a> QueryEditor<'a> {
         let mut edited = String::with_capacity(self.text.len() + key.len() + value.map_or(0, |v| v.len() * 3) + 2);
         let mut separator = "";
         for piece in self.text.split('&') {
-            let kept = match Pair::read(piece) {
-                Some(pair) if pair.key == key => value.take().map(|value| Cow::Owned(encode_pair(key, value))),
-                None if mentions_key(piece, key) => None,
-                _ => Some(Cow::Borrowed(piece)),
-            };
-            if let Some(kept) = kept {
-                edited.push_str(separator);
-                edited.push_str(&kept);
-                separator = "&";
+            match Pair::read(piece) {
+                Some(pair) if pair.key == key => {
+                    let Some(value) = value.take() else { continue };
+                    edited.push_str(separator);
+                    push_pair(&mut edited, key, value);
+                }
+                None if mentions_key(piece, key) => continue,
+                _ => {
+                    edited.push_str(separator);
+                    edited.push_str(piece);
+                }
             }
+            separator = "&";
         }
         if let Some(value) = value {
             if !edited.is_empty() {
                 edited.push('&');
             }
-            edited.push_str(&encode_pair(key, value));
+            push_pair(&mut edited, key, value);
         }
         self.text = Cow::Owned(edited);
     }
 }
 
-fn encode_pair(key: &str, value: &str) -> String {
-    format!("{}={}", percent::encode(key), percent::encode(value))
+fn push_pair(query: &mut String, key: &str, value: &str) {
+    query.extend(percent::encode(key));
+    query.push('=');
+    query.extend(percent::encode(value));
 }
 
 /// Whether a piece that the API server drops names the key, to a reader that splits at `;` or forgives bad escapes.

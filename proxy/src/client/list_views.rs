@@ -101,17 +101,18 @@ pub(crate) enum Representation {
 impl Representation {
     /// Derives it from the `Accept` fields.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
-        let asks_for = |what: &str| {
-            let mut fields = headers.get_all(ACCEPT).iter();
-            fields.any(|field| field.to_str().is_ok_and(|text| text.contains(what)))
-        };
-        if asks_for("as=PartialObjectMetadata") {
-            Self::Metadata
-        } else if asks_for("as=Table") {
-            Self::Table
-        } else {
-            Self::Object
+        let fields = headers.get_all(ACCEPT).iter().filter_map(|field| field.to_str().ok());
+        let mut representation = Self::Object;
+        // Most clients ask for neither, which one search shows.
+        for field in fields.filter(|field| field.contains("as=")) {
+            if field.contains("as=PartialObjectMetadata") {
+                return Self::Metadata;
+            }
+            if field.contains("as=Table") {
+                representation = Self::Table;
+            }
         }
+        representation
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
         if edits.iter().any(|(entry, edit)| *entry == owner && narrows(edit)) {
             edits.push((
                 owner,
-                RequestEdit::AndLabelSelector(format!("{NO_OBJECT_KEY},!{NO_OBJECT_KEY}")),
+                RequestEdit::AndLabelSelector(format!("{NO_OBJECT_KEY},!{NO_OBJECT_KEY}").into()),
             ));
             until = until.max(Some(held.until));
         }

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use ctrlmesh_wire::rename::Rename;
-use ctrlmesh_wire::{DeleteOptionEdit, RequestInfo, Verb};
+use ctrlmesh_wire::{DeleteOptionEdit, ParsedQuery, RequestInfo, Verb};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body as _;
@@ -112,8 +112,9 @@ impl FilteredRequest {
                 "the controller may still lead by the lock of its pod's earlier shard: it is shown no objects until that lock has expired"
             );
         }
+        let query = ParsedQuery::new(exchange.uri.query().unwrap_or_default());
         let edited = self.plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
-            edit::apply(&exchange.info, exchange.uri, edits)
+            edit::apply(&exchange.info, exchange.uri, &query, edits)
         })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
         if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
@@ -122,15 +123,14 @@ impl FilteredRequest {
             )
             .into());
         }
-        let position = check_view(exchange, &self.plugins, &edits)?;
+        let position = check_view(exchange, &self.plugins, &query, &edits)?;
         let Edited {
             path_and_query,
             renames,
             delete_options,
         } = edited;
         let uri = match path_and_query {
-            Some(target) => target
-                .parse()
+            Some(target) => Uri::try_from(target)
                 .map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?,
             None => exchange.uri.clone(),
         };
