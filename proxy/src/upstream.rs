@@ -59,7 +59,7 @@ pub use credentials::Credentials;
 pub(crate) use dial::{Gate, MAX_LOOKUPS, Socket, dial};
 pub use error::{BodyError, BoxError, ConnectError, Error, SendError};
 pub use limits::Limits;
-pub use request::{HeadTimeout, ReplayRoom};
+pub use request::{HeadTimeout, ReplayRoom, RequestHead};
 pub use target::Target;
 pub(crate) use target::Trust;
 pub use unread::UnreadAnswers;
@@ -155,10 +155,27 @@ impl Upstream {
         B: Body<Data = Bytes> + 'static,
         B::Error: Into<BoxError>,
     {
-        // Before the future is made, which is smaller without the request.
         let (parts, body) = request.into_parts();
+        self.send_head(parts.into(), body, room)
+    }
+
+    /// Like [`Self::send_within`], for a head that was never a request of its own.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_head<B>(
+        self: &Rc<Self>,
+        head: RequestHead,
+        body: B,
+        room: Option<Rc<dyn ReplayRoom>>,
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, SendError>> + use<'_, B>
+    where
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        // Before the future is made, which is smaller without the request.
         let mut body = RequestBody::new(body, self.limits.replay_buffer, room);
-        let head = Head::new(parts, &self.target);
+        let head = Head::new(head, &self.target);
         async move { self.dispatch(&mut head?, &mut body).await }
     }
 

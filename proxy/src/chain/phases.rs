@@ -236,10 +236,10 @@ impl Plugins {
     }
 
     /// Notes what plugins did to the request, for `/status`.
-    pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16, now: SystemTime) {
+    pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
         let touches = self.touches.borrow();
         if !touches.is_empty() {
-            touched.note(self.named_touches(&touches), &self.view, status, now);
+            touched.note(self.named_touches(&touches), &self.view, status, SystemTime::now());
         }
     }
 

@@ -53,7 +53,7 @@ impl Upstream {
     {
         let (mut parts, body) = request.into_parts();
         parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        let mut head = Head::new(parts, &self.target)?;
+        let mut head = Head::new(parts.into(), &self.target)?;
         let body = Outgoing(RequestBody::new(body, 0, None));
         let request = head.http1(&self.target, body);
         if self.pool.open.get() + self.pool.opening.get() >= self.limits.max_connections {
