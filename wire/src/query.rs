@@ -144,6 +144,16 @@ impl<'a> ParsedQuery<'a> {
     pub const fn malformed_pair(&self) -> Option<&'a str> {
         self.malformed_pair
     }
+
+    /// An editor of this query, which does not read it again.
+    #[must_use]
+    pub const fn edit(&self) -> QueryEditor<'_> {
+        QueryEditor {
+            raw: self.raw,
+            text: Cow::Borrowed(self.raw),
+            parsed: Some(self),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,6 +181,8 @@ impl<'a> Pair<'a> {
 pub struct QueryEditor<'a> {
     raw: &'a str,
     text: Cow<'a, str>,
+    /// What `raw` says, if it was read already.
+    parsed: Option<&'a ParsedQuery<'a>>,
 }
 
 impl<'a> QueryEditor<'a> {
@@ -180,13 +192,22 @@ impl<'a> QueryEditor<'a> {
         Self {
             raw,
             text: Cow::Borrowed(raw),
+            parsed: None,
         }
     }
 
     /// The first value, as [`Query::get`] of the text edited so far.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Cow<'_, str>> {
-        Query::new(&self.text).get(key)
+        match self.unedited() {
+            Some(parsed) => parsed.get(key).map(Cow::Borrowed),
+            None => Query::new(&self.text).get(key),
+        }
+    }
+
+    /// What the text says, if it was read and is not edited yet.
+    fn unedited(&self) -> Option<&'a ParsedQuery<'a>> {
+        self.parsed.filter(|_| matches!(self.text, Cow::Borrowed(_)))
     }
 
     /// Puts the value in the place of the parameter's first occurrence and removes the others; appends it when absent.
@@ -216,13 +237,30 @@ impl<'a> QueryEditor<'a> {
 
     fn replace(&mut self, key: &str, mut value: Option<&str>) {
         let mut edited = String::with_capacity(self.text.len() + key.len() + value.map_or(0, |v| v.len() * 3) + 2);
+        let lacks_key = |parsed: &ParsedQuery<'_>| parsed.value(key).is_none() && parsed.malformed_pair.is_none();
+        if self.unedited().is_some_and(lacks_key) {
+            edited.push_str(&self.text);
+        } else {
+            self.copy_others(key, &mut value, &mut edited);
+        }
+        if let Some(value) = value {
+            if !edited.is_empty() {
+                edited.push('&');
+            }
+            push_pair(&mut edited, key, value);
+        }
+        self.text = Cow::Owned(edited);
+    }
+
+    /// Copies all pieces but those of the parameter, whose first one the value replaces.
+    fn copy_others(&self, key: &str, value: &mut Option<&str>, edited: &mut String) {
         let mut separator = "";
         for piece in self.text.split('&') {
             match Pair::read(piece) {
                 Some(pair) if pair.key == key => {
                     let Some(value) = value.take() else { continue };
                     edited.push_str(separator);
-                    push_pair(&mut edited, key, value);
+                    push_pair(edited, key, value);
                 }
                 None if mentions_key(piece, key) => continue,
                 _ => {
@@ -232,13 +270,6 @@ impl<'a> QueryEditor<'a> {
             }
             separator = "&";
         }
-        if let Some(value) = value {
-            if !edited.is_empty() {
-                edited.push('&');
-            }
-            push_pair(&mut edited, key, value);
-        }
-        self.text = Cow::Owned(edited);
     }
 }
 

@@ -327,7 +327,7 @@ mod tests {
             name: name.to_owned(),
             method: http::Method::PUT,
             uri: http::Uri::from_static("/apis/apps/v1/secret?token=x"),
-            host: "api".to_owned(),
+            host: "api".into(),
             port: 443,
             is_leader_lock: Cell::new(false),
             headers: http::HeaderMap::new(),
@@ -427,7 +427,7 @@ mod tests {
     fn external_requests_are_named_without_path_and_query() {
         let mut external = view_of("");
         external.traffic = Traffic::External;
-        external.host = "hooks.example.com".to_owned();
+        external.host = "hooks.example.com".into();
         assert_eq!(request_name(&external), "PUT hooks.example.com:443");
         external.traffic = Traffic::Api;
         external.resource = String::new();

@@ -8,6 +8,7 @@
 //! and each start of a narrowed watch.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
@@ -77,7 +78,7 @@ fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<
         name: info.name.to_string(),
         method: Method::GET,
         uri: uri.clone(),
-        host: worker.host().to_owned(),
+        host: Rc::clone(worker.host()),
         port: worker.port(),
         is_leader_lock: Cell::new(true),
         headers: HeaderMap::new(),

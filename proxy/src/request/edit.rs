@@ -47,7 +47,7 @@ pub(crate) fn apply(
     }
     let mut work = Work {
         info,
-        query: QueryEditor::new(query.raw()),
+        query: query.edit(),
         renames: Vec::new(),
         delete_options: Vec::new(),
     };

@@ -57,14 +57,14 @@ impl FilteredRequest {
         Self { plugins, watch_start }
     }
 
-    pub(super) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+    pub(super) async fn serve(mut self, exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let mut body = RequestBody::new(incoming, exchange.record);
-        match read_leader_lock(&exchange, &parts.headers, &mut body).await {
+        match read_leader_lock(exchange, &parts.headers, &mut body).await {
             Ok(false) => {}
             Ok(true) => self.plugins.view.is_leader_lock.set(true),
             Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
         }
-        let mut prepared = match self.prepare(&exchange, &mut parts).await {
+        let mut prepared = match self.prepare(exchange, &mut parts).await {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
                 let reply = name_created_object(reply, &exchange.info, &parts.headers, body).await;
@@ -74,7 +74,7 @@ impl FilteredRequest {
         };
         exchange.add_credentials(&mut parts.headers);
         let renames = std::mem::take(&mut prepared.renames);
-        let edited = edit_body::edit_request(&exchange, &mut parts.headers, body, &prepared.delete_options, renames);
+        let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
         (body, prepared.renamed) = match edited.await {
             Ok(edited) => edited,
             Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
@@ -82,17 +82,17 @@ impl FilteredRequest {
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
         // A tunnel has no bodies in which an object could be renamed.
         if exchange.upgrade.is_some() && prepared.renamed.is_none() {
-            return match upgrade::send(&exchange, parts, body, uri).await {
+            return match upgrade::send(exchange, parts, body, uri).await {
                 Offered::Switched(switched) => {
-                    let watching = self.watch_reaction(&exchange, prepared.edits, prepared.again, prepared.position);
-                    Ok(upgrade::switch_protocols(&exchange, switched, watching))
+                    let watching = self.watch_reaction(exchange, prepared.edits, prepared.again, prepared.position);
+                    Ok(upgrade::switch_protocols(exchange, switched, watching))
                 }
-                Offered::Ordinary(response) => self.finish_response(&exchange, prepared, response).await,
+                Offered::Ordinary(response) => self.finish_response(exchange, prepared, response).await,
                 Offered::Failed(response) => Ok(response),
             };
         }
         match exchange.send(&parts.method, parts.headers, uri, body).await {
-            Ok(response) => self.finish_response(&exchange, prepared, response).await,
+            Ok(response) => self.finish_response(exchange, prepared, response).await,
             Err(error) => Ok(exchange.failure_response(&error, &self.accept())),
         }
     }

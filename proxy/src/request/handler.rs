@@ -65,7 +65,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
     };
     match selection::select_plugins(&exchange, &parts) {
         // Boxed, so that the future of an unfiltered request stays small.
-        Some(filtered) => Box::pin(filtered.serve(exchange, parts, incoming)).await,
+        Some(filtered) => Box::pin(filtered.serve(&exchange, parts, incoming)).await,
         None => send_unfiltered(&exchange, parts, incoming).await,
     }
 }

@@ -129,6 +129,28 @@ proptest! {
     }
 
     #[test]
+    fn query_that_was_read_is_edited_like_its_text(
+        raw in "([ab%;=&+]|%61|%zz){0,24}",
+        edits in proptest::collection::vec(("[abc]", proptest::option::of("[a &]{0,3}")), 1..4),
+    ) {
+        let parsed = ParsedQuery::new(&raw);
+        let (mut read, mut text) = (parsed.edit(), QueryEditor::new(&raw));
+        for (key, value) in &edits {
+            for editor in [&mut read, &mut text] {
+                match value {
+                    Some(value) => editor.set(key, value),
+                    None => editor.remove(key),
+                }
+            }
+            prop_assert_eq!(read.is_changed(), text.is_changed());
+            for key in ["a", "b", "c"] {
+                prop_assert_eq!(read.get(key), text.get(key));
+            }
+        }
+        prop_assert_eq!(read.finish(), text.finish());
+    }
+
+    #[test]
     fn a_removed_parameter_is_gone(raw in "([ab%;=&]|%61){0,24}") {
         let mut editor = QueryEditor::new(&raw);
         editor.remove("a");
