@@ -296,6 +296,9 @@ impl Drop for Record {
         self.record_outcome(WriteOutcome::GivenUp);
         let end = Instant::now();
         let outcome = self.outcome(end);
+        if let Some(guard) = self.guard.get_mut() {
+            guard.set_end(end);
+        }
         self.metrics.request_ended(
             self.class.get(),
             end,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
 use http::header::USER_AGENT;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, Version};
 use tokio::time::Instant;
 
 use super::early_response::{self, Answer, answer};
@@ -66,34 +66,31 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends the request upstream. Hop-by-hop fields are removed from the response's head.
-    pub(crate) fn send(
+    /// Sends the request upstream. Hop-by-hop fields are removed from the response's head. `sent` is the current time.
+    pub(crate) async fn send(
         &self,
-        method: &Method,
         headers: HeaderMap,
         uri: &Uri,
         body: RequestBody,
-    ) -> impl Future<Output = Result<Response<UpstreamBody>, SendError>> {
+        sent: Instant,
+    ) -> Result<Response<UpstreamBody>, SendError> {
         let head = RequestHead {
-            method: method.clone(),
+            method: self.record.method().clone(),
             path: uri.path_and_query().cloned(),
             headers,
             head_timeout: self.info.is_long_running().then_some(HeadTimeout(None)),
         };
-        let sent = Instant::now();
         self.record.mark_sent(sent);
         let upstream = self.worker.upstream(self.uses_sidecar_credentials.get());
-        let sending = upstream.send_head(head, body, Some(self.record.clone()));
-        async move {
-            let result = sending.await;
-            self.record.record_outcome(WriteOutcome::from_result(&result));
-            let mut response = result?;
-            headers::strip_response(response.headers_mut());
-            // The client's protocol version is independent of the API server's.
-            *response.version_mut() = Version::default();
-            self.record_response(response.status(), sent);
-            Ok(response)
-        }
+        let sending = upstream.send_head(head, body, Some(self.record.clone()), sent);
+        let result = sending.await;
+        self.record.record_outcome(WriteOutcome::from_result(&result));
+        let mut response = result?;
+        headers::strip_response(response.headers_mut());
+        // The client's protocol version is independent of the API server's.
+        *response.version_mut() = Version::default();
+        self.record_response(response.status(), sent);
+        Ok(response)
     }
 
     /// Records a response head.

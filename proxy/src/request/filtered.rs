@@ -91,7 +91,7 @@ impl FilteredRequest {
                 Offered::Failed(response) => Ok(response),
             };
         }
-        match exchange.send(&parts.method, parts.headers, uri, body).await {
+        match exchange.send(parts.headers, uri, body, Instant::now()).await {
             Ok(response) => self.finish_response(exchange, prepared, response).await,
             Err(error) => Ok(exchange.failure_response(&error, &self.accept())),
         }

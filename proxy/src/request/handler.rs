@@ -85,7 +85,9 @@ async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: In
     }
     let body = RequestBody::new(incoming, exchange.record);
     let accept = Accept::from_headers(&parts.headers);
-    match exchange.send(&parts.method, parts.headers, exchange.uri, body).await {
+    // Nothing was waited for since the request arrived.
+    let sent = exchange.record.start();
+    match exchange.send(parts.headers, exchange.uri, body, sent).await {
         Ok(response) => Ok(ClientBody::upstream(response, exchange.record)),
         Err(error) => Ok(exchange.failure_response(&error, &accept)),
     }
