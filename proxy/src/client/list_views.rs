@@ -20,7 +20,7 @@
 mod outdated;
 
 use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -55,7 +55,8 @@ pub(crate) struct ListViews {
 
 #[derive(Debug, Default)]
 struct ReaderStates {
-    by_reader: HashMap<u64, ReaderState>,
+    /// By the reader's hash, which need not be hashed again.
+    by_reader: BTreeMap<u64, ReaderState>,
     order: VecDeque<u64>,
     outdated: Outdated,
 }
