@@ -81,19 +81,23 @@ impl FilteredRequest {
         };
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
         // A tunnel has no bodies in which an object could be renamed.
-        if exchange.upgrade.is_some() && prepared.renamed.is_none() {
-            return match upgrade::send(exchange, parts, body, uri).await {
-                Offered::Switched(switched) => {
-                    let watching = self.watch_reaction(exchange, prepared.edits, prepared.again, prepared.position);
-                    Ok(upgrade::switch_protocols(exchange, switched, watching))
-                }
-                Offered::Ordinary(response) => self.finish_response(exchange, prepared, response).await,
-                Offered::Failed(response) => Ok(response),
-            };
-        }
-        match exchange.send(parts.headers, uri, body, Instant::now()).await {
-            Ok(response) => self.finish_response(exchange, prepared, response).await,
-            Err(error) => Ok(exchange.failure_response(&error, &self.accept())),
+        let offered = if exchange.upgrade.is_some() && prepared.renamed.is_none() {
+            // Boxed, so that the future of other requests stays small.
+            Box::pin(upgrade::send(exchange, parts, body, uri)).await
+        } else {
+            let sent = exchange.send(parts.headers, uri, body, Instant::now()).await;
+            sent.map_or_else(
+                |error| Offered::Failed(exchange.failure_response(&error, &self.accept())),
+                Offered::Ordinary,
+            )
+        };
+        match offered {
+            Offered::Switched(switched) => {
+                let watching = self.watch_reaction(exchange, prepared.edits, prepared.again, prepared.position);
+                Ok(upgrade::switch_protocols(exchange, switched, watching))
+            }
+            Offered::Ordinary(response) => self.finish_response(exchange, prepared, response).await,
+            Offered::Failed(response) => Ok(response),
         }
     }
 
