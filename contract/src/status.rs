@@ -62,7 +62,7 @@ pub struct Touched {
     /// The HTTP status that the client got; 0 for none.
     pub status: u16,
     /// How often this happened while the row was among the last. Edits by an entry are counted together, for all requests;
-    /// `request` and `status` are then those of the last one.
+    /// `request` and `status` are then those of one in the second before `last`.
     pub count: u64,
     /// Time of the last one, RFC 3339.
     pub last: String,

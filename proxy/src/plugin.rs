@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `request_view` | input: a request and its response |
 //! | `verdict` | output: edits, refusals, faults, subscriptions |
+//! | `label_selector` | the label selector of an edit, parsed once for all repetitions of a verdict |
 
+pub mod label_selector;
 pub mod request_view;
 pub mod verdict;

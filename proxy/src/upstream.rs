@@ -59,7 +59,7 @@ pub use credentials::Credentials;
 pub(crate) use dial::{Gate, MAX_LOOKUPS, Socket, dial};
 pub use error::{BodyError, BoxError, ConnectError, Error, SendError};
 pub use limits::Limits;
-pub use request::{HeadTimeout, ReplayRoom};
+pub use request::{HeadTimeout, ReplayRoom, RequestHead};
 pub use target::Target;
 pub(crate) use target::Trust;
 pub use unread::UnreadAnswers;
@@ -155,34 +155,61 @@ impl Upstream {
         B: Body<Data = Bytes> + 'static,
         B::Error: Into<BoxError>,
     {
-        // Before the future is made, which is smaller without the request.
         let (parts, body) = request.into_parts();
+        self.send_head(parts.into(), body, room, Instant::now())
+    }
+
+    /// Like [`Self::send_within`], for a head that was never a request of its own. `now` is the current time.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_head<B>(
+        self: &Rc<Self>,
+        head: RequestHead,
+        body: B,
+        room: Option<Rc<dyn ReplayRoom>>,
+        now: Instant,
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, SendError>> + use<'_, B>
+    where
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        // Before the future is made, which is smaller without the request.
         let mut body = RequestBody::new(body, self.limits.replay_buffer, room);
-        let head = Head::new(parts, &self.target);
-        async move { self.dispatch(&mut head?, &mut body).await }
+        let head = Head::new(head, &self.target);
+        async move { self.dispatch(&mut head?, &mut body, now).await }
     }
 
     async fn dispatch(
         self: &Rc<Self>,
         head: &mut Head,
         body: &mut Option<Box<RequestBody>>,
+        mut now: Instant,
     ) -> Result<Response<UpstreamBody>, SendError> {
         let repeatable = head.is_repeatable() && body.is_none();
         let invalid = |error: http::Error| SendError::InvalidRequest { source: error.into() };
         let mut attempts = Attempts::default();
         let mut refused = None;
         loop {
-            let failure = match self.find_permit(refused.as_ref()).await? {
+            let permit = match self.free_permit(refused.as_ref()) {
+                Some(permit) => permit,
+                None => {
+                    let permit = self.wait_for_permit(refused.as_ref()).await?;
+                    now = Instant::now();
+                    permit
+                }
+            };
+            let failure = match permit {
                 RequestPermit::Http2(permit, sender) => {
                     refused = Some(Rc::clone(permit.connection()));
                     let request = head.http2(&self.target).map_err(invalid)?;
-                    self.within_head_timeout(head, pin!(permit.exchange(sender, request, body)))
+                    self.within_head_timeout(head, now, pin!(permit.exchange(sender, request, body)))
                         .await?
                         .map(|response| response.map(UpstreamBody::http2))
                 }
                 RequestPermit::Http1(lease) => {
                     let request = head.http1(&self.target, Outgoing(body.take()));
-                    self.within_head_timeout(head, pin!(lease.exchange(request, body)))
+                    self.within_head_timeout(head, now, pin!(lease.exchange(request, body)))
                         .await?
                         .map(|response| response.map(UpstreamBody::http1))
                 }
@@ -192,6 +219,7 @@ impl Upstream {
                 Err(failure) => {
                     attempts.after_failure(failure, repeatable, || body.as_mut().is_none_or(|body| body.rewind()))?;
                     self.repeats.set(self.repeats.get() + 1);
+                    now = Instant::now();
                 }
             }
         }
@@ -201,12 +229,13 @@ impl Upstream {
     async fn within_head_timeout<T>(
         &self,
         head: &Head,
+        now: Instant,
         mut exchange: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, SendError> {
         let limit: Option<Duration> = head
             .head_timeout
             .map_or(self.limits.head_timeout, |HeadTimeout(limit)| limit);
-        let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
+        let limit = limit.and_then(|limit| Some((limit, now.checked_add(limit)?)));
         let Some((limit, at)) = limit else {
             return Ok(exchange.await);
         };

@@ -46,7 +46,7 @@ pub use label_selector::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Op
 pub use lock_record::{LOCK_ANNOTATION, LockRecord, lock_record, names_holder, watched_lock_record};
 pub use names::{is_dns_label, is_dns_subdomain, is_label_key, is_label_value};
 pub use object_name::object_name;
-pub use query::{MAX_QUERY_BYTES, MAX_QUERY_PAIRS, Pairs, Query, QueryEditor, QueryError};
+pub use query::{MAX_QUERY_BYTES, MAX_QUERY_PAIRS, Pairs, ParsedQuery, Query, QueryEditor, QueryError};
 pub use request_info::{RequestInfo, RequestInfoError, UncleanPath, Verb};
 pub use status::{Status, StatusCause, StatusDetails, default_reason};
 pub use watch_event::{WatchEncoding, watch_error_event};

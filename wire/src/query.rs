@@ -96,6 +96,67 @@ impl<'a> Iterator for Pairs<'a> {
     }
 }
 
+/// A query string whose pairs were read once, for callers that look up several parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsedQuery<'a> {
+    raw: &'a str,
+    pairs: Vec<Pair<'a>>,
+    malformed_pair: Option<&'a str>,
+}
+
+impl<'a> ParsedQuery<'a> {
+    /// Reads the text behind the `?`.
+    #[must_use]
+    pub fn new(raw: &'a str) -> Self {
+        let (mut pairs, mut malformed_pair) = (Vec::new(), None);
+        for piece in raw.split('&').filter(|piece| !piece.is_empty()) {
+            match Pair::read(piece) {
+                Some(pair) => pairs.push(pair),
+                None => malformed_pair = malformed_pair.or(Some(piece)),
+            }
+        }
+        Self {
+            raw,
+            pairs,
+            malformed_pair,
+        }
+    }
+
+    /// The text that was read.
+    #[must_use]
+    pub const fn raw(&self) -> &'a str {
+        self.raw
+    }
+
+    /// The first value of a parameter, as [`Query::get`].
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.value(key).map(|value| &**value)
+    }
+
+    /// The same, as it was read.
+    pub(crate) fn value(&self, key: &str) -> Option<&Cow<'a, str>> {
+        self.pairs.iter().find(|pair| pair.key == key).map(|pair| &pair.value)
+    }
+
+    /// As [`Query::malformed_pair`].
+    #[must_use]
+    pub const fn malformed_pair(&self) -> Option<&'a str> {
+        self.malformed_pair
+    }
+
+    /// An editor of this query, which does not read it again.
+    #[must_use]
+    pub const fn edit(&self) -> QueryEditor<'_> {
+        QueryEditor {
+            raw: self.raw,
+            text: Cow::Borrowed(self.raw),
+            parsed: Some(self),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Pair<'a> {
     key: Cow<'a, str>,
     value: Cow<'a, str>,
@@ -120,6 +181,8 @@ impl<'a> Pair<'a> {
 pub struct QueryEditor<'a> {
     raw: &'a str,
     text: Cow<'a, str>,
+    /// What `raw` says, if it was read already.
+    parsed: Option<&'a ParsedQuery<'a>>,
 }
 
 impl<'a> QueryEditor<'a> {
@@ -129,13 +192,22 @@ impl<'a> QueryEditor<'a> {
         Self {
             raw,
             text: Cow::Borrowed(raw),
+            parsed: None,
         }
     }
 
     /// The first value, as [`Query::get`] of the text edited so far.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Cow<'_, str>> {
-        Query::new(&self.text).get(key)
+        match self.unedited() {
+            Some(parsed) => parsed.get(key).map(Cow::Borrowed),
+            None => Query::new(&self.text).get(key),
+        }
+    }
+
+    /// What the text says, if it was read and is not edited yet.
+    fn unedited(&self) -> Option<&'a ParsedQuery<'a>> {
+        self.parsed.filter(|_| matches!(self.text, Cow::Borrowed(_)))
     }
 
     /// Puts the value in the place of the parameter's first occurrence and removes the others; appends it when absent.
@@ -165,31 +237,46 @@ impl<'a> QueryEditor<'a> {
 
     fn replace(&mut self, key: &str, mut value: Option<&str>) {
         let mut edited = String::with_capacity(self.text.len() + key.len() + value.map_or(0, |v| v.len() * 3) + 2);
-        let mut separator = "";
-        for piece in self.text.split('&') {
-            let kept = match Pair::read(piece) {
-                Some(pair) if pair.key == key => value.take().map(|value| Cow::Owned(encode_pair(key, value))),
-                None if mentions_key(piece, key) => None,
-                _ => Some(Cow::Borrowed(piece)),
-            };
-            if let Some(kept) = kept {
-                edited.push_str(separator);
-                edited.push_str(&kept);
-                separator = "&";
-            }
+        let lacks_key = |parsed: &ParsedQuery<'_>| parsed.value(key).is_none() && parsed.malformed_pair.is_none();
+        if self.unedited().is_some_and(lacks_key) {
+            edited.push_str(&self.text);
+        } else {
+            self.copy_others(key, &mut value, &mut edited);
         }
         if let Some(value) = value {
             if !edited.is_empty() {
                 edited.push('&');
             }
-            edited.push_str(&encode_pair(key, value));
+            push_pair(&mut edited, key, value);
         }
         self.text = Cow::Owned(edited);
     }
+
+    /// Copies all pieces but those of the parameter, whose first one the value replaces.
+    fn copy_others(&self, key: &str, value: &mut Option<&str>, edited: &mut String) {
+        let mut separator = "";
+        for piece in self.text.split('&') {
+            match Pair::read(piece) {
+                Some(pair) if pair.key == key => {
+                    let Some(value) = value.take() else { continue };
+                    edited.push_str(separator);
+                    push_pair(edited, key, value);
+                }
+                None if mentions_key(piece, key) => continue,
+                _ => {
+                    edited.push_str(separator);
+                    edited.push_str(piece);
+                }
+            }
+            separator = "&";
+        }
+    }
 }
 
-fn encode_pair(key: &str, value: &str) -> String {
-    format!("{}={}", percent::encode(key), percent::encode(value))
+fn push_pair(query: &mut String, key: &str, value: &str) {
+    query.extend(percent::encode(key));
+    query.push('=');
+    query.extend(percent::encode(value));
 }
 
 /// Whether a piece that the API server drops names the key, to a reader that splits at `;` or forgives bad escapes.

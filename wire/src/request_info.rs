@@ -9,7 +9,7 @@ mod unclean;
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::{Query, QueryError};
+use crate::{ParsedQuery, Query, QueryError};
 use path::{PathParts, split_segment};
 pub use unclean::UncleanPath;
 
@@ -166,7 +166,7 @@ impl<'a> RequestInfo<'a> {
                 })
             }
         };
-        info.read_query(query);
+        info.read_query(raw_query);
         Ok(info)
     }
 
@@ -208,9 +208,14 @@ impl<'a> RequestInfo<'a> {
         }
     }
 
-    fn read_query(&mut self, query: Query<'a>) {
+    fn read_query(&mut self, raw_query: &'a str) {
+        let is_unnamed = self.name.is_empty() && matches!(self.verb, Verb::Get | Verb::Delete);
+        if !is_unnamed && !self.verb.takes_selectors() {
+            return;
+        }
+        let query = ParsedQuery::new(raw_query);
         if self.name.is_empty() && self.verb == Verb::Get {
-            let options = list_options::read(query);
+            let options = list_options::read(&query);
             self.verb = if options.watch { Verb::Watch } else { Verb::List };
             self.name = Cow::Owned(options.name);
         }
@@ -219,8 +224,8 @@ impl<'a> RequestInfo<'a> {
         }
         // Under the prefix only some endpoints honour selectors, so upstream does not report them.
         if !self.verb_from_prefix && self.verb.takes_selectors() {
-            self.label_selector = query.get("labelSelector");
-            self.field_selector = query.get("fieldSelector");
+            self.label_selector = query.value("labelSelector").cloned();
+            self.field_selector = query.value("fieldSelector").cloned();
         }
     }
 

@@ -5,7 +5,7 @@
 //! fault (fail closed or open) to `phases`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,7 +24,8 @@ use crate::wasm::{self, Engine, Fault, Instance, Trace};
 pub(crate) struct Instances {
     engine: Arc<Engine>,
     chain: Arc<ChainHandle>,
-    cells: RefCell<HashMap<EntryId, InstanceCell>>,
+    /// A chain has a few entries, which are compared sooner than an identity is hashed.
+    cells: RefCell<BTreeMap<EntryId, InstanceCell>>,
     reuse: Option<AuditDraw>,
 }
 

@@ -8,7 +8,7 @@ mod touches;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ctrlmesh_contract::FailurePolicy;
 use http::{HeaderMap, response};
@@ -218,7 +218,7 @@ impl Plugins {
         }
     }
 
-    fn named_touches<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = NamedTouch<'t>> {
+    fn named_touches<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = NamedTouch<'t>> + Clone {
         touches.iter().map(|touch| {
             let entries = self.snapshot.entries();
             let entry = touch.entry.and_then(|id| entries.iter().find(|entry| entry.id == id));
@@ -239,7 +239,7 @@ impl Plugins {
     pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
         let touches = self.touches.borrow();
         if !touches.is_empty() {
-            touched.note(self.named_touches(&touches), &self.view, status);
+            touched.note(self.named_touches(&touches), &self.view, status, SystemTime::now());
         }
     }
 

@@ -387,9 +387,8 @@ fn answer_bytes(answer: &Answer) -> usize {
 
 fn edit_bytes(edit: &RequestEdit) -> usize {
     let texts = match edit {
-        RequestEdit::AndLabelSelector(text) | RequestEdit::AndFieldSelector(text) | RequestEdit::RemoveQuery(text) => {
-            text.len()
-        }
+        RequestEdit::AndLabelSelector(selector) => selector.bytes(),
+        RequestEdit::AndFieldSelector(text) | RequestEdit::RemoveQuery(text) => text.len(),
         RequestEdit::SetQuery(name, value) | RequestEdit::RenameObject { from: name, to: value } => {
             name.len() + value.len()
         }

@@ -1,13 +1,18 @@
 //! Records what plugins did to requests: for one request while it lives, and for the last ones in `/status`.
 //!
+//! Edits are counted without a lock and without allocating, because a shard edits every list. Other effects are rare and take a lock.
+//!
 //! Guarantees: the words come from a closed set, and nothing secret is kept: no query, no header and no body. Paths of external requests
 //! are not kept either, because some services carry tokens in them.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use ctrlmesh_contract::status;
 
 use crate::chain::EntryId;
@@ -19,6 +24,8 @@ use crate::timestamp::rfc3339;
 const MAX_ROWS: usize = 32;
 /// Maximum length of a request's name, in bytes.
 const MAX_REQUEST_BYTES: usize = 256;
+/// How long a row of edits shows the same request, in microseconds: a name costs more than the count.
+const EXAMPLE_MICROS: u64 = 1_000_000;
 
 /// Effect of plugins on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +71,7 @@ pub(crate) struct Touch {
 }
 
 /// The same with the entry's name, for display.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedTouch<'a> {
     pub(crate) entry: &'a str,
     pub(crate) rule: &'a str,
@@ -85,9 +92,34 @@ pub(crate) fn describe<'a>(touches: impl Iterator<Item = NamedTouch<'a>>) -> Str
     text
 }
 
-/// The last requests that plugins had an effect on. Each of those requests, and each reader, locks it for a moment.
+/// The last requests that plugins had an effect on.
 #[derive(Debug, Default)]
-pub(crate) struct TouchedRequests(Mutex<VecDeque<Row>>);
+pub(crate) struct TouchedRequests {
+    /// One row for all edits of an entry by one rule, whatever they change.
+    edits: ArcSwap<Vec<Arc<EditRow>>>,
+    /// All other effects, the oldest first.
+    others: Mutex<VecDeque<Row>>,
+}
+
+/// Edits by one rule of an entry.
+#[derive(Debug)]
+struct EditRow {
+    entry: String,
+    rule: String,
+    count: AtomicU64,
+    /// Microseconds since 1970.
+    last: AtomicU64,
+    /// When the example was last replaced, in microseconds since 1970.
+    example_since: AtomicU64,
+    example: Mutex<Example>,
+}
+
+/// A request that was edited, and its status.
+#[derive(Debug, Default)]
+struct Example {
+    request: String,
+    status: u16,
+}
 
 #[derive(Debug)]
 struct Row {
@@ -101,57 +133,154 @@ struct Row {
 }
 
 impl TouchedRequests {
-    /// Notes the effects on a request. Equal effects are counted in one row. All edits of an entry share a row whatever they change,
-    /// because a shard edits every list; an edit of a request and one of its response count once.
-    pub(crate) fn note<'a>(&self, touches: impl Iterator<Item = NamedTouch<'a>>, view: &RequestView, status: u16) {
-        let request = request(view);
-        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut edited: Vec<(&str, &str)> = Vec::new();
-        for NamedTouch { entry, rule, effect } in touches {
-            if effect == Effect::Edited {
-                if edited.contains(&(entry, rule)) {
-                    continue;
-                }
-                edited.push((entry, rule));
+    /// Notes the effects on a request that ends now. Equal effects are counted in one row; an edit of a request and one of its response
+    /// count once.
+    pub(crate) fn note<'a>(
+        &self,
+        touches: impl Iterator<Item = NamedTouch<'a>> + Clone,
+        view: &RequestView,
+        status: u16,
+        now: SystemTime,
+    ) {
+        for (index, touch) in touches.clone().enumerate() {
+            if touch.effect != Effect::Edited {
+                self.note_other(touch, view, status, now);
+            } else if !touches.clone().take(index).any(|earlier| earlier == touch) {
+                self.note_edit(touch, view, status, now);
             }
-            let is_same = |row: &Row| {
-                let is_rule = row.effect == effect && row.entry == entry && row.rule == rule;
-                is_rule && (effect == Effect::Edited || row.status == status && row.request == request)
-            };
-            let known = rows.iter().position(is_same).and_then(|at| rows.remove(at));
-            let row = Row {
-                entry: entry.to_owned(),
-                rule: rule.to_owned(),
-                effect,
-                request: request.clone(),
-                status,
-                count: known.map_or(1, |known| known.count.saturating_add(1)),
-                last: SystemTime::now(),
-            };
-            if rows.len() >= MAX_ROWS {
-                rows.pop_front();
-            }
-            rows.push_back(row);
         }
     }
 
+    fn note_edit(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
+        let is_same = |row: &&Arc<EditRow>| row.entry == touch.entry && row.rule == touch.rule;
+        if let Some(row) = self.edits.load().iter().find(is_same) {
+            return row.count(view, status, now);
+        }
+        let _adding = lock(&self.others);
+        let mut rows = Vec::clone(&self.edits.load());
+        // Another thread may have been quicker.
+        if let Some(row) = rows.iter().find(is_same) {
+            return row.count(view, status, now);
+        }
+        if rows.len() >= MAX_ROWS {
+            rows.sort_by_cached_key(|row| Reverse(row.last()));
+            rows.truncate(MAX_ROWS - 1);
+        }
+        let row = EditRow::new(touch);
+        row.count(view, status, now);
+        rows.push(Arc::new(row));
+        self.edits.store(Arc::new(rows));
+    }
+
+    fn note_other(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
+        let NamedTouch { entry, rule, effect } = touch;
+        let request = request_name(view);
+        let mut rows = lock(&self.others);
+        let is_same = |row: &Row| {
+            let is_rule = row.effect == effect && row.entry == entry && row.rule == rule;
+            is_rule && row.status == status && row.request == request
+        };
+        let known = rows.iter().position(is_same).and_then(|at| rows.remove(at));
+        let row = Row {
+            entry: entry.to_owned(),
+            rule: rule.to_owned(),
+            effect,
+            request,
+            status,
+            count: known.map_or(1, |known| known.count.saturating_add(1)),
+            last: now,
+        };
+        if rows.len() >= MAX_ROWS {
+            rows.pop_front();
+        }
+        rows.push_back(row);
+    }
+
+    /// The rows, the latest first.
     pub(crate) fn status_rows(&self) -> Vec<status::Touched> {
-        let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let touches = rows.iter().rev().map(|row| status::Touched {
-            entry: row.entry.clone(),
-            rule: row.rule.clone(),
-            did: row.effect.as_str().to_owned(),
-            request: row.request.clone(),
-            status: row.status,
-            count: row.count,
-            last: rfc3339(row.last),
-        });
-        touches.collect()
+        let others = lock(&self.others);
+        let others = others.iter().rev().map(|row| (row.last, row.status_row()));
+        let mut rows: Vec<_> = others.collect();
+        rows.extend(self.edits.load().iter().map(|row| (row.last(), row.status_row())));
+        rows.sort_by_key(|(last, _)| Reverse(*last));
+        rows.truncate(MAX_ROWS);
+        rows.into_iter().map(|(_, row)| row).collect()
     }
 }
 
+impl EditRow {
+    fn new(touch: NamedTouch<'_>) -> Self {
+        Self {
+            entry: touch.entry.to_owned(),
+            rule: touch.rule.to_owned(),
+            count: AtomicU64::default(),
+            last: AtomicU64::default(),
+            example_since: AtomicU64::default(),
+            example: Mutex::default(),
+        }
+    }
+
+    fn count(&self, view: &RequestView, status: u16, now: SystemTime) {
+        let now = unix_micros(now);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.last.store(now, Ordering::Relaxed);
+        let since = self.example_since.load(Ordering::Relaxed);
+        // The difference is absolute, because the clock may be set back.
+        let is_old = now.abs_diff(since) >= EXAMPLE_MICROS;
+        if is_old
+            && self
+                .example_since
+                .compare_exchange(since, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            let request = request_name(view);
+            *lock(&self.example) = Example { request, status };
+        }
+    }
+
+    fn last(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_micros(self.last.load(Ordering::Relaxed))
+    }
+
+    fn status_row(&self) -> status::Touched {
+        let example = lock(&self.example);
+        status::Touched {
+            entry: self.entry.clone(),
+            rule: self.rule.clone(),
+            did: Effect::Edited.as_str().to_owned(),
+            request: example.request.clone(),
+            status: example.status,
+            count: self.count.load(Ordering::Relaxed),
+            last: rfc3339(self.last()),
+        }
+    }
+}
+
+impl Row {
+    fn status_row(&self) -> status::Touched {
+        status::Touched {
+            entry: self.entry.clone(),
+            rule: self.rule.clone(),
+            did: self.effect.as_str().to_owned(),
+            request: self.request.clone(),
+            status: self.status,
+            count: self.count,
+            last: rfc3339(self.last),
+        }
+    }
+}
+
+fn lock<T>(rows: &Mutex<T>) -> MutexGuard<'_, T> {
+    rows.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unix_micros(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Examples: `update deployments.apps/status shop/web`, `get /healthz`, `CONNECT example.com:443`.
-fn request(view: &RequestView) -> String {
+fn request_name(view: &RequestView) -> String {
     if view.traffic == Traffic::External {
         return printable(
             &format!("{} {}:{}", view.method, view.host, view.port),
@@ -198,7 +327,7 @@ mod tests {
             name: name.to_owned(),
             method: http::Method::PUT,
             uri: http::Uri::from_static("/apis/apps/v1/secret?token=x"),
-            host: "api".to_owned(),
+            host: "api".into(),
             port: 443,
             is_leader_lock: Cell::new(false),
             headers: http::HeaderMap::new(),
@@ -206,19 +335,26 @@ mod tests {
         }
     }
 
-    fn named_touches(rule: &str, effect: Effect) -> impl Iterator<Item = NamedTouch<'_>> {
+    fn named_touches(rule: &str, effect: Effect) -> impl Iterator<Item = NamedTouch<'_>> + Clone {
         let entry = "fault-inject/try";
         std::iter::once(NamedTouch { entry, rule, effect })
+    }
+
+    fn at(millis: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000 + millis)
     }
 
     #[test]
     fn repeated_touch_is_counted_and_oldest_rows_go_first() {
         let touched = TouchedRequests::default();
-        touched.note(named_touches("a", Effect::Refused), &view_of("old"), 409);
-        for number in 0..MAX_ROWS - 1 {
-            touched.note(named_touches("a", Effect::Refused), &view_of(&number.to_string()), 409);
+        let refuse = |name: &str, status: u16, millis: u64| {
+            touched.note(named_touches("a", Effect::Refused), &view_of(name), status, at(millis));
+        };
+        refuse("old", 409, 0);
+        for number in 0..MAX_ROWS as u64 - 1 {
+            refuse(&number.to_string(), 409, number);
         }
-        touched.note(named_touches("a", Effect::Refused), &view_of("0"), 409);
+        refuse("0", 409, 100);
         let rows = touched.status_rows();
         assert_eq!(rows.len(), MAX_ROWS);
         assert_eq!(
@@ -226,7 +362,7 @@ mod tests {
             (2, "update deployments.apps/status shop/0")
         );
         assert_eq!((rows[0].status, &*rows[0].did, &*rows[0].rule), (409, "refused", "a"));
-        touched.note(named_touches("a", Effect::Refused), &view_of("0"), 500);
+        refuse("0", 500, 101);
         let rows = touched.status_rows();
         assert_eq!(
             (rows.len(), rows[0].count),
@@ -234,30 +370,68 @@ mod tests {
             "it was answered in another way"
         );
         assert!(!rows.iter().any(|row| row.request.ends_with("old")));
+        touched.note(named_touches("a", Effect::Edited), &view_of("0"), 200, at(102));
+        let rows = touched.status_rows();
+        assert_eq!(
+            (rows.len(), &*rows[0].did, &*rows[1].did),
+            (MAX_ROWS, "edited", "refused")
+        );
     }
 
     #[test]
-    fn all_edits_of_entry_are_one_row() {
+    fn all_edits_of_entry_are_one_row_with_the_request_of_the_last_second() {
         let touched = TouchedRequests::default();
-        touched.note(named_touches("", Effect::Edited), &view_of("a"), 200);
-        touched.note(named_touches("", Effect::Edited), &view_of("b"), 200);
-        let rows = touched.status_rows();
-        assert_eq!((rows.len(), rows[0].count), (1, 2));
-        assert!(rows[0].request.ends_with("shop/b"));
+        let edit = |rule: &str, name: &str, status: u16, millis: u64| {
+            touched.note(named_touches(rule, Effect::Edited), &view_of(name), status, at(millis));
+            let row = touched.status_rows().swap_remove(0);
+            (
+                row.count,
+                row.request.rsplit('/').next().unwrap().to_owned(),
+                row.status,
+            )
+        };
+        assert_eq!(edit("", "a", 200, 0), (1, "a".to_owned(), 200));
+        assert_eq!(edit("", "b", 404, 999), (2, "a".to_owned(), 200));
+        assert_eq!(edit("", "c", 404, 1000), (3, "c".to_owned(), 404));
+        assert_eq!(
+            edit("", "d", 200, 0),
+            (4, "d".to_owned(), 200),
+            "the clock was set back"
+        );
+        assert_eq!(edit("other rule", "e", 200, 1), (1, "e".to_owned(), 200));
         let both = named_touches("", Effect::Edited).chain(named_touches("", Effect::Edited));
-        touched.note(both, &view_of("c"), 200);
-        assert_eq!(touched.status_rows()[0].count, 3, "the request and its response");
+        touched.note(both, &view_of("f"), 200, at(2));
+        let rows = touched.status_rows();
+        assert_eq!((rows.len(), rows[0].count), (2, 5), "the request and its response");
+        assert_eq!(rows[0].last, rfc3339(at(2)));
+    }
+
+    #[test]
+    fn rows_of_edits_are_bounded_and_oldest_go_first() {
+        let touched = TouchedRequests::default();
+        let edit = |rule: u64, millis: u64| {
+            let rule = rule.to_string();
+            touched.note(named_touches(&rule, Effect::Edited), &view_of("a"), 200, at(millis));
+        };
+        let rows = MAX_ROWS as u64;
+        (0..rows).for_each(|rule| edit(rule, rule));
+        edit(0, rows);
+        edit(rows, rows + 1);
+        let rules: Vec<String> = touched.status_rows().into_iter().map(|row| row.rule).collect();
+        assert_eq!(rules.len(), MAX_ROWS);
+        assert_eq!(rules[..2], [rows.to_string(), "0".to_owned()]);
+        assert!(!rules.contains(&"1".to_owned()));
     }
 
     #[test]
     fn external_requests_are_named_without_path_and_query() {
         let mut external = view_of("");
         external.traffic = Traffic::External;
-        external.host = "hooks.example.com".to_owned();
-        assert_eq!(request(&external), "PUT hooks.example.com:443");
+        external.host = "hooks.example.com".into();
+        assert_eq!(request_name(&external), "PUT hooks.example.com:443");
         external.traffic = Traffic::Api;
         external.resource = String::new();
-        assert_eq!(request(&external), "PUT /apis/apps/v1/secret");
+        assert_eq!(request_name(&external), "PUT /apis/apps/v1/secret");
     }
 
     #[test]

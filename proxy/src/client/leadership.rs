@@ -8,6 +8,7 @@
 //! that has not renewed in time no longer leads, whatever else was observed. Bounded: [`MAX_ELECTIONS`], [`MAX_HOLDER`], [`MAX_BODY`].
 //! Caveat: requests that bypass the sidecar are not observed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -37,10 +38,13 @@ const MAX_HOLDER: usize = 320;
 /// Leases, as `/status` names them.
 const LEASES: &str = "leases.coordination.k8s.io";
 
-/// The elections that this sidecar has observed. Shared by the worker threads; only exchanges about locks lock it.
+/// The elections that this sidecar has observed. Shared by the worker threads. Exchanges about locks lock it, and once there was one, lists
+/// and watches that a plugin narrows.
 #[derive(Debug, Default)]
 pub(crate) struct Leadership {
     elections: Mutex<Vec<Election>>,
+    /// Whether there was an election.
+    is_used: AtomicBool,
 }
 
 /// A lock by which the controller leads.
@@ -144,10 +148,14 @@ impl Leadership {
         let mut election = Election::new(lock.clone());
         change(&mut election);
         elections.push(election);
+        self.is_used.store(true, Ordering::Release);
     }
 
     /// The locks by which the controller leads now.
     pub(crate) fn held_locks(&self) -> Vec<HeldLock> {
+        if !self.is_used.load(Ordering::Acquire) {
+            return Vec::new();
+        }
         let now = Instant::now();
         let elections = self.lock_elections();
         let held = elections.iter().filter_map(|election| {

@@ -20,7 +20,7 @@
 mod outdated;
 
 use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -55,7 +55,8 @@ pub(crate) struct ListViews {
 
 #[derive(Debug, Default)]
 struct ReaderStates {
-    by_reader: HashMap<u64, ReaderState>,
+    /// By the reader's hash, which need not be hashed again.
+    by_reader: BTreeMap<u64, ReaderState>,
     order: VecDeque<u64>,
     outdated: Outdated,
 }
@@ -101,17 +102,18 @@ pub(crate) enum Representation {
 impl Representation {
     /// Derives it from the `Accept` fields.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
-        let asks_for = |what: &str| {
-            let mut fields = headers.get_all(ACCEPT).iter();
-            fields.any(|field| field.to_str().is_ok_and(|text| text.contains(what)))
-        };
-        if asks_for("as=PartialObjectMetadata") {
-            Self::Metadata
-        } else if asks_for("as=Table") {
-            Self::Table
-        } else {
-            Self::Object
+        let fields = headers.get_all(ACCEPT).iter().filter_map(|field| field.to_str().ok());
+        let mut representation = Self::Object;
+        // Most clients ask for neither, which one search shows.
+        for field in fields.filter(|field| field.contains("as=")) {
+            if field.contains("as=PartialObjectMetadata") {
+                return Self::Metadata;
+            }
+            if field.contains("as=Table") {
+                representation = Self::Table;
+            }
         }
+        representation
     }
 }
 

@@ -3,6 +3,7 @@
 //! hyper's `header_read_timeout` starts when a connection becomes idle, so it closes connections that clients still count on. Here the two
 //! are separate: an idle connection stays open for longer than clients keep one, and a head that has begun has seconds to arrive.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -72,7 +73,11 @@ struct Observed {
 
 /// A request in flight, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Request(Activity);
+pub(crate) struct Request {
+    activity: Activity,
+    /// When it ended, if that is known.
+    end: Cell<Option<Instant>>,
+}
 
 enum State {
     Busy,
@@ -140,16 +145,20 @@ impl Activity {
         if self.is_http1() {
             self.end_head();
         }
-        Request(self.clone())
+        Request {
+            activity: self.clone(),
+            end: Cell::new(None),
+        }
     }
 
-    fn end(&self) {
-        self.becomes_idle();
+    fn end(&self, now: Instant) {
+        self.becomes_idle(now);
         self.0.requests.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn becomes_idle(&self) {
-        let since = u64::try_from(self.0.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+    fn becomes_idle(&self, now: Instant) {
+        let since = now.saturating_duration_since(self.0.opened).as_millis();
+        let since = u64::try_from(since).unwrap_or(u64::MAX);
         self.0.idle_since.store(since, Ordering::Relaxed);
     }
 
@@ -203,9 +212,17 @@ impl Drop for Observed {
     }
 }
 
+impl Request {
+    /// Notes that the request ends now.
+    pub(super) fn set_end(&self, now: Instant) {
+        self.end.set(Some(now));
+    }
+}
+
 impl Drop for Request {
     fn drop(&mut self) {
-        self.0.end();
+        let end = self.end.get().unwrap_or_else(Instant::now);
+        self.activity.end(end);
     }
 }
 
@@ -331,7 +348,7 @@ impl<S> ObservedStream<S> {
         let is_blocked = &self.activity.0.is_blocked;
         if result.is_pending() != is_blocked.load(Ordering::Relaxed) {
             is_blocked.store(result.is_pending(), Ordering::Relaxed);
-            self.activity.becomes_idle();
+            self.activity.becomes_idle(Instant::now());
         }
     }
 

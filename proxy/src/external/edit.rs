@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn selector_edit_is_plugins_fault_and_rename_has_no_effect() {
-        let selector = RequestEdit::AndLabelSelector("a=b".to_owned());
+        let selector = RequestEdit::AndLabelSelector("a=b".into());
         assert!(matches!(
             edit_result("http://h/", vec![selector]),
             Err(EditError::Plugin { .. })

@@ -138,7 +138,7 @@ impl Call {
             name: String::new(),
             method: parts.method.clone(),
             uri: self.destination.uri.clone(),
-            host: self.destination.host().into_owned(),
+            host: self.destination.host().into(),
             port: self.destination.target.port,
             is_leader_lock: Cell::new(false),
             headers: parts.headers.clone(),

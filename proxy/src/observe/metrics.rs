@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tokio::time::Instant;
 
 mod api_traffic;
 mod durations;
@@ -128,17 +129,24 @@ impl Metrics {
         self.creates_of_existing.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn request_began(&self, class: Class) {
+    pub(crate) fn request_began(&self, class: Class, now: Instant) {
         if matches!(class, Class::Api(_)) {
-            self.api_traffic.record_request(SystemTime::now());
+            self.api_traffic.record_request(now);
         }
         self.class_counters(class).0.count_begun();
     }
 
-    /// Counts a request that is over.
-    pub(crate) fn request_ended(&self, class: Class, status: u16, seconds: f64, failure: Option<Failure>) {
+    /// Counts a request that ends now.
+    pub(crate) fn request_ended(
+        &self,
+        class: Class,
+        now: Instant,
+        status: u16,
+        seconds: f64,
+        failure: Option<Failure>,
+    ) {
         if matches!(class, Class::Api(_)) {
-            self.api_traffic.record_request(SystemTime::now());
+            self.api_traffic.record_request(now);
         }
         let (requests, kind) = self.class_counters(class);
         requests.count_ended(kind, status, seconds, failure);
@@ -177,10 +185,17 @@ mod tests {
     #[test]
     fn request_is_counted_by_verb_or_way_and_class_of_code() {
         let metrics = Metrics::new(Metrics::registry());
-        metrics.request_ended(Class::Api(Verb::List), 200, 0.002, None);
-        metrics.request_ended(Class::Api(Verb::Create), 0, 1.0, Some(Failure::ClientGone));
-        metrics.request_ended(Class::Api(Verb::Delete), 404, 0.1, None);
-        metrics.request_ended(Class::External(ProxyForm::Connect), 403, 0.1, Some(Failure::Refused));
+        let now = Instant::now();
+        metrics.request_ended(Class::Api(Verb::List), now, 200, 0.002, None);
+        metrics.request_ended(Class::Api(Verb::Create), now, 0, 1.0, Some(Failure::ClientGone));
+        metrics.request_ended(Class::Api(Verb::Delete), now, 404, 0.1, None);
+        metrics.request_ended(
+            Class::External(ProxyForm::Connect),
+            now,
+            403,
+            0.1,
+            Some(Failure::Refused),
+        );
         let text = metrics.text().unwrap();
         assert!(
             text.contains(r#"ctrlmesh_external_requests_total{way="connect",code="4xx"} 1"#),

@@ -23,7 +23,7 @@ use crate::upstream::{ReplayRoom, Upstream};
 pub(crate) struct Record {
     metrics: std::sync::Arc<Metrics>,
     start: Instant,
-    class: Class,
+    class: Cell<Class>,
     method: Method,
     uri: Uri,
     status: Cell<u16>,
@@ -48,11 +48,12 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(metrics: &std::sync::Arc<Metrics>, class: Class, method: Method, uri: Uri) -> Rc<Self> {
-        metrics.request_began(class);
+        let start = Instant::now();
+        metrics.request_began(class, start);
         Rc::new(Self {
             metrics: std::sync::Arc::clone(metrics),
-            start: Instant::now(),
-            class,
+            start,
+            class: Cell::new(class),
             method,
             uri,
             status: Cell::default(),
@@ -69,6 +70,21 @@ impl Record {
             upstream_kept: RefCell::default(),
             guard: RefCell::default(),
         })
+    }
+
+    /// The client's method.
+    pub(crate) fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// The target as the client sent it.
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// Sets the verb of a request to the API server.
+    pub(crate) fn set_verb(&self, verb: Verb) {
+        self.class.set(Class::Api(verb));
     }
 
     /// When the request's head was read.
@@ -91,9 +107,9 @@ impl Record {
         *self.list.borrow_mut() = Some(in_flight_guard);
     }
 
-    /// Notes that the request is sent; from here on the API server may be carrying it out.
-    pub(crate) fn mark_sent(&self) {
-        self.sent.set(Some(Instant::now()));
+    /// Notes that the request is sent now; from here on the API server may be carrying it out.
+    pub(crate) fn mark_sent(&self, now: Instant) {
+        self.sent.set(Some(now));
     }
 
     /// Notes the outcome of a write at the API server. The first call counts.
@@ -187,13 +203,13 @@ impl Record {
         self.complete.set(true);
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self, end: Instant) -> Outcome {
         let gone = (!self.complete.get()).then_some(Failure::ClientGone);
         Outcome {
             status: self.status.get(),
             upstream_status: self.upstream_status.get(),
             failure: self.failure.get().or(gone),
-            duration: self.start.elapsed(),
+            duration: end.saturating_duration_since(self.start),
             upstream: self.upstream.get(),
             request_bytes: self.request_bytes.get(),
             response_bytes: self.response_bytes.get(),
@@ -205,7 +221,7 @@ impl Record {
             return;
         }
         let touched = plugins.map(Plugins::describe).unwrap_or_default();
-        match self.class {
+        match self.class.get() {
             Class::Api(verb) => self.log_api(verb, outcome, &touched),
             Class::External(form) => self.log_external(form, outcome, &touched),
         }
@@ -278,9 +294,14 @@ impl Drop for Record {
     fn drop(&mut self) {
         // Without an outcome so far, the client gave up waiting for the response.
         self.record_outcome(WriteOutcome::GivenUp);
-        let outcome = self.outcome();
+        let end = Instant::now();
+        let outcome = self.outcome(end);
+        if let Some(guard) = self.guard.get_mut() {
+            guard.set_end(end);
+        }
         self.metrics.request_ended(
-            self.class,
+            self.class.get(),
+            end,
             outcome.status,
             outcome.duration.as_secs_f64(),
             outcome.failure,
@@ -321,28 +342,29 @@ mod tests {
     async fn write_counts_as_long_as_it_may_be_carried_out() {
         let (just_before, a_moment) = (UNSETTLED_TIME - Duration::from_millis(1), Duration::from_millis(1));
         let nothing = |_: &Record| {};
+        let mark_sent = |record: &Record| record.mark_sent(Instant::now());
         assert_eq!(
             writes_in_flight(nothing, a_moment).await,
             [1, 0, 0],
             "it was never sent"
         );
         let over = |record: &Record| {
-            record.mark_sent();
+            mark_sent(record);
             record.record_outcome(WriteOutcome::Finished);
         };
         assert_eq!(writes_in_flight(over, a_moment).await, [0, 0, 0]);
         assert_eq!(
-            writes_in_flight(Record::mark_sent, just_before).await,
+            writes_in_flight(mark_sent, just_before).await,
             [1, 1, 1],
             "its client went away"
         );
-        assert_eq!(writes_in_flight(Record::mark_sent, UNSETTLED_TIME).await, [1, 1, 0]);
+        assert_eq!(writes_in_flight(mark_sent, UNSETTLED_TIME).await, [1, 1, 0]);
         for (outcome, until) in [
             (WriteOutcome::GivenUp, UNSETTLED_TIME),
             (WriteOutcome::CutOff, Duration::from_secs(60) + UNSETTLED_TIME),
         ] {
             let end = |record: &Record| {
-                record.mark_sent();
+                mark_sent(record);
                 record.record_outcome(outcome);
             };
             assert_eq!(writes_in_flight(end, until - a_moment).await, [1, 1, 1], "{outcome:?}");

@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use crate::plugin::verdict::Traffic;
 
@@ -25,7 +26,7 @@ pub struct RequestView {
     /// Path and query as sent; `path()` and `query()` decode on demand.
     pub uri: http::Uri,
     /// Host name without port.
-    pub host: String,
+    pub host: Rc<str>,
     pub port: u16,
     /// Whether the request is about the lock of a leader election. For some requests only the body shows it (`client/leader_locks.rs`).
     pub is_leader_lock: Cell<bool>,

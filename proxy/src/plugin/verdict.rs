@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use super::label_selector::PluginLabelSelector;
+
 /// A change to a request (WIT `request-edit`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RequestEdit {
     /// AND a label selector with what the client sent.
-    AndLabelSelector(String),
+    AndLabelSelector(PluginLabelSelector),
     /// AND a field selector with what the client sent.
     AndFieldSelector(String),
     /// Set a query parameter, replacing all its values. Already validated: parameters that decide what a client sees are excluded.

@@ -8,6 +8,7 @@
 //! and each start of a narrowed watch.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
@@ -40,7 +41,7 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
         if edits.iter().any(|(entry, edit)| *entry == owner && narrows(edit)) {
             edits.push((
                 owner,
-                RequestEdit::AndLabelSelector(format!("{NO_OBJECT_KEY},!{NO_OBJECT_KEY}")),
+                RequestEdit::AndLabelSelector(format!("{NO_OBJECT_KEY},!{NO_OBJECT_KEY}").into()),
             ));
             until = until.max(Some(held.until));
         }
@@ -77,7 +78,7 @@ fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<
         name: info.name.to_string(),
         method: Method::GET,
         uri: uri.clone(),
-        host: worker.host().to_owned(),
+        host: Rc::clone(worker.host()),
         port: worker.port(),
         is_leader_lock: Cell::new(true),
         headers: HeaderMap::new(),

@@ -6,11 +6,12 @@
 
 use ctrlmesh_wire::rename::{self, Rename};
 use ctrlmesh_wire::{
-    DeleteOption, DeleteOptionEdit, FieldSelector, LabelSelector, Query, QueryEditor, RequestInfo, Verb,
+    DeleteOption, DeleteOptionEdit, FieldSelector, LabelSelector, ParsedQuery, QueryEditor, RequestInfo, Verb,
 };
 use http::Uri;
 
 use crate::chain::phases::{Attributed, EditError};
+use crate::plugin::label_selector::PluginLabelSelector;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 
@@ -25,15 +26,19 @@ pub(crate) struct Edited {
     pub(crate) delete_options: Vec<DeleteOptionEdit>,
 }
 
-/// Applies the edits to the request's target, one by one. `Plugins::apply_edits` applies those of headers, once all the others have turned
-/// out to be possible.
+/// Applies the edits to the request's target, one by one. `query` is that of `uri`. `Plugins::apply_edits` applies those of headers, once
+/// all the others have turned out to be possible.
 ///
 /// # Errors
 /// Either the client's request or a plugin's edit is refused.
-pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> Result<Edited, EditError> {
-    let raw = uri.query().unwrap_or_default();
+pub(crate) fn apply(
+    info: &RequestInfo<'_>,
+    uri: &Uri,
+    query: &ParsedQuery<'_>,
+    edits: &[Attributed],
+) -> Result<Edited, EditError> {
     if edits.iter().any(|(_, edit)| edit.edits_target())
-        && let Some(pair) = Query::new(raw).malformed_pair()
+        && let Some(pair) = query.malformed_pair()
     {
         // The API server would drop the pair, and everything glued to it, so the request is refused.
         return Err(EditError::Client(Reply::bad_request(format!(
@@ -42,7 +47,7 @@ pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> 
     }
     let mut work = Work {
         info,
-        query: QueryEditor::new(raw),
+        query: query.edit(),
         renames: Vec::new(),
         delete_options: Vec::new(),
     };
@@ -70,7 +75,7 @@ struct Work<'a> {
 impl Work<'_> {
     fn apply_edit(&mut self, edit: &RequestEdit) -> Result<(), Refused> {
         match edit {
-            RequestEdit::AndLabelSelector(text) => self.and_labels(text),
+            RequestEdit::AndLabelSelector(selector) => self.and_labels(selector),
             RequestEdit::AndFieldSelector(text) => self.and_fields(text),
             RequestEdit::SetQuery(name, value) => self.set_query(name, value),
             RequestEdit::RemoveQuery(name) => {
@@ -129,15 +134,22 @@ impl Work<'_> {
         DeleteOption::of_query(name).filter(|_| is_delete)
     }
 
-    fn and_labels(&mut self, text: &str) -> Result<(), Refused> {
+    fn and_labels(&mut self, selector: &PluginLabelSelector) -> Result<(), Refused> {
         self.is_collection("and-label-selector")?;
-        let more =
-            LabelSelector::parse(text).map_err(|error| Refused::Plugin(format!("label selector {text:?}: {error}")))?;
+        let more = selector
+            .parsed()
+            .map_err(|error| Refused::Plugin(format!("label selector {:?}: {error}", selector.text())))?;
         let sent = self.query.get("labelSelector").unwrap_or_default();
-        let mut selector = LabelSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
-        selector.narrow_by(more);
-        if !selector.is_empty() {
-            self.query.set("labelSelector", &selector.to_string());
+        if sent.is_empty() {
+            if !more.selector.is_empty() {
+                self.query.set("labelSelector", &more.text);
+            }
+            return Ok(());
+        }
+        let mut narrowed = LabelSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
+        narrowed.narrow_by(more.selector.clone());
+        if !narrowed.is_empty() {
+            self.query.set("labelSelector", &narrowed.to_string());
         }
         Ok(())
     }
@@ -178,7 +190,7 @@ impl Work<'_> {
         let path_and_query = if path.is_some() || query.is_some() {
             let path = path.as_deref().unwrap_or(uri.path());
             Some(match query.as_deref().or(uri.query()) {
-                Some(query) if !query.is_empty() => format!("{path}?{query}"),
+                Some(query) if !query.is_empty() => [path, "?", query].concat(),
                 _ => path.to_owned(),
             })
         } else {

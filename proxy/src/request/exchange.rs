@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
-use http::header::{HOST, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::header::USER_AGENT;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, Version};
 use tokio::time::Instant;
 
 use super::early_response::{self, Answer, answer};
@@ -20,7 +20,7 @@ use crate::plugin::verdict::Traffic;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 use crate::upstream::write_outcome::WriteOutcome;
-use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
+use crate::upstream::{HeadTimeout, RequestHead, SendError, UpstreamBody};
 
 /// Sent when the client has no user agent of its own.
 pub(crate) const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_PKG_VERSION"));
@@ -31,7 +31,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) connection: Rc<Connection>,
     pub(crate) info: RequestInfo<'a>,
     pub(crate) uri: &'a Uri,
-    pub(crate) record: Rc<Record>,
+    pub(crate) record: &'a Rc<Record>,
     /// The protocol that the client wants to upgrade to.
     pub(crate) upgrade: Option<HeaderValue>,
     /// Whether the request carries the sidecar's own credentials.
@@ -57,7 +57,6 @@ impl Exchange<'_> {
 
     /// Adds the sidecar's credentials and user agent if the client sent none of its own.
     pub(crate) fn add_credentials(&self, headers: &mut HeaderMap) {
-        headers.remove(HOST);
         if !headers::has_credentials(headers) {
             self.uses_sidecar_credentials.set(true);
             self.worker.credentials().apply(headers);
@@ -67,25 +66,24 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends the request upstream. Hop-by-hop fields are removed from the response's head.
+    /// Sends the request upstream. Hop-by-hop fields are removed from the response's head. `sent` is the current time.
     pub(crate) async fn send(
         &self,
-        method: &Method,
         headers: HeaderMap,
-        uri: Uri,
+        uri: &Uri,
         body: RequestBody,
+        sent: Instant,
     ) -> Result<Response<UpstreamBody>, SendError> {
-        let mut request = Request::new(body);
-        *request.method_mut() = method.clone();
-        *request.headers_mut() = headers;
-        *request.uri_mut() = uri;
-        if self.info.is_long_running() {
-            request.extensions_mut().insert(HeadTimeout(None));
-        }
-        let sent = Instant::now();
-        self.record.mark_sent();
+        let head = RequestHead {
+            method: self.record.method().clone(),
+            path: uri.path_and_query().cloned(),
+            headers,
+            head_timeout: self.info.is_long_running().then_some(HeadTimeout(None)),
+        };
+        self.record.mark_sent(sent);
         let upstream = self.worker.upstream(self.uses_sidecar_credentials.get());
-        let result = upstream.send_within(request, Some(self.record.clone())).await;
+        let sending = upstream.send_head(head, body, Some(self.record.clone()), sent);
+        let result = sending.await;
         self.record.record_outcome(WriteOutcome::from_result(&result));
         let mut response = result?;
         headers::strip_response(response.headers_mut());
@@ -112,7 +110,7 @@ impl Exchange<'_> {
         tracing::debug!(%error, path = self.uri.path(), "request failed");
         let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
         answer(
-            &self.record,
+            self.record,
             accept,
             Reply::upstream_failed(error, "the API server", repeatable),
         )
@@ -120,7 +118,7 @@ impl Exchange<'_> {
 
     /// Ends the exchange in the way that a plugin asked for.
     pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> Answer {
-        early_response::stop(&self.connection, &self.record, stop, accept).await
+        early_response::stop(&self.connection, self.record, stop, accept).await
     }
 }
 

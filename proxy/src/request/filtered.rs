@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use ctrlmesh_wire::rename::Rename;
-use ctrlmesh_wire::{DeleteOptionEdit, RequestInfo, Verb};
+use ctrlmesh_wire::{DeleteOptionEdit, ParsedQuery, RequestInfo, Verb};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body as _;
@@ -38,7 +38,8 @@ pub(super) struct FilteredRequest {
 
 /// Result of the request phase, for the steps after it.
 struct Prepared {
-    uri: Uri,
+    /// `None` keeps the client's.
+    uri: Option<Uri>,
     /// Candidates, until the request's body is read.
     renames: Vec<Rename>,
     /// Edits for the body of a DELETE.
@@ -56,47 +57,53 @@ impl FilteredRequest {
         Self { plugins, watch_start }
     }
 
-    pub(super) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
-        let accept = Accept::from_headers(&parts.headers);
-        let mut body = RequestBody::new(incoming, &exchange.record);
-        match read_leader_lock(&exchange, &parts.headers, &mut body).await {
+    pub(super) async fn serve(mut self, exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+        let mut body = RequestBody::new(incoming, exchange.record);
+        match read_leader_lock(exchange, &parts.headers, &mut body).await {
             Ok(false) => {}
             Ok(true) => self.plugins.view.is_leader_lock.set(true),
-            Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+            Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
         }
-        let mut prepared = match self.prepare(&exchange, &mut parts).await {
+        let mut prepared = match self.prepare(exchange, &mut parts).await {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
                 let reply = name_created_object(reply, &exchange.info, &parts.headers, body).await;
-                return Ok(answer(&exchange.record, &accept, reply));
+                return Ok(answer(exchange.record, &self.accept(), reply));
             }
-            Err(stop) => return exchange.stop(stop, &accept).await,
+            Err(stop) => return exchange.stop(stop, &self.accept()).await,
         };
         exchange.add_credentials(&mut parts.headers);
         let renames = std::mem::take(&mut prepared.renames);
-        let edited = edit_body::edit_request(&exchange, &mut parts.headers, body, &prepared.delete_options, renames);
+        let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
         (body, prepared.renamed) = match edited.await {
             Ok(edited) => edited,
-            Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+            Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
         };
+        let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
         // A tunnel has no bodies in which an object could be renamed.
-        if exchange.upgrade.is_some() && prepared.renamed.is_none() {
-            return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
-                Offered::Switched(switched) => {
-                    let watching = self.watch_reaction(&exchange, prepared.edits, prepared.again, prepared.position);
-                    Ok(upgrade::switch_protocols(&exchange, switched, watching))
-                }
-                Offered::Ordinary(response) => self.finish_response(&exchange, &accept, prepared, response).await,
-                Offered::Failed(response) => Ok(response),
-            };
+        let offered = if exchange.upgrade.is_some() && prepared.renamed.is_none() {
+            // Boxed, so that the future of other requests stays small.
+            Box::pin(upgrade::send(exchange, parts, body, uri)).await
+        } else {
+            let sent = exchange.send(parts.headers, uri, body, Instant::now()).await;
+            sent.map_or_else(
+                |error| Offered::Failed(exchange.failure_response(&error, &self.accept())),
+                Offered::Ordinary,
+            )
+        };
+        match offered {
+            Offered::Switched(switched) => {
+                let watching = self.watch_reaction(exchange, prepared.edits, prepared.again, prepared.position);
+                Ok(upgrade::switch_protocols(exchange, switched, watching))
+            }
+            Offered::Ordinary(response) => self.finish_response(exchange, prepared, response).await,
+            Offered::Failed(response) => Ok(response),
         }
-        match exchange
-            .send(&parts.method, parts.headers, prepared.uri.clone(), body)
-            .await
-        {
-            Ok(response) => self.finish_response(&exchange, &accept, prepared, response).await,
-            Err(error) => Ok(exchange.failure_response(&error, &accept)),
-        }
+    }
+
+    /// The client's `Accept` field, for a response of the sidecar's own.
+    fn accept(&self) -> Accept {
+        Accept::from_headers(&self.plugins.view.headers)
     }
 
     /// Runs the request phase: calls the plugins, applies their edits, checks the view.
@@ -112,8 +119,9 @@ impl FilteredRequest {
                 "the controller may still lead by the lock of its pod's earlier shard: it is shown no objects until that lock has expired"
             );
         }
+        let query = ParsedQuery::new(exchange.uri.query().unwrap_or_default());
         let edited = self.plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
-            edit::apply(&exchange.info, exchange.uri, edits)
+            edit::apply(&exchange.info, exchange.uri, &query, edits)
         })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
         if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
@@ -122,18 +130,14 @@ impl FilteredRequest {
             )
             .into());
         }
-        let position = check_view(exchange, &self.plugins, &edits)?;
+        let position = check_view(exchange, &self.plugins, &query, &edits)?;
         let Edited {
             path_and_query,
             renames,
             delete_options,
         } = edited;
-        let uri = match path_and_query {
-            Some(target) => target
-                .parse()
-                .map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?,
-            None => exchange.uri.clone(),
-        };
+        let uri = path_and_query.map(Uri::try_from).transpose();
+        let uri = uri.map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?;
         Ok(Prepared {
             uri,
             renames,
@@ -149,23 +153,22 @@ impl FilteredRequest {
     async fn finish_response(
         mut self,
         exchange: &Exchange<'_>,
-        accept: &Accept,
         prepared: Prepared,
         response: Response<UpstreamBody>,
     ) -> Answer {
         let (mut head, body) = response.into_parts();
         let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
             Ok(shapes) => shapes,
-            Err(stop) => return exchange.stop(stop, accept).await,
+            Err(stop) => return exchange.stop(stop, &self.accept()).await,
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match prepared.renamed {
-            Some(renamed) => match renamed.restore_names(&mut head, body, streams, &exchange.record).await {
+            Some(renamed) => match renamed.restore_names(&mut head, body, streams, exchange.record).await {
                 Ok(body) => body,
-                Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
+                Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
             },
             None if !streams && shapes.is_empty() => {
-                return Ok(ClientBody::upstream(Response::from_parts(head, body), &exchange.record));
+                return Ok(ClientBody::upstream(Response::from_parts(head, body), exchange.record));
             }
             None => Box::pin(body),
         };
@@ -180,7 +183,7 @@ impl FilteredRequest {
         {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
         }
-        Ok(ClientBody::boxed(head, body, &exchange.record))
+        Ok(ClientBody::boxed(head, body, exchange.record))
     }
 
     /// The reaction of a watch to a new chain; `None` for other requests.

@@ -24,19 +24,22 @@ use crate::stream::body::{ClientBody, RequestBody};
 pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<IncomingBody>) -> Answer {
     let (mut parts, mut incoming) = request.into_parts();
     let sent = std::mem::take(&mut parts.uri);
-    let method = parts.method.clone();
-    let parsed = RequestInfo::parse(method.as_str(), sent.path(), sent.query());
-    let verb = parsed.as_ref().map_or(Verb::NonResource, |info| info.verb);
-    let record = Record::new(&worker.shared.metrics, Class::Api(verb), method.clone(), sent.clone());
-    let held = record.set_guard(connection.begin_request(), head_size(&sent, &parts.headers));
+    let class = Class::Api(Verb::NonResource);
+    let record = Record::new(&worker.shared.metrics, class, parts.method.clone(), sent);
+    let (method, sent) = (record.method().as_str(), record.uri());
+    let parsed = RequestInfo::parse(method, sent.path(), sent.query());
+    if let Ok(info) = &parsed {
+        record.set_verb(info.verb);
+    }
+    let held = record.set_guard(connection.begin_request(), head_size(sent, &parts.headers));
     let held = held.and_then(|()| incoming.hold(&connection));
     let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
-        check(&parts, &sent)?;
+        check(&parts, sent)?;
         let info = parsed.map_err(bad_request)?;
         info.check_path(sent.path()).map_err(bad_request)?;
         let upgrade = headers::strip_hop_by_hop(&mut parts.headers).map_err(bad_request)?;
         let cleaned = info.path_without_empty_namespace();
-        Ok((info, upgrade, cleaned.map(|path| with_path(&sent, path)).transpose()?))
+        Ok((info, upgrade, cleaned.map(|path| with_path(sent, path)).transpose()?))
     });
     let refused = |reply, parts: &Parts| Ok(answer(&record, &Accept::from_headers(&parts.headers), reply));
     let (info, upgrade, cleaned) = match read {
@@ -44,8 +47,8 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         Err(reply) => return refused(reply, &parts),
     };
     let (info, uri) = match &cleaned {
-        None => (info, &sent),
-        Some(uri) => match RequestInfo::parse(method.as_str(), uri.path(), uri.query()) {
+        None => (info, sent),
+        Some(uri) => match RequestInfo::parse(method, uri.path(), uri.query()) {
             Ok(info) => (info, uri),
             Err(error) => return refused(bad_request(error), &parts),
         },
@@ -56,13 +59,13 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         connection,
         info,
         uri,
-        record,
+        record: &record,
         upgrade,
         uses_sidecar_credentials: Cell::new(false),
     };
     match selection::select_plugins(&exchange, &parts) {
         // Boxed, so that the future of an unfiltered request stays small.
-        Some(filtered) => Box::pin(filtered.serve(exchange, parts, incoming)).await,
+        Some(filtered) => Box::pin(filtered.serve(&exchange, parts, incoming)).await,
         None => send_unfiltered(&exchange, parts, incoming).await,
     }
 }
@@ -71,22 +74,21 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
 async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
     exchange.add_credentials(&mut parts.headers);
     if exchange.upgrade.is_some() {
-        let body = RequestBody::new(incoming, &exchange.record);
+        let body = RequestBody::new(incoming, exchange.record);
         return Ok(
-            match Box::pin(upgrade::send(exchange, parts, body, exchange.uri.clone())).await {
+            match Box::pin(upgrade::send(exchange, parts, body, exchange.uri)).await {
                 Offered::Switched(switched) => upgrade::switch_protocols(exchange, switched, None),
-                Offered::Ordinary(response) => ClientBody::upstream(response, &exchange.record),
+                Offered::Ordinary(response) => ClientBody::upstream(response, exchange.record),
                 Offered::Failed(response) => response,
             },
         );
     }
-    let body = RequestBody::new(incoming, &exchange.record);
+    let body = RequestBody::new(incoming, exchange.record);
     let accept = Accept::from_headers(&parts.headers);
-    match exchange
-        .send(&parts.method, parts.headers, exchange.uri.clone(), body)
-        .await
-    {
-        Ok(response) => Ok(ClientBody::upstream(response, &exchange.record)),
+    // Nothing was waited for since the request arrived.
+    let sent = exchange.record.start();
+    match exchange.send(parts.headers, exchange.uri, body, sent).await {
+        Ok(response) => Ok(ClientBody::upstream(response, exchange.record)),
         Err(error) => Ok(exchange.failure_response(&error, &accept)),
     }
 }

@@ -57,7 +57,7 @@ fn list_of(worker: &Worker, info: &RequestInfo<'_>, uri: &Uri) -> RequestView {
         name: String::new(),
         method: Method::GET,
         uri: uri.clone(),
-        host: worker.host().to_owned(),
+        host: Rc::clone(worker.host()),
         port: worker.port(),
         is_leader_lock: Cell::new(false),
         headers: HeaderMap::new(),

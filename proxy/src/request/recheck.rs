@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use ctrlmesh_wire::RequestInfo;
+use ctrlmesh_wire::{ParsedQuery, RequestInfo};
 use tokio::time::{Instant, sleep_until};
 
 use super::exchange::Exchange;
@@ -60,7 +60,8 @@ fn possible_edits(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attribu
     let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
         return edits;
     };
-    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &edits) {
+    let query = ParsedQuery::new(view.uri.query().unwrap_or_default());
+    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &query, &edits) {
         edits.retain(|(owner, _)| *owner != entry);
     }
     edits

@@ -85,7 +85,7 @@ fn plugins_of(exchange: &Exchange<'_>, parts: &Parts, snapshot: Arc<Snapshot>, m
         name: info.name.to_string(),
         method: parts.method.clone(),
         uri: exchange.uri.clone(),
-        host: worker.host().to_owned(),
+        host: Rc::clone(worker.host()),
         port: worker.port(),
         is_leader_lock: Cell::new(is_lock),
         headers: parts.headers.clone(),

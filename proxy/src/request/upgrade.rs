@@ -39,7 +39,7 @@ pub(crate) struct Switched {
 }
 
 /// Sends a request for an upgrade.
-pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: Uri) -> Offered {
+pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: &Uri) -> Offered {
     let client = parts.extensions.remove::<OnUpgrade>();
     let accept = Accept::from_headers(&parts.headers);
     if let Some(protocols) = &exchange.upgrade {
@@ -48,9 +48,9 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.headers_mut() = parts.headers;
-    *request.uri_mut() = uri;
+    *request.uri_mut() = uri.clone();
     let sent = Instant::now();
-    exchange.record.mark_sent();
+    exchange.record.mark_sent(sent);
     let result = exchange
         .worker
         .upstream(exchange.uses_sidecar_credentials.get())
@@ -65,7 +65,7 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     match result {
         Ok(Upgrade::Switched(response, _)) if !is_offered(exchange, &response) => {
             let reply = Reply::broken_body(&"the API server switched to a protocol that was not asked for".into());
-            Offered::Failed(answer(&exchange.record, &accept, reply))
+            Offered::Failed(answer(exchange.record, &accept, reply))
         }
         Ok(Upgrade::Switched(response, upstream)) => {
             exchange.record_response(StatusCode::SWITCHING_PROTOCOLS, sent);
@@ -103,13 +103,13 @@ pub(crate) fn switch_protocols(
     if let Some(client) = client {
         start_tunnel(exchange, client, upstream, watching);
     }
-    response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record))))
+    response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(exchange.record))))
 }
 
 /// Copies in both directions in a task of the worker. Record and connection (with its permit) live as long as the tunnel. A watch over
 /// WebSocket ends as soon as a new chain would show it another view.
 fn start_tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
-    let (record, connection) = (Rc::clone(&exchange.record), Rc::clone(&exchange.connection));
+    let (record, connection) = (Rc::clone(exchange.record), Rc::clone(&exchange.connection));
     let stop = exchange.worker.shared.stop.clone();
     exchange.worker.spawn(async move {
         let _connection = connection;

@@ -1,6 +1,6 @@
 //! Whether a resource version that a client sends belongs to the view that it gets now (`client::list_views`).
 
-use ctrlmesh_wire::{Query, RequestInfo, Verb};
+use ctrlmesh_wire::{ParsedQuery, RequestInfo, Verb};
 
 use super::exchange::{Exchange, user_agent};
 use crate::chain::phases::{Attributed, Plugins, shaping_entries};
@@ -10,23 +10,21 @@ use crate::respond::Reply;
 const OTHER_VIEW_MESSAGE: &str =
     "the rules of this controller's shard have changed since this resource version: list again";
 
-/// Notes the view of a list. A watch, or a later page of a list, must have the same view. Returns the position that a watch
-/// leaves when it ends.
+/// Notes the view of a list. A watch, or a later page of a list, must have the same view. `query` is the client's. Returns the position that
+/// a watch leaves when it ends.
 ///
 /// # Errors
 /// 410 `Expired`: the client must list again.
 pub(super) fn check_view(
     exchange: &Exchange<'_>,
     plugins: &Plugins,
+    query: &ParsedQuery<'_>,
     edits: &[Attributed],
 ) -> Result<Option<Position>, Reply> {
     let info = &exchange.info;
     if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
         return Ok(None);
     }
-    let query = Query::new(exchange.uri.query().unwrap_or_default());
-    let labels = query.get("labelSelector").unwrap_or_default();
-    let fields = query.get("fieldSelector").unwrap_or_default();
     let reader = Reader {
         user_agent: user_agent(&plugins.view.headers).as_bytes(),
         representation: Representation::from_headers(&plugins.view.headers),
@@ -34,8 +32,8 @@ pub(super) fn check_view(
         version: &info.version,
         resource: &info.resource,
         namespace: &info.namespace,
-        label_selector: &labels,
-        field_selector: &fields,
+        label_selector: query.get("labelSelector").unwrap_or_default(),
+        field_selector: query.get("fieldSelector").unwrap_or_default(),
     };
     let list_views = &exchange.worker.shared.list_views;
     let view = || edits.iter().map(|(_, edit)| edit);
@@ -52,7 +50,7 @@ pub(super) fn check_view(
         plugins.expired(shaping_entries(edits));
         Reply::expired(OTHER_VIEW_MESSAGE)
     };
-    match (info.verb, starts_anew(info, &query)) {
+    match (info.verb, starts_anew(info, query)) {
         (Verb::List, true) => {
             list_views.list(&reader, view(), plugins.is_of_first_chain());
             Ok(None)
@@ -68,11 +66,11 @@ pub(super) fn check_view(
 }
 
 /// Whether the client starts without a version: a first page, or a watch that begins with the current objects.
-fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
+fn starts_anew(info: &RequestInfo<'_>, query: &ParsedQuery<'_>) -> bool {
     let text = |key: &str| query.get(key).unwrap_or_default();
     match info.verb {
         Verb::List => text("continue").is_empty(),
-        _ => is_unset_or_zero(&text("resourceVersion")) || asks_for_initial_events(query),
+        _ => is_unset_or_zero(text("resourceVersion")) || asks_for_initial_events(query),
     }
 }
 
@@ -83,7 +81,7 @@ fn is_unset_or_zero(version: &str) -> bool {
 }
 
 /// Parses the flag as apimachinery does (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_Pointer_bool`).
-fn asks_for_initial_events(query: &Query<'_>) -> bool {
+fn asks_for_initial_events(query: &ParsedQuery<'_>) -> bool {
     let flag = query.get("sendInitialEvents");
     flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
 }
@@ -99,7 +97,7 @@ mod tests {
             let query = format!("watch=1&{query}");
             let info = RequestInfo::parse("GET", path, Some(&query)).unwrap();
             assert_eq!(info.verb, Verb::Watch);
-            starts_anew(&info, &Query::new(&query))
+            starts_anew(&info, &ParsedQuery::new(&query))
         };
         for query in ["", "resourceVersion=", "resourceVersion=0", "resourceVersion=00"] {
             assert!(starts(query), "{query}");

@@ -54,7 +54,7 @@ pub(crate) struct Worker {
     /// into the sidecar's. If there is no certificate, these are the same connections.
     client_identity_upstream: Rc<Upstream>,
     /// Host name of the API server; an authority searches for it each time.
-    host: Box<str>,
+    host: Rc<str>,
     counter: Counter,
     tasks: TaskTracker,
 }
@@ -83,7 +83,7 @@ impl Worker {
             notifier: StreamNotifier::new(),
             upstream,
             client_identity_upstream,
-            host: Box::from(shared.target.authority().host()),
+            host: Rc::from(shared.target.authority().host()),
             counter: Counter::new(number),
             tasks: TaskTracker::new(),
             shared,
@@ -105,7 +105,7 @@ impl Worker {
     }
 
     /// Host name of the API server.
-    pub(crate) fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &Rc<str> {
         &self.host
     }
 

@@ -88,19 +88,11 @@ impl Drop for Counted<'_> {
 }
 
 impl Upstream {
-    /// A permit for a request: at once if there is room, otherwise on a connection that is opened for it. `avoid` is a connection that has
-    /// just refused it.
-    pub(super) async fn find_permit(
+    /// A permit for a request, on a connection that is opened for it if none gets room before.
+    pub(super) async fn wait_for_permit(
         self: &Rc<Self>,
         avoid: Option<&Rc<Connection>>,
     ) -> Result<RequestPermit, SendError> {
-        match self.free_permit(avoid) {
-            Some(permit) => Ok(permit),
-            None => self.wait_for_permit(avoid).await,
-        }
-    }
-
-    async fn wait_for_permit(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<RequestPermit, SendError> {
         let pool = &self.pool;
         let _waiting = Counted::new(&pool.waiting);
         let failures = pool.failures.get();
@@ -133,7 +125,8 @@ impl Upstream {
         }
     }
 
-    fn free_permit(&self, avoid: Option<&Rc<Connection>>) -> Option<RequestPermit> {
+    /// A permit for a request if there is room. `avoid` is a connection that has just refused it.
+    pub(super) fn free_permit(&self, avoid: Option<&Rc<Connection>>) -> Option<RequestPermit> {
         if let Some((permit, sender)) = self.free_stream(avoid) {
             return Some(RequestPermit::Http2(permit, sender));
         }

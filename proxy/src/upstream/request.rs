@@ -30,6 +30,26 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadTimeout(pub Option<Duration>);
 
+/// The head of a request before it is directed to a target.
+#[derive(Debug)]
+pub struct RequestHead {
+    pub method: Method,
+    pub path: Option<PathAndQuery>,
+    pub headers: HeaderMap,
+    pub head_timeout: Option<HeadTimeout>,
+}
+
+impl From<Parts> for RequestHead {
+    fn from(parts: Parts) -> Self {
+        Self {
+            method: parts.method,
+            path: parts.uri.path_and_query().cloned(),
+            headers: parts.headers,
+            head_timeout: parts.extensions.get().copied(),
+        }
+    }
+}
+
 /// Method, path and headers of a request.
 #[derive(Debug)]
 pub(super) struct Head {
@@ -37,8 +57,17 @@ pub(super) struct Head {
     pub(super) head_timeout: Option<HeadTimeout>,
     path: PathAndQuery,
     headers: HeaderMap,
-    /// Whether `headers` has the target's `Host`, which HTTP/2 has in its URI instead.
-    has_host: bool,
+    host: HostField,
+}
+
+/// The `Host` that a head has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HostField {
+    /// The client's, if it sent one.
+    OfClient,
+    OfTarget,
+    /// None: HTTP/2 has it in its URI.
+    Removed,
 }
 
 impl Head {
@@ -47,23 +76,25 @@ impl Head {
     /// `Host` is the target's, regardless of the client's. `Expect: 100-continue` is removed: the sidecar sends 100 when it first reads the
     /// body, which is when the body is first needed here. Waiting for the API server's own 100 would cost a round trip for a feature that
     /// Kubernetes clients never use.
-    pub(super) fn new(mut parts: Parts, target: &Target) -> Result<Self, SendError> {
+    pub(super) fn new(head: RequestHead, target: &Target) -> Result<Self, SendError> {
+        let RequestHead {
+            method,
+            path,
+            mut headers,
+            head_timeout,
+        } = head;
         let invalid = |source: BoxError| SendError::InvalidRequest { source };
-        if parts.method == Method::CONNECT {
+        if method == Method::CONNECT {
             return Err(invalid("CONNECT is not for API servers".into()));
         }
-        let path = target
-            .request_path(parts.uri.path_and_query())
-            .map_err(|error| invalid(error.into()))?;
-        parts.headers.remove(HOST);
-        parts.headers.remove(EXPECT);
-        let head_timeout = parts.extensions.get::<HeadTimeout>().copied();
+        let path = target.request_path(path).map_err(|error| invalid(error.into()))?;
+        headers.remove(EXPECT);
         Ok(Self {
-            method: parts.method,
+            method,
             head_timeout,
             path,
-            headers: parts.headers,
-            has_host: false,
+            headers,
+            host: HostField::OfClient,
         })
     }
 
@@ -73,9 +104,9 @@ impl Head {
     }
 
     pub(super) fn http2(&mut self, target: &Target) -> Result<Request<()>, http::Error> {
-        if self.has_host {
+        if self.host != HostField::Removed {
             self.headers.remove(HOST);
-            self.has_host = false;
+            self.host = HostField::Removed;
         }
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(target.scheme().clone());
@@ -86,9 +117,9 @@ impl Head {
 
     pub(super) fn http1<B>(&mut self, target: &Target, body: B) -> Request<B> {
         // Before the copy is made: a copy has no room for one more field.
-        if !self.has_host {
+        if self.host != HostField::OfTarget {
             self.headers.insert(HOST, target.host_header().clone());
-            self.has_host = true;
+            self.host = HostField::OfTarget;
         }
         self.request(
             Uri::from(self.path.clone()),

@@ -221,8 +221,8 @@ impl Target {
     }
 
     /// The path of a request on this server: the server URL may have a path of its own (Rancher, `kubectl proxy --api-prefix`).
-    pub(super) fn request_path(&self, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
-        let path = path.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    pub(super) fn request_path(&self, path: Option<PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
         if self.prefix.is_empty() {
             Ok(path)
         } else {

@@ -9,7 +9,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use http_body::Body;
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -53,7 +53,7 @@ impl Upstream {
     {
         let (mut parts, body) = request.into_parts();
         parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        let mut head = Head::new(parts, &self.target)?;
+        let mut head = Head::new(parts.into(), &self.target)?;
         let body = Outgoing(RequestBody::new(body, 0, None));
         let request = head.http1(&self.target, body);
         if self.pool.open.get() + self.pool.opening.get() >= self.limits.max_connections {
@@ -74,7 +74,7 @@ impl Upstream {
             }
         }));
         let mut response = self
-            .within_head_timeout(&head, pin!(sender.send_request(request)))
+            .within_head_timeout(&head, Instant::now(), pin!(sender.send_request(request)))
             .await?
             .map_err(failed_connection)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {

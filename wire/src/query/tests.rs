@@ -43,6 +43,11 @@ fn pairs_that_the_server_drops_are_ignored() {
         assert_eq!(query.get("labelSelector"), None, "{raw}");
         assert_eq!(query.malformed_pair(), Some(raw));
         assert_eq!(query.pairs().count(), 0);
+        let parsed = ParsedQuery::new(raw);
+        assert_eq!(
+            (parsed.get("labelSelector"), parsed.malformed_pair()),
+            (None, Some(raw))
+        );
     }
     assert_eq!(Query::new("&&a=1&").malformed_pair(), None);
 }
@@ -111,6 +116,38 @@ proptest! {
         };
         prop_assert_eq!(rest(&raw), rest(&edited));
         prop_assert_eq!(Query::new(&edited).pairs().filter(|(key, _)| key == "labelSelector").count(), 1);
+    }
+
+    #[test]
+    fn parsed_query_says_the_same_as_the_text(raw in "([ab%;=&+]|%61|%zz){0,24}") {
+        let (query, parsed) = (Query::new(&raw), ParsedQuery::new(&raw));
+        prop_assert_eq!(parsed.raw(), &raw);
+        prop_assert_eq!(parsed.malformed_pair(), query.malformed_pair());
+        for key in ["a", "b", "ab", "", " "] {
+            prop_assert_eq!(parsed.get(key), query.get(key).as_deref());
+        }
+    }
+
+    #[test]
+    fn query_that_was_read_is_edited_like_its_text(
+        raw in "([ab%;=&+]|%61|%zz){0,24}",
+        edits in proptest::collection::vec(("[abc]", proptest::option::of("[a &]{0,3}")), 1..4),
+    ) {
+        let parsed = ParsedQuery::new(&raw);
+        let (mut read, mut text) = (parsed.edit(), QueryEditor::new(&raw));
+        for (key, value) in &edits {
+            for editor in [&mut read, &mut text] {
+                match value {
+                    Some(value) => editor.set(key, value),
+                    None => editor.remove(key),
+                }
+            }
+            prop_assert_eq!(read.is_changed(), text.is_changed());
+            for key in ["a", "b", "c"] {
+                prop_assert_eq!(read.get(key), text.get(key));
+            }
+        }
+        prop_assert_eq!(read.finish(), text.finish());
     }
 
     #[test]

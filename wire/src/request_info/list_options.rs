@@ -1,6 +1,6 @@
 //! The two list options that decide what a collection request is: `watch` and a name in the field selector.
 
-use crate::{FieldSelector, LabelSelector, Query};
+use crate::{FieldSelector, LabelSelector, ParsedQuery};
 
 pub(super) struct ListOptions {
     pub(super) watch: bool,
@@ -10,11 +10,11 @@ pub(super) struct ListOptions {
 
 /// Reads them as upstream decodes `ListOptions`. If any option is undecodable, upstream forgets them all, and looks at
 /// `watch` once more.
-pub(super) fn read(query: Query<'_>) -> ListOptions {
+pub(super) fn read(query: &ParsedQuery<'_>) -> ListOptions {
     let watch = query.get("watch");
     let selected = query.get("fieldSelector").filter(|_| is_decodable(query));
     let name = selected
-        .and_then(|text| FieldSelector::parse(&text).ok())
+        .and_then(|text| FieldSelector::parse(text).ok())
         .and_then(|s| s.exact("metadata.name"));
     let is_watch = |value: &str| match value {
         "0" => false,
@@ -24,21 +24,21 @@ pub(super) fn read(query: Query<'_>) -> ListOptions {
         value => !value.eq_ignore_ascii_case("false"),
     };
     ListOptions {
-        watch: watch.is_some_and(|value| is_watch(&value)),
+        watch: watch.is_some_and(is_watch),
         name: name.filter(|name| is_path_segment(name)).unwrap_or_default(),
     }
 }
 
-fn is_decodable(query: Query<'_>) -> bool {
+fn is_decodable(query: &ParsedQuery<'_>) -> bool {
     let is_integer = |key| query.get(key).is_none_or(|value| value.parse::<i64>().is_ok());
     is_integer("limit")
         && is_integer("timeoutSeconds")
         && query
             .get("labelSelector")
-            .is_none_or(|text| LabelSelector::validate(&text).is_ok())
+            .is_none_or(|text| LabelSelector::validate(text).is_ok())
         && query
             .get("fieldSelector")
-            .is_none_or(|text| FieldSelector::parse(&text).is_ok())
+            .is_none_or(|text| FieldSelector::parse(text).is_ok())
 }
 
 /// U+017F folds to `s` in Go's `strings.EqualFold`.

@@ -74,7 +74,7 @@ impl Fixture {
         match self.calls.look_up(request, &self.state, &never_audited()) {
             LookUp::Repeated(call) => match call.verdict().action {
                 RequestAction::Proceed(edits) => match edits.as_slice() {
-                    [RequestEdit::AndLabelSelector(selector)] => Some(selector.clone()),
+                    [RequestEdit::AndLabelSelector(selector)] => Some(selector.to_string()),
                     other => panic!("{other:?}"),
                 },
                 other => panic!("{other:?}"),

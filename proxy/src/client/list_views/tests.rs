@@ -35,7 +35,7 @@ fn open_watch(list_views: &Arc<ListViews>, view: &[RequestEdit]) -> Position {
 }
 
 fn shard_edits(name: &str) -> Vec<RequestEdit> {
-    vec![RequestEdit::AndLabelSelector(format!("shard={name}"))]
+    vec![RequestEdit::AndLabelSelector(format!("shard={name}").into())]
 }
 
 fn resume_watch(list_views: &Arc<ListViews>, name: &str) -> KnownView {

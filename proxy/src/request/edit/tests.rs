@@ -1,3 +1,4 @@
+use ctrlmesh_wire::Query;
 use http::{HeaderName, HeaderValue};
 
 use super::*;
@@ -7,7 +8,8 @@ fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Optio
     let uri: Uri = target.parse().unwrap();
     let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
     let edits: Vec<Attributed> = edits.into_iter().map(|edit| (EntryId::next_id(), edit)).collect();
-    match apply(&info, &uri, &edits) {
+    let query = ParsedQuery::new(uri.query().unwrap_or_default());
+    match apply(&info, &uri, &query, &edits) {
         Ok(edited) => Ok(edited.path_and_query),
         Err(EditError::Client(reply)) => Err(format!("client {}", reply.code())),
         Err(EditError::Plugin { what, .. }) => Err(format!("plugin {what}")),
@@ -237,7 +239,8 @@ fn options_of_delete_are_kept_for_its_body() {
     let options = |method: &str, edit: RequestEdit| {
         let uri: Uri = "/api/v1/namespaces/n/configmaps/c?a=b".parse().unwrap();
         let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
-        apply(&info, &uri, &[(EntryId::next_id(), edit)])
+        let query = ParsedQuery::new(uri.query().unwrap_or_default());
+        apply(&info, &uri, &query, &[(EntryId::next_id(), edit)])
             .unwrap()
             .delete_options
     };

@@ -92,7 +92,7 @@ impl TestWatch {
     /// The outcome of resuming the watch after it has ended, and after a list under another view.
     fn next_watch(self) -> KnownView {
         drop(self.body);
-        let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
+        let view = [RequestEdit::AndLabelSelector("shard=b".into())];
         self.list_views.list(&READER, view.iter(), true);
         resumed_as(&self.list_views, &READER, &view)
     }

@@ -181,7 +181,7 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict) -> Result<RequestV
 fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<RequestEdit, String> {
     Ok(match edit {
         types::RequestEdit::AndLabelSelector(selector) => {
-            RequestEdit::AndLabelSelector(validate::selector(text.take(selector)?)?)
+            RequestEdit::AndLabelSelector(validate::selector(text.take(selector)?)?.into())
         }
         types::RequestEdit::AndFieldSelector(selector) => {
             RequestEdit::AndFieldSelector(validate::selector(text.take(selector)?)?)
