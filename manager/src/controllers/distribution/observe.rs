@@ -259,7 +259,7 @@ struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    async fn synced(&self) {
+    async fn wait_until_synced(&self) {
         // Fails only when the watch has ended, and then nobody waits any more.
         let _ = self.is_synced.clone().wait_for(|is_synced| *is_synced).await;
     }
