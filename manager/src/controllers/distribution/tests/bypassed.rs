@@ -17,7 +17,7 @@ fn status_with_traffic(chain: &Chain, last: Option<&str>) -> Status {
     };
     Status {
         api_traffic: Some(traffic),
-        ..running("left-0", chain.generation, Some(chain))
+        ..status_running("left-0", chain.generation, Some(chain))
     }
 }
 

@@ -18,7 +18,7 @@ fn status_with_election(pod: &str, chain: &Chain, since: Option<&str>) -> Status
     };
     Status {
         leader_elections: vec![election],
-        ..running(pod, chain.generation, Some(chain))
+        ..status_running(pod, chain.generation, Some(chain))
     }
 }
 
