@@ -3,7 +3,9 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `request_view` | input: a request and its response |
-//! | `verdict` | output: edits, refusals, faults, subscriptions |
+//! | `verdict` | output: edits, refusals, faults, subscriptions, how outcomes are counted |
+//! | `tally` | counts outcomes |
 
 pub mod request_view;
+pub(crate) mod tally;
 pub mod verdict;

@@ -27,8 +27,10 @@
 
 mod host;
 mod matcher;
+mod outcomes;
 mod request;
 mod state;
+mod tally;
 
 pub use host::FakeHost;
 pub use request::{TestRequest, TestResponse};
@@ -90,15 +92,17 @@ impl<P: Plugin> Bench<P> {
 
     /// Calls `on_request`, whether subscribed or not.
     pub fn on_request(&mut self, req: &TestRequest) -> RequestVerdict {
-        self.plugin.on_request(req, &self.host)
+        let verdict = self.plugin.on_request(req, &self.host);
+        self.host.keep_verdict(req, &verdict);
+        verdict
     }
 
-    /// Calls `on_response`, whether subscribed or not.
+    /// Calls `on_response`, whether subscribed or not; [`respond`](Self::respond) does all that a host does.
     pub fn on_response(&mut self, req: &TestRequest, res: &TestResponse) -> ResponseVerdict {
         self.plugin.on_response(req, res, &self.host)
     }
 
-    /// Calls `on_complete`, whether subscribed or not.
+    /// Calls `on_complete`, whether subscribed or not; [`finish`](Self::finish) does all that a host does.
     pub fn on_complete(&mut self, req: &TestRequest, outcome: &Outcome) {
         self.plugin.on_complete(req, outcome, &self.host);
     }
