@@ -102,6 +102,8 @@ pub enum Problem {
 const PACKAGE: &str = "ctrlmesh:plugin/";
 /// Exports of a plugin, in both versions.
 const EXPORTS: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
+/// The export that 0.2 adds.
+const EXPORT_V0_2: &str = "on-crossed";
 /// Interfaces that a plugin may import, in both versions.
 const INTERFACES: [&str; 8] = [
     "types", "exchange", "clock", "random", "log", "metrics", "state", "report",
@@ -134,10 +136,12 @@ const WASI: [&str; 18] = [
 /// # Errors
 /// It is not a plugin, or wants more than a plugin gets.
 pub fn check(imports: &[&str], exports: &[&str]) -> Result<Version, Problem> {
-    if let Some(missing) = EXPORTS.iter().find(|name| !exports.contains(name)) {
-        return Err(Problem::World(format!("it does not export `{missing}`")));
+    let missing = |name: &str| Problem::World(format!("it does not export `{name}`"));
+    if let Some(name) = EXPORTS.iter().find(|name| !exports.contains(name)) {
+        return Err(missing(name));
     }
     match check_imports(imports)? {
+        Some(Version::V0_2) if !exports.contains(&EXPORT_V0_2) => Err(missing(EXPORT_V0_2)),
         Some(version) => Ok(version),
         None => Err(Problem::World(
             "its functions do not use the types of ctrlmesh:plugin".into(),
@@ -251,7 +255,8 @@ mod tests {
 
     #[test]
     fn plugin_of_any_patch_version_is_accepted() {
-        assert_eq!(message(&["ctrlmesh:plugin/types@0.2.7"], &EXPORTS), "V0_2");
+        let exports = [&EXPORTS[..], &[EXPORT_V0_2]].concat();
+        assert_eq!(message(&["ctrlmesh:plugin/types@0.2.7"], &exports), "V0_2");
         assert_eq!(message(&IMPORTS, &EXPORTS), "V0_1");
         assert_eq!(message(&["ctrlmesh:plugin/types@0.1.7"], &EXPORTS), "V0_1");
     }
@@ -279,6 +284,8 @@ mod tests {
         let text = message(&["wasi:http/types@0.2.3"], &["wasi:http/incoming-handler@0.2.3"]);
         assert!(text.contains("does not export `configure`"), "{text}");
         assert!(message(&[], &EXPORTS).contains("do not use the types"));
+        let text = message(&["ctrlmesh:plugin/types@0.2.0"], &EXPORTS);
+        assert!(text.contains("does not export `on-crossed`"), "{text}");
     }
 
     #[test]

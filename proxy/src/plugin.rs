@@ -3,9 +3,11 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `request_view` | input: a request and its response |
-//! | `verdict` | output: edits, refusals, faults, subscriptions |
+//! | `verdict` | output: edits, refusals, faults, subscriptions, how outcomes are counted |
 //! | `label_selector` | the label selector of an edit, parsed once for all repetitions of a verdict |
+//! | `tally` | counts outcomes |
 
 pub mod label_selector;
 pub mod request_view;
+pub(crate) mod tally;
 pub mod verdict;

@@ -90,7 +90,7 @@ pub(crate) use reads::ReuseObstacle;
 pub(crate) use reads::hooks as reads_hooks;
 pub(crate) use reads::{Effects, Read, Seen, Step, Trace, Value};
 pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
-pub(crate) use state::Ask;
+pub(crate) use state::{Ask, CountedOutcome};
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 
 /// Maximum size of a plugin. A `ConfigMap` holds 1 MiB; a Rust plugin has some 100 KiB, one with a script engine some MiB.

@@ -23,7 +23,7 @@ use http::StatusCode;
 const TIMEOUT: Duration = Duration::from_millis(30);
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const MEMORY_BYTES: usize = 16 * 1024 * 1024;
-const PHASES: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
+const PHASES: [&str; 5] = ["configure", "on-request", "on-response", "on-complete", "on-crossed"];
 
 fn start(guest: &str, settings: &str) -> Result<Harness, HarnessError> {
     start_within(TEST_TIMEOUT, guest, settings)
@@ -62,6 +62,14 @@ fn fault_within(timeout: Duration, guest: &str, phase: &str, more: &str) -> Faul
         (Ok(mut plugin), "on-complete") => plugin
             .complete(&get("/api/v1/pods"), &request_outcome())
             .expect_err("a fault"),
+        (Ok(mut plugin), "on-crossed") => {
+            let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
+            let failed = Outcome {
+                upstream_status: 500,
+                ..request_outcome()
+            };
+            plugin.count(&verdict, &failed).expect_err("a fault")
+        }
         (Ok(_), _) => panic!("{guest} in {phase} was not noticed"),
         (Err(error), _) => panic!("{guest} in {phase}: {error}"),
     };

@@ -14,7 +14,8 @@ use std::time::Duration;
 use ctrlmesh_plugins_builtin::{builtin, guests};
 use ctrlmesh_proxy::harness::{Harness, Request, get, request, response};
 use ctrlmesh_proxy::plugin::verdict::{
-    BodyShape, Phases, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Reuse, Traffic,
+    BodyShape, Outcome, Phases, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Reuse,
+    Traffic,
 };
 use ctrlmesh_proxy::wasm::Fault;
 use http::{Method, StatusCode};
@@ -243,6 +244,43 @@ fn reuse_and_later_phases_arrive() {
         ..Phases::default()
     };
     assert_eq!((verdict.reuse, verdict.later), (Reuse::UntilUnixMs(7), complete));
+}
+
+#[test]
+fn outcomes_are_counted_by_the_rules_of_a_verdict() {
+    let line =
+        |outcomes: &str| format!(r#"{{"onRequest": [{{"outcomes": [{outcomes}], "then": {{"proceed": []}}}}]}}"#);
+    let mut plugin = harness("scripted", &line(r#"{"tally": "t", "cells": ["c"], "failures": 2}"#));
+    let ended = |status| Outcome {
+        status,
+        upstream_status: status,
+        failure: None,
+        duration: Duration::from_millis(2),
+        upstream: Duration::from_millis(1),
+        request_bytes: 0,
+        response_bytes: 0,
+    };
+    let mut crossings = Vec::new();
+    for status in [500, 200, 500, 500, 500] {
+        let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
+        crossings.push(plugin.count(&verdict, &ended(status)).expect("no fault"));
+    }
+    assert_eq!(crossings, [0, 0, 0, 1, 0]);
+    let metrics = plugin.metrics();
+    let crossed: Vec<&str> = metrics
+        .iter()
+        .filter(|series| series.name == "crossed")
+        .map(|series| series.label.as_str())
+        .collect();
+    assert_eq!(crossed, ["t"], "the plugin was told");
+    for invalid in [
+        r#"{"tally": "t", "failures": 0}"#,
+        r#"{"tally": "t", "failures": 1}, {"tally": "t", "failures": 2}"#,
+        r#"{"tally": "t", "cells": ["a", "b", "c", "d", "e"], "failures": 1}"#,
+    ] {
+        let fault = harness("scripted", &line(invalid)).request(&get("/api/v1/pods"));
+        assert!(matches!(fault, Err(Fault::Invalid { .. })), "{invalid}");
+    }
 }
 
 #[test]

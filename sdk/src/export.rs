@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use crate::bindings::ctrlmesh::plugin::exchange;
 use crate::host::Imports;
 use crate::request::{Live, LiveHead};
-use crate::{InstanceInfo, Outcome, Plugin, RequestVerdict, ResponseVerdict, Subscription, settings};
+use crate::{Crossing, InstanceInfo, Outcome, Plugin, RequestVerdict, ResponseVerdict, Subscription, settings};
 
 /// Holds the plugin of one instance. Used by [`crate::export_plugin!`] alone.
 pub struct Slot<P>(RefCell<Option<P>>);
@@ -42,6 +42,11 @@ impl<P: Plugin> Slot<P> {
     /// The export `on-complete`.
     pub fn on_complete(&self, req: &exchange::Request, outcome: &Outcome) {
         self.with_plugin(|plugin| plugin.on_complete(&Live::new(req), outcome, &Imports));
+    }
+
+    /// The export `on-crossed`.
+    pub fn on_crossed(&self, crossings: &[Crossing]) {
+        self.with_plugin(|plugin| plugin.on_crossed(crossings, &Imports));
     }
 
     #[expect(
@@ -104,6 +109,10 @@ macro_rules! export_plugin {
 
                 fn on_complete(req: &$crate::bindings::Request, outcome: $crate::Outcome) {
                     SLOT.with(|slot| slot.on_complete(req, &outcome));
+                }
+
+                fn on_crossed(crossings: ::std::vec::Vec<$crate::Crossing>) {
+                    SLOT.with(|slot| slot.on_crossed(&crossings));
                 }
             }
 

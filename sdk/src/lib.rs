@@ -42,6 +42,7 @@ pub mod bindings;
 mod check;
 mod export;
 mod host;
+mod outcomes;
 mod plugin;
 mod refusal;
 mod request;
@@ -58,9 +59,10 @@ pub use bindings::ctrlmesh::plugin::state::{
     Admission, Ask, Bucket, Cell, Claim, Error as StateError, Grant, Place, Shortage,
 };
 pub use bindings::ctrlmesh::plugin::types::{
-    Answer, BodyShape, Cause, Details, Facts, Failure, Field, InstanceInfo, MatchRule, Outcome, Phases, Refusal,
-    Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan,
-    ResponseVerdict, Reuse, Subscription, Traffic, Verb,
+    Answer, BodyShape, Cause, ConnectionFailures, Crossing, Details, Facts, Failure, Field, InstanceInfo, MatchRule,
+    Outcome, OutcomeRule, OutcomeWindow, Phases, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset,
+    ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse, StatusRange, Subscription, TallyCounts,
+    Threshold, Traffic, Verb,
 };
 pub use check::check;
 #[doc(hidden)]

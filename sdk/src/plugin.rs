@@ -2,7 +2,9 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::{Host, InstanceInfo, Outcome, Request, RequestVerdict, ResponseHead, ResponseVerdict, Subscription};
+use crate::{
+    Crossing, Host, InstanceInfo, Outcome, Request, RequestVerdict, ResponseHead, ResponseVerdict, Subscription,
+};
 
 /// A plugin. One value lives in each instance, and the host runs one instance per worker thread: what instances must share
 /// belongs into the host's state (see [`Host::take`] and its neighbours), not into `self`.
@@ -42,5 +44,11 @@ pub trait Plugin: Sized + 'static {
     /// The request is over, whatever happened.
     fn on_complete(&mut self, req: &dyn Request, outcome: &Outcome, host: &dyn Host) {
         let _ = (req, outcome, host);
+    }
+
+    /// Tallies have reached thresholds of the outcome rules that verdicts had ([`RequestVerdict::count_outcome`]). `wit/plugin.wit`
+    /// says how often this is called.
+    fn on_crossed(&mut self, crossings: &[Crossing], host: &dyn Host) {
+        let _ = (crossings, host);
     }
 }

@@ -28,8 +28,10 @@
 mod audit;
 mod host;
 mod matcher;
+mod outcomes;
 mod request;
 mod state;
+mod tally;
 
 pub use host::FakeHost;
 pub use request::{TestRequest, TestResponse};
@@ -107,17 +109,20 @@ impl<P: Plugin> Bench<P> {
     #[track_caller]
     pub fn on_request(&mut self, req: &TestRequest) -> RequestVerdict {
         match self.audits.call(&mut self.plugin, req, &self.host) {
-            Ok(verdict) => verdict,
+            Ok(verdict) => {
+                self.host.keep_verdict(req, &verdict);
+                verdict
+            }
             Err(contradiction) => panic!("{contradiction}"),
         }
     }
 
-    /// Calls `on_response`, whether subscribed or not.
+    /// Calls `on_response`, whether subscribed or not; [`respond`](Self::respond) does all that a host does.
     pub fn on_response(&mut self, req: &TestRequest, res: &TestResponse) -> ResponseVerdict {
         self.plugin.on_response(req, res, &self.host)
     }
 
-    /// Calls `on_complete`, whether subscribed or not.
+    /// Calls `on_complete`, whether subscribed or not; [`finish`](Self::finish) does all that a host does.
     pub fn on_complete(&mut self, req: &TestRequest, outcome: &Outcome) {
         self.plugin.on_complete(req, outcome, &self.host);
     }

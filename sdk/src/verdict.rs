@@ -1,8 +1,8 @@
 //! Constructors for verdicts and edits; those for refusals and answers are in `refusal.rs`. What they mean is defined in `wit/types.wit`.
 
 use crate::{
-    Answer, BodyShape, Counted, Field, Phases, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset,
-    ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse,
+    Answer, BodyShape, Counted, Field, OutcomeRule, Phases, Refusal, Rename, RequestAction, RequestEdit,
+    RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse,
 };
 
 impl RequestVerdict {
@@ -63,6 +63,13 @@ impl RequestVerdict {
         self
     }
 
+    /// The host counts the outcome of this request by this rule, without a call. At most 24 rules, each with another tally.
+    #[must_use]
+    pub fn count_outcome(mut self, rule: OutcomeRule) -> Self {
+        self.outcomes.push(rule);
+        self
+    }
+
     /// Only these later phases are called for this request, of those in the subscription; all by default.
     #[must_use]
     pub fn later(mut self, phases: Phases) -> Self {
@@ -78,6 +85,7 @@ impl From<RequestAction> for RequestVerdict {
             action,
             reuse: Reuse::Never,
             later: Phases::all(),
+            outcomes: Vec::new(),
         }
     }
 }
@@ -306,6 +314,7 @@ mod tests {
                 action: RequestAction::Proceed(edits.to_vec()),
                 reuse: Reuse::Never,
                 later: Phases::all(),
+                outcomes: Vec::new(),
             }
         );
         assert_eq!(RequestVerdict::proceed().action, RequestAction::Proceed(Vec::new()));

@@ -24,7 +24,7 @@ const VERSIONS: [(&str, &str); 3] = [
     // Not released: may still grow.
     (
         "0.2.0",
-        "sha256:ef5a280e7e9d4d951bb5a746195addba63d77991bd4e9602b9bf957d08e729c7",
+        "sha256:b08c083aa14c4d028460b3daee17a4be0c8ac923c1add1890925935a5bfc4b30",
     ),
 ];
 

@@ -121,6 +121,25 @@ async fn breaker_opens_on_api_server_failures_and_closes_again() -> anyhow::Resu
     Ok(())
 }
 
+/// While it is closed, the sidecar repeats its verdict and counts for it.
+#[tokio::test]
+async fn closed_breaker_is_called_only_to_open() -> anyhow::Result<()> {
+    let rule = rule_for_all(json!({ "recoverPolicy": sleeping_policy("60s") }));
+    let arguments = ["--workers", "1", "--plugin-audit", "1000000"];
+    let env = TestEnv::start_with(vec![breaker_entry(json!([rule]))], &arguments).await?;
+    let client = env.client();
+    assert_eq!(get_statuses(&client, LIST, 20).await?, [200; 20]);
+    fail_config_maps(&env, 503);
+    assert_eq!(get_statuses(&client, LIST, 3).await?, [503; 3]);
+    wait_state(&env, "api", "Opened").await?;
+    for (phase, expected) in [("request", 1.0), ("response", 0.0), ("complete", 0.0), ("crossed", 1.0)] {
+        let calls = format!(r#"ctrlmesh_plugin_calls_total{{entry="circuit-breaker/test",phase="{phase}"}}"#);
+        assert_eq!(env.sidecar.metric_value(&calls).await?, expected, "{phase}");
+    }
+    assert_eq!(plugin_count(&env, "passed", "api").await?, 23.0);
+    Ok(())
+}
+
 #[tokio::test]
 async fn half_open_breaker_bounds_concurrent_probes() -> anyhow::Result<()> {
     const PROBES: usize = 3;

@@ -164,6 +164,7 @@ mod tests {
             action: RequestAction::RefuseConnections(Duration::from_secs(3)),
             reuse: Reuse::Never,
             later: Phases::ALL,
+            outcomes: None,
         };
         let PluginAnswer { word, more } = describe_verdict(&verdict);
         assert_eq!((&*word, &*more), ("reset", "after 20ms, no connections for 3s"));

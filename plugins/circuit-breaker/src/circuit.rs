@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use ctrlmesh_sdk::{Ask, Cell, Claim, Host, Place, StateError};
+use ctrlmesh_sdk::{Ask, Cell, Claim, Crossing, Host, OutcomeRule, OutcomeWindow, Place, Threshold};
 
 use crate::breaker::{Breaker, SleepingWindow};
 use crate::cell::{Cause, Counts, State, Status};
 use crate::judgement::Judgement;
-use crate::keys::{COUNTED, build_key, keys_of_breaker};
+use crate::keys::{COUNTED, TALLY, build_key, keys_of_breaker};
 use crate::recovery::{forget_reset, next_epoch, reset_epoch};
 use crate::snapshot;
 
@@ -15,7 +15,7 @@ use crate::snapshot;
 const SLOTS: u32 = 10;
 /// Other instances may change a state while it is published, but rarely.
 const MAX_TRIES: usize = 16;
-/// A keyed breaker is forgotten this long after it closed: answers from before it opened no longer arrive, and namespaces get deleted.
+/// A keyed breaker is forgotten this long after it closed: namespaces get deleted.
 const FORGET_MS: u64 = 3_600_000;
 
 /// One breaker: a rule and a value of its key.
@@ -30,21 +30,28 @@ pub(crate) struct Circuit<'a> {
 pub(crate) struct VersionedState {
     version: u64,
     pub(crate) status: Status,
+    /// Whether it could be read. A key may be too long.
+    pub(crate) is_known: bool,
 }
 
 impl VersionedState {
     fn from_cell(cell: Option<&Cell>) -> Self {
-        cell.map_or_else(Self::default, |cell| Self {
-            version: cell.version,
-            status: Status::decode(&cell.value).unwrap_or_default(),
-        })
+        let status = cell.and_then(|cell| Status::decode(&cell.value));
+        Self {
+            version: cell.map_or(0, |cell| cell.version),
+            status: status.unwrap_or_default(),
+            is_known: true,
+        }
     }
 }
 
 /// Reads the states of several breakers at one moment, in their order; an entry has few enough for one call.
 pub(crate) fn read_states(circuits: &[&Circuit<'_>], host: &dyn Host) -> Vec<VersionedState> {
     let keys: Vec<String> = circuits.iter().flat_map(|circuit| circuit.cell_keys()).collect();
-    let cells = host.get_all(&keys).unwrap_or_default();
+    let Ok(cells) = host.get_all(&keys) else {
+        // One key is too long, and the others are not.
+        return circuits.iter().map(|circuit| circuit.read_state()).collect();
+    };
     let mut pairs = cells.chunks_exact(2);
     let states = circuits.iter().map(|circuit| match pairs.next() {
         Some([marks, state]) => circuit.state_of_cells(marks.as_ref(), state.as_ref()),
@@ -84,11 +91,11 @@ impl<'a> Circuit<'a> {
             return read;
         }
         let closed = VersionedState {
-            version: read.version,
             status: Status {
                 epoch: reset,
                 ..Status::default()
             },
+            ..read
         };
         // A breaker that never opened has no cell and needs none.
         if read.version == 0 {
@@ -102,7 +109,11 @@ impl<'a> Circuit<'a> {
             Some(version) => {
                 self.host
                     .info(&format!("{} is closed by a reset of its rule", self.description()));
-                VersionedState { version, status }
+                VersionedState {
+                    version,
+                    status,
+                    is_known: true,
+                }
             }
             None => closed,
         }
@@ -184,84 +195,86 @@ impl<'a> Circuit<'a> {
         }
     }
 
-    /// Records the end of a request that was admitted in this state.
-    pub(crate) fn record_result(&self, read: VersionedState, judgement: Judgement, took_us: u64) {
+    /// How the host counts the outcome of a request that is admitted while the breaker is closed. Returns `None` if only the bucket opens
+    /// the breaker. `at_head`: the request may last, so its response head is counted.
+    pub(crate) fn outcome_rule(&self, at_head: bool) -> Option<OutcomeRule> {
+        let triggers = &self.breaker.triggers;
+        let has_shares = triggers.error_percent.is_some() || triggers.slow.is_some();
+        if !has_shares && triggers.consecutive.is_none() {
+            return None;
+        }
+        let window = OutcomeWindow {
+            length_ms: triggers.window_ms,
+            slots: SLOTS,
+            minimum_requests: triggers.minimum,
+            failure_percent: triggers.error_percent,
+            slow_percent: triggers.slow.map(|slow| slow.percent),
+        };
+        let judge = &self.breaker.judge;
+        let rule = OutcomeRule::new(self.state_key(TALLY))
+            .at_head(at_head)
+            .failing_statuses(judge.status_ranges().iter().copied())
+            .failing_connections(judge.connection_failures());
+        let rule = self.cell_keys().into_iter().fold(rule, OutcomeRule::cell);
+        Some(OutcomeRule {
+            slower_than_us: triggers.slow.map(|slow| slow.slower_than_us),
+            window: has_shares.then_some(window),
+            consecutive_failures: triggers.consecutive,
+            ..rule
+        })
+    }
+
+    /// Opens the breaker because its tally has reached a threshold, unless its state has changed since.
+    pub(crate) fn open_by(&self, crossing: &Crossing) {
+        let Ok(cells) = self.host.get_all(&self.cell_keys()) else {
+            return;
+        };
+        let versions = cells.iter().map(|cell| cell.as_ref().map_or(0, |cell| cell.version));
+        let [marks, state] = cells.as_slice() else { return };
+        if !versions.eq(crossing.versions.iter().copied()) {
+            return;
+        }
+        let read = self.state_of_cells(marks.as_ref(), state.as_ref());
+        if read.status.state != State::Closed {
+            return;
+        }
+        let mut counts = Counts {
+            requests: crossing.counts.requests,
+            failures: crossing.counts.failures,
+            slow: crossing.counts.slow,
+        };
+        let cause = match crossing.threshold {
+            Threshold::ConsecutiveFailures => {
+                counts.failures = counts.failures.max(crossing.counts.consecutive_failures);
+                counts.requests = counts.requests.max(counts.failures);
+                Cause::Consecutive
+            }
+            Threshold::FailurePercent => Cause::Errors,
+            Threshold::SlowPercent => Cause::Slow,
+        };
+        self.open(read, cause, counts);
+    }
+
+    /// Records the end of a probe of this half-open state.
+    pub(crate) fn record_probe(&self, read: VersionedState, judgement: Judgement, took_us: u64) {
         let is_slow = self
             .breaker
             .triggers
             .slow
             .is_some_and(|slow| took_us > slow.slower_than_us);
-        match (read.status.state, judgement) {
-            (_, Judgement::Silent) | (State::Opened, _) => {}
-            (_, Judgement::GivenUp) if !is_slow => {}
-            (State::Closed, _) => match self.count_request(judgement, is_slow) {
-                Ok(Some((cause, counts))) => {
-                    self.open(read, cause, counts);
-                }
-                Ok(None) => self.forget_if_old(&read),
-                Err(_) => self.host.count("keys_exhausted", "", 1),
-            },
-            (State::HalfOpen, Judgement::Success) if !is_slow => {
+        match judgement {
+            Judgement::Silent => {}
+            Judgement::GivenUp if !is_slow => {}
+            Judgement::Success if !is_slow => {
                 let succeeded = self.host.add(&self.state_key("succeeded"), 1, None).ok().flatten();
                 if succeeded.is_none_or(|succeeded| succeeded >= i64::from(self.breaker.probes)) {
                     self.close(read);
                 }
             }
-            (State::HalfOpen, _) => {
+            Judgement::Success | Judgement::Failure | Judgement::GivenUp => {
                 self.open(read, Cause::Probe, read.status.counts);
             }
         }
-    }
-
-    /// Counts a request while closed. Returns the cause if this opens the breaker.
-    fn count_request(&self, judgement: Judgement, is_slow: bool) -> Result<Option<(Cause, Counts)>, StateError> {
-        let triggers = &self.breaker.triggers;
-        let is_failure = judgement == Judgement::Failure;
-        let mut counts = Counts::default();
-        if triggers.error_percent.is_some() || triggers.slow.is_some() {
-            counts = Counts {
-                requests: self.count_in_window("requests", true)?,
-                failures: self.count_in_window("failures", is_failure)?,
-                slow: self.count_in_window("slow", is_slow)?,
-            };
-        }
-        if let Some(most) = triggers.consecutive.filter(|_| judgement != Judgement::GivenUp) {
-            // A counter never falls below 0.
-            let by = if is_failure { 1 } else { -i64::from(u32::MAX) };
-            let failed = self
-                .host
-                .add(&self.state_key("consecutive"), by, None)?
-                .unwrap_or_default();
-            if failed >= i64::from(most) {
-                counts.failures = counts.failures.max(u32::try_from(failed).unwrap_or(u32::MAX));
-                counts.requests = counts.requests.max(counts.failures);
-                return Ok(Some((Cause::Consecutive, counts)));
-            }
-        }
-        let exceeds =
-            |part: u32, percent: u32| u64::from(part) * 100 >= u64::from(percent) * u64::from(counts.requests);
-        let is_enough = counts.requests >= triggers.minimum;
-        Ok(
-            if is_enough
-                && triggers
-                    .error_percent
-                    .is_some_and(|percent| exceeds(counts.failures, percent))
-            {
-                Some((Cause::Errors, counts))
-            } else if is_enough && triggers.slow.is_some_and(|slow| exceeds(counts.slow, slow.percent)) {
-                Some((Cause::Slow, counts))
-            } else {
-                None
-            },
-        )
-    }
-
-    fn count_in_window(&self, kind: &str, counts: bool) -> Result<u32, StateError> {
-        let key = self.state_key(kind);
-        let sum = self
-            .host
-            .window_add(&key, self.breaker.triggers.window_ms, SLOTS, u64::from(counts))?;
-        Ok(u32::try_from(sum).unwrap_or(u32::MAX))
     }
 
     /// Changes the state, if it is still the one that was read.
@@ -302,7 +315,11 @@ impl<'a> Circuit<'a> {
             written = swap();
         }
         let version = written.ok().flatten()?;
-        self.publish_state(VersionedState { version, status });
+        self.publish_state(VersionedState {
+            version,
+            status,
+            is_known: true,
+        });
         Some(version)
     }
 
@@ -318,11 +335,19 @@ impl<'a> Circuit<'a> {
         }
     }
 
-    fn forget_if_old(&self, read: &VersionedState) {
-        let age_ms = self.now_ms().saturating_sub(read.status.since_ms);
-        if read.version != 0 && !self.value.is_empty() && age_ms > FORGET_MS {
+    /// When a keyed breaker that closed is forgotten, on the monotonic clock; `None` if there is nothing to forget.
+    pub(crate) fn forgotten_at_ms(&self, read: &VersionedState) -> Option<u64> {
+        let is_kept = read.version == 0 || self.value.is_empty() || read.status.state != State::Closed;
+        (!is_kept).then(|| read.status.since_ms.saturating_add(FORGET_MS + 1))
+    }
+
+    /// Forgets a keyed breaker that closed long ago. Returns whether it did.
+    pub(crate) fn forget_if_old(&self, read: &VersionedState) -> bool {
+        let is_old = self.forgotten_at_ms(read).is_some_and(|at_ms| self.now_ms() >= at_ms);
+        if is_old {
             self.host.remove(&self.state_key("state"));
         }
+        is_old
     }
 
     fn state_key(&self, kind: &str) -> Cow<'_, str> {

@@ -1,7 +1,7 @@
-//! Judges whether the server is healthy by the end of a request.
+//! What says that the server is healthy: for the host, which counts while a breaker is closed, and for the ends of probes.
 
 use ctrlmesh_sdk::settings::Invalid;
-use ctrlmesh_sdk::{Failure, Outcome};
+use ctrlmesh_sdk::{ConnectionFailures, Failure, Outcome};
 
 use crate::settings::{Connection, Failures};
 
@@ -30,11 +30,29 @@ impl FailureCriteria {
         Ok(Self {
             codes: match codes {
                 None => vec![(429, 429), (500, 599)],
-                Some(codes) => parse_status_ranges(codes).map_err(|error| error.field("statusCodes"))?,
+                Some(codes) => {
+                    let ranges = parse_status_ranges(codes).map_err(|error| error.field("statusCodes"))?;
+                    merge_ranges(ranges)
+                }
             },
             connection: connection
                 .unwrap_or_else(|| vec![Connection::Unreachable, Connection::Reset, Connection::Timeout]),
         })
+    }
+
+    /// First and last status of each range of failing statuses.
+    pub(crate) fn status_ranges(&self) -> &[(u16, u16)] {
+        &self.codes
+    }
+
+    /// The failures of the connection that count as failures.
+    pub(crate) fn connection_failures(&self) -> ConnectionFailures {
+        let failures = self.connection.iter().map(|failure| match failure {
+            Connection::Unreachable => ConnectionFailures::UNREACHABLE,
+            Connection::Reset => ConnectionFailures::UPSTREAM_RESET,
+            Connection::Timeout => ConnectionFailures::TIMEOUT,
+        });
+        failures.collect()
     }
 
     /// Judges by the upstream's status.
@@ -72,6 +90,19 @@ impl FailureCriteria {
             Judgement::Silent
         }
     }
+}
+
+/// Joins ranges that overlap or touch: the host takes fewer ranges than there are statuses.
+fn merge_ranges(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some((_, end)) if first <= *end + 1 => *end = last.max(*end),
+            _ => merged.push((first, last)),
+        }
+    }
+    merged
 }
 
 fn parse_status_ranges(codes: &[String]) -> Result<Vec<(u16, u16)>, Invalid> {

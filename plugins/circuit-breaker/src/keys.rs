@@ -1,18 +1,13 @@
 //! Keys of the host's state for a rule and its breakers. They use names instead of list indices, so that an edit of another rule changes
 //! nothing. A name has no line break.
 
-/// Counters that are reset with each change of state.
-pub(crate) const COUNTED: [&str; 5] = ["requests", "failures", "slow", "consecutive", "succeeded"];
+/// Kind of the tally in which the host counts outcomes while a breaker is closed. Not longer than `state`: where there is a key for the
+/// state, there is one for the tally.
+pub(crate) const TALLY: &str = "tally";
+/// What is reset with each change of state.
+pub(crate) const COUNTED: [&str; 2] = [TALLY, "succeeded"];
 /// The kinds of keys that a breaker has as long as it exists.
-const KINDS: [&str; 7] = [
-    "requests",
-    "failures",
-    "slow",
-    "consecutive",
-    "succeeded",
-    "state",
-    "tokens",
-];
+const KINDS: [&str; 4] = [TALLY, "succeeded", "state", "tokens"];
 
 /// The keys of a rule without `key`, or of a key with an empty value, built once.
 #[derive(Debug)]
@@ -40,6 +35,12 @@ impl RuleKeys {
 /// The key of a breaker: of a rule, with a value of the rule's `key`.
 pub(crate) fn build_key(kind: &str, rule: &str, value: &str) -> String {
     format!("{kind}\n{rule}\n{value}")
+}
+
+/// The rule and the value of the rule's `key` that a breaker's tally is for.
+pub(crate) fn breaker_of_tally(key: &str) -> Option<(&str, &str)> {
+    let names = key.strip_prefix(TALLY)?.strip_prefix('\n')?;
+    names.split_once('\n')
 }
 
 /// All keys that a breaker has as long as it exists.

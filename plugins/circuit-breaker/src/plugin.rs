@@ -1,10 +1,10 @@
-//! The plugin: admits requests, and reports their ends to the breakers that they passed.
+//! The plugin: admits requests, has the host count their outcomes while breakers are closed, and judges probes.
 
 use ctrlmesh_plugin_rules::{Lists, RestRule, Rules, is_long_running, match_rules};
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    Admission, Counted, Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Refusal, Request, RequestVerdict,
-    ResponseHead, ResponseVerdict, Subscription, Traffic, Verb,
+    Admission, Counted, Crossing, Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Refusal, Request,
+    RequestVerdict, ResponseHead, ResponseVerdict, Subscription, Traffic, Verb,
 };
 
 use crate::breaker::{Breaker, Policy};
@@ -12,6 +12,7 @@ use crate::cell::{Cause, Counts, State, Status};
 use crate::circuit::{self, Circuit, VersionedState};
 use crate::intercept::{DenialReason, Intercept};
 use crate::judgement::Judgement;
+use crate::keys::breaker_of_tally;
 use crate::note::{MAX_RULES, Note, fnv1a};
 use crate::settings::Settings;
 use crate::{recovery, snapshot};
@@ -87,7 +88,7 @@ impl Plugin for CircuitBreaker {
         }
         let mut met = self.matching_breakers(req, host);
         if met.is_empty() {
-            return RequestVerdict::proceed().later(Phases::empty());
+            return RequestVerdict::proceed().later(Phases::empty()).reusable();
         }
         for _ in 0..MAX_LOOKS {
             read_states(&mut met, host);
@@ -95,6 +96,8 @@ impl Plugin for CircuitBreaker {
             for MatchedBreaker { circuit, read, .. } in &met {
                 if circuit.is_due(&read.status) {
                     circuit.half_open(*read);
+                    has_changed = true;
+                } else if circuit.forget_if_old(read) {
                     has_changed = true;
                 }
             }
@@ -113,7 +116,7 @@ impl Plugin for CircuitBreaker {
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
         if is_long_running(req) {
             let status = res.status();
-            self.record_result(req, host, 0, |breaker| breaker.judge.of_status(status));
+            self.record_probe(req, host, 0, |breaker| breaker.judge.of_status(status));
         }
         ResponseVerdict::proceed()
     }
@@ -128,7 +131,15 @@ impl Plugin for CircuitBreaker {
             0 => outcome.duration_us,
             _ => outcome.upstream_us,
         };
-        self.record_result(req, host, took_us, |breaker| breaker.judge.of_outcome(outcome));
+        self.record_probe(req, host, took_us, |breaker| breaker.judge.of_outcome(outcome));
+    }
+
+    fn on_crossed(&mut self, crossings: &[Crossing], host: &dyn Host) {
+        for crossing in crossings {
+            if let Some(circuit) = self.circuit_of_tally(&crossing.tally, host) {
+                circuit.open_by(crossing);
+            }
+        }
     }
 }
 
@@ -148,22 +159,27 @@ impl CircuitBreaker {
         met.collect()
     }
 
-    /// Reports the result of a request to the breakers, if it was admitted in their current state.
-    fn record_result(&self, req: &dyn Request, host: &dyn Host, took_us: u64, judge: impl Fn(&Breaker) -> Judgement) {
+    /// Reports the result of a probe to the breakers that are still in the half-open state in which they admitted it.
+    fn record_probe(&self, req: &dyn Request, host: &dyn Host, took_us: u64, judge: impl Fn(&Breaker) -> Judgement) {
         let note = Note::unpack(req.note());
+        if note.settings != self.settings {
+            return;
+        }
         let mut met = self.matching_breakers(req, host);
+        met.retain(|met| note.is_probe(met.index));
         read_states(&mut met, host);
-        for MatchedBreaker { index, circuit, read } in met {
-            let is_current = note.epoch >= read.status.epoch;
-            let is_heard = match read.status.state {
-                State::Closed => is_current,
-                State::HalfOpen => is_current && note.settings == self.settings && note.is_probe(index),
-                State::Opened => false,
-            };
-            if is_heard {
-                circuit.record_result(read, judge(circuit.breaker), took_us);
+        for MatchedBreaker { circuit, read, .. } in met {
+            if read.status.state == State::HalfOpen && note.epoch >= read.status.epoch {
+                circuit.record_probe(read, judge(circuit.breaker), took_us);
             }
         }
+    }
+
+    /// The breaker whose requests a tally counts; `None` if these settings have none.
+    fn circuit_of_tally<'a>(&'a self, tally: &str, host: &'a dyn Host) -> Option<Circuit<'a>> {
+        let (rule, value) = breaker_of_tally(tally)?;
+        let breaker = self.breakers.iter().find(|breaker| breaker.name == rule)?;
+        (breaker.policy == Policy::Normal).then(|| Circuit::new(breaker, value.to_owned(), host))
     }
 }
 
@@ -218,18 +234,44 @@ fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, 
         // Without room for its state, nothing is known about this key, and a breaker refuses only for what it knows.
         Err(_) => host.count("keys_exhausted", "", 1),
     }
-    for met in probing {
+    for met in &probing {
         note.mark_probe(met.index);
     }
     count_admitted(met, note, host);
+    // A watch is judged when its answer begins.
+    let may_last = is_long_running(req);
+    let verdict = count_outcomes(&closed, may_last, host);
+    if probing.is_empty() {
+        return reusable_while_closed(verdict.later(Phases::empty()), &closed, host);
+    }
     req.set_note(note.pack());
-    // The response says something only about requests that may last: a watch is judged when its answer begins.
-    let response = if is_long_running(req) {
-        Phases::ON_RESPONSE
-    } else {
-        Phases::empty()
-    };
-    RequestVerdict::proceed().later(response | Phases::ON_COMPLETE)
+    let response = if may_last { Phases::ON_RESPONSE } else { Phases::empty() };
+    verdict.later(response | Phases::ON_COMPLETE)
+}
+
+/// Lets a request pass, and has the host count its outcome for the closed breakers.
+fn count_outcomes(closed: &[&MatchedBreaker<'_>], may_last: bool, host: &dyn Host) -> RequestVerdict {
+    let mut verdict = RequestVerdict::proceed();
+    for met in closed {
+        if !met.read.is_known {
+            host.count("keys_exhausted", "", 1);
+        } else if let Some(rule) = met.circuit.outcome_rule(may_last) {
+            verdict = verdict.count_outcome(rule);
+        }
+    }
+    verdict
+}
+
+/// The verdict holds until a breaker changes, which is a change of a cell that was read, or is forgotten.
+fn reusable_while_closed(verdict: RequestVerdict, closed: &[&MatchedBreaker<'_>], host: &dyn Host) -> RequestVerdict {
+    let forgotten = closed.iter().filter_map(|met| met.circuit.forgotten_at_ms(&met.read));
+    match (forgotten.min(), closed.first()) {
+        (Some(at_ms), Some(met)) => {
+            let left_ms = at_ms.saturating_sub(met.circuit.now_ms());
+            verdict.reusable_until(host.unix_ms().saturating_add(left_ms))
+        }
+        _ => verdict.reusable(),
+    }
 }
 
 fn count_admitted(met: &[MatchedBreaker<'_>], note: Note, host: &dyn Host) {

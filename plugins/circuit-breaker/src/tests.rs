@@ -12,7 +12,7 @@ mod status;
 mod trips;
 
 use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, TestResponse, about};
-use ctrlmesh_sdk::{Failure, InstanceInfo, Outcome, Phases, Plugin, Refusal, Request, RequestAction};
+use ctrlmesh_sdk::{Failure, InstanceInfo, Outcome, Plugin, Refusal, Request, RequestAction};
 use serde_json::{Value, json};
 
 use crate::plugin::CircuitBreaker;
@@ -90,6 +90,22 @@ fn admit_request(bench: &mut Bench<CircuitBreaker>, req: &TestRequest) -> Result
     }
 }
 
+/// Asks an instance about a request. Returns whether the request is admitted.
+fn is_admitted_by(plugin: &mut CircuitBreaker, req: &TestRequest, host: &FakeHost) -> bool {
+    let verdict = plugin.on_request(req, host);
+    host.keep_verdict(req, &verdict);
+    matches!(verdict.action, RequestAction::Proceed(_))
+}
+
+/// Ends a request that an instance admitted.
+fn end_request(plugin: &mut CircuitBreaker, req: &TestRequest, outcome: &Outcome, host: &FakeHost) {
+    plugin.on_complete(req, outcome, host);
+    let crossings = host.count_end(req, outcome);
+    if !crossings.is_empty() {
+        plugin.on_crossed(&crossings, host);
+    }
+}
+
 /// Active probes of the rules `a` and `b`, by the key of their places.
 fn active_probes(host: &FakeHost) -> Vec<(String, u32)> {
     let mut held = Vec::new();
@@ -116,19 +132,17 @@ fn run_request(bench: &mut Bench<CircuitBreaker>, req: &TestRequest, outcome: &O
         .map(|((key, _), _)| key)
         .collect();
     if is_in {
-        if outcome.upstream_status != 0 && verdict.later.contains(Phases::ON_RESPONSE) {
-            bench.on_response(&req, &TestResponse::new(outcome.upstream_status));
+        if outcome.upstream_status != 0 {
+            bench.respond(&req, &TestResponse::new(outcome.upstream_status));
         }
-        if verdict.later.contains(Phases::ON_COMPLETE) {
-            bench.on_complete(&req, outcome);
-        }
+        bench.finish(&req, outcome);
         held.iter().for_each(|key| bench.host.free_place(key));
     } else {
         let refused = Outcome {
             status: 429,
             ..failed_with(Failure::Refused)
         };
-        bench.on_complete(&req, &refused);
+        bench.finish(&req, &refused);
     }
     is_in
 }

@@ -18,7 +18,7 @@ use super::quarantine::Admission;
 use super::reuse::{AuditDraw, LookUp, RememberedCall, RememberedCalls, ReuseSettings, unix_ms};
 use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::plugin::request_view::RequestView;
-use crate::plugin::verdict::RequestVerdict;
+use crate::plugin::verdict::{Crossing, RequestVerdict};
 use crate::wasm::{self, Engine, Fault, Instance, Trace};
 
 pub(crate) struct Instances {
@@ -43,6 +43,7 @@ pub(crate) enum Phase {
     Request,
     Response,
     Complete,
+    Crossed,
     /// A query without effects; not counted as a call.
     Recheck,
 }
@@ -214,6 +215,20 @@ impl Instances {
         self.call_admitted(entry, admission, phase, call)
     }
 
+    /// Tells the plugin which tallies have reached a threshold. If it does not learn of them, the next outcome beyond a threshold leads to
+    /// another call.
+    pub(crate) fn on_crossed(&self, entry: &Arc<Entry>, crossings: &[Crossing]) {
+        let called = self.call(entry, Phase::Crossed, |instance| instance.on_crossed(crossings));
+        if called.is_err() {
+            entry.state.report_again(crossings);
+        }
+    }
+
+    /// Counts outcomes that the entry has no room to count.
+    pub(crate) fn count_uncounted_outcomes(&self, entry: &Entry, number: u64) {
+        self.chain.metrics().count_uncounted_outcomes(&entry.name, number);
+    }
+
     /// Number of verdicts of all entries that were repeated.
     #[cfg(test)]
     pub(super) fn repeated_verdicts(&self) -> u64 {
@@ -294,6 +309,7 @@ impl Instances {
                 Phase::Request => cell.metrics.requests.inc(),
                 Phase::Response => cell.metrics.responses.inc(),
                 Phase::Complete => cell.metrics.completions.inc(),
+                Phase::Crossed => cell.metrics.crossings.inc(),
                 Phase::Recheck => return,
             };
             cell.metrics.seconds.inc_by(seconds);

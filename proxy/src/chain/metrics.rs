@@ -27,6 +27,7 @@ pub struct Metrics {
     call_seconds: Family<EntryLabels, Counter<f64, AtomicU64>>,
     reused: Family<EntryLabels, Counter>,
     audited: Family<EntryLabels, Counter>,
+    uncounted_outcomes: Family<EntryLabels, Counter>,
     totals: Arc<Totals>,
 }
 
@@ -36,6 +37,7 @@ pub(super) struct CallMetrics {
     pub(super) requests: Counter,
     pub(super) responses: Counter,
     pub(super) completions: Counter,
+    pub(super) crossings: Counter,
     pub(super) seconds: Counter<f64, AtomicU64>,
     pub(super) reused: Counter,
     pub(super) audited: Counter,
@@ -130,6 +132,11 @@ impl Metrics {
             "Calls that were made to check a verdict that could have been repeated",
             metrics.audited.clone(),
         );
+        registry.register(
+            "plugin_uncounted_outcomes",
+            "Outcomes of requests that were not counted because the entry has no room for another tally",
+            metrics.uncounted_outcomes.clone(),
+        );
         metrics
     }
 
@@ -179,6 +186,13 @@ impl Metrics {
         self.skips.get_or_create(&EntryLabels { entry }).inc();
     }
 
+    /// Counts outcomes for which an entry has no room.
+    pub(super) fn count_uncounted_outcomes(&self, entry: &str, number: u64) {
+        let entry = entry.to_owned();
+        let outcomes = self.uncounted_outcomes.get_or_create(&EntryLabels { entry });
+        outcomes.inc_by(number);
+    }
+
     /// The counters of one entry's calls.
     pub(super) fn call_metrics(&self, entry: &str) -> CallMetrics {
         let calls = |phase: &'static str| {
@@ -190,6 +204,7 @@ impl Metrics {
             requests: calls("request"),
             responses: calls("response"),
             completions: calls("complete"),
+            crossings: calls("crossed"),
             seconds: self
                 .call_seconds
                 .get_or_create(&EntryLabels { entry: entry.clone() })

@@ -1,8 +1,9 @@
 //! The plugins that want one request, called phase by phase with the entry's failure policy.
 //!
-//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over. An entry that
-//! fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying the edits to `edit`.
+//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over; `outcomes` counts
+//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying the edits to `edit`.
 
+mod outcomes;
 mod touches;
 
 use std::cell::RefCell;
@@ -19,9 +20,10 @@ use crate::chain::{Entry, EntryId, MatchQuery, Matched, Snapshot};
 use crate::connection::Connection;
 use crate::plugin::request_view::{RequestView, ResponseView};
 use crate::plugin::verdict::{
-    self, BodyShape, Outcome, Phases, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
+    self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
 };
 use crate::respond::Reply;
+use outcomes::Remarks;
 
 /// The plugins that want this request, and the view of it that they get.
 pub(crate) struct Plugins {
@@ -30,8 +32,7 @@ pub(crate) struct Plugins {
     pub(crate) view: Rc<RequestView>,
     instances: Rc<Instances>,
     touches: RefCell<Vec<Touch>>,
-    /// The later phases that verdicts want, where these are not all of the subscription.
-    later: RefCell<Vec<(EntryId, Phases)>>,
+    remarks: RefCell<Remarks>,
 }
 
 /// The entries whose edits shape the view.
@@ -98,7 +99,7 @@ impl Plugins {
             view,
             instances,
             touches: RefCell::default(),
-            later: RefCell::default(),
+            remarks: RefCell::default(),
         }
     }
 
@@ -133,7 +134,7 @@ impl Plugins {
                 entry,
                 touches::of_request(&verdict, self.view.memory.take_named_rules()),
             );
-            self.note_later_phases(entry, verdict.later);
+            self.note_remark(entry, verdict.later, verdict.outcomes);
             wait_for_delay(verdict.delay).await;
             match verdict.action {
                 RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
@@ -148,20 +149,6 @@ impl Plugins {
             }
         }
         RequestDecision::Proceed(edits)
-    }
-
-    fn note_later_phases(&self, entry: &Entry, later: Phases) {
-        let subscribed = entry.subscription.phases;
-        if subscribed.response && !later.response || subscribed.complete && !later.complete {
-            self.later.borrow_mut().push((entry.id, later));
-        }
-    }
-
-    /// The later phases that the entry wants for this request, of those that it subscribes to.
-    fn later_phases(&self, entry: &Entry) -> Phases {
-        let later = self.later.borrow();
-        let noted = later.iter().find(|(id, _)| *id == entry.id);
-        noted.map_or(Phases::ALL, |(_, phases)| *phases)
     }
 
     /// Applies the failure policy of an entry whose edit could not be applied. Returns `None` if its edits are to be left out.
@@ -274,6 +261,7 @@ impl Plugins {
         connection: &Connection,
     ) -> Result<Vec<BodyShape>, Stop> {
         if !self.wants_response() {
+            self.count_head_for_all(head.status.as_u16());
             return Ok(Vec::new());
         }
         let view = Rc::new(ResponseView {
@@ -289,11 +277,15 @@ impl Plugins {
         }
     }
 
-    /// Calls every entry that wants the response, last first.
+    /// Calls every entry that wants the response, and counts the head for every entry, last first.
     async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
         let mut edits = Vec::new();
         let mut shapes = Vec::new();
-        for entry in self.response_entries() {
+        for entry in self.snapshot.matched_entries(self.matched).rev() {
+            self.count_head(entry, head.status.as_u16());
+            if !self.wants_response_of(entry) {
+                continue;
+            }
             let verdict = self.instances.call(entry, Phase::Response, |instance| {
                 instance.on_response(&self.view, head)
             });
@@ -327,19 +319,18 @@ impl Plugins {
         ResponseDecision::Proceed { edits, shapes }
     }
 
-    /// The entries that want the response, last first.
-    fn response_entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        let entries = self.snapshot.on_response(self.matched);
-        entries.filter(|entry| self.later_phases(entry).response)
+    fn wants_response_of(&self, entry: &Entry) -> bool {
+        entry.subscription.phases.response && self.later_phases(entry).response
     }
 
     /// Whether any entry wants the response.
     fn wants_response(&self) -> bool {
-        self.response_entries().next().is_some()
+        let mut entries = self.snapshot.on_response(self.matched);
+        entries.any(|entry| self.later_phases(entry).response)
     }
 
-    /// Reports the outcome of the request to every entry that wants it, and releases the places that the request held. A fault here
-    /// changes nothing for the client.
+    /// Reports the outcome of the request to every entry that wants it, counts it, and releases the places that the request held. A fault
+    /// here changes nothing for the client.
     pub(crate) fn on_complete(&self, outcome: &Outcome) {
         let entries = self.snapshot.on_complete(self.matched);
         for entry in entries.filter(|entry| self.later_phases(entry).complete) {
@@ -348,6 +339,7 @@ impl Plugins {
                 instance.on_complete(&self.view, outcome)
             });
         }
+        self.count_end(outcome);
         self.view.memory.release();
     }
 

@@ -19,7 +19,7 @@ use aws_lc_rs::rand;
 use tokio::time::Instant;
 
 use crate::plugin::request_view::RequestView;
-use crate::plugin::verdict::{Answer, Cause, Refusal, RequestAction, RequestEdit, RequestVerdict, Reuse};
+use crate::plugin::verdict::{Answer, Cause, OutcomeRule, Refusal, RequestAction, RequestEdit, RequestVerdict, Reuse};
 use crate::wasm::{Ask, Effects, EntryState, Seen, Step, Trace};
 
 use table::{Known, Table};
@@ -299,14 +299,18 @@ impl RememberedCall {
 
     fn compare(&self, verdict: &RequestVerdict, effects: &Effects) -> Result<(), Impure> {
         let known = &self.verdict;
-        let is_same = known.delay == verdict.delay && known.action == verdict.action && known.later == verdict.later;
-        if !is_same {
+        if known.delay != verdict.delay || known.action != verdict.action || known.later != verdict.later {
             return Err(Impure {
                 what: format!(
                     "it decided {} before and {} now",
                     action_name(&self.verdict.action),
                     action_name(&verdict.action)
                 ),
+            });
+        }
+        if known.outcomes != verdict.outcomes {
+            return Err(Impure {
+                what: "it has the outcome of the request counted in another way".to_owned(),
             });
         }
         if self.effects != *effects {
@@ -338,7 +342,8 @@ impl RememberedCall {
             .chain(self.cells.iter().map(|(key, _)| key.len()))
             .map(|bytes| bytes + size_of::<Ask>())
             .sum();
-        VERDICT_BYTES + action + texts
+        let outcomes = self.verdict.outcomes.iter().flat_map(|rules| rules.iter());
+        VERDICT_BYTES + action + texts + outcomes.map(outcome_rule_bytes).sum::<usize>()
     }
 }
 
@@ -383,6 +388,11 @@ fn answer_bytes(answer: &Answer) -> usize {
     let headers = answer.headers.iter();
     let headers = headers.map(|header| size_of_val(header) + header.0.as_str().len() + header.1.len());
     answer.body.len() + headers.sum::<usize>()
+}
+
+fn outcome_rule_bytes(rule: &OutcomeRule) -> usize {
+    let cells = rule.cells.iter().map(|cell| size_of_val(cell) + cell.key.len());
+    size_of_val(rule) + rule.tally.len() + size_of_val(rule.counting.failing_statuses.as_slice()) + cells.sum::<usize>()
 }
 
 fn edit_bytes(edit: &RequestEdit) -> usize {

@@ -138,6 +138,11 @@ impl Snapshot {
             .matching_entries(query, |at| self.entries.get(at).map(|entry| &entry.matcher))
     }
 
+    /// The matched entries, in the order of the chain.
+    pub(crate) fn matched_entries(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
+        self.entries_at(matched)
+    }
+
     /// The matched entries that subscribe to `on-request`, in calling order.
     pub fn on_request(&self, matched: Matched) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
         self.entries_at(self.index.on_request(matched))

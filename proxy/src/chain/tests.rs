@@ -28,6 +28,9 @@ pub(crate) fn guest_bytes(name: &str) -> &'static [u8] {
     ctrlmesh_plugins_builtin::guests::get(name).unwrap_or_else(|| panic!("there is no guest {name}"))
 }
 
+/// The circuit breaker that was built against interface 0.1.
+pub(crate) const BREAKER_V0_1_BYTES: &[u8] = include_bytes!("../../../tests/guests/kept/0.1/circuit-breaker.wasm");
+
 /// A guest whose behaviour is scripted by its settings, and which accepts any settings.
 pub(crate) fn scripted_guest() -> &'static [u8] {
     guest_bytes("scripted")
@@ -132,6 +135,7 @@ fn shared_parts() -> &'static Shared {
         let held = guests
             .into_iter()
             .chain(builtin)
+            .chain([BREAKER_V0_1_BYTES])
             .map(|bytes| test_compiler().load(&engine, bytes).unwrap())
             .collect();
         Shared { engine, _held: held }

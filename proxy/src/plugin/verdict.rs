@@ -3,9 +3,11 @@
 //! The bindings of each supported version convert into these types (`wasm/bindings.rs`), and the rest of the sidecar knows only this file.
 //! Leaves the effects to `phases.rs`, `edit.rs` and `shape.rs`.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::label_selector::PluginLabelSelector;
+use crate::plugin::tally::{CountingRule, Counts, Crossed, End, EndCause};
 
 /// A change to a request (WIT `request-edit`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -146,6 +148,38 @@ pub struct RequestVerdict {
     pub reuse: Reuse,
     /// The later phases that the plugin wants for this request, of those that it subscribes to.
     pub later: Phases,
+    /// How the outcome of this request is counted.
+    pub outcomes: Option<Rc<[OutcomeRule]>>,
+}
+
+/// How the outcome of a request is counted (WIT `outcome-rule`). Already validated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutcomeRule {
+    /// Key of the tally in the entry's state.
+    pub(crate) tally: String,
+    /// The cells that the tally belongs to.
+    pub(crate) cells: Vec<CellWrite>,
+    /// Whether the response head decides.
+    pub(crate) at_head: bool,
+    pub(crate) counting: CountingRule,
+}
+
+/// A cell as a call read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CellWrite {
+    pub(crate) key: String,
+    /// Number of the write that it, or its absence, is from.
+    pub(crate) write: u64,
+}
+
+/// A tally that has reached a threshold (WIT `crossing`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crossing {
+    pub(crate) tally: String,
+    /// Versions of the rule's cells; 0 for one that does not exist.
+    pub(crate) versions: Vec<u64>,
+    pub(crate) crossed: Crossed,
+    pub(crate) counts: Counts,
 }
 
 /// A change to a response head (WIT `response-edit`).
@@ -261,6 +295,29 @@ pub struct Outcome {
     pub request_bytes: u64,
     /// Bytes of the response body.
     pub response_bytes: u64,
+}
+
+impl Outcome {
+    /// The part by which rules of a plugin judge.
+    pub(crate) fn end(&self) -> End {
+        End {
+            cause: match self.failure {
+                Some(Failure::ClientGone) => EndCause::ClientGone,
+                Some(Failure::Unreachable) => EndCause::Unreachable,
+                Some(Failure::UpstreamReset) => EndCause::UpstreamReset,
+                Some(Failure::Timeout) => EndCause::Timeout,
+                Some(Failure::Refused | Failure::PluginReset | Failure::PluginFailed) | None => EndCause::Other,
+            },
+            upstream_status: self.upstream_status,
+            duration_us: microseconds(self.duration),
+            upstream_us: microseconds(self.upstream),
+        }
+    }
+}
+
+/// Whole microseconds, as plugins get them.
+pub(crate) fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Phases that an entry subscribes to (WIT `phases`).

@@ -162,6 +162,7 @@ pub enum Phase {
     OnRequest,
     OnResponse,
     OnComplete,
+    OnCrossed,
 }
 
 impl Phase {
@@ -173,6 +174,7 @@ impl Phase {
             Self::OnRequest => "on-request",
             Self::OnResponse => "on-response",
             Self::OnComplete => "on-complete",
+            Self::OnCrossed => "on-crossed",
         }
     }
 }

@@ -5,7 +5,7 @@ use wasmtime::component::{Component, Linker, Resource};
 use wasmtime::{Engine, Store};
 
 use super::bindings::v0_2::ctrlmesh::plugin::types::{
-    InstanceInfo, Outcome, RequestVerdict, ResponseVerdict, Subscription,
+    Crossing, InstanceInfo, Outcome, RequestVerdict, ResponseVerdict, Subscription,
 };
 use super::bindings::{v0_1, v0_2};
 use super::host::HostState;
@@ -95,6 +95,14 @@ impl Guest {
         match self {
             Self::V0_1(guest) => guest.call_on_complete(store, request, outcome),
             Self::V0_2(guest) => guest.call_on_complete(store, request, outcome),
+        }
+    }
+
+    pub(crate) fn on_crossed(&self, store: &mut Store<HostState>, crossings: &[Crossing]) -> wasmtime::Result<()> {
+        match self {
+            // Its verdicts have no outcome rules.
+            Self::V0_1(_) => Ok(()),
+            Self::V0_2(guest) => guest.call_on_crossed(store, crossings),
         }
     }
 }

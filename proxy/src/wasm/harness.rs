@@ -144,6 +144,29 @@ impl Harness {
         self.call(|instance| instance.on_complete(&view, outcome))
     }
 
+    /// Counts the end of a request by the outcome rules of its verdict, and calls the plugin if a tally has reached a threshold. Returns the
+    /// number of tallies that have. A rule that judges response heads counts here what it would have counted at the head.
+    ///
+    /// # Errors
+    /// As [`Harness::request`].
+    pub fn count(&mut self, verdict: &RequestVerdict, outcome: &Outcome) -> Result<usize, Fault> {
+        let Some(rules) = &verdict.outcomes else {
+            return Ok(0);
+        };
+        let end = outcome.end();
+        let counted = self.state.count_outcome(rules, |rule| {
+            if rule.at_head && end.upstream_status != 0 {
+                Some(rule.counting.judge_head(end.upstream_status))
+            } else {
+                rule.counting.judge_end(&end)
+            }
+        });
+        if !counted.crossings.is_empty() {
+            self.call(|instance| instance.on_crossed(&counted.crossings))?;
+        }
+        Ok(counted.crossings.len())
+    }
+
     /// Starts a fresh instance, as after a reload: the plugin's own memory is lost, its state stays.
     ///
     /// # Errors

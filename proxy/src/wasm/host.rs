@@ -13,7 +13,11 @@ use super::reads::{ReuseObstacle, Seen, Step, Trace, visible_header};
 use super::state::EntryState;
 use super::stdio::Stdio;
 use crate::plugin::request_view::{RequestView, ResponseView};
+use crate::plugin::verdict::CellWrite;
 
+/// Maximum number of reads of cells that a call's outcome rules can name: built-in plugins read two cells for each of 24 rules, up to
+/// three times.
+const MAX_CELL_READS: usize = 256;
 /// Maximum number of core instances in a component: its module, the shims of the component encoder, WASI's adapter.
 const MAX_CORE_INSTANCES: usize = 16;
 /// Maximum number of linear memories in a component.
@@ -48,6 +52,8 @@ pub(crate) struct HostState {
     pub(crate) stdio: Stdio,
     /// What the call reads and does, if it is recorded.
     pub(crate) trace: Option<Box<Trace>>,
+    /// The cells that the last `on-request` has read, in its order.
+    pub(crate) cells: Vec<CellWrite>,
     /// Number of WASI handles that the guest holds.
     pub(crate) wasi_handles: u32,
 }
@@ -73,6 +79,7 @@ impl HostState {
             deadline,
             stdio: Stdio::default(),
             trace: None,
+            cells: Vec::new(),
             wasi_handles: 0,
         }
     }
@@ -109,9 +116,12 @@ impl HostState {
     }
 
     /// Records that a cell was read, with the number of the write that it is from.
-    pub(crate) fn record_cell(&mut self, key: &str, write: u64) {
+    pub(crate) fn record_cell(&mut self, key: String, write: u64) {
         if let Some(trace) = &mut self.trace {
-            trace.record_read(Step::Cell(key), &Seen::Number(write));
+            trace.record_read(Step::Cell(key.as_str()), &Seen::Number(write));
+        }
+        if self.may_hold && self.cells.len() < MAX_CELL_READS {
+            self.cells.push(CellWrite { key, write });
         }
     }
 

@@ -25,7 +25,7 @@ use super::ticker::CallFlag;
 use super::v0_2::convert;
 use super::wasi::Refused;
 use crate::plugin::request_view::{RequestView, ResponseView};
-use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription};
+use crate::plugin::verdict::{Crossing, Outcome, RequestVerdict, ResponseVerdict, Subscription};
 
 /// Time limit of `configure` as a multiple of a call's: it parses settings and fills tables, once for each instance, and touches every page
 /// for the first time.
@@ -151,10 +151,11 @@ impl Instance {
         host.request = Some(Rc::clone(request));
         host.recheck = recheck;
         host.may_hold = true;
+        host.cells.clear();
         let verdict = self.call(Phase::OnRequest, self.entry.timeout, |store, guest, _, _| {
             guest.on_request(store)
         })?;
-        convert::request_verdict(verdict).map_err(|what| self.invalid(Phase::OnRequest, what))
+        convert::request_verdict(verdict, &self.store.data().cells).map_err(|what| self.invalid(Phase::OnRequest, what))
     }
 
     /// Records what the next call of [`Self::on_request`] reads and does.
@@ -193,6 +194,17 @@ impl Instance {
         self.store.data_mut().request = Some(Rc::clone(request));
         self.call(Phase::OnComplete, self.entry.timeout, |store, guest, _, _| {
             guest.on_complete(store, convert::outcome(outcome))
+        })
+    }
+
+    /// Reports to the plugin that tallies have reached thresholds.
+    ///
+    /// # Errors
+    /// As [`Self::on_complete`].
+    pub fn on_crossed(&mut self, crossings: &[Crossing]) -> Result<(), Fault> {
+        let crossings: Vec<_> = crossings.iter().map(convert::outcomes::crossing).collect();
+        self.call(Phase::OnCrossed, self.entry.timeout, |store, guest, _, _| {
+            guest.on_crossed(store, &crossings)
         })
     }
 

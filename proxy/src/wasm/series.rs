@@ -18,7 +18,7 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_LABEL_BYTES: usize = 320;
 
 /// Names of the sidecar's own metrics with the prefix `ctrlmesh_plugin_`.
-const RESERVED_NAMES: [&str; 11] = [
+const RESERVED_NAMES: [&str; 12] = [
     "audited",
     "call_seconds",
     "calls",
@@ -29,6 +29,7 @@ const RESERVED_NAMES: [&str; 11] = [
     "quarantines",
     "reused",
     "skips",
+    "uncounted_outcomes",
     "updates_dropped",
 ];
 

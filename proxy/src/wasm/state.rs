@@ -16,6 +16,7 @@ mod entry;
 mod window;
 
 pub use bucket::Rule;
+pub(crate) use entry::CountedOutcome;
 pub use entry::EntryState;
 
 /// Maximum number of keys of an entry.

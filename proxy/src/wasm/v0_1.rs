@@ -1,5 +1,5 @@
-//! The differences of `ctrlmesh:plugin@0.1` from 0.2: the verdict on a request has neither `reuse` nor `later`. All else of 0.1 has the same
-//! shape in 0.2, so that the functions of 0.2 serve it under the names of 0.1.
+//! The differences of `ctrlmesh:plugin@0.1` from 0.2: the verdict on a request has neither `reuse` nor `later` nor `outcomes`, and there is
+//! no `on-crossed`. All else of 0.1 has the same shape in 0.2, so that the functions of 0.2 serve it under the names of 0.1.
 
 use wasmtime::component::{HasSelf, Linker};
 
@@ -15,6 +15,7 @@ impl From<types_v0_1::RequestVerdict> for RequestVerdict {
             action: verdict.action,
             reuse: Reuse::Never,
             later: Phases::all(),
+            outcomes: Vec::new(),
         }
     }
 }

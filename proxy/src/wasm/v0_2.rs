@@ -155,7 +155,7 @@ impl state::Host for HostState {
     fn get(&mut self, key: String) -> Result<Option<state::Cell>, state::Error> {
         match self.entry.get_with_write(&key) {
             Ok((found, write)) => {
-                self.record_cell(&key, write);
+                self.record_cell(key, write);
                 Ok(found.map(cell))
             }
             Err(failed) => Err(self.failed_read(failed)),
@@ -165,7 +165,7 @@ impl state::Host for HostState {
     fn get_all(&mut self, keys: Vec<String>) -> Result<Vec<Option<state::Cell>>, state::Error> {
         match self.entry.get_all_with_writes(&keys) {
             Ok(cells) => {
-                for (key, (_, write)) in keys.iter().zip(&cells) {
+                for (key, (_, write)) in keys.into_iter().zip(&cells) {
                     self.record_cell(key, *write);
                 }
                 Ok(cells.into_iter().map(|(found, _)| found.map(cell)).collect())

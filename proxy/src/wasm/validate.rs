@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use crate::plugin::verdict::{BodyShape, Refusal};
+use super::state::MAX_KEY_BYTES;
+use crate::plugin::verdict::{BodyShape, OutcomeRule, Refusal};
 
 /// Maximum number of edits in one verdict.
 const MAX_EDITS: usize = 64;
@@ -14,6 +15,10 @@ const MAX_EDITS: usize = 64;
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// Maximum number of causes of a refusal; the API server's longest responses have a handful.
 const MAX_CAUSES: usize = 16;
+/// Maximum number of outcome rules in a verdict.
+const MAX_OUTCOME_RULES: usize = 24;
+/// Maximum number of cells of an outcome rule.
+const MAX_RULE_CELLS: usize = 4;
 /// Maximum number of match rules in a subscription.
 const MAX_RULES: usize = 256;
 /// Maximum delay before an action. Longer ones are cut, as the interface says.
@@ -90,6 +95,31 @@ pub(crate) fn rule_count(count: usize) -> Result<(), String> {
 /// Bounds the number of causes.
 pub(crate) fn cause_count(count: usize) -> Result<(), String> {
     check_count("causes", count, MAX_CAUSES)
+}
+
+/// Bounds the number of outcome rules.
+pub(crate) fn outcome_rule_count(count: usize) -> Result<(), String> {
+    check_count("outcome rules", count, MAX_OUTCOME_RULES)
+}
+
+/// Bounds the number of cells of an outcome rule.
+pub(crate) fn cell_count(count: usize) -> Result<(), String> {
+    check_count("cells of an outcome rule", count, MAX_RULE_CELLS)
+}
+
+/// Bounds the key of a tally.
+pub(crate) fn tally_key(key: &str) -> Result<(), String> {
+    check_count("bytes in the key of a tally", key.len(), MAX_KEY_BYTES)
+}
+
+/// Each tally counts an outcome once.
+pub(crate) fn distinct_tallies(rules: &[OutcomeRule]) -> Result<(), String> {
+    for (at, rule) in rules.iter().enumerate() {
+        if rules.iter().skip(at + 1).any(|other| other.tally == rule.tally) {
+            return Err("two outcome rules have the same tally".into());
+        }
+    }
+    Ok(())
 }
 
 /// The status of a response that is no `Status`.
@@ -302,6 +332,19 @@ mod tests {
             [false, true, true, false]
         );
         assert!(!with(429, "Too Many"));
+    }
+
+    #[test]
+    fn outcome_rules_have_tallies_of_their_own() {
+        let rule = |tally: &str| OutcomeRule {
+            tally: tally.into(),
+            cells: Vec::new(),
+            at_head: false,
+            counting: crate::plugin::tally::CountingRule::default(),
+        };
+        assert!(distinct_tallies(&[rule("a"), rule("b")]).is_ok());
+        assert!(distinct_tallies(&[rule("a"), rule("b"), rule("a")]).is_err());
+        assert!(outcome_rule_count(24).is_ok() && outcome_rule_count(25).is_err());
     }
 
     #[test]

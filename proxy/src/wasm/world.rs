@@ -20,7 +20,7 @@ pub(crate) fn check(imports: &[&str], exports: &[&str], digest: &str) -> Result<
 mod tests {
     use super::*;
 
-    const EXPORTS: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
+    const EXPORTS: [&str; 5] = ["configure", "on-request", "on-response", "on-complete", "on-crossed"];
 
     #[test]
     fn world_problems_have_messages() {

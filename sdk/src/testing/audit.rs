@@ -125,7 +125,9 @@ impl Call {
     /// what a plugin asks.
     fn compare(&self, other: &Self, what: &str) -> Result<(), String> {
         let (one, two) = (&self.verdict, &other.verdict);
-        let same_verdict = (one.delay_ms, one.later) == (two.delay_ms, two.later) && one.action == two.action;
+        let same_verdict = (one.delay_ms, one.later) == (two.delay_ms, two.later)
+            && one.action == two.action
+            && one.outcomes == two.outcomes;
         let (own, others) = (&self.trace.effects, &other.trace.effects);
         let is_timed = matches!(one.reuse, Reuse::UntilUnixMs(_));
         let (reads, other_reads) = (self.trace.read_names(), other.trace.read_names());

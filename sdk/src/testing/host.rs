@@ -3,7 +3,9 @@
 use std::cell::{Cell as Mutable, RefCell};
 use std::collections::BTreeMap;
 
+use super::outcomes::{CellLog, KeptRule};
 use super::state::State;
+use super::tally::{Counts, Crossed, Judged};
 use crate::{Admission, Ask, Cell, Claim, Counted, Grant, Host, Level, Part, Place, StateError};
 
 /// 2026-01-01T00:00:00Z: any fixed moment would do.
@@ -60,6 +62,8 @@ pub struct FakeHost {
     is_configuring: Mutable<bool>,
     named: RefCell<Vec<(String, Part)>>,
     before_report: Interruption,
+    pub(super) cell_log: CellLog,
+    pub(super) uncounted: Mutable<u64>,
 }
 
 impl Default for FakeHost {
@@ -83,6 +87,8 @@ impl FakeHost {
             is_configuring: Mutable::new(false),
             named: RefCell::default(),
             before_report: Interruption::default(),
+            cell_log: CellLog::default(),
+            uncounted: Mutable::new(0),
         }
     }
 
@@ -165,6 +171,22 @@ impl FakeHost {
         let result = call();
         self.is_configuring.set(false);
         result
+    }
+
+    /// Counts an outcome in the tally of a rule.
+    pub(super) fn count_in_tally(
+        &self,
+        rule: &KeptRule,
+        judged: Judged,
+    ) -> Result<Option<(Crossed, Counts)>, StateError> {
+        let now_ms = self.elapsed_ms.get();
+        self.state.borrow_mut().count_outcome(rule, judged, now_ms)
+    }
+
+    /// The version of a cell; 0 if it does not exist.
+    pub(super) fn cell_version(&self, key: &str) -> u64 {
+        let cell = self.state.borrow().get(key);
+        cell.ok().flatten().map_or(0, |cell| cell.version)
     }
 
     fn set_report(&self, key: &str, report: Report) {
@@ -298,21 +320,27 @@ impl Host for FakeHost {
     }
 
     fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
+        self.cell_log.note_read(key);
         self.state.borrow().get(key)
     }
 
     fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Cell>>, StateError> {
+        keys.iter().for_each(|key| self.cell_log.note_read(key));
         self.state.borrow().get_all(keys)
     }
 
     fn compare_and_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {
-        self.state
-            .borrow_mut()
-            .compare_and_swap(key, expected, value, self.elapsed_ms.get())
+        let now_ms = self.elapsed_ms.get();
+        let written = self.state.borrow_mut().compare_and_swap(key, expected, value, now_ms);
+        if matches!(written, Ok(Some(_))) {
+            self.cell_log.note_change(key);
+        }
+        written
     }
 
     fn remove(&self, key: &str) {
         self.state.borrow_mut().remove(key);
+        self.cell_log.note_change(key);
     }
 }
 

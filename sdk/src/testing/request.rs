@@ -5,6 +5,7 @@ mod unread;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
+use super::outcomes::KeptVerdict;
 use crate::{Facts, Request, ResponseHead, Traffic, Verb};
 
 /// A request for tests. Start from a verb, add what matters.
@@ -22,6 +23,7 @@ pub struct TestRequest {
     is_recheck: bool,
     note: Cell<u64>,
     read: RefCell<BTreeSet<&'static str>>,
+    verdict: RefCell<Option<KeptVerdict>>,
 }
 
 impl TestRequest {
@@ -57,6 +59,7 @@ impl TestRequest {
             is_recheck: false,
             note: Cell::new(0),
             read: RefCell::default(),
+            verdict: RefCell::default(),
         }
     }
 
@@ -166,6 +169,15 @@ impl TestRequest {
     #[must_use]
     pub fn take_reads(&self) -> Vec<&'static str> {
         self.read.take().into_iter().collect()
+    }
+
+    /// Keeps what the last verdict says about the rest of the request.
+    pub(super) fn keep_verdict(&self, verdict: Option<KeptVerdict>) {
+        self.verdict.replace(verdict);
+    }
+
+    pub(super) fn kept_verdict(&self) -> Option<KeptVerdict> {
+        self.verdict.borrow().clone()
     }
 
     fn note_read(&self, function: &'static str) {
@@ -331,6 +343,12 @@ impl TestResponse {
     pub fn header_field(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
+    }
+}
+
+impl TestResponse {
+    pub(super) fn status_code(&self) -> u16 {
+        self.status
     }
 }
 

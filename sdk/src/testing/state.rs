@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::outcomes::KeptRule;
+use super::tally::{Counts, Crossed, Judged, Tally};
 use crate::{Admission, Ask, Bucket, Cell, Claim, Grant, Place, Shortage, StateError};
 
 /// Bounds of the contract (`wit/host.wit`, interface `state`).
@@ -25,6 +27,8 @@ enum Slot {
     Places(u32),
     Window(Window),
     Cell(Cell),
+    /// With how often each of its rule's cells had been changed.
+    Tally(Tally, Vec<u64>),
 }
 
 /// Fill level of a bucket. One token is `interval_ms` parts, so that a millisecond brings back exactly `limit` parts.
@@ -322,6 +326,24 @@ impl State {
         Ok(Some(version))
     }
 
+    /// Counts an outcome by a rule whose cells are as they were. A tally of an earlier state of the cells starts anew.
+    pub(super) fn count_outcome(
+        &mut self,
+        rule: &KeptRule,
+        judged: Judged,
+        now_ms: u64,
+    ) -> Result<Option<(Crossed, Counts)>, StateError> {
+        let fresh = || Slot::Tally(Tally::default(), Vec::new());
+        let Slot::Tally(tally, known) = self.slot_mut(&rule.tally, now_ms, fresh)? else {
+            return Err(StateError::WrongKind);
+        };
+        let changes: Vec<u64> = rule.cells.iter().map(|(_, changes)| *changes).collect();
+        if *known != changes {
+            (*tally, *known) = (Tally::default(), changes);
+        }
+        Ok(tally.count(&rule.counting, judged, now_ms))
+    }
+
     pub(super) fn remove(&mut self, key: &str) {
         self.0.remove(key);
     }
@@ -347,6 +369,7 @@ impl Slot {
             Self::Places(held) => *held == 0,
             Self::Window(window) => window.sum(now_ms) == 0,
             Self::Cell(_) => false,
+            Self::Tally(tally, _) => tally.is_empty(now_ms),
         }
     }
 }

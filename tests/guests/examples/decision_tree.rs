@@ -8,8 +8,9 @@
 //! ```
 
 use ctrlmesh_sdk::{
-    Admission, Ask, Bucket, Claim, Counted, Host, InstanceInfo, MatchRule, Outcome, Part, Phases, Place, Plugin,
-    Request, RequestEdit, RequestVerdict, ResponseHead, ResponseVerdict, Subscription,
+    Admission, Ask, Bucket, Claim, Counted, Crossing, Host, InstanceInfo, MatchRule, Outcome, OutcomeRule,
+    OutcomeWindow, Part, Phases, Place, Plugin, Request, RequestEdit, RequestVerdict, ResponseHead, ResponseVerdict,
+    Subscription,
 };
 use serde::Deserialize;
 
@@ -86,6 +87,7 @@ struct Leaf {
     rule: Option<String>,
     tokens: Option<Tokens>,
     place: Option<Tokens>,
+    outcome: Option<OutcomeText>,
     /// A cell that is written, and one that is removed.
     write: Option<String>,
     remove: Option<String>,
@@ -103,6 +105,19 @@ struct Tokens {
     burst: u32,
     #[serde(default)]
     max_wait_ms: u32,
+}
+
+/// How the outcome is counted.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OutcomeText {
+    tally: String,
+    /// Cells that are read for it.
+    cells: Vec<String>,
+    at_head: bool,
+    /// Failures in a row, and the share of them in a second.
+    failures: Option<u32>,
+    percent: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
@@ -151,6 +166,18 @@ impl Plugin for DecisionTree {
 
     fn on_response(&mut self, _: &dyn Request, _: &dyn ResponseHead, _: &dyn Host) -> ResponseVerdict {
         ResponseVerdict::proceed()
+    }
+
+    fn on_crossed(&mut self, crossings: &[Crossing], host: &dyn Host) {
+        for crossing in crossings {
+            let label = format!("{} {:?}", crossing.tally, crossing.versions);
+            host.count("crossed", &label, 1);
+            // Some crossings change a cell, as those of a breaker do.
+            if crossing.counts.requests % 2 == 1 {
+                let version = host.get("k").ok().flatten().map_or(0, |cell| cell.version);
+                let _ = host.compare_and_swap("k", version, &[3]);
+            }
+        }
     }
 }
 
@@ -231,9 +258,14 @@ impl Leaf {
         if let Some(key) = &self.adds {
             let _ = host.add(key, 1, None);
         }
+        let rule = self.outcome.as_ref().map(|outcome| outcome.rule(host));
         let verdict = match selector.as_str() {
             "" => RequestVerdict::proceed(),
             _ => RequestVerdict::edit(vec![RequestEdit::AndLabelSelector(selector)]),
+        };
+        let verdict = match rule {
+            Some(rule) => verdict.count_outcome(rule),
+            None => verdict,
         };
         let verdict = verdict.after_ms(delay_ms);
         match self.reuse {
@@ -280,6 +312,29 @@ impl Leaf {
             max: tokens.burst,
         };
         self.place.iter().map(place).collect()
+    }
+}
+
+impl OutcomeText {
+    fn rule(&self, host: &dyn Host) -> OutcomeRule {
+        let mut rule = OutcomeRule::new(&self.tally).at_head(self.at_head);
+        for key in &self.cells {
+            let _ = host.get(key);
+            rule = rule.cell(key);
+        }
+        if let Some(failures) = self.failures {
+            rule = rule.consecutive_failures(failures);
+        }
+        if let Some(percent) = self.percent {
+            rule = rule.window(OutcomeWindow {
+                length_ms: 1000,
+                slots: 10,
+                minimum_requests: 3,
+                failure_percent: Some(percent),
+                slow_percent: None,
+            });
+        }
+        rule
     }
 }
 

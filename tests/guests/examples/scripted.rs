@@ -5,6 +5,7 @@
 //! onRequest:
 //! - when: {verb: list, headers: {x-case: "7"}}
 //!   delayMs: 5
+//!   outcomes: [{tally: t, cells: [c], failures: 3}]
 //!   then: {proceed: [{andLabelSelector: shard=a}, {setHeader: {name: x-a, value: b}}]}
 //! - then: {refuse: {code: 429, message: no, retryAfterSeconds: 2}}
 //! onResponse:
@@ -14,8 +15,8 @@
 //! ```
 
 use ctrlmesh_sdk::{
-    Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Request, RequestVerdict, ResponseHead, ResponseVerdict,
-    Subscription,
+    Crossing, Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Request, RequestVerdict, ResponseHead,
+    ResponseVerdict, Subscription,
 };
 use ctrlmesh_test_guests::script::Script;
 
@@ -50,6 +51,12 @@ impl Plugin for Scripted {
 
     fn on_complete(&mut self, _: &dyn Request, outcome: &Outcome, host: &dyn Host) {
         host.count("completed", &outcome.status.to_string(), 1);
+    }
+
+    fn on_crossed(&mut self, crossings: &[Crossing], host: &dyn Host) {
+        for crossing in crossings {
+            host.count("crossed", &crossing.tally, 1);
+        }
     }
 }
 

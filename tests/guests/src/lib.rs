@@ -4,8 +4,8 @@
 pub mod script;
 
 use ctrlmesh_sdk::{
-    Host, InstanceInfo, MatchRule, Outcome, Phases, Plugin, Request, RequestVerdict, ResponseHead, ResponseVerdict,
-    Subscription,
+    Crossing, Host, InstanceInfo, MatchRule, Outcome, OutcomeRule, Phases, Plugin, Request, RequestVerdict,
+    ResponseHead, ResponseVerdict, Subscription,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -30,6 +30,8 @@ pub enum Phase {
     OnResponse,
     /// When a request is over.
     OnComplete,
+    /// When a request has failed.
+    OnCrossed,
 }
 
 /// The act of a guest. The guest's own settings are beside `in`.
@@ -75,7 +77,11 @@ impl<A: Act> Plugin for ActingPlugin<A> {
 
     fn on_request(&mut self, _: &dyn Request, host: &dyn Host) -> RequestVerdict {
         self.act_in(Phase::OnRequest, host);
-        RequestVerdict::proceed()
+        let verdict = RequestVerdict::proceed();
+        match self.phase {
+            Phase::OnCrossed => verdict.count_outcome(OutcomeRule::new("failures").consecutive_failures(1)),
+            _ => verdict,
+        }
     }
 
     fn on_response(&mut self, _: &dyn Request, _: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
@@ -85,5 +91,9 @@ impl<A: Act> Plugin for ActingPlugin<A> {
 
     fn on_complete(&mut self, _: &dyn Request, _: &Outcome, host: &dyn Host) {
         self.act_in(Phase::OnComplete, host);
+    }
+
+    fn on_crossed(&mut self, _: &[Crossing], host: &dyn Host) {
+        self.act_in(Phase::OnCrossed, host);
     }
 }

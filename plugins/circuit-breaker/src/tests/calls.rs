@@ -120,7 +120,10 @@ fn rest_05_removed_list_leaves_nothing_behind() {
     let mut bench = Bench::<CircuitBreaker>::on(bench.host, &lists_json(&[]), &about()).unwrap();
     let req = TestRequest::external("GET", "c.com", "/");
     assert!(!bench.wakes(&req));
-    assert_eq!(bench.on_request(&req), RequestVerdict::proceed().later(Phases::empty()));
+    assert_eq!(
+        bench.on_request(&req),
+        RequestVerdict::proceed().later(Phases::empty()).reusable()
+    );
 }
 
 #[test]
@@ -158,7 +161,7 @@ fn cb_04_url_breakers_have_wildcards() {
     let other_port = TestRequest::external("POST", "b.com", "/x").with_port(80);
     assert_eq!(
         bench.on_request(&other_port),
-        RequestVerdict::proceed().later(Phases::empty())
+        RequestVerdict::proceed().later(Phases::empty()).reusable()
     );
     assert!(!bench.wakes(&TestRequest::api(Verb::Get, "", "pods")));
     bench.host.advance_ms(10_000);

@@ -178,6 +178,21 @@ fn watch_counts_at_its_end_when_unanswered() {
     assert!(admit_request(&mut bench, &get_request("x")).is_err());
 }
 
+/// The host takes a limited number of ranges; there are more statuses.
+#[test]
+fn any_number_of_statuses_can_be_failures() {
+    let codes: Vec<String> = (100..600).step_by(2).map(|code| code.to_string()).collect();
+    let all: Vec<String> = (100..600).map(|code| code.to_string()).collect();
+    let failures = |codes: &[String]| json!({"failures": {"statusCodes": codes}});
+    assert!(opens_after_two(&failures(&codes), &answered_with(200)));
+    assert!(!opens_after_two(&failures(&codes), &answered_with(201)));
+    assert!(opens_after_two(&failures(&all), &answered_with(201)));
+    let overlapping = ["4xx", "404", "400", "500"].map(str::to_owned);
+    assert!(opens_after_two(&failures(&overlapping), &answered_with(499)));
+    assert!(opens_after_two(&failures(&overlapping), &answered_with(500)));
+    assert!(!opens_after_two(&failures(&overlapping), &answered_with(501)));
+}
+
 /// Other answers are judged when they are complete: a body that breaks off is a failure despite a 200.
 #[test]
 fn other_answers_count_when_complete() {
@@ -185,8 +200,8 @@ fn other_answers_count_when_complete() {
     let list = || TestRequest::list("", "pods");
     let first = list();
     admit_request(&mut bench, &first).unwrap();
-    bench.on_response(&first, &TestResponse::new(500));
-    bench.on_response(&first, &TestResponse::new(500));
+    bench.respond(&first, &TestResponse::new(500));
+    bench.respond(&first, &TestResponse::new(500));
     assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
     let cut = Outcome {
         upstream_status: 200,

@@ -3,15 +3,13 @@
 //!
 //! Sequences are drawn from the fake host's seeded numbers.
 
+use ctrlmesh_sdk::Host;
 use ctrlmesh_sdk::testing::{FakeHost, TestRequest};
-use ctrlmesh_sdk::{Host, Plugin, RequestAction};
 use serde_json::json;
 
-use super::{active_probes, answered_with, get_request, new_instance, rule_named, with_fields};
-
-fn is_admitted(plugin: &mut super::CircuitBreaker, req: &TestRequest, host: &FakeHost) -> bool {
-    matches!(plugin.on_request(req, host).action, RequestAction::Proceed(_))
-}
+use super::{
+    active_probes, answered_with, end_request, get_request, is_admitted_by, new_instance, rule_named, with_fields,
+};
 
 #[test]
 fn instances_share_one_breaker_in_any_sequence() {
@@ -29,14 +27,14 @@ fn instances_share_one_breaker_in_any_sequence() {
             match draw >> 1 & 3 {
                 0 | 1 => {
                     let req = get_request("x");
-                    if is_admitted(&mut plugins[which], &req, &host) {
+                    if is_admitted_by(&mut plugins[which], &req, &host) {
                         open.push(req);
                     }
                 }
                 2 if !open.is_empty() => {
                     let req = open.swap_remove((draw >> 8) as usize % open.len());
                     let status = if draw >> 3 & 1 == 0 { 200 } else { 500 };
-                    plugins[which].on_complete(&req, &answered_with(status), &host);
+                    end_request(&mut plugins[which], &req, &answered_with(status), &host);
                 }
                 _ => host.advance_ms(draw >> 8 & 0xfff),
             }
@@ -44,7 +42,7 @@ fn instances_share_one_breaker_in_any_sequence() {
         }
         // The server is healthy again: requests in flight end, the window passes, probes succeed.
         for req in open {
-            plugins[0].on_complete(&req, &answered_with(200), &host);
+            end_request(&mut plugins[0], &req, &answered_with(200), &host);
         }
         for (key, held) in active_probes(&host) {
             (0..held).for_each(|_| host.free_place(&key));
@@ -52,8 +50,8 @@ fn instances_share_one_breaker_in_any_sequence() {
         host.advance_ms(10_000);
         for which in [0, 1, 0, 1] {
             let req = get_request("x");
-            assert!(is_admitted(&mut plugins[which], &req, &host), "seed {seed}");
-            plugins[which].on_complete(&req, &answered_with(200), &host);
+            assert!(is_admitted_by(&mut plugins[which], &req, &host), "seed {seed}");
+            end_request(&mut plugins[which], &req, &answered_with(200), &host);
         }
         assert_eq!(host.report("a").unwrap()["state"], "Closed", "seed {seed}");
     }

@@ -5,8 +5,8 @@ use ctrlmesh_sdk::{Plugin, RequestAction};
 use serde_json::{Value, json};
 
 use super::{
-    CircuitBreaker, admit_request, answered_with, get_request, new_bench, new_instance, reload_rules, rule_named,
-    run_request, shown_state, trip_breaker, with_fields,
+    CircuitBreaker, admit_request, answered_with, end_request, get_request, is_admitted_by, new_bench, new_instance,
+    reload_rules, rule_named, run_request, shown_state, trip_breaker, with_fields,
 };
 
 fn manual_rule(recover: &str) -> Value {
@@ -60,11 +60,8 @@ fn cb_07_two_chains_recover_at_most_once() {
     new_instance(&host, &new);
     for _ in 0..2 {
         let req = get_request("x");
-        assert!(matches!(
-            running.on_request(&req, &host).action,
-            RequestAction::Proceed(_)
-        ));
-        running.on_complete(&req, &answered_with(500), &host);
+        assert!(is_admitted_by(&mut running, &req, &host));
+        end_request(&mut running, &req, &answered_with(500), &host);
     }
     for rules in [&new, &old, &new, &old] {
         let mut plugin = new_instance(&host, rules);
@@ -101,7 +98,23 @@ fn cb_07_answers_from_before_recovery_do_not_count() {
     trip_breaker(&mut bench, &get_request("x"));
     let mut bench = reload_rules(bench, &[manual_rule("now")]);
     for req in &late {
-        bench.on_complete(req, &answered_with(500));
+        bench.finish(req, &answered_with(500));
+    }
+    assert!(!is_open(&mut bench));
+    trip_breaker(&mut bench, &get_request("x"));
+}
+
+/// A breaker that never opened has no cell of its own; the rule's marks change.
+#[test]
+fn cb_07_answers_from_before_recovery_do_not_open_a_closed_breaker() {
+    let mut bench = new_bench(&[manual_rule("")]);
+    let late: Vec<TestRequest> = (0..4).map(|_| get_request("x")).collect();
+    for req in &late {
+        admit_request(&mut bench, req).unwrap();
+    }
+    let mut bench = reload_rules(bench, &[manual_rule("now")]);
+    for req in &late {
+        bench.finish(req, &answered_with(500));
     }
     assert!(!is_open(&mut bench));
     trip_breaker(&mut bench, &get_request("x"));

@@ -107,22 +107,22 @@ fn late_answers_do_not_count() {
         admit_request(&mut bench, req).unwrap();
     }
     super::trip_breaker(&mut bench, &get_request("x"));
-    bench.on_complete(&late[0], &answered_with(200));
+    bench.finish(&late[0], &answered_with(200));
     bench.host.advance_ms(10_000);
     let probe = get_request("x");
     admit_request(&mut bench, &probe).unwrap();
-    bench.on_complete(&late[1], &answered_with(500));
-    bench.on_complete(&late[2], &answered_with(200));
+    bench.finish(&late[1], &answered_with(500));
+    bench.finish(&late[2], &answered_with(200));
     assert_eq!(shown_state(&bench, "a").unwrap().0, "HalfOpen");
-    bench.on_complete(&probe, &answered_with(200));
+    bench.finish(&probe, &answered_with(200));
     assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
     for req in &late[3..] {
-        bench.on_complete(req, &answered_with(500));
+        bench.finish(req, &answered_with(500));
     }
     assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
     // The probe, reported twice, is no failure of the closed breaker.
-    bench.on_complete(&probe, &answered_with(500));
-    bench.on_complete(&probe, &answered_with(500));
+    bench.finish(&probe, &answered_with(500));
+    bench.finish(&probe, &answered_with(500));
     assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
 }
 

@@ -105,6 +105,7 @@ mod tests {
             action,
             reuse: Reuse::Never,
             later: Phases::ALL,
+            outcomes: None,
         };
         let done = of_request(&verdict, rules);
         done.into_iter().map(|(rule, effect)| (rule, effect.as_str())).collect()

@@ -3,7 +3,8 @@ mod differential;
 use http::Method;
 
 use super::*;
-use crate::plugin::verdict::{Details, Phases};
+use crate::plugin::tally::CountingRule;
+use crate::plugin::verdict::{CellWrite, Details, Phases};
 use crate::wasm::harness::request;
 use crate::wasm::{Claim, Clock, ReuseObstacle, Rule, StateStore};
 
@@ -29,6 +30,16 @@ fn verdict(edit: &str, reuse: Reuse) -> RequestVerdict {
         action: RequestAction::Proceed(vec![RequestEdit::AndLabelSelector(edit.into())]),
         reuse,
         later: Phases::ALL,
+        outcomes: None,
+    }
+}
+
+fn outcome_rule(tally: &str) -> OutcomeRule {
+    OutcomeRule {
+        tally: tally.to_owned(),
+        cells: Vec::new(),
+        at_head: false,
+        counting: CountingRule::default(),
     }
 }
 
@@ -213,6 +224,12 @@ fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
     );
     name.record_count("seen", "", 1);
     assert!(audit(name, &verdict("x", Reuse::WhileUnchanged)).is_err());
+    assert_eq!(audit(same(None), &verdict("x", Reuse::WhileUnchanged)), Ok(()));
+    let counted = RequestVerdict {
+        outcomes: Some(Rc::new([outcome_rule("t")])),
+        ..verdict("x", Reuse::WhileUnchanged)
+    };
+    assert!(audit(same(None), &counted).is_err());
     let mut other_reads = Trace::default();
     other_reads.record_read(Step::Group, &Seen::Text("".into()));
     assert!(audit(other_reads, &verdict("x", Reuse::Never)).is_err());
@@ -275,6 +292,21 @@ fn size_of_a_call_counts_all_texts_of_its_verdict() {
         };
         assert!(call.bytes() > (texts + 1) * text.len(), "{}", call.bytes());
     }
+    let mut rule = outcome_rule(&text);
+    rule.cells.push(CellWrite {
+        key: text.clone(),
+        write: 1,
+    });
+    let call = RememberedCall {
+        verdict: RequestVerdict {
+            outcomes: Some(Rc::new([rule])),
+            ..verdict("", Reuse::WhileUnchanged)
+        },
+        effects: Effects::default(),
+        cells: Vec::new(),
+        holds: None,
+    };
+    assert!(call.bytes() > 2 * text.len(), "{}", call.bytes());
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The state of one entry: keys that each hold a bucket, a counter, places, a window or a cell. `entry/admission.rs` takes tokens and
-//! places.
+//! The state of one entry: keys that each hold a bucket, a counter, places, a window, a cell or a tally. `entry/admission.rs` takes tokens
+//! and places, `entry/outcomes.rs` counts in tallies.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
 
 use super::bucket::Bucket;
@@ -11,8 +11,15 @@ use super::{
 };
 use crate::wasm::lock::lock_unpoisoned;
 use crate::wasm::reports::Reports;
+use outcomes::StoredTally;
+
+pub(crate) use outcomes::CountedOutcome;
 
 mod admission;
+mod outcomes;
+
+/// Removals of cells that are remembered one by one.
+const MAX_REMOVALS: usize = 32;
 
 /// State, metrics and log of an entry. Shared by its instances on all threads.
 #[derive(Debug)]
@@ -29,8 +36,7 @@ struct Keys {
     values: HashMap<String, Value>,
     /// Number of writes and removals of cells so far.
     writes: u64,
-    /// The write that removed a cell last.
-    last_removal: u64,
+    removals: Removals,
     /// When empty keys were last searched for.
     swept_ms: Option<u64>,
 }
@@ -44,6 +50,15 @@ enum Value {
     Window(Window),
     /// A cell, and the number of the write that it is from. Versions of a cell start anew after a removal; numbers of writes never do.
     Cell(Cell, u64),
+    Tally(StoredTally),
+}
+
+/// The writes that removed cells: of the last cells one by one, of earlier ones only the last.
+#[derive(Debug, Default)]
+struct Removals {
+    /// Oldest first.
+    recent: VecDeque<(String, u64)>,
+    earlier: u64,
 }
 
 /// A cell, and the number of the write that it, or its absence, is from.
@@ -221,7 +236,8 @@ impl EntryState {
     pub fn remove(&self, key: &str) {
         let mut keys = lock_unpoisoned(&self.keys);
         if let Some(Value::Cell(..)) = keys.values.remove(key) {
-            keys.last_removal = keys.next_write();
+            let write = keys.next_write();
+            keys.removals.record(key, write);
         }
     }
 }
@@ -246,7 +262,7 @@ impl Keys {
         match self.values.get(key) {
             Some(Value::Cell(cell, write)) => Ok((Some(cell.clone()), *write)),
             Some(_) => Err(StateError::WrongKind),
-            None => Ok((None, self.last_removal)),
+            None => Ok((None, self.removals.write_of(key))),
         }
     }
 
@@ -254,7 +270,7 @@ impl Keys {
         match self.values.get(key) {
             Some(Value::Cell(_, write)) => Some(*write),
             Some(_) => None,
-            None => Some(self.last_removal),
+            None => Some(self.removals.write_of(key)),
         }
     }
 
@@ -268,8 +284,8 @@ impl Keys {
         Ok((version == expected).then(|| version.saturating_add(1)))
     }
 
-    /// Makes room for the new ones of the keys. A full bucket, a counter at 0, places that nobody holds and an empty window are equal to a
-    /// missing key, so they are removed first.
+    /// Makes room for the new ones of the keys. A full bucket, a counter at 0, places that nobody holds, an empty window and an empty tally
+    /// are equal to a missing key, so they are removed first.
     fn make_room<'a>(
         &mut self,
         now_ms: u64,
@@ -297,6 +313,7 @@ impl Keys {
                 Value::Counter(value) => *value != 0,
                 Value::Places(held) => *held != 0,
                 Value::Window(window) => !window.is_empty(now_ms),
+                Value::Tally(tally) => !tally.is_empty(now_ms),
                 Value::Cell(..) => true,
             });
         }
@@ -305,6 +322,24 @@ impl Keys {
         } else {
             Err(StateError::TooManyKeys)
         }
+    }
+}
+
+impl Removals {
+    fn record(&mut self, key: &str, write: u64) {
+        self.recent.retain(|(known, _)| known != key);
+        if self.recent.len() == MAX_REMOVALS
+            && let Some((_, earlier)) = self.recent.pop_front()
+        {
+            self.earlier = earlier;
+        }
+        self.recent.push_back((key.to_owned(), write));
+    }
+
+    /// The write that an absent cell is from: its own removal, or one that it may have been.
+    fn write_of(&self, key: &str) -> u64 {
+        let removal = self.recent.iter().find(|(known, _)| known == key);
+        removal.map_or(self.earlier, |(_, write)| *write)
     }
 }
 

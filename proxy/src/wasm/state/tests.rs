@@ -8,6 +8,7 @@ use super::{
 };
 
 mod admission;
+mod outcomes;
 
 fn entry() -> (std::sync::Arc<EntryState>, Clock) {
     let clock = Clock::manual();

@@ -1,14 +1,19 @@
 //! Converts between the types of `ctrlmesh:plugin@0.2` and the host's own; results of a guest are validated on the way.
 
+use std::rc::Rc;
+
 use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{
-    self, Answer, BodyShape, Cause, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit,
-    RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Reuse, Subscription,
+    self, Answer, BodyShape, Cause, CellWrite, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction,
+    RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Reuse, Subscription,
+    microseconds,
 };
 use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types;
 use crate::wasm::entry_config::EntryConfig;
 use crate::wasm::validate::{self, TextBudget};
 use ctrlmesh_wire::Verb;
+
+pub(crate) mod outcomes;
 
 /// The sidecar that an instance runs in.
 pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::InstanceInfo {
@@ -33,7 +38,6 @@ pub(crate) fn verb(request: Option<&RequestView>) -> types::Verb {
 
 /// How a request ended.
 pub(crate) fn outcome(outcome: &Outcome) -> types::Outcome {
-    let microseconds = |duration: std::time::Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     types::Outcome {
         status: outcome.status,
         upstream_status: outcome.upstream_status,
@@ -147,8 +151,8 @@ const fn verb_in(verb: types::Verb) -> Verb {
     }
 }
 
-/// A verdict on a request, validated.
-pub(crate) fn request_verdict(verdict: types::RequestVerdict) -> Result<RequestVerdict, String> {
+/// A verdict on a request, validated. `cells`: what the call has read, the last read of a cell last.
+pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite]) -> Result<RequestVerdict, String> {
     let mut text = TextBudget::default();
     let action = match verdict.action {
         types::RequestAction::Proceed(edits) => {
@@ -175,7 +179,25 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict) -> Result<RequestV
             types::Reuse::UntilUnixMs(moment) => Reuse::UntilUnixMs(moment),
         },
         later: phases(verdict.later),
+        outcomes: outcome_rules(verdict.outcomes, cells, &mut text)?,
     })
+}
+
+fn outcome_rules(
+    rules: Vec<types::OutcomeRule>,
+    cells: &[CellWrite],
+    text: &mut TextBudget,
+) -> Result<Option<Rc<[verdict::OutcomeRule]>>, String> {
+    if rules.is_empty() {
+        return Ok(None);
+    }
+    validate::outcome_rule_count(rules.len())?;
+    let rules: Vec<_> = rules
+        .into_iter()
+        .map(|rule| outcomes::rule(rule, cells, text))
+        .collect::<Result<_, _>>()?;
+    validate::distinct_tallies(&rules)?;
+    Ok(Some(rules.into()))
 }
 
 fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<RequestEdit, String> {

@@ -1,7 +1,8 @@
 //! Verdicts on requests, as JSON.
 
 use ctrlmesh_sdk::{
-    Admission, Host, Phases, Place, Refusal, Rename, Request, RequestAction, RequestEdit, RequestVerdict, Reuse,
+    Admission, Host, OutcomeRule, Phases, Place, Refusal, Rename, Request, RequestAction, RequestEdit, RequestVerdict,
+    Reuse,
 };
 use serde::Deserialize;
 
@@ -26,6 +27,9 @@ pub struct RequestLine {
     report: Option<ReportText>,
     /// The later phases that are wanted. Default: all.
     later: Option<Vec<PhaseText>>,
+    /// How the outcome is counted. The cells are read for it.
+    #[serde(default)]
+    outcomes: Vec<OutcomeText>,
     /// Held while the request is in flight; without a free place it is refused with 429.
     place: Option<PlaceText>,
     then: Then,
@@ -54,6 +58,18 @@ enum ReuseText {
     Never,
     WhileUnchanged,
     UntilUnixMs(u64),
+}
+
+/// Failures in a row that are counted.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OutcomeText {
+    tally: String,
+    #[serde(default)]
+    cells: Vec<String>,
+    #[serde(default)]
+    at_head: bool,
+    failures: u32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -122,6 +138,9 @@ impl RequestLine {
                 other => return RequestVerdict::refuse(Refusal::new(429, format!("{other:?}"))),
             }
         }
+        for key in self.outcomes.iter().flat_map(|outcome| &outcome.cells) {
+            let _ = host.get(key);
+        }
         let action = match self.then.clone() {
             Then::Proceed(edits) => {
                 let often = std::iter::repeat_n(edits, self.times).flatten();
@@ -140,7 +159,16 @@ impl RequestLine {
                 .later
                 .as_ref()
                 .map_or(Phases::all(), |later| later.iter().copied().map(Phases::from).collect()),
+            outcomes: self.outcomes.iter().map(OutcomeText::rule).collect(),
         }
+    }
+}
+
+impl OutcomeText {
+    fn rule(&self) -> OutcomeRule {
+        let rule = OutcomeRule::new(&self.tally).at_head(self.at_head);
+        let rule = self.cells.iter().fold(rule, OutcomeRule::cell);
+        rule.consecutive_failures(self.failures)
     }
 }
 

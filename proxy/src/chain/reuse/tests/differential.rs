@@ -3,6 +3,7 @@
 //!
 //! Two workers of a sidecar share the state of its entries. Plugins are decision trees that are generated, and the built-in ones.
 
+mod breaker;
 mod generated;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,10 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::chain::instances::Instances;
 use crate::chain::phases::{Plugins, RequestDecision, Stop};
-use crate::chain::tests::{guest_bytes, test_engine, test_entry, test_handle};
+use crate::chain::tests::{BREAKER_V0_1_BYTES, guest_bytes, test_engine, test_entry, test_handle};
 use crate::chain::{MatchQuery, Metrics, Snapshot};
-use crate::plugin::verdict::Outcome;
+use crate::connection::Connection;
+use crate::plugin::verdict::{Failure, Outcome};
 use crate::wasm::reads_hooks;
 
 use generated::{builtin, operation, tree};
@@ -25,6 +27,8 @@ use generated::{builtin, operation, tree};
 const STREAMS: u32 = 200;
 const STREAMS_VARIABLE: &str = "CTRLMESH_REUSE_STREAMS";
 const OPERATIONS: std::ops::Range<usize> = 20..120;
+/// Name of the circuit breaker that was built against interface 0.1.
+const BREAKER_V0_1: &str = "circuit-breaker@0.1";
 
 /// One sidecar.
 struct Sidecar {
@@ -47,10 +51,15 @@ enum Operation {
         worker: usize,
         request: RequestSpec,
     },
+    /// The response head of the request at this place among those in flight arrives.
+    Head {
+        place: usize,
+        status: u16,
+    },
     /// Ends the request at this place among those in flight.
     End {
         place: usize,
-        status: u16,
+        outcome: Outcome,
     },
     Advance(u64),
     /// Writes a cell of all entries, as another plugin instance does.
@@ -74,7 +83,7 @@ impl Sidecar {
         clock.advance(Duration::from_secs(1_000_000));
         let states = StateStore::with_clock(clock.clone());
         let entries = entries.iter().zip(0..).map(|(entry, order)| {
-            let name = format!("{}/{order}", entry.plugin);
+            let name = format!("{}/{order}", entry.plugin.split('@').next().unwrap());
             test_entry(
                 &name,
                 order,
@@ -119,12 +128,19 @@ impl Sidecar {
                 self.in_flight.push(plugins);
                 seen
             }
-            Operation::End { place, status } if !self.in_flight.is_empty() => {
+            Operation::Head { place, status } if !self.in_flight.is_empty() => {
+                let plugins = &self.in_flight[place % self.in_flight.len()];
+                let response = http::Response::builder().status(*status).body(()).unwrap();
+                let ((mut head, ()), connection) = (response.into_parts(), Connection::default());
+                let edited = plugins.edit_response(&mut head, &connection).await;
+                format!("{:?} {}", edited.ok(), plugins.describe())
+            }
+            Operation::End { place, outcome } if !self.in_flight.is_empty() => {
                 let plugins = self.in_flight.remove(place % self.in_flight.len());
-                plugins.on_complete(&outcome(*status));
+                plugins.on_complete(outcome);
                 plugins.describe()
             }
-            Operation::End { .. } => String::new(),
+            Operation::Head { .. } | Operation::End { .. } => String::new(),
             Operation::Advance(ms) => {
                 self.clock.advance(Duration::from_millis(*ms));
                 String::new()
@@ -194,11 +210,12 @@ impl RequestSpec {
     }
 }
 
+/// A complete response; without a status there was no connection.
 fn outcome(status: u16) -> Outcome {
     Outcome {
         status,
         upstream_status: status,
-        failure: None,
+        failure: (status == 0).then_some(Failure::Unreachable),
         duration: Duration::from_millis(2),
         upstream: Duration::from_millis(1),
         request_bytes: 0,
@@ -207,6 +224,9 @@ fn outcome(status: u16) -> Outcome {
 }
 
 fn plugin_bytes(name: &str) -> &'static [u8] {
+    if name == BREAKER_V0_1 {
+        return BREAKER_V0_1_BYTES;
+    }
     let builtin = ctrlmesh_plugins_builtin::builtin();
     let builtin = builtin.iter().find(|builtin| builtin.name == name);
     builtin.map_or_else(|| guest_bytes(name), |builtin| builtin.bytes)
@@ -412,6 +432,49 @@ fn write_of_a_cell_makes_plugin_decide_again() {
     ];
     let compared = compare(&[entry], &operations, 0);
     assert_eq!((compared.difference, compared.repeated), (None, 2));
+}
+
+/// A request from beginning to end.
+fn whole_request(target: &'static str, status: u16) -> [Operation; 3] {
+    let request = Operation::Request {
+        worker: 0,
+        request: get(target),
+    };
+    let (place, outcome) = (0, outcome(status));
+    [
+        request,
+        Operation::Head { place, status },
+        Operation::End { place, outcome },
+    ]
+}
+
+#[test]
+fn closed_breaker_is_not_called_and_opens_all_the_same() {
+    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}]);
+    let entry = EntrySpec {
+        plugin: "circuit-breaker",
+        settings: json!({"rateLimitings": [{
+            "name": "b", "resourceRules": rules, "triggerPolicy": "Normal", "trip": {"consecutiveFailures": 3},
+            "recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "1s"},
+        }]}),
+    };
+    let statuses = [200, 500, 500, 200, 500, 500, 500];
+    let mut operations: Vec<Operation> = statuses.iter().flat_map(|status| whole_request(POD, *status)).collect();
+    let opened = Operation::Request {
+        worker: 1,
+        request: get("/api/v1/pods"),
+    };
+    operations.push(opened);
+    let compared = compare(std::slice::from_ref(&entry), &operations, 0);
+    assert_eq!((compared.difference, compared.repeated), (None, 6));
+    let watch = "/api/v1/pods?watch=1";
+    let watches: Vec<Operation> = (0..4).flat_map(|_| whole_request(watch, 500)).collect();
+    let compared = compare(&[entry], &watches, 0);
+    assert_eq!(
+        (compared.difference, compared.repeated),
+        (None, 2),
+        "the fourth is refused"
+    );
 }
 
 #[test]

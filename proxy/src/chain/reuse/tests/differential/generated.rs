@@ -57,6 +57,15 @@ fn fact() -> impl Strategy<Value = Json> {
     ]
 }
 
+fn outcome_rule() -> impl Strategy<Value = Json> {
+    let cells = prop::sample::select(vec![json!([]), json!(["k"]), json!(["k", "l"])]);
+    let thresholds = prop::sample::select(vec![(Some(2), None), (None, Some(50)), (Some(3), Some(70))]);
+    let tally = prop::sample::select(vec!["o", "q"]);
+    (tally, cells, any::<bool>(), thresholds).prop_map(|(tally, cells, at_head, (failures, percent))| {
+        json!({"tally": tally, "cells": cells, "atHead": at_head, "failures": failures, "percent": percent})
+    })
+}
+
 fn leaf() -> impl Strategy<Value = Json> {
     let reuse = prop_oneof![
         6 => Just(json!("whileUnchanged")),
@@ -74,6 +83,7 @@ fn leaf() -> impl Strategy<Value = Json> {
         3 => (1_u32..4, prop::sample::select(vec![0, 50]))
             .prop_map(|(burst, wait)| json!({"tokens": {"key": "t", "burst": burst, "maxWaitMs": wait}})),
         2 => (1_u32..3).prop_map(|max| json!({"place": {"key": "p", "burst": max}})),
+        4 => outcome_rule().prop_map(|rule| json!({"outcome": rule})),
         1 => Just(json!({"write": "k"})),
         1 => Just(json!({"remove": "l"})),
         1 => Just(json!({"adds": "n"})),
@@ -189,7 +199,9 @@ fn request_spec() -> impl Strategy<Value = RequestSpec> {
 pub(super) fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         12 => (0_usize..2, request_spec()).prop_map(|(worker, request)| Operation::Request { worker, request }),
-        4 => (0_usize..8, prop::sample::select(vec![200, 404, 500])).prop_map(|(place, status)| Operation::End { place, status }),
+        3 => (0_usize..8, prop::sample::select(vec![200, 500])).prop_map(|(place, status)| Operation::Head { place, status }),
+        5 => (0_usize..8, prop::sample::select(vec![0, 200, 404, 500]))
+            .prop_map(|(place, status)| Operation::End { place, outcome: outcome(status) }),
         2 => (0_u64..300).prop_map(Operation::Advance),
         1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Write),
         1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Remove),

@@ -1,0 +1,118 @@
+//! What the verdicts on a request say about the rest of it: which later phases they want, and how its outcome is counted.
+//!
+//! Guarantees: an outcome is counted once by each rule, at the response head or at the end. Counting calls no plugin unless a tally
+//! reaches a threshold.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::Plugins;
+use crate::chain::{Entry, EntryId};
+use crate::plugin::verdict::{Outcome, OutcomeRule, Phases};
+use crate::wasm::CountedOutcome;
+
+/// Remarks of verdicts about the rest of a request. The first one is kept in place: most requests have no other, and allocate nothing.
+#[derive(Debug, Default)]
+pub(super) struct Remarks {
+    first: Option<Remark>,
+    others: Vec<Remark>,
+}
+
+/// What the verdict of an entry says about the rest of the request.
+#[derive(Debug)]
+struct Remark {
+    entry: EntryId,
+    later: Phases,
+    outcomes: Option<Rc<[OutcomeRule]>>,
+}
+
+impl Remarks {
+    fn push(&mut self, remark: Remark) {
+        if self.first.is_none() {
+            self.first = Some(remark);
+        } else {
+            self.others.push(remark);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Remark> {
+        self.first.iter().chain(&self.others)
+    }
+
+    fn of(&self, entry: EntryId) -> Option<&Remark> {
+        self.iter().find(|remark| remark.entry == entry)
+    }
+}
+
+impl Plugins {
+    /// Keeps what the verdict of an entry says about the rest of the request.
+    pub(super) fn note_remark(&self, entry: &Entry, later: Phases, outcomes: Option<Rc<[OutcomeRule]>>) {
+        let subscribed = entry.subscription.phases;
+        let leaves_out = subscribed.response && !later.response || subscribed.complete && !later.complete;
+        if leaves_out || outcomes.is_some() {
+            let entry = entry.id;
+            self.remarks.borrow_mut().push(Remark { entry, later, outcomes });
+        }
+    }
+
+    /// The later phases that the entry wants for this request, of those that it subscribes to.
+    pub(super) fn later_phases(&self, entry: &Entry) -> Phases {
+        let remarks = self.remarks.borrow();
+        remarks.of(entry.id).map_or(Phases::ALL, |remark| remark.later)
+    }
+
+    fn outcome_rules(&self, entry: &Entry) -> Option<Rc<[OutcomeRule]>> {
+        self.remarks.borrow().of(entry.id)?.outcomes.clone()
+    }
+
+    /// Whether any entry counts the outcome of the request.
+    fn is_counted(&self) -> bool {
+        self.remarks.borrow().iter().any(|remark| remark.outcomes.is_some())
+    }
+
+    /// Counts the response head by the rules of an entry that judge heads.
+    pub(super) fn count_head(&self, entry: &Arc<Entry>, status: u16) {
+        if let Some(rules) = self.outcome_rules(entry) {
+            let judge = |rule: &OutcomeRule| rule.at_head.then(|| rule.counting.judge_head(status));
+            self.report(entry, &entry.state.count_outcome(&rules, judge));
+        }
+    }
+
+    /// The same for all entries, last first.
+    pub(super) fn count_head_for_all(&self, status: u16) {
+        if self.is_counted() {
+            for entry in self.snapshot.matched_entries(self.matched).rev() {
+                self.count_head(entry, status);
+            }
+        }
+    }
+
+    /// Counts the end of the request by the rules of all entries.
+    pub(super) fn count_end(&self, outcome: &Outcome) {
+        if !self.is_counted() {
+            return;
+        }
+        let end = outcome.end();
+        let judge = |rule: &OutcomeRule| {
+            let was_judged = rule.at_head && end.upstream_status != 0;
+            (!was_judged).then(|| rule.counting.judge_end(&end)).flatten()
+        };
+        for entry in self.snapshot.matched_entries(self.matched) {
+            if let Some(rules) = self.outcome_rules(entry) {
+                self.report(entry, &entry.state.count_outcome(&rules, judge));
+            }
+        }
+    }
+
+    fn report(&self, entry: &Arc<Entry>, counted: &CountedOutcome) {
+        if counted.uncounted > 0 {
+            self.instances.count_uncounted_outcomes(entry, counted.uncounted);
+        }
+        if !counted.crossings.is_empty() {
+            self.instances.on_crossed(entry, &counted.crossings);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Counts outcomes of requests in tallies, by the rules of verdicts, without a call of the plugin.
+
+use super::{EntryState, Keys, StateError, Value};
+use crate::plugin::tally::{Judged, Tally};
+use crate::plugin::verdict::{CellWrite, Crossing, OutcomeRule};
+use crate::wasm::lock::lock_unpoisoned;
+
+/// A tally, and the state of the cells that it belongs to.
+#[derive(Debug, Default)]
+pub(super) struct StoredTally {
+    tally: Tally,
+    /// Numbers of the cells' writes.
+    writes: Vec<u64>,
+}
+
+/// What followed from counting an outcome.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct CountedOutcome {
+    /// The tallies that reached a threshold.
+    pub(crate) crossings: Vec<Crossing>,
+    /// Number of rules that could not count, because the entry has no room for a tally.
+    pub(crate) uncounted: u64,
+}
+
+impl StoredTally {
+    pub(super) fn is_empty(&mut self, now_ms: u64) -> bool {
+        self.tally.is_empty(now_ms)
+    }
+}
+
+impl EntryState {
+    /// Counts an outcome, in one atomic step. `judge` says how a rule counts it; `None`: not at all. An outcome of a request that was let
+    /// through under another state of a rule's cells is not counted by that rule.
+    pub(crate) fn count_outcome(
+        &self,
+        rules: &[OutcomeRule],
+        judge: impl Fn(&OutcomeRule) -> Option<Judged>,
+    ) -> CountedOutcome {
+        let mut counted = CountedOutcome::default();
+        let mut judged = rules.iter().filter_map(|rule| Some((rule, judge(rule)?))).peekable();
+        if judged.peek().is_none() {
+            return counted;
+        }
+        let now_ms = self.clock.monotonic_ms();
+        let mut keys = lock_unpoisoned(&self.keys);
+        for (rule, judged) in judged {
+            match keys.count_outcome(rule, judged, now_ms) {
+                Ok(crossing) => counted.crossings.extend(crossing),
+                Err(_) => counted.uncounted += 1,
+            }
+        }
+        counted
+    }
+
+    /// Reports crossings again at the next outcome beyond a threshold: the plugin did not learn of them.
+    pub(crate) fn report_again(&self, crossings: &[Crossing]) {
+        let mut keys = lock_unpoisoned(&self.keys);
+        for crossing in crossings {
+            if let Some(Value::Tally(stored)) = keys.values.get_mut(&crossing.tally) {
+                stored.tally.report_again();
+            }
+        }
+    }
+}
+
+impl Keys {
+    fn count_outcome(
+        &mut self,
+        rule: &OutcomeRule,
+        judged: Judged,
+        now_ms: u64,
+    ) -> Result<Option<Crossing>, StateError> {
+        let is_current = |cell: &CellWrite| self.write_of(&cell.key) == Some(cell.write);
+        if !rule.cells.iter().all(is_current) {
+            return Ok(None);
+        }
+        let fresh = || Value::Tally(StoredTally::default());
+        let Value::Tally(stored) = self.value(&rule.tally, now_ms, fresh)? else {
+            return Err(StateError::WrongKind);
+        };
+        let writes = rule.cells.iter().map(|cell| cell.write);
+        if !writes.clone().eq(stored.writes.iter().copied()) {
+            // The rule's cells are as they are now, so the tally is of an earlier state.
+            *stored = StoredTally {
+                tally: Tally::default(),
+                writes: writes.collect(),
+            };
+        }
+        let Some((crossed, counts)) = stored.tally.count(&rule.counting, judged, now_ms) else {
+            return Ok(None);
+        };
+        Ok(Some(Crossing {
+            tally: rule.tally.clone(),
+            versions: rule.cells.iter().map(|cell| self.version_of(&cell.key)).collect(),
+            crossed,
+            counts,
+        }))
+    }
+
+    /// The version of a cell; 0 if it does not exist.
+    fn version_of(&self, key: &str) -> u64 {
+        match self.values.get(key) {
+            Some(Value::Cell(cell, _)) => cell.version,
+            _ => 0,
+        }
+    }
+}

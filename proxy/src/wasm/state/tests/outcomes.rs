@@ -1,0 +1,147 @@
+//! Tallies: what they belong to, and when they are reported.
+
+use super::*;
+use crate::plugin::tally::{CountingRule, Crossed, Judged};
+use crate::plugin::verdict::{CellWrite, Crossing, OutcomeRule};
+
+/// A rule that reports two failures in a row, with the cells as they are now.
+fn rule(state: &EntryState, tally: &str, cells: &[&str]) -> OutcomeRule {
+    let cells = cells.iter().map(|key| CellWrite {
+        key: (*key).to_owned(),
+        write: state.write_of(key).unwrap(),
+    });
+    OutcomeRule {
+        tally: tally.to_owned(),
+        cells: cells.collect(),
+        at_head: false,
+        counting: CountingRule {
+            failing_statuses: vec![(500, 599)],
+            consecutive_failures: Some(2),
+            ..CountingRule::default()
+        },
+    }
+}
+
+fn judge(status: u16) -> impl Fn(&OutcomeRule) -> Option<Judged> {
+    move |rule| Some(rule.counting.judge_head(status))
+}
+
+/// Counts a failure, and returns what is reported.
+fn fail(state: &EntryState, rule: &OutcomeRule) -> Vec<Crossing> {
+    let counted = state.count_outcome(std::slice::from_ref(rule), judge(500));
+    assert_eq!(counted.uncounted, 0);
+    counted.crossings
+}
+
+#[test]
+fn threshold_is_reported_once_with_versions_of_cells() {
+    let (state, _) = entry();
+    state.compare_and_swap("c", 0, vec![1]).unwrap();
+    let rule = rule(&state, "t", &["c", "missing"]);
+    assert_eq!(fail(&state, &rule), []);
+    let crossings = fail(&state, &rule);
+    let [crossing] = crossings.as_slice() else {
+        panic!("{crossings:?}")
+    };
+    assert_eq!(
+        (crossing.tally.as_str(), &crossing.versions[..], crossing.crossed),
+        ("t", &[1, 0][..], Crossed::ConsecutiveFailures)
+    );
+    assert_eq!(crossing.counts.consecutive_failures, 2);
+    assert_eq!(fail(&state, &rule), []);
+    state.report_again(&crossings);
+    assert_eq!(fail(&state, &rule).len(), 1, "the plugin did not learn of it");
+    state.remove("t");
+    assert_eq!(fail(&state, &rule), []);
+    assert_eq!(fail(&state, &rule).len(), 1, "a removed tally starts anew");
+}
+
+#[test]
+fn rules_count_in_their_tallies_and_unjudged_ones_do_not() {
+    let (state, _) = entry();
+    let rules = [rule(&state, "a", &[]), rule(&state, "b", &[])];
+    let only_b = |rule: &OutcomeRule| (rule.tally == "b").then(|| rule.counting.judge_head(500));
+    assert_eq!(state.count_outcome(&rules, only_b).crossings, []);
+    let counted = state.count_outcome(&rules, judge(500));
+    let tallies: Vec<&str> = counted
+        .crossings
+        .iter()
+        .map(|crossing| crossing.tally.as_str())
+        .collect();
+    assert_eq!(tallies, ["b"]);
+}
+
+#[test]
+fn outcome_from_before_a_write_is_not_counted_and_tally_starts_anew() {
+    let (state, _) = entry();
+    let before = rule(&state, "t", &["c"]);
+    assert_eq!(fail(&state, &before), []);
+    state.compare_and_swap("c", 0, vec![1]).unwrap();
+    assert_eq!(fail(&state, &before), [], "late");
+    let closed = rule(&state, "t", &["c"]);
+    assert_eq!(fail(&state, &closed), [], "the first one of this state");
+    assert_eq!(fail(&state, &before), [], "late, and it does not reset the tally");
+    assert_eq!(fail(&state, &closed).len(), 1);
+    state.remove("c");
+    assert_eq!(fail(&state, &before), [], "the cell is missing again, but it was there");
+    let forgotten = rule(&state, "t", &["c"]);
+    assert_eq!(fail(&state, &forgotten), []);
+    assert_eq!(fail(&state, &forgotten).len(), 1);
+}
+
+#[test]
+fn removal_of_another_cell_changes_nothing() {
+    let (state, _) = entry();
+    state.compare_and_swap("other", 0, vec![1]).unwrap();
+    let rule = rule(&state, "t", &["c"]);
+    assert_eq!(fail(&state, &rule), []);
+    state.remove("other");
+    assert_eq!(fail(&state, &rule).len(), 1);
+}
+
+/// Only so many removals are remembered one by one; then a missing cell counts as changed.
+#[test]
+fn missing_cell_never_gets_an_earlier_number() {
+    let (state, _) = entry();
+    let mut numbers = vec![state.write_of("c").unwrap()];
+    for round in 0..200 {
+        let key = if round % 50 == 0 {
+            "c".to_owned()
+        } else {
+            format!("k{round}")
+        };
+        state.compare_and_swap(&key, 0, vec![1]).unwrap();
+        state.remove(&key);
+        numbers.push(state.write_of("c").unwrap());
+    }
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    let changes: Vec<usize> = (1..numbers.len())
+        .filter(|at| numbers[*at] != numbers[at - 1])
+        .collect();
+    assert!(
+        [1, 51, 101, 151].iter().all(|round| changes.contains(round)),
+        "{changes:?}"
+    );
+    assert!((2..30).all(|at| numbers[at] == numbers[1]), "{numbers:?}");
+}
+
+#[test]
+fn outcome_without_room_or_under_another_kind_of_key_is_not_counted() {
+    let (state, clock) = entry();
+    state.add("n", 1, None).unwrap();
+    let counted = state.count_outcome(&[rule(&state, "n", &[])], judge(500));
+    assert_eq!((counted.crossings, counted.uncounted), (vec![], 1));
+    assert_eq!(state.add("n", 0, None), Ok(Some(1)));
+    for key in 1..MAX_KEYS {
+        state.add(&format!("k{key}"), 1, None).unwrap();
+    }
+    let counted = state.count_outcome(&[rule(&state, "t", &[])], judge(500));
+    assert_eq!((counted.crossings, counted.uncounted), (vec![], 1));
+    state.remove("n");
+    let row = rule(&state, "t", &[]);
+    assert_eq!(fail(&state, &row), []);
+    assert_eq!(state.add("full", 1, None), Err(StateError::TooManyKeys));
+    state.count_outcome(&[row], judge(200));
+    clock.advance(ms(1));
+    assert_eq!(state.add("full", 1, None), Ok(Some(1)), "an empty tally makes room");
+}

@@ -1,0 +1,335 @@
+//! What a host does for outcome rules: keeps them with the request, counts by them, and tells the plugin of crossings.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::tally::{ConnectionFailures, CountingRule, Crossed, End, EndCause, Judged, WindowRule};
+use super::{Bench, FakeHost, TestRequest, TestResponse};
+use crate::{Crossing, Failure, Outcome, OutcomeRule, Phases, Plugin, RequestVerdict, TallyCounts, Threshold};
+
+/// Bounds of the contract (`wit/types.wit`, `outcome-rule`).
+const MAX_RULES: usize = 24;
+const MAX_CELLS: usize = 4;
+
+/// What a host keeps of the verdict on a request until the request is over.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KeptVerdict {
+    later: Phases,
+    rules: Vec<KeptRule>,
+}
+
+/// An outcome rule, with the cells as they were when the verdict was given.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KeptRule {
+    pub(super) tally: String,
+    /// Keys, and how often each had been changed.
+    pub(super) cells: Vec<(String, u64)>,
+    at_head: bool,
+    pub(super) counting: CountingRule,
+}
+
+/// Which cells were changed and read.
+#[derive(Debug, Default)]
+pub(super) struct CellLog {
+    /// How often each cell was written or removed.
+    changes: RefCell<BTreeMap<String, u64>>,
+    /// Keys that were read since the last verdict was kept.
+    reads: RefCell<BTreeSet<String>>,
+}
+
+impl CellLog {
+    pub(super) fn note_change(&self, key: &str) {
+        *self.changes.borrow_mut().entry(key.to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn note_read(&self, key: &str) {
+        self.reads.borrow_mut().insert(key.to_owned());
+    }
+
+    fn changes_of(&self, key: &str) -> u64 {
+        self.changes.borrow().get(key).copied().unwrap_or_default()
+    }
+}
+
+impl FakeHost {
+    /// Keeps what a verdict says about the rest of its request, as a host does. [`Bench::on_request`] does so; a test that calls
+    /// the plugin itself does it afterwards.
+    ///
+    /// # Panics
+    ///
+    /// An outcome rule is invalid, or names a cell that was not read for this verdict: a fault of the plugin in a real host.
+    pub fn keep_verdict(&self, req: &TestRequest, verdict: &RequestVerdict) {
+        let reads = self.cell_log.reads.take();
+        let keep = |rule: &OutcomeRule| {
+            let unread = rule.cells.iter().find(|key| !reads.contains(*key));
+            assert_eq!(unread, None, "an outcome rule names a cell that the call has not read");
+            assert!(rule.cells.len() <= MAX_CELLS, "more than {MAX_CELLS} cells: {rule:?}");
+            let counting = counting_rule(rule);
+            assert_eq!(counting.check(), Ok(()), "{rule:?}");
+            let cells = rule.cells.iter();
+            KeptRule {
+                tally: rule.tally.clone(),
+                cells: cells.map(|key| (key.clone(), self.cell_log.changes_of(key))).collect(),
+                at_head: rule.at_head,
+                counting,
+            }
+        };
+        let rules: Vec<KeptRule> = verdict.outcomes.iter().map(keep).collect();
+        let tallies: BTreeSet<&str> = rules.iter().map(|rule| rule.tally.as_str()).collect();
+        assert!(
+            rules.len() <= MAX_RULES && tallies.len() == rules.len(),
+            "at most {MAX_RULES} outcome rules, each with another tally"
+        );
+        let later = verdict.later;
+        req.keep_verdict(Some(KeptVerdict { later, rules }));
+    }
+
+    /// Counts a response head by the rules that were kept with the request. Returns what the plugin's `on_crossed` is to be called
+    /// with; empty if it is not called.
+    pub fn count_head(&self, req: &TestRequest, status: u16) -> Vec<Crossing> {
+        self.count(req, |rule| rule.at_head.then(|| rule.counting.judge_head(status)))
+    }
+
+    /// Counts the end of a request by the rules that were kept with it. Returns the same as [`FakeHost::count_head`].
+    pub fn count_end(&self, req: &TestRequest, outcome: &Outcome) -> Vec<Crossing> {
+        let end = end_of(outcome);
+        self.count(req, |rule| {
+            let was_judged = rule.at_head && end.upstream_status != 0;
+            (!was_judged).then(|| rule.counting.judge_end(&end)).flatten()
+        })
+    }
+
+    /// How many outcomes could not be counted, because the entry had no room for another key.
+    #[must_use]
+    pub fn uncounted_outcomes(&self) -> u64 {
+        self.uncounted.get()
+    }
+
+    fn count(&self, req: &TestRequest, judge: impl Fn(&KeptRule) -> Option<Judged>) -> Vec<Crossing> {
+        let mut crossings = Vec::new();
+        for rule in req.kept_verdict().iter().flat_map(|kept| &kept.rules) {
+            let is_current = rule
+                .cells
+                .iter()
+                .all(|(key, changes)| self.cell_log.changes_of(key) == *changes);
+            let Some(judged) = judge(rule).filter(|_| is_current) else {
+                continue;
+            };
+            match self.count_in_tally(rule, judged) {
+                Ok(Some((crossed, counts))) => crossings.push(Crossing {
+                    tally: rule.tally.clone(),
+                    versions: rule.cells.iter().map(|(key, _)| self.cell_version(key)).collect(),
+                    threshold: match crossed {
+                        Crossed::ConsecutiveFailures => Threshold::ConsecutiveFailures,
+                        Crossed::FailurePercent => Threshold::FailurePercent,
+                        Crossed::SlowPercent => Threshold::SlowPercent,
+                    },
+                    counts: TallyCounts {
+                        requests: counts.requests,
+                        failures: counts.failures,
+                        slow: counts.slow,
+                        consecutive_failures: counts.consecutive_failures,
+                    },
+                }),
+                Ok(None) => {}
+                Err(_) => self.uncounted.set(self.uncounted.get() + 1),
+            }
+        }
+        crossings
+    }
+}
+
+impl<P: Plugin> Bench<P> {
+    /// Does what a host does when the response head of a request arrives: calls `on_response` if the plugin has subscribed to it
+    /// and its verdict wants it, and counts by outcome rules that judge heads.
+    pub fn respond(&mut self, req: &TestRequest, res: &TestResponse) {
+        let crossings = self.host.count_head(req, res.status_code());
+        self.tell_crossings(&crossings);
+        if self.wants(req, Phases::ON_RESPONSE) {
+            self.on_response(req, res);
+        }
+    }
+
+    /// Does what a host does when a request is over: calls `on_complete` if the plugin has subscribed to it and its verdict wants
+    /// it, and counts by outcome rules.
+    pub fn finish(&mut self, req: &TestRequest, outcome: &Outcome) {
+        if self.wants(req, Phases::ON_COMPLETE) {
+            self.on_complete(req, outcome);
+        }
+        let crossings = self.host.count_end(req, outcome);
+        self.tell_crossings(&crossings);
+    }
+
+    fn wants(&self, req: &TestRequest, phase: Phases) -> bool {
+        let later = req.kept_verdict().map_or(Phases::all(), |kept| kept.later);
+        self.subscription.phases.contains(phase) && later.contains(phase)
+    }
+
+    fn tell_crossings(&mut self, crossings: &[Crossing]) {
+        if !crossings.is_empty() {
+            self.plugin.on_crossed(crossings, &self.host);
+        }
+    }
+}
+
+fn counting_rule(rule: &OutcomeRule) -> CountingRule {
+    let ranges = rule.failing_statuses.iter();
+    CountingRule {
+        failing_statuses: ranges.map(|range| (range.first, range.last)).collect(),
+        failing_connections: ConnectionFailures {
+            unreachable: rule
+                .failing_connections
+                .contains(crate::ConnectionFailures::UNREACHABLE),
+            upstream_reset: rule
+                .failing_connections
+                .contains(crate::ConnectionFailures::UPSTREAM_RESET),
+            timeout: rule.failing_connections.contains(crate::ConnectionFailures::TIMEOUT),
+        },
+        slower_than_us: rule.slower_than_us,
+        window: rule.window.map(|window| WindowRule {
+            length_ms: window.length_ms,
+            slots: window.slots,
+            minimum_requests: window.minimum_requests,
+            failure_percent: window.failure_percent,
+            slow_percent: window.slow_percent,
+        }),
+        consecutive_failures: rule.consecutive_failures,
+    }
+}
+
+fn end_of(outcome: &Outcome) -> End {
+    End {
+        cause: match outcome.failure {
+            Some(Failure::ClientGone) => EndCause::ClientGone,
+            Some(Failure::Unreachable) => EndCause::Unreachable,
+            Some(Failure::UpstreamReset) => EndCause::UpstreamReset,
+            Some(Failure::Timeout) => EndCause::Timeout,
+            Some(Failure::Refused | Failure::PluginReset | Failure::PluginFailed) | None => EndCause::Other,
+        },
+        upstream_status: outcome.upstream_status,
+        duration_us: outcome.duration_us,
+        upstream_us: outcome.upstream_us,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::NoSettings;
+    use crate::{Host, InstanceInfo, MatchRule, Request, Subscription};
+
+    /// Has two failures in a row counted, in a tally that belongs to a cell.
+    struct Counter {
+        crossings: Vec<Crossing>,
+    }
+
+    impl Plugin for Counter {
+        type Settings = NoSettings;
+
+        fn configure(_: NoSettings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
+            let crossings = Vec::new();
+            Ok((
+                Self { crossings },
+                Subscription::new(Phases::ON_REQUEST, [MatchRule::any()]),
+            ))
+        }
+
+        fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+            let _ = host.get("c");
+            let is_watch = req.verb() == crate::Verb::Watch;
+            let rule = OutcomeRule::new("t").cell("c").at_head(is_watch);
+            RequestVerdict::proceed().count_outcome(rule.consecutive_failures(2))
+        }
+
+        fn on_crossed(&mut self, crossings: &[Crossing], _: &dyn Host) {
+            self.crossings.extend_from_slice(crossings);
+        }
+    }
+
+    fn ended(status: u16) -> Outcome {
+        Outcome {
+            status,
+            upstream_status: status,
+            failure: None,
+            duration_us: 2,
+            upstream_us: 1,
+            request_bytes: 0,
+            response_bytes: 0,
+        }
+    }
+
+    fn bench() -> Bench<Counter> {
+        Bench::new("{}").unwrap()
+    }
+
+    fn admitted(bench: &mut Bench<Counter>, req: TestRequest) -> TestRequest {
+        bench.on_request(&req);
+        req
+    }
+
+    #[test]
+    fn plugin_learns_once_of_a_threshold_that_is_reached() {
+        let mut bench = bench();
+        for _ in 0..3 {
+            let req = admitted(&mut bench, TestRequest::get("", "pods", "p"));
+            bench.finish(&req, &ended(500));
+        }
+        let expected = Crossing {
+            tally: "t".to_owned(),
+            versions: vec![0],
+            threshold: Threshold::ConsecutiveFailures,
+            counts: TallyCounts {
+                requests: 0,
+                failures: 0,
+                slow: 0,
+                consecutive_failures: 2,
+            },
+        };
+        assert_eq!(bench.plugin.crossings, [expected]);
+    }
+
+    #[test]
+    fn outcome_from_before_a_change_of_the_cell_is_not_counted() {
+        let mut bench = bench();
+        let early: Vec<TestRequest> = (0..4)
+            .map(|_| admitted(&mut bench, TestRequest::get("", "pods", "p")))
+            .collect();
+        bench.finish(&early[0], &ended(500));
+        bench.host.compare_and_swap("c", 0, b"1").unwrap();
+        bench.finish(&early[1], &ended(500));
+        bench.host.remove("c");
+        bench.finish(&early[2], &ended(500));
+        assert_eq!(bench.plugin.crossings, []);
+        for _ in 0..2 {
+            let req = admitted(&mut bench, TestRequest::get("", "pods", "p"));
+            bench.finish(&req, &ended(500));
+        }
+        assert_eq!(bench.plugin.crossings.len(), 1, "the tally began anew");
+        bench.finish(&early[3], &ended(500));
+        assert_eq!(bench.plugin.crossings.len(), 1);
+    }
+
+    #[test]
+    fn watch_is_counted_at_its_head_or_at_its_end_without_one() {
+        let mut bench = bench();
+        let watch = admitted(&mut bench, TestRequest::watch("", "pods"));
+        bench.respond(&watch, &TestResponse::new(500));
+        bench.finish(&watch, &ended(500));
+        assert_eq!(bench.plugin.crossings, [], "counted once");
+        let watch = admitted(&mut bench, TestRequest::watch("", "pods"));
+        let unreachable = Outcome {
+            failure: Some(Failure::Unreachable),
+            ..ended(0)
+        };
+        bench.finish(&watch, &unreachable);
+        assert_eq!(bench.plugin.crossings.len(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a cell that the call has not read")]
+    fn rule_of_a_cell_that_was_not_read_is_invalid() {
+        let rule = OutcomeRule::new("t").cell("c").consecutive_failures(1);
+        let verdict = RequestVerdict::proceed().count_outcome(rule);
+        FakeHost::default().keep_verdict(&TestRequest::list("", "pods"), &verdict);
+    }
+}
