@@ -250,7 +250,7 @@ fn reuse_and_later_phases_arrive() {
 fn outcomes_are_counted_by_the_rules_of_a_verdict() {
     let line =
         |outcomes: &str| format!(r#"{{"onRequest": [{{"outcomes": [{outcomes}], "then": {{"proceed": []}}}}]}}"#);
-    let mut plugin = harness("scripted", &line(r#"{"tally": "t", "cells": ["c"], "failures": 2}"#));
+    let mut plugin = new_harness("scripted", &line(r#"{"tally": "t", "cells": ["c"], "failures": 2}"#));
     let ended = |status| Outcome {
         status,
         upstream_status: status,
@@ -278,7 +278,7 @@ fn outcomes_are_counted_by_the_rules_of_a_verdict() {
         r#"{"tally": "t", "failures": 1}, {"tally": "t", "failures": 2}"#,
         r#"{"tally": "t", "cells": ["a", "b", "c", "d", "e"], "failures": 1}"#,
     ] {
-        let fault = harness("scripted", &line(invalid)).request(&get("/api/v1/pods"));
+        let fault = new_harness("scripted", &line(invalid)).request(&get("/api/v1/pods"));
         assert!(matches!(fault, Err(Fault::Invalid { .. })), "{invalid}");
     }
 }
