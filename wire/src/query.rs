@@ -14,6 +14,9 @@ pub const MAX_QUERY_BYTES: usize = 64 * 1024;
 /// be ignored with the rest.
 pub const MAX_QUERY_PAIRS: usize = 10_000;
 
+/// Few requests have more pairs than this.
+const USUAL_PAIRS: usize = 6;
+
 /// The query is larger than what is read. A server answers it with 414.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
@@ -108,7 +111,8 @@ impl<'a> ParsedQuery<'a> {
     /// Reads the text behind the `?`.
     #[must_use]
     pub fn new(raw: &'a str) -> Self {
-        let (mut pairs, mut malformed_pair) = (Vec::new(), None);
+        let mut pairs = Vec::with_capacity(if raw.is_empty() { 0 } else { USUAL_PAIRS });
+        let mut malformed_pair = None;
         for piece in raw.split('&').filter(|piece| !piece.is_empty()) {
             match Pair::read(piece) {
                 Some(pair) => pairs.push(pair),

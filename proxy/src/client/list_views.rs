@@ -31,6 +31,7 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 use tokio::time::Instant;
 
+use crate::plugin::request_view::header_text;
 use crate::plugin::verdict::RequestEdit;
 use outdated::{Client, Outdated};
 
@@ -102,7 +103,7 @@ pub(crate) enum Representation {
 impl Representation {
     /// Derives it from the `Accept` fields.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
-        let fields = headers.get_all(ACCEPT).iter().filter_map(|field| field.to_str().ok());
+        let fields = headers.get_all(ACCEPT).iter().filter_map(header_text);
         let mut representation = Self::Object;
         // Most clients ask for neither, which one search shows.
         for field in fields.filter(|field| field.contains("as=")) {

@@ -117,6 +117,12 @@ impl Memory {
     }
 }
 
+/// The text of a header field; `None` if it is not ASCII. The same as `HeaderValue::to_str`, which looks at each byte for itself.
+pub(crate) fn header_text(value: &http::HeaderValue) -> Option<&str> {
+    let text = std::str::from_utf8(value.as_bytes()).ok()?;
+    text.is_ascii().then_some(text)
+}
+
 /// A rule's name, fit for display.
 pub(crate) fn rule_name(name: &str) -> String {
     printable(name, MAX_RULE_NAME_BYTES)
@@ -134,4 +140,20 @@ pub struct ResponseView {
     pub status: http::StatusCode,
     /// Header fields as sent by the upstream.
     pub headers: http::HeaderMap,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_text_is_what_http_takes_for_text() {
+        for byte in 0..=u8::MAX {
+            if let Ok(value) = http::HeaderValue::from_bytes(&[b'a', byte, b'b']) {
+                assert_eq!(header_text(&value), value.to_str().ok(), "{byte}");
+            }
+        }
+        let value = http::HeaderValue::from_bytes("ä".as_bytes()).unwrap();
+        assert_eq!(header_text(&value), None);
+    }
 }

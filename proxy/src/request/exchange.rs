@@ -16,6 +16,7 @@ use crate::chain::MatchQuery;
 use crate::chain::phases::Stop;
 use crate::connection::Connection;
 use crate::observe::record::Record;
+use crate::plugin::request_view::header_text;
 use crate::plugin::verdict::Traffic;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
@@ -40,7 +41,7 @@ pub(crate) struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// The properties that the chain's entries are matched against.
-    pub(super) fn query<'q>(&'q self, headers: &'q HeaderMap) -> MatchQuery<'q> {
+    pub(super) fn query<'q>(&'q self, user_agent: &'q str) -> MatchQuery<'q> {
         MatchQuery {
             traffic: Traffic::Api,
             verb: self.info.verb,
@@ -51,7 +52,7 @@ impl Exchange<'_> {
             name: &self.info.name,
             path: self.uri.path(),
             host: self.worker.host(),
-            user_agent: user_agent(headers),
+            user_agent,
         }
     }
 
@@ -124,8 +125,5 @@ impl Exchange<'_> {
 
 /// The client's user agent; empty if it is not text.
 pub(crate) fn user_agent(headers: &HeaderMap) -> &str {
-    headers
-        .get(USER_AGENT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
+    headers.get(USER_AGENT).and_then(header_text).unwrap_or_default()
 }

@@ -43,11 +43,13 @@ pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &Parts) -> Option<F
         }
         _ => (worker.shared.chain.load(), None),
     };
-    let matched = snapshot.matching_entries(&exchange.query(&parts.headers));
+    let user_agent = user_agent(&parts.headers);
+    let matched = snapshot.matching_entries(&exchange.query(user_agent));
     if matched.is_empty() && !must_be_filtered(exchange) {
         return None;
     }
-    let plugins = plugins_of(exchange, parts, snapshot.clone(), matched);
+    let is_lock = worker.shared.leader_locks.is_lock(&exchange.info, user_agent);
+    let plugins = plugins_of(exchange, parts, is_lock, snapshot.clone(), matched);
     Some(FilteredRequest::new(plugins, watch_start))
 }
 
@@ -71,9 +73,14 @@ fn may_change_objects(info: &RequestInfo<'_>) -> bool {
     is_write && !info.is_long_running()
 }
 
-fn plugins_of(exchange: &Exchange<'_>, parts: &Parts, snapshot: Arc<Snapshot>, matched: Matched) -> Rc<Plugins> {
+fn plugins_of(
+    exchange: &Exchange<'_>,
+    parts: &Parts,
+    is_lock: bool,
+    snapshot: Arc<Snapshot>,
+    matched: Matched,
+) -> Rc<Plugins> {
     let (worker, info) = (exchange.worker, &exchange.info);
-    let is_lock = worker.shared.leader_locks.is_lock(info, user_agent(&parts.headers));
     let view = RequestView {
         traffic: Traffic::Api,
         verb: info.verb,

@@ -50,6 +50,10 @@ pub(super) fn of_response(verdict: &ResponseVerdict, named: Vec<NamedRule>) -> D
 
 /// `cause` is the cause that a refusal gives, used if the plugin names no rule.
 fn done_by(delay: Duration, effect: impl Iterator<Item = Effect>, cause: Option<&str>, named: Vec<NamedRule>) -> Done {
+    let mut effect = effect.peekable();
+    if delay.is_zero() && effect.peek().is_none() {
+        return Done::new();
+    }
     let rules = |part: Part| -> Vec<&str> {
         let rules = named.iter().filter(|rule| rule.decides == part);
         rules.map(|rule| rule.name.as_str()).collect()
