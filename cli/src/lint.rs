@@ -92,11 +92,11 @@ fn file_problem(error: &Error) -> String {
     }
 }
 
-/// Writes a file with everything mended that can be; returns its text.
+/// Makes all changes of a file that can be made automatically, and writes it; returns its text.
 fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixReport>) -> Result<String, Error> {
-    let (mended, done) = fix::fix_text(&text, keys);
-    if mended != text {
-        std::fs::write(file, &mended).map_err(Error::file("write", file))?;
+    let (fixed_text, done) = fix::fix_text(&text, keys);
+    if fixed_text != text {
+        std::fs::write(file, &fixed_text).map_err(Error::file("write", file))?;
     }
     fixed.extend(done.into_iter().map(|done| FixReport {
         file: file.to_owned(),
@@ -104,7 +104,7 @@ fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixRepo
         change: done.change,
         is_made: done.is_made,
     }));
-    Ok(mended)
+    Ok(fixed_text)
 }
 
 /// What is known of all files.

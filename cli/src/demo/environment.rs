@@ -1,5 +1,5 @@
 //! Everything that runs in the demo: the cluster with its widgets, the manager, the sidecars, the controllers behind them, and the
-//! tasks that gather facts.
+//! tasks that observe them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
