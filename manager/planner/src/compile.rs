@@ -126,7 +126,7 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
             .is_some_and(|uid| objects.held.contains(uid))
         {
             let origin = origin_of(*config);
-            draft.entries.extend(kept::entries(draft.last, &origin).cloned());
+            draft.entries.extend(kept::entries_of(draft.last, &origin).cloned());
         } else {
             draft.take(
                 *config,
@@ -277,7 +277,7 @@ impl Draft<'_> {
 
     fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes, is_unresolved: bool) {
         let origin = origin_of(object);
-        let kept: Vec<Entry> = kept::entries(self.last, &origin).cloned().collect();
+        let kept: Vec<Entry> = kept::entries_of(self.last, &origin).cloned().collect();
         self.refused.push(RefusedObject {
             origin,
             reasons,

@@ -81,7 +81,7 @@ pub fn overlap_of(
 ) -> Vec<Overlap> {
     let Some(own) = configs
         .iter()
-        .find(|config| name(config) == shard)
+        .find(|config| config_name(config) == shard)
         .and_then(controller_key)
     else {
         return Vec::new();
@@ -110,15 +110,15 @@ fn overlaps_among(
 ) -> Vec<Overlap> {
     let mut namespaces: Vec<&String> = namespaces.iter().collect();
     namespaces.sort_unstable();
-    shards.sort_by_key(|shard| name(shard));
-    let classes = view::resource_classes(shards.iter().flat_map(|shard| limits(shard)));
+    shards.sort_by_key(|shard| config_name(shard));
+    let classes = view::resource_classes(shards.iter().flat_map(|shard| limits_of(shard)));
     let classes = classes.iter().take_while(|_| !is_over());
     classes
         .flat_map(|class| of_resource(&shards, class, &namespaces, keys))
         .collect()
 }
 
-fn name(config: &ShardingConfig) -> String {
+fn config_name(config: &ShardingConfig) -> String {
     config.metadata.name.clone().unwrap_or_default()
 }
 
@@ -133,10 +133,10 @@ struct Part {
 
 impl Part {
     fn from_shard(shard: &ShardingConfig, class: &ResourceClass, keys: &LabelKeys) -> Self {
-        let set = view::visible_objects(limits(shard), class);
+        let set = view::visible_objects(limits_of(shard), class);
         let own = set.clone().unwrap_or_default();
         Self {
-            shard: name(shard),
+            shard: config_name(shard),
             set,
             own: own
                 .without_key(&keys.namespace)
@@ -226,7 +226,7 @@ fn of_resource(
     found
 }
 
-fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
+fn limits_of(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
     shard.spec.limits.iter().flatten()
 }
 
