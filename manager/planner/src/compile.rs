@@ -165,7 +165,7 @@ fn with_same_lock(last: Option<&Chain>, entries: Vec<Entry>) -> Result<Vec<Entry
 }
 
 /// Fails if sidecars would refuse the chain, or if it does not fit into a ConfigMap together with `beside` more bytes.
-pub fn check(chain: &Chain, beside: usize) -> Result<(), Error> {
+pub fn check_chain(chain: &Chain, beside: usize) -> Result<(), Error> {
     chain.validate()?;
     let (bytes, limit) = (chain.to_json().len(), MAX_DOCUMENT_BYTES.saturating_sub(beside));
     if bytes > limit {
@@ -296,7 +296,7 @@ impl Draft<'_> {
             generation,
             entries: self.entries,
         };
-        check(&chain, 0)?;
+        check_chain(&chain, 0)?;
         Ok(Compiled {
             chain,
             refused: self.refused,

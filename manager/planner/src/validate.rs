@@ -5,12 +5,12 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `in_part` | the rules, applied to a document in which the schema found mistakes |
+//! | `valid_rest` | the rules, applied to the rest of a document in which the schema found mistakes |
 //! | `fix` | mistakes that can be corrected mechanically |
-//! | `new_objects` | warnings of new objects that may have done nothing under KusionStack |
+//! | `warn_new_objects` | warnings of new objects that may have done nothing under KusionStack |
 //! | `sharding_config`, `circuit_breaker`, `fault_injection` | the rules of each kind |
-//! | `unlocked` | warnings of shards without a lock |
-//! | `created` | warnings of limits that hide objects from the controller that creates them |
+//! | `warn_unlocked_shards` | warnings of shards without a lock |
+//! | `warn_hidden_children` | warnings of limits that hide objects from the controller that creates them |
 //! | `plugins`, `image` | `spec.plugins[]`, and references to components in OCI registries |
 //! | `rule_check` | lets a plugin check one rule of an object |
 //! | `limit_resources` | resources that two limits have in common |
@@ -23,14 +23,11 @@
 
 mod buckets;
 mod circuit_breaker;
-mod created;
 mod fault_injection;
 mod findings;
 mod fix;
 mod image;
-mod in_part;
 mod limit_resources;
-mod new_objects;
 mod plugins;
 mod read;
 mod resource_names;
@@ -38,13 +35,16 @@ mod rule_check;
 mod sharding_config;
 #[cfg(test)]
 mod tests;
-mod unlocked;
+mod valid_rest;
+mod warn_hidden_children;
+mod warn_new_objects;
+mod warn_unlocked_shards;
 
 pub use findings::Findings;
 pub use fix::{Change, Fix, Path, Step, next_fix, next_fix_with};
-pub use new_objects::warn_of_new;
 pub use read::{Object, is_kind, read};
-pub use unlocked::{unlocked_beside, unlocked_warning};
+pub use warn_new_objects::warn_of_new;
+pub use warn_unlocked_shards::{unlocked_beside, unlocked_warning};
 
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_manager_api::schema;
@@ -64,7 +64,7 @@ pub fn validate(document: &Value) -> Findings {
 #[must_use]
 pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     match read(document) {
-        Err(mistakes) => in_part::check_valid_rest(document, mistakes, keys),
+        Err(mistakes) => valid_rest::check_valid_rest(document, mistakes, keys),
         Ok(object) if object.has_label(labels::IGNORE_VALIDATE) => Findings::default(),
         Ok(object) => check(&object, keys),
     }

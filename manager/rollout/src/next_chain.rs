@@ -190,7 +190,7 @@ fn planned_chain(
         entries: next.plan.entries.clone(),
     };
     let claims = serde_json::to_vec(&next.plan.claims).map_or(usize::MAX, |claims| claims.len());
-    compile::check(&chain, claims.saturating_add(CONFIG_MAP_RESERVE)).map_err(|error| invalid_chain(&error))?;
+    compile::check_chain(&chain, claims.saturating_add(CONFIG_MAP_RESERVE)).map_err(|error| invalid_chain(&error))?;
     let placed = plugins::place_plugins(&observation.config_maps, &chain, true, &observation.plugins);
     placed.map_err(|error| Reason::new(Reason::NO_ROOM, error.to_string()))?;
     Ok((chain, next.plan.claims.clone()))

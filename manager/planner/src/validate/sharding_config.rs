@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::findings::at_index;
 use super::limit_resources::warn_of_duplicate_resources;
-use super::{Findings, buckets, created, plugins, resource_names, unlocked};
+use super::{Findings, buckets, plugins, resource_names, warn_hidden_children, warn_unlocked_shards};
 use crate::auto_shard::{LabelKeys, auto_shard};
 use crate::built_in::BuiltIn;
 use crate::settings;
@@ -45,7 +45,7 @@ pub fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
     }
     plugins::check(&config.spec.plugins, &mut findings);
     resource_names::of_shards(config, &mut findings);
-    created::check(config, keys, &mut findings);
+    warn_hidden_children::warn_of_hidden_children(config, keys, &mut findings);
     buckets::check(config, keys, &mut findings);
     match &config.spec.root {
         Some(root) => check_root(config, root, keys, &mut findings),
@@ -125,7 +125,7 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         findings.warn("spec.root.disable", price_of_disabling(config));
         return;
     }
-    unlocked::check_root(config, findings);
+    warn_unlocked_shards::warn_of_unlocked_root(config, findings);
     names_pods(config, findings);
     if root.auto.is_none() {
         let problem =
