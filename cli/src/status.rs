@@ -49,46 +49,46 @@ fn status_text(status: &Status, width: Option<u16>) -> String {
 }
 
 fn sidecar_table(status: &Status) -> Table {
-    let mut facts = new_table();
-    facts.add_row(["pod", &pod_text(&status.pod)]);
-    facts.add_row(["sidecar", &status.version]);
+    let mut rows = new_table();
+    rows.add_row(["pod", &pod_text(&status.pod)]);
+    rows.add_row(["sidecar", &status.version]);
     if !status.not_ready.is_empty() {
-        facts.add_row(["not ready", &missing_text(status)]);
+        rows.add_row(["not ready", &missing_text(status)]);
     } else if let Some(compiling) = &status.compiling {
-        facts.add_row(["next chain", &compiling.to_string()]);
+        rows.add_row(["next chain", &compiling.to_string()]);
     }
-    facts.add_row(["chain", &chain_text(&status.chain)]);
+    rows.add_row(["chain", &chain_text(&status.chain)]);
     if status.chain.other_entries > 0 {
-        facts.add_row(["entries", &selection_text(&status.chain)]);
+        rows.add_row(["entries", &selection_text(&status.chain)]);
     }
     if let Some(traffic) = &status.api_traffic {
-        facts.add_row(["API traffic", &api_traffic(traffic)]);
+        rows.add_row(["API traffic", &api_traffic(traffic)]);
     }
     if !status.chain.earlier.is_none() {
-        facts.add_row(["earlier", &in_flight_text(&status.chain.earlier)]);
+        rows.add_row(["earlier", &in_flight_text(&status.chain.earlier)]);
     }
     for cache in &status.chain.stale_caches {
-        facts.add_row(["stale cache", &stale_cache(cache)]);
+        rows.add_row(["stale cache", &stale_cache(cache)]);
     }
     let counts = &status.counts;
-    facts.add_row([
+    rows.add_row([
         "chains",
         &format!("{} applied, {} refused", counts.applied, counts.refused),
     ]);
-    facts.add_row([
+    rows.add_row([
         "plugins",
         &format!("{} faults, {} quarantines", counts.faults, counts.quarantines),
     ]);
     if let Some(refused) = &status.refused {
-        facts.add_row(["refused", &refused_text(refused)]);
+        rows.add_row(["refused", &refused_text(refused)]);
     }
     for election in &status.leader_elections {
-        facts.add_row(["leader", &leader_text(election)]);
+        rows.add_row(["leader", &leader_text(election)]);
     }
     for touched in &status.touched {
-        facts.add_row(["touched", &touched_request(touched)]);
+        rows.add_row(["touched", &touched_request(touched)]);
     }
-    facts
+    rows
 }
 
 /// A sidecar outside a pod may have neither a namespace nor a name.

@@ -1,4 +1,4 @@
-//! Audit of which replica handled which widget when, and whether it was allowed to. Pure: it records facts and returns counts.
+//! Audit of which replica handled which widget when, and whether it was allowed to. Pure: it records events and returns counts.
 //!
 //! Two independent sources show that a widget was handled: the API server's record (a write of its status, in the order of resource
 //! versions) and the controllers' own reports (also of reconciles that wrote nothing). Either is enough for a violation.

@@ -1,4 +1,4 @@
-//! A real `ctrlmesh-proxy` process for one replica, and the facts from its admin port.
+//! A real `ctrlmesh-proxy` process for one replica, and the observations from its admin port.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{ChildStdout, Command};
 use tokio_util::task::TaskTracker;
 
-use super::facts::SidecarFacts;
 use super::kubelet::Pod;
 use super::metrics::{self, OwnCounts};
+use super::observations::SidecarObservations;
 use super::process::Process;
 use super::sharding_plan::POD_NAMESPACE;
 use super::widget::api_resource;
@@ -146,10 +146,10 @@ async fn read_announcement(name: &str, lines: &mut Lines<BufReader<ChildStdout>>
         })
 }
 
-pub(crate) async fn read_facts(admin: &Admin) -> Result<SidecarFacts, Error> {
+pub(crate) async fn read_observations(admin: &Admin) -> Result<SidecarObservations, Error> {
     let metrics = admin.get("/metrics").await?;
     let status = serde_json::from_str(&admin.get("/status").await?)?;
-    Ok(SidecarFacts {
+    Ok(SidecarObservations {
         status,
         requests: metrics::request_count(&metrics),
         failures: metrics::failure_count(&metrics),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ctrlmesh_testkit::{Fault, Faults, Rule, RuleId};
 
 use crate::demo::checks::Expected::Exactly;
-use crate::demo::facts::Facts;
+use crate::demo::observations::Observations;
 use crate::demo::plugin_documents::{self, FAULT_INJECT_ENTRY};
 use crate::demo::scenario::{FiredRule, Scenario};
 use crate::demo::sharding_plan::OWN_ENTRIES;
@@ -75,8 +75,8 @@ impl Scenario<'_> {
         self.begin_step(STEP, "a FaultInjection with four rules is switched on");
         let failures = |scenario: &Self| {
             scenario
-                .facts()
-                .with_facts(|facts| facts.sum_controllers(|c| c.failures))
+                .observations()
+                .with_observations(|observations| observations.sum_controllers(|c| c.failures))
         };
         let before = failures(self);
         self.delete_object(&plugin_documents::breaker_name()).await?;
@@ -94,15 +94,19 @@ impl Scenario<'_> {
             repeated_without_hint: arrivals.repeated_writes(WITHOUT_HINT.1),
             repeated_with_hint: arrivals.repeated_writes(WITH_HINT.1),
             failures: failures(self) - before,
-            behind: self.facts().with_facts(|facts| facts.audit.pending_changes()),
+            behind: self
+                .observations()
+                .with_observations(|observations| observations.audit.pending_changes()),
         };
         arrivals.stop_counting();
-        self.fired = self.facts().with_facts(|facts| fired_rules(facts, &counted));
+        self.fired = self
+            .observations()
+            .with_observations(|observations| fired_rules(observations, &counted));
         self.record_fault_checks(&counted);
         self.remove_faults().await?;
-        let entries = self
-            .facts()
-            .with_facts(|facts| facts.sum_sidecars(|sidecar| sidecar.status.chain.entries.len() as u64));
+        let entries = self.observations().with_observations(|observations| {
+            observations.sum_sidecars(|sidecar| sidecar.status.chain.entries.len() as u64)
+        });
         self.record_check(
             STEP,
             "entries left at the end, of two in each sidecar",
@@ -183,10 +187,10 @@ impl Scenario<'_> {
 }
 
 /// The rules as `/status` reports them, with their effects.
-fn fired_rules(facts: &Facts, counted: &Counted) -> Vec<FiredRule> {
+fn fired_rules(observations: &Observations, counted: &Counted) -> Vec<FiredRule> {
     let row = |rule: &'static str, effect: String| {
         let count = |name: &str| {
-            facts.sum_sidecars(|sidecar| {
+            observations.sum_sidecars(|sidecar| {
                 let report = sidecar.plugin_report(FAULT_INJECT_ENTRY, rule);
                 let count = report.and_then(|report| report.get(name)?.as_u64());
                 count.unwrap_or_default()
