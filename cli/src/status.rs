@@ -21,11 +21,11 @@ const PATH: &str = "/status";
 /// Exits 1 if the sidecar is not ready, the newest chain was refused, or an entry does not work.
 pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
     let admin = Admin::new(args.address)?;
-    let answer = admin.get(PATH).await?;
-    let status: Status = serde_json::from_str(&answer)
-        .map_err(|_| admin.request_error(PATH, "the answer is not the status of a sidecar"))?;
+    let response = admin.get(PATH).await?;
+    let status: Status = serde_json::from_str(&response)
+        .map_err(|_| admin.request_error(PATH, "the response is not the status of a sidecar"))?;
     match args.output {
-        Output::Json => print::line(answer.trim()),
+        Output::Json => print::line(response.trim()),
         Output::Text => print::line(&status_text(&status, print::terminal_width())),
     }
     let is_well = status.not_ready.is_empty()
@@ -258,7 +258,7 @@ fn touched_request(touched: &Touched) -> String {
         rule => format!(" (rule {rule})"),
     };
     let status = match touched.status {
-        0 => "no answer".to_owned(),
+        0 => "no response".to_owned(),
         status => status.to_string(),
     };
     // The entry's edits of all requests are one row, and what it says of a request is of the last one.

@@ -88,7 +88,7 @@ pub struct Entry {
     pub origin: Option<Origin>,
 }
 
-/// How a request is handled when a plugin fails (trap, deadline, invalid answer, quarantine).
+/// How a request is handled when a plugin fails (trap, deadline, invalid verdict, quarantine).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub enum FailurePolicy {
     /// It is answered with a 500 `Status`. The default: a skipped shard rule would let two shards act.

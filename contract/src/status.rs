@@ -161,7 +161,7 @@ const fn is_false(flag: &bool) -> bool {
 pub struct InFlight {
     /// Requests that may change objects. A hand-over waits for them.
     pub writes: u64,
-    /// Lists with the earlier view whose answers are not sent completely.
+    /// Lists with the earlier view whose responses are not sent completely.
     pub lists: u64,
     /// Watches with the earlier view that have not ended.
     pub watches: u64,

@@ -228,12 +228,12 @@ impl DemoEnv {
         self.cluster.client.clone()
     }
 
-    /// How many sidecars name the shard of their replica in their answers, as the next version of shard-selector does.
-    pub(crate) async fn answers_that_name_the_shard(&self) -> Result<u64, Error> {
+    /// How many sidecars name the shard of their replica in their responses, as the next version of shard-selector does.
+    pub(crate) async fn count_responses_with_shard(&self) -> Result<u64, Error> {
         let mut named = 0;
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
             let expected = format!("widgets-{}", replica.number());
-            named += u64::from(sidecar.shard_in_answer().await?.as_deref() == Some(&expected));
+            named += u64::from(sidecar.shard_in_response().await?.as_deref() == Some(&expected));
         }
         Ok(named)
     }
@@ -287,7 +287,7 @@ async fn poll_sidecar(admin: Admin, replica: Replica, observations: SharedObserv
     let mut tick = tokio::time::interval(ASK_EVERY);
     loop {
         tick.tick().await;
-        // A missing sidecar is noticed by its process; the picture can wait for the next answer.
+        // A missing sidecar is noticed by its process; the picture can wait for the next response.
         if let Ok(found) = read_observations(&admin).await {
             observations.with_observations(|observations| *observations.sidecars.get_mut(replica) = found);
         }

@@ -83,19 +83,19 @@ impl Sidecar {
 }
 
 impl Sidecar {
-    /// Lists widgets through the sidecar, as a controller does, and returns the shard that the answer names. Only the next version of
+    /// Lists widgets through the sidecar, as a controller does, and returns the shard that the response names. Only the next version of
     /// shard-selector names one.
-    pub(crate) async fn shard_in_answer(&self) -> Result<Option<String>, Error> {
+    pub(crate) async fn shard_in_response(&self) -> Result<Option<String>, Error> {
         let doing = || "a list through a sidecar".to_owned();
         let resource = api_resource();
         let target = format!("/apis/{}/{}?limit=1", resource.api_version, resource.plural);
         let request = Request::get(target).body(Body::empty());
         let request = request.map_err(|error| Error::client(doing())(kube::Error::HttpError(error)))?;
         let client = admin::sidecar_client(self.api)?;
-        let answer = admin::with_deadline(doing(), client.send(request))
+        let response = admin::with_deadline(doing(), client.send(request))
             .await?
             .map_err(Error::client(doing()))?;
-        Ok(answer
+        Ok(response
             .headers()
             .get(SHARD_HEADER)
             .and_then(|shard| shard.to_str().ok())

@@ -212,7 +212,7 @@ impl Scenario<'_> {
             "spec.plugins names the next shard-selector in a registry; both controllers work",
         );
         self.start_audit_period(allowed_owners(later_shard));
-        let named = self.env.answers_that_name_the_shard().await?;
+        let named = self.env.count_responses_with_shard().await?;
         let start = self.take_snapshot().await?;
         let next = Image::NEXT_SHARD_SELECTOR;
         let rules = ShardingPlan {
@@ -226,9 +226,14 @@ impl Scenario<'_> {
         let swapped = self
             .observations()
             .with_observations(|observations| count_running(observations, &next, shard_entry));
-        let named = self.env.answers_that_name_the_shard().await?.saturating_sub(named);
+        let named = self.env.count_responses_with_shard().await?.saturating_sub(named);
         self.record_check(4, "sidecars whose /status shows the new digest", Exactly(2), swapped);
-        self.record_check(4, "sidecars whose answers show the new code at work", Exactly(2), named);
+        self.record_check(
+            4,
+            "sidecars whose responses show the new code at work",
+            Exactly(2),
+            named,
+        );
         self.record_check(4, "requests failed by the replacement", Exactly(0), passage.failed);
         self.record_check(4, "watches cut by the replacement", Exactly(0), passage.watches);
         self.record_check(4, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);

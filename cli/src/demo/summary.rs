@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn tables_fit_terminal_and_lose_no_word() {
         let mut checks = Checks::default();
-        let longest = "answers lost without a hint: writes that were done again";
+        let longest = "responses lost without a hint: writes that were done again";
         checks.record_count(2, longest, Expected::AtLeast(100_000), 123_456);
         checks.record_count(
             10,
@@ -183,7 +183,7 @@ mod tests {
             3,
         );
         let fired = FiredRule {
-            rule: "lose-answers-without-a-hint",
+            rule: "lose-responses-without-a-hint",
             matched: 1234,
             fired: 567,
             effect: "12 of 34 writes were done again, and each of them was seen by the API server".to_owned(),

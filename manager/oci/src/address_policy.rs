@@ -1,6 +1,6 @@
 //! Addresses to which a registry may refer the manager: redirects of blobs, and the realm that issues tokens.
 //!
-//! Everybody who may write a ShardingConfig can name a registry. The registry's answers must not make the manager send requests
+//! Everybody who may write a ShardingConfig can name a registry. The registry's responses must not make the manager send requests
 //! into its own pod or machine.
 //!
 //! Guarantees: redirects never go from https to http; the manager's own loopback is used only if the object names a registry there;

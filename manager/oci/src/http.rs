@@ -83,7 +83,7 @@ impl<'a> Repository<'a> {
         let mut tries = Tries::new(&self.settings.times);
         loop {
             match self.send_once(request).await {
-                Ok(answer) => return Ok(answer),
+                Ok(response) => return Ok(response),
                 Err(failure) => tokio::time::sleep(tries.next(failure, random())?).await,
             }
         }

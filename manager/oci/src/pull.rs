@@ -148,8 +148,8 @@ enum Moved {
     To(String),
 }
 
-fn digest_of(answer: &RegistryResponse) -> Option<String> {
-    let text = answer.headers.get(DIGEST_HEADER)?.to_str().ok()?;
+fn digest_of(response: &RegistryResponse) -> Option<String> {
+    let text = response.headers.get(DIGEST_HEADER)?.to_str().ok()?;
     let digest: Digest = text.parse().ok()?;
     Some(digest.to_string())
 }
@@ -162,9 +162,9 @@ async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result
         accept: layout::ACCEPT,
         limit: layout::MAX_MANIFEST_BYTES,
     };
-    let answer = repository.send_with_retries(request).await?;
-    let digest = Digest::of(&answer.body).to_string();
-    let announced = digest_of(&answer);
+    let response = repository.send_with_retries(request).await?;
+    let digest = Digest::of(&response.body).to_string();
+    let announced = digest_of(&response);
     let expected = if target.contains(':') {
         Some(target)
     } else {
@@ -176,7 +176,7 @@ async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result
             &format!("has digest {digest}"),
         ));
     }
-    let content = layout::parse_manifest(&answer.body)?;
+    let content = layout::parse_manifest(&response.body)?;
     Ok(Manifest { digest, content })
 }
 

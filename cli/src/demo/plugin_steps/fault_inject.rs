@@ -1,4 +1,4 @@
-//! Step 9: faults from a file (an expired watch, two kinds of lost answers, conflicts), and how the controllers react.
+//! Step 9: faults from a file (an expired watch, two kinds of lost responses, conflicts), and how the controllers react.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Scenario<'_> {
             .await?;
         self.wait_for_entries(OWN_ENTRIES + 1).await?;
         let listed = self.expire_watches().await?;
-        self.note_event(STEP, "all 200 change; answers get lost, writes conflict");
+        self.note_event(STEP, "all 200 change; responses get lost, writes conflict");
         let arrivals = Arrivals::new(self.env.server_faults());
         self.env.start_burst();
         self.wait_until_all_handled(|_| {}).await?;
@@ -155,13 +155,13 @@ impl Scenario<'_> {
         self.record_check(STEP, "lists after the watches expired", Exactly(2), counted.listed);
         self.record_check(
             STEP,
-            "answers lost without a hint: writes done twice",
+            "responses lost without a hint: writes done twice",
             Exactly(without_hint),
             counted.repeated_without_hint,
         );
         self.record_check(
             STEP,
-            "answers lost with a hint: writes done twice",
+            "responses lost with a hint: writes done twice",
             Exactly(0),
             counted.repeated_with_hint,
         );
