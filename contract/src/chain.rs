@@ -133,7 +133,7 @@ impl Chain {
     /// # Errors
     /// The first reason why it can't be read at all, or else every mistake in it ([`Error::Mistakes`]).
     pub fn parse(document: &[u8]) -> Result<Self, Error> {
-        decode::chain(syntax::parse(document)?)
+        decode::decode_chain(syntax::parse_document(document)?)
     }
 
     /// Finds every mistake in a chain that was put together in memory.
@@ -143,7 +143,7 @@ impl Chain {
     pub fn validate(&self) -> Result<(), Error> {
         let mut mistakes = Mistakes::default();
         validate::validate_head(&self.namespace, self.generation, &mut mistakes);
-        validate::entries(self.entries.iter().enumerate(), &mut mistakes);
+        validate::validate_entries(self.entries.iter().enumerate(), &mut mistakes);
         mistakes.into_result()
     }
 
@@ -151,7 +151,7 @@ impl Chain {
     /// back to an equal value.
     #[must_use]
     pub fn to_json(&self) -> String {
-        canonical::print(&json!({
+        canonical::canonical_json(&json!({
             "apiVersion": CHAIN_API_VERSION,
             "namespace": self.namespace,
             "generation": self.generation,
@@ -164,7 +164,7 @@ impl Settings {
     /// Takes a plugin's settings.
     #[must_use]
     pub fn new(value: Value) -> Self {
-        let json = canonical::print(&value);
+        let json = canonical::canonical_json(&value);
         let hash = Digest::of(json.as_bytes()).hex();
         Self { value, hash, json }
     }

@@ -164,6 +164,16 @@ impl fmt::Display for Mistakes {
     }
 }
 
+/// The path of a field of a mapping; an empty path is that of the document.
+#[must_use]
+pub fn field_path(path: &str, name: &str) -> String {
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
+}
+
 /// Quotes an input for a message: escaped, and cut if it is long.
 #[must_use]
 pub fn quote(text: &str) -> String {
@@ -190,6 +200,12 @@ mod tests {
         );
         assert!(text.ends_with("and 5 more"), "{text}");
         assert_eq!((mistakes.list().len(), mistakes.omitted_count()), (MAX_MISTAKES, 5));
+    }
+
+    #[test]
+    fn field_path_of_the_document_is_the_name() {
+        assert_eq!(field_path("", "entries"), "entries");
+        assert_eq!(field_path("spec", "limits"), "spec.limits");
     }
 
     #[test]

@@ -135,7 +135,7 @@ const WASI: [&str; 18] = [
 ///
 /// # Errors
 /// It is not a plugin, or wants more than a plugin gets.
-pub fn check(imports: &[&str], exports: &[&str]) -> Result<Version, Problem> {
+pub fn check_component(imports: &[&str], exports: &[&str]) -> Result<Version, Problem> {
     let missing = |name: &str| Problem::World(format!("it does not export `{name}`"));
     if let Some(name) = EXPORTS.iter().find(|name| !exports.contains(name)) {
         return Err(missing(name));

@@ -11,7 +11,7 @@ use wasmparser::{
 use super::failure::{Failure, FailureReason};
 
 /// The version of the plugin interface that a component needs. Fails if no sidecar would accept the component.
-pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
+pub(super) fn check_component(wasm: &[u8]) -> Result<Interface, Failure> {
     if Parser::is_core_wasm(wasm) {
         return Err(incompatible_failure(
             "it is a core WebAssembly module, not a component; build it for wasm32-wasip2",
@@ -26,7 +26,7 @@ pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
         imports_and_exports(wasm).map_err(|error| incompatible_failure(&format!("it can't be read: {error}")))?;
     let imports: Vec<&str> = functions.iter().map(|(import, _)| import.as_str()).collect();
     let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
-    world::check(&imports, &exports).map_err(|problem| incompatible_component(&problem))?;
+    world::check_component(&imports, &exports).map_err(|problem| incompatible_component(&problem))?;
     let needed = Interface::needed_version(
         functions
             .iter()

@@ -67,7 +67,7 @@ impl Puller {
             ..
         } = &job.key;
         let credentials = match secret {
-            Some((namespace, name)) => Some(pull_secret::read(&self.client, namespace, name, image).await?),
+            Some((namespace, name)) => Some(pull_secret::read_credentials(&self.client, namespace, name, image).await?),
             None => None,
         };
         let clients = self.http_clients().await?;
@@ -84,7 +84,7 @@ impl Puller {
         let config = fetch_blob(&mut repository, &layout.config).await?;
         component::check_config(&config)?;
         if let Some(key) = verification_key {
-            verify(&mut repository, &manifest.digest, key).await?;
+            verify_signature(&mut repository, &manifest.digest, key).await?;
         }
         let wasm = fetch_blob(&mut repository, &layout.layer).await?;
         let size = wasm.len();
@@ -213,7 +213,7 @@ fn digest_mismatch(what: &str, found: &str) -> Failure {
 }
 
 /// Fails unless the manifest has a signature by the key.
-async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
+async fn verify_signature(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
     let key = VerificationKey::parse(key)
         .map_err(|problem| Failure::new(FailureReason::SignatureInvalid, format!("verificationKey {problem}")))?;
     let signatures = match fetch_manifest(repository, &signature::signature_tag(manifest)).await {
@@ -233,7 +233,7 @@ async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> R
 /// Runs on a blocking thread: 16 MiB take a good part of a second.
 async fn checked_and_packed(wasm: Bytes) -> Result<(Interface, Bytes), Failure> {
     let packing = tokio::task::spawn_blocking(move || {
-        let interface = component::check(&wasm)?;
+        let interface = component::check_component(&wasm)?;
         Ok((interface, Bytes::from(pack(&wasm))))
     });
     packing.await.unwrap_or_else(|error| {
