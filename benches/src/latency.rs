@@ -81,7 +81,7 @@ fn percentiles(load: &PacedLoad) -> Option<Percentiles> {
     Some([at(500)?, at(990)?, at(999)?])
 }
 
-/// One of the percentiles in each round.
+/// A percentile in each round.
 fn column(rounds: &[Percentiles], place: usize) -> Vec<f64> {
     rounds.iter().filter_map(|round| round.get(place).copied()).collect()
 }

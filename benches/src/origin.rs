@@ -42,7 +42,7 @@ impl OriginPort {
         if self.ca.is_some() { "2, TLS" } else { "1.1" }
     }
 
-    /// The same for a client that speaks HTTP/1.1 only.
+    /// The HTTP version of a client that speaks HTTP/1.1 only.
     pub(crate) const fn http1(&self) -> &'static str {
         if self.ca.is_some() { "1.1, TLS" } else { "1.1" }
     }

@@ -38,7 +38,7 @@ use crate::args::LintArgs;
 use crate::error::Error;
 use crate::print;
 
-/// What begins an action in a template of Helm or Go.
+/// The beginning of an action in a template of Helm or Go.
 const TEMPLATE: &str = "{{";
 
 pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
@@ -107,7 +107,7 @@ fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixRepo
     Ok(fixed_text)
 }
 
-/// What is known of all files.
+/// Objects of all files.
 #[derive(Debug)]
 struct KnownObjects {
     /// Objects that were judged: file and line, by kind, namespace and name.

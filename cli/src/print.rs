@@ -35,7 +35,7 @@ pub(crate) fn escape_controls(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// The same for text of the program itself, which may have colours.
+/// Prints a line of the program's own text, which may have colours. Control characters are not escaped.
 pub(crate) fn painted_line(text: &str) {
     if BROKEN.get().is_some() {
         return;

@@ -152,7 +152,7 @@ fn api_traffic(traffic: &ApiTraffic) -> String {
     }
 }
 
-/// What an unready sidecar is missing: the names of `/readyz`, each with its meaning.
+/// The conditions that an unready sidecar does not meet: the names of `/readyz`, each with its meaning.
 fn missing_text(status: &Status) -> String {
     let reasons = status.not_ready.iter().map(|name| match &status.compiling {
         Some(compiling) if name == readiness::FIRST_CHAIN => compiling.to_string(),
@@ -170,7 +170,7 @@ fn leader_text(election: &LeaderElection) -> String {
     }
 }
 
-/// What plugins report: an open breaker, how often a fault fired; and how many of their verdicts were repeated.
+/// Reports of plugins, such as an open breaker or how often a fault fired, and how many of their verdicts were repeated.
 fn report_table(status: &Status) -> Option<Table> {
     let mut reports = new_table();
     reports.set_header(["ENTRY", "REPORT", "SAYS"]);

@@ -85,7 +85,7 @@ impl DeleteOption {
         }
     }
 
-    /// Its number in `k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions`.
+    /// The number of the field in `k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions`.
     fn field_number(self) -> u32 {
         match self {
             Self::GracePeriodSeconds => 1,

@@ -39,8 +39,8 @@ impl Sidecar {
         Self::start_command(Command::new(program), folder, POLL).await
     }
 
-    /// The same for a command that begins with other flags or runs the sidecar in another program; asked at this interval whether it is
-    /// ready.
+    /// Starts a command that begins with other flags or runs the sidecar in another program. `poll`: the interval at which it is asked
+    /// whether it is ready.
     pub(crate) async fn start_command(
         mut command: Command,
         folder: &SidecarFolder,

@@ -1,4 +1,4 @@
-//! What a user does with kubectl: applies and deletes objects, and watches their status.
+//! Does what a user does with kubectl: applies and deletes objects, and watches their status.
 
 use std::pin::pin;
 

@@ -61,7 +61,7 @@ pub(crate) struct SidecarObservations {
 }
 
 impl SidecarObservations {
-    /// What the plugin of an entry reports in `/status` under this key.
+    /// The report of an entry's plugin in `/status` under this key.
     pub(crate) fn plugin_report(&self, entry: &str, key: &str) -> Option<&Value> {
         let mut entries = self.status.chain.entries.iter();
         entries.find(|status| status.name == entry)?.reports.get(key)

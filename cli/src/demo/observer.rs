@@ -17,7 +17,7 @@ pub(crate) async fn run(client: Client, observations: SharedObservations) {
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::InitDone) => is_listed = true,
-            // It would have to list again, and writes in between would be lost.
+            // The observer would have to list again, and would miss writes in between.
             Ok(Event::Init) if is_listed => observations
                 .with_observations(|observations| observations.blind = Some("its watch was interrupted".to_owned())),
             Ok(Event::Init | Event::Delete(_)) => {}

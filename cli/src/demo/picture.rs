@@ -214,7 +214,7 @@ fn replica_lines(observations: &Observations, paint: Paint, width: usize) -> Vec
     ]
 }
 
-/// What the manager reports about the objects of the current step.
+/// The manager's report about the objects of the current step.
 fn status_line(observations: &Observations, paint: Paint, width: usize) -> String {
     let object_state = |kind: &str, name: &str| {
         let known = observations.objects.get(kind, name);

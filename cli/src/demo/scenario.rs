@@ -70,7 +70,7 @@ pub(crate) struct Snapshot {
     faults: u64,
 }
 
-/// What happened between two snapshots.
+/// Counts of the events between two snapshots.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Changes {
     /// Failed requests: the higher of the controllers' and the sidecars' count.

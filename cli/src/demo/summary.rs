@@ -35,7 +35,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// What the demo prints at its end, below the table of checks. The verdict may have colours; all other text is escaped.
+    /// The text at the end of the demo, below the table of checks. The verdict may have colours; all other text is escaped.
     pub(crate) fn result_text(&self, output: Output, paint: Paint, width: Option<u16>) -> Result<String, Error> {
         Ok(match output {
             Output::Json => print::escape_controls(&serde_json::to_string_pretty(self)?),

@@ -157,9 +157,9 @@ impl UnreachablePods {
 /// Whether other shards wait for pods that do not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnreachablePolicy {
-    /// They wait until the pods answer or are gone: no object has two owners.
+    /// Other shards wait until the pods answer or are gone: no object has two owners.
     Wait,
-    /// They take over after `afterSeconds`. A pod that is still running may own an object together with another shard.
+    /// Other shards take over after `afterSeconds`. A pod that is still running may own an object together with another shard.
     Proceed,
 }
 

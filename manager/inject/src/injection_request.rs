@@ -32,7 +32,7 @@ pub(super) struct InjectionRequest {
     /// Containers that get `--kubeconfig` although they do not have the flag.
     pub(super) arg_containers: Vec<String>,
     pub(super) upstream: Option<Upstream>,
-    /// They replace the manager's.
+    /// Resources of the sidecar, which replace those of the manager's flags.
     pub(super) resources: Option<Value>,
     /// The pod has resources of its own at pod level, and our containers must not exceed these (KEP-2837).
     pub(super) has_budget: bool,

@@ -37,18 +37,18 @@ pub struct Overlap {
     pub kind: OverlapKind,
     /// The resource, as `apps/deployments`.
     pub resource: String,
-    /// Some of the namespaces.
+    /// Names of some namespaces with such objects.
     pub examples: Vec<String>,
-    /// The number of namespaces.
+    /// Number of all namespaces with such objects.
     pub namespaces: usize,
 }
 
 /// The wrong number of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OverlapKind {
-    /// Two or more, which may all act on the objects.
+    /// Several shards see the objects, and all may act on them.
     Shared,
-    /// None, so no shard acts on the objects.
+    /// No shard sees the objects, so none acts on them.
     Orphaned,
 }
 
@@ -127,7 +127,7 @@ struct Part {
     shard: String,
     /// `None`: the shard sees nothing of it.
     set: Option<LabelSet>,
-    /// The same without conditions on the labels that the manager sets.
+    /// The visible objects without conditions on the labels that the manager sets.
     own: LabelSet,
 }
 

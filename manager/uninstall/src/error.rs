@@ -22,14 +22,14 @@ pub enum Error {
     /// There was no response in time.
     #[error("the API server did not answer within {} s", RESPONSE_DEADLINE.as_secs())]
     NoResponse,
-    /// The same as [`Error::Api`], with the names of the cluster.
+    /// As [`Error::Api`], with the names of the cluster.
     #[error("{}", request_text(.error, server, context))]
     Request {
         server: String,
         context: String,
         error: Box<kube::Error>,
     },
-    /// The same as [`Error::NoResponse`], with the names of the cluster.
+    /// As [`Error::NoResponse`], with the names of the cluster.
     #[error("the API server at {server} ({context}) did not answer within {} s", RESPONSE_DEADLINE.as_secs())]
     Silent { server: String, context: String },
     /// ShardingConfigs that were deleted and are not gone.

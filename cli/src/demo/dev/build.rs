@@ -14,7 +14,7 @@ use crate::print;
 /// The name of the binary with this code.
 const COMMAND: &str = "ctrlmesh";
 
-/// Which programs are new.
+/// The programs that are new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rebuilt {
     pub(super) command: bool,

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
 
-/// What the sidecar and the manager are built from.
+/// Folders and files from which the sidecar and the manager are built.
 const PROGRAMS: [&str; 9] = [
     "contract",
     "manager",
@@ -19,17 +19,17 @@ const PROGRAMS: [&str; 9] = [
     "Cargo.toml",
 ];
 
-/// What `ctrlmesh` is built from besides, with the API server and the controller.
+/// Further folders from which `ctrlmesh` is built, with the API server and the controller.
 const COMMAND: [&str; 2] = ["cli", "testkit"];
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// What is to be built.
+/// The programs to be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Changed {
     /// The sidecar and the manager.
     Programs,
-    /// These and the command itself.
+    /// The sidecar, the manager and `ctrlmesh` itself.
     Command,
 }
 
@@ -92,7 +92,7 @@ fn newest(root: &Path) -> Result<Newest, Error> {
 fn newest_in(path: &Path) -> Result<SystemTime, Error> {
     let found = match fs::metadata(path) {
         Ok(found) => found,
-        // It was removed meanwhile, or a part is not there.
+        // The folder was removed meanwhile, or a part is not there.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SystemTime::UNIX_EPOCH),
         Err(error) => return Err(Error::file("read", path)(error)),
     };

@@ -1,4 +1,4 @@
-//! What a sidecar reports about the plugin that the current step has added.
+//! Text of a sidecar's report about the plugin that the current step has added.
 
 use serde_json::Value;
 

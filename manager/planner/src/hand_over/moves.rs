@@ -134,7 +134,7 @@ pub(super) fn narrowed_limits(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit
     })
 }
 
-/// As [`narrowed_limits`], for a shard that existed. `None`: the limits would be too long.
+/// The same limits as [`narrowed_limits`], for a shard that existed. `None`: they would be too long.
 pub(super) fn narrowed_existing_limits(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit>> {
     // The shard is narrowed already, perhaps on the way to another goal.
     if !shows_more_than(old, Some(&shard.limits)) {

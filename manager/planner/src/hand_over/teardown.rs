@@ -22,7 +22,7 @@ use super::shard::{
 use super::{FleetState, Pod, is_unstarted, lock_of, restart_policy, shard_of};
 
 /// How long a controller may consider itself the leader by a lock that it can't renew. client-go's leases last for 15 s by default;
-/// sidecars report longer ones. Whoever fills [`Pod::may_lead`] waits for it.
+/// sidecars report longer ones. The caller counts this time before it clears [`Pod::may_lead`].
 pub const LOCK_EXPIRY: Duration = Duration::from_secs(15);
 /// Maximum pods that are remembered by UID. If a controller has more, its other shards must have no pods left at all.
 const MAX_PODS: usize = 1024;
