@@ -82,7 +82,7 @@ fn percentiles(load: &PacedLoad) -> Option<Percentiles> {
 }
 
 /// A percentile in each round.
-fn column(rounds: &[Percentiles], place: usize) -> Vec<f64> {
+fn values_of_rounds(rounds: &[Percentiles], place: usize) -> Vec<f64> {
     rounds.iter().filter_map(|round| round.get(place).copied()).collect()
 }
 
@@ -106,8 +106,8 @@ impl Row {
     }
 
     fn table_cells(&self, name: &str) -> Vec<String> {
-        let number = |of: &[Percentiles], place| format_number(median(&column(of, place)), 0);
-        let range = |place| format_range(Spread::of(&column(&self.added, place)), 0);
+        let number = |of: &[Percentiles], place| format_number(median(&values_of_rounds(of, place)), 0);
+        let range = |place| format_range(Spread::of(&values_of_rounds(&self.added, place)), 0);
         vec![
             name.to_owned(),
             number(&self.rounds, 0),

@@ -30,7 +30,7 @@ use ctrlmesh_manager_planner::validate::{self as rules, is_kind, unlocked_beside
 use ctrlmesh_manager_planner::{Findings, LabelKeys};
 use serde_json::Value;
 
-use self::object::{Object, api_group, is_list, objects, text_field, value_of, value_of_last};
+use self::object::{Object, api_group, is_list, objects_in, text_field, value_of, value_of_last};
 use self::report::{FixReport, LintFindings, LintedObject, Scope, print_report};
 use self::sources::{SourceFile, is_standard_input, read_source, source_files};
 use self::tree::{Document, Node};
@@ -121,7 +121,7 @@ fn valid_sharding_configs(text: &str) -> Vec<ShardingConfig> {
     let documents = tree::parse_documents(text);
     let values = documents.iter().filter_map(|document| value_of(text, document).ok());
     let of_value = |value: &Value| -> Vec<ShardingConfig> {
-        let read = objects(value)
+        let read = objects_in(value)
             .into_iter()
             .filter_map(|object| rules::read(object.value).ok());
         let configs = read.filter_map(|object| match object {
@@ -206,7 +206,7 @@ fn lint_text(source: &SourceFile, text: &str, known: &mut KnownObjects) -> Vec<L
             judged.push(LintedObject::from_findings(file, name, root, &findings));
             continue;
         }
-        let objects = objects(value);
+        let objects = objects_in(value);
         if objects.is_empty() && is_list(value) {
             let (name, findings) = ("empty List".to_owned(), LintFindings::default());
             judged.push(LintedObject::from_findings(file, name, root, &findings));

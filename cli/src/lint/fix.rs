@@ -8,7 +8,7 @@ use ctrlmesh_manager_planner::validate::{Change, Fix, Step, next_fix_with};
 use serde_json::Value;
 
 use super::edit::edited_text;
-use super::object::{objects, value_of};
+use super::object::{objects_in, value_of};
 use super::tree::{self, Document, Node};
 
 /// Maximum of changes per document; more than any needs.
@@ -49,14 +49,14 @@ pub(super) fn fix_text(text: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>
 }
 
 /// A change that a person has to make.
-struct Skipped {
+struct SkippedFix {
     /// With its path from the root of the document.
     fix: Fix,
     outcome: FixOutcome,
 }
 
 fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
-    let (mut text, mut done, mut skipped) = (written.to_owned(), Vec::new(), Vec::<Skipped>::new());
+    let (mut text, mut done, mut skipped) = (written.to_owned(), Vec::new(), Vec::<SkippedFix>::new());
     for _ in 0..MAX_CHANGES {
         let Some((_, value)) = single_document(&text) else {
             break;
@@ -81,7 +81,7 @@ fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
             if skipped.iter().any(|skipped| skipped.fix == whole) {
                 break;
             }
-            skipped.push(Skipped { fix: whole, outcome });
+            skipped.push(SkippedFix { fix: whole, outcome });
             continue;
         };
         done.push(outcome);
@@ -98,7 +98,7 @@ fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
     }
     // A part that only a skipped change would make is not in the text.
     let value = single_document(&text).map(|(_, value)| value);
-    let is_there = |skipped: &Skipped| {
+    let is_there = |skipped: &SkippedFix| {
         value
             .as_ref()
             .is_some_and(|value| skipped.fix.path.find(value).is_some())
@@ -109,7 +109,7 @@ fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
 
 /// The first change of an object in a document.
 fn next_change(document: &Value, keys: &LabelKeys) -> Option<(Vec<Step>, Fix, String)> {
-    let mut all = objects(document).into_iter();
+    let mut all = objects_in(document).into_iter();
     all.find_map(|object| {
         let fix = next_fix_with(object.value, keys)?;
         let name = object.display_name();

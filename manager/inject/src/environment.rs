@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ctrlmesh_contract::names::{annotations, env, pod};
 use serde_json::{Value, json};
 
-use super::injection_request::{Inject, InjectionRequest, Mode, Synced};
+use super::injection_request::{Inject, InjectionRequest, Mode, SyncedVariable};
 use super::pod::{Container, Draft, name_of, variable_with_value};
 use super::refusal::Refusal;
 use super::settings::ClusterInfo;
@@ -26,8 +26,8 @@ pub(super) fn requested_variables(
     let mut variables = Vec::new();
     for sync in &request.env_sync {
         match sync {
-            Synced::Value(name, value) => variables.push(variable_with_value(name, value)),
-            Synced::Copy(name) => {
+            SyncedVariable::Value(name, value) => variables.push(variable_with_value(name, value)),
+            SyncedVariable::Copy(name) => {
                 let copy = first_variable(&draft.containers, name, &variables)?;
                 variables.extend(copy);
             }

@@ -36,7 +36,7 @@ pub(super) struct InjectionRequest {
     pub(super) resources: Option<Value>,
     /// The pod has resources of its own at pod level, and our containers must not exceed these (KEP-2837).
     pub(super) has_budget: bool,
-    pub(super) env_sync: Vec<Synced>,
+    pub(super) env_sync: Vec<SyncedVariable>,
     pub(super) env_inject: Vec<Inject>,
     pub(super) log_path: Option<String>,
     /// Port on which the sidecar serves calls to external services.
@@ -45,13 +45,13 @@ pub(super) struct InjectionRequest {
 
 /// A variable of the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Synced {
+pub(super) enum SyncedVariable {
     Value(String, String),
     /// A copy from the first container that has it.
     Copy(String),
 }
 
-impl Synced {
+impl SyncedVariable {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Value(name, _) | Self::Copy(name) => name,
@@ -231,14 +231,14 @@ fn resources_annotation(pod: &Draft) -> Result<Option<Value>, Refusal> {
     Ok(Some(value))
 }
 
-fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
+fn env_sync(pod: &Draft) -> Result<Vec<SyncedVariable>, Refusal> {
     let key = annotations::ENV_SYNC;
     let synced = split_words(annotation_value(pod, key).unwrap_or_default()).map(|word| match word.split_once('=') {
         Some(("", _)) => Err(Refusal::key(
             key,
             format!("{word:?} has no name; write NAME=value or NAME"),
         )),
-        Some((name, value)) => Ok(Synced::Value(name.to_owned(), value.to_owned())),
+        Some((name, value)) => Ok(SyncedVariable::Value(name.to_owned(), value.to_owned())),
         // The containers' own KUBECONFIG leads to the sidecar.
         None if word == "KUBECONFIG" => Err(Refusal::key(
             key,
@@ -247,7 +247,7 @@ fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
                 labels::KUBECONFIG_VOLUME
             ),
         )),
-        None => Ok(Synced::Copy(word.to_owned())),
+        None => Ok(SyncedVariable::Copy(word.to_owned())),
     });
     synced.collect()
 }

@@ -72,9 +72,9 @@ impl Puller {
         };
         let clients = self.http_clients().await?;
         let mut repository = Repository::new(&clients, &self.settings, image, credentials)?;
-        let target = match Self::moved_to(&mut repository, job).await? {
-            Moved::Known(artifact) => return Ok(artifact),
-            Moved::To(target) => target,
+        let target = match Self::resolve_tag(&mut repository, job).await? {
+            TagTarget::Known(artifact) => return Ok(artifact),
+            TagTarget::To(target) => target,
         };
         let manifest = fetch_manifest(&mut repository, &target).await?;
         if let Some(artifact) = job.known.get(&manifest.digest) {
@@ -102,10 +102,10 @@ impl Puller {
 
     /// The manifest that a reference leads to now. A tag that was resolved before is checked with `HEAD`, which registries do not
     /// count as a pull.
-    async fn moved_to(repository: &mut Repository<'_>, job: &Job) -> Result<Moved, Failure> {
+    async fn resolve_tag(repository: &mut Repository<'_>, job: &Job) -> Result<TagTarget, Failure> {
         let target = &job.key.image.target;
         if job.known.is_empty() || job.key.image.is_pinned() {
-            return Ok(Moved::To(target.clone()));
+            return Ok(TagTarget::To(target.clone()));
         }
         let path = format!("manifests/{target}");
         let request = RegistryRequest {
@@ -117,8 +117,8 @@ impl Puller {
         let digest = digest_of(&repository.send_with_retries(request).await?);
         let known = digest.as_ref().and_then(|digest| job.known.get(digest));
         Ok(match known {
-            Some(artifact) => Moved::Known(Arc::clone(artifact)),
-            None => Moved::To(digest.unwrap_or_else(|| target.clone())),
+            Some(artifact) => TagTarget::Known(Arc::clone(artifact)),
+            None => TagTarget::To(digest.unwrap_or_else(|| target.clone())),
         })
     }
 
@@ -143,7 +143,7 @@ impl Puller {
     }
 }
 
-enum Moved {
+enum TagTarget {
     Known(Arc<Artifact>),
     To(String),
 }

@@ -202,7 +202,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetS
     plan.evict
         .extend(teardown::evictions(last, &teardowns, goal.restarts, fleet));
     drop_consistent_reads(&mut plan, last, &restarts, fleet);
-    plan.claims = Claims::remembered(&plan.entries, &all, possible, fleet);
+    plan.claims = Claims::from_possible_views(&plan.entries, &all, possible, fleet);
     plan.claims.settle(claims, goal.settle, &plan.entries);
     teardown::remove_locks(&mut plan.entries, &teardowns);
     plan.claims.teardowns = teardowns;
@@ -229,7 +229,7 @@ fn next_entry(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, 
 
 /// Whether a shard has to wait for others. Adds to the plan for whom it waits, or whom it overtakes.
 fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fleet: &impl FleetState) -> bool {
-    for held in moves.holders(name, shard, fleet) {
+    for held in moves.conflicting_claims(name, shard, fleet) {
         let pods = held.pods(fleet);
         let is_over = !pods.is_empty() && pods.iter().all(|pod| pod.is_given_up);
         let (holders, of_holders) = if is_over {

@@ -51,7 +51,7 @@ impl Sources {
     /// The checkout at `root`, as it is now.
     pub(super) fn of(root: &Path) -> Result<Self, Error> {
         let root = root.to_owned();
-        let built = newest(&root)?;
+        let built = newest_of_parts(&root)?;
         Ok(Self { root, built })
     }
 
@@ -61,7 +61,7 @@ impl Sources {
         let mut last = self.built;
         loop {
             tick.tick().await;
-            let now = newest(&self.root)?;
+            let now = newest_of_parts(&self.root)?;
             if now != self.built && now == last {
                 let before = std::mem::replace(&mut self.built, now);
                 return Ok(if now.command == before.command {
@@ -75,7 +75,7 @@ impl Sources {
     }
 }
 
-fn newest(root: &Path) -> Result<Newest, Error> {
+fn newest_of_parts(root: &Path) -> Result<Newest, Error> {
     let of = |parts: &[&str]| {
         let times = parts.iter().map(|part| newest_in(&root.join(part)));
         times

@@ -284,7 +284,7 @@ impl Claims {
     }
 
     /// The claims to store with the new entries: the possible views that the entries do not have themselves.
-    pub(super) fn remembered(
+    pub(super) fn from_possible_views(
         entries: &[Entry],
         wanted: &[Entry],
         possible: Vec<HeldClaim>,

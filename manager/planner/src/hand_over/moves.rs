@@ -27,7 +27,7 @@ pub(super) struct Moves<'a> {
 
 impl<'a> Moves<'a> {
     /// The claims of pods that lose objects which this shard gains, while they may still show them.
-    pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl FleetState) -> Vec<&'a HeldClaim> {
+    pub(super) fn conflicting_claims(&self, name: &str, shard: &Shard, fleet: &impl FleetState) -> Vec<&'a HeldClaim> {
         let old = self.limits_before(name, shard);
         let holds = |held: &&HeldClaim| {
             if held.claim.lock != shard.lock {

@@ -123,7 +123,7 @@ pub(super) fn valid_rest(document: &Value) -> Option<ValidRest> {
     } = schema::tolerate_mistakes(&own, schema, "");
     let metadata = document.get("metadata").filter(|metadata| metadata.is_object());
     let metadata = metadata.cloned().unwrap_or_else(|| json!({}));
-    let mut metadata = schema::tolerate_mistakes(&metadata, schema::metadata(), "metadata").value;
+    let mut metadata = schema::tolerate_mistakes(&metadata, schema::metadata_schema(), "metadata").value;
     let mut wrong = Mistakes::default();
     check_name(&json!({"metadata": metadata}), &mut wrong);
     if !wrong.list().is_empty() {
