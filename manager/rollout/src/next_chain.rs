@@ -275,7 +275,7 @@ fn compile_desired(
         let origin = entry.origin.as_ref();
         origin.is_some_and(|origin| resources.unsynced_kinds.contains(&origin.kind.as_str()))
     });
-    let kept = unreadable.iter().flat_map(|origin| kept::entries(last, origin));
+    let kept = unreadable.iter().flat_map(|origin| kept::entries_of(last, origin));
     for kept in kept.chain(unsynced) {
         if !entries.iter().any(|entry| entry.name == kept.name) {
             entries.push(kept.clone());
