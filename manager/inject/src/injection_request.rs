@@ -130,7 +130,7 @@ fn check_certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
     Err(Refusal::key(key, problem))
 }
 
-/// The external port is off unless the pod or a rule for it asks for it: whoever reaches that port sends requests from the pod's
+/// The external port is off unless the pod or a rule for it asks for it: clients that reach that port send requests from the pod's
 /// place in the network.
 fn external_port(pod: &Draft, known: &ClusterInfo, settings: &Settings) -> Result<Option<u16>, Refusal> {
     let key = annotations::EXTERNAL_TRAFFIC;

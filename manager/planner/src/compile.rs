@@ -215,7 +215,7 @@ impl Draft<'_> {
         accepted
     }
 
-    /// Warns of shards without a lock beside others, so that whoever deletes or edits one knows the danger.
+    /// Warns of shards without a lock beside others, so that people who delete or edit one know the danger.
     fn warn_of_missing_locks(&mut self, configs: &[&ShardingConfig]) {
         for config in configs {
             let beside = unlocked_beside(config, configs.iter().copied());

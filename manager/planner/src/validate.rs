@@ -1,6 +1,6 @@
 //! Validates custom resources: one set of rules for the webhook, for `ctrlmesh lint` and for [`crate::compile()`].
 //!
-//! Flow: [`mod@read`] parses a document as an API server would (schema first, with every mistake), then [`check`] applies the rules of
+//! Flow: [`mod@read`] parses a document as an API server would (schema first, with every mistake), then [`check_object`] applies the rules of
 //! its kind. The built-in plugins check the settings that they will get, so that no object is admitted which a sidecar refuses.
 //!
 //! | file | holds |
@@ -66,7 +66,7 @@ pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     match read(document) {
         Err(mistakes) => valid_rest::check_valid_rest(document, mistakes, keys),
         Ok(object) if object.has_label(labels::IGNORE_VALIDATE) => Findings::default(),
-        Ok(object) => check(&object, keys),
+        Ok(object) => check_object(&object, keys),
     }
 }
 
@@ -78,18 +78,18 @@ pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
 
 /// Applies the rules to a parsed object.
 #[must_use]
-pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
+pub fn check_object(object: &Object, keys: &LabelKeys) -> Findings {
     match object {
-        Object::ShardingConfig(config) => sharding_config::check(config, keys),
+        Object::ShardingConfig(config) => check_sharding_config(config, keys),
         Object::CircuitBreaker(breaker) => {
-            let mut findings = circuit_breaker::check(breaker);
+            let mut findings = check_circuit_breaker(breaker);
             if switches::holds_lists(breaker, None) {
                 findings.warn("spec.trafficInterceptRules", switches::LISTS);
             }
             findings
         }
         Object::FaultInjection(faults) => {
-            let mut findings = fault_injection::check(faults);
+            let mut findings = check_fault_injection(faults);
             if switches::holds_faults(faults, None) {
                 findings.warn("spec.httpFault", switches::FAULTS);
             }
@@ -101,6 +101,6 @@ pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
 
 // For chains. These do not warn of switches of KusionStack: whether one applies follows from the chain, and is reported in another
 // condition.
-pub(crate) use circuit_breaker::check as check_circuit_breaker;
-pub(crate) use fault_injection::check as check_fault_injection;
-pub use sharding_config::check as check_sharding_config;
+pub(crate) use circuit_breaker::check_circuit_breaker;
+pub(crate) use fault_injection::check_fault_injection;
+pub use sharding_config::check_sharding_config;

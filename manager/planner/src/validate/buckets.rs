@@ -14,7 +14,7 @@ use crate::shard_hash::is_bucket;
 const PREFIX: &str = "ctrlmesh.kusionstack.io/";
 
 /// Refuses buckets that do not exist, and misspelt keys.
-pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
+pub(super) fn check_buckets(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
     let root = config.spec.root.as_ref();
     let lists: [(&str, &[Limit]); 2] = [
         ("spec.limits", config.spec.limits.as_deref().unwrap_or_default()),

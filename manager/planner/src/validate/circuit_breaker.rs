@@ -11,7 +11,7 @@ use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
 
-pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
+pub(crate) fn check_circuit_breaker(breaker: &CircuitBreaker) -> Findings {
     let mut findings = Findings::default();
     let namespace = breaker.metadata.namespace.as_deref().unwrap_or_default();
     breaker.spec.selector.validate("spec.selector", &mut findings.mistakes);

@@ -8,7 +8,7 @@ use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
 
-pub(crate) fn check(faults: &FaultInjection) -> Findings {
+pub(crate) fn check_fault_injection(faults: &FaultInjection) -> Findings {
     let mut findings = Findings::default();
     let namespace = faults.metadata.namespace.as_deref().unwrap_or_default();
     match &faults.spec.selector {

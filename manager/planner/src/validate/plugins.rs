@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Findings, image};
 use crate::built_in::BuiltIn;
 
-pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
+pub(super) fn check_plugins(plugins: &[PluginRef], findings: &mut Findings) {
     for (index, plugin) in plugins.iter().enumerate() {
         let path = format!("spec.plugins[{index}]");
         if let Some(problem) = image::image_problem(&plugin.image) {

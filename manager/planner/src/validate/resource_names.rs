@@ -127,7 +127,7 @@ pub(super) fn has_usual_children(groups: &[String]) -> bool {
 }
 
 /// Warns of each name in a list that no API server has.
-fn check(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
+fn check_names(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
     for (index, name) in names.iter().enumerate() {
         if let Some(plural) = plural_of(name, groups) {
             let problem =
@@ -143,7 +143,7 @@ pub(super) fn of_shards(config: &ShardingConfig, findings: &mut Findings) {
         for (at, limit) in limits.iter().enumerate() {
             for (group, ResourceGroup { api_groups, resources }) in limit.relate_resources.iter().enumerate() {
                 let path = format!("{path}[{at}].relateResources[{group}]");
-                check(api_groups, resources, &path, findings);
+                check_names(api_groups, resources, &path, findings);
             }
         }
     };
@@ -164,7 +164,7 @@ pub(super) fn of_breakers(breaker: &CircuitBreaker, findings: &mut Findings) {
         ) in rule.resource_rules.iter().enumerate()
         {
             let path = format!("spec.rateLimitings[{at}].resourceRules[{index}]");
-            check(api_groups, resources, &path, findings);
+            check_names(api_groups, resources, &path, findings);
         }
     }
 }
@@ -181,7 +181,7 @@ pub(super) fn of_faults(faults: &FaultInjection, findings: &mut Findings) {
         ) in rules.enumerate()
         {
             let path = format!("spec.httpFault[{at}].match.resources[{index}]");
-            check(api_groups, resources, &path, findings);
+            check_names(api_groups, resources, &path, findings);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::settings;
 const MAX_LABEL_VALUE: usize = 63;
 
 /// `keys`: of the labels that shards of a root are made with.
-pub fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
+pub fn check_sharding_config(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
     let mut findings = Findings::default();
     if let Some(selector) = &config.spec.selector {
         selector.validate("spec.selector", &mut findings.mistakes);
@@ -43,10 +43,10 @@ pub fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
             "has no effect with Wait; write policy: Proceed",
         );
     }
-    plugins::check(&config.spec.plugins, &mut findings);
+    plugins::check_plugins(&config.spec.plugins, &mut findings);
     resource_names::of_shards(config, &mut findings);
     warn_hidden_children::warn_of_hidden_children(config, keys, &mut findings);
-    buckets::check(config, keys, &mut findings);
+    buckets::check_buckets(config, keys, &mut findings);
     match &config.spec.root {
         Some(root) => check_root(config, root, keys, &mut findings),
         None => check_shard(config, &mut findings),
@@ -191,7 +191,12 @@ fn check_children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Find
         Err(mistakes) => findings.mistakes = mistakes,
         // All shards have the same mistakes, so one is enough.
         Ok(children) => {
-            let wrong = |child: &ShardingConfig| Some((child.metadata.name.clone()?, check(child, keys).mistakes));
+            let wrong = |child: &ShardingConfig| {
+                Some((
+                    child.metadata.name.clone()?,
+                    check_sharding_config(child, keys).mistakes,
+                ))
+            };
             let mut wrong = children
                 .iter()
                 .filter_map(wrong)

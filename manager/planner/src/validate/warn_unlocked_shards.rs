@@ -132,7 +132,7 @@ mod tests {
         );
         assert!(
             !unlocked_warning(None).problem.contains("right"),
-            "whoever asks may not know them"
+            "the reader may not see them"
         );
         let many: Vec<ShardingConfig> = (0..7).map(|id| config(&format!("s{id}"), None, &["pods"])).collect();
         let warning = unlocked_warning(Some(&unlocked_beside(&left, &many))).problem;
