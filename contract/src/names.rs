@@ -136,7 +136,7 @@ pub mod annotations {
     pub const LOOPBACK_TLS: &str = "ctrlmesh.kusionstack.io/loopback-tls";
     /// On a pod, `"true"` or `"false"`: whether the sidecar takes calls to other services, whatever rules select the pod.
     pub const EXTERNAL_TRAFFIC: &str = "ctrlmesh.kusionstack.io/external-traffic";
-    /// On a pod, by the manager: how its traffic comes to the sidecar, `kubeconfig` or `iptables`. It has a sidecar of ours.
+    /// On a pod, by the manager: how its traffic comes to the sidecar, `kubeconfig` or `iptables`. Such a pod has a sidecar of ours.
     pub const INJECTED: &str = "ctrlmesh.kusionstack.io/injected";
     /// On a pod, by the manager: the kubeconfig that leads to the sidecar. Kubelet makes a file of it.
     pub const KUBECONFIG: &str = "ctrlmesh.kusionstack.io/kubeconfig";

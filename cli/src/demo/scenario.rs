@@ -1,4 +1,4 @@
-//! What every step needs: to begin and end, to log events, to wait with a deadline, and to count what happened in between. The
+//! Tools of all steps: to begin and end, to log events, to wait with a deadline, and to count what happened in between. The
 //! steps themselves are in [`super::steps`].
 
 use std::collections::BTreeMap;

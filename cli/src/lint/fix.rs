@@ -92,7 +92,7 @@ fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
                 let value = single_document(&text).map(|(_, value)| value);
                 skipped.retain(|skipped| value.as_ref().is_some_and(|value| !is_done(&skipped.fix, value)));
             }
-            // Paths of what was skipped may be others now. What is still wrong is found again.
+            // Paths of skipped changes may be others now. The next search finds these changes again.
             _ => skipped.clear(),
         }
     }

@@ -114,7 +114,7 @@ fn overlaps_among(
     let classes = view::resource_classes(shards.iter().flat_map(|shard| limits_of(shard)));
     let classes = classes.iter().take_while(|_| !is_over());
     classes
-        .flat_map(|class| of_resource(&shards, class, &namespaces, keys))
+        .flat_map(|class| overlaps_of_resource(&shards, class, &namespaces, keys))
         .collect()
 }
 
@@ -173,7 +173,7 @@ impl Tally {
 
 /// Finds the overlaps of one resource. The manager's labels of each namespace are known, so a namespace matters only by the shards
 /// that see anything in it. Namespaces with equal shards are checked once.
-fn of_resource(
+fn overlaps_of_resource(
     shards: &[&ShardingConfig],
     class: &ResourceClass,
     namespaces: &[&String],

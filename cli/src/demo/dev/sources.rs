@@ -1,4 +1,4 @@
-//! When files of the checkout were changed. They are looked at again and again: that needs no tool, and works on every file system.
+//! Finds changes of files in the checkout. The files are looked at again and again, which needs no tool, and works on every file system.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -41,7 +41,7 @@ pub(crate) fn check_circuit_breaker(breaker: &CircuitBreaker) -> Findings {
         check.add_mistakes(index, &mut findings);
     }
     check_unique_names(breaker, &mut findings);
-    resource_names::of_breakers(breaker, &mut findings);
+    resource_names::warn_of_names_in_breaker(breaker, &mut findings);
     if findings.is_accepted() {
         check_all_rules(breaker, namespace, &mut findings);
     }

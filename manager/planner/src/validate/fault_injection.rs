@@ -36,7 +36,7 @@ pub(crate) fn check_fault_injection(faults: &FaultInjection) -> Findings {
         };
         check.add_mistakes(index, &mut findings);
     }
-    resource_names::of_faults(faults, &mut findings);
+    resource_names::warn_of_names_in_faults(faults, &mut findings);
     if findings.is_accepted() {
         findings.ask_whole(BuiltIn::FaultInject, &Value::Object(settings), namespace, &|path| {
             // The plugin has two lists of rules and names the first.

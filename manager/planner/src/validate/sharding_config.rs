@@ -44,7 +44,7 @@ pub fn check_sharding_config(config: &ShardingConfig, keys: &LabelKeys) -> Findi
         );
     }
     plugins::check_plugins(&config.spec.plugins, &mut findings);
-    resource_names::of_shards(config, &mut findings);
+    resource_names::warn_of_names_in_shard(config, &mut findings);
     warn_hidden_children::warn_of_hidden_children(config, keys, &mut findings);
     buckets::check_buckets(config, keys, &mut findings);
     match &config.spec.root {
@@ -122,11 +122,11 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         findings.refuse("metadata.name", problem);
     }
     if root.disable == Some(true) {
-        findings.warn("spec.root.disable", price_of_disabling(config));
+        findings.warn("spec.root.disable", effect_of_disabling(config));
         return;
     }
     warn_unlocked_shards::warn_of_unlocked_root(config, findings);
-    names_pods(config, findings);
+    refuse_pod_names(config, findings);
     if root.auto.is_none() {
         let problem =
             "is missing; without it no shard is made (to remove the shards that there are, write disable: true)";
@@ -143,14 +143,14 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         namespace,
         findings,
     );
-    canary_namespaces(root, findings);
+    check_canary_namespaces(root, findings);
     if findings.is_accepted() {
         check_children(config, keys, findings);
     }
 }
 
 /// The effect of disabling a root on its shards' objects.
-fn price_of_disabling(config: &ShardingConfig) -> &'static str {
+fn effect_of_disabling(config: &ShardingConfig) -> &'static str {
     if config.spec.controller.is_some() {
         "removes the shards: one of them gets everything, and pods of the others show nothing until they are deleted or made again \
          (docs/manager.md, \"Deleting shards\")"
@@ -160,8 +160,8 @@ fn price_of_disabling(config: &ShardingConfig) -> &'static str {
     }
 }
 
-/// Warns of a selector that names pods: it would leave at most one pod to all shards.
-fn names_pods(config: &ShardingConfig, findings: &mut Findings) {
+/// Refuses a selector that names pods: it would leave at most one pod to all shards.
+fn refuse_pod_names(config: &ShardingConfig, findings: &mut Findings) {
     let Some(selector) = &config.spec.selector else { return };
     let problem =
         "names pods, which follow from root.targetStatefulSet here; with both, shards would have no pods: remove it";
@@ -175,7 +175,7 @@ fn names_pods(config: &ShardingConfig, findings: &mut Findings) {
     }
 }
 
-fn canary_namespaces(root: &Root, findings: &mut Findings) {
+fn check_canary_namespaces(root: &Root, findings: &mut Findings) {
     let namespaces = root.canary.iter().flat_map(|canary| &canary.in_namespaces);
     for (index, namespace) in namespaces.enumerate() {
         if !is_dns_label(namespace) || namespace.len() > 63 {
