@@ -183,7 +183,7 @@ mod tests {
             3,
         );
         let fired = FiredRule {
-            rule: "lose-responses-without-a-hint",
+            rule: "lose-responses-without-hint",
             matched: 1234,
             fired: 567,
             effect: "12 of 34 writes were done again, and each of them was seen by the API server".to_owned(),

@@ -35,7 +35,7 @@ pub(super) struct InjectionRequest {
     /// Resources of the sidecar, which replace those of the manager's flags.
     pub(super) resources: Option<Value>,
     /// The pod has resources of its own at pod level, and our containers must not exceed these (KEP-2837).
-    pub(super) has_budget: bool,
+    pub(super) has_pod_level_resources: bool,
     pub(super) env_sync: Vec<SyncedVariable>,
     pub(super) env_inject: Vec<Inject>,
     pub(super) log_path: Option<String>,
@@ -97,7 +97,7 @@ impl InjectionRequest {
             arg_containers: arg_containers(pod, mode, is_native)?,
             upstream: upstream_of(pod, mode)?,
             resources: resources_annotation(pod)?,
-            has_budget: pod
+            has_pod_level_resources: pod
                 .spec_field("resources")
                 .is_some_and(|it| it.as_object().is_some_and(|it| !it.is_empty())),
             env_sync: env_sync(pod)?,
@@ -112,7 +112,7 @@ impl InjectionRequest {
     pub(super) fn resources(&self, settings: &Settings) -> Value {
         match &self.resources {
             Some(wanted) => wanted.clone(),
-            None if self.has_budget => json!({}),
+            None if self.has_pod_level_resources => json!({}),
             None => settings.resources.clone(),
         }
     }
