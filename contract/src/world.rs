@@ -247,7 +247,8 @@ mod tests {
     ];
 
     fn message(imports: &[&str], exports: &[&str]) -> String {
-        check(imports, exports).map_or_else(|problem| format!("{problem:?}"), |version| format!("{version:?}"))
+        check_component(imports, exports)
+            .map_or_else(|problem| format!("{problem:?}"), |version| format!("{version:?}"))
     }
 
     fn component_with_import(import: &str) -> String {

@@ -96,7 +96,7 @@ impl ShardIndex {
             return Vec::new();
         };
         let others = controller.members.iter().filter(|member| member.name != own);
-        let own_pods = pods(shard);
+        let own_pods = selected_pods(shard);
         let pods = others.clone().filter_map(|other| {
             let (own, others) = (own_pods.as_ref()?, other.pods.as_ref()?);
             shared_pods(own, others, &other.name)
