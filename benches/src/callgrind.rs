@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 /// The name of all code that belongs to no file.
 const COMPILED_PLUGINS: &str = "compiled plugins (WebAssembly)";
 
-/// What one thread did.
+/// The instructions of a thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Instructions by function. Hashes of generic functions and marks of recursion are not part of the names.

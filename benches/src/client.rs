@@ -1,4 +1,4 @@
-//! A client that repeats one request with a small answer, over HTTP/1.1 or HTTP/2.
+//! A client that repeats one request with a small response, over HTTP/1.1 or HTTP/2.
 
 use std::net::SocketAddr;
 

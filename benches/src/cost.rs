@@ -1,4 +1,4 @@
-//! What a request costs: CPU time of the proxy's process for each, from the kernel, with closed-loop load; ratios within a round.
+//! The cost of a request: CPU time of the proxy's process for each, from the kernel, with closed-loop load; ratios within a round.
 //!
 //! The bare proxy runs first and last in each round. A round within which it changed by more than 5 % says more about the machine than about
 //! the proxies, and does not count.
@@ -29,7 +29,7 @@ pub(crate) struct CostTable<'a> {
     pub(crate) version: HttpVersion,
     /// Connections over HTTP/1.1, streams of one connection over HTTP/2.
     pub(crate) clients: usize,
-    /// One of them is the bare proxy.
+    /// The programs that are compared, among them the bare proxy.
     pub(crate) contestants: &'a [Contestant],
     pub(crate) budgets: &'a [CostBudget],
 }
@@ -244,7 +244,7 @@ impl Rounds {
         ]
     }
 
-    /// Which rounds do not count.
+    /// Names the rounds that do not count.
     fn note(&self) -> Option<String> {
         let all = self.0.len();
         let steady = self.0.iter().filter(|round| round.is_steady()).count();

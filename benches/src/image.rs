@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn others_can_read_the_folder_and_not_write_to_it() {
         let parent = tempfile::tempdir().unwrap();
-        // It stands for the sidecar, and makes no artifacts.
+        // This program stands for the sidecar, and makes no artifacts.
         let image = ImageFolder::create_in(parent.path(), Path::new("/bin/true")).unwrap();
         for path in [image.0.path(), image.program().as_path(), image.artifacts().as_path()] {
             let mode = fs::metadata(path).unwrap().permissions().mode();

@@ -41,7 +41,7 @@ pub(crate) struct BaselineFlags {
 }
 
 struct Case {
-    /// Its name in the baselines.
+    /// The name of the case in the baselines.
     name: &'static str,
     chain: Chain,
     work: Work,
@@ -92,7 +92,7 @@ const CASES: [Case; 7] = [
     Case::new(GET_MISS, Chain::FaultyByName, GET).with_changing_name(),
 ];
 
-/// What is the difference of two cases. These have baselines of their own: a repeated verdict could cost twice as much before the request
+/// Costs that are the difference of two cases. These have baselines of their own: a repeated verdict could cost twice as much before the request
 /// around it has grown by 5 %.
 const DIFFERENCES: [(&str, &str, &str); 3] = [
     ("a call: shard-selector", LIST_CALL, LIST_ALONE),

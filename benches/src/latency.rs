@@ -81,8 +81,8 @@ fn percentiles(load: &PacedLoad) -> Option<Percentiles> {
     Some([at(500)?, at(990)?, at(999)?])
 }
 
-/// One of the percentiles in each round.
-fn column(rounds: &[Percentiles], place: usize) -> Vec<f64> {
+/// A percentile in each round.
+fn values_of_rounds(rounds: &[Percentiles], place: usize) -> Vec<f64> {
     rounds.iter().filter_map(|round| round.get(place).copied()).collect()
 }
 
@@ -106,8 +106,8 @@ impl Row {
     }
 
     fn table_cells(&self, name: &str) -> Vec<String> {
-        let number = |of: &[Percentiles], place| format_number(median(&column(of, place)), 0);
-        let range = |place| format_range(Spread::of(&column(&self.added, place)), 0);
+        let number = |of: &[Percentiles], place| format_number(median(&values_of_rounds(of, place)), 0);
+        let range = |place| format_range(Spread::of(&values_of_rounds(&self.added, place)), 0);
         vec![
             name.to_owned(),
             number(&self.rounds, 0),

@@ -1,6 +1,6 @@
 //! The API server of the benchmarks: plaintext HTTP/1.1 on one port, and on another TLS with HTTP/2 by ALPN, as kube-apiserver.
 //!
-//! It answers with a small object, a large list, or a watch (`answer`).
+//! It answers with a small object, a large list, or a watch (`response_body`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-mod answer;
+mod response_body;
 
-use answer::Answer;
-pub(crate) use answer::{sent_at, since_epoch};
+use response_body::ResponseBody;
+pub(crate) use response_body::{sent_at, since_epoch};
 
 use crate::client::LocalExecutor;
 use crate::process::announce_addresses;
@@ -42,7 +42,7 @@ impl OriginPort {
         if self.ca.is_some() { "2, TLS" } else { "1.1" }
     }
 
-    /// The same for a client that speaks HTTP/1.1 only.
+    /// The HTTP version of a client that speaks HTTP/1.1 only.
     pub(crate) const fn http1(&self) -> &'static str {
         if self.ca.is_some() { "1.1, TLS" } else { "1.1" }
     }
@@ -128,19 +128,21 @@ async fn serve_http1<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S) {
         .await;
 }
 
-async fn answer_request(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+async fn answer_request(request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
     let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let is_protobuf = request
         .headers()
         .get(ACCEPT)
         .is_some_and(|accept| accept.as_bytes() == PROTOBUF.as_bytes());
-    let answer = match request.uri().path() {
-        path if is_watch => watch_interval(path).map_or(Answer::QuietEvents { first: true }, Answer::watch_events),
-        POD_LIST if is_protobuf => Answer::large_list(POD_LIST_PODS * PROTOBUF_POD_BYTES),
-        POD_LIST => Answer::large_list(POD_LIST_PODS * JSON_POD_BYTES),
-        _ => Answer::Whole(Some(Bytes::from_static(SMALL.as_bytes()))),
+    let body = match request.uri().path() {
+        path if is_watch => {
+            watch_interval(path).map_or(ResponseBody::QuietEvents { first: true }, ResponseBody::watch_events)
+        }
+        POD_LIST if is_protobuf => ResponseBody::large_list(POD_LIST_PODS * PROTOBUF_POD_BYTES),
+        POD_LIST => ResponseBody::large_list(POD_LIST_PODS * JSON_POD_BYTES),
+        _ => ResponseBody::Whole(Some(Bytes::from_static(SMALL.as_bytes()))),
     };
-    let mut response = Response::new(answer);
+    let mut response = Response::new(body);
     if request.method() == Method::POST {
         *response.status_mut() = StatusCode::CREATED;
     }

@@ -95,7 +95,7 @@ fn parse_kibibytes(text: &str, field: &str) -> Option<u64> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

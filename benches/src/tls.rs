@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// What an API server offers, in its order.
+/// The protocols that an API server offers, in its order.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// A folder with a CA, a certificate for 127.0.0.1 and its key.

@@ -70,7 +70,7 @@ impl CountedSidecar {
         self.send_command(&["zero"])
     }
 
-    /// What the busiest thread did: with one worker, the one that serves requests.
+    /// The instructions of the busiest thread: with one worker, the one that serves requests.
     pub(crate) fn busiest_thread(&self) -> anyhow::Result<Profile> {
         self.send_command(&["dump"])?;
         let mut busiest = Profile::default();

@@ -1,4 +1,4 @@
-//! The requests that are measured. Their answers are small; [`crate::origin`] has the large ones and the watches.
+//! The requests that are measured. Their responses are small; [`crate::origin`] has the large ones and the watches.
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {

@@ -1,4 +1,4 @@
-//! Client for the admin port of a sidecar. The callers interpret the answers.
+//! Client for the admin port of a sidecar. The callers interpret the responses.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use kube::{Client, Config};
 
 use crate::error::Error;
 
-/// Deadline of one answer. The admin port answers from memory.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+/// Deadline of one response. The admin port answers from memory.
+const RESPONSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A client for a port of a sidecar: plain HTTP, without credentials.
 pub(crate) fn sidecar_client(address: SocketAddr) -> Result<Client, Error> {
@@ -42,14 +42,14 @@ impl Admin {
         self.address
     }
 
-    /// Fails unless the answer is 200.
+    /// Fails unless the status code is 200.
     pub(crate) async fn get(&self, path: &'static str) -> Result<String, Error> {
         let failed = |error: kube::Error| self.request_error(path, error_text(&error));
         let request = Request::get(path).body(Vec::new());
         let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
-        let answer = tokio::time::timeout(ANSWER_DEADLINE, self.client.request_text(request)).await;
-        let late = || format!("it did not answer within {} s", ANSWER_DEADLINE.as_secs());
-        answer.map_err(|_| self.request_error(path, late()))?.map_err(failed)
+        let response = tokio::time::timeout(RESPONSE_DEADLINE, self.client.request_text(request)).await;
+        let late = || format!("it did not answer within {} s", RESPONSE_DEADLINE.as_secs());
+        response.map_err(|_| self.request_error(path, late()))?.map_err(failed)
     }
 
     pub(crate) fn request_error(&self, path: &'static str, problem: impl Into<String>) -> Error {
@@ -64,7 +64,7 @@ impl Admin {
 /// The error in words for a person who does not know HTTP clients.
 fn error_text(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
-        return format!("the answer was {}", status.code);
+        return format!("it answers {}", status.code);
     }
     if let Some(problem) = connection_text(error) {
         return problem;
@@ -75,12 +75,12 @@ fn error_text(error: &kube::Error) -> String {
     }
 }
 
-/// Fails if there is no answer within [`ANSWER_DEADLINE`].
-pub(crate) async fn with_deadline<T>(what: String, answer: impl Future<Output = T>) -> Result<T, Error> {
+/// Fails if there is no response within [`RESPONSE_DEADLINE`].
+pub(crate) async fn with_deadline<T>(what: String, response: impl Future<Output = T>) -> Result<T, Error> {
     let late = |_| Error::Deadline {
         what,
-        after: ANSWER_DEADLINE,
-        last: "no answer".to_owned(),
+        after: RESPONSE_DEADLINE,
+        last: "no response".to_owned(),
     };
-    tokio::time::timeout(ANSWER_DEADLINE, answer).await.map_err(late)
+    tokio::time::timeout(RESPONSE_DEADLINE, response).await.map_err(late)
 }

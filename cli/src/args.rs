@@ -70,7 +70,7 @@ pub(crate) enum PluginCommand {
 /// Output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Output {
-    /// Text for people
+    /// Text for people.
     #[default]
     Text,
     /// One JSON document on standard output.

@@ -1,5 +1,5 @@
-//! `ctrlmesh demo`: a real manager and real sidecars on one machine, offline, with an in-memory API server. [`view`] and [`screen`]
-//! show the progress, [`steps`] decides what happens; this file makes sure that no process and no file is left behind.
+//! `ctrlmesh demo`: a real manager and real sidecars on one machine, offline, with an in-memory API server. [`picture`] and
+//! [`screen`] show the progress, [`steps`] decides what happens; this file makes sure that no process and no file is left behind.
 //!
 //! | module | holds |
 //! |---|---|
@@ -7,12 +7,12 @@
 //! | `summary` | the result: checks and counts |
 //! | `steps`, `plugin_steps` | steps 1 to 6, steps 7 to 10 |
 //! | `scenario` | what all steps need: waiting, counting, effects of fault rules |
-//! | `screen`, `view` | the picture, and where it goes |
+//! | `screen`, `picture` | the picture, and where it goes |
 //! | `environment` | everything that runs, and its order |
 //! | `sidecar`, `manager`, `cluster`, `kubelet`, `observer`, `load`, `process` | the parts of the environment; each process is a child that ends with the demo |
 //! | `plugin_documents` | the objects that steps 7 to 9 apply |
 //! | `kubectl` | what a user does |
-//! | `facts` | everything that the demo knows |
+//! | `observations` | everything that the demo has observed |
 //! | `applied_objects` | the user's objects, and how far each has come |
 //! | `sharding_plan`, `controller` | the user's ShardingConfigs, and the controller that is sharded |
 //! | `audit`, `checks`, `cpu_monitor` | what must hold, and whether it did |
@@ -26,13 +26,14 @@ pub(crate) mod controller;
 mod cpu_monitor;
 pub(crate) mod dev;
 mod environment;
-mod facts;
 mod kubectl;
 mod kubelet;
 mod load;
 mod manager;
 mod metrics;
+mod observations;
 mod observer;
+mod picture;
 mod plugin_documents;
 mod plugin_steps;
 mod process;
@@ -45,7 +46,6 @@ mod sharding_plan;
 mod sidecar;
 mod steps;
 mod summary;
-mod view;
 mod widget;
 
 use std::collections::BTreeMap;
@@ -141,8 +141,8 @@ async fn run_steps(
     let progress = Progress::new();
     screen.print_steps(&progress);
     let mut env = DemoEnv::new(directory).await?;
-    let facts = env.facts.clone();
-    let follow = screen.redraw_until_dropped(&facts, &progress);
+    let observations = env.observations.clone();
+    let follow = screen.redraw_until_dropped(&observations, &progress);
     let result = async {
         screen.print_event(
             &progress,
@@ -176,18 +176,18 @@ async fn run_steps(
         result = result => result?,
         () = follow => return Err(Error::Interrupted),
     };
-    screen.draw_picture(&facts, &progress);
+    screen.draw_picture(&observations, &progress);
     Ok(build_summary(&scenario))
 }
 
 fn build_summary(scenario: &Scenario<'_>) -> Summary {
-    let (reconciles, requests, updates) = scenario.facts().with_facts(|facts| {
-        let [zero, one] = facts.controllers.both().map(|controller| controller.reconciles);
-        let [first, second] = facts.sidecars.both().map(|sidecar| sidecar.requests);
+    let (reconciles, requests, updates) = scenario.observations().with_observations(|observations| {
+        let [zero, one] = observations.controllers.both().map(|controller| controller.reconciles);
+        let [first, second] = observations.sidecars.both().map(|sidecar| sidecar.requests);
         (
             replica::PerReplica::new(zero, one),
             replica::PerReplica::new(first, second),
-            facts.updates,
+            observations.updates,
         )
     });
     Summary {

@@ -86,7 +86,7 @@ pub(crate) enum Error {
     },
     #[error("{doing}")]
     Client {
-        /// What the client was used for.
+        /// The use of the client.
         doing: String,
         #[source]
         source: Box<kube::Error>,

@@ -30,7 +30,7 @@ use ctrlmesh_manager_planner::validate::{self as rules, is_kind, unlocked_beside
 use ctrlmesh_manager_planner::{Findings, LabelKeys};
 use serde_json::Value;
 
-use self::object::{Object, api_group, is_list, objects, text_field, value_of, value_of_last};
+use self::object::{Object, api_group, is_list, objects_in, text_field, value_of, value_of_last};
 use self::report::{FixReport, LintFindings, LintedObject, Scope, print_report};
 use self::sources::{SourceFile, is_standard_input, read_source, source_files};
 use self::tree::{Document, Node};
@@ -38,7 +38,7 @@ use crate::args::LintArgs;
 use crate::error::Error;
 use crate::print;
 
-/// What begins an action in a template of Helm or Go.
+/// The beginning of an action in a template of Helm or Go.
 const TEMPLATE: &str = "{{";
 
 pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
@@ -92,11 +92,11 @@ fn file_problem(error: &Error) -> String {
     }
 }
 
-/// Writes a file with everything mended that can be; returns its text.
+/// Makes all changes of a file that can be made automatically, and writes it; returns its text.
 fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixReport>) -> Result<String, Error> {
-    let (mended, done) = fix::fix_text(&text, keys);
-    if mended != text {
-        std::fs::write(file, &mended).map_err(Error::file("write", file))?;
+    let (fixed_text, done) = fix::fix_text(&text, keys);
+    if fixed_text != text {
+        std::fs::write(file, &fixed_text).map_err(Error::file("write", file))?;
     }
     fixed.extend(done.into_iter().map(|done| FixReport {
         file: file.to_owned(),
@@ -104,10 +104,10 @@ fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixRepo
         change: done.change,
         is_made: done.is_made,
     }));
-    Ok(mended)
+    Ok(fixed_text)
 }
 
-/// What is known of all files.
+/// Objects of all files.
 #[derive(Debug)]
 struct KnownObjects {
     /// Objects that were judged: file and line, by kind, namespace and name.
@@ -121,7 +121,7 @@ fn valid_sharding_configs(text: &str) -> Vec<ShardingConfig> {
     let documents = tree::parse_documents(text);
     let values = documents.iter().filter_map(|document| value_of(text, document).ok());
     let of_value = |value: &Value| -> Vec<ShardingConfig> {
-        let read = objects(value)
+        let read = objects_in(value)
             .into_iter()
             .filter_map(|object| rules::read(object.value).ok());
         let configs = read.filter_map(|object| match object {
@@ -206,7 +206,7 @@ fn lint_text(source: &SourceFile, text: &str, known: &mut KnownObjects) -> Vec<L
             judged.push(LintedObject::from_findings(file, name, root, &findings));
             continue;
         }
-        let objects = objects(value);
+        let objects = objects_in(value);
         if objects.is_empty() && is_list(value) {
             let (name, findings) = ("empty List".to_owned(), LintFindings::default());
             judged.push(LintedObject::from_findings(file, name, root, &findings));

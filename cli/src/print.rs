@@ -35,7 +35,7 @@ pub(crate) fn escape_controls(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// The same for text of the program itself, which may have colours.
+/// Prints a line of the program's own text, which may have colours. Control characters are not escaped.
 pub(crate) fn painted_line(text: &str) {
     if BROKEN.get().is_some() {
         return;
@@ -112,9 +112,9 @@ pub(crate) fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let answer = api_answer(error);
-        let is_last = answer.is_some();
-        let more = answer.unwrap_or_else(|| match error.downcast_ref() {
+        let response = api_response(error);
+        let is_last = response.is_some();
+        let more = response.unwrap_or_else(|| match error.downcast_ref() {
             Some(error) => io_text(error),
             None => error.to_string(),
         });
@@ -122,7 +122,7 @@ pub(crate) fn with_causes(error: &Error) -> String {
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
-        // The cause of an answer is the same answer in other words.
+        // The cause of such an error is the same response in other words.
         cause = error.source().filter(|_| !is_last);
     }
     text
@@ -137,8 +137,8 @@ pub(crate) fn io_text(error: &io::Error) -> String {
     }
 }
 
-/// The answer of an API server. The client's own text of it has its `Debug` form, too.
-fn api_answer(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+/// The response of an API server. The client's own text of it has its `Debug` form, too.
+fn api_response(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let boxed = || error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref);
     match error.downcast_ref().or_else(boxed)? {
         kube::Error::Api(status) => Some(response_text(status)),
@@ -155,18 +155,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_of_api_server_is_printed_once_and_in_words() {
-        let answer = || {
+    fn response_of_api_server_is_printed_once_and_in_words() {
+        let refused = || {
             let status = Status::failure("namespaces \"demo\" not found", "NotFound").with_code(404);
             kube::Error::Api(Box::new(status))
         };
-        assert!(answer().to_string().contains("Status {"), "this is no longer needed");
-        let message = with_causes(&Error::client("the objects of the demo")(answer()));
+        assert!(refused().to_string().contains("Status {"), "this is no longer needed");
+        let message = with_causes(&Error::client("the objects of the demo")(refused()));
         assert_eq!(
             message,
             "the objects of the demo: namespaces \"demo\" not found (HTTP 404)"
         );
-        let message = with_causes(&Error::Uninstall(answer().into()));
+        let message = with_causes(&Error::Uninstall(refused().into()));
         assert_eq!(message, "the API server: namespaces \"demo\" not found (HTTP 404)");
     }
 

@@ -21,11 +21,11 @@ const PATH: &str = "/status";
 /// Exits 1 if the sidecar is not ready, the newest chain was refused, or an entry does not work.
 pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
     let admin = Admin::new(args.address)?;
-    let answer = admin.get(PATH).await?;
-    let status: Status = serde_json::from_str(&answer)
-        .map_err(|_| admin.request_error(PATH, "the answer is not the status of a sidecar"))?;
+    let response = admin.get(PATH).await?;
+    let status: Status = serde_json::from_str(&response)
+        .map_err(|_| admin.request_error(PATH, "the response is not the status of a sidecar"))?;
     match args.output {
-        Output::Json => print::line(answer.trim()),
+        Output::Json => print::line(response.trim()),
         Output::Text => print::line(&status_text(&status, print::terminal_width())),
     }
     let is_well = status.not_ready.is_empty()
@@ -49,46 +49,46 @@ fn status_text(status: &Status, width: Option<u16>) -> String {
 }
 
 fn sidecar_table(status: &Status) -> Table {
-    let mut facts = new_table();
-    facts.add_row(["pod", &pod_text(&status.pod)]);
-    facts.add_row(["sidecar", &status.version]);
+    let mut rows = new_table();
+    rows.add_row(["pod", &pod_text(&status.pod)]);
+    rows.add_row(["sidecar", &status.version]);
     if !status.not_ready.is_empty() {
-        facts.add_row(["not ready", &missing_text(status)]);
+        rows.add_row(["not ready", &missing_text(status)]);
     } else if let Some(compiling) = &status.compiling {
-        facts.add_row(["next chain", &compiling.to_string()]);
+        rows.add_row(["next chain", &compiling.to_string()]);
     }
-    facts.add_row(["chain", &chain_text(&status.chain)]);
+    rows.add_row(["chain", &chain_text(&status.chain)]);
     if status.chain.other_entries > 0 {
-        facts.add_row(["entries", &selection_text(&status.chain)]);
+        rows.add_row(["entries", &selection_text(&status.chain)]);
     }
     if let Some(traffic) = &status.api_traffic {
-        facts.add_row(["API traffic", &api_traffic(traffic)]);
+        rows.add_row(["API traffic", &api_traffic(traffic)]);
     }
     if !status.chain.earlier.is_none() {
-        facts.add_row(["earlier", &in_flight_text(&status.chain.earlier)]);
+        rows.add_row(["earlier", &in_flight_text(&status.chain.earlier)]);
     }
     for cache in &status.chain.stale_caches {
-        facts.add_row(["stale cache", &stale_cache(cache)]);
+        rows.add_row(["stale cache", &stale_cache(cache)]);
     }
     let counts = &status.counts;
-    facts.add_row([
+    rows.add_row([
         "chains",
         &format!("{} applied, {} refused", counts.applied, counts.refused),
     ]);
-    facts.add_row([
+    rows.add_row([
         "plugins",
         &format!("{} faults, {} quarantines", counts.faults, counts.quarantines),
     ]);
     if let Some(refused) = &status.refused {
-        facts.add_row(["refused", &refused_text(refused)]);
+        rows.add_row(["refused", &refused_text(refused)]);
     }
     for election in &status.leader_elections {
-        facts.add_row(["leader", &leader_text(election)]);
+        rows.add_row(["leader", &leader_text(election)]);
     }
     for touched in &status.touched {
-        facts.add_row(["touched", &touched_request(touched)]);
+        rows.add_row(["touched", &touched_request(touched)]);
     }
-    facts
+    rows
 }
 
 /// A sidecar outside a pod may have neither a namespace nor a name.
@@ -152,7 +152,7 @@ fn api_traffic(traffic: &ApiTraffic) -> String {
     }
 }
 
-/// What an unready sidecar is missing: the names of `/readyz`, each with its meaning.
+/// The conditions that an unready sidecar does not meet: the names of `/readyz`, each with its meaning.
 fn missing_text(status: &Status) -> String {
     let reasons = status.not_ready.iter().map(|name| match &status.compiling {
         Some(compiling) if name == readiness::FIRST_CHAIN => compiling.to_string(),
@@ -170,7 +170,7 @@ fn leader_text(election: &LeaderElection) -> String {
     }
 }
 
-/// What plugins report: an open breaker, how often a fault fired; and how many of their verdicts were repeated.
+/// Reports of plugins, such as an open breaker or how often a fault fired, and how many of their verdicts were repeated.
 fn report_table(status: &Status) -> Option<Table> {
     let mut reports = new_table();
     reports.set_header(["ENTRY", "REPORT", "SAYS"]);
@@ -258,7 +258,7 @@ fn touched_request(touched: &Touched) -> String {
         rule => format!(" (rule {rule})"),
     };
     let status = match touched.status {
-        0 => "no answer".to_owned(),
+        0 => "no response".to_owned(),
         status => status.to_string(),
     };
     // The entry's edits of all requests are one row, and what it says of a request is of the last one.

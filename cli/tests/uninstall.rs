@@ -127,9 +127,9 @@ async fn uninstall_fails_where_no_api_server_answers() -> Result<()> {
                 .by_ref()
                 .take_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
             while head.next().is_some() {}
-            let answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 10\r\nConnection: close\r\n\r\nnot found\n";
+            let response = "HTTP/1.1 404 Not Found\r\nContent-Length: 10\r\nConnection: close\r\n\r\nnot found\n";
             // The client's error says it if this fails.
-            let _ = (&connection).write_all(answer.as_bytes());
+            let _ = (&connection).write_all(response.as_bytes());
         }
     });
     let kubeconfig = kubeconfig(&server);

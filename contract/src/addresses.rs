@@ -1,4 +1,4 @@
-//! Which addresses nobody should be sent to by accident: those of the machine itself, of its network alone, and of metadata services,
+//! Addresses to which nobody should be sent by accident: those of the machine itself, of its network alone, and of metadata services,
 //! where clouds tell a machine its credentials. The sidecar asks for external traffic, the manager for registries.
 //!
 //! An address inside another (IPv4 in IPv6: mapped, compatible, translated, NAT64 with any prefix length, 6to4, Teredo, ISATAP) is
@@ -167,8 +167,8 @@ pub fn reachable_through(ip: IpAddr) -> Vec<IpAddr> {
     std::iter::once(ip).chain(behind).collect()
 }
 
-/// What is special about an address behind a NAT64 prefix of the network's own, which nobody here knows: a loopback, link-local or
-/// metadata address where such a prefix would put one. No ordinary address looks like that.
+/// The special address behind a NAT64 prefix of the network's own, which nobody here knows: a loopback, link-local or metadata
+/// address where such a prefix would put one. No ordinary address looks like that.
 fn special_behind_unknown_prefix(ip: IpAddr) -> Option<SpecialAddress> {
     let IpAddr::V6(ip) = ip else { return None };
     let inner = Nat64::ALL.into_iter().filter_map(|length| length.embedded_address(ip));

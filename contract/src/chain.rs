@@ -53,25 +53,26 @@ pub const MAX_MEMORY_MIB: u32 = 256;
 /// A chain document: the entries of a namespace, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chain {
-    /// The namespace it is for. Signed with the rest, so that one namespace's chain is none of another's.
+    /// The namespace that the chain is for. Signed with the rest, so that it is no chain of another namespace.
     pub namespace: String,
-    /// Grows with each change. From 1; a sidecar refuses one lower than what it runs.
+    /// The generation, from 1. It grows with each change, and a sidecar refuses one below that of its chain.
     pub generation: u64,
     /// The entries, in any order: `order` and `name` decide.
     pub entries: Vec<Entry>,
 }
 
-/// One plugin at work.
+/// An element of a chain: a plugin, its settings, and the pods that run it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// Unique, and stable over changes: state, metrics and status are keyed by it. `shard-selector/operator-demo-0`.
+    /// The name, such as `shard-selector/operator-demo-0`. It is unique and stable over changes: state, metrics and status
+    /// are kept by it.
     pub name: String,
     /// Digest of the component's bytes.
     pub plugin: Digest,
     /// The pods of the namespace that run the entry.
     pub pod_selector: LabelSelector,
-    /// Low goes first on the way up and last on the way back. Equal: by name.
+    /// The entry with the lowest order gets requests first and responses last. Entries of equal order are sorted by name.
     pub order: i32,
     /// How a request is handled when the plugin fails.
     pub on_failure: FailurePolicy,
@@ -88,10 +89,10 @@ pub struct Entry {
     pub origin: Option<Origin>,
 }
 
-/// How a request is handled when a plugin fails (trap, deadline, invalid answer, quarantine).
+/// How a request is handled when a plugin fails (trap, deadline, invalid verdict, quarantine).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub enum FailurePolicy {
-    /// It is answered with a 500 `Status`. The default: a skipped shard rule would let two shards act.
+    /// The request is rejected with a 500 `Status`. The default: a skipped shard rule would let two shards act.
     #[default]
     Closed,
     /// The entry is skipped.
@@ -121,7 +122,7 @@ pub struct Origin {
     /// UID of the object; empty if it has none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Its generation; 0 if it has none.
+    /// Generation of the object; 0 if it has none.
     #[serde(skip_serializing_if = "is_zero")]
     pub generation: u64,
 }
@@ -133,7 +134,7 @@ impl Chain {
     /// # Errors
     /// The first reason why it can't be read at all, or else every mistake in it ([`Error::Mistakes`]).
     pub fn parse(document: &[u8]) -> Result<Self, Error> {
-        decode::chain(syntax::parse(document)?)
+        decode::decode_chain(syntax::parse_document(document)?)
     }
 
     /// Finds every mistake in a chain that was put together in memory.
@@ -143,7 +144,7 @@ impl Chain {
     pub fn validate(&self) -> Result<(), Error> {
         let mut mistakes = Mistakes::default();
         validate::validate_head(&self.namespace, self.generation, &mut mistakes);
-        validate::entries(self.entries.iter().enumerate(), &mut mistakes);
+        validate::validate_entries(self.entries.iter().enumerate(), &mut mistakes);
         mistakes.into_result()
     }
 
@@ -151,7 +152,7 @@ impl Chain {
     /// back to an equal value.
     #[must_use]
     pub fn to_json(&self) -> String {
-        canonical::print(&json!({
+        canonical::canonical_json(&json!({
             "apiVersion": CHAIN_API_VERSION,
             "namespace": self.namespace,
             "generation": self.generation,
@@ -164,7 +165,7 @@ impl Settings {
     /// Takes a plugin's settings.
     #[must_use]
     pub fn new(value: Value) -> Self {
-        let json = canonical::print(&value);
+        let json = canonical::canonical_json(&value);
         let hash = Digest::of(json.as_bytes()).hex();
         Self { value, hash, json }
     }
@@ -195,7 +196,7 @@ impl Default for Settings {
 }
 
 impl FailurePolicy {
-    /// Its name, as in the document.
+    /// The name of the policy, as in the document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -60,7 +60,7 @@ pub enum Error {
         "this is not a public key for chains: {problem}; write ed25519: and 44 base64 characters, as part `public` of the Secret ctrlmesh-chain-key is"
     )]
     PublicKey {
-        /// What is wrong with it.
+        /// The mistake in the key.
         problem: &'static str,
     },
     /// The bytes are not a private key.
@@ -77,7 +77,7 @@ pub enum Error {
     /// The signature is malformed.
     #[error("the chain's signature is malformed: {problem}; it must be the base64 of 64 bytes")]
     SignatureForm {
-        /// What is wrong with it.
+        /// The mistake in the signature.
         problem: &'static str,
     },
     /// The signature is of another document or by another key.
@@ -94,12 +94,12 @@ impl Error {
     }
 }
 
-/// One mistake: where, and what to write instead.
+/// A mistake in a document: the field, and the correction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     /// Path of the field, as in `entries[2].timeoutMs`.
     pub path: String,
-    /// What is wrong and what to write instead.
+    /// The mistake, and the content to write instead.
     pub problem: String,
 }
 
@@ -164,6 +164,16 @@ impl fmt::Display for Mistakes {
     }
 }
 
+/// The path of a field of a mapping; an empty path is that of the document.
+#[must_use]
+pub fn field_path(path: &str, name: &str) -> String {
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
+}
+
 /// Quotes an input for a message: escaped, and cut if it is long.
 #[must_use]
 pub fn quote(text: &str) -> String {
@@ -190,6 +200,12 @@ mod tests {
         );
         assert!(text.ends_with("and 5 more"), "{text}");
         assert_eq!((mistakes.list().len(), mistakes.omitted_count()), (MAX_MISTAKES, 5));
+    }
+
+    #[test]
+    fn field_path_of_the_document_is_the_name() {
+        assert_eq!(field_path("", "entries"), "entries");
+        assert_eq!(field_path("spec", "limits"), "spec.limits");
     }
 
     #[test]

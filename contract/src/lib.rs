@@ -1,5 +1,6 @@
-//! What the manager writes and the sidecar reads: the chain document, its signature, the names of plugin files, what
-//! `/status` answers, what a plugin may import, which addresses neither may be led to, and every name that both sides must spell alike.
+//! The contract between the manager and the sidecar: the chain document, its signature, the names of plugin files, the JSON of
+//! `/status`, the imports that a plugin may have, the addresses to which neither may be led, and every name that both sides must spell
+//! alike.
 //!
 //! Pure: no files, no network, no clock. Reading the directory is the sidecar's matter (`ctrlmesh-proxy`, `chain/`),
 //! writing ConfigMaps the manager's.

@@ -136,7 +136,7 @@ pub mod annotations {
     pub const LOOPBACK_TLS: &str = "ctrlmesh.kusionstack.io/loopback-tls";
     /// On a pod, `"true"` or `"false"`: whether the sidecar takes calls to other services, whatever rules select the pod.
     pub const EXTERNAL_TRAFFIC: &str = "ctrlmesh.kusionstack.io/external-traffic";
-    /// On a pod, by the manager: how its traffic comes to the sidecar, `kubeconfig` or `iptables`. It has a sidecar of ours.
+    /// On a pod, by the manager: how its traffic comes to the sidecar, `kubeconfig` or `iptables`. Such a pod has a sidecar of ours.
     pub const INJECTED: &str = "ctrlmesh.kusionstack.io/injected";
     /// On a pod, by the manager: the kubeconfig that leads to the sidecar. Kubelet makes a file of it.
     pub const KUBECONFIG: &str = "ctrlmesh.kusionstack.io/kubeconfig";
@@ -169,17 +169,17 @@ pub mod env {
     pub const STATE_DIR: &str = "CTRLMESH_STATE_DIR";
     /// The entry of the chain without which a pod's first sidecar serves nothing: its shard's.
     pub const AWAIT_ENTRY: &str = "CTRLMESH_AWAIT_ENTRY";
-    /// What the sidecar logs.
+    /// The log filter of the sidecar.
     pub const LOG: &str = "CTRLMESH_LOG";
-    /// How the sidecar logs.
+    /// The log format of the sidecar: `text` or `json`.
     pub const LOG_FORMAT: &str = "CTRLMESH_LOG_FORMAT";
     /// Where the sidecar takes calls to other services.
     pub const EXTERNAL_ADDRESS: &str = "CTRLMESH_EXTERNAL_ADDRESS";
 }
 
-/// What an unready sidecar lacks, in `/readyz` and in its status.
+/// Names of the conditions that an unready sidecar does not meet, in `/readyz` and in its status.
 pub mod readiness {
-    /// Every name, with what it means. docs/operating.md has the same table.
+    /// Every name with its meaning. docs/operating.md has the same table.
     pub const MEANINGS: [(&str, &str); 4] = [
         (FIRST_CHAIN, "no chain loaded yet (ConfigMap ctrlmesh-chain)"),
         (AWAIT_ENTRY, "the chain has no shard entry for this pod's labels"),
@@ -187,7 +187,7 @@ pub mod readiness {
         (DRAINING, "the sidecar is shutting down"),
     ];
 
-    /// What a name means. `None`: it is not one of this release.
+    /// The meaning of a name. `None`: this release does not know the name.
     #[must_use]
     pub fn meaning(name: &str) -> Option<&'static str> {
         let mut meanings = MEANINGS.iter();

@@ -29,13 +29,13 @@ impl Encoding {
 
 /// Name of the file (and of the key in a ConfigMap) that carries a plugin.
 #[must_use]
-pub fn name(digest: &Digest, encoding: Encoding) -> String {
+pub fn file_name(digest: &Digest, encoding: Encoding) -> String {
     format!("{}{}", digest.hex(), encoding.suffix())
 }
 
 /// Reads such a name; `None` for any other.
 #[must_use]
-pub fn parse(name: &str) -> Option<(Digest, Encoding)> {
+pub fn parse_file_name(name: &str) -> Option<(Digest, Encoding)> {
     [Encoding::Zstd, Encoding::Plain]
         .into_iter()
         .find_map(|encoding| Some((Digest::from_hex(name.strip_suffix(encoding.suffix())?)?, encoding)))
@@ -49,9 +49,9 @@ mod tests {
     fn names_round_trip() {
         let digest = Digest::of(b"plugin");
         for encoding in [Encoding::Plain, Encoding::Zstd] {
-            assert_eq!(parse(&name(&digest, encoding)), Some((digest, encoding)));
+            assert_eq!(parse_file_name(&file_name(&digest, encoding)), Some((digest, encoding)));
         }
-        assert!(name(&digest, Encoding::Zstd).ends_with(".wasm.zst"));
+        assert!(file_name(&digest, Encoding::Zstd).ends_with(".wasm.zst"));
     }
 
     #[test]
@@ -65,7 +65,7 @@ mod tests {
             &format!("{hex}.wat"),
             &format!("x{hex}.wasm"),
         ] {
-            assert_eq!(parse(other), None, "{other}");
+            assert_eq!(parse_file_name(other), None, "{other}");
         }
     }
 }

@@ -79,13 +79,13 @@ impl Operator {
 }
 
 impl LabelSelector {
-    /// Whether it says nothing, and so selects everything.
+    /// Whether the selector has no condition, and so selects everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
     }
 
-    /// The same with one expression more.
+    /// The selector with one more expression.
     #[must_use]
     pub fn with_requirement(mut self, key: &str, operator: Operator, values: Vec<String>) -> Self {
         self.match_expressions.push(Requirement {

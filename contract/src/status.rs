@@ -19,10 +19,10 @@ pub struct Status {
     pub pod: Pod,
     /// Version of the sidecar.
     pub version: String,
-    /// What the sidecar can run. `None`: it is older than this field ([`Support::baseline`]).
+    /// The capabilities of the sidecar. `None`: the sidecar is older than this field ([`Support::baseline`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supports: Option<Support>,
-    /// What is missing until the sidecar is ready, as in `/readyz`. Empty if it is ready.
+    /// Names of the conditions that are not met yet, as in `/readyz`. Empty if the sidecar is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_ready: Vec<String>,
     /// Plugins of a new chain that are being compiled, if there are any.
@@ -105,7 +105,7 @@ pub struct ChainStatus {
     /// Digest of the document's bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// When it came into force, RFC 3339; empty if there is none yet.
+    /// Time at which the chain came into force, RFC 3339; empty if there is none yet.
     pub since: String,
     /// The sidecar has no `--chain-dir`: it never has a chain, and requests pass unchanged.
     #[serde(skip_serializing_if = "is_false")]
@@ -161,7 +161,7 @@ const fn is_false(flag: &bool) -> bool {
 pub struct InFlight {
     /// Requests that may change objects. A hand-over waits for them.
     pub writes: u64,
-    /// Lists with the earlier view whose answers are not sent completely.
+    /// Lists with the earlier view whose responses are not sent completely.
     pub lists: u64,
     /// Watches with the earlier view that have not ended.
     pub watches: u64,
@@ -189,7 +189,7 @@ pub struct EntryStatus {
     pub plugin: Digest,
     /// Hash of the current settings.
     pub settings_hash: String,
-    /// Whether it works.
+    /// Whether the entry works.
     pub state: EntryState,
     /// Faults since the entry came into force.
     #[serde(default)]
@@ -226,9 +226,9 @@ pub struct ReuseStatus {
 pub enum EntryState {
     /// The entry works.
     Active,
-    /// Its last calls failed; each request follows its failure policy.
+    /// The last calls of the plugin failed; each request follows the failure policy of the entry.
     Failed,
-    /// It failed so often that it is not called for a while; all requests follow its failure policy.
+    /// The plugin failed so often that it is not called for a while; all requests follow the failure policy of the entry.
     Quarantined,
 }
 
@@ -241,7 +241,7 @@ pub struct Refused {
     pub generation: Option<u64>,
     /// Reason code from a closed set, for machines.
     pub reason: String,
-    /// What is wrong and what to do, for people.
+    /// The mistakes and how to correct them, for people.
     pub message: String,
     /// Time of the refusal, RFC 3339.
     pub when: String,
@@ -278,7 +278,7 @@ pub struct ApiTraffic {
     pub in_flight: Option<u64>,
 }
 
-/// One lock, as observed in the controller's traffic.
+/// A leader election of the controller, as observed in its traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaderElection {
@@ -294,7 +294,7 @@ pub struct LeaderElection {
     pub holder: String,
     /// Whether this pod's controller holds the lock: it has written so, and the record has not expired.
     pub leads: bool,
-    /// Since when it holds the lock, RFC 3339.
+    /// Time since which the pod's controller holds the lock, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What a sidecar can run, as reported in `/status`: the chain documents that it reads, and the versions of the plugin interface that it
-//! supports. The manager writes nothing that a sidecar of the namespace can't run.
+//! The capabilities of a sidecar, as reported in `/status`: the chain documents that it reads, and the versions of the plugin
+//! interface that it supports. The manager writes nothing that a sidecar of the namespace can't run.
 //!
 //! The fields are lists of words, since a manager meets sidecars of other releases: it ignores unknown words. A change that extends the
 //! document or the interface adds its word here.

@@ -26,7 +26,8 @@ impl Interface {
     }
 
     /// The oldest version that has all that a component imports, from the names of its imports and of the functions in each. A component
-    /// that was built against a later version than this release knows needs that one. `None`: it imports nothing of ours.
+    /// that was built against a later version than this release knows needs that one. `None`: the component imports no interface of
+    /// `ctrlmesh:plugin`.
     #[must_use]
     pub fn needed_version<'a>(imports: impl IntoIterator<Item = (&'a str, &'a [String])>) -> Option<Self> {
         let needed = imports.into_iter().filter_map(|(import, functions)| {
@@ -84,17 +85,17 @@ pub enum Version {
     V0_2,
 }
 
-/// All of them, for messages.
+/// All supported versions, for messages.
 pub const SUPPORTED_VERSIONS: &str = "0.1.x and 0.2.x";
 
 /// Why a component is no plugin for us.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// It implements another world.
+    /// The component implements another world.
     World(String),
-    /// It was built against this unsupported version of the interface.
+    /// The component was built against this unsupported version of the interface.
     Version(String),
-    /// It has this import, which plugins don't get.
+    /// The component has this import, which plugins don't get.
     Import(String),
 }
 
@@ -134,8 +135,8 @@ const WASI: [&str; 18] = [
 /// Finds the version of a component.
 ///
 /// # Errors
-/// It is not a plugin, or wants more than a plugin gets.
-pub fn check(imports: &[&str], exports: &[&str]) -> Result<Version, Problem> {
+/// The component is not a plugin, or imports more than a plugin gets.
+pub fn check_component(imports: &[&str], exports: &[&str]) -> Result<Version, Problem> {
     let missing = |name: &str| Problem::World(format!("it does not export `{name}`"));
     if let Some(name) = EXPORTS.iter().find(|name| !exports.contains(name)) {
         return Err(missing(name));
@@ -149,10 +150,10 @@ pub fn check(imports: &[&str], exports: &[&str]) -> Result<Version, Problem> {
     }
 }
 
-/// The same for somebody who knows the imports alone. `None`: it imports nothing of ours.
+/// Finds the version from the imports alone. `None`: the component imports no interface of `ctrlmesh:plugin`.
 ///
 /// # Errors
-/// It wants more than a plugin gets.
+/// The component imports more than a plugin gets, or mixes versions.
 pub fn check_imports(imports: &[&str]) -> Result<Option<Version>, Problem> {
     let mut version = None;
     for import in imports.iter().filter(|import| import.starts_with(PACKAGE)) {
@@ -246,7 +247,8 @@ mod tests {
     ];
 
     fn message(imports: &[&str], exports: &[&str]) -> String {
-        check(imports, exports).map_or_else(|problem| format!("{problem:?}"), |version| format!("{version:?}"))
+        check_component(imports, exports)
+            .map_or_else(|problem| format!("{problem:?}"), |version| format!("{version:?}"))
     }
 
     fn component_with_import(import: &str) -> String {

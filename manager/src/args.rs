@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use ctrlmesh_contract::names::{labels, ports};
-use ctrlmesh_manager_inject::args::{LogFormat, ProxyArgs};
+use ctrlmesh_manager_inject::flags::{LogFormat, ProxyArgs};
 use ctrlmesh_manager_planner::LabelKeys;
 
 /// The Secret of KusionStack's manager. One with another name (`SECRET_NAME`) needs a Role of its own.

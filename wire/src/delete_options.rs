@@ -1,5 +1,5 @@
 //! `DeleteOptions` in the body of a DELETE. The API server reads them from the query only if there is no body
-//! (k8s.io/apiserver `pkg/endpoints/handlers/delete.go`), so whoever edits one of them edits the body where there is one.
+//! (k8s.io/apiserver `pkg/endpoints/handlers/delete.go`), so an edit of one of them must be made in the body where there is one.
 //!
 //! Other options and unknown fields stay as they are.
 
@@ -85,7 +85,7 @@ impl DeleteOption {
         }
     }
 
-    /// Its number in `k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions`.
+    /// The number of the field in `k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions`.
     fn field_number(self) -> u32 {
         match self {
             Self::GracePeriodSeconds => 1,

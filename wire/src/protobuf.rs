@@ -82,7 +82,7 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
 /// A field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its number in the schema.
+    /// The number of the field in the schema.
     pub number: u32,
     /// Tag, length and content.
     pub whole: &'a [u8],
@@ -138,7 +138,7 @@ pub(crate) fn field_payload(message: &[u8], number: u32) -> Option<&[u8]> {
     field(message, number)?.payload
 }
 
-/// The same as text; none if it is not UTF-8.
+/// The content of a field as text; `None` if it is not UTF-8.
 pub(crate) fn text(message: &[u8], number: u32) -> Option<String> {
     String::from_utf8(field_payload(message, number)?.to_vec()).ok()
 }

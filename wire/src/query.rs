@@ -138,7 +138,7 @@ impl<'a> ParsedQuery<'a> {
         self.value(key).map(|value| &**value)
     }
 
-    /// The same, as it was read.
+    /// The first value of a parameter, borrowed or decoded.
     pub(crate) fn value(&self, key: &str) -> Option<&Cow<'a, str>> {
         self.pairs.iter().find(|pair| pair.key == key).map(|pair| &pair.value)
     }
@@ -185,7 +185,7 @@ impl<'a> Pair<'a> {
 pub struct QueryEditor<'a> {
     raw: &'a str,
     text: Cow<'a, str>,
-    /// What `raw` says, if it was read already.
+    /// The parameters of `raw`, if it was parsed already.
     parsed: Option<&'a ParsedQuery<'a>>,
 }
 
@@ -209,7 +209,7 @@ impl<'a> QueryEditor<'a> {
         }
     }
 
-    /// What the text says, if it was read and is not edited yet.
+    /// The parameters of the text, if it was parsed and is not edited yet.
     fn unedited(&self) -> Option<&'a ParsedQuery<'a>> {
         self.parsed.filter(|_| matches!(self.text, Cow::Borrowed(_)))
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::protobuf::{Message, envelope};
 
-/// The answer of the API when it has no object to give: an error, or the outcome of a deletion.
+/// The response of the API when it has no object to give: an error, or the outcome of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code. Below 400 the Status says `Success`, else `Failure`.
@@ -105,7 +105,7 @@ impl Status {
         }
     }
 
-    /// The body of an `application/json` answer.
+    /// The body of an `application/json` response.
     #[must_use]
     #[expect(
         clippy::expect_used,
@@ -137,7 +137,7 @@ impl Status {
         })
     }
 
-    /// The body of an `application/vnd.kubernetes.protobuf` answer: magic number, envelope, Status, byte for byte as
+    /// The body of an `application/vnd.kubernetes.protobuf` response: magic number, envelope, Status, byte for byte as
     /// upstream's generated marshaller writes it.
     #[must_use]
     pub fn to_protobuf(&self) -> Vec<u8> {

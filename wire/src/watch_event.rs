@@ -40,7 +40,7 @@ pub fn watch_error_event(status: &Status, encoding: WatchEncoding) -> Vec<u8> {
         WatchEncoding::Protobuf => {
             let object = Message::new().bytes(1, &status.to_protobuf());
             let event = Message::new().string(1, "ERROR").message(2, &object).finish();
-            // A Status is far below 4 GiB: messages are bounded by whoever writes them.
+            // A Status is far below 4 GiB, because callers bound its message.
             let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
             [&length.to_be_bytes(), &*event].concat()
         }

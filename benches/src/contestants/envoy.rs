@@ -21,7 +21,7 @@ const LUA_FILTER: &str = "function envoy_on_request(handle) handle:headers():add
 /// Name of Envoy with a Wasm filter in tables.
 pub(crate) const ENVOY_WASM: &str = "envoy, Wasm filter";
 
-/// What is in front of Envoy's router.
+/// The filter in front of Envoy's router.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Filter<'a> {
     Nothing,

@@ -34,7 +34,7 @@ pub(crate) fn start_haproxy(folder: &Path, origin: &OriginPort) -> anyhow::Resul
     Ok(Contestant::new(HAPROXY, process, address, origin.best_http()))
 }
 
-/// It verifies the origin's certificate, as the sidecar does. Logs are off by default.
+/// The configuration, in which HAProxy verifies the origin's certificate as the sidecar does. Logs are off by default.
 fn haproxy_config(origin: &OriginPort, address: SocketAddr) -> String {
     let tls = origin.ca.as_ref().map_or_else(String::new, |ca| {
         format!(" ssl verify required ca-file {} alpn h2,http/1.1", ca.display())

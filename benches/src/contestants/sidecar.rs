@@ -39,8 +39,8 @@ impl Sidecar {
         Self::start_command(Command::new(program), folder, POLL).await
     }
 
-    /// The same for a command that begins with other flags or runs the sidecar in another program; asked at this interval whether it is
-    /// ready.
+    /// Starts a command that begins with other flags or runs the sidecar in another program. `poll`: the interval at which it is asked
+    /// whether it is ready.
     pub(crate) async fn start_command(
         mut command: Command,
         folder: &SidecarFolder,
@@ -91,8 +91,8 @@ impl Sidecar {
 
     /// Verdicts of all entries that were repeated without a call so far.
     pub(crate) async fn repeated_verdicts(&self) -> anyhow::Result<u64> {
-        let answer = self.get_admin("/status").await?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("no status")?;
+        let response = self.get_admin("/status").await?;
+        let (_, body) = response.split_once("\r\n\r\n").context("no status")?;
         let status: Status = serde_json::from_str(body)?;
         let reuses = status.chain.entries.into_iter().filter_map(|entry| entry.reuse);
         Ok(reuses.map(|reuse| reuse.reused).sum())
@@ -104,13 +104,13 @@ impl Sidecar {
         let mut poll = tokio::time::interval(self.poll);
         loop {
             poll.tick().await;
-            let answer = self.get_admin(path).await?;
-            let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+            let response = self.get_admin(path).await?;
+            let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
             if head.starts_with("HTTP/1.1 200") && wanted(body) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("{path} of the sidecar says after {PATIENCE:?}: {answer}");
+                bail!("{path} of the sidecar says after {PATIENCE:?}: {response}");
             }
         }
     }
@@ -119,8 +119,8 @@ impl Sidecar {
         let mut stream = TcpStream::connect(self.admin).await?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        Ok(response)
     }
 }

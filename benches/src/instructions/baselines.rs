@@ -17,7 +17,7 @@ const KEPT_FUNCTIONS: usize = 30;
 const NAMED_FUNCTIONS: usize = 10;
 const UPDATE: &str = "run `make instructions-update` and commit benches/instructions.json";
 
-/// What counts depend on besides the code.
+/// The conditions besides the code on which counts depend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Conditions {
@@ -107,7 +107,7 @@ impl Counts {
         }
     }
 
-    /// What these need more than the others: a part of a request.
+    /// The instructions that these need more than the others: a part of a request.
     pub(super) fn minus(&self, others: &Self) -> Self {
         let more = |(name, count): (&String, &u64)| {
             let other = others.functions.get(name).copied().unwrap_or(0);
@@ -191,7 +191,7 @@ impl Growth {
     }
 }
 
-/// What a comparison has found.
+/// The results of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     /// Each is a reason to fail.

@@ -1,4 +1,4 @@
-//! Audit of which replica handled which widget when, and whether it was allowed to. Pure: it records facts and returns counts.
+//! Audit of which replica handled which widget when, and whether it was allowed to. Pure: it records events and returns counts.
 //!
 //! Two independent sources show that a widget was handled: the API server's record (a write of its status, in the order of resource
 //! versions) and the controllers' own reports (also of reconciles that wrote nothing). Either is enough for a violation.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::replica::{PerReplica, Replica};
 use super::widget::{Widget, WidgetKey};
 
-/// Which replica may handle the widgets of a namespace.
+/// The replica that may handle the widgets of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AllowedOwner {
     /// Any: there are no shards.
@@ -26,7 +26,7 @@ struct WidgetRecord {
     window: PeriodRecord,
 }
 
-/// What happened to a widget in the current period.
+/// The history of a widget in the current period.
 #[derive(Debug, Default)]
 struct PeriodRecord {
     /// Status writes, from the API server's record.

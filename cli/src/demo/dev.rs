@@ -33,7 +33,7 @@ pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Error> {
     let keepers = TaskTracker::new();
     let build = Build::new(&args, &program, &binaries);
     let ended = tokio::select! {
-        ended = develop(&args, &binaries, directory.path(), &keepers, build) => ended,
+        ended = rebuild_until_replaced(&args, &binaries, directory.path(), &keepers, build) => ended,
         interrupted = wait_for_interrupt() => Err(interrupted),
     };
     // Whatever happened: no process and no file is left behind.
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Error> {
 }
 
 /// Returns when `ctrlmesh` itself is new.
-async fn develop(
+async fn rebuild_until_replaced(
     args: &DevArgs,
     binaries: &Binaries,
     directory: &Path,
@@ -74,7 +74,7 @@ async fn develop(
     for document in ShardingPlan::initial().documents(&env.cluster.registry.tls_host()) {
         env.kubectl.apply(&document).await?;
     }
-    print::line(&describe(&env, &args.sources));
+    print::line(&environment_text(&env, &args.sources));
     loop {
         let changed = tokio::select! {
             changed = sources.changed() => changed?,
@@ -91,14 +91,19 @@ async fn develop(
         if rebuilt.command {
             return Ok(());
         }
-        if let Err(error) = restart(&mut env, binaries, keepers, rebuilt).await {
+        if let Err(error) = restart_programs(&mut env, binaries, keepers, rebuilt).await {
             print::line(&format!("dev: {error}; change a file to try again"));
             build.forget();
         }
     }
 }
 
-async fn restart(env: &mut DemoEnv, binaries: &Binaries, keepers: &TaskTracker, rebuilt: Rebuilt) -> Result<(), Error> {
+async fn restart_programs(
+    env: &mut DemoEnv,
+    binaries: &Binaries,
+    keepers: &TaskTracker,
+    rebuilt: Rebuilt,
+) -> Result<(), Error> {
     if rebuilt.manager {
         env.restart_manager(binaries.manager.clone(), keepers.clone()).await?;
         print::line("dev: restarted ctrlmesh-manager");
@@ -113,7 +118,7 @@ async fn restart(env: &mut DemoEnv, binaries: &Binaries, keepers: &TaskTracker, 
     Ok(())
 }
 
-fn describe(env: &DemoEnv, sources: &Path) -> String {
+fn environment_text(env: &DemoEnv, sources: &Path) -> String {
     let mut lines = vec![
         "dev: an API server in memory, a manager, two sidecars and a controller behind each run".to_owned(),
         format!(

@@ -1,5 +1,5 @@
 //! Everything that runs in the demo: the cluster with its widgets, the manager, the sidecars, the controllers behind them, and the
-//! tasks that gather facts.
+//! tasks that observe them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::cluster::Cluster;
-use super::facts::SharedFacts;
 use super::kubectl::{self, Kubectl};
 use super::kubelet::{self, Pod};
 use super::load;
 use super::manager::{self, Manager};
+use super::observations::SharedObservations;
 use super::observer;
 use super::process::Process;
 use super::replica::Replica;
 use super::report::Report;
-use super::sidecar::{self, Sidecar, read_facts};
+use super::sidecar::{self, Sidecar, read_observations};
 use super::widget::PLURAL;
 use crate::admin::Admin;
 use crate::error::Error;
@@ -32,7 +32,7 @@ use crate::error::Error;
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct DemoEnv {
-    pub(crate) facts: SharedFacts,
+    pub(crate) observations: SharedObservations,
     /// Applies and deletes objects.
     pub(crate) kubectl: Kubectl,
     pub(crate) cluster: Cluster,
@@ -55,13 +55,13 @@ impl DemoEnv {
     /// Creates a cluster full of widgets.
     pub(crate) async fn new(directory: &Path) -> Result<Self, Error> {
         let cluster = Cluster::start().await?;
-        let (facts, client) = (SharedFacts::default(), cluster.client.clone());
+        let (observations, client) = (SharedObservations::default(), cluster.client.clone());
         let kubeconfig = write_file(directory, "api-server.kubeconfig", &cluster.server.kubeconfig())?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(observer::run(client.clone(), facts.clone()));
-        tasks.spawn(kubectl::watch_objects(client.clone(), facts.clone()));
+        tasks.spawn(observer::run(client.clone(), observations.clone()));
+        tasks.spawn(kubectl::watch_objects(client.clone(), observations.clone()));
         Ok(Self {
-            facts,
+            observations,
             kubectl: Kubectl::new(client),
             cluster,
             manager: None,
@@ -111,10 +111,14 @@ impl DemoEnv {
         }
         self.run_sidecars(proxy, keepers).await?;
         for (pod, sidecar) in self.pods.iter().zip(&self.sidecars) {
-            let following = poll_sidecar(sidecar.admin.clone(), pod.replica, self.facts.clone());
+            let following = poll_sidecar(sidecar.admin.clone(), pod.replica, self.observations.clone());
             self.tasks.spawn(following);
         }
-        let kubelet = kubelet::run(self.cluster.client.clone(), self.pods.clone(), self.facts.clone());
+        let kubelet = kubelet::run(
+            self.cluster.client.clone(),
+            self.pods.clone(),
+            self.observations.clone(),
+        );
         self.tasks.spawn(kubelet);
         Ok(())
     }
@@ -156,7 +160,7 @@ impl DemoEnv {
             let name = format!("controller-{}", replica.number());
             let (process, stdout) = Process::start(&name, command, &self.directory, keepers)?;
             self.tasks
-                .spawn(read_controller_reports(stdout, replica, self.facts.clone()));
+                .spawn(read_controller_reports(stdout, replica, self.observations.clone()));
             self.controllers.push(process);
         }
         Ok(())
@@ -164,8 +168,9 @@ impl DemoEnv {
 
     pub(crate) async fn ask_sidecars(&self) -> Result<(), Error> {
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
-            let found = read_facts(&sidecar.admin).await?;
-            self.facts.with_facts(|facts| *facts.sidecars.get_mut(replica) = found);
+            let found = read_observations(&sidecar.admin).await?;
+            self.observations
+                .with_observations(|observations| *observations.sidecars.get_mut(replica) = found);
         }
         Ok(())
     }
@@ -173,7 +178,7 @@ impl DemoEnv {
     /// Starts a user who changes widgets.
     pub(crate) fn start_load(&mut self) {
         let stop = CancellationToken::new();
-        let load = load::run(self.client(), self.facts.clone(), stop.clone());
+        let load = load::run(self.client(), self.observations.clone(), stop.clone());
         self.load = Some((stop, tokio::spawn(load)));
     }
 
@@ -189,7 +194,7 @@ impl DemoEnv {
     /// Starts a user who changes every widget once, without pauses.
     pub(crate) fn start_burst(&mut self) {
         self.bursts += 1;
-        let burst = load::run_burst(self.client(), self.facts.clone(), self.bursts);
+        let burst = load::run_burst(self.client(), self.observations.clone(), self.bursts);
         self.tasks.spawn(burst);
     }
 
@@ -223,12 +228,12 @@ impl DemoEnv {
         self.cluster.client.clone()
     }
 
-    /// How many sidecars name the shard of their replica in their answers, as the next version of shard-selector does.
-    pub(crate) async fn answers_that_name_the_shard(&self) -> Result<u64, Error> {
+    /// How many sidecars name the shard of their replica in their responses, as the next version of shard-selector does.
+    pub(crate) async fn count_responses_with_shard(&self) -> Result<u64, Error> {
         let mut named = 0;
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
             let expected = format!("widgets-{}", replica.number());
-            named += u64::from(sidecar.shard_in_answer().await?.as_deref() == Some(&expected));
+            named += u64::from(sidecar.shard_in_response().await?.as_deref() == Some(&expected));
         }
         Ok(named)
     }
@@ -269,22 +274,22 @@ fn plain_kubeconfig(address: SocketAddr) -> String {
     )
 }
 
-async fn read_controller_reports(stdout: ChildStdout, replica: Replica, facts: SharedFacts) {
+async fn read_controller_reports(stdout: ChildStdout, replica: Replica, observations: SharedObservations) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if let Ok(report) = serde_json::from_str::<Report>(&line) {
-            facts.with_facts(|facts| facts.record_report(replica, report));
+            observations.with_observations(|observations| observations.record_report(replica, report));
         }
     }
 }
 
-async fn poll_sidecar(admin: Admin, replica: Replica, facts: SharedFacts) {
+async fn poll_sidecar(admin: Admin, replica: Replica, observations: SharedObservations) {
     let mut tick = tokio::time::interval(ASK_EVERY);
     loop {
         tick.tick().await;
-        // A missing sidecar is noticed by its process; the picture can wait for the next answer.
-        if let Ok(found) = read_facts(&admin).await {
-            facts.with_facts(|facts| *facts.sidecars.get_mut(replica) = found);
+        // A missing sidecar is noticed by its process; the picture can wait for the next response.
+        if let Ok(found) = read_observations(&admin).await {
+            observations.with_observations(|observations| *observations.sidecars.get_mut(replica) = found);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a user does with kubectl: applies and deletes objects, and watches their status.
+//! Does what a user does with kubectl: applies and deletes objects, and watches their status.
 
 use std::pin::pin;
 
@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::applied_objects::{Applied, ObjectName};
-use super::facts::SharedFacts;
+use super::observations::SharedObservations;
 use super::sharding_plan::POD_NAMESPACE;
 use crate::error::Error;
 
@@ -66,8 +66,8 @@ fn applied_kinds() -> [ApiResource; 3] {
     ]
 }
 
-/// `kubectl get --watch`: keeps the facts about all objects current until dropped.
-pub(crate) async fn watch_objects(client: Client, facts: SharedFacts) {
+/// `kubectl get --watch`: keeps the observations about all objects current until dropped.
+pub(crate) async fn watch_objects(client: Client, observations: SharedObservations) {
     let watches = applied_kinds().map(|kind| {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), POD_NAMESPACE, &kind);
         watcher(api, watcher::Config::default()).default_backoff().boxed()
@@ -76,9 +76,11 @@ pub(crate) async fn watch_objects(client: Client, facts: SharedFacts) {
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
-                facts.with_facts(|facts| facts.objects.record_object(&object))
+                observations.with_observations(|observations| observations.objects.record_object(&object))
             }
-            Ok(Event::Delete(object)) => facts.with_facts(|facts| facts.objects.forget_object(&object)),
+            Ok(Event::Delete(object)) => {
+                observations.with_observations(|observations| observations.objects.forget_object(&object))
+            }
             // The watcher reconnects by itself.
             Ok(Event::Init | Event::InitDone) | Err(_) => {}
         }

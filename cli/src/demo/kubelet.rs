@@ -19,7 +19,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::facts::SharedFacts;
+use super::observations::SharedObservations;
 use super::replica::Replica;
 use super::sharding_plan::{APP, POD_NAMESPACE, SHARD_LABEL};
 use crate::error::Error;
@@ -103,7 +103,7 @@ fn free_address() -> Result<Ipv4Addr, Error> {
 }
 
 /// Projects the manager's ConfigMaps into the volumes of the pods until dropped.
-pub(crate) async fn run(client: Client, mut pods: Vec<Pod>, facts: SharedFacts) {
+pub(crate) async fn run(client: Client, mut pods: Vec<Pod>, observations: SharedObservations) {
     let maps = Api::<ConfigMap>::namespaced(client, POD_NAMESPACE);
     let events = watcher(maps, watcher::Config::default()).default_backoff();
     let mut events = pin!(events);
@@ -117,7 +117,9 @@ pub(crate) async fn run(client: Client, mut pods: Vec<Pod>, facts: SharedFacts) 
         let files = sources.projected_files();
         for pod in &mut pods {
             if let Err(error) = pod.chain.sync_files(&files) {
-                facts.with_facts(|facts| facts.blind = Some(format!("the volume of {}: {error}", pod.replica.name())));
+                observations.with_observations(|observations| {
+                    observations.blind = Some(format!("the volume of {}: {error}", pod.replica.name()))
+                });
                 return;
             }
         }

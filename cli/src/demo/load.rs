@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::SharedFacts;
+use super::observations::SharedObservations;
 use super::widget::{Widget, WidgetKey, api_resource};
 
 /// 100 changes a second.
@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_millis(10);
 const BURST: u64 = 1_000_000;
 
 /// Changes widgets until `stop`. Finishes the change in progress, so that the count is exact.
-pub(crate) async fn run(client: Client, facts: SharedFacts, stop: CancellationToken) {
+pub(crate) async fn run(client: Client, observations: SharedObservations, stop: CancellationToken) {
     let resource = api_resource();
     let mut tick = tokio::time::interval(EVERY);
     // A busy machine must not be punished with a burst.
@@ -30,9 +30,11 @@ pub(crate) async fn run(client: Client, facts: SharedFacts, stop: CancellationTo
         let widgets = Api::<Widget>::namespaced_with(client.clone(), &key.namespace, &resource);
         let change = Patch::Merge(json!({ "spec": { "size": size } }));
         match widgets.patch(&key.name, &PatchParams::default(), &change).await {
-            Ok(_) => facts.with_facts(|facts| facts.updates += 1),
+            Ok(_) => observations.with_observations(|observations| observations.updates += 1),
             Err(error) => {
-                facts.with_facts(|facts| facts.blind = Some(format!("cannot change {key}: {error}")));
+                observations.with_observations(|observations| {
+                    observations.blind = Some(format!("cannot change {key}: {error}"))
+                });
                 return;
             }
         }
@@ -41,13 +43,14 @@ pub(crate) async fn run(client: Client, facts: SharedFacts, stop: CancellationTo
 
 /// Changes every widget once without pauses. Puts whole objects, which distinguishes them from the controllers' patches.
 /// `number` distinguishes bursts. The widgets must be settled: no other writer may change them before their turn.
-pub(crate) async fn run_burst(client: Client, facts: SharedFacts, number: u64) {
-    if let Err(error) = try_burst(client, &facts, number).await {
-        facts.with_facts(|facts| facts.blind = Some(format!("cannot change all widgets: {error}")));
+pub(crate) async fn run_burst(client: Client, observations: SharedObservations, number: u64) {
+    if let Err(error) = try_burst(client, &observations, number).await {
+        observations
+            .with_observations(|observations| observations.blind = Some(format!("cannot change all widgets: {error}")));
     }
 }
 
-async fn try_burst(client: Client, facts: &SharedFacts, number: u64) -> Result<(), kube::Error> {
+async fn try_burst(client: Client, observations: &SharedObservations, number: u64) -> Result<(), kube::Error> {
     let resource = api_resource();
     let all = Api::<Widget>::all_with(client.clone(), &resource);
     let mut widgets = all.list(&ListParams::default()).await?.items;
@@ -57,7 +60,7 @@ async fn try_burst(client: Client, facts: &SharedFacts, number: u64) -> Result<(
         let (namespace, name) = (widget.namespace().unwrap_or_default(), widget.name_any());
         let widgets = Api::<Widget>::namespaced_with(client.clone(), &namespace, &resource);
         widgets.replace(&name, &PostParams::default(), &widget).await?;
-        facts.with_facts(|facts| facts.updates += 1);
+        observations.with_observations(|observations| observations.updates += 1);
     }
     Ok(())
 }

@@ -47,7 +47,7 @@ impl Manager {
     pub(crate) async fn start(setup: &Setup, cluster: &Cluster) -> Result<Self, Error> {
         let command = manager_command(setup);
         let (process, mut stdout) = Process::start("manager", command, &setup.directory, &setup.keepers)?;
-        // It prints nothing, but the pipe must be read to its end.
+        // The manager prints nothing, but the pipe must be read to its end.
         setup
             .keepers
             .spawn(async move { drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await) });

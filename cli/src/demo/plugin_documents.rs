@@ -15,7 +15,7 @@ pub(crate) fn rate_limit_document() -> Result<Value, Error> {
     parse_document("rate-limit.yaml", include_str!("plugin_steps/rate-limit.yaml"))
 }
 
-/// The same object with a breaker.
+/// The CircuitBreaker with a breaker in addition.
 pub(crate) fn circuit_breaker_document() -> Result<Value, Error> {
     parse_document(
         "circuit-breaker.yaml",

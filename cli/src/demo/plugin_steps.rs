@@ -8,7 +8,7 @@ mod rate_limit;
 
 use serde_json::Value;
 
-use super::facts::Facts;
+use super::observations::Observations;
 use super::plugin_documents;
 use super::replica::Replica;
 use super::scenario::{Scenario, allowed_owners};
@@ -25,11 +25,12 @@ impl Scenario<'_> {
         self.make_bad_edits(rules).await
     }
 
-    /// Applies an object for both sidecars, waits until it is in force, and starts an audit period. The view shows `entry`.
+    /// Applies an object for both sidecars, waits until it is in force, and starts an audit period. The picture shows `entry`.
     async fn add_plugin_object(&mut self, document: Value, entry: &'static str) -> Result<(), Error> {
         let applied = self.apply_documents(&[document]).await?;
         self.wait_until_enforced(&applied).await?;
-        self.facts().with_facts(|facts| facts.added = Some(entry));
+        self.observations()
+            .with_observations(|observations| observations.added = Some(entry));
         self.start_audit_period(allowed_owners(later_shard));
         Ok(())
     }
@@ -38,16 +39,17 @@ impl Scenario<'_> {
     async fn remove_faults(&mut self) -> Result<(), Error> {
         self.apply_documents(&[plugin_documents::fault_injection_document(false)?])
             .await?;
-        self.facts().with_facts(|facts| facts.added = None);
+        self.observations()
+            .with_observations(|observations| observations.added = None);
         self.wait_for_entries(OWN_ENTRIES).await
     }
 
     /// Waits until each widget has been changed since the audit period started, and handled by a write of its owner. `meanwhile`
     /// repeatedly gets the number of writes that the API server has seen.
     async fn wait_until_all_handled(&self, mut meanwhile: impl FnMut(u64)) -> Result<(), Error> {
-        self.wait_until("each widget is changed and handled", |scenario, facts| {
+        self.wait_until("each widget is changed and handled", |scenario, observations| {
             meanwhile(scenario.env.request_count("patch"));
-            let (handled, behind) = (status_writes(facts), facts.audit.pending_changes());
+            let (handled, behind) = (status_writes(observations), observations.audit.pending_changes());
             (handled == WIDGETS && behind == 0)
                 .then_some(())
                 .ok_or_else(|| format!("{handled} of {WIDGETS} are, {behind} are behind"))
@@ -58,7 +60,7 @@ impl Scenario<'_> {
 
 /// Widgets whose status their owner has written in this audit period. Reports don't count: after a list, a controller reconciles
 /// every widget without having anything to write.
-fn status_writes(facts: &Facts) -> u64 {
-    let by = |replica| facts.audit.handled_by(replica, later_shard(replica));
+fn status_writes(observations: &Observations) -> u64 {
+    let by = |replica| observations.audit.handled_by(replica, later_shard(replica));
     Replica::BOTH.into_iter().map(by).sum()
 }

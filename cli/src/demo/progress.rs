@@ -37,7 +37,7 @@ pub(crate) enum StepState {
 pub(crate) struct Step {
     pub(crate) title: &'static str,
     pub(crate) state: StepState,
-    /// What happens, or the result.
+    /// The current event, or the result.
     pub(crate) detail: String,
     pub(crate) seconds: f64,
     #[serde(skip)]

@@ -1,4 +1,4 @@
-//! What every step needs: to begin and end, to log events, to wait with a deadline, and to count what happened in between. The
+//! Tools of all steps: to begin and end, to log events, to wait with a deadline, and to count what happened in between. The
 //! steps themselves are in [`super::steps`].
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::audit::AllowedOwner;
 use super::checks::{Checks, Expected, Outcome};
 use super::cpu_monitor::CpuMonitor;
 use super::environment::DemoEnv;
-use super::facts::{Facts, SharedFacts};
+use super::observations::{Observations, SharedObservations};
 use super::progress::{Progress, StepState};
 use super::replica::Replica;
 use super::report;
@@ -70,7 +70,7 @@ pub(crate) struct Snapshot {
     faults: u64,
 }
 
-/// What happened between two snapshots.
+/// Counts of the events between two snapshots.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Changes {
     /// Failed requests: the higher of the controllers' and the sidecars' count.
@@ -82,8 +82,8 @@ pub(crate) struct Changes {
 }
 
 impl Scenario<'_> {
-    pub(crate) fn facts(&self) -> &SharedFacts {
-        &self.env.facts
+    pub(crate) fn observations(&self) -> &SharedObservations {
+        &self.env.observations
     }
 
     pub(crate) fn begin_step(&self, number: usize, text: &str) {
@@ -130,22 +130,24 @@ impl Scenario<'_> {
             .iter()
             .map(|namespace| ((*namespace).to_owned(), right(namespace)));
         let rights: BTreeMap<_, _> = rights.collect();
-        self.facts()
-            .with_facts(|facts| facts.audit.start_period(report::now_micros(), rights));
+        self.observations()
+            .with_observations(|observations| observations.audit.start_period(report::now_micros(), rights));
     }
 
     /// Waits until `look` succeeds. Its error describes the current state; the last one is reported on timeout.
     pub(crate) async fn wait_until<T>(
         &self,
         what: &str,
-        mut look: impl FnMut(&Self, &Facts) -> Result<T, String>,
+        mut look: impl FnMut(&Self, &Observations) -> Result<T, String>,
     ) -> Result<T, Error> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let found = self.facts().with_facts(|facts| match facts.blind.clone() {
-                Some(blind) => Err(Error::Blind(blind)),
-                None => Ok(look(self, facts)),
-            });
+            let found = self
+                .observations()
+                .with_observations(|observations| match observations.blind.clone() {
+                    Some(blind) => Err(Error::Blind(blind)),
+                    None => Ok(look(self, observations)),
+                });
             match found? {
                 Ok(found) => return Ok(found),
                 Err(last) if Instant::now() > deadline => {
@@ -176,7 +178,8 @@ impl Scenario<'_> {
         }
         let names: Vec<_> = applied.iter().map(|applied| applied.name.to_string()).collect();
         let command = format!("apply {}", names.join(" "));
-        self.facts().with_facts(|facts| facts.command = command);
+        self.observations()
+            .with_observations(|observations| observations.command = command);
         Ok(applied)
     }
 
@@ -185,7 +188,8 @@ impl Scenario<'_> {
         self.screen.print_command(&format!("kubectl {command}"), &[]);
         self.env.kubectl.delete(name).await?;
         self.shown.remove(name);
-        self.facts().with_facts(|facts| facts.command = command);
+        self.observations()
+            .with_observations(|observations| observations.command = command);
         Ok(())
     }
 
@@ -193,7 +197,7 @@ impl Scenario<'_> {
     pub(crate) async fn wait_until_enforced(&self, applied: &[Applied]) -> Result<(), Error> {
         let names: Vec<_> = applied.iter().map(|applied| applied.name.to_string()).collect();
         let what = format!("{} enforced, by status", names.join(", "));
-        self.wait_until(&what, |_, facts| facts.objects.check_enforced(applied))
+        self.wait_until(&what, |_, observations| observations.objects.check_enforced(applied))
             .await?;
         // The picture and later counts must be newer than that.
         self.env.ask_sidecars().await
@@ -201,8 +205,11 @@ impl Scenario<'_> {
 
     /// Waits until each sidecar runs exactly this number of entries.
     pub(crate) async fn wait_for_entries(&self, number: usize) -> Result<(), Error> {
-        self.wait_until_status(&format!("each sidecar runs {number} entries"), |facts| {
-            let found = facts.sidecars.both().map(|sidecar| sidecar.status.chain.entries.len());
+        self.wait_until_status(&format!("each sidecar runs {number} entries"), |observations| {
+            let found = observations
+                .sidecars
+                .both()
+                .map(|sidecar| sidecar.status.chain.entries.len());
             (found == [number; 2])
                 .then_some(())
                 .ok_or_else(|| format!("they run {found:?}"))
@@ -214,12 +221,12 @@ impl Scenario<'_> {
     pub(crate) async fn wait_until_status(
         &self,
         what: &str,
-        mut look: impl FnMut(&Facts) -> Result<(), String>,
+        mut look: impl FnMut(&Observations) -> Result<(), String>,
     ) -> Result<(), Error> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.env.ask_sidecars().await?;
-            match self.facts().with_facts(|facts| look(facts)) {
+            match self.observations().with_observations(|observations| look(observations)) {
                 Ok(()) => return Ok(()),
                 Err(last) if Instant::now() > deadline => {
                     return Err(Error::Deadline {
@@ -240,9 +247,12 @@ impl Scenario<'_> {
         entry: fn(Replica) -> &'static str,
     ) -> Result<(), Error> {
         let what = format!("both sidecars run {}:{}", image.repository, image.tag);
-        self.wait_until_status(&what, |facts| {
-            let number = count_running(facts, image, entry);
-            let refused = facts.sidecars.both().map(|sidecar| sidecar.status.refused.as_ref());
+        self.wait_until_status(&what, |observations| {
+            let number = count_running(observations, image, entry);
+            let refused = observations
+                .sidecars
+                .both()
+                .map(|sidecar| sidecar.status.refused.as_ref());
             (number == 2)
                 .then_some(())
                 .ok_or_else(|| format!("{number} do; refused: {refused:?}"))
@@ -264,12 +274,15 @@ impl Scenario<'_> {
 
     /// Waits until the controllers have reported this many more reconciles.
     pub(crate) async fn wait_for_reconciles(&self, number: u64) -> Result<(), Error> {
-        let total = |facts: &Facts| facts.sum_controllers(|controller| controller.reconciles);
-        let goal = self.facts().with_facts(|facts| total(facts)) + number;
+        let total = |observations: &Observations| observations.sum_controllers(|controller| controller.reconciles);
+        let goal = self
+            .observations()
+            .with_observations(|observations| total(observations))
+            + number;
         self.wait_until(
             &format!("the controllers reconcile {number} more widgets"),
-            |_, facts| {
-                let missing = goal.saturating_sub(total(facts));
+            |_, observations| {
+                let missing = goal.saturating_sub(total(observations));
                 (missing == 0)
                     .then_some(())
                     .ok_or_else(|| format!("{missing} are missing"))
@@ -281,12 +294,12 @@ impl Scenario<'_> {
     pub(crate) async fn take_snapshot(&self) -> Result<Snapshot, Error> {
         self.env.ask_sidecars().await?;
         let watches = self.env.request_count("watch");
-        Ok(self.facts().with_facts(|facts| Snapshot {
-            controller_failures: facts.sum_controllers(|controller| controller.failures),
-            sidecar_failures: facts.sum_sidecars(|sidecar| sidecar.failures),
+        Ok(self.observations().with_observations(|observations| Snapshot {
+            controller_failures: observations.sum_controllers(|controller| controller.failures),
+            sidecar_failures: observations.sum_sidecars(|sidecar| sidecar.failures),
             watches,
-            reconciles: facts.sum_controllers(|controller| controller.reconciles),
-            faults: facts.sum_sidecars(|sidecar| sidecar.status.counts.faults),
+            reconciles: observations.sum_controllers(|controller| controller.reconciles),
+            faults: observations.sum_sidecars(|sidecar| sidecar.status.counts.faults),
         }))
     }
 
@@ -304,10 +317,10 @@ impl Scenario<'_> {
 }
 
 /// Sidecars that run a plugin in the entry of their replica.
-pub(crate) fn count_running(facts: &Facts, image: &Image, entry: fn(Replica) -> &'static str) -> u64 {
+pub(crate) fn count_running(observations: &Observations, image: &Image, entry: fn(Replica) -> &'static str) -> u64 {
     let digest = image.digest();
     let runs = |replica: &Replica| {
-        let mut entries = facts.sidecars.get(*replica).status.chain.entries.iter();
+        let mut entries = observations.sidecars.get(*replica).status.chain.entries.iter();
         entries.any(|running| running.name == entry(*replica) && running.plugin == digest)
     };
     Replica::BOTH.iter().filter(|replica| runs(replica)).count() as u64

@@ -6,9 +6,9 @@ use std::time::Duration;
 use ctrlmesh_logging::wants_colour;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::facts::SharedFacts;
+use super::observations::SharedObservations;
+use super::picture::{self, TerminalSize};
 use super::progress::Progress;
-use super::view::{self, TerminalSize};
 use crate::args::Output;
 use crate::paint::Paint;
 use crate::print;
@@ -82,20 +82,20 @@ impl Screen {
         }
     }
 
-    pub(crate) async fn redraw_until_dropped(&self, facts: &SharedFacts, progress: &Progress) {
+    pub(crate) async fn redraw_until_dropped(&self, observations: &SharedObservations, progress: &Progress) {
         let mut tick = tokio::time::interval(REDRAW_EVERY);
         loop {
             tick.tick().await;
-            self.draw_picture(facts, progress);
+            self.draw_picture(observations, progress);
         }
     }
 
-    pub(crate) fn draw_picture(&self, facts: &SharedFacts, progress: &Progress) {
+    pub(crate) fn draw_picture(&self, observations: &SharedObservations, progress: &Progress) {
         if let Self::Live { picture, paint } = self {
             let (steps, seconds) = (progress.steps(), progress.elapsed_seconds());
-            picture.set_message(
-                facts.with_facts(|facts| view::render_picture(facts, &steps, seconds, *paint, detect_size())),
-            );
+            picture.set_message(observations.with_observations(|observations| {
+                picture::render_picture(observations, &steps, seconds, *paint, detect_size())
+            }));
             picture.tick();
         }
     }

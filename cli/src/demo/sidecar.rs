@@ -1,4 +1,4 @@
-//! A real `ctrlmesh-proxy` process for one replica, and the facts from its admin port.
+//! A real `ctrlmesh-proxy` process for one replica, and the observations from its admin port.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{ChildStdout, Command};
 use tokio_util::task::TaskTracker;
 
-use super::facts::SidecarFacts;
 use super::kubelet::Pod;
 use super::metrics::{self, OwnCounts};
+use super::observations::SidecarObservations;
 use super::process::Process;
 use super::sharding_plan::POD_NAMESPACE;
 use super::widget::api_resource;
@@ -83,19 +83,19 @@ impl Sidecar {
 }
 
 impl Sidecar {
-    /// Lists widgets through the sidecar, as a controller does, and returns the shard that the answer names. Only the next version of
+    /// Lists widgets through the sidecar, as a controller does, and returns the shard that the response names. Only the next version of
     /// shard-selector names one.
-    pub(crate) async fn shard_in_answer(&self) -> Result<Option<String>, Error> {
+    pub(crate) async fn shard_in_response(&self) -> Result<Option<String>, Error> {
         let doing = || "a list through a sidecar".to_owned();
         let resource = api_resource();
         let target = format!("/apis/{}/{}?limit=1", resource.api_version, resource.plural);
         let request = Request::get(target).body(Body::empty());
         let request = request.map_err(|error| Error::client(doing())(kube::Error::HttpError(error)))?;
         let client = admin::sidecar_client(self.api)?;
-        let answer = admin::with_deadline(doing(), client.send(request))
+        let response = admin::with_deadline(doing(), client.send(request))
             .await?
             .map_err(Error::client(doing()))?;
-        Ok(answer
+        Ok(response
             .headers()
             .get(SHARD_HEADER)
             .and_then(|shard| shard.to_str().ok())
@@ -146,10 +146,10 @@ async fn read_announcement(name: &str, lines: &mut Lines<BufReader<ChildStdout>>
         })
 }
 
-pub(crate) async fn read_facts(admin: &Admin) -> Result<SidecarFacts, Error> {
+pub(crate) async fn read_observations(admin: &Admin) -> Result<SidecarObservations, Error> {
     let metrics = admin.get("/metrics").await?;
     let status = serde_json::from_str(&admin.get("/status").await?)?;
-    Ok(SidecarFacts {
+    Ok(SidecarObservations {
         status,
         requests: metrics::request_count(&metrics),
         failures: metrics::failure_count(&metrics),

@@ -45,8 +45,11 @@ impl Scenario<'_> {
             .apply_documents(&[plugin_documents::fault_injection_document(false)?])
             .await?;
         self.wait_until_enforced(&applied).await?;
-        self.wait_until_status("both sidecars run the empty chain", |facts| {
-            let found = facts.sidecars.both().map(|sidecar| sidecar.status.chain.generation);
+        self.wait_until_status("both sidecars run the empty chain", |observations| {
+            let found = observations
+                .sidecars
+                .both()
+                .map(|sidecar| sidecar.status.chain.generation);
             found
                 .iter()
                 .all(|generation| *generation > 0)
@@ -54,20 +57,20 @@ impl Scenario<'_> {
                 .ok_or_else(|| format!("generations {found:?}"))
         })
         .await?;
-        self.wait_until("the replicas get in each other's way", |_, facts| {
-            let overwrites = facts.audit.overwrite_count();
+        self.wait_until("the replicas get in each other's way", |_, observations| {
+            let overwrites = observations.audit.overwrite_count();
             (overwrites >= FIGHT)
                 .then_some(())
                 .ok_or_else(|| format!("{overwrites} writes of the other one overwritten"))
         })
         .await?;
         self.pause_for_reader().await;
-        let text = self.facts().with_facts(|facts| {
+        let text = self.observations().with_observations(|observations| {
             let (both, overwrites) = (
-                facts.audit.period_counts().handled_by_both,
-                facts.audit.overwrite_count(),
+                observations.audit.period_counts().handled_by_both,
+                observations.audit.overwrite_count(),
             );
-            let waiting = facts.audit.pending_changes();
+            let waiting = observations.audit.pending_changes();
             format!("{both} handled by both, {overwrites} overwrites, {waiting} starve")
         });
         self.end_step(1, &text).await;
@@ -82,14 +85,16 @@ impl Scenario<'_> {
         self.start_audit_period(allowed_owners(first_shard));
         self.note_event(2, "sharded; from here on a user changes 100 widgets a second");
         self.env.start_load();
-        self.wait_until("each widget is changed and handled once", |_, facts| {
-            let handled = facts.audit.period_counts().handled;
+        self.wait_until("each widget is changed and handled once", |_, observations| {
+            let handled = observations.audit.period_counts().handled;
             (handled == WIDGETS)
                 .then_some(())
                 .ok_or_else(|| format!("{handled} of {WIDGETS} are"))
         })
         .await?;
-        let counts = self.facts().with_facts(|facts| facts.audit.period_counts());
+        let counts = self
+            .observations()
+            .with_observations(|observations| observations.audit.period_counts());
         let by_one = counts.handled - counts.violated;
         self.record_check(
             2,
@@ -126,12 +131,17 @@ impl Scenario<'_> {
             "enforced: both sidecars have ended their watches; the controllers list again",
         );
         self.wait_for_relists(&start, 2).await?;
-        self.wait_until("each widget is in the hands of its shard's replica", |_, facts| {
-            let is_settled = facts.audit.is_settled(|namespace| owner_of(first_shard, namespace));
-            is_settled
-                .then_some(())
-                .ok_or_else(|| format!("{} widgets are behind", facts.audit.pending_changes()))
-        })
+        self.wait_until(
+            "each widget is in the hands of its shard's replica",
+            |_, observations| {
+                let is_settled = observations
+                    .audit
+                    .is_settled(|namespace| owner_of(first_shard, namespace));
+                is_settled
+                    .then_some(())
+                    .ok_or_else(|| format!("{} widgets are behind", observations.audit.pending_changes()))
+            },
+        )
         .await
     }
 
@@ -146,14 +156,16 @@ impl Scenario<'_> {
         });
         let (rules, hand_overs) = self.hand_over(rules).await?;
         let taken = self
-            .wait_until("replica-1 handles each widget that moved", |_, facts| {
-                let taken = facts.audit.handled_by(Replica::One, moving_namespaces());
+            .wait_until("replica-1 handles each widget that moved", |_, observations| {
+                let taken = observations.audit.handled_by(Replica::One, moving_namespaces());
                 (taken == MOVING)
                     .then_some(taken)
                     .ok_or_else(|| format!("{taken} of {MOVING}"))
             })
             .await?;
-        let two = self.facts().with_facts(|facts| facts.audit.violations_in_all_periods());
+        let two = self
+            .observations()
+            .with_observations(|observations| observations.audit.violations_in_all_periods());
         self.record_check(3, "shards that waited until another had let go", Exactly(1), hand_overs);
         self.record_check(3, "widgets with two owners at a time", Exactly(0), two);
         self.record_check(3, "moved widgets that the new owner handles", Exactly(MOVING), taken);
@@ -175,7 +187,9 @@ impl Scenario<'_> {
     /// shards waited.
     async fn hand_over(&mut self, rules: ShardingPlan) -> Result<(ShardingPlan, u64), Error> {
         let start = self.take_snapshot().await?;
-        let before = self.facts().with_facts(|facts| facts.objects.waited.len());
+        let before = self
+            .observations()
+            .with_observations(|observations| observations.objects.waited.len());
         let rules = ShardingPlan {
             shards: Replica::BOTH.map(later_shard),
             ..rules
@@ -184,7 +198,10 @@ impl Scenario<'_> {
         self.note_event(3, "widgets-1 waits (HandingOver) until replica-0's sidecar has let go");
         self.wait_until_enforced(&applied).await?;
         self.wait_for_relists(&start, 2).await?;
-        let hand_overs = self.facts().with_facts(|facts| facts.objects.waited.len()) - before;
+        let hand_overs = self
+            .observations()
+            .with_observations(|observations| observations.objects.waited.len())
+            - before;
         Ok((rules, u64::try_from(hand_overs).unwrap_or(u64::MAX)))
     }
 
@@ -195,7 +212,7 @@ impl Scenario<'_> {
             "spec.plugins names the next shard-selector in a registry; both controllers work",
         );
         self.start_audit_period(allowed_owners(later_shard));
-        let named = self.env.answers_that_name_the_shard().await?;
+        let named = self.env.count_responses_with_shard().await?;
         let start = self.take_snapshot().await?;
         let next = Image::NEXT_SHARD_SELECTOR;
         let rules = ShardingPlan {
@@ -207,11 +224,16 @@ impl Scenario<'_> {
         self.wait_for_reconciles(UNDER_LOAD).await?;
         let passage = self.changes_since(&start).await?;
         let swapped = self
-            .facts()
-            .with_facts(|facts| count_running(facts, &next, shard_entry));
-        let named = self.env.answers_that_name_the_shard().await?.saturating_sub(named);
+            .observations()
+            .with_observations(|observations| count_running(observations, &next, shard_entry));
+        let named = self.env.count_responses_with_shard().await?.saturating_sub(named);
         self.record_check(4, "sidecars whose /status shows the new digest", Exactly(2), swapped);
-        self.record_check(4, "sidecars whose answers show the new code at work", Exactly(2), named);
+        self.record_check(
+            4,
+            "sidecars whose responses show the new code at work",
+            Exactly(2),
+            named,
+        );
         self.record_check(4, "requests failed by the replacement", Exactly(0), passage.failed);
         self.record_check(4, "watches cut by the replacement", Exactly(0), passage.watches);
         self.record_check(4, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
@@ -240,9 +262,9 @@ impl Scenario<'_> {
         self.note_event(5, "both sidecars have quarantined it; the controllers go on");
         self.wait_for_reconciles(UNDER_LOAD).await?;
         let passage = self.changes_since(&start).await?;
-        let quarantined = self
-            .facts()
-            .with_facts(|facts| facts.sum_sidecars(|s| u64::from(s.status.counts.quarantines > 0)));
+        let quarantined = self.observations().with_observations(|observations| {
+            observations.sum_sidecars(|s| u64::from(s.status.counts.quarantines > 0))
+        });
         // On a slow machine, lost time leads to quarantine before five crashes.
         self.record_check_at_speed(
             5,
@@ -263,9 +285,9 @@ impl Scenario<'_> {
     }
 
     async fn wait_for_quarantine(&self) -> Result<(), Error> {
-        self.wait_until_status("both sidecars quarantine the crashing plugin", |facts| {
+        self.wait_until_status("both sidecars quarantine the crashing plugin", |observations| {
             let found = Replica::BOTH.map(|replica| {
-                let status = &facts.sidecars.get(replica).status;
+                let status = &observations.sidecars.get(replica).status;
                 let mut entries = status.chain.entries.iter();
                 let marker = entries.find(|entry| entry.name == marker_entry(replica));
                 (
@@ -289,17 +311,21 @@ impl Scenario<'_> {
         self.wait_until_enforced(&applied).await?;
         self.wait_for_reconciles(UNDER_LOAD).await?;
         self.env.stop_load().await;
-        self.wait_until("the last changes are handled", |_, facts| {
-            let is_settled = facts.audit.is_settled(|namespace| owner_of(later_shard, namespace));
+        self.wait_until("the last changes are handled", |_, observations| {
+            let is_settled = observations
+                .audit
+                .is_settled(|namespace| owner_of(later_shard, namespace));
             is_settled
                 .then_some(())
-                .ok_or_else(|| format!("{} widgets are behind", facts.audit.pending_changes()))
+                .ok_or_else(|| format!("{} widgets are behind", observations.audit.pending_changes()))
         })
         .await?;
-        let updates = self.facts().with_facts(|facts| facts.updates);
+        let updates = self
+            .observations()
+            .with_observations(|observations| observations.updates);
         let arrived = self.env.request_count("patch") - updates;
-        self.wait_until("the controllers report the last writes", |_, facts| {
-            let reported = facts.sum_controllers(|controller| controller.writes);
+        self.wait_until("the controllers report the last writes", |_, observations| {
+            let reported = observations.sum_controllers(|controller| controller.writes);
             (reported >= arrived)
                 .then_some(())
                 .ok_or_else(|| format!("{reported} of {arrived} are reported"))
@@ -316,16 +342,17 @@ impl Scenario<'_> {
             let active = entries.iter().filter(|entry| entry.state == EntryState::Active);
             active.count() as u64
         };
-        let (active, violated, behind, controllers, sidecars, reported) = self.facts().with_facts(|facts| {
-            (
-                facts.sum_sidecars(|sidecar| active(&sidecar.status.chain.entries)),
-                facts.audit.violations_in_all_periods(),
-                facts.audit.pending_changes(),
-                facts.sum_controllers(|controller| controller.failures),
-                facts.sum_sidecars(|sidecar| sidecar.failures),
-                facts.sum_controllers(|controller| controller.writes),
-            )
-        });
+        let (active, violated, behind, controllers, sidecars, reported) =
+            self.observations().with_observations(|observations| {
+                (
+                    observations.sum_sidecars(|sidecar| active(&sidecar.status.chain.entries)),
+                    observations.audit.violations_in_all_periods(),
+                    observations.audit.pending_changes(),
+                    observations.sum_controllers(|controller| controller.failures),
+                    observations.sum_sidecars(|sidecar| sidecar.failures),
+                    observations.sum_controllers(|controller| controller.writes),
+                )
+            });
         self.record_check(6, "entries active again, of two in each sidecar", Exactly(4), active);
         self.record_check(
             6,

@@ -35,7 +35,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// What the demo prints at its end, below the table of checks. The verdict may have colours; all other text is escaped.
+    /// The text at the end of the demo, below the table of checks. The verdict may have colours; all other text is escaped.
     pub(crate) fn result_text(&self, output: Output, paint: Paint, width: Option<u16>) -> Result<String, Error> {
         Ok(match output {
             Output::Json => print::escape_controls(&serde_json::to_string_pretty(self)?),
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn tables_fit_terminal_and_lose_no_word() {
         let mut checks = Checks::default();
-        let longest = "answers lost without a hint: writes that were done again";
+        let longest = "responses lost without a hint: writes that were done again";
         checks.record_count(2, longest, Expected::AtLeast(100_000), 123_456);
         checks.record_count(
             10,
@@ -183,7 +183,7 @@ mod tests {
             3,
         );
         let fired = FiredRule {
-            rule: "lose-answers-without-a-hint",
+            rule: "lose-responses-without-hint",
             matched: 1234,
             fired: 567,
             effect: "12 of 34 writes were done again, and each of them was seen by the API server".to_owned(),

@@ -12,7 +12,7 @@ const VERSION: &str = "v1";
 pub(crate) const PLURAL: &str = "widgets";
 const KIND: &str = "Widget";
 
-/// Their hashes differ, so that each namespace can move alone.
+/// Hashes of these namespaces differ, so that each namespace can move alone.
 pub(crate) const NAMESPACES: [&str; 8] = [
     "billing", "catalog", "checkout", "delivery", "fraud", "identity", "orders", "payouts",
 ];

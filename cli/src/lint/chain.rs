@@ -25,7 +25,7 @@ pub(super) fn is_certainly_chain(document: &Value) -> bool {
     is_chain(document) && (has_all || !text_field(document, "apiVersion").is_empty())
 }
 
-/// What a sidecar would reject in a chain. `written`: the text of the file if the chain is alone there (`is_alone`), or else that of the
+/// Finds the mistakes for which a sidecar would refuse a chain. `written`: the text of the file if the chain is alone there (`is_alone`), or else that of the
 /// document.
 pub(super) fn lint_chain(written: &str, document: &Value, is_alone: bool) -> LintFindings {
     let mut findings = LintFindings::default();

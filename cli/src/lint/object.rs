@@ -61,7 +61,7 @@ fn parse_value(
     })
 }
 
-pub(super) fn objects(document: &Value) -> Vec<Object<'_>> {
+pub(super) fn objects_in(document: &Value) -> Vec<Object<'_>> {
     match document.get("items") {
         Some(Value::Array(items)) if is_list(document) => {
             let path = |index| vec![Step::Key("items".to_owned()), Step::Index(index)];

@@ -1,4 +1,4 @@
-//! What lint prints: a finding per line, and one line for all that it does not check; or JSON.
+//! Prints the findings: a finding per line, and one line for all that it does not check; or JSON.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub(super) enum Scope {
     NoObject,
 }
 
-/// What was found in an object or a chain.
+/// Findings in an object or a chain.
 #[derive(Debug, Default)]
 pub(super) struct LintFindings {
     pub(super) mistakes: Mistakes,

@@ -48,15 +48,18 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
         ErrorKind::AlreadyExists => Error::FolderExists(args.name.clone()),
         _ => Error::file("create", directory)(error),
     })?;
-    write(&directory.join(MANIFEST_FILE), &manifest(&args.name, sdk.as_deref()))?;
-    write(&directory.join(".gitignore"), IGNORED)?;
+    write_file(
+        &directory.join(MANIFEST_FILE),
+        &crate_manifest(&args.name, sdk.as_deref()),
+    )?;
+    write_file(&directory.join(".gitignore"), IGNORED)?;
     for (folder, file, content) in [("src", "lib.rs", SOURCE), ("tests", "component.yaml", CASES)] {
         let folder = directory.join(folder);
         std::fs::create_dir(&folder).map_err(Error::file("create", &folder))?;
-        write(&folder.join(file), content)?;
+        write_file(&folder.join(file), content)?;
     }
     let next = if sdk.is_some() {
-        steps(&args.name)
+        next_steps(&args.name)
     } else {
         advice_without_sdk(&args.name)
     };
@@ -68,7 +71,7 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
 }
 
 /// From the new folder to a tested component.
-fn steps(name: &str) -> String {
+fn next_steps(name: &str) -> String {
     let file = name.replace('-', "_");
     format!(
         "Next:\n\n  \
@@ -88,12 +91,12 @@ fn advice_without_sdk(name: &str) -> String {
     )
 }
 
-fn write(path: &Path, content: &str) -> Result<(), Error> {
+fn write_file(path: &Path, content: &str) -> Result<(), Error> {
     std::fs::write(path, content).map_err(Error::file("write", path))
 }
 
 /// The manifest of a plugin that takes the SDK from this folder, or else from crates.io.
-fn manifest(name: &str, sdk: Option<&Path>) -> String {
+fn crate_manifest(name: &str, sdk: Option<&Path>) -> String {
     let manifest = MANIFEST.replace(TEMPLATE_NAME, &format!("name = \"{name}\""));
     let Some(folder) = sdk else { return manifest };
     let folder = format!("{:?}", folder.display().to_string());
@@ -140,7 +143,7 @@ mod tests {
 
     #[test]
     fn manifest_names_this_release_of_the_sdk() {
-        let manifest = manifest("frugal", None);
+        let manifest = crate_manifest("frugal", None);
         assert!(manifest.contains("name = \"frugal\""), "{manifest}");
         assert!(
             !manifest.contains("my-plugin") && !manifest.contains("path ="),
@@ -155,7 +158,7 @@ mod tests {
 
     #[test]
     fn manifest_names_the_folder_of_the_sdk_when_it_is_given() {
-        let manifest = manifest("frugal", Some(Path::new("/src/ctrlmesh/sdk")));
+        let manifest = crate_manifest("frugal", Some(Path::new("/src/ctrlmesh/sdk")));
         assert!(manifest.contains("name = \"frugal\""), "{manifest}");
         assert_eq!(
             manifest.matches("path = \"/src/ctrlmesh/sdk\"").count(),

@@ -5,14 +5,14 @@
 
 use serde_json::{Map, Number, Value};
 
-pub(super) fn print(value: &Value) -> String {
+pub(super) fn canonical_json(value: &Value) -> String {
     let mut out = String::new();
-    write(value, &mut out);
+    write_value(value, &mut out);
     out
 }
 
 /// Recursion is bounded by the parsers, which refuse deeper documents (`syntax.rs`).
-fn write(value: &Value, out: &mut String) {
+fn write_value(value: &Value, out: &mut String) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
@@ -25,7 +25,7 @@ fn write(value: &Value, out: &mut String) {
                 if at > 0 {
                     out.push(',');
                 }
-                write(item, out);
+                write_value(item, out);
             }
             out.push(']');
         }
@@ -43,7 +43,7 @@ fn write_object(map: &Map<String, Value>, out: &mut String) {
         }
         write_string(key, out);
         out.push(':');
-        write(value, out);
+        write_value(value, out);
     }
     out.push('}');
 }

@@ -15,10 +15,10 @@ use crate::error::{Error, Mistakes, quote};
 use crate::names::CHAIN_API_VERSION;
 use crate::selector::{LabelSelector, Operator, Requirement};
 use crate::suggest::did_you_mean;
-use fields::{Fields, I32, LIST, MAPPING, TEXT, U32, U64, convert};
+use fields::{Fields, I32, LIST, MAPPING, TEXT, U32, U64, convert_field};
 
 /// Reads and validates a document.
-pub(super) fn chain(document: Value) -> Result<Chain, Error> {
+pub(super) fn decode_chain(document: Value) -> Result<Chain, Error> {
     let mut mistakes = Mistakes::default();
     let (namespace, generation, list) = decode_head(document, &mut mistakes);
     let mut entries = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn chain(document: Value) -> Result<Chain, Error> {
             entries.push((at, entry));
         }
     }
-    validate::entries(entries.iter().map(|(at, entry)| (*at, entry)), &mut mistakes);
+    validate::validate_entries(entries.iter().map(|(at, entry)| (*at, entry)), &mut mistakes);
     mistakes.into_result()?;
     Ok(Chain {
         namespace,
@@ -65,7 +65,7 @@ fn decode_head(document: Value, mistakes: &mut Mistakes) -> (String, u64, Vec<Va
 fn decode_entry(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Entry> {
     let mut fields = Fields::from_value(value, path, mistakes)?;
     let name = fields.required("name", &TEXT);
-    let plugin = digest(&mut fields);
+    let plugin = decode_digest(&mut fields);
     let selector = fields.optional("podSelector", &MAPPING).map(Value::Object);
     let order = fields.optional("order", &I32).unwrap_or_default();
     let on_failure = failure_policy(&mut fields);
@@ -77,7 +77,7 @@ fn decode_entry(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Ent
     let pod_selector = selector.map_or_else(LabelSelector::default, |selector| {
         label_selector(selector, &format!("{path}.podSelector"), mistakes)
     });
-    let origin = origin.and_then(|value| self::origin(value, &format!("{path}.origin"), mistakes));
+    let origin = origin.and_then(|value| decode_origin(value, &format!("{path}.origin"), mistakes));
     Some(Entry {
         name: name?,
         plugin: plugin?,
@@ -91,7 +91,7 @@ fn decode_entry(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Ent
     })
 }
 
-fn digest(fields: &mut Fields<'_>) -> Option<Digest> {
+fn decode_digest(fields: &mut Fields<'_>) -> Option<Digest> {
     match fields.required("plugin", &TEXT)?.parse() {
         Ok(digest) => Some(digest),
         Err(error) => {
@@ -147,7 +147,7 @@ fn label_selector(value: Value, path: &str, mistakes: &mut Mistakes) -> LabelSel
     let mut match_labels = BTreeMap::new();
     for (key, value) in labels {
         let path = format!("{path}.matchLabels.{}", quote(&key));
-        if let Some(value) = convert(value, &path, &TEXT, mistakes) {
+        if let Some(value) = convert_field(value, &path, &TEXT, mistakes) {
             match_labels.insert(key, value);
         }
     }
@@ -184,7 +184,7 @@ fn decode_requirement(value: Value, path: &str, mistakes: &mut Mistakes) -> Opti
     fields.finish();
     let values = values
         .into_iter()
-        .filter_map(|value| convert(value, &values_path, &TEXT, mistakes))
+        .filter_map(|value| convert_field(value, &values_path, &TEXT, mistakes))
         .collect();
     Some(Requirement {
         key: key?,
@@ -193,7 +193,7 @@ fn decode_requirement(value: Value, path: &str, mistakes: &mut Mistakes) -> Opti
     })
 }
 
-fn origin(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Origin> {
+fn decode_origin(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Origin> {
     let mut fields = Fields::from_value(value, path, mistakes)?;
     let kind = fields.required("kind", &TEXT);
     let name = fields.required("name", &TEXT);

@@ -25,7 +25,7 @@ const READ_AS_JSON: &str =
     "; a document that begins with a brace is read as JSON: quote its keys, or write YAML without the outer braces";
 
 /// Reads a document. See [`super::Chain::parse`].
-pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
+pub(super) fn parse_document(document: &[u8]) -> Result<Value, Error> {
     if document.len() > MAX_DOCUMENT_BYTES {
         return Err(Error::TooLarge {
             bytes: document.len(),
@@ -109,35 +109,35 @@ fn yaml_documents(text: &str) -> Result<Vec<Value>, Error> {
 
 fn parse_json(text: &str) -> Result<Value, String> {
     let raw: &RawValue = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    value(raw, 0)
+    convert_value(raw, 0)
 }
 
 /// Like `serde_json::Value`'s own reader, but it refuses duplicate keys (that one takes the last) and reads floating-point
 /// numbers exactly (that one is off by a bit at times, and what is printed must read back the same).
-fn value(raw: &RawValue, depth: usize) -> Result<Value, String> {
+fn convert_value(raw: &RawValue, depth: usize) -> Result<Value, String> {
     if depth > MAX_DEPTH {
         return Err(format!("nested more than {MAX_DEPTH} levels deep; write it flatter"));
     }
     let text = raw.get();
     match text.as_bytes().first() {
         Some(b'{') => {
-            let Fields(fields) = read(text)?;
+            let Fields(fields) = read_json(text)?;
             let mut map = Map::new();
             for (key, field) in fields {
-                map.insert(key, value(field, depth + 1)?);
+                map.insert(key, convert_value(field, depth + 1)?);
             }
             Ok(Value::Object(map))
         }
         Some(b'[') => {
-            let items: Vec<&RawValue> = read(text)?;
+            let items: Vec<&RawValue> = read_json(text)?;
             items
                 .into_iter()
-                .map(|item| value(item, depth + 1))
+                .map(|item| convert_value(item, depth + 1))
                 .collect::<Result<_, _>>()
                 .map(Value::Array)
         }
         Some(b'-' | b'0'..=b'9') => parse_number(text),
-        _ => read(text),
+        _ => read_json(text),
     }
 }
 
@@ -155,7 +155,7 @@ fn parse_number(text: &str) -> Result<Value, String> {
         .ok_or_else(|| format!("{} is too large a number", quote(text)))
 }
 
-fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, String> {
+fn read_json<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 

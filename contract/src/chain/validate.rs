@@ -35,14 +35,14 @@ pub(super) fn validate_head(namespace: &str, generation: u64, mistakes: &mut Mis
 }
 
 /// `entries` with the position that each has in the document.
-pub(super) fn entries<'e>(entries: impl Iterator<Item = (usize, &'e Entry)>, mistakes: &mut Mistakes) {
+pub(super) fn validate_entries<'e>(entries: impl Iterator<Item = (usize, &'e Entry)>, mistakes: &mut Mistakes) {
     let mut names = HashMap::new();
     for (at, entry) in entries {
         if at == MAX_ENTRIES {
             mistakes.add("entries", format!("has more than {MAX_ENTRIES} entries; merge some"));
         }
         let path = format!("entries[{at}]");
-        self::validate_entry(entry, &path, mistakes);
+        validate_entry(entry, &path, mistakes);
         if let Some(first) = names.insert(entry.name.as_str(), at) {
             let name = quote(&entry.name);
             mistakes.add(
@@ -91,11 +91,11 @@ fn validate_entry(entry: &Entry, path: &str, mistakes: &mut Mistakes) {
         mistakes.add(format!("{path}.settings"), problem);
     }
     if let Some(origin) = &entry.origin {
-        self::origin(origin, path, mistakes);
+        validate_origin(origin, path, mistakes);
     }
 }
 
-fn origin(origin: &Origin, path: &str, mistakes: &mut Mistakes) {
+fn validate_origin(origin: &Origin, path: &str, mistakes: &mut Mistakes) {
     for (field, text) in [("kind", &origin.kind), ("name", &origin.name), ("uid", &origin.uid)] {
         if text.len() > MAX_ORIGIN {
             mistakes.add(

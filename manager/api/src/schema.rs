@@ -19,7 +19,7 @@ use serde_json::Value;
 
 pub use check::check;
 pub use duration::is_duration;
-pub use metadata::{check_metadata, check_metadata_fields, metadata};
+pub use metadata::{check_metadata, check_metadata_fields, metadata_schema};
 pub use tolerate::{Tolerated, has_type, tolerate_mistakes};
 
 /// Removes fields without a value, such as `matchLabels:` with nothing after it, as an API server does for fields that are not

@@ -138,7 +138,7 @@ pub struct UnreachablePods {
     /// take over the objects after afterSeconds. A pod that is still running may then own an object together with
     /// another shard.
     pub policy: UnreachablePolicy,
-    /// With Proceed: seconds without an answer after which other shards take over, but not before three status requests
+    /// With Proceed: seconds without a response after which other shards take over, but not before three status requests
     /// in a row have failed. 1 to 86400. Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
@@ -157,9 +157,9 @@ impl UnreachablePods {
 /// Whether other shards wait for pods that do not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnreachablePolicy {
-    /// They wait until the pods answer or are gone: no object has two owners.
+    /// Other shards wait until the pods answer or are gone: no object has two owners.
     Wait,
-    /// They take over after `afterSeconds`. A pod that is still running may own an object together with another shard.
+    /// Other shards take over after `afterSeconds`. A pod that is still running may own an object together with another shard.
     Proceed,
 }
 

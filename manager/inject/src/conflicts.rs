@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::settings::Settings;
 use super::volumes;
 
-pub(super) fn check(draft: &Draft) -> Result<(), Refusal> {
+pub(super) fn check_pod(draft: &Draft) -> Result<(), Refusal> {
     if draft.spec_field("hostNetwork").and_then(Value::as_bool) == Some(true) {
         return Err(Refusal::HostNetwork);
     }
@@ -17,12 +17,12 @@ pub(super) fn check(draft: &Draft) -> Result<(), Refusal> {
     if !matches!(os, "" | "linux") {
         return Err(Refusal::NotLinux { os: os.to_owned() });
     }
-    names(draft)
+    check_names(draft)
 }
 
 /// Refuses init containers that would go past a classic sidecar: its iptables rules are set after the other init containers, and
 /// existing connections are not redirected. With a kubeconfig, init containers are not led to it at all.
-pub(super) fn starts_before(draft: &Draft, request: &InjectionRequest) -> Result<(), Refusal> {
+pub(super) fn check_init_containers(draft: &Draft, request: &InjectionRequest) -> Result<(), Refusal> {
     let leads = request.mode == Mode::Iptables || request.rewrites_args || request.rewrites_env;
     if request.is_native || !leads {
         return Ok(());
@@ -36,7 +36,7 @@ pub(super) fn starts_before(draft: &Draft, request: &InjectionRequest) -> Result
     }
 }
 
-fn names(draft: &Draft) -> Result<(), Refusal> {
+fn check_names(draft: &Draft) -> Result<(), Refusal> {
     let ours = |name: &str| [pod::SIDECAR, pod::INIT].contains(&name);
     let taken = |kind, name: &str| {
         Err(Refusal::NameTaken {

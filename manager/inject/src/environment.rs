@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use ctrlmesh_contract::names::{annotations, env, pod};
 use serde_json::{Value, json};
 
-use super::injection_request::{Inject, InjectionRequest, Mode, Synced};
+use super::injection_request::{Inject, InjectionRequest, Mode, SyncedVariable};
 use super::pod::{Container, Draft, name_of, variable_with_value};
 use super::refusal::Refusal;
-use super::settings::ClusterFacts;
+use super::settings::ClusterInfo;
 
 /// The variable by which containers find the API server by default.
 pub(super) const HOST: &str = "KUBERNETES_SERVICE_HOST";
@@ -18,12 +18,16 @@ const SERVER: [&str; 2] = [HOST, "KUBERNETES_SERVICE_PORT"];
 const SERVICE_PORT: &str = "443";
 
 /// Variables that the pod requests for the sidecar, in the order in which they are set.
-pub(super) fn asked_for(draft: &Draft, request: &InjectionRequest, server: &[Value]) -> Result<Vec<Value>, Refusal> {
+pub(super) fn requested_variables(
+    draft: &Draft,
+    request: &InjectionRequest,
+    server: &[Value],
+) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for sync in &request.env_sync {
         match sync {
-            Synced::Value(name, value) => variables.push(variable_with_value(name, value)),
-            Synced::Copy(name) => {
+            SyncedVariable::Value(name, value) => variables.push(variable_with_value(name, value)),
+            SyncedVariable::Copy(name) => {
                 let copy = first_variable(&draft.containers, name, &variables)?;
                 variables.extend(copy);
             }
@@ -97,11 +101,15 @@ fn referenced_names(value: &str) -> Vec<&str> {
 }
 
 /// The address of the API server that the pod's own containers use.
-pub(super) fn server(draft: &Draft, request: &InjectionRequest, known: &ClusterFacts) -> Result<Vec<Value>, Refusal> {
+pub(super) fn server_variables(
+    draft: &Draft,
+    request: &InjectionRequest,
+    known: &ClusterInfo,
+) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for name in SERVER {
         redirected_containers(draft, request).try_for_each(|it| check_copy(it, name, &[]))?;
-        one_server(draft, request, known, name)?;
+        check_one_server(draft, request, known, name)?;
         variables.extend(
             redirected_containers(draft, request)
                 .find_map(|it| it.effective_variable(name))
@@ -113,10 +121,10 @@ pub(super) fn server(draft: &Draft, request: &InjectionRequest, known: &ClusterF
 
 /// Fails unless all containers use the same API server. If traffic is redirected, a container without the variable counts too: it
 /// connects to the Service, past the rules for another address.
-fn one_server(
+fn check_one_server(
     draft: &Draft,
     request: &InjectionRequest,
-    known: &ClusterFacts,
+    known: &ClusterInfo,
     name: &'static str,
 ) -> Result<(), Refusal> {
     let is_redirected = request.mode == Mode::Iptables;
@@ -147,7 +155,7 @@ fn redirected_containers<'a>(draft: &'a Draft, request: &InjectionRequest) -> im
 }
 
 /// Whether a variable has its default value: an address of the Service `kubernetes`, or its port.
-pub(super) fn is_service(variable: &Value, known: &ClusterFacts) -> bool {
+pub(super) fn is_service(variable: &Value, known: &ClusterInfo) -> bool {
     let value = variable.get("value").and_then(Value::as_str).unwrap_or_default();
     if name_of(variable) != HOST {
         return value == SERVICE_PORT;
@@ -158,7 +166,7 @@ pub(super) fn is_service(variable: &Value, known: &ClusterFacts) -> bool {
 }
 
 /// Sets the annotation's variables in the pod's containers.
-pub(super) fn inject(draft: &mut Draft, request: &InjectionRequest) -> Result<(), Refusal> {
+pub(super) fn inject_variables(draft: &mut Draft, request: &InjectionRequest) -> Result<(), Refusal> {
     let mut wanted: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for inject in request.env_inject.iter().filter(|inject| inject.name != pod::SIDECAR) {
         wanted.entry(&inject.name).or_default().extend(listed_variables(inject));

@@ -9,7 +9,7 @@ use super::own_paths::is_of_sidecar;
 use super::pod::Draft;
 use super::refusal::Refusal;
 use super::select::has_external_rules;
-use super::settings::{ClusterFacts, Settings};
+use super::settings::{ClusterInfo, Settings};
 use super::upstream::{self, Upstream};
 
 /// The way of a controller's traffic to its sidecar.
@@ -32,11 +32,11 @@ pub(super) struct InjectionRequest {
     /// Containers that get `--kubeconfig` although they do not have the flag.
     pub(super) arg_containers: Vec<String>,
     pub(super) upstream: Option<Upstream>,
-    /// They replace the manager's.
+    /// Resources of the sidecar, which replace those of the manager's flags.
     pub(super) resources: Option<Value>,
     /// The pod has resources of its own at pod level, and our containers must not exceed these (KEP-2837).
-    pub(super) has_budget: bool,
-    pub(super) env_sync: Vec<Synced>,
+    pub(super) has_pod_level_resources: bool,
+    pub(super) env_sync: Vec<SyncedVariable>,
     pub(super) env_inject: Vec<Inject>,
     pub(super) log_path: Option<String>,
     /// Port on which the sidecar serves calls to external services.
@@ -45,13 +45,13 @@ pub(super) struct InjectionRequest {
 
 /// A variable of the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Synced {
+pub(super) enum SyncedVariable {
     Value(String, String),
     /// A copy from the first container that has it.
     Copy(String),
 }
 
-impl Synced {
+impl SyncedVariable {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Value(name, _) | Self::Copy(name) => name,
@@ -77,7 +77,7 @@ pub(super) struct Variable {
 }
 
 impl InjectionRequest {
-    pub(super) fn read(pod: &Draft, known: &ClusterFacts, settings: &Settings) -> Result<Self, Refusal> {
+    pub(super) fn read(pod: &Draft, known: &ClusterInfo, settings: &Settings) -> Result<Self, Refusal> {
         let mode = if pod.has_label(labels::ENABLE_IPTABLES) {
             Mode::Iptables
         } else {
@@ -97,7 +97,7 @@ impl InjectionRequest {
             arg_containers: arg_containers(pod, mode, is_native)?,
             upstream: upstream_of(pod, mode)?,
             resources: resources_annotation(pod)?,
-            has_budget: pod
+            has_pod_level_resources: pod
                 .spec_field("resources")
                 .is_some_and(|it| it.as_object().is_some_and(|it| !it.is_empty())),
             env_sync: env_sync(pod)?,
@@ -112,7 +112,7 @@ impl InjectionRequest {
     pub(super) fn resources(&self, settings: &Settings) -> Value {
         match &self.resources {
             Some(wanted) => wanted.clone(),
-            None if self.has_budget => json!({}),
+            None if self.has_pod_level_resources => json!({}),
             None => settings.resources.clone(),
         }
     }
@@ -130,9 +130,9 @@ fn check_certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
     Err(Refusal::key(key, problem))
 }
 
-/// The external port is off unless the pod or a rule for it asks for it: whoever reaches that port sends requests from the pod's
+/// The external port is off unless the pod or a rule for it asks for it: clients that reach that port send requests from the pod's
 /// place in the network.
-fn external_port(pod: &Draft, known: &ClusterFacts, settings: &Settings) -> Result<Option<u16>, Refusal> {
+fn external_port(pod: &Draft, known: &ClusterInfo, settings: &Settings) -> Result<Option<u16>, Refusal> {
     let key = annotations::EXTERNAL_TRAFFIC;
     let is_asked_for = boolean_annotation(pod, key)?;
     let port = (settings.external_port != 0).then_some(settings.external_port);
@@ -150,7 +150,7 @@ fn external_port(pod: &Draft, known: &ClusterFacts, settings: &Settings) -> Resu
 /// Fails if traffic is redirected and the pod has a kubeconfig of its own: containers then send their own token, which the sidecar
 /// passes on, and another cluster must not get it.
 fn upstream_of(pod: &Draft, mode: Mode) -> Result<Option<Upstream>, Refusal> {
-    let upstream = upstream::read(pod)?;
+    let upstream = upstream::read_upstream(pod)?;
     if upstream.is_some() && mode == Mode::Iptables {
         let problem = format!(
             "does not go with label {}: containers whose traffic is redirected send the token of this cluster's service account, and the \
@@ -162,13 +162,13 @@ fn upstream_of(pod: &Draft, mode: Mode) -> Result<Option<Upstream>, Refusal> {
     Ok(upstream)
 }
 
-fn annotation<'a>(pod: &'a Draft, key: &str) -> Option<&'a str> {
+fn annotation_value<'a>(pod: &'a Draft, key: &str) -> Option<&'a str> {
     let text = pod.annotations.get(key)?.trim();
     (!text.is_empty()).then_some(text)
 }
 
 fn boolean_annotation(pod: &Draft, key: &'static str) -> Result<Option<bool>, Refusal> {
-    match annotation(pod, key) {
+    match annotation_value(pod, key) {
         None => Ok(None),
         Some("true") => Ok(Some(true)),
         Some("false") => Ok(Some(false)),
@@ -182,7 +182,7 @@ fn split_words(text: &str) -> impl Iterator<Item = &str> {
 
 fn arg_containers(pod: &Draft, mode: Mode, is_native: bool) -> Result<Vec<String>, Refusal> {
     let key = annotations::KUBECONFIG_ARG;
-    let names: Vec<String> = split_words(annotation(pod, key).unwrap_or_default())
+    let names: Vec<String> = split_words(annotation_value(pod, key).unwrap_or_default())
         .map(str::to_owned)
         .collect();
     let is_there = |name: &String| pod.all_containers().any(|it| it.name() == name);
@@ -215,7 +215,7 @@ fn arg_containers(pod: &Draft, mode: Mode, is_native: bool) -> Result<Vec<String
 
 fn resources_annotation(pod: &Draft) -> Result<Option<Value>, Refusal> {
     let key = annotations::PROXY_RESOURCE;
-    let Some(text) = annotation(pod, key) else {
+    let Some(text) = annotation_value(pod, key) else {
         return Ok(None);
     };
     let wrong = |problem: String| {
@@ -231,14 +231,14 @@ fn resources_annotation(pod: &Draft) -> Result<Option<Value>, Refusal> {
     Ok(Some(value))
 }
 
-fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
+fn env_sync(pod: &Draft) -> Result<Vec<SyncedVariable>, Refusal> {
     let key = annotations::ENV_SYNC;
-    let synced = split_words(annotation(pod, key).unwrap_or_default()).map(|word| match word.split_once('=') {
+    let synced = split_words(annotation_value(pod, key).unwrap_or_default()).map(|word| match word.split_once('=') {
         Some(("", _)) => Err(Refusal::key(
             key,
             format!("{word:?} has no name; write NAME=value or NAME"),
         )),
-        Some((name, value)) => Ok(Synced::Value(name.to_owned(), value.to_owned())),
+        Some((name, value)) => Ok(SyncedVariable::Value(name.to_owned(), value.to_owned())),
         // The containers' own KUBECONFIG leads to the sidecar.
         None if word == "KUBECONFIG" => Err(Refusal::key(
             key,
@@ -247,14 +247,14 @@ fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
                 labels::KUBECONFIG_VOLUME
             ),
         )),
-        None => Ok(Synced::Copy(word.to_owned())),
+        None => Ok(SyncedVariable::Copy(word.to_owned())),
     });
     synced.collect()
 }
 
 fn env_inject(pod: &Draft) -> Result<Vec<Inject>, Refusal> {
     let key = annotations::ENV_INJECT;
-    let Some(text) = annotation(pod, key) else {
+    let Some(text) = annotation_value(pod, key) else {
         return Ok(Vec::new());
     };
     serde_json::from_str(text).map_err(|error| {
@@ -265,7 +265,7 @@ fn env_inject(pod: &Draft) -> Result<Vec<Inject>, Refusal> {
 
 fn log_path(pod: &Draft) -> Result<Option<String>, Refusal> {
     let key = annotations::LOG_PATH;
-    match annotation(pod, key) {
+    match annotation_value(pod, key) {
         None => Ok(None),
         Some(path) if path.starts_with('/') && path.len() > 1 && is_of_sidecar(path) => Err(Refusal::key(
             key,

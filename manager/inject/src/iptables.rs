@@ -9,14 +9,14 @@ use super::environment::{HOST, is_service};
 use super::injection_request::InjectionRequest;
 use super::pod::{Container, Draft, name_of};
 use super::refusal::Refusal;
-use super::settings::{ClusterFacts, Settings};
+use super::settings::{ClusterInfo, Settings};
 use super::volumes::CLUSTER_CA;
 
 /// The init container. `server`: the address of the API server, if the pod sets it.
 pub(super) fn init_container(
     request: &InjectionRequest,
     settings: &Settings,
-    known: &ClusterFacts,
+    known: &ClusterInfo,
     server: Vec<Value>,
 ) -> Container {
     let mut fields = Map::new();
@@ -24,7 +24,7 @@ pub(super) fn init_container(
     put("name", json!(pod::INIT));
     put("image", json!(settings.init_image));
     put("imagePullPolicy", json!(settings.pull_policy));
-    put("args", json!(arguments(known, &server)));
+    put("args", json!(init_arguments(known, &server)));
     if !server.is_empty() {
         put("env", Value::Array(server));
     }
@@ -35,7 +35,7 @@ pub(super) fn init_container(
 
 /// Redirects all addresses of the Service: kubelet gives containers one of them, and its name may resolve to one of the other
 /// family. If the pod sets another API server, only its address is redirected.
-fn arguments(known: &ClusterFacts, server: &[Value]) -> Vec<String> {
+fn init_arguments(known: &ClusterInfo, server: &[Value]) -> Vec<String> {
     let mut arguments = vec!["init".to_owned()];
     let service = &known.service_addresses;
     let host_variable = server.iter().find(|variable| name_of(variable) == HOST);
@@ -69,21 +69,21 @@ pub(super) fn insert_container(container: Container, is_native: bool, init: &mut
 /// Replaces the cluster's CA by a bundle with the mesh's CA, under the same key, wherever containers mount it.
 pub(super) fn trust_the_mesh(draft: &mut Draft) {
     for volume in &mut draft.volumes {
-        rename(volume.pointer_mut("/configMap/name"));
+        replace_cluster_ca(volume.pointer_mut("/configMap/name"));
         let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);
         for source in sources.into_iter().flatten() {
-            rename(source.pointer_mut("/configMap/name"));
+            replace_cluster_ca(source.pointer_mut("/configMap/name"));
         }
     }
     for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
         let variables = container.0.get_mut("env").and_then(Value::as_array_mut);
         for variable in variables.into_iter().flatten() {
-            rename(variable.pointer_mut("/valueFrom/configMapKeyRef/name"));
+            replace_cluster_ca(variable.pointer_mut("/valueFrom/configMapKeyRef/name"));
         }
     }
 }
 
-fn rename(name: Option<&mut Value>) {
+fn replace_cluster_ca(name: Option<&mut Value>) {
     if let Some(name) = name.filter(|name| **name == CLUSTER_CA) {
         *name = json!(names::CA_CONFIG_MAP);
     }

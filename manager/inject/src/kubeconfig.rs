@@ -5,8 +5,8 @@
 use ctrlmesh_contract::names::{self, annotations, pod, ports};
 use serde_json::{Value, json};
 
-use super::arguments;
 use super::injection_request::InjectionRequest;
+use super::kubeconfig_flag;
 use super::pod::{Container, Draft, name_of, variable_with_value};
 use super::refusal::Refusal;
 
@@ -14,12 +14,12 @@ const VARIABLE: &str = "KUBECONFIG";
 const CA_FILE: &str = "ca.crt";
 
 /// Path of the kubeconfig in containers.
-pub(super) fn path() -> String {
+pub(super) fn kubeconfig_path() -> String {
     format!("{}/{}", pod::KUBECONFIG_DIR, pod::KUBECONFIG_FILE)
 }
 
 /// The kubeconfig. It has no credentials: the sidecar adds the pod's own to requests without any.
-pub(super) fn document(namespace: &str, has_tls: bool) -> String {
+pub(super) fn kubeconfig_document(namespace: &str, has_tls: bool) -> String {
     let (scheme, ca) = if has_tls {
         let ca = format!("    certificate-authority: {}/{CA_FILE}\n", pod::KUBECONFIG_DIR);
         ("https", ca)
@@ -63,7 +63,7 @@ pub(super) fn point_containers_to_sidecar(
     request: &InjectionRequest,
     namespace: &str,
 ) -> Result<(), Refusal> {
-    let document = document(namespace, request.has_tls);
+    let document = kubeconfig_document(namespace, request.has_tls);
     draft.annotations.insert(annotations::KUBECONFIG.to_owned(), document);
     let init = draft.init_containers.iter_mut().filter(|_| request.is_native);
     for container in init.chain(&mut draft.containers) {
@@ -87,11 +87,11 @@ fn lead_container(container: &mut Container, request: &InjectionRequest) -> Resu
     }
     if request.rewrites_args {
         let is_asked_for = request.arg_containers.iter().any(|name| name == container.name());
-        arguments::set_kubeconfig_flag(container, &path(), is_asked_for, request.rewrites_env)?;
+        kubeconfig_flag::set_kubeconfig_flag(container, &kubeconfig_path(), is_asked_for, request.rewrites_env)?;
     }
     if request.rewrites_env {
-        arguments::check_variable(container, &path())?;
-        container.set_variable(variable_with_value(VARIABLE, &path()));
+        kubeconfig_flag::check_variable(container, &kubeconfig_path())?;
+        container.set_variable(variable_with_value(VARIABLE, &kubeconfig_path()));
     }
     Ok(())
 }

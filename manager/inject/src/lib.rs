@@ -1,18 +1,18 @@
-//! Injects the sidecar: from a pod that requests one, and facts about its namespace, to the patch of the pod.
+//! Injects the sidecar: from a pod that requests one, and what is known of its cluster, to the patch of the pod.
 //!
-//! Pure. The manager's webhook reads the facts ([`ClusterFacts`]).
+//! Pure. The manager's webhook reads the [`ClusterInfo`].
 //!
 //! | module | holds |
 //! |---|---|
 //! | `conflicts` | reasons to reject the pod |
 //! | `sidecar`, `iptables`, `environment` | containers and variables of the sidecar |
-//! | `logs`, `reinvocation`, `patch` | the shared log volume, containers that an earlier call injected, the patch |
+//! | `log_volume`, `reinvocation`, `patch` | the shared log volume, containers that an earlier call injected, the patch |
 //! | `volumes` | volumes of the sidecar, and its mounts |
 //! | `kubeconfig` | the kubeconfig of the pod's own containers |
 //! | `injection_request` | what the pod requests |
 //! | `own_paths` | paths in the sidecar's container that a pod's own volumes must not change |
-//! | `arguments`, `upstream` | arguments of its own containers, and its own kubeconfig for the sidecar |
-//! | `settings`, [`args`] | what injection gets besides the pod, and the flags that it comes from |
+//! | `kubeconfig_flag`, `upstream` | `--kubeconfig` in the commands of its own containers, and its own kubeconfig for the sidecar |
+//! | `settings`, [`flags`] | what injection gets besides the pod, and the flags that it comes from |
 //! | `select` | which custom resources select the pod |
 //! | `pod`, `refusal` | the pod as JSON, and messages of rejections |
 //!
@@ -22,14 +22,14 @@
 //! - The injected containers follow from the manager's settings alone, also if the pod brings such containers itself.
 //! - A pod that can't be served is rejected, and never created without its sidecar.
 
-pub mod args;
-mod arguments;
 mod conflicts;
 mod environment;
+pub mod flags;
 mod injection_request;
 mod iptables;
 mod kubeconfig;
-mod logs;
+mod kubeconfig_flag;
+mod log_volume;
 mod own_paths;
 mod patch;
 mod pod;
@@ -51,7 +51,7 @@ use pod::{Draft, name_of};
 pub use refusal::Refusal;
 use reinvocation::PreviousContainers;
 pub use select::Rule;
-pub use settings::{ClusterFacts, Settings};
+pub use settings::{ClusterInfo, Settings};
 
 /// Maximum length of a label's value.
 const MAX_LABEL: usize = 63;
@@ -72,38 +72,38 @@ pub fn is_redirected(pod: &Value) -> bool {
 ///
 /// # Errors
 /// The pod can't have a sidecar.
-pub fn inject(pod: &Value, known: &ClusterFacts, settings: &Settings) -> Result<Vec<Value>, Refusal> {
+pub fn inject(pod: &Value, known: &ClusterInfo, settings: &Settings) -> Result<Vec<Value>, Refusal> {
     let injected = inject_sidecar(pod, known, settings)?;
     Ok(patch::json_patch(pod, &injected))
 }
 
 /// The pod with its sidecar.
-fn inject_sidecar(pod: &Value, known: &ClusterFacts, settings: &Settings) -> Result<Value, Refusal> {
+fn inject_sidecar(pod: &Value, known: &ClusterInfo, settings: &Settings) -> Result<Value, Refusal> {
     let mut draft = Draft::from_pod(pod).ok_or(Refusal::NoPod)?;
     if settings.image.is_empty() {
         return Err(Refusal::NoImage);
     }
     let previous = take_out(&mut draft);
     let shard = label_pod(&mut draft, known)?;
-    conflicts::check(&draft)?;
+    conflicts::check_pod(&draft)?;
     let request = InjectionRequest::read(&draft, known, settings)?;
     conflicts::check_ports(&draft, &request, settings)?;
     let (mode, is_native) = (request.mode, request.is_native);
-    conflicts::starts_before(&draft, &request)?;
+    conflicts::check_init_containers(&draft, &request)?;
     sidecar::check_variables(&request, settings)?;
 
-    environment::inject(&mut draft, &request)?;
+    environment::inject_variables(&mut draft, &request)?;
     if mode == Mode::Iptables {
         iptables::check_users(&draft)?;
         // This comes before the sidecar gets copies of variables. They would be others on the next injection.
         iptables::trust_the_mesh(&mut draft);
     }
-    let server = environment::server(&draft, &request, known)?;
-    let asked_for = environment::asked_for(&draft, &request, &server)?;
+    let server = environment::server_variables(&draft, &request, known)?;
+    let asked_for = environment::requested_variables(&draft, &request, &server)?;
     let mut sidecar = sidecar::sidecar_container(&request, settings, known, shard.is_some(), asked_for);
     previous.carry_over(&mut sidecar);
     if let Some(path) = &request.log_path {
-        sidecar.add_mount(logs::mount_in_all_containers(&mut draft, path));
+        sidecar.add_mount(log_volume::mount_in_all_containers(&mut draft, path));
     }
     if mode == Mode::Kubeconfig {
         kubeconfig::point_containers_to_sidecar(&mut draft, &request, &known.namespace)?;
@@ -140,7 +140,7 @@ fn take_out(draft: &mut Draft) -> PreviousContainers {
 }
 
 /// Sets the labels by which the manager and people find the pod. Returns its shard.
-fn label_pod(draft: &mut Draft, known: &ClusterFacts) -> Result<Option<String>, Refusal> {
+fn label_pod(draft: &mut Draft, known: &ClusterInfo) -> Result<Option<String>, Refusal> {
     draft.labels.remove(labels::SHARDING_CONFIG_INJECTED);
     draft.labels.insert(labels::WATCHING.to_owned(), "true".to_owned());
     let shard = select::shard_of_pod(&draft.labels, &known.namespace, &known.rules)?.map(str::to_owned);

@@ -5,11 +5,10 @@ use ctrlmesh_contract::names::pod;
 /// The sidecar's volume for files that it writes.
 pub(super) const DATA_DIR: &str = "/var/lib/ctrlmesh";
 
-/// Paths whose content the sidecar relies on: its program and precompiled plugins, its volumes, and the kernel's file systems. A mount above or below any
-/// of them could replace it.
+/// Paths whose content the sidecar relies on: its program and precompiled plugins, its volumes, and the kernel's file systems. A
+/// mount above or below one of these paths could replace the content.
 const OWN_PATHS: [&str; 8] = [
     pod::PROGRAM,
-    // Precompiled plugins.
     "/usr/lib/ctrlmesh",
     "/etc/ctrlmesh",
     DATA_DIR,

@@ -14,17 +14,17 @@ pub(super) fn json_patch(before: &Value, after: &Value) -> Vec<Value> {
         for (field, value) in &after {
             if before.get(field) != Some(value) {
                 // `add` replaces an existing field.
-                operations.push(json!({"op": "add", "path": path(part, field), "value": value}));
+                operations.push(json!({"op": "add", "path": field_pointer(part, field), "value": value}));
             }
         }
         for field in before.keys().filter(|field| !after.contains_key(*field)) {
-            operations.push(json!({"op": "remove", "path": path(part, field)}));
+            operations.push(json!({"op": "remove", "path": field_pointer(part, field)}));
         }
     }
     operations
 }
 
-fn path(part: &str, field: &str) -> String {
+fn field_pointer(part: &str, field: &str) -> String {
     format!("/{part}/{}", field.replace('~', "~0").replace('/', "~1"))
 }
 

@@ -31,14 +31,14 @@ impl Draft {
     /// `None`: this is not a pod.
     pub(super) fn from_pod(pod: &Value) -> Option<Self> {
         let mut pod = pod.as_object()?.clone();
-        let mut metadata = fields(pod.remove("metadata"))?;
-        let mut spec = fields(pod.remove("spec"))?;
+        let mut metadata = object_fields(pod.remove("metadata"))?;
+        let mut spec = object_fields(pod.remove("spec"))?;
         Some(Self {
             labels: take_strings(&mut metadata, "labels")?,
             annotations: take_strings(&mut metadata, "annotations")?,
             init_containers: take_containers(&mut spec, "initContainers")?,
-            volumes: list(spec.remove("volumes"))?,
-            pull_secrets: list(spec.remove("imagePullSecrets"))?,
+            volumes: list_items(spec.remove("volumes"))?,
+            pull_secrets: list_items(spec.remove("imagePullSecrets"))?,
             containers: take_containers(&mut spec, "containers")?,
             pod,
             metadata,
@@ -55,12 +55,12 @@ impl Draft {
             ..
         } = self;
         let objects = |containers: Vec<Container>| containers.into_iter().map(|it| Value::Object(it.0)).collect();
-        put(&mut metadata, "labels", json!(self.labels));
-        put(&mut metadata, "annotations", json!(self.annotations));
-        put(&mut spec, "containers", Value::Array(objects(self.containers)));
-        put(&mut spec, "initContainers", Value::Array(objects(self.init_containers)));
-        put(&mut spec, "volumes", Value::Array(self.volumes));
-        put(&mut spec, "imagePullSecrets", Value::Array(self.pull_secrets));
+        set_field(&mut metadata, "labels", json!(self.labels));
+        set_field(&mut metadata, "annotations", json!(self.annotations));
+        set_field(&mut spec, "containers", Value::Array(objects(self.containers)));
+        set_field(&mut spec, "initContainers", Value::Array(objects(self.init_containers)));
+        set_field(&mut spec, "volumes", Value::Array(self.volumes));
+        set_field(&mut spec, "imagePullSecrets", Value::Array(self.pull_secrets));
         pod.insert("metadata".to_owned(), Value::Object(metadata));
         pod.insert("spec".to_owned(), Value::Object(spec));
         Value::Object(pod)
@@ -159,7 +159,7 @@ pub(super) fn variable_with_value(name: &str, value: &str) -> Value {
 }
 
 /// Sets a field. An empty list or map that did not exist before is not added.
-fn put(fields: &mut Fields, field: &str, value: Value) {
+fn set_field(fields: &mut Fields, field: &str, value: Value) {
     let is_empty = match &value {
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
@@ -170,14 +170,14 @@ fn put(fields: &mut Fields, field: &str, value: Value) {
     }
 }
 
-fn fields(value: Option<Value>) -> Option<Fields> {
+fn object_fields(value: Option<Value>) -> Option<Fields> {
     match value {
         Some(Value::Object(fields)) => Some(fields),
         _ => None,
     }
 }
 
-fn list(value: Option<Value>) -> Option<Vec<Value>> {
+fn list_items(value: Option<Value>) -> Option<Vec<Value>> {
     match value {
         Some(Value::Array(items)) => Some(items),
         None | Some(Value::Null) => Some(Vec::new()),
@@ -186,8 +186,8 @@ fn list(value: Option<Value>) -> Option<Vec<Value>> {
 }
 
 fn take_containers(spec: &mut Fields, field: &str) -> Option<Vec<Container>> {
-    let items = list(spec.remove(field))?.into_iter();
-    items.map(|item| fields(Some(item)).map(Container)).collect()
+    let items = list_items(spec.remove(field))?.into_iter();
+    items.map(|item| object_fields(Some(item)).map(Container)).collect()
 }
 
 fn take_strings(metadata: &mut Fields, field: &str) -> Option<BTreeMap<String, String>> {

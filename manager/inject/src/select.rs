@@ -65,7 +65,7 @@ impl Rule {
         let kind = text("/kind").to_owned();
         let spec = document.get("spec").cloned().unwrap_or_default();
         let pods = match serde_json::from_value::<Spec>(spec) {
-            Ok(spec) => pods(&kind, spec),
+            Ok(spec) => pods_of_spec(&kind, spec),
             Err(_) => Pods::Unknown,
         };
         Some(Self {
@@ -124,7 +124,7 @@ pub(super) fn has_external_rules(pod: &BTreeMap<String, String>, rules: &[Rule])
     rules.iter().any(|rule| rule.is_external && rule.selects(pod))
 }
 
-fn pods(kind: &str, spec: Spec) -> Pods {
+fn pods_of_spec(kind: &str, spec: Spec) -> Pods {
     let selector = spec.selector;
     match (spec.root, selector) {
         (Some(root), _) if root.disable == Some(true) => Pods::Nobody,

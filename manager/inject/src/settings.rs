@@ -1,4 +1,4 @@
-//! Inputs of injection besides the pod: flags of the manager, and facts about the cluster.
+//! Inputs of injection besides the pod: flags of the manager, and information about the cluster.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,7 +7,7 @@ use ctrlmesh_contract::names::ports;
 use serde_json::{Map, Value, json};
 
 use super::Rule;
-use crate::args::{LogFormat, ProxyArgs};
+use crate::flags::{LogFormat, ProxyArgs};
 
 /// The manager's flags about sidecars.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,9 +30,9 @@ pub struct Settings {
     pub(super) has_mesh_ca: bool,
 }
 
-/// Facts about the cluster and the pod's namespace.
+/// Information about the cluster and the namespace of the pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ClusterFacts {
+pub struct ClusterInfo {
     /// Namespace of the pod.
     pub namespace: String,
     pub rules: Vec<Rule>,

@@ -8,7 +8,7 @@ use super::environment::{identity_variables, merge_variables};
 use super::injection_request::{InjectionRequest, Mode};
 use super::pod::{Container, Draft, name_of, variable_with_value};
 use super::refusal::Refusal;
-use super::settings::{ClusterFacts, Settings};
+use super::settings::{ClusterInfo, Settings};
 use super::volumes;
 
 /// Seconds within which a sidecar must answer after its start.
@@ -34,7 +34,7 @@ pub(super) fn restricted_security_context() -> Value {
 pub(super) fn sidecar_container(
     request: &InjectionRequest,
     settings: &Settings,
-    known: &ClusterFacts,
+    known: &ClusterInfo,
     is_shard: bool,
     asked_for: Vec<Value>,
 ) -> Container {
@@ -43,8 +43,8 @@ pub(super) fn sidecar_container(
     put("name", json!(pod::SIDECAR));
     put("image", json!(settings.image));
     put("imagePullPolicy", json!(settings.pull_policy));
-    put("args", json!(arguments(request, settings)));
-    let environment = environment(request, settings, known, is_shard, asked_for);
+    put("args", json!(sidecar_arguments(request, settings)));
+    let environment = sidecar_environment(request, settings, known, is_shard, asked_for);
     put("env", Value::Array(environment));
     put(
         "ports",
@@ -53,8 +53,8 @@ pub(super) fn sidecar_container(
     put("resources", request.resources(settings));
     put("securityContext", restricted_security_context());
     put("volumeMounts", Value::Array(volumes::sidecar_mounts(request)));
-    put("readinessProbe", probe(settings, "/readyz", 5, 3));
-    put("livenessProbe", probe(settings, "/livez", 10, 6));
+    put("readinessProbe", http_probe(settings, "/readyz", 5, 3));
+    put("livenessProbe", http_probe(settings, "/livez", 10, 6));
     put(
         "lifecycle",
         json!({"postStart": {"exec": {"command": startup_probe_command(settings)}}}),
@@ -78,7 +78,7 @@ pub(super) fn insert_container(container: Container, is_native: bool, draft: &mu
     draft.containers.insert(0, container);
 }
 
-fn arguments(request: &InjectionRequest, settings: &Settings) -> Vec<String> {
+fn sidecar_arguments(request: &InjectionRequest, settings: &Settings) -> Vec<String> {
     let mut arguments = vec![
         format!("--admin-address={}", settings.admin),
         format!("--chain-dir={}", volumes::CHAIN_DIR),
@@ -105,7 +105,7 @@ pub(super) fn check_variables(request: &InjectionRequest, settings: &Settings) -
     let injected = for_sidecar
         .flat_map(|inject| &inject.env)
         .map(|it| (annotations::ENV_INJECT, it.key.as_str()));
-    let arguments = arguments(request, settings);
+    let arguments = sidecar_arguments(request, settings);
     let flags: Vec<&str> = arguments.iter().filter_map(|it| it.split('=').next()).collect();
     for (annotation, name) in synced.chain(injected) {
         if let Some(flag) = flags.iter().find(|flag| variable_of_flag(flag) == name) {
@@ -124,10 +124,10 @@ fn variable_of_flag(flag: &str) -> String {
 }
 
 /// Variables of the pod override those of the manager's flags. Neither can override those that the sidecar needs.
-fn environment(
+fn sidecar_environment(
     request: &InjectionRequest,
     settings: &Settings,
-    known: &ClusterFacts,
+    known: &ClusterInfo,
     is_shard: bool,
     asked_for: Vec<Value>,
 ) -> Vec<Value> {
@@ -163,7 +163,7 @@ fn startup_probe_command(settings: &Settings) -> [String; 4] {
     [pod::PROGRAM.to_owned(), "wait-ready".to_owned(), address, seconds]
 }
 
-fn probe(settings: &Settings, path: &str, period: u32, tries: u32) -> Value {
+fn http_probe(settings: &Settings, path: &str, period: u32, tries: u32) -> Value {
     json!({
         "httpGet": {"path": path, "port": settings.admin.port(), "scheme": "HTTP"},
         "periodSeconds": period,

@@ -24,7 +24,7 @@ pub(super) const OWN: &str = "ctrlmesh-upstream";
 /// Readable by all users, because only the sidecar's container mounts it.
 const READABLE: u32 = 0o444;
 
-pub(super) fn read(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
+pub(super) fn read_upstream(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
     let wrong = |problem: String| Err(Refusal::key(labels::KUBECONFIG_VOLUME, problem));
     let Some(name) = pod
         .labels
@@ -43,7 +43,7 @@ pub(super) fn read(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
     }
     let listed: Vec<String> = ["configMap", "secret"]
         .iter()
-        .flat_map(|kind| items(volume, kind))
+        .flat_map(|kind| volume_items(volume, kind))
         .filter_map(|item| item.get("path")?.as_str().map(str::to_owned))
         .collect();
     let upstream = |file| Upstream {
@@ -79,7 +79,7 @@ fn own_copy(volume: &Value) -> Value {
     Value::Object(own)
 }
 
-fn items<'a>(volume: &'a Value, kind: &str) -> &'a [Value] {
+fn volume_items<'a>(volume: &'a Value, kind: &str) -> &'a [Value] {
     let items = volume.get(kind).and_then(|source| source.get("items"));
     items.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

@@ -59,8 +59,8 @@ pub(super) fn upstream_file(request: &InjectionRequest) -> Option<String> {
 /// The volumes that the pod gets.
 pub(super) fn pod_volumes(request: &InjectionRequest) -> Vec<Value> {
     let mut volumes = vec![
-        chain(),
-        pod_info(),
+        chain_volume(),
+        pod_info_volume(),
         json!({"name": DATA, "emptyDir": {"sizeLimit": DATA_SIZE}}),
     ];
     volumes.push(match &request.upstream {
@@ -94,7 +94,7 @@ pub(super) fn sidecar_mounts(request: &InjectionRequest) -> Vec<Value> {
 }
 
 /// Document, signature and plugins side by side. They may be created after the pod.
-fn chain() -> Value {
+fn chain_volume() -> Value {
     let slots = (0..names::PLUGIN_CONFIG_MAPS).filter_map(names::plugin_config_map);
     let maps = std::iter::once(names::CHAIN_CONFIG_MAP.to_owned()).chain(slots);
     let sources: Vec<Value> = maps
@@ -103,7 +103,7 @@ fn chain() -> Value {
     json!({"name": CHAIN, "projected": {"sources": sources}})
 }
 
-fn pod_info() -> Value {
+fn pod_info_volume() -> Value {
     let labels = json!({"path": files::LABELS, "fieldRef": {"fieldPath": "metadata.labels"}});
     json!({"name": POD_INFO, "downwardAPI": {"items": [labels]}})
 }

@@ -1,6 +1,6 @@
 //! Addresses to which a registry may refer the manager: redirects of blobs, and the realm that issues tokens.
 //!
-//! Everybody who may write a ShardingConfig can name a registry. The registry's answers must not make the manager send requests
+//! Everybody who may write a ShardingConfig can name a registry. The registry's responses must not make the manager send requests
 //! into its own pod or machine.
 //!
 //! Guarantees: redirects never go from https to http; the manager's own loopback is used only if the object names a registry there;
@@ -57,7 +57,7 @@ impl AddressPolicy {
         }
         Err(unsafe_redirect(&format!(
             "{} is an address that plugins are not fetched from",
-            host(url)
+            host_of(url)
         )))
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn redirect_target(from: &Url, location: &str, policy: AddressPolicy)
             "it redirects from {} to {}: {}",
             from.scheme(),
             to.scheme(),
-            host(&to)
+            host_of(&to)
         )));
     }
     if to.origin() != from.origin() {
@@ -141,7 +141,7 @@ fn is_same_site(a: &str, b: &str) -> bool {
     matches!((ours.next(), theirs.next()), (Some(a), Some(b)) if a == b)
 }
 
-fn host(url: &Url) -> String {
+fn host_of(url: &Url) -> String {
     url.host_str().unwrap_or("nowhere").to_owned()
 }
 

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::artifact::Artifact;
 use super::failure::{Failure, FailureReason, Retry};
 use super::reference::Image;
+use super::retries::with_jitter;
 use super::settings::Settings;
-use super::tries::with_jitter;
 use super::{Resolution, ResolveRequest};
 
 /// Maximum number of references. No cluster is expected to have so many plugins.

@@ -21,8 +21,8 @@ impl Clients {
     /// `authorities`: PEM; they are trusted in addition to the system's.
     pub(super) fn new(settings: &Settings, authorities: &[u8]) -> Result<Self, Failure> {
         Ok(Self {
-            named: client(settings, authorities, AddressPolicy::FromObject)?,
-            sent: client(settings, authorities, AddressPolicy::FromRegistry)?,
+            named: new_client(settings, authorities, AddressPolicy::FromObject)?,
+            sent: new_client(settings, authorities, AddressPolicy::FromRegistry)?,
         })
     }
 
@@ -34,9 +34,12 @@ impl Clients {
     }
 }
 
-fn client(settings: &Settings, authorities: &[u8], policy: AddressPolicy) -> Result<reqwest::Client, Failure> {
+fn new_client(settings: &Settings, authorities: &[u8], policy: AddressPolicy) -> Result<reqwest::Client, Failure> {
     let wrong = |problem: &str, error: reqwest::Error| {
-        let message = format!("the manager can't ask registries: {problem}: {}", chain(error));
+        let message = format!(
+            "the manager can't ask registries: {problem}: {}",
+            error_with_causes(error)
+        );
         Failure::new(FailureReason::RegistryUnavailable, message)
     };
     let authorities =
@@ -81,7 +84,7 @@ fn proxy_name(address: &str) -> Option<String> {
 }
 
 /// An error's text with its causes, without its URL: the URL of a redirected blob contains a signature.
-pub(super) fn chain(error: reqwest::Error) -> String {
+pub(super) fn error_with_causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut next = StdError::source(&error);

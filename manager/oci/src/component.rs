@@ -11,7 +11,7 @@ use wasmparser::{
 use super::failure::{Failure, FailureReason};
 
 /// The version of the plugin interface that a component needs. Fails if no sidecar would accept the component.
-pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
+pub(super) fn check_component(wasm: &[u8]) -> Result<Interface, Failure> {
     if Parser::is_core_wasm(wasm) {
         return Err(incompatible_failure(
             "it is a core WebAssembly module, not a component; build it for wasm32-wasip2",
@@ -26,7 +26,7 @@ pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
         imports_and_exports(wasm).map_err(|error| incompatible_failure(&format!("it can't be read: {error}")))?;
     let imports: Vec<&str> = functions.iter().map(|(import, _)| import.as_str()).collect();
     let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
-    world::check(&imports, &exports).map_err(|problem| incompatible_component(&problem))?;
+    world::check_component(&imports, &exports).map_err(|problem| incompatible_component(&problem))?;
     let needed = Interface::needed_version(
         functions
             .iter()
@@ -38,7 +38,7 @@ pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
 /// The interface version of a component that this program was built with.
 #[must_use]
 pub fn interface_version(wasm: &[u8]) -> Option<Interface> {
-    check(wasm).ok()
+    check_component(wasm).ok()
 }
 
 /// The configuration of an artifact (CNCF TAG-Runtime), as far as it describes the component.
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn plugins_built_with_sdk_are_accepted() {
         for wasm in [SHARD_SELECTOR, RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT] {
-            assert_eq!(check(wasm), Ok(Interface(0, 2, 0)));
+            assert_eq!(check_component(wasm), Ok(Interface(0, 2, 0)));
         }
         // Plugins that use nothing newer run in sidecars of the first version.
         for (wasm, needed) in [
@@ -204,7 +204,7 @@ mod tests {
                 Interface(0, 1, 1),
             ),
         ] {
-            assert_eq!(check(wasm), Ok(needed));
+            assert_eq!(check_component(wasm), Ok(needed));
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
             (cut, "can't be read"),
             (empty_component, "does not export `configure`"),
         ] {
-            let failure = check(wasm).unwrap_err();
+            let failure = check_component(wasm).unwrap_err();
             assert_eq!(failure.reason, FailureReason::Incompatible);
             assert!(failure.message.contains(expected), "{}", failure.message);
         }
@@ -227,7 +227,7 @@ mod tests {
             b"ctrlmesh:plugin/types@0.2.0",
             b"ctrlmesh:plugin/types@0.9.0",
         );
-        let failure = check(&other).unwrap_err();
+        let failure = check_component(&other).unwrap_err();
         assert!(
             failure.message.contains("sidecars support 0.1.x and 0.2.x;"),
             "{}",

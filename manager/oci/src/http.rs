@@ -9,13 +9,13 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
 
 use super::address_policy::{self, AddressPolicy};
-use super::clients::{Clients, chain};
+use super::clients::{Clients, error_with_causes};
 use super::failure::{Failure, FailureReason, Retry, error_chain};
 use super::login;
 use super::pull_secret::Credentials;
 use super::reference::Image;
+use super::retries::{Attempts, random_jitter, retry_after};
 use super::settings::Settings;
-use super::tries::{Tries, random, retry_after};
 
 /// Maximum redirects of one request; S3 needs one.
 const MAX_REDIRECTS: usize = 5;
@@ -80,11 +80,11 @@ impl<'a> Repository<'a> {
         &mut self,
         request: RegistryRequest<'_>,
     ) -> Result<RegistryResponse, Failure> {
-        let mut tries = Tries::new(&self.settings.times);
+        let mut attempts = Attempts::new(&self.settings.times);
         loop {
             match self.send_once(request).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => tokio::time::sleep(tries.next(failure, random())?).await,
+                Ok(response) => return Ok(response),
+                Err(failure) => tokio::time::sleep(attempts.next_pause(failure, random_jitter())?).await,
             }
         }
     }
@@ -255,7 +255,7 @@ impl<'a> Repository<'a> {
     fn transport_failure(&self, error: reqwest::Error) -> Failure {
         let host = self.host();
         if address_policy::is_out_of_reach(&error) {
-            let message = format!("{host} is not followed: {}", chain(error));
+            let message = format!("{host} is not followed: {}", error_with_causes(error));
             return Failure::new(FailureReason::UnsafeRedirect, message);
         }
         let hint = if is_answer_without_tls(&error) {
@@ -263,7 +263,10 @@ impl<'a> Repository<'a> {
         } else {
             ""
         };
-        let message = format!("{host} can't be reached, or is too slow: {}{hint}", chain(error));
+        let message = format!(
+            "{host} can't be reached, or is too slow: {}{hint}",
+            error_with_causes(error)
+        );
         Failure::temporary(FailureReason::RegistryUnavailable, message)
     }
 

@@ -40,13 +40,13 @@ pub(super) struct Layout {
 /// Reads an image manifest.
 pub(super) fn parse_manifest(bytes: &[u8]) -> Result<OciImageManifest, Failure> {
     let value: Value =
-        serde_json::from_slice(bytes).map_err(|error| invalid(&format!("its manifest is not JSON: {error}")))?;
+        serde_json::from_slice(bytes).map_err(|error| invalid_layout(&format!("its manifest is not JSON: {error}")))?;
     if value.get("manifests").is_some() {
-        return Err(invalid(
+        return Err(invalid_layout(
             "it is an index of several images; name one of them by its digest",
         ));
     }
-    serde_json::from_value(value).map_err(|error| invalid(&format!("its manifest is not valid: {error}")))
+    serde_json::from_value(value).map_err(|error| invalid_layout(&format!("its manifest is not valid: {error}")))
 }
 
 impl Layout {
@@ -54,13 +54,16 @@ impl Layout {
     pub(super) fn from_manifest(manifest: &OciImageManifest) -> Result<Self, Failure> {
         if manifest.config.media_type != CONFIG {
             let other = quote(&manifest.config.media_type);
-            return Err(invalid(&format!("its configuration is {other}, not {CONFIG}")));
+            return Err(invalid_layout(&format!("its configuration is {other}, not {CONFIG}")));
         }
         let [layer] = &manifest.layers[..] else {
-            return Err(invalid(&format!("it has {} layers, not one", manifest.layers.len())));
+            return Err(invalid_layout(&format!(
+                "it has {} layers, not one",
+                manifest.layers.len()
+            )));
         };
         if layer.media_type != LAYER {
-            return Err(invalid(&format!(
+            return Err(invalid_layout(&format!(
                 "its layer is {}, not {LAYER}",
                 quote(&layer.media_type)
             )));
@@ -76,7 +79,7 @@ impl Layout {
 pub(super) fn check_blob(descriptor: &OciDescriptor, limit: usize, what: &str) -> Result<Blob, Failure> {
     let digest = descriptor.digest.parse().map_err(|_| {
         let digest = quote(&descriptor.digest);
-        invalid(&format!("the digest of {what} is {digest}, and only sha256 is read"))
+        invalid_layout(&format!("the digest of {what} is {digest}, and only sha256 is read"))
     })?;
     match usize::try_from(descriptor.size) {
         Ok(size) if size <= limit => Ok(Blob { digest, size }),
@@ -90,7 +93,7 @@ pub(super) fn check_blob(descriptor: &OciDescriptor, limit: usize, what: &str) -
     }
 }
 
-fn invalid(problem: &str) -> Failure {
+fn invalid_layout(problem: &str) -> Failure {
     let message = format!("this is not a WebAssembly component in a registry: {problem}; push it with `wkg oci push`");
     Failure::new(FailureReason::InvalidArtifact, message)
 }

@@ -7,7 +7,7 @@
 //! | `http`, `login`, `clients`, `address_policy` | requests to a registry: tokens, TLS and proxies, addresses that are allowed |
 //! | `pull_secret` | credentials from Secrets |
 //! | `component`, `signature`, `layout`, `reference` | parsers: imports of a component, its signatures, its manifest, the name of its image |
-//! | `tries` | retries of a request, and the pauses between them |
+//! | `retries` | retries of a request, and the pauses between them |
 //! | `settings`, `failure` | how registries are reached, and why a pull failed |
 //!
 //! Flow: [`Plugins::resolve`] answers at once from the cache and remembers the namespace. [`Worker::run`] pulls new references,
@@ -31,9 +31,9 @@ mod login;
 mod pull;
 mod pull_secret;
 mod reference;
+mod retries;
 mod settings;
 mod signature;
-mod tries;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -261,7 +261,7 @@ impl Worker {
         }
         self.shared
             .lock_cache()
-            .finish_job(&key, outcome, Instant::now(), tries::random())
+            .finish_job(&key, outcome, Instant::now(), retries::random_jitter())
     }
 }
 

@@ -62,8 +62,8 @@ struct Tokens {
 }
 
 /// `Authorization` with the token of a token server's response.
-pub(super) fn bearer_header(answer: &[u8]) -> Option<HeaderValue> {
-    let tokens: Tokens = serde_json::from_slice(answer).ok()?;
+pub(super) fn bearer_header(response: &[u8]) -> Option<HeaderValue> {
+    let tokens: Tokens = serde_json::from_slice(response).ok()?;
     let token = tokens.token.or(tokens.access_token).filter(|token| !token.is_empty())?;
     sensitive_header(&format!("Bearer {token}"))
 }
@@ -105,17 +105,17 @@ mod tests {
 
     #[test]
     fn tokens_are_read_under_both_names_and_never_shown() {
-        for answer in [
+        for response in [
             r#"{"token":"t"}"#,
             r#"{"access_token":"t"}"#,
             r#"{"token":"t","access_token":"t"}"#,
         ] {
-            let value = bearer_header(answer.as_bytes()).unwrap();
+            let value = bearer_header(response.as_bytes()).unwrap();
             assert_eq!(value.to_str().unwrap(), "Bearer t");
             assert_eq!(format!("{value:?}"), "Sensitive");
         }
-        for answer in ["{}", r#"{"token":""}"#, "[]", r#"{"token":"a\nb"}"#] {
-            assert!(bearer_header(answer.as_bytes()).is_none(), "{answer}");
+        for response in ["{}", r#"{"token":""}"#, "[]", r#"{"token":"a\nb"}"#] {
+            assert!(bearer_header(response.as_bytes()).is_none(), "{response}");
         }
     }
 }

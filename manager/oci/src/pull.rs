@@ -67,14 +67,14 @@ impl Puller {
             ..
         } = &job.key;
         let credentials = match secret {
-            Some((namespace, name)) => Some(pull_secret::read(&self.client, namespace, name, image).await?),
+            Some((namespace, name)) => Some(pull_secret::read_credentials(&self.client, namespace, name, image).await?),
             None => None,
         };
         let clients = self.http_clients().await?;
         let mut repository = Repository::new(&clients, &self.settings, image, credentials)?;
-        let target = match Self::moved_to(&mut repository, job).await? {
-            Moved::Known(artifact) => return Ok(artifact),
-            Moved::To(target) => target,
+        let target = match Self::resolve_tag(&mut repository, job).await? {
+            TagTarget::Known(artifact) => return Ok(artifact),
+            TagTarget::To(target) => target,
         };
         let manifest = fetch_manifest(&mut repository, &target).await?;
         if let Some(artifact) = job.known.get(&manifest.digest) {
@@ -84,7 +84,7 @@ impl Puller {
         let config = fetch_blob(&mut repository, &layout.config).await?;
         component::check_config(&config)?;
         if let Some(key) = verification_key {
-            verify(&mut repository, &manifest.digest, key).await?;
+            verify_signature(&mut repository, &manifest.digest, key).await?;
         }
         let wasm = fetch_blob(&mut repository, &layout.layer).await?;
         let size = wasm.len();
@@ -102,10 +102,10 @@ impl Puller {
 
     /// The manifest that a reference leads to now. A tag that was resolved before is checked with `HEAD`, which registries do not
     /// count as a pull.
-    async fn moved_to(repository: &mut Repository<'_>, job: &Job) -> Result<Moved, Failure> {
+    async fn resolve_tag(repository: &mut Repository<'_>, job: &Job) -> Result<TagTarget, Failure> {
         let target = &job.key.image.target;
         if job.known.is_empty() || job.key.image.is_pinned() {
-            return Ok(Moved::To(target.clone()));
+            return Ok(TagTarget::To(target.clone()));
         }
         let path = format!("manifests/{target}");
         let request = RegistryRequest {
@@ -117,8 +117,8 @@ impl Puller {
         let digest = digest_of(&repository.send_with_retries(request).await?);
         let known = digest.as_ref().and_then(|digest| job.known.get(digest));
         Ok(match known {
-            Some(artifact) => Moved::Known(Arc::clone(artifact)),
-            None => Moved::To(digest.unwrap_or_else(|| target.clone())),
+            Some(artifact) => TagTarget::Known(Arc::clone(artifact)),
+            None => TagTarget::To(digest.unwrap_or_else(|| target.clone())),
         })
     }
 
@@ -143,13 +143,13 @@ impl Puller {
     }
 }
 
-enum Moved {
+enum TagTarget {
     Known(Arc<Artifact>),
     To(String),
 }
 
-fn digest_of(answer: &RegistryResponse) -> Option<String> {
-    let text = answer.headers.get(DIGEST_HEADER)?.to_str().ok()?;
+fn digest_of(response: &RegistryResponse) -> Option<String> {
+    let text = response.headers.get(DIGEST_HEADER)?.to_str().ok()?;
     let digest: Digest = text.parse().ok()?;
     Some(digest.to_string())
 }
@@ -162,9 +162,9 @@ async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result
         accept: layout::ACCEPT,
         limit: layout::MAX_MANIFEST_BYTES,
     };
-    let answer = repository.send_with_retries(request).await?;
-    let digest = Digest::of(&answer.body).to_string();
-    let announced = digest_of(&answer);
+    let response = repository.send_with_retries(request).await?;
+    let digest = Digest::of(&response.body).to_string();
+    let announced = digest_of(&response);
     let expected = if target.contains(':') {
         Some(target)
     } else {
@@ -176,7 +176,7 @@ async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result
             &format!("has digest {digest}"),
         ));
     }
-    let content = layout::parse_manifest(&answer.body)?;
+    let content = layout::parse_manifest(&response.body)?;
     Ok(Manifest { digest, content })
 }
 
@@ -213,7 +213,7 @@ fn digest_mismatch(what: &str, found: &str) -> Failure {
 }
 
 /// Fails unless the manifest has a signature by the key.
-async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
+async fn verify_signature(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
     let key = VerificationKey::parse(key)
         .map_err(|problem| Failure::new(FailureReason::SignatureInvalid, format!("verificationKey {problem}")))?;
     let signatures = match fetch_manifest(repository, &signature::signature_tag(manifest)).await {
@@ -233,7 +233,7 @@ async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> R
 /// Runs on a blocking thread: 16 MiB take a good part of a second.
 async fn checked_and_packed(wasm: Bytes) -> Result<(Interface, Bytes), Failure> {
     let packing = tokio::task::spawn_blocking(move || {
-        let interface = component::check(&wasm)?;
+        let interface = component::check_component(&wasm)?;
         Ok((interface, Bytes::from(pack(&wasm))))
     });
     packing.await.unwrap_or_else(|error| {

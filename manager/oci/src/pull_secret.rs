@@ -32,7 +32,12 @@ impl fmt::Debug for Credentials {
 }
 
 /// Reads a Secret, and selects its credentials for an image.
-pub(super) async fn read(client: &Client, namespace: &str, name: &str, image: &Image) -> Result<Credentials, Failure> {
+pub(super) async fn read_credentials(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    image: &Image,
+) -> Result<Credentials, Failure> {
     let wrong = |problem: String| {
         Failure::new(
             FailureReason::PullSecret,
@@ -63,7 +68,7 @@ pub(super) async fn read(client: &Client, namespace: &str, name: &str, image: &I
             ));
         }
     };
-    credentials(&secret, image).map_err(wrong)
+    credentials_in(&secret, image).map_err(wrong)
 }
 
 #[derive(Deserialize)]
@@ -82,7 +87,7 @@ struct Auth {
 }
 
 /// Selects a Secret's credentials for an image.
-fn credentials(secret: &Secret, image: &Image) -> Result<Credentials, String> {
+fn credentials_in(secret: &Secret, image: &Image) -> Result<Credentials, String> {
     let auths = parse_auths(secret)?;
     let mut fitting: Vec<(&String, &Auth)> = auths.iter().filter(|(key, _)| matches_image(key, image)).collect();
     // The most specific one: the longest path, then the fewest wildcards.

@@ -258,12 +258,12 @@ fn shard_object(
     };
     let hash = Settings::new(settings::json_of(&spec)).hash().to_owned();
     let mut child = ShardingConfig::new(name, spec);
-    child.metadata = metadata(root, name, hash);
+    child.metadata = shard_metadata(root, name, hash);
     child
 }
 
 /// Shards are in the root's namespace and owned by it. Roots of the same name in two namespaces are unrelated.
-fn metadata(root: &ShardingConfig, name: &str, hash: String) -> ObjectMeta {
+fn shard_metadata(root: &ShardingConfig, name: &str, hash: String) -> ObjectMeta {
     let root_name = root.metadata.name.clone().unwrap_or_default();
     let owner = root.metadata.uid.as_ref().map(|uid| OwnerReference {
         api_version: ShardingConfig::api_version(&()).into_owned(),

@@ -126,7 +126,7 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
             .is_some_and(|uid| objects.held.contains(uid))
         {
             let origin = origin_of(*config);
-            draft.entries.extend(kept::entries(draft.last, &origin).cloned());
+            draft.entries.extend(kept::entries_of(draft.last, &origin).cloned());
         } else {
             draft.take(
                 *config,
@@ -165,7 +165,7 @@ fn with_same_lock(last: Option<&Chain>, entries: Vec<Entry>) -> Result<Vec<Entry
 }
 
 /// Fails if sidecars would refuse the chain, or if it does not fit into a ConfigMap together with `beside` more bytes.
-pub fn check(chain: &Chain, beside: usize) -> Result<(), Error> {
+pub fn check_chain(chain: &Chain, beside: usize) -> Result<(), Error> {
     chain.validate()?;
     let (bytes, limit) = (chain.to_json().len(), MAX_DOCUMENT_BYTES.saturating_sub(beside));
     if bytes > limit {
@@ -215,7 +215,7 @@ impl Draft<'_> {
         accepted
     }
 
-    /// Warns of shards without a lock beside others, so that whoever deletes or edits one knows the danger.
+    /// Warns of shards without a lock beside others, so that people who delete or edit one know the danger.
     fn warn_of_missing_locks(&mut self, configs: &[&ShardingConfig]) {
         for config in configs {
             let beside = unlocked_beside(config, configs.iter().copied());
@@ -277,7 +277,7 @@ impl Draft<'_> {
 
     fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes, is_unresolved: bool) {
         let origin = origin_of(object);
-        let kept: Vec<Entry> = kept::entries(self.last, &origin).cloned().collect();
+        let kept: Vec<Entry> = kept::entries_of(self.last, &origin).cloned().collect();
         self.refused.push(RefusedObject {
             origin,
             reasons,
@@ -296,7 +296,7 @@ impl Draft<'_> {
             generation,
             entries: self.entries,
         };
-        check(&chain, 0)?;
+        check_chain(&chain, 0)?;
         Ok(Compiled {
             chain,
             refused: self.refused,

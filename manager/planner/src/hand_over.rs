@@ -117,7 +117,7 @@ pub fn entry_of_shard(config: &str) -> String {
 /// The lock of a shard's controller. `None`: the shard has none, or the entry is not a shard's.
 #[must_use]
 pub fn lock_of(entry: &Entry) -> Option<&str> {
-    is_of_shard(&entry.name).then(|| shard::lock(entry))?
+    is_of_shard(&entry.name).then(|| shard::lock_name(entry))?
 }
 
 /// The name of the ShardingConfig that a shard's entry is made from.
@@ -165,7 +165,7 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetS
     let last = &teardown::with_locks(last, &claims.teardowns);
     let (wanted, mut restarts) = restart_policy::without_kept_views(goal.wanted, goal.restarts);
     let wanted = teardown::without_renamed(last, wanted);
-    let teardowns = teardown::next(last, &claims.teardowns, &wanted, goal.deleted, fleet);
+    let teardowns = teardown::next_teardowns(last, &claims.teardowns, &wanted, goal.deleted, fleet);
     restarts.retain(|name| wanted.iter().any(|entry| entry.name == *name));
     let wanted = teardown::with_torn_down(last, &wanted, &teardowns);
     let all = restart_policy::with_kept(last, &wanted, &restarts, fleet);
@@ -190,11 +190,11 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetS
             continue;
         };
         let old = before.get(entry.name.as_str());
-        let keeps =
+        let keeps_view =
             |_: &&Shard| restart_policy::shard_entry_of(&entry.name).is_some_and(|base| restarts.contains(base));
-        let next = match old.filter(keeps) {
+        let next = match old.filter(keeps_view) {
             Some(old) => entry_with_limits(entry, &old.limits, old.is_consistent),
-            None => step(&mut plan, &moves, entry, shard, fleet),
+            None => next_entry(&mut plan, &moves, entry, shard, fleet),
         };
         plan.entries.push(next);
     }
@@ -202,19 +202,19 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl FleetS
     plan.evict
         .extend(teardown::evictions(last, &teardowns, goal.restarts, fleet));
     drop_consistent_reads(&mut plan, last, &restarts, fleet);
-    plan.claims = Claims::remembered(&plan.entries, &all, possible, fleet);
+    plan.claims = Claims::from_possible_views(&plan.entries, &all, possible, fleet);
     plan.claims.settle(claims, goal.settle, &plan.entries);
-    teardown::unlock(&mut plan.entries, &teardowns);
+    teardown::remove_locks(&mut plan.entries, &teardowns);
     plan.claims.teardowns = teardowns;
     plan
 }
 
 /// A shard's next entry. It has the shard's new limits, or, while others may still show some of its new objects, only what the
 /// shard may show already.
-fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet: &impl FleetState) -> Entry {
-    let base = moves.base(&entry.name, shard);
+fn next_entry(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet: &impl FleetState) -> Entry {
+    let base = moves.limits_before(&entry.name, shard);
     let limits = if is_held_up(plan, moves, &entry.name, shard, fleet) {
-        moves::narrowed(shard, base)
+        moves::narrowed_limits(shard, base)
     } else {
         shard.limits.clone()
     };
@@ -222,14 +222,14 @@ fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet:
     let has_siblings = moves.before.iter().chain(moves.after).any(is_sibling);
     let is_consistent = match moves.before.get(entry.name.as_str()) {
         Some(old) if old.limits == limits => old.is_consistent,
-        _ => has_siblings && moves::gains(&limits, base),
+        _ => has_siblings && moves::shows_more_than(&limits, base),
     };
     entry_with_limits(entry, &limits, is_consistent)
 }
 
 /// Whether a shard has to wait for others. Adds to the plan for whom it waits, or whom it overtakes.
 fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fleet: &impl FleetState) -> bool {
-    for held in moves.holders(name, shard, fleet) {
+    for held in moves.conflicting_claims(name, shard, fleet) {
         let pods = held.pods(fleet);
         let is_over = !pods.is_empty() && pods.iter().all(|pod| pod.is_given_up);
         let (holders, of_holders) = if is_over {

@@ -1,18 +1,18 @@
 //! The decisions of the manager, without a cluster, a file or a clock: each function gets all that it needs and returns a value.
 //!
-//! | module | answers |
+//! | module | decides |
 //! |---|---|
-//! | [`mod@overlap`] | which objects do two shards see, or none |
-//! | [`mod@compile`] | which chain do objects make |
-//! | [`mod@validate`] | is a document an object |
-//! | [`switches`] | is an object inert, as long as nobody activates it |
-//! | [`mod@hand_over`] | what is the next chain on the way to the desired one |
-//! | [`labels`] | which labels do namespaces and objects carry |
-//! | [`mod@auto_shard`] | which shards does a root make |
-//! | [`view`], [`label_set`] | what do limits show, and selectors select, as sets |
-//! | `settings`, [`built_in`] | are the settings of built-in plugins valid; what are these plugins |
-//! | `origin` | from which object is an entry made |
-//! | [`mod@shard_hash`] | in which bucket is a namespace |
+//! | [`mod@overlap`] | which objects two shards see, and which none does |
+//! | [`mod@compile`] | the chain of a namespace from its objects |
+//! | [`mod@validate`] | whether a document is a valid object, and which fields are wrong |
+//! | [`switches`] | whether an object is inert until somebody activates it |
+//! | [`mod@hand_over`] | the next chain on the way to the desired one |
+//! | [`labels`] | which labels namespaces and objects carry |
+//! | [`mod@auto_shard`] | the shards of a root |
+//! | [`view`], [`label_set`] | what limits show and what selectors select, as sets |
+//! | `settings`, [`built_in`] | the settings of built-in plugins, and whether they are valid; the order of these plugins |
+//! | `origin` | the object that an entry is made from |
+//! | [`mod@shard_hash`] | the hash bucket of a namespace |
 
 pub mod auto_shard;
 pub mod built_in;

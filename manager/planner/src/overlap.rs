@@ -37,18 +37,18 @@ pub struct Overlap {
     pub kind: OverlapKind,
     /// The resource, as `apps/deployments`.
     pub resource: String,
-    /// Some of the namespaces.
+    /// Names of some namespaces with such objects.
     pub examples: Vec<String>,
-    /// The number of namespaces.
+    /// Number of all namespaces with such objects.
     pub namespaces: usize,
 }
 
 /// The wrong number of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OverlapKind {
-    /// Two or more, which may all act on the objects.
+    /// Several shards see the objects, and all may act on them.
     Shared,
-    /// None, so no shard acts on the objects.
+    /// No shard sees the objects, so none acts on them.
     Orphaned,
 }
 
@@ -81,7 +81,7 @@ pub fn overlap_of(
 ) -> Vec<Overlap> {
     let Some(own) = configs
         .iter()
-        .find(|config| name(config) == shard)
+        .find(|config| config_name(config) == shard)
         .and_then(controller_key)
     else {
         return Vec::new();
@@ -110,15 +110,15 @@ fn overlaps_among(
 ) -> Vec<Overlap> {
     let mut namespaces: Vec<&String> = namespaces.iter().collect();
     namespaces.sort_unstable();
-    shards.sort_by_key(|shard| name(shard));
-    let classes = view::resource_classes(shards.iter().flat_map(|shard| limits(shard)));
+    shards.sort_by_key(|shard| config_name(shard));
+    let classes = view::resource_classes(shards.iter().flat_map(|shard| limits_of(shard)));
     let classes = classes.iter().take_while(|_| !is_over());
     classes
-        .flat_map(|class| of_resource(&shards, class, &namespaces, keys))
+        .flat_map(|class| overlaps_of_resource(&shards, class, &namespaces, keys))
         .collect()
 }
 
-fn name(config: &ShardingConfig) -> String {
+fn config_name(config: &ShardingConfig) -> String {
     config.metadata.name.clone().unwrap_or_default()
 }
 
@@ -127,16 +127,16 @@ struct Part {
     shard: String,
     /// `None`: the shard sees nothing of it.
     set: Option<LabelSet>,
-    /// The same without conditions on the labels that the manager sets.
+    /// The visible objects without conditions on the labels that the manager sets.
     own: LabelSet,
 }
 
 impl Part {
     fn from_shard(shard: &ShardingConfig, class: &ResourceClass, keys: &LabelKeys) -> Self {
-        let set = view::visible_objects(limits(shard), class);
+        let set = view::visible_objects(limits_of(shard), class);
         let own = set.clone().unwrap_or_default();
         Self {
-            shard: name(shard),
+            shard: config_name(shard),
             set,
             own: own
                 .without_key(&keys.namespace)
@@ -173,7 +173,7 @@ impl Tally {
 
 /// Finds the overlaps of one resource. The manager's labels of each namespace are known, so a namespace matters only by the shards
 /// that see anything in it. Namespaces with equal shards are checked once.
-fn of_resource(
+fn overlaps_of_resource(
     shards: &[&ShardingConfig],
     class: &ResourceClass,
     namespaces: &[&String],
@@ -226,7 +226,7 @@ fn of_resource(
     found
 }
 
-fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
+fn limits_of(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
     shard.spec.limits.iter().flatten()
 }
 

@@ -22,14 +22,14 @@ pub(crate) const fn plugin_of(rule: &RateLimiting) -> BuiltIn {
 
 /// `None`: the object has no rate limits.
 pub(crate) fn rate_limit(breaker: &CircuitBreaker) -> Option<Value> {
-    let rules = rules(breaker, BuiltIn::RateLimit);
+    let rules = plugin_rules(breaker, BuiltIn::RateLimit);
     (!rules.is_empty()).then(|| json!({"rateLimitings": rules}))
 }
 
 /// `lists`: the object's own lists of external services, and allow lists of other objects for the same pods, because what one of
 /// them allows is allowed. `None`: the object has no breakers and lists.
 pub(crate) fn circuit_breaker(breaker: &CircuitBreaker, lists: &[&TrafficInterceptRule]) -> Option<Value> {
-    let rules = rules(breaker, BuiltIn::CircuitBreaker);
+    let rules = plugin_rules(breaker, BuiltIn::CircuitBreaker);
     let lists: Vec<Value> = lists.iter().map(json_of).collect();
     let mut settings = Map::new();
     for (field, list) in [("rateLimitings", rules), ("trafficInterceptRules", lists)] {
@@ -89,7 +89,7 @@ const fn is_forced(rule: &RateLimiting) -> bool {
     )
 }
 
-fn rules(breaker: &CircuitBreaker, plugin: BuiltIn) -> Vec<Value> {
+fn plugin_rules(breaker: &CircuitBreaker, plugin: BuiltIn) -> Vec<Value> {
     let rules = breaker
         .spec
         .rate_limitings

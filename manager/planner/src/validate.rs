@@ -1,16 +1,16 @@
 //! Validates custom resources: one set of rules for the webhook, for `ctrlmesh lint` and for [`crate::compile()`].
 //!
-//! Flow: [`mod@read`] parses a document as an API server would (schema first, with every mistake), then [`check`] applies the rules of
+//! Flow: [`mod@read`] parses a document as an API server would (schema first, with every mistake), then [`check_object`] applies the rules of
 //! its kind. The built-in plugins check the settings that they will get, so that no object is admitted which a sidecar refuses.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `in_part` | the rules, applied to a document in which the schema found mistakes |
+//! | `valid_rest` | the rules, applied to the rest of a document in which the schema found mistakes |
 //! | `fix` | mistakes that can be corrected mechanically |
-//! | `new_objects` | warnings of new objects that may have done nothing under KusionStack |
+//! | `warn_new_objects` | warnings of new objects that may have done nothing under KusionStack |
 //! | `sharding_config`, `circuit_breaker`, `fault_injection` | the rules of each kind |
-//! | `unlocked` | warnings of shards without a lock |
-//! | `created` | warnings of limits that hide objects from the controller that creates them |
+//! | `warn_unlocked_shards` | warnings of shards without a lock |
+//! | `warn_hidden_children` | warnings of limits that hide objects from the controller that creates them |
 //! | `plugins`, `image` | `spec.plugins[]`, and references to components in OCI registries |
 //! | `rule_check` | lets a plugin check one rule of an object |
 //! | `limit_resources` | resources that two limits have in common |
@@ -23,14 +23,11 @@
 
 mod buckets;
 mod circuit_breaker;
-mod created;
 mod fault_injection;
 mod findings;
 mod fix;
 mod image;
-mod in_part;
 mod limit_resources;
-mod new_objects;
 mod plugins;
 mod read;
 mod resource_names;
@@ -38,13 +35,16 @@ mod rule_check;
 mod sharding_config;
 #[cfg(test)]
 mod tests;
-mod unlocked;
+mod valid_rest;
+mod warn_hidden_children;
+mod warn_new_objects;
+mod warn_unlocked_shards;
 
 pub use findings::Findings;
 pub use fix::{Change, Fix, Path, Step, next_fix, next_fix_with};
-pub use new_objects::warn_of_new;
 pub use read::{Object, is_kind, read};
-pub use unlocked::{unlocked_beside, unlocked_warning};
+pub use warn_new_objects::warn_of_new;
+pub use warn_unlocked_shards::{unlocked_beside, unlocked_warning};
 
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_manager_api::schema;
@@ -64,9 +64,9 @@ pub fn validate(document: &Value) -> Findings {
 #[must_use]
 pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     match read(document) {
-        Err(mistakes) => in_part::check_valid_rest(document, mistakes, keys),
+        Err(mistakes) => valid_rest::check_valid_rest(document, mistakes, keys),
         Ok(object) if object.has_label(labels::IGNORE_VALIDATE) => Findings::default(),
-        Ok(object) => check(&object, keys),
+        Ok(object) => check_object(&object, keys),
     }
 }
 
@@ -78,18 +78,18 @@ pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
 
 /// Applies the rules to a parsed object.
 #[must_use]
-pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
+pub fn check_object(object: &Object, keys: &LabelKeys) -> Findings {
     match object {
-        Object::ShardingConfig(config) => sharding_config::check(config, keys),
+        Object::ShardingConfig(config) => check_sharding_config(config, keys),
         Object::CircuitBreaker(breaker) => {
-            let mut findings = circuit_breaker::check(breaker);
+            let mut findings = check_circuit_breaker(breaker);
             if switches::holds_lists(breaker, None) {
                 findings.warn("spec.trafficInterceptRules", switches::LISTS);
             }
             findings
         }
         Object::FaultInjection(faults) => {
-            let mut findings = fault_injection::check(faults);
+            let mut findings = check_fault_injection(faults);
             if switches::holds_faults(faults, None) {
                 findings.warn("spec.httpFault", switches::FAULTS);
             }
@@ -101,6 +101,6 @@ pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
 
 // For chains. These do not warn of switches of KusionStack: whether one applies follows from the chain, and is reported in another
 // condition.
-pub(crate) use circuit_breaker::check as check_circuit_breaker;
-pub(crate) use fault_injection::check as check_fault_injection;
-pub use sharding_config::check as check_sharding_config;
+pub(crate) use circuit_breaker::check_circuit_breaker;
+pub(crate) use fault_injection::check_fault_injection;
+pub use sharding_config::check_sharding_config;

@@ -76,7 +76,7 @@ impl PluginConfigMap {
             ..Self::default()
         };
         for (key, print) in map.binary_data.iter().flatten() {
-            if let Some((digest, Encoding::Zstd)) = plugin_file::parse(key) {
+            if let Some((digest, Encoding::Zstd)) = plugin_file::parse_file_name(key) {
                 slot.plugins.insert(digest, print.0.clone());
             } else {
                 slot.foreign.insert(key.clone());
@@ -90,7 +90,7 @@ impl PluginConfigMap {
         let ours = self
             .plugins
             .keys()
-            .map(|digest| plugin_file::name(digest, Encoding::Zstd));
+            .map(|digest| plugin_file::file_name(digest, Encoding::Zstd));
         ours.chain(self.foreign.iter().cloned())
     }
 }

@@ -190,7 +190,7 @@ fn planned_chain(
         entries: next.plan.entries.clone(),
     };
     let claims = serde_json::to_vec(&next.plan.claims).map_or(usize::MAX, |claims| claims.len());
-    compile::check(&chain, claims.saturating_add(CONFIG_MAP_RESERVE)).map_err(|error| invalid_chain(&error))?;
+    compile::check_chain(&chain, claims.saturating_add(CONFIG_MAP_RESERVE)).map_err(|error| invalid_chain(&error))?;
     let placed = plugins::place_plugins(&observation.config_maps, &chain, true, &observation.plugins);
     placed.map_err(|error| Reason::new(Reason::NO_ROOM, error.to_string()))?;
     Ok((chain, next.plan.claims.clone()))
@@ -275,7 +275,7 @@ fn compile_desired(
         let origin = entry.origin.as_ref();
         origin.is_some_and(|origin| resources.unsynced_kinds.contains(&origin.kind.as_str()))
     });
-    let kept = unreadable.iter().flat_map(|origin| kept::entries(last, origin));
+    let kept = unreadable.iter().flat_map(|origin| kept::entries_of(last, origin));
     for kept in kept.chain(unsynced) {
         if !entries.iter().any(|entry| entry.name == kept.name) {
             entries.push(kept.clone());

@@ -91,7 +91,7 @@ pub fn summary_of(
         states: &decision.states,
     };
     let origin = origin_of(document);
-    let entries: Vec<&Entry> = kept::entries(Some(&next.chain), &origin).collect();
+    let entries: Vec<&Entry> = kept::entries_of(Some(&next.chain), &origin).collect();
     let is_it = |other: &Origin| (&other.kind, &other.name) == (&origin.kind, &origin.name);
     let refused = next.refused.iter().find(|refused| is_it(&refused.origin));
     let mut unreadable = observation.resources.unreadable.iter();

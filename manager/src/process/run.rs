@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ctrlmesh_logging::wants_colour;
-use ctrlmesh_manager_inject::args::LogFormat;
+use ctrlmesh_manager_inject::flags::LogFormat;
 use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use ctrlmesh_manager_inject::args::NativeSidecar;
-use ctrlmesh_manager_inject::{ClusterFacts, Refusal, Rule, Settings, inject, is_asked_for, is_redirected};
+use ctrlmesh_manager_inject::flags::NativeSidecar;
+use ctrlmesh_manager_inject::{ClusterInfo, Refusal, Rule, Settings, inject, is_asked_for, is_redirected};
 use ctrlmesh_manager_planner::switches;
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::api::{ApiResource, ListParams};
@@ -120,7 +120,7 @@ fn deny_with(response: AdmissionResponse, code: u16, reason: &str, message: Stri
 }
 
 /// Reads everything that the decision on the pod depends on. The pod waits for this, so it uses the client for urgent requests.
-async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<ClusterFacts, Problem> {
+async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<ClusterInfo, Problem> {
     let context = &reviewer.context;
     let (client, own) = (&context.urgent, &context.args.namespace);
     let namespace = request.namespace.as_deref().unwrap_or_default();
@@ -133,7 +133,7 @@ async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Resu
         has_native_sidecars(reviewer),
         service_addresses(client, context.args.proxy.mesh_ca && is_redirected(pod)),
     )?;
-    Ok(ClusterFacts {
+    Ok(ClusterInfo {
         namespace: namespace.to_owned(),
         rules: [shards, breakers, faults].concat(),
         public_key: key,

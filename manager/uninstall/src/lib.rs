@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `cluster` | the cluster in use, by the names that people know |
 //! | `plan` | how many ShardingConfigs there are |
-//! | `requests` | requests, and the time for an answer |
+//! | `requests` | requests, and the time for a response |
 //! | `error` | errors, in words for people |
 
 mod cluster;
@@ -61,9 +61,9 @@ pub async fn run(cluster: &Cluster, max_wait: Duration, mut report_line: impl Fn
 /// Handling of our definitions when managers are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Definitions {
-    /// They stay, and their objects can stay for a manager that is installed later.
+    /// The definitions stay, and their objects can stay for a manager that is installed later.
     Kept,
-    /// They are deleted, and every object with them.
+    /// The definitions are deleted, and every object with them.
     Deleted,
 }
 

@@ -96,7 +96,7 @@ impl Version {
     /// The bytes of a plugin, unpacked and checked against its digest.
     pub(crate) fn read_plugin(&self, entry: &str, digest: &Digest) -> Result<Vec<u8>, Error> {
         for encoding in [Encoding::Plain, Encoding::Zstd] {
-            let path = self.version_directory().join(plugin_file::name(digest, encoding));
+            let path = self.version_directory().join(plugin_file::file_name(digest, encoding));
             let Some(bytes) = read(&path, MAX_PLUGIN_BYTES)? else {
                 continue;
             };

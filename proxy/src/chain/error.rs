@@ -65,8 +65,8 @@ pub enum Error {
     #[error(
         "entry {entry} needs plugin {digest}, but there is neither {} nor {}: add the file, or check that all of the \
          ConfigMaps ctrlmesh-plugins-0 to -7 are mounted",
-        plugin_file::name(digest, Encoding::Plain),
-        plugin_file::name(digest, Encoding::Zstd)
+        plugin_file::file_name(digest, Encoding::Plain),
+        plugin_file::file_name(digest, Encoding::Zstd)
     )]
     PluginMissing { entry: String, digest: Digest },
     /// A plugin's bytes do not match the digest in the file's name.

@@ -63,7 +63,10 @@ pub(crate) fn files_of(document: Vec<u8>, plugins: &[&[u8]]) -> Vec<(String, Vec
 
 /// A plugin file whose name has the digest of `named`, with `content` inside.
 pub(crate) fn plugin_file_of(named: &[u8], content: &[u8]) -> (String, Vec<u8>) {
-    (plugin_file::name(&Digest::of(named), Encoding::Plain), content.to_vec())
+    (
+        plugin_file::file_name(&Digest::of(named), Encoding::Plain),
+        content.to_vec(),
+    )
 }
 
 /// A `ChainLocation` whose input is valid.

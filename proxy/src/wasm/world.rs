@@ -9,7 +9,7 @@ use super::error::Error;
 /// Returns the interface version of a component. Refuses components that are not plugins or import more than plugins get.
 pub(crate) fn check(imports: &[&str], exports: &[&str], digest: &str) -> Result<Version, Error> {
     let digest = digest.to_owned();
-    world::check(imports, exports).map_err(|problem| match problem {
+    world::check_component(imports, exports).map_err(|problem| match problem {
         Problem::World(missing) => Error::WrongWorld { digest, missing },
         Problem::Version(version) => Error::Version { digest, version },
         Problem::Import(import) => Error::Import { digest, import },

@@ -44,7 +44,7 @@ enum ReplaceRule {
     Item,
     /// The object that an Event is about.
     Reference,
-    /// The same, in an item that does not tell its kind.
+    /// The object that an Event is about, in an item that does not tell its kind.
     ItemReference,
     /// The object in a row of a Table.
     Row,

@@ -50,7 +50,7 @@ pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, Re
         ("v1", "EventList") => CORE_EVENT_LIST,
         (_, "Event") => EVENT,
         (_, "EventList") => EVENT_LIST,
-        // Its items are bodies of any encoding; the API server sends none.
+        // Items of such a list are bodies of any encoding; the API server sends none.
         (_, "List") => return Err(RenameError::Unsupported("a protobuf v1.List".to_owned())),
         (_, kind) if kind.ends_with("List") => LIST,
         _ => OBJECT,

@@ -39,7 +39,7 @@ impl WatchRenamer {
         self.push_seen(chunk, |_| {})
     }
 
-    /// The same, and shows each event as it came, without the length before it.
+    /// Does the same as [`Self::push`], and shows each event as it came, without the length before it.
     ///
     /// # Errors
     /// As [`Self::push`].

@@ -14,7 +14,7 @@ use crate::print;
 /// The name of the binary with this code.
 const COMMAND: &str = "ctrlmesh";
 
-/// Which programs are new.
+/// The programs that are new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rebuilt {
     pub(super) command: bool,
@@ -43,7 +43,7 @@ impl<'a> Build<'a> {
     /// With the programs that are there now as those that run.
     pub(super) fn new(args: &'a DevArgs, command: &Path, binaries: &Binaries) -> Self {
         let (command, binaries) = (command.to_owned(), binaries.clone());
-        let running = written(&command, &binaries);
+        let running = times_written(&command, &binaries);
         Self {
             args,
             command,
@@ -81,7 +81,7 @@ impl<'a> Build<'a> {
         if !status.success() {
             return Ok(None);
         }
-        let before = std::mem::replace(&mut self.running, written(&self.command, &self.binaries));
+        let before = std::mem::replace(&mut self.running, times_written(&self.command, &self.binaries));
         Ok(Some(Rebuilt {
             command: changed == Changed::Command && self.running.command != before.command,
             manager: before.manager.is_none() || self.running.manager != before.manager,
@@ -95,7 +95,7 @@ impl<'a> Build<'a> {
     }
 }
 
-fn written(command: &Path, binaries: &Binaries) -> Written {
+fn times_written(command: &Path, binaries: &Binaries) -> Written {
     let modified = |path: &Path| std::fs::metadata(path).and_then(|found| found.modified()).ok();
     Written {
         command: modified(command),

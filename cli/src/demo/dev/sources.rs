@@ -1,4 +1,4 @@
-//! When files of the checkout were changed. They are looked at again and again: that needs no tool, and works on every file system.
+//! Finds changes of files in the checkout. The files are looked at again and again, which needs no tool, and works on every file system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
 
-/// What the sidecar and the manager are built from.
+/// Folders and files from which the sidecar and the manager are built.
 const PROGRAMS: [&str; 9] = [
     "contract",
     "manager",
@@ -19,17 +19,17 @@ const PROGRAMS: [&str; 9] = [
     "Cargo.toml",
 ];
 
-/// What `ctrlmesh` is built from besides, with the API server and the controller.
+/// Further folders from which `ctrlmesh` is built, with the API server and the controller.
 const COMMAND: [&str; 2] = ["cli", "testkit"];
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// What is to be built.
+/// The programs to be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Changed {
     /// The sidecar and the manager.
     Programs,
-    /// These and the command itself.
+    /// The sidecar, the manager and `ctrlmesh` itself.
     Command,
 }
 
@@ -51,7 +51,7 @@ impl Sources {
     /// The checkout at `root`, as it is now.
     pub(super) fn of(root: &Path) -> Result<Self, Error> {
         let root = root.to_owned();
-        let built = newest(&root)?;
+        let built = newest_of_parts(&root)?;
         Ok(Self { root, built })
     }
 
@@ -61,7 +61,7 @@ impl Sources {
         let mut last = self.built;
         loop {
             tick.tick().await;
-            let now = newest(&self.root)?;
+            let now = newest_of_parts(&self.root)?;
             if now != self.built && now == last {
                 let before = std::mem::replace(&mut self.built, now);
                 return Ok(if now.command == before.command {
@@ -75,7 +75,7 @@ impl Sources {
     }
 }
 
-fn newest(root: &Path) -> Result<Newest, Error> {
+fn newest_of_parts(root: &Path) -> Result<Newest, Error> {
     let of = |parts: &[&str]| {
         let times = parts.iter().map(|part| newest_in(&root.join(part)));
         times
@@ -92,7 +92,7 @@ fn newest(root: &Path) -> Result<Newest, Error> {
 fn newest_in(path: &Path) -> Result<SystemTime, Error> {
     let found = match fs::metadata(path) {
         Ok(found) => found,
-        // It was removed meanwhile, or a part is not there.
+        // The folder was removed meanwhile, or a part is not there.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SystemTime::UNIX_EPOCH),
         Err(error) => return Err(Error::file("read", path)(error)),
     };

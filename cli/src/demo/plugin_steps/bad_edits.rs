@@ -46,9 +46,12 @@ impl Scenario<'_> {
         self.note_event(STEP, &format!("refused: {reason}"));
         self.wait_until_all_handled(|_| {}).await?;
         let passage = self.changes_since(&start).await?;
-        let (handled, violated) = self
-            .facts()
-            .with_facts(|facts| (status_writes(facts), facts.audit.violations_in_all_periods()));
+        let (handled, violated) = self.observations().with_observations(|observations| {
+            (
+                status_writes(observations),
+                observations.audit.violations_in_all_periods(),
+            )
+        });
         let names_field = u64::from(reason.contains(INVALID_FIELD));
         self.record_check(STEP, "spoiled chains that the manager put right", Exactly(1), repaired);
         self.record_check(STEP, "sidecars that run the manager's chain", Exactly(2), running);
@@ -79,8 +82,8 @@ impl Scenario<'_> {
         let maps = Api::<ConfigMap>::namespaced(self.env.client(), POD_NAMESPACE);
         let edit = Patch::Merge(json!({ "data": { files::CHAIN: EMPTIED_CHAIN } }));
         let edited = maps.patch(CHAIN_CONFIG_MAP, &PatchParams::default(), &edit).await;
-        self.facts()
-            .with_facts(|facts| facts.command = format!("edit configmap/{CHAIN_CONFIG_MAP}"));
+        self.observations()
+            .with_observations(|observations| observations.command = format!("edit configmap/{CHAIN_CONFIG_MAP}"));
         edited.map(drop).map_err(Error::client("edit the chain"))
     }
 
@@ -94,16 +97,16 @@ impl Scenario<'_> {
         })
         .await?;
         let digest = Digest::of(good.unwrap_or_default().as_bytes());
-        self.wait_until_status("both sidecars run the chain of before", |facts| {
-            let found = facts.sidecars.both().map(|sidecar| sidecar.status.chain.digest);
+        self.wait_until_status("both sidecars run the chain of before", |observations| {
+            let found = observations.sidecars.both().map(|sidecar| sidecar.status.chain.digest);
             (found == [Some(digest); 2])
                 .then_some(())
                 .ok_or_else(|| format!("they run {found:?}"))
         })
         .await?;
-        let running = self
-            .facts()
-            .with_facts(|facts| facts.sum_sidecars(|sidecar| u64::from(sidecar.status.chain.digest == Some(digest))));
+        let running = self.observations().with_observations(|observations| {
+            observations.sum_sidecars(|sidecar| u64::from(sidecar.status.chain.digest == Some(digest)))
+        });
         let is_repaired = self
             .env
             .cluster
@@ -119,10 +122,10 @@ impl Scenario<'_> {
 
     /// Waits until the manager rejects all of these. Returns the message for the first.
     async fn wait_for_refusal(&self, applied: &[Applied]) -> Result<String, Error> {
-        self.wait_until("the manager refuses what makes no sense", |_, facts| {
+        self.wait_until("the manager refuses what makes no sense", |_, observations| {
             let refusal = applied
                 .first()
-                .and_then(|applied| facts.objects.refusal_message(applied));
+                .and_then(|applied| observations.objects.refusal_message(applied));
             refusal.map(str::to_owned).ok_or_else(|| "it does not".to_owned())
         })
         .await

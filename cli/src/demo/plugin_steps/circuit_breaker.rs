@@ -3,7 +3,7 @@
 use ctrlmesh_testkit::{Fault, Rule, RuleId};
 
 use crate::demo::checks::Expected::{AtLeast, AtMost, Exactly};
-use crate::demo::facts::{Facts, SidecarFacts};
+use crate::demo::observations::{Observations, SidecarObservations};
 use crate::demo::plugin_documents::{self, CIRCUIT_BREAKER_ENTRY};
 use crate::demo::scenario::Scenario;
 use crate::demo::widget::PLURAL;
@@ -46,7 +46,9 @@ impl Scenario<'_> {
             .add(Rule::new(broken).verb("patch").resource(PLURAL));
         self.env.start_burst();
         self.wait_for_breakers("Opened").await?;
-        let opened = self.facts().with_facts(|facts| count_breakers(facts, "Opened"));
+        let opened = self
+            .observations()
+            .with_observations(|observations| count_breakers(observations, "Opened"));
         self.record_check(STEP, "breakers open, by /status", Exactly(2), opened);
         let reported = self.open_breakers_in_status().await?;
         self.record_check(STEP, "breakers open, by the object's status", Exactly(2), reported);
@@ -62,18 +64,23 @@ impl Scenario<'_> {
     /// Watches the outage from the end of the last earlier request until each breaker has probed.
     async fn watch_outage(&mut self, outage: RuleId) -> Result<(), Error> {
         let faults = self.env.server_faults().clone();
-        self.wait_until_status("what was let through before has reached the API server", |facts| {
-            let let_through = plugin_count(facts, "passed") + plugin_count(facts, "probed");
-            let seen = faults.times_applied(outage);
-            (seen == let_through)
-                .then_some(())
-                .ok_or_else(|| format!("{seen} of {let_through} have"))
-        })
+        self.wait_until_status(
+            "what was let through before has reached the API server",
+            |observations| {
+                let let_through = plugin_count(observations, "passed") + plugin_count(observations, "probed");
+                let seen = faults.times_applied(outage);
+                (seen == let_through)
+                    .then_some(())
+                    .ok_or_else(|| format!("{seen} of {let_through} have"))
+            },
+        )
         .await?;
         let start = self.count_outage(outage).await?;
-        let before = self.facts().with_facts(|facts| facts.sidecars.both().map(probe_count));
-        self.wait_until_status("each breaker has probed", |facts| {
-            let now = facts.sidecars.both().map(probe_count);
+        let before = self
+            .observations()
+            .with_observations(|observations| observations.sidecars.both().map(probe_count));
+        self.wait_until_status("each breaker has probed", |observations| {
+            let now = observations.sidecars.both().map(probe_count);
             let has_probed = before.iter().zip(now).all(|(before, now)| now >= before + PROBES);
             has_probed.then_some(()).ok_or_else(|| format!("probes: {now:?}"))
         })
@@ -99,9 +106,12 @@ impl Scenario<'_> {
 
     async fn wait_for_recovery(&mut self, outage: RuleId) -> Result<(), Error> {
         let now = self.count_outage(outage).await?;
-        let (closed, behind) = self
-            .facts()
-            .with_facts(|facts| (count_breakers(facts, "Closed"), facts.audit.pending_changes()));
+        let (closed, behind) = self.observations().with_observations(|observations| {
+            (
+                count_breakers(observations, "Closed"),
+                observations.audit.pending_changes(),
+            )
+        });
         self.record_check(
             STEP,
             "writes that the breakers refused in its place",
@@ -123,21 +133,24 @@ impl Scenario<'_> {
     /// Waits until the manager has reported both breakers in the object's status. Returns how many of them it reports as open.
     async fn open_breakers_in_status(&self) -> Result<u64, Error> {
         let name = plugin_documents::breaker_name();
-        self.wait_until("the CircuitBreaker's status shows both breakers open", |_, facts| {
-            let opened = facts
-                .objects
-                .get(&name.kind, &name.name)
-                .map_or(0, |known| known.opened);
-            (opened >= 2)
-                .then_some(opened)
-                .ok_or_else(|| format!("opened: {opened}"))
-        })
+        self.wait_until(
+            "the CircuitBreaker's status shows both breakers open",
+            |_, observations| {
+                let opened = observations
+                    .objects
+                    .get(&name.kind, &name.name)
+                    .map_or(0, |known| known.opened);
+                (opened >= 2)
+                    .then_some(opened)
+                    .ok_or_else(|| format!("opened: {opened}"))
+            },
+        )
         .await
     }
 
     async fn wait_for_breakers(&self, state: &str) -> Result<(), Error> {
-        self.wait_until_status(&format!("both breakers are {state}"), |facts| {
-            let found = count_breakers(facts, state);
+        self.wait_until_status(&format!("both breakers are {state}"), |observations| {
+            let found = count_breakers(observations, state);
             (found == 2).then_some(()).ok_or_else(|| format!("{found} of 2 are"))
         })
         .await
@@ -147,16 +160,16 @@ impl Scenario<'_> {
     async fn count_outage(&self, outage: RuleId) -> Result<Outage, Error> {
         let seen = self.env.server_faults().times_applied(outage);
         self.env.ask_sidecars().await?;
-        Ok(self.facts().with_facts(|facts| Outage {
+        Ok(self.observations().with_observations(|observations| Outage {
             seen,
-            probed: plugin_count(facts, "probed"),
-            refused: plugin_count(facts, "refused"),
+            probed: plugin_count(observations, "probed"),
+            refused: plugin_count(observations, "refused"),
         }))
     }
 }
 
-fn count_breakers(facts: &Facts, state: &str) -> u64 {
-    facts.sum_sidecars(|sidecar| {
+fn count_breakers(observations: &Observations, state: &str) -> u64 {
+    observations.sum_sidecars(|sidecar| {
         let report = sidecar.plugin_report(CIRCUIT_BREAKER_ENTRY, RULE);
         let is_so = report
             .and_then(|report| report.get("state"))
@@ -165,10 +178,10 @@ fn count_breakers(facts: &Facts, state: &str) -> u64 {
     })
 }
 
-fn plugin_count(facts: &Facts, name: &str) -> u64 {
-    facts.sum_sidecars(|sidecar| sidecar.own.count_of(CIRCUIT_BREAKER_ENTRY, name))
+fn plugin_count(observations: &Observations, name: &str) -> u64 {
+    observations.sum_sidecars(|sidecar| sidecar.own.count_of(CIRCUIT_BREAKER_ENTRY, name))
 }
 
-fn probe_count(sidecar: &SidecarFacts) -> u64 {
+fn probe_count(sidecar: &SidecarObservations) -> u64 {
     sidecar.own.count_of(CIRCUIT_BREAKER_ENTRY, "probed")
 }

@@ -1,11 +1,11 @@
-//! Step 9: faults from a file (an expired watch, two kinds of lost answers, conflicts), and how the controllers react.
+//! Step 9: faults from a file (an expired watch, two kinds of lost responses, conflicts), and how the controllers react.
 
 use std::time::Duration;
 
 use ctrlmesh_testkit::{Fault, Faults, Rule, RuleId};
 
 use crate::demo::checks::Expected::Exactly;
-use crate::demo::facts::Facts;
+use crate::demo::observations::Observations;
 use crate::demo::plugin_documents::{self, FAULT_INJECT_ENTRY};
 use crate::demo::scenario::{FiredRule, Scenario};
 use crate::demo::sharding_plan::OWN_ENTRIES;
@@ -75,8 +75,8 @@ impl Scenario<'_> {
         self.begin_step(STEP, "a FaultInjection with four rules is switched on");
         let failures = |scenario: &Self| {
             scenario
-                .facts()
-                .with_facts(|facts| facts.sum_controllers(|c| c.failures))
+                .observations()
+                .with_observations(|observations| observations.sum_controllers(|c| c.failures))
         };
         let before = failures(self);
         self.delete_object(&plugin_documents::breaker_name()).await?;
@@ -84,7 +84,7 @@ impl Scenario<'_> {
             .await?;
         self.wait_for_entries(OWN_ENTRIES + 1).await?;
         let listed = self.expire_watches().await?;
-        self.note_event(STEP, "all 200 change; answers get lost, writes conflict");
+        self.note_event(STEP, "all 200 change; responses get lost, writes conflict");
         let arrivals = Arrivals::new(self.env.server_faults());
         self.env.start_burst();
         self.wait_until_all_handled(|_| {}).await?;
@@ -94,15 +94,19 @@ impl Scenario<'_> {
             repeated_without_hint: arrivals.repeated_writes(WITHOUT_HINT.1),
             repeated_with_hint: arrivals.repeated_writes(WITH_HINT.1),
             failures: failures(self) - before,
-            behind: self.facts().with_facts(|facts| facts.audit.pending_changes()),
+            behind: self
+                .observations()
+                .with_observations(|observations| observations.audit.pending_changes()),
         };
         arrivals.stop_counting();
-        self.fired = self.facts().with_facts(|facts| fired_rules(facts, &counted));
+        self.fired = self
+            .observations()
+            .with_observations(|observations| fired_rules(observations, &counted));
         self.record_fault_checks(&counted);
         self.remove_faults().await?;
-        let entries = self
-            .facts()
-            .with_facts(|facts| facts.sum_sidecars(|sidecar| sidecar.status.chain.entries.len() as u64));
+        let entries = self.observations().with_observations(|observations| {
+            observations.sum_sidecars(|sidecar| sidecar.status.chain.entries.len() as u64)
+        });
         self.record_check(
             STEP,
             "entries left at the end, of two in each sidecar",
@@ -151,13 +155,13 @@ impl Scenario<'_> {
         self.record_check(STEP, "lists after the watches expired", Exactly(2), counted.listed);
         self.record_check(
             STEP,
-            "answers lost without a hint: writes done twice",
+            "responses lost without a hint: writes done twice",
             Exactly(without_hint),
             counted.repeated_without_hint,
         );
         self.record_check(
             STEP,
-            "answers lost with a hint: writes done twice",
+            "responses lost with a hint: writes done twice",
             Exactly(0),
             counted.repeated_with_hint,
         );
@@ -183,10 +187,10 @@ impl Scenario<'_> {
 }
 
 /// The rules as `/status` reports them, with their effects.
-fn fired_rules(facts: &Facts, counted: &Counted) -> Vec<FiredRule> {
+fn fired_rules(observations: &Observations, counted: &Counted) -> Vec<FiredRule> {
     let row = |rule: &'static str, effect: String| {
         let count = |name: &str| {
-            facts.sum_sidecars(|sidecar| {
+            observations.sum_sidecars(|sidecar| {
                 let report = sidecar.plugin_report(FAULT_INJECT_ENTRY, rule);
                 let count = report.and_then(|report| report.get(name)?.as_u64());
                 count.unwrap_or_default()

@@ -86,10 +86,10 @@ impl Scenario<'_> {
         let all = self.env.request_count("patch") - meter.seen_before;
         let took = meter.began.elapsed();
         let passage = self.changes_since(&start).await?;
-        let (handled, waited) = self.facts().with_facts(|facts| {
+        let (handled, waited) = self.observations().with_observations(|observations| {
             (
-                status_writes(facts),
-                facts.sum_sidecars(|sidecar| sidecar.own.count_of(RATE_LIMIT_ENTRY, "queued")),
+                status_writes(observations),
+                observations.sum_sidecars(|sidecar| sidecar.own.count_of(RATE_LIMIT_ENTRY, "queued")),
             )
         });
         let MeterReading { seen, granted } = meter.tightest.unwrap_or(MeterReading { seen: 0, granted: 0 });

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::{Mistakes, quote};
+use crate::error::{Mistakes, field_path, quote};
 use crate::suggest::did_you_mean;
 
 /// The type of a field: its description for messages, and the conversion.
@@ -65,7 +65,7 @@ pub(super) struct Fields<'m> {
 impl<'m> Fields<'m> {
     /// `None`, and a mistake, if the value is no mapping. `path` is empty for the document itself.
     pub(super) fn from_value(value: Value, path: &'m str, mistakes: &'m mut Mistakes) -> Option<Self> {
-        let map = convert(
+        let map = convert_field(
             value,
             if path.is_empty() { "document" } else { path },
             &MAPPING,
@@ -83,7 +83,7 @@ impl<'m> Fields<'m> {
     pub(super) fn optional<T>(&mut self, name: &'static str, kind: &Kind<T>) -> Option<T> {
         self.known.push(name);
         let value = self.map.remove(name)?;
-        convert(value, &join(self.path, name), kind, self.mistakes)
+        convert_field(value, &field_path(self.path, name), kind, self.mistakes)
     }
 
     /// A field that must be there.
@@ -96,7 +96,7 @@ impl<'m> Fields<'m> {
 
     /// Notes a mistake in a field.
     pub(super) fn add_mistake(&mut self, name: &str, problem: &str) {
-        self.mistakes.add(join(self.path, name), problem);
+        self.mistakes.add(field_path(self.path, name), problem);
     }
 
     /// The collected mistakes, for decoders of nested values.
@@ -106,13 +106,13 @@ impl<'m> Fields<'m> {
 
     /// Path of a field.
     pub(super) fn path(&self, name: &str) -> String {
-        join(self.path, name)
+        field_path(self.path, name)
     }
 
     /// Refuses what nobody asked for.
     pub(super) fn finish(self) {
         for name in self.map.keys() {
-            let path = join(self.path, &quote(name));
+            let path = field_path(self.path, &quote(name));
             let meant = did_you_mean(name, self.known.iter().copied());
             self.mistakes.add(
                 path,
@@ -123,8 +123,8 @@ impl<'m> Fields<'m> {
 }
 
 /// Converts one value, noting a mistake.
-pub(super) fn convert<T>(value: Value, path: &str, kind: &Kind<T>, mistakes: &mut Mistakes) -> Option<T> {
-    let found = describe(&value);
+pub(super) fn convert_field<T>(value: Value, path: &str, kind: &Kind<T>, mistakes: &mut Mistakes) -> Option<T> {
+    let found = describe_value(&value);
     let converted = (kind.convert)(value);
     if converted.is_none() {
         mistakes.add(path, format!("is {found}; write {}", kind.expected));
@@ -132,15 +132,7 @@ pub(super) fn convert<T>(value: Value, path: &str, kind: &Kind<T>, mistakes: &mu
     converted
 }
 
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{path}.{name}")
-    }
-}
-
-fn describe(value: &Value) -> String {
+fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "empty".to_owned(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),

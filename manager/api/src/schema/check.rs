@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_contract::Mistakes;
-use ctrlmesh_contract::error::quote;
+use ctrlmesh_contract::error::{field_path, quote};
 use ctrlmesh_contract::suggest::did_you_mean;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -52,14 +52,14 @@ fn check_object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &st
     }
     for name in schema.required.iter().flatten() {
         if !fields.contains_key(name) {
-            let path = join(path, name);
+            let path = quoted_field_path(path, name);
             let field = schema.properties.as_ref().and_then(|known| known.get(name));
             let wanted = field.map_or_else(|| "it".to_owned(), |field| expected_content(field, &path));
             mistakes.add(path, format!("is missing; write {wanted}"));
         }
     }
     for (name, value) in fields {
-        let path = join(path, name);
+        let path = quoted_field_path(path, name);
         match (&schema.properties, &schema.additional_properties) {
             (Some(known), _) if known.contains_key(name) => {
                 if let Some(schema) = known.get(name) {
@@ -216,13 +216,13 @@ fn or_list(words: &[&str]) -> String {
     }
 }
 
-/// The path of a field in a mapping.
-pub(super) fn join(path: &str, name: &str) -> String {
+/// The path of a field, whose name is quoted if it has other characters than letters and digits.
+pub(super) fn quoted_field_path(path: &str, name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    match (path.is_empty(), is_plain) {
-        (true, _) => name.to_owned(),
-        (false, true) => format!("{path}.{name}"),
-        (false, false) => format!("{path}.{}", quote(name)),
+    if is_plain || path.is_empty() {
+        field_path(path, name)
+    } else {
+        field_path(path, &quote(name))
     }
 }
 

@@ -24,7 +24,7 @@ static METADATA: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
 });
 
 /// The schema of `metadata`.
-pub fn metadata() -> &'static JSONSchemaProps {
+pub fn metadata_schema() -> &'static JSONSchemaProps {
     &METADATA
 }
 

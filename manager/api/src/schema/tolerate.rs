@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use serde_json::{Map, Value, json};
 
 use super::check;
-use super::check::{allowed_values, join};
+use super::check::{allowed_values, quoted_field_path};
 
 /// At least one of these texts is valid in any text field of our schemas.
 const TEXTS: [&str; 3] = ["1s", "0", "oci://a.example/a:1"];
@@ -73,7 +73,7 @@ impl Copy {
         let mut kept = Map::new();
         for (name, value) in fields {
             let known = schema.properties.as_ref().and_then(|known| known.get(name));
-            let path = join(path, name);
+            let path = quoted_field_path(path, name);
             match (known, &schema.additional_properties, &schema.properties) {
                 (Some(schema), ..) if required.contains(name) || has_type(value, schema) => {
                     kept.insert(name.clone(), self.value(value, schema, &path));
@@ -90,7 +90,7 @@ impl Copy {
         for name in required {
             if !kept.contains_key(name) {
                 let known = schema.properties.as_ref().and_then(|known| known.get(name));
-                let value = known.map_or(Value::Null, |schema| self.guess(schema, &join(path, name)));
+                let value = known.map_or(Value::Null, |schema| self.guess(schema, &quoted_field_path(path, name)));
                 kept.insert(name.clone(), value);
             }
         }

@@ -11,8 +11,8 @@ use ctrlmesh_contract::names::ports;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::args::ProxyArgs;
-use crate::{ClusterFacts, Rule, Settings, inject, inject_sidecar};
+use crate::flags::ProxyArgs;
+use crate::{ClusterInfo, Rule, Settings, inject, inject_sidecar};
 
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
@@ -47,13 +47,13 @@ impl Case {
         serde_saphyr::from_str(text).unwrap()
     }
 
-    pub(super) fn known(&self) -> ClusterFacts {
+    pub(super) fn known(&self) -> ClusterInfo {
         let usual = json!({
             "kind": "ShardingConfig", "metadata": {"name": "operator-a"},
             "spec": {"selector": {"matchLabels": {"app": "operator"}}},
         });
         let rules = self.rules.clone().unwrap_or_else(|| vec![usual]);
-        ClusterFacts {
+        ClusterInfo {
             namespace: "demo".to_owned(),
             rules: rules.iter().filter_map(Rule::from_document).collect(),
             public_key: "ed25519:AAAA".to_owned(),

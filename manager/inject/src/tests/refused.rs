@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::golden::Case;
-use crate::{ClusterFacts, Refusal, Settings, inject, is_asked_for};
+use crate::{ClusterInfo, Refusal, Settings, inject, is_asked_for};
 
 pub(super) struct PodUnderTest {
     pub(super) pod: Value,
-    pub(super) known: ClusterFacts,
+    pub(super) known: ClusterInfo,
     settings: Settings,
 }
 

@@ -13,7 +13,7 @@ fn secret(key: &str, content: &str) -> Secret {
 
 fn chosen_user(auths: &Value, image: &str) -> Result<String, String> {
     let secret = secret(".dockerconfigjson", &json!({ "auths": auths }).to_string());
-    credentials(&secret, &Image::parse(image).unwrap()).map(|credentials| credentials.user)
+    credentials_in(&secret, &Image::parse(image).unwrap()).map(|credentials| credentials.user)
 }
 
 fn auth_of_user(name: &str) -> Value {
@@ -72,9 +72,9 @@ fn pull_secret_is_read_in_both_types_and_entry_forms() {
         password: "a:b".to_owned(),
     };
     let new = secret(".dockerconfigjson", &json!({ "auths": auth }).to_string());
-    assert_eq!(credentials(&new, &image), Ok(expected.clone()));
+    assert_eq!(credentials_in(&new, &image), Ok(expected.clone()));
     let legacy = secret(".dockercfg", &auth.to_string());
-    assert_eq!(credentials(&legacy, &image), Ok(expected));
+    assert_eq!(credentials_in(&legacy, &image), Ok(expected));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn unusable_secret_is_reported_without_its_content() {
             "it has some for: quay.io",
         ),
     ] {
-        let problem = credentials(&secret, &image).unwrap_err();
+        let problem = credentials_in(&secret, &image).unwrap_err();
         assert!(problem.contains(expected) && !problem.contains("hunter2"), "{problem}");
     }
     let shown = format!(

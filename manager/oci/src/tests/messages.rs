@@ -5,7 +5,7 @@ use ctrlmesh_testkit::registry::{Login, WASM_CONFIG_TYPE, WASM_LAYER_TYPE};
 use serde_json::{Value, json};
 
 use super::test_env::{TestEnv, test_env};
-use crate::component::{check, check_config};
+use crate::component::{check_component, check_config};
 use crate::layout::{Layout, parse_manifest};
 use crate::reference::Image;
 use crate::signature::missing_signature;
@@ -36,8 +36,8 @@ fn local_failures() -> Vec<Failure> {
         layout_failure(&config, &json!([])),
         layout_failure(&config, &json!([blob("application/gzip", 2)])),
         layout_failure(&config, &json!([blob(WASM_LAYER_TYPE, 1 << 40)])),
-        check(b"\0asm\x01\0\0\0").unwrap_err(),
-        check(b"text").unwrap_err(),
+        check_component(b"\0asm\x01\0\0\0").unwrap_err(),
+        check_component(b"text").unwrap_err(),
         check_config(br#"{"os": "wasip1"}"#).unwrap_err(),
         check_config(br#"{"component": {"imports": ["wasi:sockets/tcp@0.2.0"]}}"#).unwrap_err(),
         missing_signature(&digest, 0),

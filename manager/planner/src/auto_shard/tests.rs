@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::validate::{Object, check};
+use crate::validate::{Object, check_object};
 
 fn root(spec: &serde_json::Value) -> ShardingConfig {
     let document = json!({
@@ -256,7 +256,7 @@ proptest! {
         pods.dedup();
         prop_assert_eq!(pods.len(), count);
         for shard in made {
-            let findings = check(&Object::ShardingConfig(Box::new(shard)), &LabelKeys::default());
+            let findings = check_object(&Object::ShardingConfig(Box::new(shard)), &LabelKeys::default());
             prop_assert!(findings.is_accepted(), "{}", findings.mistakes);
         }
     }

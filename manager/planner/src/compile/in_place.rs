@@ -9,7 +9,7 @@ use crate::label_set::LabelSet;
 /// Maximum entries that one object may be split into.
 const MAX_PIECES: usize = 256;
 
-/// Some of an object's pods, and the plugin that they run instead of the built-in one.
+/// A group of an object's pods, and the plugin that they run instead of the built-in one.
 pub(super) struct PodGroup<'a> {
     /// Suffix of the entry's name. It is empty for the first entry with the built-in plugin, so that its name does not change when
     /// the plugin is replaced for other pods.

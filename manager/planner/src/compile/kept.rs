@@ -3,7 +3,7 @@
 use ctrlmesh_contract::{Chain, Entry, Origin};
 
 /// The entries that an object has in the last chain. An object that was recreated under the same name has none.
-pub fn entries<'a>(last: Option<&'a Chain>, origin: &'a Origin) -> impl Iterator<Item = &'a Entry> {
+pub fn entries_of<'a>(last: Option<&'a Chain>, origin: &'a Origin) -> impl Iterator<Item = &'a Entry> {
     let is_its = move |entry: &&Entry| {
         let made_from = entry.origin.as_ref();
         made_from.is_some_and(|old| (&old.kind, &old.name, &old.uid) == (&origin.kind, &origin.name, &origin.uid))

@@ -69,11 +69,11 @@ const fn is_false(value: &bool) -> bool {
 
 /// A claim that some pods have now.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldClaim {
     pub(super) name: String,
     pub(super) claim: Claim,
     /// The claim is the last chain's own view, so quiet pods have it too.
-    pub(super) is_said: bool,
+    pub(super) is_of_last_chain: bool,
 }
 
 impl Claim {
@@ -95,14 +95,14 @@ impl Claim {
     }
 
     /// Whether the pod has the claim, and may still show its view.
-    fn may_be_shown(&self, pod: &Pod<'_>) -> bool {
+    fn may_be_shown_by(&self, pod: &Pod<'_>) -> bool {
         !pod.is_blank && !pod.is_quiet && self.has(pod)
     }
 
     /// Whether the pod has the claim, and may still show its view or lead by its lock.
-    fn is_alive(&self, pod: &Pod<'_>) -> bool {
+    fn may_be_used_by(&self, pod: &Pod<'_>) -> bool {
         let may_lead = self.leads && pod.may_lead && !pod.is_blank && self.has(pod);
-        may_lead || self.may_be_shown(pod)
+        may_lead || self.may_be_shown_by(pod)
     }
 
     fn has(&self, pod: &Pod<'_>) -> bool {
@@ -115,16 +115,18 @@ impl Claim {
 
     fn selector(&self) -> Option<LabelSelector> {
         // An unreadable selector is taken to select every pod.
-        self.pods.as_ref().map(|pods| pods::read(pods).unwrap_or_default())
+        self.pods
+            .as_ref()
+            .map(|pods| pods::read_selector(pods).unwrap_or_default())
     }
 }
 
-impl Held {
+impl HeldClaim {
     /// The pods that may show the claim's view, or lead by its lock.
     pub(super) fn pods<'f>(&self, fleet: &'f impl FleetState) -> Vec<Pod<'f>> {
         let shows = |pod: &Pod<'f>| {
-            let is_said = self.is_said && !pod.is_blank && self.claim.has(pod);
-            is_said || self.claim.is_alive(pod)
+            let has_view = self.is_of_last_chain && !pod.is_blank && self.claim.has(pod);
+            has_view || self.claim.may_be_used_by(pod)
         };
         fleet.pods().filter(shows).collect()
     }
@@ -155,9 +157,9 @@ impl Claims {
     ) -> impl Iterator<Item = Option<Duration>> {
         let is_its = |claims: &Vec<Claim>| claims.iter().any(|claim| claim.has_pod(uid, labels));
         let claimed = self.shown.iter().filter(move |(_, claims)| is_its(claims));
-        let claimed = claimed.map(|(name, _)| settle::stored(&self.settle, name));
+        let claimed = claimed.map(|(name, _)| settle::stored_time(&self.settle, name));
         let own = entries.iter().filter(|entry| entry.pod_selector.matches(labels));
-        let own = own.filter_map(|entry| settle::stored(&self.settle, &entry.name));
+        let own = own.filter_map(|entry| settle::stored_time(&self.settle, &entry.name));
         claimed.chain(own.map(Some))
     }
 
@@ -189,9 +191,9 @@ impl Claims {
             own.any(|own| own.is_like(claim) && own.named.is_superset(&claim.named))
         };
         let mut shown = others.shown.iter();
-        let is_said =
+        let is_same =
             self.wanted == others.wanted && self.teardowns == others.teardowns && self.settle == others.settle;
-        is_said && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
+        is_same && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
     }
 
     /// Whether no pod shows anything that is remembered, and nothing else is to be remembered.
@@ -200,7 +202,7 @@ impl Claims {
         let mut claims = self.shown.values().flatten();
         self.wanted.is_empty()
             && self.teardowns.is_empty()
-            && claims.all(|claim| !fleet.pods().any(|pod| claim.is_alive(&pod)))
+            && claims.all(|claim| !fleet.pods().any(|pod| claim.may_be_used_by(&pod)))
     }
 
     /// Whether a pod that is not given up may still show an earlier view of such an entry.
@@ -210,7 +212,7 @@ impl Claims {
             .iter()
             .filter(|(name, _)| is_such(name))
             .flat_map(|(_, claims)| claims);
-        such.any(|claim| fleet.pods().any(|pod| !pod.is_given_up && claim.may_be_shown(&pod)))
+        such.any(|claim| fleet.pods().any(|pod| !pod.is_given_up && claim.may_be_shown_by(&pod)))
     }
 
     /// Locks of shards that had begun, if pods may still show earlier views of them.
@@ -219,7 +221,7 @@ impl Claims {
         let is_known = |claim: &&Claim| claim.shard.is_some() && !claim.limits.is_empty();
         let known = self.shown.values().flatten().filter(is_known);
         let begun = known.filter(|claim| !is_nothing_yet(&claim.limits));
-        let shown = begun.filter(move |claim| fleet.pods().any(|pod| claim.may_be_shown(&pod)));
+        let shown = begun.filter(move |claim| fleet.pods().any(|pod| claim.may_be_shown_by(&pod)));
         shown.filter_map(|claim| claim.lock.as_deref())
     }
 
@@ -242,17 +244,17 @@ impl Claims {
         before: &BTreeMap<&str, Shard>,
         wanted: &[Entry],
         fleet: &impl FleetState,
-    ) -> Vec<Held> {
+    ) -> Vec<HeldClaim> {
         let mut possible = Vec::new();
         for (name, claim) in self
             .shown
             .iter()
             .flat_map(|(name, claims)| claims.iter().map(move |claim| (name, claim)))
         {
-            let held = Held {
+            let held = HeldClaim {
                 name: name.clone(),
                 claim: claim.clone(),
-                is_said: false,
+                is_of_last_chain: false,
             };
             // Only what is still true, because claims would grow without end.
             let alive = held.pods(fleet);
@@ -265,16 +267,16 @@ impl Claims {
                 .filter(|uid| alive.iter().any(|pod| pod.uid == **uid));
             let named = named.cloned().collect();
             let claim = Claim { named, ..held.claim };
-            possible.push(Held { claim, ..held });
+            possible.push(HeldClaim { claim, ..held });
         }
         for (name, shard) in before {
             let claim = Claim::of(shard);
             let ran = |pod: &Pod<'_>| !pod.is_blank && (claim.has(pod) || !pod.is_quiet && pod.running.contains(*name));
-            let named = limited(fleet.pods().filter(ran).map(|pod| pod.uid.to_owned()).collect());
-            possible.push(Held {
+            let named = limit_named_pods(fleet.pods().filter(ran).map(|pod| pod.uid.to_owned()).collect());
+            possible.push(HeldClaim {
                 name: (*name).to_owned(),
                 claim: Claim { named, ..claim },
-                is_said: true,
+                is_of_last_chain: true,
             });
         }
         possible.extend(without_shard(before, wanted, fleet));
@@ -282,32 +284,32 @@ impl Claims {
     }
 
     /// The claims to store with the new entries: the possible views that the entries do not have themselves.
-    pub(super) fn remembered(
+    pub(super) fn from_possible_views(
         entries: &[Entry],
         wanted: &[Entry],
-        possible: Vec<Held>,
+        possible: Vec<HeldClaim>,
         fleet: &impl FleetState,
     ) -> Self {
         let now: BTreeMap<&str, Shard> = entries.iter().filter_map(Shard::of).collect();
         let mut shown: BTreeMap<String, Vec<Claim>> = BTreeMap::new();
         for held in possible {
-            let is_said = now.get(held.name.as_str()).is_some_and(|shard| {
+            let is_in_entry = now.get(held.name.as_str()).is_some_and(|shard| {
                 let is_own = |pod: &Pod<'_>| shard.all_pods().matches(pod.labels);
                 Claim::of(shard).is_like(&held.claim) && held.pods(fleet).iter().all(is_own)
             });
-            if is_said {
+            if is_in_entry {
                 continue;
             }
             let mut claim = held.claim.clone();
             let mut pods = held.pods(fleet).into_iter();
             claim.leads |= pods.any(|pod| held.is_renamed(&pod, now.values()));
-            push(shown.entry(held.name).or_default(), claim);
+            add_claim(shown.entry(held.name).or_default(), claim);
         }
         for claims in shown.values_mut().filter(|claims| claims.len() > MAX_CLAIMS) {
-            merge(claims);
+            merge_claims(claims);
         }
         if json!(shown).to_string().len() > MAX_BYTES {
-            shown.values_mut().for_each(shorten);
+            shown.values_mut().for_each(shorten_claims);
         }
         let target = |entry: &&Entry| {
             let planned = now.get(entry.name.as_str());
@@ -326,7 +328,7 @@ impl Claims {
 
     /// Remembers the settle times that count with these entries. `before`: the claims of the last chain.
     pub(super) fn settle(&mut self, before: &Self, times: SettleTimes<'_>, entries: &[Entry]) {
-        self.settle = settle::next(&before.settle, times, entries, self.shown.keys());
+        self.settle = settle::next_times(&before.settle, times, entries, self.shown.keys());
     }
 }
 
@@ -357,7 +359,7 @@ fn without_shard(
     before: &BTreeMap<&str, Shard>,
     wanted: &[Entry],
     fleet: &impl FleetState,
-) -> impl Iterator<Item = Held> {
+) -> impl Iterator<Item = HeldClaim> {
     wanted.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
         let own = before.values().filter(|before| before.lock == shard.lock);
         let outside = |pod: &Pod<'_>| {
@@ -368,35 +370,35 @@ fn without_shard(
         let named: BTreeSet<String> = fleet.pods().filter(outside).map(|pod| pod.uid.to_owned()).collect();
         let is_some = !named.is_empty();
         let pods = (named.len() > MAX_PODS).then(|| json!(shard.all_pods()));
-        is_some.then(|| Held {
+        is_some.then(|| HeldClaim {
             name: name.to_owned(),
             claim: Claim {
                 pods,
-                named: limited(named),
+                named: limit_named_pods(named),
                 lock: shard.lock.clone(),
                 shard: None,
                 limits: Vec::new(),
                 leads: false,
             },
-            is_said: true,
+            is_of_last_chain: true,
         })
     })
 }
 
-fn limited(named: BTreeSet<String>) -> BTreeSet<String> {
+fn limit_named_pods(named: BTreeSet<String>) -> BTreeSet<String> {
     if named.len() > MAX_PODS { BTreeSet::new() } else { named }
 }
 
-fn push(claims: &mut Vec<Claim>, claim: Claim) {
+fn add_claim(claims: &mut Vec<Claim>, claim: Claim) {
     match claims.iter_mut().find(|known| known.is_like(&claim)) {
-        Some(known) => known.named = limited(known.named.union(&claim.named).cloned().collect()),
+        Some(known) => known.named = limit_named_pods(known.named.union(&claim.named).cloned().collect()),
         None => claims.push(claim),
     }
 }
 
 /// Shortens too large claims: one claim for each shard, without names of pods.
-fn shorten(claims: &mut Vec<Claim>) {
-    merge(claims);
+fn shorten_claims(claims: &mut Vec<Claim>) {
+    merge_claims(claims);
     for claim in claims {
         claim.named.clear();
         claim.pods.get_or_insert_with(|| json!({}));
@@ -404,7 +406,7 @@ fn shorten(claims: &mut Vec<Claim>) {
 }
 
 /// Merges too many claims into one for each shard, which says that all pods of them may see everything.
-fn merge(claims: &mut Vec<Claim>) {
+fn merge_claims(claims: &mut Vec<Claim>) {
     let mut merged: Vec<Claim> = Vec::new();
     for claim in claims.drain(..) {
         let same = merged
@@ -415,7 +417,7 @@ fn merge(claims: &mut Vec<Claim>) {
                 if known.pods != claim.pods {
                     known.pods = Some(json!({}));
                 }
-                known.named = limited(known.named.union(&claim.named).cloned().collect());
+                known.named = limit_named_pods(known.named.union(&claim.named).cloned().collect());
                 known.leads |= claim.leads;
             }
             None => merged.push(Claim {

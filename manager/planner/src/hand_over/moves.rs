@@ -6,7 +6,7 @@ use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_manager_api::LabelSelector;
 use ctrlmesh_manager_api::sharding_config::Limit;
 
-use super::claims::Held;
+use super::claims::HeldClaim;
 use super::limits::{is_too_large, limits_hiding_everything, no_object};
 use super::restart_policy;
 use super::shard::Shard;
@@ -18,7 +18,7 @@ use crate::view::{self, ResourceClass};
 pub(super) struct Moves<'a> {
     pub(super) before: &'a BTreeMap<&'a str, Shard>,
     pub(super) after: &'a BTreeMap<&'a str, Shard>,
-    pub(super) possible: &'a [Held],
+    pub(super) possible: &'a [HeldClaim],
     /// Entries of the last chain that no pod runs yet.
     pub(super) unseen: BTreeSet<&'a str>,
     /// An earlier chain was put back, so it is unknown what pods show.
@@ -27,9 +27,9 @@ pub(super) struct Moves<'a> {
 
 impl<'a> Moves<'a> {
     /// The claims of pods that lose objects which this shard gains, while they may still show them.
-    pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl FleetState) -> Vec<&'a Held> {
-        let old = self.base(name, shard);
-        let holds = |held: &&Held| {
+    pub(super) fn conflicting_claims(&self, name: &str, shard: &Shard, fleet: &impl FleetState) -> Vec<&'a HeldClaim> {
+        let old = self.limits_before(name, shard);
+        let holds = |held: &&HeldClaim| {
             if held.claim.lock != shard.lock {
                 return false;
             }
@@ -39,33 +39,30 @@ impl<'a> Moves<'a> {
             }
             let is_renamed =
                 |pod: &Pod<'_>| shard.all_pods().matches(pod.labels) && held.is_renamed(pod, self.after.values());
-            if pods.iter().any(is_renamed) && gains(&shard.limits, old) {
+            if pods.iter().any(is_renamed) && shows_more_than(&shard.limits, old) {
                 return true;
             }
             // A pod that leads by an earlier lock, but is quiet, does not show this claim any more.
-            if !held.is_said && pods.iter().all(|pod| pod.is_quiet) {
+            if !held.is_of_last_chain && pods.iter().all(|pod| pod.is_quiet) {
                 return false;
             }
-            let keeps = self.keeps(held, &pods);
-            let all = [Some(shard.limits.as_slice()), old, Some(&held.claim.limits), keeps];
+            let kept = self.kept_limits(held, &pods);
+            let all = [Some(shard.limits.as_slice()), old, Some(&held.claim.limits), kept];
             let is_moved = |class: &ResourceClass| {
                 let gained = set_difference(&visible_set(Some(&shard.limits), class), &visible_set(old, class));
-                let lost = set_difference(
-                    &visible_set(Some(&held.claim.limits), class),
-                    &visible_set(keeps, class),
-                );
+                let lost = set_difference(&visible_set(Some(&held.claim.limits), class), &visible_set(kept, class));
                 gained
                     .iter()
                     .any(|gained| lost.iter().any(|lost| gained.intersection(lost).is_some()))
             };
-            classes(&all).iter().any(is_moved)
+            compared_classes(&all).iter().any(is_moved)
         };
         self.possible.iter().filter(holds).collect()
     }
 
     /// The limits that the shard's pods had before. `None`: they saw nothing, because the shard is new; or the shard counts as new,
     /// because it has other pods or another lease, so that no lease keeps its pods apart.
-    pub(super) fn base(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
+    pub(super) fn limits_before(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
         let old = self.before.get(name).filter(|_| !self.is_rolled_back)?;
         let is_one_lease = shard.lock.is_some() && shard.name == old.name;
         if shard.lock.is_some() && shard.lock == old.lock && !is_one_lease {
@@ -91,10 +88,10 @@ impl<'a> Moves<'a> {
     /// The limits that a shard's pods show while none of them runs its entry. (An object that it was to begin to share may be
     /// another shard's loss by now.) `None`: the pods show different things.
     fn seen_before(&self, name: &str, old: &'a Shard) -> Option<&'a [Limit]> {
-        let is_its = |held: &&Held| !held.is_said && held.name == name && held.claim.shard == old.name;
+        let is_its = |held: &&HeldClaim| !held.is_of_last_chain && held.name == name && held.claim.shard == old.name;
         let mut earlier = self.possible.iter().filter(is_its);
         match earlier.next().map(|held| held.claim.limits.as_slice()) {
-            Some(first) if !gains(first, Some(&old.limits)) => earlier.next().is_none().then_some(first),
+            Some(first) if !shows_more_than(first, Some(&old.limits)) => earlier.next().is_none().then_some(first),
             // The entry has equal limits in other words, or fewer than its pods show.
             _ => Some(&old.limits),
         }
@@ -102,7 +99,7 @@ impl<'a> Moves<'a> {
 
     /// Whether pods that have a claim can't act beside the shard's pods: they share one lease, or without leases they are the same
     /// pods.
-    fn excludes_itself(&self, name: &str, shard: &Shard, held: &Held, pods: &[Pod<'_>]) -> bool {
+    fn excludes_itself(&self, name: &str, shard: &Shard, held: &HeldClaim, pods: &[Pod<'_>]) -> bool {
         if shard.lock.is_some() {
             return held.claim.shard.is_some() && held.claim.shard == shard.name;
         }
@@ -111,7 +108,7 @@ impl<'a> Moves<'a> {
     }
 
     /// The limits that pods with a claim go on showing under the same lease. `None`: nothing.
-    fn keeps(&self, held: &Held, pods: &[Pod<'_>]) -> Option<&'a [Limit]> {
+    fn kept_limits(&self, held: &HeldClaim, pods: &[Pod<'_>]) -> Option<&'a [Limit]> {
         let after = self.after.get(held.name.as_str())?;
         let is_own = |pod: &Pod<'_>| after.all_pods().matches(pod.labels);
         (after.name == held.claim.shard && pods.iter().all(is_own)).then_some(after.limits.as_slice())
@@ -119,28 +116,28 @@ impl<'a> Moves<'a> {
 }
 
 /// Whether the limits show anything that the old ones hide. `None`: the shard is new and saw nothing.
-pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
-    let classes = classes(&[Some(limits), old]);
+pub(super) fn shows_more_than(limits: &[Limit], old: Option<&[Limit]>) -> bool {
+    let classes = compared_classes(&[Some(limits), old]);
     classes
         .iter()
         .any(|class| !set_difference(&visible_set(Some(limits), class), &visible_set(old, class)).is_empty())
 }
 
 /// Limits of the objects that are seen both before and after, which are always safe to show.
-pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
+pub(super) fn narrowed_limits(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
     let Some(old) = old else {
         return limits_hiding_everything(&shard.limits);
     };
-    narrowed_in_part(shard, old).unwrap_or_else(|| {
+    narrowed_existing_limits(shard, old).unwrap_or_else(|| {
         let all: Vec<Limit> = old.iter().chain(&shard.limits).cloned().collect();
         limits_hiding_everything(&all)
     })
 }
 
-/// As [`narrowed`], for a shard that existed. `None`: the limits would be too long.
-pub(super) fn narrowed_in_part(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit>> {
+/// The same limits as [`narrowed_limits`], for a shard that existed. `None`: they would be too long.
+pub(super) fn narrowed_existing_limits(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit>> {
     // The shard is narrowed already, perhaps on the way to another goal.
-    if !gains(old, Some(&shard.limits)) {
+    if !shows_more_than(old, Some(&shard.limits)) {
         return Some(old.to_vec());
     }
     let both = intersect_limits(old, &shard.limits);
@@ -181,7 +178,7 @@ fn intersect_selectors(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
 }
 
 /// The resources that any of the limits distinguishes. If none does, all resources are one class.
-pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
+pub(super) fn compared_classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
     let mut classes = view::resource_classes(limits.iter().flatten().flat_map(|limits| limits.iter()));
     // A shard that sees everything has no limits, and gains everything if it saw nothing before.
     if classes.is_empty() {

@@ -38,7 +38,7 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl FleetS
         let others = after.iter().map(|(_, other)| (&other.lock, &other.pods));
         let others = others.chain(covered.iter().map(|(lock, pods)| (lock, pods)));
         let others = others.filter(|(lock, _)| covers(lock)).map(|(_, pods)| pods);
-        let leaving = leaving(&shard.pods, others);
+        let leaving = leaving_pods(&shard.pods, others);
         for (number, pods) in leaving.into_iter().enumerate() {
             if !fleet.has_pods(&pods) {
                 absent += 1;
@@ -69,7 +69,7 @@ fn free_name(name: &str, entries: &[Entry]) -> String {
 }
 
 /// The pods of a shard that are in no other shard.
-fn leaving<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelector>) -> Vec<LabelSelector> {
+fn leaving_pods<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelector>) -> Vec<LabelSelector> {
     let mut rest: Vec<LabelSet> = LabelSet::from_selector(pods).into_iter().collect();
     for other in others.filter_map(LabelSet::from_selector) {
         rest = rest.iter().flat_map(|part| part.difference(&other)).collect();
@@ -78,6 +78,6 @@ fn leaving<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelec
 }
 
 /// Parses a selector that is stored as JSON.
-pub(super) fn read(pods: &Value) -> Option<LabelSelector> {
+pub(super) fn read_selector(pods: &Value) -> Option<LabelSelector> {
     serde_json::from_value(pods.clone()).ok()
 }

@@ -105,7 +105,7 @@ fn keeping_entry_name(entry: &Entry, value: &str) -> String {
     format!("{}{KEEPS_INFIX}{value}", entry.name)
 }
 
-fn requirement(operator: Operator, values: &BTreeSet<String>) -> Requirement {
+fn keep_requirement(operator: Operator, values: &BTreeSet<String>) -> Requirement {
     Requirement {
         key: KEEPS_LIMITS.to_owned(),
         operator,
@@ -116,7 +116,7 @@ fn requirement(operator: Operator, values: &BTreeSet<String>) -> Requirement {
 /// The pods that keep one of these views.
 fn pods_keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
     let mut pods = pods.clone();
-    pods.match_expressions.push(requirement(Operator::In, values));
+    pods.match_expressions.push(keep_requirement(Operator::In, values));
     pods
 }
 
@@ -124,7 +124,7 @@ fn pods_keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelecto
 fn pods_not_keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
     let mut pods = pods.clone();
     if !values.is_empty() {
-        pods.match_expressions.push(requirement(Operator::NotIn, values));
+        pods.match_expressions.push(keep_requirement(Operator::NotIn, values));
     }
     pods
 }
@@ -199,7 +199,7 @@ fn plan_holds_of_shard(
     let mut values = kept_view_hashes(entry, last, fleet);
     let mut prepared = None;
     if let Some(old) = before.get(entry.name.as_str()).filter(|old| old.limits != shown.0) {
-        prepared = prepare(plan, last, entry, &old.limits, &values, fleet);
+        prepared = view_to_keep(plan, last, entry, &old.limits, &values, fleet);
         if prepared.is_some() {
             shown = (old.limits.clone(), old.is_consistent);
         }
@@ -242,7 +242,7 @@ fn plan_holds_of_shard(
 }
 
 /// The view that the pods of a shard must keep before its entry changes; `None`: all pods keep theirs, or there are none.
-fn prepare(
+fn view_to_keep(
     plan: &mut Plan,
     last: &[Entry],
     entry: &Entry,

@@ -33,14 +33,14 @@ impl Default for SettleTimes<'_> {
 pub(super) type StoredTimes = BTreeMap<String, u64>;
 
 /// The time of the shard to which an entry of this name belongs. `None`: the default.
-pub(super) fn stored(times: &StoredTimes, name: &str) -> Option<Duration> {
+pub(super) fn stored_time(times: &StoredTimes, name: &str) -> Option<Duration> {
     let time = times.get(&entry_of_shard(shard_of(name)));
     time.map(|millis| Duration::from_millis(*millis))
 }
 
 /// The times to store with the next entries. `claimed`: names of entries whose earlier views pods may still show; the longest time
 /// counts for these.
-pub(super) fn next<'a>(
+pub(super) fn next_times<'a>(
     before: &StoredTimes,
     times: SettleTimes<'_>,
     entries: &[Entry],
@@ -51,7 +51,7 @@ pub(super) fn next<'a>(
     let own = entries.iter().filter(|entry| is_of_shard(&entry.name));
     let all: BTreeSet<String> = own.map(|entry| shard(&entry.name)).chain(claimed.clone()).collect();
     let next = all.into_iter().filter_map(|name| {
-        let before = stored(before, &name).unwrap_or(times.default);
+        let before = stored_time(before, &name).unwrap_or(times.default);
         let next = match times.by_entry.get(&name) {
             Some(time) if claimed.contains(&name) => before.max(*time),
             Some(time) => *time,

@@ -41,7 +41,7 @@ impl Shard {
         let settings = entry.settings.value();
         let shard = Self {
             pods: entry.pod_selector.clone(),
-            lock: lock(entry).map(str::to_owned),
+            lock: lock_name(entry).map(str::to_owned),
             name: settings.get(SHARD).and_then(Value::as_str).map(str::to_owned),
             limits: limits_of(settings),
             is_consistent: settings.get(CONSISTENT_READS) == Some(&Value::Bool(true)),
@@ -63,7 +63,7 @@ pub(super) fn selector_without_keeps(pods: &LabelSelector) -> LabelSelector {
     pods
 }
 
-pub(super) fn lock(entry: &Entry) -> Option<&str> {
+pub(super) fn lock_name(entry: &Entry) -> Option<&str> {
     entry.settings.value().get(LOCK).and_then(Value::as_str)
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ctrlmesh_contract::Entry;
 
 use super::FleetState;
-use super::moves::{classes, narrowed, narrowed_in_part, set_difference, visible_set};
+use super::moves::{compared_classes, narrowed_existing_limits, narrowed_limits, set_difference, visible_set};
 use super::shard::{Shard, entry_with_limits};
 
 /// The entries of shards now, and those that they are meant to have.
@@ -46,7 +46,7 @@ pub fn newly_shared(shown: Shown<'_>, wanted: &[Entry], fleet: &impl FleetState)
         for (other, keeper) in after.iter().filter(is_of_other) {
             let is_sibling = keeper.lock.is_some() && keeper.lock == shard.lock;
             let had = meant.get(other).filter(|_| is_sibling);
-            if had.is_some_and(|had| shares(shard, old, keeper, had)) && is_shown(keeper) {
+            if had.is_some_and(|had| shares_objects(shard, old, keeper, had)) && is_shown(keeper) {
                 let others = shared.entry((*name).to_owned()).or_default();
                 others.insert((*other).to_owned());
             }
@@ -57,21 +57,21 @@ pub fn newly_shared(shown: Shown<'_>, wanted: &[Entry], fleet: &impl FleetState)
 
 /// Whether a shard can be shown less for a while. It can't if its pods would lose more than necessary, or be recreated for it.
 fn can_wait(name: &str, shard: &Shard, last: Option<&Shard>, restarts: &BTreeSet<String>) -> bool {
-    last.is_none_or(|last| match narrowed_in_part(shard, &last.limits) {
+    last.is_none_or(|last| match narrowed_existing_limits(shard, &last.limits) {
         None => false,
         Some(narrowed) => narrowed == last.limits || !restarts.contains(name),
     })
 }
 
 /// Whether a shard gains anything that the keeper was meant to have and keeps.
-fn shares(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shard) -> bool {
+fn shares_objects(shard: &Shard, old: Option<&Shard>, keeper: &Shard, had: &Shard) -> bool {
     let old = old.map(|old| old.limits.as_slice());
-    let (now, keeps, had) = (Some(&*shard.limits), Some(&*keeper.limits), Some(&*had.limits));
-    classes(&[now, old, keeps, had]).iter().any(|class| {
+    let (now, kept, had) = (Some(&*shard.limits), Some(&*keeper.limits), Some(&*had.limits));
+    compared_classes(&[now, old, kept, had]).iter().any(|class| {
         let gained = set_difference(&visible_set(now, class), &visible_set(old, class));
-        let both = visible_set(keeps, class)
+        let both = visible_set(kept, class)
             .zip(visible_set(had, class))
-            .and_then(|(keeps, had)| keeps.intersection(&had));
+            .and_then(|(kept, had)| kept.intersection(&had));
         both.is_some_and(|both| gained.iter().any(|gained| gained.intersection(&both).is_some()))
     })
 }
@@ -87,7 +87,7 @@ pub fn unshared<'n>(last: &[Entry], wanted: &[Entry], names: impl IntoIterator<I
             || entry.clone(),
             |(name, shard)| {
                 let old = before.get(name).map(|old| old.limits.as_slice());
-                entry_with_limits(entry, &narrowed(&shard, old), false)
+                entry_with_limits(entry, &narrowed_limits(&shard, old), false)
             },
         )
     };

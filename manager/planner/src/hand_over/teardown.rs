@@ -22,7 +22,7 @@ use super::shard::{
 use super::{FleetState, Pod, is_unstarted, lock_of, restart_policy, shard_of};
 
 /// How long a controller may consider itself the leader by a lock that it can't renew. client-go's leases last for 15 s by default;
-/// sidecars report longer ones. Whoever fills [`Pod::may_lead`] waits for it.
+/// sidecars report longer ones. The caller counts this time before it clears [`Pod::may_lead`].
 pub const LOCK_EXPIRY: Duration = Duration::from_secs(15);
 /// Maximum pods that are remembered by UID. If a controller has more, its other shards must have no pods left at all.
 const MAX_PODS: usize = 1024;
@@ -154,7 +154,7 @@ pub(super) fn without_renamed(last: &[Entry], mut wanted: Vec<Entry>) -> Vec<Ent
 }
 
 /// The next stage of all teardowns. `last` has all locks; `deleted`: entries whose ShardingConfigs wait for their deletion.
-pub(super) fn next(
+pub(super) fn next_teardowns(
     last: &[Entry],
     before: &Teardowns,
     wanted: &[Entry],
@@ -173,14 +173,14 @@ pub(super) fn next(
         }
     }
     let next = controllers.into_iter().filter_map(|(lock, entries)| {
-        let next = step(&entries, before.get(&lock), deleted, fleet)?;
+        let next = next_stage(&entries, before.get(&lock), deleted, fleet)?;
         Some((lock, next))
     });
     next.collect()
 }
 
 /// The next stage. `None`: the entries go.
-fn step(
+fn next_stage(
     entries: &[Entry],
     before: Option<&Teardown>,
     deleted: &BTreeSet<String>,
@@ -194,7 +194,7 @@ fn step(
     let mut next = match before {
         Some(before) if before.has_object && !deleted.contains(&before.successor) => return None,
         Some(before) => before.clone(),
-        None => begin(entries, &pods, deleted)?,
+        None => begin_teardown(entries, &pods, deleted)?,
     };
     next.has_object |= deleted.contains(&next.successor);
     if next.is_last_stage() {
@@ -202,12 +202,12 @@ fn step(
         return (!pods.iter().all(is_free)).then_some(next);
     }
     if !pods.iter().any(|pod| next.holds_up(pod, entries)) {
-        next.unlocked = names(entries);
+        next.unlocked = entry_names(entries);
     }
     Some(next)
 }
 
-fn begin(entries: &[Entry], pods: &[Pod<'_>], deleted: &BTreeSet<String>) -> Option<Teardown> {
+fn begin_teardown(entries: &[Entry], pods: &[Pod<'_>], deleted: &BTreeSet<String>) -> Option<Teardown> {
     let has_pods = |entry: &Entry| {
         let selector = all_pods(entry);
         pods.iter().any(|pod| !pod.is_blank && selector.matches(pod.labels))
@@ -226,12 +226,12 @@ fn begin(entries: &[Entry], pods: &[Pod<'_>], deleted: &BTreeSet<String>) -> Opt
     };
     // Shards that have not begun leave everything to pods without a sidecar.
     if entries.iter().all(is_unstarted) {
-        begun.unlocked = names(entries);
+        begun.unlocked = entry_names(entries);
     }
     Some(begun)
 }
 
-fn names(entries: &[Entry]) -> BTreeSet<String> {
+fn entry_names(entries: &[Entry]) -> BTreeSet<String> {
     entries.iter().map(|entry| entry.name.clone()).collect()
 }
 
@@ -297,7 +297,7 @@ pub(super) fn evictions(
 }
 
 /// Removes the lock from entries in the last stage, so that their pods use the controller's own.
-pub(super) fn unlock(entries: &mut [Entry], teardowns: &Teardowns) {
+pub(super) fn remove_locks(entries: &mut [Entry], teardowns: &Teardowns) {
     for entry in entries {
         if teardowns
             .values()

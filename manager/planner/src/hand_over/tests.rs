@@ -31,13 +31,13 @@ fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
     }
 }
 
-/// Number of random stories that a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`). A failure prints its whole story,
-/// and the seed with which `CTRLMESH_MODEL_SEED` plays the same stories again.
+/// Number of random sequences of events that a model plays. `CTRLMESH_MODEL_CASES` asks for more (`make soak-model`). A failure
+/// prints its whole sequence, and the seed with which `CTRLMESH_MODEL_SEED` plays the same sequences again.
 fn model_config(cases: u32) -> ProptestConfig {
     let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().unwrap());
     let seed = number("CTRLMESH_MODEL_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     // Shown if the test fails.
-    println!("the stories have CTRLMESH_MODEL_SEED={seed}");
+    println!("the sequences have CTRLMESH_MODEL_SEED={seed}");
     ProptestConfig {
         cases: number("CTRLMESH_MODEL_CASES").map_or(cases, |more| more.try_into().unwrap()),
         failure_persistence: None,
@@ -407,7 +407,7 @@ proptest! {
     #[test]
     fn object_never_has_two_owners(
         first in prop::collection::vec(prop::option::of(0..SHARDS), BUCKETS),
-        story in prop::collection::vec(events(), 1..60),
+        sequence in prop::collection::vec(events(), 1..60),
     ) {
         let everywhere: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &[])).collect();
         let mut cluster = with_pods(0..SHARDS, &everywhere);
@@ -416,7 +416,7 @@ proptest! {
         if owners.iter().all(Option::is_none) {
             owners[0] = Some(0);
         }
-        for event in story {
+        for event in sequence {
             match event {
                 Event::Edit(edited) => {
                     owners = edited;

@@ -126,7 +126,7 @@ impl SelectedKinds {
         let found = || found.iter().filter(|found| !found.name.contains('/'));
         if kinds.iter().any(|kind| kind == ALL) {
             let fits = |found: &&APIResource| found.kind != EVENT && reason_to_skip(found).is_none();
-            selected.extend(found().filter(fits).map(|found| resource(&parsed, found)));
+            selected.extend(found().filter(fits).map(|found| discovered_resource(&parsed, found)));
             if found().next().is_none() && !self.is_default {
                 left.push(format!("{group_version}: the cluster has no such group and version"));
             }
@@ -136,7 +136,7 @@ impl SelectedKinds {
                 None => left.push(format!("{group_version} {kind}: the cluster has no such kind")),
                 Some(found) => match reason_to_skip(found) {
                     Some(reason) => left.push(format!("{group_version} {kind}: {reason}")),
-                    None => selected.push(resource(&parsed, found)),
+                    None => selected.push(discovered_resource(&parsed, found)),
                 },
             }
         }
@@ -158,7 +158,7 @@ fn reason_to_skip(found: &APIResource) -> Option<&'static str> {
     }
 }
 
-fn resource(group_version: &GroupVersion, found: &APIResource) -> ApiResource {
+fn discovered_resource(group_version: &GroupVersion, found: &APIResource) -> ApiResource {
     ApiResource::from_gvk_with_plural(&group_version.clone().with_kind(&found.kind), &found.name)
 }
 

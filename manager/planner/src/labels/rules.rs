@@ -88,7 +88,7 @@ impl Changes {
 pub fn is_managed(namespace: &ObjectMeta, keys: &LabelKeys) -> bool {
     match label_value(namespace, &keys.control) {
         Some(control) => control == MANAGED,
-        None => !EXCEPTED.contains(&name(namespace)),
+        None => !EXCEPTED.contains(&object_name(namespace)),
     }
 }
 
@@ -96,11 +96,11 @@ pub fn is_managed(namespace: &ObjectMeta, keys: &LabelKeys) -> bool {
 /// back-fill.
 #[must_use]
 pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<Changes> {
-    if name(namespace).is_empty() {
+    if object_name(namespace).is_empty() {
         return None;
     }
     if is_managed(namespace, keys) {
-        return Changes::new(namespace, desired_labels(name(namespace), true, keys));
+        return Changes::new(namespace, desired_labels(object_name(namespace), true, keys));
     }
     let gone = [&keys.shard_hash, &keys.namespace].map(|key| (key.clone(), None));
     Changes::new(namespace, gone)
@@ -109,7 +109,7 @@ pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<C
 /// Changes for an object in this namespace.
 #[must_use]
 pub fn patch_for_object(object: &ObjectMeta, namespace: &ObjectMeta, keys: &LabelKeys) -> Option<Changes> {
-    patch_in(object, name(namespace), is_managed(namespace, keys), keys)
+    patch_in(object, object_name(namespace), is_managed(namespace, keys), keys)
 }
 
 /// As [`patch_for_object`], for a namespace of which only the name is known and whether it is managed.
@@ -137,7 +137,7 @@ fn desired_labels(namespace: &str, is_managed: bool, keys: &LabelKeys) -> [(Stri
     ]
 }
 
-fn name(meta: &ObjectMeta) -> &str {
+fn object_name(meta: &ObjectMeta) -> &str {
     meta.name.as_deref().unwrap_or_default()
 }
 

@@ -8,7 +8,7 @@ use ctrlmesh_contract::Mistake;
 use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
 use ctrlmesh_manager_api::ShardingConfig;
 
-use super::{Overlap, OverlapKind, controller_key, limits, name, overlaps_among};
+use super::{Overlap, OverlapKind, config_name, controller_key, limits_of, overlaps_among};
 use crate::auto_shard::LabelKeys;
 use crate::label_set::LabelSet;
 use crate::labels::has_label;
@@ -91,12 +91,12 @@ impl ShardIndex {
         else {
             return Vec::new();
         };
-        let (key, own) = ((namespace.to_owned(), lock.to_owned()), name(shard));
+        let (key, own) = ((namespace.to_owned(), lock.to_owned()), config_name(shard));
         let Some(controller) = self.controllers.get(&key) else {
             return Vec::new();
         };
         let others = controller.members.iter().filter(|member| member.name != own);
-        let own_pods = pods(shard);
+        let own_pods = selected_pods(shard);
         let pods = others.clone().filter_map(|other| {
             let (own, others) = (own_pods.as_ref()?, other.pods.as_ref()?);
             shared_pods(own, others, &other.name)
@@ -115,7 +115,7 @@ impl ShardIndex {
 
     /// Whether the shard is one of the index, and no second one of its name.
     fn is_member(&self, controller: &Controller, shard: &ShardingConfig) -> bool {
-        let position = controller.by_name.get(&name(shard));
+        let position = controller.by_name.get(&config_name(shard));
         let member = position.and_then(|position| controller.members.get(*position));
         member.and_then(|member| self.configs.get(member.position)) == Some(shard)
     }
@@ -129,17 +129,17 @@ impl ShardIndex {
 
 impl Controller {
     fn add(&mut self, position: usize, config: &ShardingConfig) {
-        let name = name(config);
+        let name = config_name(config);
         if self.by_name.contains_key(&name) {
             return;
         }
         self.by_name.insert(name.clone(), self.members.len());
-        let pods = pods(config);
+        let pods = selected_pods(config);
         self.members.push(Member { name, position, pods });
     }
 }
 
-fn pods(config: &ShardingConfig) -> Option<LabelSet> {
+fn selected_pods(config: &ShardingConfig) -> Option<LabelSet> {
     config.spec.selector.as_ref().and_then(LabelSet::from_selector)
 }
 
@@ -215,7 +215,7 @@ fn any_of_bucket(bucket: u32) -> String {
 
 /// Namespaces that limits of a shard name.
 fn named_namespaces(shard: &ShardingConfig, key: &str) -> Vec<String> {
-    let selectors = limits(shard).filter_map(|limit| limit.selector.as_ref());
+    let selectors = limits_of(shard).filter_map(|limit| limit.selector.as_ref());
     let values = selectors.flat_map(|selector| {
         let label = selector.match_labels.get(key).into_iter();
         let requirements = selector

@@ -14,7 +14,7 @@ use crate::shard_hash::is_bucket;
 const PREFIX: &str = "ctrlmesh.kusionstack.io/";
 
 /// Refuses buckets that do not exist, and misspelt keys.
-pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
+pub(super) fn check_buckets(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
     let root = config.spec.root.as_ref();
     let lists: [(&str, &[Limit]); 2] = [
         ("spec.limits", config.spec.limits.as_deref().unwrap_or_default()),
@@ -26,28 +26,28 @@ pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Fi
     for (path, limits) in lists {
         for (at, limit) in limits.iter().enumerate() {
             if let Some(selector) = &limit.selector {
-                of_selector(selector, &format!("{path}[{at}].selector"), keys, findings);
+                check_selector(selector, &format!("{path}[{at}].selector"), keys, findings);
             }
         }
     }
 }
 
-fn of_selector(selector: &LabelSelector, path: &str, keys: &LabelKeys, findings: &mut Findings) {
+fn check_selector(selector: &LabelSelector, path: &str, keys: &LabelKeys, findings: &mut Findings) {
     for (key, value) in &selector.match_labels {
         let path = format!("{path}.matchLabels.{}", quote(key));
-        of_key(key, &path, keys, findings);
-        of_value(key, value, &path, keys, findings);
+        check_key(key, &path, keys, findings);
+        check_value(key, value, &path, keys, findings);
     }
     for (index, requirement) in selector.match_expressions.iter().enumerate() {
         let path = format!("{path}.matchExpressions[{index}]");
-        of_key(&requirement.key, &format!("{path}.key"), keys, findings);
+        check_key(&requirement.key, &format!("{path}.key"), keys, findings);
         for (at, value) in requirement.values.iter().enumerate() {
-            of_value(&requirement.key, value, &format!("{path}.values[{at}]"), keys, findings);
+            check_value(&requirement.key, value, &format!("{path}.values[{at}]"), keys, findings);
         }
     }
 }
 
-fn of_key(key: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
+fn check_key(key: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
     if let Some(meant) = suggested_key(key, keys) {
         let problem = format!(
             "{} is no label that the manager sets; did you mean {meant}?",
@@ -57,7 +57,7 @@ fn of_key(key: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
     }
 }
 
-fn of_value(key: &str, value: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
+fn check_value(key: &str, value: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
     if key == keys.shard_hash && !is_bucket(value) {
         let problem = format!(
             "{} is no bucket, so no object has it; write \"0\" to \"31\"",

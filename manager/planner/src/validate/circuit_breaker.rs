@@ -11,7 +11,7 @@ use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
 
-pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
+pub(crate) fn check_circuit_breaker(breaker: &CircuitBreaker) -> Findings {
     let mut findings = Findings::default();
     let namespace = breaker.metadata.namespace.as_deref().unwrap_or_default();
     breaker.spec.selector.validate("spec.selector", &mut findings.mistakes);
@@ -41,7 +41,7 @@ pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
         check.add_mistakes(index, &mut findings);
     }
     check_unique_names(breaker, &mut findings);
-    resource_names::of_breakers(breaker, &mut findings);
+    resource_names::warn_of_names_in_breaker(breaker, &mut findings);
     if findings.is_accepted() {
         check_all_rules(breaker, namespace, &mut findings);
     }

@@ -8,7 +8,7 @@ use super::{Findings, resource_names};
 use crate::built_in::BuiltIn;
 use crate::settings;
 
-pub(crate) fn check(faults: &FaultInjection) -> Findings {
+pub(crate) fn check_fault_injection(faults: &FaultInjection) -> Findings {
     let mut findings = Findings::default();
     let namespace = faults.metadata.namespace.as_deref().unwrap_or_default();
     match &faults.spec.selector {
@@ -36,7 +36,7 @@ pub(crate) fn check(faults: &FaultInjection) -> Findings {
         };
         check.add_mistakes(index, &mut findings);
     }
-    resource_names::of_faults(faults, &mut findings);
+    resource_names::warn_of_names_in_faults(faults, &mut findings);
     if findings.is_accepted() {
         findings.ask_whole(BuiltIn::FaultInject, &Value::Object(settings), namespace, &|path| {
             // The plugin has two lists of rules and names the first.

@@ -91,7 +91,7 @@ impl Fix {
             (Change::Rename(name), Step::Key(key)) => {
                 let fields = around.as_object_mut()?;
                 let value = fields.remove(key)?;
-                put(fields, name, value)?;
+                put_field(fields, name, value)?;
             }
             (Change::Unwrap, Step::Key(key)) => {
                 let fields = around.as_object_mut()?;
@@ -99,13 +99,13 @@ impl Fix {
                     return None;
                 };
                 for (name, value) in inner {
-                    put(fields, &name, value)?;
+                    put_field(fields, &name, value)?;
                 }
             }
             (Change::MoveInto(into), Step::Key(key)) => {
                 let fields = around.as_object_mut()?;
                 let value = fields.remove(key)?;
-                put(fields.get_mut(into)?.as_object_mut()?, key, value)?;
+                put_field(fields.get_mut(into)?.as_object_mut()?, key, value)?;
             }
             (Change::Text(text), step) => *step_mut(around, step)? = Value::from(text.as_str()),
             (Change::Wrap(name), step) => {
@@ -120,7 +120,7 @@ impl Fix {
 }
 
 /// `None`: the field exists already.
-fn put(fields: &mut Map<String, Value>, name: &str, value: Value) -> Option<()> {
+fn put_field(fields: &mut Map<String, Value>, name: &str, value: Value) -> Option<()> {
     fields.insert(name.to_owned(), value).is_none().then_some(())
 }
 
@@ -209,7 +209,7 @@ fn list_elements<'v>(document: &'v Value, path: &Path) -> Vec<(Path, &'v Value)>
 }
 
 /// Limits of a shard and of a root, wherever people write them.
-fn limits(document: &Value) -> Vec<(Path, &Value)> {
+fn limits_with_paths(document: &Value) -> Vec<(Path, &Value)> {
     let lists = ["spec.limits", "spec.root.resourceSelector", "spec.resourceSelector"];
     lists
         .into_iter()

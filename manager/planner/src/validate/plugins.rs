@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Findings, image};
 use crate::built_in::BuiltIn;
 
-pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
+pub(super) fn check_plugins(plugins: &[PluginRef], findings: &mut Findings) {
     for (index, plugin) in plugins.iter().enumerate() {
         let path = format!("spec.plugins[{index}]");
         if let Some(problem) = image::image_problem(&plugin.image) {
@@ -25,14 +25,14 @@ pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
             findings.refuse(format!("{path}.settings"), problem);
         }
         if let Some(built_in) = BuiltIn::from_name(&plugin.name) {
-            in_place_of(built_in, plugin, &path, findings);
+            check_replacement(built_in, plugin, &path, findings);
         }
     }
 }
 
 /// The settings of a built-in plugin are made from custom resources. A plugin that replaces it may have more settings, but not the
 /// same.
-fn in_place_of(built_in: BuiltIn, plugin: &PluginRef, path: &str, findings: &mut Findings) {
+fn check_replacement(built_in: BuiltIn, plugin: &PluginRef, path: &str, findings: &mut Findings) {
     for field in built_in.fields() {
         if plugin.settings.contains_key(*field) {
             let source = match built_in {

@@ -57,7 +57,7 @@ pub fn read(document: &Value) -> Result<Object, Mistakes> {
         mistakes.add("", "is no mapping; write apiVersion, kind, metadata and spec");
         return Err(mistakes);
     }
-    api_version(&document, &mut mistakes);
+    check_api_version(&document, &mut mistakes);
     let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
     let Some(schema) = schema_of(kind) else {
         mistakes.add("kind", no_kind(&document));
@@ -66,19 +66,19 @@ pub fn read(document: &Value) -> Result<Object, Mistakes> {
     let kind = kind.to_owned();
     schema::check(&own_fields(&document, schema, &mut mistakes), schema, "", &mut mistakes);
     schema::check_metadata(&document, &mut mistakes);
-    name(&document, &mut mistakes);
+    check_name(&document, &mut mistakes);
     if !mistakes.list().is_empty() {
         return Err(mistakes);
     }
     match kind.as_str() {
-        "ShardingConfig" => decode(document).map(Object::ShardingConfig),
-        "CircuitBreaker" => decode(document).map(Object::CircuitBreaker),
-        "FaultInjection" => decode(document).map(Object::FaultInjection),
-        _ => decode(document).map(Object::ManagerState),
+        "ShardingConfig" => decode_object(document).map(Object::ShardingConfig),
+        "CircuitBreaker" => decode_object(document).map(Object::CircuitBreaker),
+        "FaultInjection" => decode_object(document).map(Object::FaultInjection),
+        _ => decode_object(document).map(Object::ManagerState),
     }
 }
 
-fn api_version(document: &Value, mistakes: &mut Mistakes) {
+fn check_api_version(document: &Value, mistakes: &mut Mistakes) {
     match document.get("apiVersion") {
         None => mistakes.add("apiVersion", format!("is missing; write {API_VERSION}")),
         Some(version) if version != API_VERSION => {
@@ -123,9 +123,9 @@ pub(super) fn valid_rest(document: &Value) -> Option<ValidRest> {
     } = schema::tolerate_mistakes(&own, schema, "");
     let metadata = document.get("metadata").filter(|metadata| metadata.is_object());
     let metadata = metadata.cloned().unwrap_or_else(|| json!({}));
-    let mut metadata = schema::tolerate_mistakes(&metadata, schema::metadata(), "metadata").value;
+    let mut metadata = schema::tolerate_mistakes(&metadata, schema::metadata_schema(), "metadata").value;
     let mut wrong = Mistakes::default();
-    name(&json!({"metadata": metadata}), &mut wrong);
+    check_name(&json!({"metadata": metadata}), &mut wrong);
     if !wrong.list().is_empty() {
         metadata.as_object_mut()?.insert("name".to_owned(), json!("unnamed"));
     }
@@ -175,7 +175,7 @@ fn own_fields(document: &Value, schema: &JSONSchemaProps, mistakes: &mut Mistake
 }
 
 /// Checks the name, because names of entries contain it. A name that the API server is to generate is not known yet.
-fn name(document: &Value, mistakes: &mut Mistakes) {
+fn check_name(document: &Value, mistakes: &mut Mistakes) {
     let text = |field: &str| document.pointer(&format!("/metadata/{field}")).and_then(Value::as_str);
     match (text("name"), text("generateName")) {
         // A name of another type is reported as such.
@@ -195,7 +195,7 @@ fn name(document: &Value, mistakes: &mut Mistakes) {
 
 /// A document that matches the schema may still have an invalid field, if the field has no type there ([`ctrlmesh_manager_api`],
 /// `schemas`).
-fn decode<T: DeserializeOwned>(document: Value) -> Result<Box<T>, Mistakes> {
+fn decode_object<T: DeserializeOwned>(document: Value) -> Result<Box<T>, Mistakes> {
     serde_path_to_error::deserialize(document)
         .map(Box::new)
         .map_err(|error| {

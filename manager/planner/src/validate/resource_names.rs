@@ -127,7 +127,7 @@ pub(super) fn has_usual_children(groups: &[String]) -> bool {
 }
 
 /// Warns of each name in a list that no API server has.
-fn check(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
+fn warn_of_names(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
     for (index, name) in names.iter().enumerate() {
         if let Some(plural) = plural_of(name, groups) {
             let problem =
@@ -138,12 +138,12 @@ fn check(groups: &[String], names: &[String], path: &str, findings: &mut Finding
 }
 
 /// Warns of the names in a ShardingConfig.
-pub(super) fn of_shards(config: &ShardingConfig, findings: &mut Findings) {
+pub(super) fn warn_of_names_in_shard(config: &ShardingConfig, findings: &mut Findings) {
     let mut limits = |limits: &[Limit], path: &str| {
         for (at, limit) in limits.iter().enumerate() {
             for (group, ResourceGroup { api_groups, resources }) in limit.relate_resources.iter().enumerate() {
                 let path = format!("{path}[{at}].relateResources[{group}]");
-                check(api_groups, resources, &path, findings);
+                warn_of_names(api_groups, resources, &path, findings);
             }
         }
     };
@@ -154,7 +154,7 @@ pub(super) fn of_shards(config: &ShardingConfig, findings: &mut Findings) {
 }
 
 /// Warns of the names in a CircuitBreaker.
-pub(super) fn of_breakers(breaker: &CircuitBreaker, findings: &mut Findings) {
+pub(super) fn warn_of_names_in_breaker(breaker: &CircuitBreaker, findings: &mut Findings) {
     for (at, rule) in breaker.spec.rate_limitings.iter().enumerate() {
         for (
             index,
@@ -164,13 +164,13 @@ pub(super) fn of_breakers(breaker: &CircuitBreaker, findings: &mut Findings) {
         ) in rule.resource_rules.iter().enumerate()
         {
             let path = format!("spec.rateLimitings[{at}].resourceRules[{index}]");
-            check(api_groups, resources, &path, findings);
+            warn_of_names(api_groups, resources, &path, findings);
         }
     }
 }
 
 /// Warns of the names in a FaultInjection.
-pub(super) fn of_faults(faults: &FaultInjection, findings: &mut Findings) {
+pub(super) fn warn_of_names_in_faults(faults: &FaultInjection, findings: &mut Findings) {
     for (at, fault) in faults.spec.http_fault.iter().enumerate() {
         let rules = fault.matching.iter().flat_map(|matching| &matching.resources);
         for (
@@ -181,7 +181,7 @@ pub(super) fn of_faults(faults: &FaultInjection, findings: &mut Findings) {
         ) in rules.enumerate()
         {
             let path = format!("spec.httpFault[{at}].match.resources[{index}]");
-            check(api_groups, resources, &path, findings);
+            warn_of_names(api_groups, resources, &path, findings);
         }
     }
 }

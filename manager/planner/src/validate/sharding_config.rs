@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::findings::at_index;
 use super::limit_resources::warn_of_duplicate_resources;
-use super::{Findings, buckets, created, plugins, resource_names, unlocked};
+use super::{Findings, buckets, plugins, resource_names, warn_hidden_children, warn_unlocked_shards};
 use crate::auto_shard::{LabelKeys, auto_shard};
 use crate::built_in::BuiltIn;
 use crate::settings;
@@ -17,7 +17,7 @@ use crate::settings;
 const MAX_LABEL_VALUE: usize = 63;
 
 /// `keys`: of the labels that shards of a root are made with.
-pub fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
+pub fn check_sharding_config(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
     let mut findings = Findings::default();
     if let Some(selector) = &config.spec.selector {
         selector.validate("spec.selector", &mut findings.mistakes);
@@ -43,10 +43,10 @@ pub fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
             "has no effect with Wait; write policy: Proceed",
         );
     }
-    plugins::check(&config.spec.plugins, &mut findings);
-    resource_names::of_shards(config, &mut findings);
-    created::check(config, keys, &mut findings);
-    buckets::check(config, keys, &mut findings);
+    plugins::check_plugins(&config.spec.plugins, &mut findings);
+    resource_names::warn_of_names_in_shard(config, &mut findings);
+    warn_hidden_children::warn_of_hidden_children(config, keys, &mut findings);
+    buckets::check_buckets(config, keys, &mut findings);
     match &config.spec.root {
         Some(root) => check_root(config, root, keys, &mut findings),
         None => check_shard(config, &mut findings),
@@ -122,11 +122,11 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         findings.refuse("metadata.name", problem);
     }
     if root.disable == Some(true) {
-        findings.warn("spec.root.disable", price_of_disabling(config));
+        findings.warn("spec.root.disable", effect_of_disabling(config));
         return;
     }
-    unlocked::check_root(config, findings);
-    names_pods(config, findings);
+    warn_unlocked_shards::warn_of_unlocked_root(config, findings);
+    refuse_pod_names(config, findings);
     if root.auto.is_none() {
         let problem =
             "is missing; without it no shard is made (to remove the shards that there are, write disable: true)";
@@ -143,14 +143,14 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         namespace,
         findings,
     );
-    canary_namespaces(root, findings);
+    check_canary_namespaces(root, findings);
     if findings.is_accepted() {
         check_children(config, keys, findings);
     }
 }
 
 /// The effect of disabling a root on its shards' objects.
-fn price_of_disabling(config: &ShardingConfig) -> &'static str {
+fn effect_of_disabling(config: &ShardingConfig) -> &'static str {
     if config.spec.controller.is_some() {
         "removes the shards: one of them gets everything, and pods of the others show nothing until they are deleted or made again \
          (docs/manager.md, \"Deleting shards\")"
@@ -160,8 +160,8 @@ fn price_of_disabling(config: &ShardingConfig) -> &'static str {
     }
 }
 
-/// Warns of a selector that names pods: it would leave at most one pod to all shards.
-fn names_pods(config: &ShardingConfig, findings: &mut Findings) {
+/// Refuses a selector that names pods: it would leave at most one pod to all shards.
+fn refuse_pod_names(config: &ShardingConfig, findings: &mut Findings) {
     let Some(selector) = &config.spec.selector else { return };
     let problem =
         "names pods, which follow from root.targetStatefulSet here; with both, shards would have no pods: remove it";
@@ -175,7 +175,7 @@ fn names_pods(config: &ShardingConfig, findings: &mut Findings) {
     }
 }
 
-fn canary_namespaces(root: &Root, findings: &mut Findings) {
+fn check_canary_namespaces(root: &Root, findings: &mut Findings) {
     let namespaces = root.canary.iter().flat_map(|canary| &canary.in_namespaces);
     for (index, namespace) in namespaces.enumerate() {
         if !is_dns_label(namespace) || namespace.len() > 63 {
@@ -191,7 +191,12 @@ fn check_children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Find
         Err(mistakes) => findings.mistakes = mistakes,
         // All shards have the same mistakes, so one is enough.
         Ok(children) => {
-            let wrong = |child: &ShardingConfig| Some((child.metadata.name.clone()?, check(child, keys).mistakes));
+            let wrong = |child: &ShardingConfig| {
+                Some((
+                    child.metadata.name.clone()?,
+                    check_sharding_config(child, keys).mistakes,
+                ))
+            };
             let mut wrong = children
                 .iter()
                 .filter_map(wrong)

@@ -81,7 +81,7 @@ fn ignore_label_skips_rules_but_not_schema() {
         panic!("it can be read")
     };
     assert!(
-        !check(&object, &LabelKeys::default()).is_accepted(),
+        !check_object(&object, &LabelKeys::default()).is_accepted(),
         "what compiles does not follow from the label"
     );
     let wrong_type = with_changes(&shard, &json!({"/spec/limits": 1}));

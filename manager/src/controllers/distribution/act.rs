@@ -260,7 +260,7 @@ async fn write_plugins(
 }
 
 fn plugin_key(digest: &Digest) -> String {
-    plugin_file::name(digest, Encoding::Zstd)
+    plugin_file::file_name(digest, Encoding::Zstd)
 }
 
 /// A merge patch, because server-side apply would leave keys that somebody else has applied.

@@ -12,7 +12,7 @@ fn combined_limits_do_not_grow() {
     let (first, second) = (shard(0, &many(0)), shard(0, &many(200)));
     let limits = |entry: &Entry| limits_of(entry.settings.value());
     let old = Shard::of(&second).unwrap().1;
-    let narrowed = moves::narrowed(&old, Some(&limits(&first)));
+    let narrowed = moves::narrowed_limits(&old, Some(&limits(&first)));
     assert_eq!(narrowed, limits(&shard(0, &many(200)[..100])));
     // If one selector can't express it and several are too long, nothing is seen for a while.
     let long = |key: &str| {
@@ -27,7 +27,7 @@ fn combined_limits_do_not_grow() {
         limits: long("a"),
         ..old
     };
-    let narrowed = moves::narrowed(&shard, Some(&long("b")));
+    let narrowed = moves::narrowed_limits(&shard, Some(&long("b")));
     assert_eq!(narrowed.len(), 1);
     assert!(json!(narrowed).to_string().len() < 500, "{}", json!(narrowed));
 }

@@ -216,7 +216,7 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn play_story(first: Plan, story: Vec<Event>, has_lock: bool) -> Result<(), TestCaseError> {
+fn play_sequence(first: Plan, sequence: Vec<Event>, has_lock: bool) -> Result<(), TestCaseError> {
     let mut pods = Pods::new(has_lock);
     // Every pod is in a shard once: one that never was is not sharded, and sees everything.
     let mut wanted = Plan {
@@ -228,7 +228,7 @@ fn play_story(first: Plan, story: Vec<Event>, has_lock: bool) -> Result<(), Test
     pods.pods.retain(|pod, _| *pod < last);
     pods.run_pass(&wanted.entries(has_lock));
     let mut bounds = [if has_lock { 1 } else { PODS }; BUCKETS];
-    for event in story {
+    for event in sequence {
         match event {
             Event::Edit(edited) => wanted = if has_lock { edited } else { edited.with_single_pods() },
             Event::Sync(pod) => pods.sync(pod),
@@ -265,12 +265,18 @@ proptest! {
     #![proptest_config(model_config(192))]
 
     #[test]
-    fn pods_never_act_beside_each_other_with_leases(first in edits(), story in prop::collection::vec(events(), 1..80)) {
-        play_story(first, story, true)?;
+    fn pods_never_act_beside_each_other_with_leases(
+        first in edits(),
+        sequence in prop::collection::vec(events(), 1..80),
+    ) {
+        play_sequence(first, sequence, true)?;
     }
 
     #[test]
-    fn pods_never_act_beside_each_other_without_leases(first in edits(), story in prop::collection::vec(events(), 1..80)) {
-        play_story(first, story, false)?;
+    fn pods_never_act_beside_each_other_without_leases(
+        first in edits(),
+        sequence in prop::collection::vec(events(), 1..80),
+    ) {
+        play_sequence(first, sequence, false)?;
     }
 }

@@ -264,11 +264,11 @@ proptest! {
     #[test]
     fn running_pod_never_sees_change(
         first in prop::collection::vec(0..SHARDS, BUCKETS),
-        story in prop::collection::vec(events(), 1..160),
+        sequence in prop::collection::vec(events(), 1..160),
     ) {
         let mut cluster = Cluster::start(&first);
         let mut owners = first;
-        for event in story {
+        for event in sequence {
             match event {
                 Event::Edit(edited) => owners = edited,
                 Event::Sync(pod) => cluster.sync(pod),

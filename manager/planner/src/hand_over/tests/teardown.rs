@@ -324,10 +324,10 @@ proptest! {
     #[test]
     fn deleted_shards_never_give_an_object_two_owners(
         first in prop::collection::vec(0..3_usize, BUCKETS),
-        story in prop::collection::vec(events(), 1..120),
+        sequence in prop::collection::vec(events(), 1..120),
     ) {
         let mut mesh = Mesh::new(&first);
-        for event in story {
+        for event in sequence {
             mesh.apply_event(event);
             mesh.check()?;
         }
@@ -353,7 +353,7 @@ proptest! {
 #[test]
 fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard() {
     use self::Event as H;
-    let story = [
+    let sequence = [
         H::Delete(0),
         H::Pass,
         H::Sync(3),
@@ -373,7 +373,7 @@ fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard
     ];
     let mut mesh = Mesh::new(&[0; BUCKETS]);
     mesh.has_current_reports = true;
-    for event in story {
+    for event in sequence {
         mesh.apply_event(event);
         mesh.check().unwrap();
     }
@@ -385,7 +385,7 @@ fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard
 #[test]
 fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
     use self::Event as H;
-    let story = [
+    let sequence = [
         H::DeleteAll,
         H::Pass,
         H::Sync(4),
@@ -409,7 +409,7 @@ fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
     ];
     let mut mesh = Mesh::new(&[0; BUCKETS]);
     mesh.has_current_reports = true;
-    for event in story {
+    for event in sequence {
         mesh.apply_event(event);
         mesh.check().unwrap();
     }

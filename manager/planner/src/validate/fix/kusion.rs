@@ -3,7 +3,7 @@
 use ctrlmesh_contract::names::labels::STATEFUL_SET_POD_NAME;
 use serde_json::Value;
 
-use super::{Change, Fix, Path, limits, list_elements};
+use super::{Change, Fix, Path, limits_with_paths, list_elements};
 
 /// Fields of an element of `httpMatch`.
 const HTTP_MATCH: [&str; 5] = ["headers", "host", "method", "path", "url"];
@@ -59,7 +59,7 @@ fn selector_beside_root(document: &Value) -> Option<Fix> {
 
 /// `objectSelector`, whose fields belong into the limit itself.
 fn object_selector(document: &Value) -> Option<Fix> {
-    limits(document).into_iter().find_map(|(path, limit)| {
+    limits_with_paths(document).into_iter().find_map(|(path, limit)| {
         let inner = limit.get("objectSelector")?.as_object()?;
         let is_free = inner.keys().all(|field| limit.get(field).is_none());
         is_free.then(|| Fix::new(path.key("objectSelector"), Change::Unwrap))

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Change, Fix, Path, limits, list_elements};
+use super::{Change, Fix, Path, limits_with_paths, list_elements};
 use crate::LabelKeys;
 use crate::validate::buckets::suggested_key;
 use crate::validate::resource_names::plural_of;
@@ -36,7 +36,7 @@ fn resource_groups<'v>(document: &'v Value, kind: &str) -> Vec<(Path, &'v Value)
     };
     match kind {
         "ShardingConfig" => {
-            let all = limits(document).into_iter();
+            let all = limits_with_paths(document).into_iter();
             all.flat_map(|(path, _)| list_elements(document, &path.key("relateResources")))
                 .collect()
         }
@@ -50,7 +50,7 @@ pub(super) fn fix_labels(document: &Value, kind: &str, keys: &LabelKeys) -> Opti
     if kind != "ShardingConfig" {
         return None;
     }
-    limits(document).into_iter().find_map(|(path, _)| {
+    limits_with_paths(document).into_iter().find_map(|(path, _)| {
         let selector = path.key("selector");
         match_labels(document, &selector.key("matchLabels"), keys)
             .or_else(|| fix_expressions(document, &selector.key("matchExpressions"), keys))

@@ -16,7 +16,7 @@ const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 pub(super) fn fix_schema(document: &Value, kind: &str) -> Option<Fix> {
     let spec = schema_of(kind)?.properties.as_ref()?.get("spec")?;
-    let parts = [("metadata", schema::metadata()), ("spec", spec)];
+    let parts = [("metadata", schema::metadata_schema()), ("spec", spec)];
     let of_part =
         |(field, schema): (&str, &JSONSchemaProps)| fix_part(document.get(field)?, schema, &Path::from_fields(field));
     fix_top_level(document, &parts).or_else(|| parts.into_iter().find_map(of_part))

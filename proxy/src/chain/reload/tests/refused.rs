@@ -47,7 +47,7 @@ fn raw_document(document: impl Into<Vec<u8>>) -> Vec<(String, Vec<u8>)> {
 /// A zstd file with the name for `named` and this content.
 fn packed_file(named: &[u8], content: Vec<u8>) -> (String, Vec<u8>) {
     (
-        plugin_file::name(&Digest::of(named), plugin_file::Encoding::Zstd),
+        plugin_file::file_name(&Digest::of(named), plugin_file::Encoding::Zstd),
         content,
     )
 }

@@ -29,8 +29,8 @@ fn retries_double_pause_spread_it_and_end() {
     };
     let trouble = || Failure::temporary(FailureReason::RegistryUnavailable, "down");
     let pauses = |random| {
-        let mut tries = Tries::new(&times);
-        std::iter::from_fn(|| tries.next(trouble(), random).ok()).collect::<Vec<_>>()
+        let mut attempts = Attempts::new(&times);
+        std::iter::from_fn(|| attempts.next_pause(trouble(), random).ok()).collect::<Vec<_>>()
     };
     assert_eq!(pauses(u16::MAX), [1, 2, 4].map(Duration::from_secs));
     assert_eq!(pauses(0), [500, 1000, 2000].map(Duration::from_millis));
@@ -43,10 +43,13 @@ fn retry_after_is_honoured_up_to_a_limit() {
         again: Retry::After(pause),
         ..Failure::temporary(FailureReason::RegistryUnavailable, "429")
     };
-    let mut tries = Tries::new(&times);
-    assert_eq!(tries.next(asked(Duration::from_secs(3)), 0), Ok(Duration::from_secs(3)));
+    let mut attempts = Attempts::new(&times);
+    assert_eq!(
+        attempts.next_pause(asked(Duration::from_secs(3)), 0),
+        Ok(Duration::from_secs(3))
+    );
     let long = asked(times.max_retry_after + Duration::from_secs(1));
-    assert_eq!(tries.next(long.clone(), 0), Err(long));
+    assert_eq!(attempts.next_pause(long.clone(), 0), Err(long));
     let never = Failure::new(FailureReason::NotFound, "none");
-    assert_eq!(Tries::new(&times).next(never.clone(), 0), Err(never));
+    assert_eq!(Attempts::new(&times).next_pause(never.clone(), 0), Err(never));
 }

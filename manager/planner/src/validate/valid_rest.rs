@@ -4,7 +4,7 @@ use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
 use serde_json::Value;
 
-use super::{Findings, check, read};
+use super::{Findings, check_object, read};
 use crate::LabelKeys;
 
 /// Adds the findings of the rules for the valid rest of the document to the schema's mistakes.
@@ -17,7 +17,7 @@ pub(super) fn check_valid_rest(document: &Value, mut mistakes: Mistakes, keys: &
         };
     };
     let mut warnings = Mistakes::default();
-    let found = check(&rest.object, keys);
+    let found = check_object(&rest.object, keys);
     let wrong: Vec<WrongFields> = mistakes
         .list()
         .iter()

@@ -38,8 +38,8 @@ fn test_entry(name: &str, state: EntryState, faults: u64) -> EntryStatus {
 }
 
 /// A move in progress: fraud is being taken over, one change is not handled, and replica 1's marker is quarantined.
-fn test_facts() -> Facts {
-    let mut facts = Facts::default();
+fn test_observations() -> Observations {
+    let mut observations = Observations::default();
     for key in WidgetKey::all_keys() {
         let replica = match key.namespace.as_str() {
             "orders" | "payouts" => Some(Replica::One),
@@ -52,14 +52,14 @@ fn test_facts() -> Facts {
         } else {
             1
         };
-        facts.audit.record_write(&test_widget(&key, replica, generation));
+        observations.audit.record_write(&test_widget(&key, replica, generation));
     }
     for (replica, state, faults) in [
         (Replica::Zero, EntryState::Active, 0),
         (Replica::One, EntryState::Quarantined, 6),
     ] {
         let (namespace, name) = ("fraud".to_owned(), "widget-00".to_owned());
-        facts.record_report(
+        observations.record_report(
             replica,
             Report::Reconciled {
                 namespace,
@@ -69,7 +69,7 @@ fn test_facts() -> Facts {
                 ended: 2,
             },
         );
-        let sidecar = facts.sidecars.get_mut(replica);
+        let sidecar = observations.sidecars.get_mut(replica);
         sidecar.requests = 1234;
         sidecar.status = Status::default();
         sidecar.status.chain.generation = 4;
@@ -78,20 +78,20 @@ fn test_facts() -> Facts {
             test_entry(shard_entry(replica), EntryState::Active, 0),
         ];
     }
-    facts.record_report(
+    observations.record_report(
         Replica::One,
         Report::RequestFailed {
             message: "500".to_owned(),
         },
     );
-    show_conditions(&mut facts);
-    facts.updates = 321;
-    facts.command = "apply ShardingConfig/widgets-0".to_owned();
-    facts
+    show_conditions(&mut observations);
+    observations.updates = 321;
+    observations.command = "apply ShardingConfig/widgets-0".to_owned();
+    observations
 }
 
 /// One shard is enforced, the other waits.
-fn show_conditions(facts: &mut Facts) {
+fn show_conditions(observations: &mut Observations) {
     let enforced = ("Enforced", "True", "Enforced", "1/1");
     let waits = (
         "Distributed",
@@ -109,7 +109,9 @@ fn show_conditions(facts: &mut Facts) {
             "metadata": { "name": shard_name(replica), "generation": 2 },
             "status": { "conditions": [condition] },
         });
-        facts.objects.record_object(&serde_json::from_value(object).unwrap());
+        observations
+            .objects
+            .record_object(&serde_json::from_value(object).unwrap());
     }
 }
 
@@ -139,7 +141,7 @@ const LARGE: TerminalSize = TerminalSize { width: 100, height: 50 };
 
 #[test]
 fn picture_matches_file() {
-    let picture = render_picture(&test_facts(), &test_steps(), 7.26, Paint::Plain, SMALL);
+    let picture = render_picture(&test_observations(), &test_steps(), 7.26, Paint::Plain, SMALL);
     assert_eq!(picture, PICTURE.trim_end(), "the picture is now:\n{picture}\n");
 }
 
@@ -162,7 +164,7 @@ fn all_steps(begun: usize) -> Vec<Step> {
 fn all_steps_are_on_screen_from_the_start() {
     for begun in 0..=TITLES.len() + 1 {
         for room in [SMALL, LARGE] {
-            let picture = render_picture(&test_facts(), &all_steps(begun), 7.26, Paint::Plain, room);
+            let picture = render_picture(&test_observations(), &all_steps(begun), 7.26, Paint::Plain, room);
             for (at, title) in TITLES.iter().enumerate() {
                 let sign = match (at + 1).cmp(&begun) {
                     std::cmp::Ordering::Less => "✔",
@@ -181,12 +183,18 @@ fn long_lines_wrap_and_are_never_cut() {
     let long = "the API server ends its watches, as it does every few minutes; the next ones expire, and the controllers list again";
     let mut steps = test_steps();
     steps[2].detail = long.to_owned();
-    let mut facts = test_facts();
-    facts.command =
+    let mut observations = test_observations();
+    observations.command =
         "apply ShardingConfig/widgets-0 ShardingConfig/widgets-1 CircuitBreaker/widgets-with-a-long-name".to_owned();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     for (width, height) in [(80, 24), (80, 50), (120, 50), (60, 24), (100, 40)] {
-        let picture = render_picture(&facts, &steps, 7.26, Paint::Plain, TerminalSize { width, height });
+        let picture = render_picture(
+            &observations,
+            &steps,
+            7.26,
+            Paint::Plain,
+            TerminalSize { width, height },
+        );
         let shown = words(&picture);
         let all_words = words(long);
         let begin = shown.windows(3).position(|window| window == &all_words[..3]).unwrap();
@@ -199,7 +207,7 @@ fn long_lines_wrap_and_are_never_cut() {
         assert!(kept.starts_with(&all_words), "{width}×{height}:\n{picture}");
         assert!(picture.lines().all(|line| line.chars().count() <= width), "{picture}");
     }
-    let picture = render_picture(&facts, &steps, 7.26, Paint::Plain, SMALL);
+    let picture = render_picture(&observations, &steps, 7.26, Paint::Plain, SMALL);
     assert!(picture.lines().count() <= 24, "{picture}");
 }
 
@@ -213,7 +221,7 @@ fn picture_fits_into_24_lines_of_80_characters() {
 fn no_line_is_wider_than_the_terminal() {
     for width in [40, 60, 79] {
         let picture = render_picture(
-            &test_facts(),
+            &test_observations(),
             &test_steps(),
             7.26,
             Paint::Plain,
@@ -225,7 +233,7 @@ fn no_line_is_wider_than_the_terminal() {
 
 #[test]
 fn colours_do_not_change_text() {
-    let coloured = render_picture(&test_facts(), &test_steps(), 7.26, Paint::Coloured, SMALL);
+    let coloured = render_picture(&test_observations(), &test_steps(), 7.26, Paint::Coloured, SMALL);
     let mut plain = String::new();
     for (at, part) in coloured.split('\x1b').enumerate() {
         plain.push_str(if at == 0 { part } else { part.split_once('m').unwrap().1 });

@@ -23,7 +23,7 @@ const DANGER: &str = "if a shard is deleted, its pods see everything at once and
      its shards, and run one pod for each shard (docs/manager.md, \"Shards without a lock\")";
 
 /// Warns of a root, which makes several shards of one controller.
-pub(super) fn check_root(config: &ShardingConfig, findings: &mut Findings) {
+pub(super) fn warn_of_unlocked_root(config: &ShardingConfig, findings: &mut Findings) {
     if config.spec.controller.is_none() {
         findings.warn(PATH, format!("is missing, so the shards have no lock: {DANGER}"));
     }
@@ -45,7 +45,7 @@ pub fn unlocked_beside<'a>(
         let is_other =
             other.metadata.name != config.metadata.name && other.metadata.namespace == config.metadata.namespace;
         let is_going = other.metadata.deletion_timestamp.is_some();
-        is_other && !is_going && limits(config).any(|limit| limits(other).any(|its| names_same(limit, its)))
+        is_other && !is_going && limits_of(config).any(|limit| limits_of(other).any(|its| names_same(limit, its)))
     };
     let beside = others.into_iter().filter(is_beside);
     beside.filter_map(|other| other.metadata.name.as_deref()).collect()
@@ -73,7 +73,7 @@ pub fn unlocked_warning(beside: Option<&BTreeSet<&str>>) -> Mistake {
 }
 
 /// Limits of a shard, or those that a root divides.
-fn limits(config: &ShardingConfig) -> impl Iterator<Item = &Limit> {
+fn limits_of(config: &ShardingConfig) -> impl Iterator<Item = &Limit> {
     let of_root = config.spec.root.iter().flat_map(|root| &root.resource_selector);
     config.spec.limits.iter().flatten().chain(of_root)
 }
@@ -132,7 +132,7 @@ mod tests {
         );
         assert!(
             !unlocked_warning(None).problem.contains("right"),
-            "whoever asks may not know them"
+            "the reader may not see them"
         );
         let many: Vec<ShardingConfig> = (0..7).map(|id| config(&format!("s{id}"), None, &["pods"])).collect();
         let warning = unlocked_warning(Some(&unlocked_beside(&left, &many))).problem;

@@ -18,14 +18,17 @@ use crate::LabelKeys;
 const WILDCARD: &str = "*";
 
 /// Warns of a shard whose children need a label that nobody may set. Shards of a root are divided by labels of the manager.
-pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
+pub(super) fn warn_of_hidden_children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
     let limits = config.spec.limits.as_deref().unwrap_or_default();
     let divided: Vec<(usize, &Limit, &str)> = limits
         .iter()
         .enumerate()
         .filter_map(|(at, limit)| Some((at, limit, own_label(limit.selector.as_ref()?, keys)?)))
         .collect();
-    let kinds: BTreeSet<&str> = divided.iter().flat_map(|(_, limit, _)| names(limit)).collect();
+    let kinds: BTreeSet<&str> = divided
+        .iter()
+        .flat_map(|(_, limit, _)| resource_names_of(limit))
+        .collect();
     if kinds.len() < 2 && !kinds.contains(WILDCARD) {
         return;
     }
@@ -83,7 +86,7 @@ fn created_resources(limit: &Limit) -> BTreeSet<String> {
     limit.relate_resources.iter().flat_map(of_group).collect()
 }
 
-fn names(limit: &Limit) -> impl Iterator<Item = &str> {
+fn resource_names_of(limit: &Limit) -> impl Iterator<Item = &str> {
     let groups = limit.relate_resources.iter();
     groups.flat_map(|group| &group.resources).map(String::as_str)
 }

@@ -1,4 +1,5 @@
-//! Everything that the demo knows, in one place: tasks add facts, steps wait for them and count them, the view shows them.
+//! Everything that the demo has observed, in one place: tasks add observations, steps wait for them and count them, the picture shows
+//! them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,24 +13,24 @@ use super::replica::{PerReplica, Replica};
 use super::report::Report;
 use super::widget::WidgetKey;
 
-/// Clones share the facts.
+/// Clones share the observations.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SharedFacts(Arc<Mutex<Facts>>);
+pub(crate) struct SharedObservations(Arc<Mutex<Observations>>);
 
-impl SharedFacts {
-    /// Reads or adds facts. `action` runs under a lock, so it must be quick.
-    pub(crate) fn with_facts<T>(&self, action: impl FnOnce(&mut Facts) -> T) -> T {
+impl SharedObservations {
+    /// Reads or adds observations. `action` runs under a lock, so it must be quick.
+    pub(crate) fn with_observations<T>(&self, action: impl FnOnce(&mut Observations) -> T) -> T {
         action(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct Observations {
     pub(crate) audit: OwnershipAudit,
     /// From the controllers' reports.
-    pub(crate) controllers: PerReplica<ControllerFacts>,
+    pub(crate) controllers: PerReplica<ControllerObservations>,
     /// From `/status` and `/metrics` of the sidecars.
-    pub(crate) sidecars: PerReplica<SidecarFacts>,
+    pub(crate) sidecars: PerReplica<SidecarObservations>,
     /// From the status of the applied objects.
     pub(crate) objects: Objects,
     /// The last kubectl command.
@@ -42,7 +43,7 @@ pub(crate) struct Facts {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ControllerFacts {
+pub(crate) struct ControllerObservations {
     pub(crate) reconciles: u64,
     pub(crate) writes: u64,
     pub(crate) failures: u64,
@@ -51,7 +52,7 @@ pub(crate) struct ControllerFacts {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SidecarFacts {
+pub(crate) struct SidecarObservations {
     pub(crate) status: Status,
     pub(crate) requests: u64,
     pub(crate) failures: u64,
@@ -59,15 +60,15 @@ pub(crate) struct SidecarFacts {
     pub(crate) own: OwnCounts,
 }
 
-impl SidecarFacts {
-    /// What the plugin of an entry reports in `/status` under this key.
+impl SidecarObservations {
+    /// The report of an entry's plugin in `/status` under this key.
     pub(crate) fn plugin_report(&self, entry: &str, key: &str) -> Option<&Value> {
         let mut entries = self.status.chain.entries.iter();
         entries.find(|status| status.name == entry)?.reports.get(key)
     }
 }
 
-impl Facts {
+impl Observations {
     pub(crate) fn record_report(&mut self, replica: Replica, report: Report) {
         let controller = self.controllers.get_mut(replica);
         match report {
@@ -92,12 +93,12 @@ impl Facts {
     }
 
     /// Sum over both controllers.
-    pub(crate) fn sum_controllers(&self, number: impl Fn(&ControllerFacts) -> u64) -> u64 {
+    pub(crate) fn sum_controllers(&self, number: impl Fn(&ControllerObservations) -> u64) -> u64 {
         self.controllers.both().into_iter().map(number).sum()
     }
 
     /// Sum over both sidecars.
-    pub(crate) fn sum_sidecars(&self, number: impl Fn(&SidecarFacts) -> u64) -> u64 {
+    pub(crate) fn sum_sidecars(&self, number: impl Fn(&SidecarObservations) -> u64) -> u64 {
         self.sidecars.both().into_iter().map(number).sum()
     }
 }

@@ -1,13 +1,13 @@
-//! What a sidecar reports about the plugin that the current step has added.
+//! Text of a sidecar's report about the plugin that the current step has added.
 
 use serde_json::Value;
 
-use crate::demo::facts::SidecarFacts;
+use crate::demo::observations::SidecarObservations;
 use crate::demo::plugin_documents::{CIRCUIT_BREAKER_ENTRY, FAULT_INJECT_ENTRY, RATE_LIMIT_ENTRY};
 use crate::paint::{Colour, Paint};
 
 /// At most 32 characters.
-pub(super) fn plugin_text(sidecar: &SidecarFacts, entry: &str, paint: Paint) -> String {
+pub(super) fn plugin_text(sidecar: &SidecarObservations, entry: &str, paint: Paint) -> String {
     let count = |name: &str| sidecar.own.count_of(entry, name);
     match entry {
         RATE_LIMIT_ENTRY => format!("{} granted, {} waited", count("granted"), count("queued")),
@@ -22,7 +22,7 @@ pub(super) fn plugin_text(sidecar: &SidecarFacts, entry: &str, paint: Paint) -> 
     }
 }
 
-fn breaker_state(sidecar: &SidecarFacts) -> &str {
+fn breaker_state(sidecar: &SidecarObservations) -> &str {
     let entries = &sidecar.status.chain.entries;
     let entry = entries.iter().find(|status| status.name == CIRCUIT_BREAKER_ENTRY);
     let report = entry.and_then(|entry| entry.reports.values().next());
@@ -53,9 +53,9 @@ mod tests {
             ),
         ] {
             let text_of = |paint| {
-                let sidecar = SidecarFacts {
+                let sidecar = SidecarObservations {
                     own: OwnCounts::read(&names.map(|name| line(entry, name)).concat()),
-                    ..SidecarFacts::default()
+                    ..SidecarObservations::default()
                 };
                 plugin_text(&sidecar, entry, paint)
             };

@@ -1,4 +1,4 @@
-//! The bodies of the origin's answers: small objects, large lists, and watches whose events say when they were sent.
+//! The bodies of the origin's responses: small objects, large lists, and watches whose events say when they were sent.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ thread_local! {
     static WATCHES: Cell<u32> = const { Cell::new(0) };
 }
 
-pub(super) enum Answer {
+pub(super) enum ResponseBody {
     Whole(Option<Bytes>),
     /// Proxies do not parse lists, so only the size is that of a list.
     Large {
@@ -32,7 +32,7 @@ pub(super) enum Answer {
     },
 }
 
-impl Answer {
+impl ResponseBody {
     pub(super) fn large_list(bytes: usize) -> Self {
         Self::Large {
             left: bytes,
@@ -81,7 +81,7 @@ pub(crate) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-impl Body for Answer {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -136,9 +136,9 @@ mod tests {
 
     #[tokio::test]
     async fn large_list_has_its_size() {
-        let mut body = Answer::large_list(3 * PIECE + 1);
+        let mut body = ResponseBody::large_list(3 * PIECE + 1);
         let mut bytes = 0;
-        let next = |body: &mut Answer| {
+        let next = |body: &mut ResponseBody| {
             let polled = Pin::new(body).poll_frame(&mut Context::from_waker(std::task::Waker::noop()));
             match polled {
                 Poll::Ready(frame) => frame.map(|frame| frame.unwrap().into_data().unwrap().len()),

@@ -1,5 +1,5 @@
 //! Draws the picture: the steps, every widget under the replica that handled it last, and what controllers and sidecars report.
-//! Pure: facts in, text out.
+//! Pure: observations in, text out.
 
 mod plugin_text;
 
@@ -7,7 +7,7 @@ use ctrlmesh_contract::status::{EntryState, EntryStatus};
 use ctrlmesh_manager_planner::shard_hash;
 
 use super::applied_objects::ObjectProgress;
-use super::facts::Facts;
+use super::observations::Observations;
 use super::plugin_documents::FAULT_INJECT_ENTRY;
 use super::progress::{Step, StepState};
 use super::replica::Replica;
@@ -35,14 +35,20 @@ pub(crate) struct TerminalSize {
 
 /// The whole picture, lines separated by newlines. No line is wider than the terminal: longer ones wrap.
 /// All steps are shown from the start: with their results if there is room, else side by side, in at most 24 lines of 80 characters.
-pub(crate) fn render_picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, room: TerminalSize) -> String {
+pub(crate) fn render_picture(
+    observations: &Observations,
+    steps: &[Step],
+    seconds: f64,
+    paint: Paint,
+    room: TerminalSize,
+) -> String {
     let wrapped = |lines: Vec<String>| -> Vec<String> {
         let wrap = |line: String| paint.wrap(&line, room.width);
         lines.into_iter().flat_map(wrap).collect()
     };
-    let mut head = wrapped(vec![render_headline(facts, seconds, paint)]);
-    let mut widgets = wrapped(widget_lines(facts, paint));
-    let mut replicas = wrapped(replica_lines(facts, paint, room.width));
+    let mut head = wrapped(vec![render_headline(observations, seconds, paint)]);
+    let mut widgets = wrapped(widget_lines(observations, paint));
+    let mut replicas = wrapped(replica_lines(observations, paint, room.width));
     let mut detailed = detailed_steps(steps, paint, room.width);
     let rest = head.len() + widgets.len() + replicas.len();
     if rest + detailed.len() + 2 <= room.height {
@@ -61,9 +67,9 @@ pub(crate) fn render_picture(facts: &Facts, steps: &[Step], seconds: f64, paint:
     head.join("\n")
 }
 
-fn render_headline(facts: &Facts, seconds: f64, paint: Paint) -> String {
+fn render_headline(observations: &Observations, seconds: f64, paint: Paint) -> String {
     let title = paint.bold("ctrlmesh demo");
-    let (updates, behind) = (facts.updates, facts.audit.pending_changes());
+    let (updates, behind) = (observations.updates, observations.audit.pending_changes());
     format!("{title} {seconds:5.1} s   200 widgets, {updates} changes by a user, {behind} not handled yet")
 }
 
@@ -140,15 +146,15 @@ fn render_legend(paint: Paint) -> String {
     format!("{head}   handled last by   {zero}   {one}   · nobody")
 }
 
-fn widget_lines(facts: &Facts, paint: Paint) -> Vec<String> {
+fn widget_lines(observations: &Observations, paint: Paint) -> Vec<String> {
     let namespaces = NAMESPACES
         .iter()
-        .map(|namespace| namespace_line(facts, namespace, paint));
+        .map(|namespace| namespace_line(observations, namespace, paint));
     std::iter::once(render_legend(paint)).chain(namespaces).collect()
 }
 
-fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
-    let state = facts.audit.namespace_state(namespace);
+fn namespace_line(observations: &Observations, namespace: &str, paint: Paint) -> String {
+    let state = observations.audit.namespace_state(namespace);
     let mut row = String::new();
     // Neighbours of one colour are painted together: a picture is redrawn many times a second.
     for group in state.handled_by.chunk_by(|a, b| a == b) {
@@ -172,7 +178,7 @@ fn replica_row(width: usize, paint: Paint, name: &str, cell: impl Fn(Replica) ->
     format!("{name:<NAME$} {} {one}", paint.pad(&zero, column))
 }
 
-fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
+fn replica_lines(observations: &Observations, paint: Paint, width: usize) -> Vec<String> {
     let head = replica_row(width, paint, "", |replica| {
         let (_, colour) = replica_symbol(replica);
         paint.colour(colour, replica.name())
@@ -180,41 +186,41 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
     vec![
         head,
         replica_row(width, paint, "controller", |replica| {
-            let controller = facts.controllers.get(replica);
+            let controller = observations.controllers.get(replica);
             let failed = failure_text(controller.failures, paint);
             format!("{} reconciles, {failed}", controller.reconciles)
         }),
         replica_row(width, paint, "sidecar", |replica| {
-            let sidecar = facts.sidecars.get(replica);
+            let sidecar = observations.sidecars.get(replica);
             let (generation, failed) = (sidecar.status.chain.generation, failure_text(sidecar.failures, paint));
             format!("chain {generation}, {} calls, {failed}", sidecar.requests)
         }),
         replica_row(width, paint, "shard-selector", |replica| {
-            entry_text(facts, replica, shard_entry(replica), paint)
+            entry_text(observations, replica, shard_entry(replica), paint)
         }),
-        match facts.added {
+        match observations.added {
             Some(name) => {
                 let plugin = name.split_once('/').map_or(name, |(plugin, _)| plugin);
                 replica_row(width, paint, plugin, |replica| {
-                    plugin_text::plugin_text(facts.sidecars.get(replica), name, paint)
+                    plugin_text::plugin_text(observations.sidecars.get(replica), name, paint)
                 })
             }
             None => replica_row(width, paint, "marker", |replica| {
-                entry_text(facts, replica, marker_entry(replica), paint)
+                entry_text(observations, replica, marker_entry(replica), paint)
             }),
         },
-        status_line(facts, paint, width),
-        format!("{:<NAME$} {}", "kubectl", facts.command),
+        status_line(observations, paint, width),
+        format!("{:<NAME$} {}", "kubectl", observations.command),
     ]
 }
 
-/// What the manager reports about the objects of the current step.
-fn status_line(facts: &Facts, paint: Paint, width: usize) -> String {
+/// The manager's report about the objects of the current step.
+fn status_line(observations: &Observations, paint: Paint, width: usize) -> String {
     let object_state = |kind: &str, name: &str| {
-        let known = facts.objects.get(kind, name);
+        let known = observations.objects.get(kind, name);
         known.map_or_else(|| "–".to_owned(), ObjectProgress::short_text)
     };
-    match facts.added {
+    match observations.added {
         Some(entry) => {
             let kind = if entry == FAULT_INJECT_ENTRY {
                 "FaultInjection"
@@ -239,8 +245,8 @@ fn failure_text(failures: u64, paint: Paint) -> String {
     }
 }
 
-fn entry_text(facts: &Facts, replica: Replica, name: &str, paint: Paint) -> String {
-    let entries = &facts.sidecars.get(replica).status.chain.entries;
+fn entry_text(observations: &Observations, replica: Replica, name: &str, paint: Paint) -> String {
+    let entries = &observations.sidecars.get(replica).status.chain.entries;
     entries
         .iter()
         .find(|entry| entry.name == name)

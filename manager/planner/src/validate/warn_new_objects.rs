@@ -22,14 +22,14 @@ const LISTS_OF_FILE: &str = "act in every pod that spec.selector selects as soon
 /// object with fields of ctrlmesh, which KusionStack could not have had. Not for updates at admission: each apply would repeat the
 /// warning.
 pub fn warn_of_new(object: &Object, findings: &mut Findings) {
-    if let Some((path, problem)) = of_new(object) {
+    if let Some((path, problem)) = reason_in_new_object(object) {
         findings.warn(path, problem);
     }
 }
 
 /// The warning for an object that is applied from a file, with the path of the field: under KusionStack the same file may have done
 /// nothing. `None`: the object does nothing here either, or somebody has activated it.
-fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
+fn reason_in_file(object: &Object) -> Option<(&'static str, &'static str)> {
     let metadata = object.metadata();
     if had_by_them(metadata) || is_activated(metadata) {
         return None;
@@ -47,9 +47,9 @@ fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// As [`of_file`], but `None` for what was written for ctrlmesh, by the fields that only ctrlmesh has: in every fault, or for all of them.
+/// As [`reason_in_file`], but `None` for what was written for ctrlmesh, by the fields that only ctrlmesh has: in every fault, or for all of them.
 /// Lists have no such fields, so those of any limit beside them count.
-fn of_new(object: &Object) -> Option<(&'static str, &'static str)> {
+fn reason_in_new_object(object: &Object) -> Option<(&'static str, &'static str)> {
     let is_written_for_us = match object {
         Object::FaultInjection(faults) => {
             let spec = &faults.spec;
@@ -58,7 +58,7 @@ fn of_new(object: &Object) -> Option<(&'static str, &'static str)> {
         Object::CircuitBreaker(breaker) => breaker.spec.rate_limitings.iter().any(is_our_limit),
         _ => false,
     };
-    of_file(object).filter(|_| !is_written_for_us)
+    reason_in_file(object).filter(|_| !is_written_for_us)
 }
 
 /// Whether a rule has fields that KusionStack's definitions drop.
@@ -106,7 +106,7 @@ mod tests {
 
     /// The paths of warnings for an object in a file.
     fn warning_paths(kind: &str, spec: &Value, metadata: &Value) -> Vec<&'static str> {
-        of_file(&object(kind, spec, metadata))
+        reason_in_file(&object(kind, spec, metadata))
             .into_iter()
             .map(|(path, _)| path)
             .collect()
@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn new_objects_are_warned_of_when_kusionstack_could_have_had_them() {
-        let is_warned_of = |kind: &str, spec: &Value, metadata: &Value| of_new(&object(kind, spec, metadata)).is_some();
+        let is_warned_of =
+            |kind: &str, spec: &Value, metadata: &Value| reason_in_new_object(&object(kind, spec, metadata)).is_some();
         let fault = |more: &Value| {
             let mut fault = json!({"match": {"resources": [{}]}, "abort": {"httpStatus": 500, "percent": "10"}});
             fault
