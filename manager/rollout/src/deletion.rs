@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use ctrlmesh_contract::names::finalizers;
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::hand_over::{LOCK_EXPIRY, Teardown, all_pods, entry_of_shard, is_released, shard_of};
 use serde_json::{Value, json};
 
-use crate::Reason;
 use crate::fleet::{join_first, named_pods};
 use crate::next_chain::NextChain;
 use crate::observation::{CustomResources, is_deleted, is_shard};

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`conditions`], [`object_summary`] | the status of an object, and the summary that it is made of |
 //! | [`memory`] | the state that is kept from pass to pass, with counts for metrics |
+//! | [`decision`] | what a pass does, and the outcome |
 //! | [`deletion`], [`pod_actions`] | when a deleted ShardingConfig may go; which pods to nudge and to evict |
 //! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
 //! | [`plugins`], [`start_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not start yet |
@@ -15,6 +16,7 @@
 
 pub mod conditions;
 pub mod config_maps;
+pub mod decision;
 pub mod deletion;
 pub mod fleet;
 pub mod memory;
@@ -28,93 +30,24 @@ pub mod start_gate;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ctrlmesh_contract::Origin;
 use ctrlmesh_manager_planner::hand_over::shard_of;
 
+use decision::{Decision, Overtaking};
 use fleet::{Report, Sidecar, UninjectedPods};
 use memory::{MAX_UNPOLLED_WAIT, Memory};
 use next_chain::NextChain;
 use observation::Observation;
-use plugins::{ConfigMapWrites, NoRoom};
-use pod_actions::{EvictionResult, PodNudge, RestartPlan, RestartReasons};
-use pods::{PodStates, Pods};
-
-pub use ctrlmesh_manager_api::status::Reason;
+use plugins::ConfigMapWrites;
+use pod_actions::RestartPlan;
+use pods::Pods;
 
 /// Pause while pods are waited for that do not answer.
 const UNREACHABLE_REQUEUE: Duration = Duration::from_secs(1);
 /// Pause while pods of a shard are replaced.
 const RESTART_REQUEUE: Duration = Duration::from_millis(500);
-
-/// Everything that a pass does: writes, nudges, restarts and releases. Status is derived from it.
-#[derive(Debug)]
-pub struct Decision {
-    pub next: NextChain,
-    pub states: PodStates,
-    pub writes: Result<ConfigMapWrites, NoRoom>,
-    /// Hand-overs of the next chain that do not wait for unreachable pods.
-    pub overtakings: Vec<Overtaking>,
-    /// Pods to nudge once the chain is stored.
-    pub nudges: Vec<PodNudge>,
-    pub restarts: RestartPlan,
-    /// Entries of deleted ShardingConfigs that may go now.
-    pub released: BTreeSet<String>,
-    /// Pods to poll more often. `None`: as before.
-    pub awaited: Option<BTreeSet<String>>,
-    /// Nothing is left to run, and no pod is left to wait for.
-    pub is_finished: bool,
-    /// When the next pass is due at the latest, if anything is in progress.
-    pub requeue_after: Option<Duration>,
-}
-
-/// A shard that gets objects which unreachable pods may still show.
-#[derive(Debug, PartialEq)]
-pub struct Overtaking {
-    pub entry: String,
-    /// The ShardingConfig.
-    pub origin: Option<Origin>,
-    pub note: String,
-}
-
-impl Overtaking {
-    /// The text of its Event. `holders`: the shards that may still show the objects; `pods`: their unreachable pods.
-    #[must_use]
-    pub fn note_text(holders: &[&str], pods: &[&str]) -> String {
-        format!(
-            "taking over from {}: pods {} are unreachable",
-            holders.join(", "),
-            pods.join(", ")
-        )
-    }
-}
-
-/// The outcome of a decision that was carried out.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// Resource versions of the ConfigMaps that were written, also if a later one failed.
-    pub written: Vec<(String, Option<String>)>,
-    /// Why ConfigMaps could not be written.
-    pub failure: Option<WriteFailure>,
-    pub nudged: Vec<PodNudge>,
-    /// Pods that could not be nudged.
-    pub nudges_failed: usize,
-    /// By the shard's entry.
-    pub evictions: BTreeMap<String, EvictionResult>,
-    /// Why restarts of shards are not done yet, by entry.
-    pub restart_reasons: RestartReasons,
-}
-
-/// Why ConfigMaps could not be written.
-#[derive(Debug)]
-pub enum WriteFailure {
-    /// Another writer has changed a ConfigMap. The next pass reads it.
-    Conflict,
-    /// The reason is for conditions.
-    Failed(Reason),
-}
 
 /// The pods without a sidecar as far as they are known without a list. `None`: a shard may have to wait for them, so they have to be
 /// listed.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::config_maps::{ChainMemory, MAX_UNSEEN, StoredConfigMaps};
+use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::fleet::Fleet;
 use crate::next_chain::OverlapsSince;
 use crate::observation::{Observation, Remembered};
 use crate::pod_actions::{NudgeHistory, Restarts, record_nudge};
 use crate::pods::PodMemory;
 use crate::start_gate::StartGate;
-use crate::{Decision, Outcome, WriteFailure};
 
 /// Time for which sidecars that were not polled yet hold up decisions that need their reports.
 pub const MAX_UNPOLLED_WAIT: Duration = Duration::from_secs(5);
@@ -108,7 +108,7 @@ impl Memory {
         for nudge in &outcome.nudged {
             record_nudge(&mut self.nudges, nudge, chain.generation, now);
         }
-        self.restarts.record(&outcome.evictions, now);
+        self.restarts.record(&outcome.restarts, now);
         let is_failure = match &outcome.failure {
             Some(WriteFailure::Conflict) => false,
             Some(WriteFailure::Failed(_)) => true,

@@ -8,13 +8,13 @@ use ctrlmesh_contract::names::CHAIN_CONFIG_MAP;
 use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
 use ctrlmesh_contract::{Chain, Entry, Origin};
 use ctrlmesh_manager_api::sharding_config::{Reshard, ShardingConfig};
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::compile::kept::is_same;
 use ctrlmesh_manager_planner::compile::{RefusedObject, WarnedObject, kept};
 use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown, newly_shared, shard_of, unshared};
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
-use crate::Reason;
 use crate::config_maps::ChainMemory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use ctrlmesh_contract::status::{ApiTraffic, EntryState, EntryStatus, LeaderElection, Status};
 use ctrlmesh_contract::{Chain, Digest, Entry, Origin};
 use ctrlmesh_manager_api::sharding_config::LeaderStatus;
-use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, TargetStatus};
+use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, Reason, TargetStatus};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::compile::kept;
 use ctrlmesh_manager_planner::hand_over::{lock_of, restart_policy, shard_of};
@@ -19,12 +19,13 @@ use ctrlmesh_manager_planner::switches;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::deletion;
 use crate::fleet::{FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
+use crate::pod_actions::RestartResult;
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
 use crate::start_gate::StartBlocker;
-use crate::{Decision, Outcome, Reason, WriteFailure};
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
 const NO_ENTRY: &str =
@@ -156,8 +157,9 @@ fn restart_reason(entry: &str, decision: &Decision, outcome: &Outcome) -> Option
     let plan = &decision.next.plan;
     let is_at_work = || plan.preparing.contains(entry) || plan.evict.iter().any(|evict| evict.entry == entry);
     let soon = || Reason::new(Reason::RESTARTING, "its pods are being replaced one by one");
-    let known = outcome.restart_reasons.get(entry).cloned();
-    known.or_else(|| is_at_work().then(soon))
+    let result = outcome.restarts.get(entry).map(RestartResult::reason);
+    let planned = || decision.restarts.reasons.get(entry).cloned();
+    result.or_else(planned).or_else(|| is_at_work().then(soon))
 }
 
 /// `status.plugins` of an object. Pins of an unreadable object stay.

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_unstarted, lock_of, unstarted_entry};
 
-use crate::Reason;
 use crate::fleet::{Report, UninjectedPods, join_first};
 use crate::observation::{CustomResources, entry_name_of};
 use crate::pods::Pods;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use ctrlmesh_contract::support::Support;
 use ctrlmesh_contract::world::Interface;
 use ctrlmesh_contract::{Chain, Digest};
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::hand_over::Claims;
 use ctrlmesh_manager_planner::samples;
@@ -18,9 +19,10 @@ use serde_json::Value;
 
 use super::*;
 use crate::config_maps::{PackedPlugin, StoredConfigMaps};
+use crate::decision::Outcome;
 use crate::fleet::{Fleet, Report, Sidecar};
 use crate::observation::{AvailablePlugins, CustomResources, NamedPlugins, Settings};
-use crate::pod_actions::EvictionResult;
+use crate::pod_actions::{EvictionError, RestartResult};
 
 const POD: &str = "operator-0";
 
@@ -328,18 +330,19 @@ fn failed_passes_are_retried_later_each_time() {
 #[test]
 fn refused_eviction_backs_off() {
     let mut restarts = pod_actions::Restarts::default();
-    let refused = || EvictionResult::Refused("budget".to_owned());
+    let refusal = || EvictionError {
+        code: Some(429),
+        message: "budget".to_owned(),
+    };
+    let result = |response| RestartResult::of_eviction(&Sidecar::default(), response);
     let now = Instant::now();
     let mut pauses = Vec::new();
     for _ in 0..7 {
-        restarts.record(&[("a".to_owned(), refused())].into(), now);
+        restarts.record(&[("a".to_owned(), result(Err(refusal())))].into(), now);
         pauses.push(restarts.pause_of("a").unwrap().as_secs());
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-    restarts.record(
-        &[("a".to_owned(), EvictionResult::Evicted("uid".to_owned()))].into(),
-        now,
-    );
+    restarts.record(&[("a".to_owned(), result(Ok(())))].into(), now);
     assert_eq!(restarts.pause_of("a"), None);
 }
 

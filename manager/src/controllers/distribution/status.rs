@@ -13,8 +13,9 @@ use super::act::{custom_resource, has_code, object_reference};
 use crate::cluster::events::{self, EventDraft};
 use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
 use crate::cluster::{Context, RbacRule, Scope, error_text};
+use ctrlmesh_manager_rollout::decision::{Decision, Outcome};
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
-use ctrlmesh_manager_rollout::{Decision, Outcome, conditions, object_summary};
+use ctrlmesh_manager_rollout::{conditions, object_summary};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
