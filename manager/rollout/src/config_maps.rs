@@ -1,4 +1,4 @@
-//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins. [`ChainMemory`] remembers the chain from pass to
+//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins. [`ChainHistory`] remembers the chain from pass to
 //! pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,7 +222,7 @@ fn verified_chain(map: &ConfigMap, keys: &PublicKeys) -> Option<(Chain, Claims)>
 
 /// Chains from pass to pass: the one that was written last, the one that is stored, and those that sidecars report.
 #[derive(Clone, Debug, Default)]
-pub struct ChainMemory {
+pub struct ChainHistory {
     /// The chain that was written last, for a ConfigMap that somebody damages.
     pub last: Option<(Chain, Claims)>,
     /// The stored chain, and since when it is known.
@@ -244,7 +244,7 @@ pub enum StoredChain {
     Skipped,
 }
 
-impl ChainMemory {
+impl ChainHistory {
     /// Records which chain is stored.
     pub fn observe(&mut self, digest: Option<Digest>, generation: u64, now: Instant) -> StoredChain {
         if self.stored.map(|(digest, _)| digest) == digest {
@@ -321,9 +321,9 @@ mod tests {
 
     #[test]
     fn missed_generations_are_noticed() {
-        let mut memory = ChainMemory::default();
+        let mut history = ChainHistory::default();
         let mut observe =
-            |text: &str, generation| memory.observe(Some(Digest::of(text.as_bytes())), generation, Instant::now());
+            |text: &str, generation| history.observe(Some(Digest::of(text.as_bytes())), generation, Instant::now());
         assert_eq!(
             observe("first", 7),
             StoredChain::Skipped,

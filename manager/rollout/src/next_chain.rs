@@ -15,7 +15,7 @@ use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
-use crate::config_maps::ChainMemory;
+use crate::config_maps::ChainHistory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};
@@ -68,7 +68,7 @@ impl NextChain {
 pub fn next_chain(
     observation: &Observation,
     pods: Pods<'_>,
-    chains: &ChainMemory,
+    chains: &ChainHistory,
     start_gate: &StartGate,
     overlaps: &OverlapsSince,
 ) -> NextChain {

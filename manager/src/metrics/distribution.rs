@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_manager_api::CHAIN_KINDS;
-use ctrlmesh_manager_rollout::memory::NamespaceGauges;
+use ctrlmesh_manager_rollout::pass_state::NamespaceGauges;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -165,7 +165,7 @@ async fn has_native_sidecars(reviewer: &Reviewer) -> Result<bool, Problem> {
                 let version = reviewer.context.urgent.apiserver_version().await?;
                 Ok::<_, kube::Error>((version.major, version.minor))
             };
-            let release = reviewer.version.release_of(Instant::now(), ask).await?;
+            let release = reviewer.api_server_version.release_of(Instant::now(), ask).await?;
             Ok(release.is_some_and(|release| release >= NATIVE_SINCE))
         }
     }

@@ -1,5 +1,5 @@
 //! Carries out a decision: writes ConfigMaps, nudges pods, replaces pods of restarting shards, and sets finalizers. The
-//! [`Outcome`] goes into the next memory.
+//! [`Outcome`] goes into the next pass state.
 
 use std::collections::{BTreeMap, BTreeSet};
 

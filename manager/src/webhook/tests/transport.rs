@@ -16,7 +16,7 @@ use crate::certificates::lifetimes::{Schedule, WEBHOOKS};
 use crate::webhook::bodies::{Bodies, read_body};
 use crate::webhook::connections::Source;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
-use crate::webhook::served::ServedCertificate;
+use crate::webhook::serving_certificate::ServingCertificate;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
@@ -192,7 +192,7 @@ async fn certificate_files_are_served_and_reloaded() {
         std::fs::write(folder.path().join("tls.crt"), &credential.certificate).unwrap();
     };
     let (first, second) = (issue_credential(&env), issue_credential(&env));
-    let served = Arc::new(ServedCertificate::default());
+    let served = Arc::new(ServingCertificate::default());
     let chain = || served.key.load_full().map(|key| key.cert.clone());
     let mut last = None;
     let mut read = async || served.read_files(&env.context, folder.path(), &mut last).await;
