@@ -96,7 +96,7 @@ impl PluginConfigMap {
 }
 
 impl StoredConfigMaps {
-    /// `config_map` gives the ConfigMaps of the namespace by name, without plugin bytes but their [`fingerprint`]s.
+    /// `config_map` gives the ConfigMaps of the namespace by name, without plugin bytes but their [`plugin_fingerprint`]s.
     #[must_use]
     pub fn read(config_map: impl Fn(&str) -> Option<Arc<ConfigMap>>, namespace: &str, keys: &PublicKeys) -> Self {
         let slots = (0..).map_while(plugin_config_map);
@@ -118,7 +118,7 @@ impl StoredConfigMaps {
         let plugins = plugins.into_iter();
         let slot = PluginConfigMap {
             plugins: plugins
-                .map(|packed| (packed.digest, fingerprint(&packed.bytes)))
+                .map(|packed| (packed.digest, plugin_fingerprint(&packed.bytes)))
                 .collect(),
             ..PluginConfigMap::default()
         };
@@ -183,7 +183,7 @@ impl StoredConfigMaps {
         let is_intact = |(digest, print): (&Digest, &Vec<u8>)| {
             known
                 .get(digest)
-                .is_none_or(|packed| fingerprint(&packed.bytes) == *print)
+                .is_none_or(|packed| plugin_fingerprint(&packed.bytes) == *print)
         };
         let is_ours = slot.foreign.is_empty() && !slot.has_text;
         is_ours && slot.plugins.keys().eq(desired) && slot.plugins.iter().all(is_intact)
@@ -197,7 +197,7 @@ impl StoredConfigMaps {
 
 /// SHA-256 that caches keep in place of plugin bytes, of which every namespace may have megabytes.
 #[must_use]
-pub fn fingerprint(bytes: &[u8]) -> Vec<u8> {
+pub fn plugin_fingerprint(bytes: &[u8]) -> Vec<u8> {
     Sha256::digest(bytes).to_vec()
 }
 

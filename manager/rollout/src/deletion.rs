@@ -145,7 +145,7 @@ fn release_command(document: &Value) -> Option<String> {
 /// JSON patch that removes our finalizers and leaves those of others. The last goes first, so that the indices of the rest stay.
 /// Each is tested, because the list may have changed until somebody runs the command.
 fn release_patch(document: &Value) -> Option<Value> {
-    let all = finalizers(document);
+    let all = listed_finalizers(document);
     let ours = all.iter().enumerate().filter(|(_, finalizer)| is_ours(finalizer));
     let operations = ours.rev().flat_map(|(index, finalizer)| {
         let path = format!("/metadata/finalizers/{index}");
@@ -164,28 +164,32 @@ pub fn without_our_finalizers(document: &Value) -> Option<Vec<Value>> {
     if !document.pointer("/spec/root").is_none_or(Value::is_null) {
         return None;
     }
-    let all = finalizers(document);
+    let all = listed_finalizers(document);
     let others: Vec<Value> = all.iter().filter(|one| !is_ours(one)).cloned().collect();
     (others.len() < all.len()).then_some(others)
 }
 
 /// The finalizers of a shard with ours. `None`: it has it, or must not get it.
 pub fn with_our_finalizer(document: &Value) -> Option<Vec<Value>> {
-    let has_it = || finalizers(document).iter().any(|one| one == finalizers::HAND_OVER);
+    let has_it = || {
+        listed_finalizers(document)
+            .iter()
+            .any(|one| one == finalizers::HAND_OVER)
+    };
     if !is_shard(document) || is_deleted(document) || has_it() {
         return None;
     }
-    let mut all = finalizers(document);
+    let mut all = listed_finalizers(document);
     all.push(finalizers::HAND_OVER.into());
     Some(all)
 }
 
 /// Whether a document is deleted and held by one of our finalizers.
 pub fn is_held(document: &Value) -> bool {
-    is_deleted(document) && finalizers(document).iter().any(is_ours)
+    is_deleted(document) && listed_finalizers(document).iter().any(is_ours)
 }
 
-fn finalizers(document: &Value) -> Vec<Value> {
+fn listed_finalizers(document: &Value) -> Vec<Value> {
     let list = document.pointer("/metadata/finalizers").and_then(Value::as_array);
     list.cloned().unwrap_or_default()
 }

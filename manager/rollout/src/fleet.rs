@@ -220,7 +220,7 @@ impl Fleet {
                 Some("busy")
             };
         }
-        Some(match refusal(status, generation) {
+        Some(match refused_chain(status, generation) {
             Some(_) => "refused",
             None => "behind",
         })
@@ -299,7 +299,7 @@ pub fn runs_entry(entry: &Entry, at: &EntryStatus) -> bool {
 }
 
 /// Why a sidecar refuses a generation of the chain, if it does.
-pub fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
+pub fn refused_chain(status: &Status, generation: u64) -> Option<&Refused> {
     let refused = status.refused.as_ref();
     refused.filter(|refused| refused.generation.is_none_or(|refused| refused == generation))
 }

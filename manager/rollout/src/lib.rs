@@ -98,7 +98,10 @@ pub fn decide(observation: &Observation, pass_state: PassState) -> (Option<Decis
     let (entries, generation) = (&next.chain.entries, next.chain.generation);
     let writes = plugins::config_map_writes(observation, &next.chain, &next.claims);
     let is_written = |writes: &ConfigMapWrites| writes.chain;
-    let overtakings = writes.as_ref().is_ok_and(is_written).then(|| overtakings(&next, pods));
+    let overtakings = writes
+        .as_ref()
+        .is_ok_and(is_written)
+        .then(|| planned_overtakings(&next, pods));
     let (nudges, next_nudge) = pod_actions::due_nudges(&mut pass_state.nudges, fleet, entries, generation, now);
     let (mut released, mut restarts) = (BTreeSet::new(), RestartPlan::default());
     // The parts of a plan that are about pods hold once its chain is stored.
@@ -145,7 +148,7 @@ fn is_finished(observation: &Observation, next: &NextChain, pods: Pods<'_>) -> b
 }
 
 /// Hand-overs that go on without unreachable pods.
-fn overtakings(next: &NextChain, pods: Pods<'_>) -> Vec<Overtaking> {
+fn planned_overtakings(next: &NextChain, pods: Pods<'_>) -> Vec<Overtaking> {
     let plan = &next.plan;
     let overtaking = plan.overtaking.iter();
     let overtaking = overtaking.filter(|(name, _)| !plan.waiting.contains_key(*name));

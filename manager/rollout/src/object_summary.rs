@@ -21,7 +21,9 @@ use serde_json::{Value, json};
 
 use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::deletion;
-use crate::fleet::{FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
+use crate::fleet::{
+    FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refused_chain, runs_entry,
+};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
 use crate::pod_actions::RestartResult;
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
@@ -273,7 +275,7 @@ fn sidecar_problem(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidec
     };
     for entry in own {
         let Some(running) = status.chain.entries.iter().find(|running| runs_entry(entry, running)) else {
-            let refused = refusal(status, chain.generation);
+            let refused = refused_chain(status, chain.generation);
             let is_there = status.chain.entries.iter().any(|running| running.name == entry.name);
             if refused.is_none() && !is_there && status.chain.generation == chain.generation {
                 return Some(NO_ENTRY.to_owned());
@@ -376,7 +378,10 @@ fn leader_of(entries: &[&Entry], fleet: &Fleet, before: Option<&Value>) -> Optio
         .iter()
         .filter(|entry| shard_setting(entry) == Some(shard_of(&entry.name)));
     let locks: BTreeSet<String> = own.filter_map(|entry| lock_name(entry)).collect();
-    let claims = fleet.sidecars.iter().flat_map(|sidecar| claims(sidecar, &locks, fleet));
+    let claims = fleet
+        .sidecars
+        .iter()
+        .flat_map(|sidecar| reported_leaders(sidecar, &locks, fleet));
     let leading = claims.max_by_key(|(since, leader)| (*since, leader.pod_name.clone()));
     let before = || {
         let before: LeaderStatus = serde_json::from_value(before?.clone()).ok()?;
@@ -388,7 +393,7 @@ fn leader_of(entries: &[&Entry], fleet: &Fleet, before: Option<&Value>) -> Optio
 }
 
 /// Leaderships by one of these locks that a sidecar reports.
-fn claims(
+fn reported_leaders(
     sidecar: &Sidecar,
     locks: &BTreeSet<String>,
     fleet: &Fleet,

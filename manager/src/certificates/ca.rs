@@ -32,7 +32,7 @@ use kube::runtime::watcher;
 use crate::certificates::lifetimes::Schedule;
 use crate::cluster::{Context, error_text, post_params};
 #[cfg(test)]
-pub(crate) use credential::verify;
+pub(crate) use credential::verify_certificate;
 pub(crate) use credential::{Credential, parse_certificates};
 use plan::{CaState, Step, next_step};
 pub(crate) use stored::{Stored, split_certificates};

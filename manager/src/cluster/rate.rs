@@ -167,7 +167,7 @@ impl Limited {
     async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         self.bucket.take(self.priority).await;
         let late = |_| Late(self.deadline);
-        if let Some(lasts) = watch(request.uri().query().unwrap_or_default()) {
+        if let Some(lasts) = watch_duration(request.uri().query().unwrap_or_default()) {
             let response = timeout(self.deadline, self.client.send(request))
                 .await
                 .map_err(late)??;
@@ -184,7 +184,7 @@ impl Limited {
 }
 
 /// The duration that a watch asks for. `None`: the request is not a watch.
-fn watch(query: &str) -> Option<Duration> {
+fn watch_duration(query: &str) -> Option<Duration> {
     let mut lasts = DEFAULT_WATCH_TIME;
     let mut is_watch = false;
     for pair in query.split('&') {
@@ -277,7 +277,7 @@ mod tests {
             ("watch=true", Some(290)),
             ("&watch=1&timeoutSeconds=17&allowWatchBookmarks=true", Some(17)),
         ] {
-            assert_eq!(watch(query), lasts.map(Duration::from_secs), "{query}");
+            assert_eq!(watch_duration(query), lasts.map(Duration::from_secs), "{query}");
         }
     }
 

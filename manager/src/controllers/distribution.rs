@@ -90,7 +90,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     let key = signing_key::load_key(&context).await?;
     let (caches, triggers) = Caches::watch(&context.client, crd_timeout);
     let (changed, fetched) = mpsc::channel(FETCHED_QUEUE);
-    let (plugins, worker) = plugins::start(&context, changed);
+    let (plugins, worker) = plugins::start_fetching(&context, changed);
     let dirty = Arc::new(DirtyNamespaces::default());
     let triggers = stream::select(
         triggers,
@@ -121,7 +121,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
         context,
     });
     let passes = controller.run(
-        reconcile,
+        reconcile_namespace,
         |namespace, error, distributor| requeue_after_error(&namespace, error, &distributor),
         distributor,
     );
@@ -142,7 +142,7 @@ fn fetched_namespaces(fetched: mpsc::Receiver<String>) -> impl Stream<Item = Obj
     })
 }
 
-async fn reconcile(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {
+async fn reconcile_namespace(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {
     // The watches end with the controller, so caches that are not synced by then never will be.
     tokio::select! {
         () = distributor.context.stop.cancelled() => return Ok(Action::await_change()),
@@ -215,7 +215,7 @@ impl Distributor {
         if let Some(pods) = &decision.awaited {
             self.observer.poller.prioritize(namespace, pods);
         }
-        let (outcome, written) = act::act(&self.context, &self.key, &observation, &decision).await;
+        let (outcome, written) = act::carry_out(&self.context, &self.key, &observation, &decision).await;
         pass_state.record(&observation, &decision, &outcome, Instant::now());
         let retry = (outcome.nudges_failed > 0).then(|| pass_state.retry_delay());
         self.remember(namespace, pass_state);

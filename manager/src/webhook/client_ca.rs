@@ -37,7 +37,7 @@ impl Tls {
     /// The file is given and can't be used, so no client could be authenticated.
     pub(super) async fn new(args: &Args, served: &Arc<ServingCertificate>) -> Result<Arc<Self>, Error> {
         let clients = match &args.webhook_client_ca_file {
-            Some(path) => Some(build_verifier(&read(path).await?)?),
+            Some(path) => Some(build_verifier(&read_bundle(path).await?)?),
             None => None,
         };
         Ok(Arc::new(Self {
@@ -82,7 +82,7 @@ impl Tls {
         served: &Arc<ServingCertificate>,
         last: &mut Option<Vec<u8>>,
     ) -> Result<(), Error> {
-        let bytes = read(path).await?;
+        let bytes = read_bundle(path).await?;
         if last.as_ref() == Some(&bytes) {
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Tls {
     }
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, Error> {
+async fn read_bundle(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |error: std::io::Error| -> Error { FlagError(FLAG, format!("{}: {error}", path.display())).into() };
     if tokio::fs::metadata(path).await.map_err(failed)?.len() > MAX_FILE {
         return Err(failed(std::io::ErrorKind::FileTooLarge.into()));

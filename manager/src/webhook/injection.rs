@@ -41,7 +41,7 @@ const ONE_ADDRESS: &str = "the Service kubernetes of namespace default does not 
 /// Why a pod can't be injected now.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+pub(super) async fn review_pod(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
     let Some(pod) = pod_to_inject(request) else {
         return response;

@@ -100,7 +100,7 @@ pub(crate) const RESTART_RULES: &[RbacRule] = &[
 
 /// Carries out a decision, but for finalizers and status. Returns the error that ended it, too. ConfigMaps come first: without
 /// them nothing else makes sense.
-pub(crate) async fn act(
+pub(crate) async fn carry_out(
     context: &Context,
     key: &SigningKey,
     observation: &Observation,
@@ -171,7 +171,7 @@ async fn write_config_maps(
     Ok(())
 }
 
-fn metadata(name: &str, namespace: &str) -> ObjectMeta {
+fn own_metadata(name: &str, namespace: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         namespace: Some(namespace.to_owned()),
@@ -207,7 +207,7 @@ async fn write_chain(
     let map = ConfigMap {
         metadata: ObjectMeta {
             resource_version: read.map(str::to_owned),
-            ..metadata(CHAIN_CONFIG_MAP, &chain.namespace)
+            ..own_metadata(CHAIN_CONFIG_MAP, &chain.namespace)
         },
         data: Some(data),
         ..ConfigMap::default()
@@ -252,7 +252,7 @@ async fn write_plugins(
                 .iter()
                 .filter_map(|(digest, bytes)| Some((plugin_key(digest), ByteString(bytes.as_ref()?.to_vec()))));
             let map = ConfigMap {
-                metadata: metadata(name, namespace),
+                metadata: own_metadata(name, namespace),
                 binary_data: Some(data.collect()),
                 ..ConfigMap::default()
             };

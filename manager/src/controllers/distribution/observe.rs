@@ -17,7 +17,7 @@ use ctrlmesh_contract::signature::PublicKeys;
 use ctrlmesh_manager_api::{CHAIN_KINDS, CircuitBreaker, FIELD_MANAGER, FaultInjection, MANAGED_BY, ShardingConfig};
 use ctrlmesh_manager_oci::{Plugins, interface_version, pack};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
-use ctrlmesh_manager_rollout::config_maps::{PackedPlugin, StoredConfigMaps, fingerprint};
+use ctrlmesh_manager_rollout::config_maps::{PackedPlugin, StoredConfigMaps, plugin_fingerprint};
 use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar, strip_pod};
 use ctrlmesh_manager_rollout::observation::{AvailablePlugins, CustomResources, Observation, Remembered, Settings};
 use futures_util::future::join_all;
@@ -279,9 +279,9 @@ impl Caches {
             .unzip();
         let objects = <[_; 3]>::try_from(objects).unwrap_or_else(|_| unreachable!("three kinds make three stores"));
         let with_sidecar = watcher::Config::default().labels(&format!("{}=true", labels::WATCHING));
-        let (pods, pod_changes) = reflect(Api::all(client.clone()), (), with_sidecar, strip_pod);
+        let (pods, pod_changes) = watch_objects(Api::all(client.clone()), (), with_sidecar, strip_pod);
         let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={FIELD_MANAGER}"));
-        let (config_maps, map_changes) = reflect(Api::all(client.clone()), (), ours, strip_config_map);
+        let (config_maps, map_changes) = watch_objects(Api::all(client.clone()), (), ours, strip_config_map);
         let changes = changes.into_iter().chain([pod_changes, map_changes]);
         let caches = Self {
             objects,
@@ -337,7 +337,7 @@ impl Caches {
         pods
     }
 
-    /// One of our ConfigMaps. Plugin bytes are replaced by their [`fingerprint`].
+    /// One of our ConfigMaps. Plugin bytes are replaced by their [`plugin_fingerprint`].
     pub(crate) fn config_map(&self, namespace: &str, name: &str) -> Option<Arc<ConfigMap>> {
         self.config_maps.store.get(&ObjectRef::new(name).within(namespace))
     }
@@ -345,12 +345,12 @@ impl Caches {
 
 fn reflect_custom_resources(client: &Client, kind: ApiResource) -> (Watched<Store<DynamicObject>>, Triggers) {
     let api = Api::all_with(client.clone(), &kind);
-    reflect(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
+    watch_objects(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
         object.managed_fields_mut().clear();
     })
 }
 
-fn reflect<K>(
+fn watch_objects<K>(
     api: Api<K>,
     kind: K::DynamicType,
     config: watcher::Config,
@@ -391,7 +391,7 @@ where
 fn strip_config_map(map: &mut ConfigMap) {
     map.managed_fields_mut().clear();
     for bytes in map.binary_data.iter_mut().flatten().map(|(_, bytes)| bytes) {
-        *bytes = ByteString(fingerprint(&bytes.0));
+        *bytes = ByteString(plugin_fingerprint(&bytes.0));
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) async fn publish_all(
         let before = document.get("status").cloned().unwrap_or_default();
         let after = conditions::object_status(&origin, &summary, &before, &now);
         if !conditions::is_same(&before, &after) {
-            publish(context, &observation.namespace, document, &origin, after, &now).await;
+            publish_status(context, &observation.namespace, document, &origin, after, &now).await;
         }
     };
     let documents = observation.resources.documents.iter();
@@ -65,7 +65,14 @@ pub(crate) async fn publish_all(
     stream::iter(writes).buffer_unordered(CONCURRENCY).collect::<()>().await;
 }
 
-async fn publish(context: &Context, namespace: &str, document: &Value, origin: &Origin, after: Value, now: &str) {
+async fn publish_status(
+    context: &Context,
+    namespace: &str,
+    document: &Value,
+    origin: &Origin,
+    after: Value,
+    now: &str,
+) {
     let before = &document["status"];
     let events = events_of(before, &after);
     let has_time = origin.kind != "ShardingConfig";

@@ -69,7 +69,7 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
     done.retain(|namespace, _| by_namespace.contains_key(namespace));
     let mut is_whole = true;
     for (namespace, configs) in by_namespace {
-        let print = fingerprint(&configs, &namespaces);
+        let print = inputs_hash(&configs, &namespaces);
         if done.get(&namespace) == Some(&print) {
             continue;
         }
@@ -94,7 +94,7 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
 }
 
 /// Hash of everything that findings depend on.
-fn fingerprint(configs: &[Config], namespaces: &[String]) -> u64 {
+fn inputs_hash(configs: &[Config], namespaces: &[String]) -> u64 {
     let mut parts: BTreeSet<(String, Option<String>, Option<i64>, bool)> = BTreeSet::new();
     for config in configs {
         let metadata = &config.metadata;
