@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use ctrlmesh_contract::names::finalizers;
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::hand_over::{LOCK_EXPIRY, Teardown, all_pods, entry_of_shard, is_released, shard_of};
 use serde_json::{Value, json};
@@ -34,7 +35,7 @@ fn pods_to_replace(entry: &str, next: &NextChain, pods: Pods<'_>) -> Vec<String>
 
 /// Why a deleted ShardingConfig is not gone yet.
 pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
-    let entry = entry_of_shard(text(document, "/metadata/name"));
+    let entry = entry_of_shard(text_at(document, "/metadata/name"));
     let teardown = next.claims.teardown_of(&entry, &next.chain.entries);
     let reason = match teardown {
         Some(teardown) if teardown.is_of(&entry) => teardown_reason(&entry, teardown, next, pods),
@@ -137,8 +138,8 @@ fn release_command(document: &Value) -> Option<String> {
     let patch = release_patch(document)?;
     Some(format!(
         "`kubectl -n {} patch shardingconfig {} --type=json --patch='{patch}'`",
-        text(document, "/metadata/namespace"),
-        text(document, "/metadata/name")
+        text_at(document, "/metadata/namespace"),
+        text_at(document, "/metadata/name")
     ))
 }
 
@@ -198,10 +199,6 @@ fn is_ours(finalizer: &Value) -> bool {
     finalizer
         .as_str()
         .is_some_and(|finalizer| FINALIZERS.contains(&finalizer))
-}
-
-fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
-    document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -126,6 +126,34 @@ pub struct Fleet {
     pub failures: BTreeMap<String, u32>,
 }
 
+/// Why a sidecar does not run the chain as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LagReason {
+    Silent,
+    Behind,
+    Refused,
+    /// Requests from before the chain are in flight.
+    Busy,
+    /// An entry of its own is not active.
+    Failing,
+}
+
+impl LagReason {
+    pub const ALL: [Self; 5] = [Self::Silent, Self::Behind, Self::Refused, Self::Busy, Self::Failing];
+
+    /// The value of label `reason` of metric `sidecars_lagging`.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Behind => "behind",
+            Self::Refused => "refused",
+            Self::Busy => "busy",
+            Self::Failing => "failing",
+        }
+    }
+}
+
 impl Fleet {
     /// Treats a status whose generation is beyond `believable` as no status.
     pub fn from_reports(sidecars: Vec<Sidecar>, reports: &BTreeMap<String, LastReport>, believable: u64) -> Self {
@@ -202,11 +230,11 @@ impl Fleet {
         }
     }
 
-    /// Why a sidecar does not run the chain as it should: one of the values of metric `sidecars_lagging`.
+    /// Why a sidecar does not run the chain as it should.
     #[must_use]
-    pub fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
+    pub fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<LagReason> {
         let Some(Report::Status(status)) = self.reports.get(&sidecar.pod) else {
-            return sidecar.own_entries(entries).next().map(|_| "silent");
+            return sidecar.own_entries(entries).next().map(|_| LagReason::Silent);
         };
         if runs_own_entries(status, sidecar, entries, |_| true) {
             let is_failing = status
@@ -215,14 +243,14 @@ impl Fleet {
                 .iter()
                 .any(|entry| entry.state != EntryState::Active);
             return if status.chain.earlier.is_none() {
-                is_failing.then_some("failing")
+                is_failing.then_some(LagReason::Failing)
             } else {
-                Some("busy")
+                Some(LagReason::Busy)
             };
         }
         Some(match refused_chain(status, generation) {
-            Some(_) => "refused",
-            None => "behind",
+            Some(_) => LagReason::Refused,
+            None => LagReason::Behind,
         })
     }
 

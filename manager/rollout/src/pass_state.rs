@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::config_maps::{ChainHistory, MAX_UNSEEN, StoredConfigMaps};
 use crate::decision::{Decision, Outcome, WriteFailure};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, LagReason};
 use crate::next_chain::OverlapsSince;
 use crate::observation::{Observation, Remembered};
 use crate::pod_actions::{NudgeHistory, Restarts, record_nudge};
@@ -34,7 +34,7 @@ pub struct PassState {
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceGauges {
     /// Lagging sidecars, by reason.
-    pub lagging: BTreeMap<&'static str, i64>,
+    pub lagging: BTreeMap<LagReason, i64>,
     /// Entries that wait for objects, and since when.
     pub waiting: BTreeMap<String, Instant>,
 }

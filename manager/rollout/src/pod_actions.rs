@@ -19,7 +19,7 @@ use ctrlmesh_manager_planner::hand_over::restart_policy::{Evict, Hold};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::config_maps::MAX_UNSEEN;
-use crate::fleet::{Fleet, Report, Sidecar, named_pods};
+use crate::fleet::{Fleet, LagReason, Report, Sidecar, named_pods};
 use crate::next_chain::NextChain;
 use crate::pods::lock_name;
 
@@ -77,7 +77,7 @@ pub fn due_nudges(
             continue;
         }
         // One more sync does not help a sidecar that is silent or has refused the chain.
-        if fleet.lag_reason(sidecar, entries, generation) != Some("behind") {
+        if fleet.lag_reason(sidecar, entries, generation) != Some(LagReason::Behind) {
             continue;
         }
         let known = sidecar.renudged.filter(|(of, _)| *of == generation);

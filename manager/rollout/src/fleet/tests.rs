@@ -87,7 +87,10 @@ fn lag_and_unsettled_reasons_cover_each_state_of_a_pod() {
     busy.chain.earlier.watches = 2;
     assert_eq!(
         why(busy),
-        (Some("busy"), "has not given up 2 of its watches from before".to_owned())
+        (
+            Some(LagReason::Busy),
+            "has not given up 2 of its watches from before".to_owned()
+        )
     );
     let cache = |resource: &str, refused_watches, given_up| StaleCache {
         client: "operator/v1".to_owned(),
@@ -105,17 +108,23 @@ fn lag_and_unsettled_reasons_cover_each_state_of_a_pod() {
     ];
     let message = "has not given up 2 of its caches from before: configmaps of operator/v1, which repeats an expired watch \
                    and does not list, pods of operator/v1";
-    assert_eq!(why(stale), (Some("busy"), message.to_owned()));
+    assert_eq!(why(stale), (Some(LagReason::Busy), message.to_owned()));
     assert_eq!(
         why(running(6, &[])),
-        (Some("behind"), "still runs generation 6 of the chain".to_owned())
+        (
+            Some(LagReason::Behind),
+            "still runs generation 6 of the chain".to_owned()
+        )
     );
     assert_eq!(
         why(running(7, &entries)),
         (None, "has done so and is settling".to_owned())
     );
     let silent = fleet(None, Report::Unavailable("does not answer in time".to_owned()));
-    assert_eq!(silent.lag_reason(&silent.sidecars[0], &entries, 7), Some("silent"));
+    assert_eq!(
+        silent.lag_reason(&silent.sidecars[0], &entries, 7),
+        Some(LagReason::Silent)
+    );
     let why = silent.unsettled_reason(&silent.sidecars[0], &entries);
     assert_eq!(why, "does not answer in time");
 }

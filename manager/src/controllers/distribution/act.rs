@@ -10,6 +10,7 @@ use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, files, plugin_config_map};
 use ctrlmesh_contract::plugin_file::{self, Encoding};
 use ctrlmesh_contract::signature::SigningKey;
 use ctrlmesh_contract::{Digest, Origin};
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_api::{API_VERSION, CircuitBreaker, FIELD_MANAGER, FaultInjection, MANAGED_BY, ShardingConfig};
 use ctrlmesh_manager_planner::hand_over::entry_of_shard;
@@ -507,7 +508,7 @@ async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, 
     let origin = origin_of(document);
     let patch = json!({ "metadata": {
         "uid": origin.uid,
-        "resourceVersion": document.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default(),
+        "resourceVersion": text_at(document, "/metadata/resourceVersion"),
         "finalizers": finalizers,
     } });
     let api: Api<DynamicObject> =

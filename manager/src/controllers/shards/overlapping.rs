@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, Reason, condition};
 use ctrlmesh_manager_planner::overlap::{Overlap, OverlapKind, find_overlaps};
 use ctrlmesh_manager_planner::validate::{Object, read};
@@ -17,7 +18,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::caches::{Caches, Config};
-use super::status::{condition_of, patch_config, stored_of, text};
+use super::status::{condition_of, patch_config, stored_of};
 use crate::cluster::status::{StatusPatch, timestamp_now};
 use crate::cluster::{Context, Error, error_text};
 
@@ -157,7 +158,7 @@ async fn write_conditions(client: &Client, documents: &[Value], conditions: &BTr
     let now = timestamp_now();
     let mut writes = Vec::new();
     for document in documents {
-        let draft = conditions.get(text(document, "/metadata/name"));
+        let draft = conditions.get(text_at(document, "/metadata/name"));
         let before = stored_of(document, condition::OVERLAPPING);
         let condition = draft.map(|draft| condition_of(document, draft, &now));
         if condition != before {
@@ -169,7 +170,10 @@ async fn write_conditions(client: &Client, documents: &[Value], conditions: &BTr
 }
 
 async fn write_condition(client: &Client, document: &Value, condition: Option<Condition>) -> bool {
-    let (namespace, name) = (text(document, "/metadata/namespace"), text(document, "/metadata/name"));
+    let (namespace, name) = (
+        text_at(document, "/metadata/namespace"),
+        text_at(document, "/metadata/name"),
+    );
     let patch = StatusPatch::Apply {
         field_manager: FIELD_MANAGER,
         status: json!({ "conditions": Vec::from_iter(condition) }),
