@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondit
 use kube_core::ResourceExt as _;
 
 const READY: &str = "Ready";
-/// Failed polls in a row that make an answer void. Until then the last one counts.
+/// Failed polls in a row that make a report void. Until then the last one counts.
 pub const FAILED_POLLS_UNTIL_VOID: u32 = 2;
 /// Maximum pods that the message of a condition or Event names.
 const MAX_NAMED: usize = 5;
@@ -101,8 +101,8 @@ pub enum Report {
 /// The last report of a sidecar, and the polls that failed since.
 #[derive(Clone, Debug)]
 pub struct LastReport {
-    pub answer: Report,
-    /// When the poll began that led to the answer. `None`: it was not polled yet.
+    pub report: Report,
+    /// When the poll began that led to the report. `None`: it was not polled yet.
     pub polled_at: Option<Instant>,
     /// Polls in a row that failed.
     pub failures: u32,
@@ -157,7 +157,7 @@ impl LagReason {
 impl Fleet {
     /// Treats a status whose generation is beyond `believable` as no status.
     pub fn from_reports(sidecars: Vec<Sidecar>, reports: &BTreeMap<String, LastReport>, believable: u64) -> Self {
-        let checked = |last: &LastReport| match &last.answer {
+        let checked = |last: &LastReport| match &last.report {
             Report::Status(status) if status.chain.generation > believable => Report::Unavailable(format!(
                 "reports generation {} of the chain, which no manager has written",
                 status.chain.generation
@@ -186,7 +186,7 @@ impl Fleet {
 
     /// The highest generation that any sidecar reports.
     pub fn generation(&self) -> u64 {
-        let generations = self.reports.values().filter_map(|answer| match answer {
+        let generations = self.reports.values().filter_map(|report| match report {
             Report::Status(status) => Some(status.chain.generation),
             Report::Unavailable(_) => None,
         });

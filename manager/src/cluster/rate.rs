@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body as Answer;
+use axum::body::Body as ResponseBody;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
@@ -26,9 +26,9 @@ use tower::{BoxError, Service};
 /// Duration of a watch that names none; `kube` names one.
 const DEFAULT_WATCH_TIME: Duration = Duration::from_secs(290);
 
-/// There was no answer in time. It is not known whether the request was executed.
+/// There was no response in time. It is not known whether the request was executed.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}; is the network, or the API server, overloaded?")]
+#[error("no response within {0:?}; is the network, or the API server, overloaded?")]
 struct Late(Duration);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ struct Limited {
 }
 
 impl Limited {
-    async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+    async fn limited_response(self, request: Request<Body>) -> Result<Response<ResponseBody>, BoxError> {
         self.bucket.take(self.priority).await;
         let late = |_| Late(self.deadline);
         if let Some(lasts) = watch_duration(request.uri().query().unwrap_or_default()) {
@@ -172,12 +172,13 @@ impl Limited {
                 .await
                 .map_err(late)??;
             let end = sleep(lasts + self.deadline);
-            return Ok(response.map(|body| Answer::from_stream(Answer::new(body).into_data_stream().take_until(end))));
+            return Ok(response
+                .map(|body| ResponseBody::from_stream(ResponseBody::new(body).into_data_stream().take_until(end))));
         }
         let whole = async {
             let (head, body) = self.client.send(request).await?.into_parts();
             let body = body.collect_bytes().await?;
-            Ok(Response::from_parts(head, Answer::from(body)))
+            Ok(Response::from_parts(head, ResponseBody::from(body)))
         };
         timeout(self.deadline, whole).await.map_err(late)?
     }
@@ -198,7 +199,7 @@ fn watch_duration(query: &str) -> Option<Duration> {
 }
 
 impl Service<Request<Body>> for Limited {
-    type Response = Response<Answer>;
+    type Response = Response<ResponseBody>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -207,7 +208,7 @@ impl Service<Request<Body>> for Limited {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(self.clone().answer(request))
+        Box::pin(self.clone().limited_response(request))
     }
 }
 
@@ -248,7 +249,7 @@ mod tests {
             let (_server, configmaps) = configmap_api(Rule::new(fault.clone())).await;
             let listed = timeout(PATIENCE, configmaps.list(&ListParams::default())).await;
             let problem = listed.expect("it is given up").unwrap_err().to_string();
-            assert!(problem.contains("no answer within 300ms"), "{fault:?}: {problem}");
+            assert!(problem.contains("no response within 300ms"), "{fault:?}: {problem}");
         }
     }
 

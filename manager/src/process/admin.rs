@@ -154,9 +154,9 @@ mod tests {
             .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             .await
             .unwrap();
-        let mut answer = String::new();
-        newest.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+        let mut response = String::new();
+        newest.read_to_string(&mut response).await.unwrap();
+        assert!(response.ends_with("\r\n\r\nok"), "{response}");
         stop.cancel();
         serving.await.unwrap();
     }

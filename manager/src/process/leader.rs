@@ -27,7 +27,7 @@ const LOCK: &str = "ctrlmesh-manager";
 /// Maximum time for controllers to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause before the lease is requested again, if there was no answer.
+/// Pause before the lease is requested again, if there was no response.
 const LEASE_RETRY: Duration = Duration::from_secs(1);
 
 /// Permissions for the lease.
@@ -90,7 +90,7 @@ async fn reach_lease(
             Ok(lock) => return Ok(Some(lock)),
             Err(error) => error,
         };
-        // An answer of the API server, for example about permissions, is permanent.
+        // A response of the API server, for example about permissions, is permanent.
         if matches!(&error, Error::Lease(LeaseManagerError::KubeError(kube::Error::Api(_)))) {
             return Err(error);
         }

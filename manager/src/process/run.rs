@@ -147,8 +147,8 @@ mod tests {
 
     /// The HTTP status of the readiness probe.
     async fn readiness_code(health: SocketAddr) -> u16 {
-        let answer = reqwest::get(format!("http://{health}/readyz")).await;
-        answer.map_or(0, |answer| answer.status().as_u16())
+        let response = reqwest::get(format!("http://{health}/readyz")).await;
+        response.map_or(0, |response| response.status().as_u16())
     }
 
     #[tokio::test]

@@ -31,7 +31,7 @@ const OVERLAPS: &str = "some objects are in several shards of this controller, o
 /// Why the other shards are not known.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-/// Empty if there is nothing to warn of, or the answer took too long.
+/// Empty if there is nothing to warn of, or the response took too long.
 pub(super) async fn warnings_about_overlaps(reviewer: &Reviewer, config: ShardingConfig) -> Vec<String> {
     let end = Instant::now() + LIST_TIMEOUT;
     let found = timeout_at(end, find_warnings(reviewer, config, end)).await;

@@ -34,7 +34,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(100);
 const WINDOW: u32 = 128 << 10;
 /// Maximum unread bytes of HTTP/1.1, including a request's head.
 const MAX_BUFFER: usize = 64 << 10;
-/// HTTP/2: interval of keep-alive pings, and timeout of their answers.
+/// HTTP/2: interval of keep-alive pings, and timeout of their responses.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(10);
 /// Time that a connection which is closed for another one has to notify its client.

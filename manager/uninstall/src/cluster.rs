@@ -7,7 +7,7 @@ use kube::{Client, Config};
 
 use crate::error::Error;
 use crate::plan::Plan;
-use crate::requests::{answer_of, list_defined, sharding_config_resource};
+use crate::requests::{list_defined, response_of, sharding_config_resource};
 
 /// The cluster in use, and the names by which people know it.
 pub struct Cluster {
@@ -26,7 +26,7 @@ impl Cluster {
         // Fails only if there is a provider already; then that one is used.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut config = Config::infer().await.map_err(Error::Config)?;
-        // kube would repeat requests for minutes; [`answer_of`] does for seconds, and keeps the answer.
+        // kube would repeat requests for minutes; [`response_of`] does for seconds, and keeps the response.
         config.default_retry = false;
         Ok(Self {
             context: context_of(&config).await,
@@ -49,7 +49,7 @@ impl Cluster {
             return Ok(Some(Plan::from_configs(&configs)));
         }
         // Any web server may answer 404, but only an API server has this endpoint.
-        answer_of(async || self.client.apiserver_version().await).await?;
+        response_of(async || self.client.apiserver_version().await).await?;
         Ok(None)
     }
 
@@ -61,7 +61,7 @@ impl Cluster {
                 context: self.context_text(),
                 error: Box::new(error),
             },
-            Error::NoAnswer => Error::Silent {
+            Error::NoResponse => Error::Silent {
                 server: self.server.clone(),
                 context: self.context_text(),
             },

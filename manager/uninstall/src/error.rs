@@ -7,8 +7,8 @@ use std::time::Duration;
 use ctrlmesh_manager_api::status::response_text;
 use kube::config::{InferConfigError, KubeconfigError};
 
-/// Deadline of an answer. A list of some thousand objects takes about a second.
-pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+/// Deadline of a response. A list of some thousand objects takes about a second.
+pub(crate) const RESPONSE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Why not all ShardingConfigs are gone.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +19,9 @@ pub enum Error {
     /// The API server, or the way to it.
     #[error("the API server: {}", response_or_text(.0))]
     Api(#[from] kube::Error),
-    /// There was no answer in time.
-    #[error("the API server did not answer within {} s", ANSWER_DEADLINE.as_secs())]
-    NoAnswer,
+    /// There was no response in time.
+    #[error("the API server did not answer within {} s", RESPONSE_DEADLINE.as_secs())]
+    NoResponse,
     /// The same as [`Error::Api`], with the names of the cluster.
     #[error("{}", request_text(.error, server, context))]
     Request {
@@ -29,8 +29,8 @@ pub enum Error {
         context: String,
         error: Box<kube::Error>,
     },
-    /// The same as [`Error::NoAnswer`], with the names of the cluster.
-    #[error("the API server at {server} ({context}) did not answer within {} s", ANSWER_DEADLINE.as_secs())]
+    /// The same as [`Error::NoResponse`], with the names of the cluster.
+    #[error("the API server at {server} ({context}) did not answer within {} s", RESPONSE_DEADLINE.as_secs())]
     Silent { server: String, context: String },
     /// ShardingConfigs that were deleted and are not gone.
     #[error(
@@ -105,7 +105,7 @@ fn response_or_text(error: &kube::Error) -> String {
 fn request_text(error: &kube::Error, server: &str, context: &str) -> String {
     let problem = match error {
         kube::Error::Api(status) => format!("answered {}", response_text(status)),
-        kube::Error::SerdeError(_) => "gave an answer that no API server gives; is the address right?".to_owned(),
+        kube::Error::SerdeError(_) => "gave a response that no API server gives; is the address right?".to_owned(),
         error => match connection_text(error) {
             Some(problem) => return format!("cannot reach the API server at {server} ({context}): {problem}"),
             None => format!("failed: {error}"),

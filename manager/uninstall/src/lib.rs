@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `cluster` | the cluster in use, by the names that people know |
 //! | `plan` | how many ShardingConfigs there are |
-//! | `requests` | requests, and the time for an answer |
+//! | `requests` | requests, and the time for a response |
 //! | `error` | errors, in words for people |
 
 mod cluster;

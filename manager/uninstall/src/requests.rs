@@ -1,4 +1,4 @@
-//! Requests to the API server, and the time that it has for an answer.
+//! Requests to the API server, and the time that it has for a response.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kube::core::ApiResource;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::{Instant, timeout_at};
 
-use crate::error::{ANSWER_DEADLINE, Error};
+use crate::error::{Error, RESPONSE_DEADLINE};
 
 /// Pause before a request is repeated that an API server was not ready for.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ pub(crate) async fn list_objects(client: &Client, kind: &ApiResource) -> Result<
 /// Objects of a kind. `None`: there is no definition of it.
 pub(crate) async fn list_defined(client: &Client, kind: &ApiResource) -> Result<Option<Vec<DynamicObject>>, Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    match answer_of(async || api.list(&ListParams::default()).await).await {
+    match response_of(async || api.list(&ListParams::default()).await).await {
         Ok(list) => Ok(Some(list.items)),
         Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
@@ -31,7 +31,7 @@ pub(crate) async fn list_defined(client: &Client, kind: &ApiResource) -> Result<
 pub(crate) async fn delete_config(client: &Client, config: &DynamicObject) -> Result<(), Error> {
     let namespace = config.namespace().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sharding_config_resource());
-    match answer_of(async || api.delete(&config.name_any(), &DeleteParams::default()).await).await {
+    match response_of(async || api.delete(&config.name_any(), &DeleteParams::default()).await).await {
         Err(Error::Api(kube::Error::Api(status))) if status.code == 404 => Ok(()),
         deleted => deleted.map(drop),
     }
@@ -41,19 +41,19 @@ pub(crate) fn sharding_config_resource() -> ApiResource {
     ApiResource::erase::<ShardingConfig>(&())
 }
 
-/// The answer to a request, or an error after [`ANSWER_DEADLINE`]. An API server that is not ready is asked again until then: it answers
+/// The response to a request, or an error after [`RESPONSE_DEADLINE`]. An API server that is not ready is asked again until then: it answers
 /// so after definitions have changed, for example.
-pub(crate) async fn answer_of<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, Error> {
+pub(crate) async fn response_of<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, Error> {
     let started_at = Instant::now();
     loop {
-        let answer = timeout_at(started_at + ANSWER_DEADLINE, request()).await;
-        match answer.map_err(|_| Error::NoAnswer)? {
+        let response = timeout_at(started_at + RESPONSE_DEADLINE, request()).await;
+        match response.map_err(|_| Error::NoResponse)? {
             Err(kube::Error::Api(status))
-                if matches!(status.code, 429 | 503 | 504) && started_at.elapsed() + RETRY_PAUSE < ANSWER_DEADLINE =>
+                if matches!(status.code, 429 | 503 | 504) && started_at.elapsed() + RETRY_PAUSE < RESPONSE_DEADLINE =>
             {
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
-            answer => return Ok(answer?),
+            response => return Ok(response?),
         }
     }
 }
@@ -81,15 +81,15 @@ mod tests {
                 Ok(())
             }
         };
-        answer_of(ready_at_third).await.unwrap();
-        let error = answer_of(async || Err::<(), _>(not_ready(503))).await.unwrap_err();
-        assert!(matches!(error, Error::Api(_)), "the last answer counts: {error}");
+        response_of(ready_at_third).await.unwrap();
+        let error = response_of(async || Err::<(), _>(not_ready(503))).await.unwrap_err();
+        assert!(matches!(error, Error::Api(_)), "the last response counts: {error}");
         requests.set(0);
         let forbidden = async || {
             requests.set(requests.get() + 1);
             Err::<(), _>(not_ready(403))
         };
-        assert!(answer_of(forbidden).await.is_err());
+        assert!(response_of(forbidden).await.is_err());
         assert_eq!(requests.get(), 1);
     }
 }

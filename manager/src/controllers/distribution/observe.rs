@@ -171,7 +171,7 @@ impl Observer {
                 None
             }
             Ok(Err(error)) => Some(error_text(&error)),
-            Err(_) => Some(format!("no answer within {} s", LIST_TIMEOUT.as_secs())),
+            Err(_) => Some(format!("no response within {} s", LIST_TIMEOUT.as_secs())),
         };
         if let Some(problem) = &problem {
             tracing::warn!(

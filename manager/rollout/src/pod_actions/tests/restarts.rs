@@ -47,10 +47,10 @@ fn current_report() -> Report {
 
 /// Three pods that answer.
 fn fleet(pods: [Sidecar; 3]) -> Fleet {
-    let answers = pods.iter().map(|pod| (pod.pod.clone(), current_report()));
+    let reports = pods.iter().map(|pod| (pod.pod.clone(), current_report()));
     Fleet {
         fresh: pods.iter().map(|pod| pod.pod.clone()).collect(),
-        reports: answers.collect(),
+        reports: reports.collect(),
         sidecars: pods.to_vec(),
         ..Fleet::default()
     }

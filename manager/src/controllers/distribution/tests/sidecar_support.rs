@@ -40,7 +40,7 @@ async fn document_unreadable_for_a_sidecar_is_held_back_and_its_pod_is_named() {
 
 /// A manager that begins to lead has polled no sidecar yet, and finds a new rule.
 #[tokio::test]
-async fn rule_waits_for_the_first_answer_of_an_outdated_sidecar() {
+async fn rule_waits_for_the_first_report_of_an_outdated_sidecar() {
     let (sidecar, port, server) = start_with_sidecar(62, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
