@@ -64,7 +64,7 @@ pub struct PluginConfigMap {
     plugins: BTreeMap<Digest, Vec<u8>>,
     /// Keys of binary data that a manager did not write.
     foreign: BTreeSet<String>,
-    /// It has text data, which a manager never writes.
+    /// The ConfigMap has text data, which a manager never writes.
     has_text: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a pass does ([`Decision`]), and what came of it ([`Outcome`]).
+//! The decision of a pass, and the outcome of its writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct Decision {
 #[derive(Debug, PartialEq)]
 pub struct Overtaking {
     pub entry: String,
-    /// The ShardingConfig.
+    /// The ShardingConfig of the entry.
     pub origin: Option<Origin>,
     pub note: String,
 }

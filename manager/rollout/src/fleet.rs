@@ -30,9 +30,9 @@ pub struct Sidecar {
     pub nudged: Option<u64>,
     /// Generation of the chain of repeated nudges, and their number.
     pub renudged: Option<(u64, u32)>,
-    /// Its pod was deleted.
+    /// The pod was deleted.
     pub is_ending: bool,
-    /// It is on a node, so it may run.
+    /// The pod is on a node, so it may run.
     pub is_scheduled: bool,
     /// Number of pods of its shard, by the annotation of a pod that keeps its limits until it is replaced.
     pub shard_pods: Option<usize>,
@@ -106,16 +106,16 @@ pub struct LastReport {
     pub polled_at: Option<Instant>,
     /// Polls in a row that failed.
     pub failures: u32,
-    /// It was polled after the chain was written and after its pod's labels last changed.
+    /// The sidecar was polled after the chain was written and after its pod's labels last changed.
     pub is_fresh: bool,
 }
 
 /// The sidecars of a namespace and their last reports, at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// Sorted by pod.
+    /// Sorted by the pods' names.
     pub sidecars: Vec<Sidecar>,
-    /// By pod.
+    /// By the pod's name.
     pub reports: BTreeMap<String, Report>,
     /// Pods whose last report is newer than the chain and their labels.
     pub fresh: BTreeSet<String>,

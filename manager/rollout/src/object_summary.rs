@@ -49,11 +49,11 @@ pub struct ObjectSummary {
     pub mistakes: String,
     /// Settings that are valid, but probably not intended.
     pub warnings: String,
-    /// It is valid, but not all its plugins are fetched.
+    /// The object is valid, but not all its plugins are fetched.
     pub is_unresolved: bool,
-    /// The entries that it had before stay.
+    /// The entries that the object had before stay.
     pub is_kept: bool,
-    /// It generates shards, and is none itself.
+    /// The object generates shards, and is none itself.
     pub is_root: bool,
     /// Why its entries are not in the chain.
     pub withheld: Option<Reason>,
@@ -416,7 +416,7 @@ fn reported_leaders(
     })
 }
 
-/// It has not answered yet, and is not known to be lost.
+/// Whether a sidecar has not answered yet, and is not known to be lost.
 fn is_about_to_answer(sidecar: &Sidecar, fleet: &Fleet) -> bool {
     let is_lost = fleet
         .failures

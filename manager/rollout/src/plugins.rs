@@ -263,7 +263,7 @@ pub fn place_plugins(
 pub struct NoRoom {
     /// Digest of the plugin.
     pub digest: Digest,
-    /// Its packed size.
+    /// The packed size of the plugin.
     pub bytes: usize,
 }
 

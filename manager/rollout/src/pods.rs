@@ -321,7 +321,7 @@ fn pods_quiet_since(fleet: &Fleet, chain: &Chain, before: &QuietSince, now: Inst
         let known = before.get(&sidecar.uid).filter(|(at, _)| *at == digest);
         let since = known.map_or(now, |(_, since)| *since);
         let is_fresh = fleet.runs_its_shard(sidecar, &chain.entries);
-        // It was not polled since, but nothing has changed for it.
+        // The sidecar was not polled since, but nothing has changed for it.
         let is_as_before = known.is_some() && fleet.reported_its_shard(sidecar, &chain.entries);
         (is_fresh || is_as_before).then(|| (sidecar.uid.clone(), (digest, since)))
     };

@@ -38,9 +38,9 @@ pub type BlockedShards = BTreeMap<String, StartBlocker>;
 pub enum StartBlocker {
     /// These pods of its controller have no sidecar.
     Pods(BTreeSet<String>),
-    /// They are gone, but no pod with a sidecar is there yet.
+    /// The pods without a sidecar are gone, but none with a sidecar is there yet.
     NoPods,
-    /// They have been gone for a moment only.
+    /// The pods without a sidecar have been gone for a moment only.
     Gone,
     /// Pods could not be listed, with the error.
     Unknown(String),

@@ -171,7 +171,7 @@ fn first_chain_waits_for_reports_for_some_seconds() {
     assert!(decision.is_some_and(|decision| !decision.states.awaits_reports));
 }
 
-/// It does not know what pods show whose labels have changed meanwhile. Later, pods that start hold up nothing.
+/// Such a manager does not know what pods show whose labels have changed meanwhile. Later, pods that start hold up nothing.
 #[test]
 fn manager_that_takes_over_polls_all_sidecars_first() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());

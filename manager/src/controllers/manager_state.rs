@@ -249,7 +249,7 @@ async fn create_manager_state(context: &Context) -> Result<(), kube::Error> {
     let states: Api<ManagerState> = Api::all(context.client.clone());
     match states.create(&params, &state).await {
         Ok(_) => Ok(()),
-        // It exists already.
+        // The ManagerState exists already.
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(error),
     }

@@ -61,9 +61,9 @@ pub async fn run(cluster: &Cluster, max_wait: Duration, mut report_line: impl Fn
 /// Handling of our definitions when managers are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Definitions {
-    /// They stay, and their objects can stay for a manager that is installed later.
+    /// The definitions stay, and their objects can stay for a manager that is installed later.
     Kept,
-    /// They are deleted, and every object with them.
+    /// The definitions are deleted, and every object with them.
     Deleted,
 }
 

@@ -223,7 +223,7 @@ async fn write_chain(
 }
 
 /// Writes one of the ConfigMaps with plugins, if it is still the one that was read, and returns the new resource version. Plugins
-/// without bytes stay as they are stored. Everything else in the ConfigMap is removed, whoever put it there.
+/// without bytes stay as they are stored. Everything else in the ConfigMap is removed, even if somebody else put it there.
 ///
 /// # Errors
 /// The API server's error; 409 if somebody else has written.
@@ -518,7 +518,7 @@ async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, 
         .await
     {
         Ok(_) => true,
-        // It has changed or is gone. The watch shows that, and another pass follows.
+        // The object has changed or is gone. The watch shows that, and another pass follows.
         Err(error) if has_code(&error, 409) || has_code(&error, 404) => false,
         Err(error) => {
             let Origin { kind, name, .. } = &origin;

@@ -56,7 +56,7 @@ pub(super) struct Labeller {
     /// When failed writes are retried.
     again: Option<Instant>,
     delay: Duration,
-    /// It was reported that the objects can't be read.
+    /// Whether unreadable objects were reported.
     is_unreadable: bool,
 }
 

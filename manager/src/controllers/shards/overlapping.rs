@@ -79,7 +79,7 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
             .filter_map(|config| serde_json::to_value(&**config).ok())
             .collect();
         let (all, keys) = (namespaces.clone(), caches.keys().clone());
-        // It may take a while, and others need the thread.
+        // The search may take a while, and others need the thread.
         let checked = tokio::task::spawn_blocking(move || {
             let conditions = overlap_conditions(&documents, &all, &keys);
             (documents, conditions)

@@ -98,7 +98,7 @@ struct Shared {
     wake: Notify,
     /// The rollout waits for it.
     is_awaited: AtomicBool,
-    /// It did not answer, and its pod has changed since.
+    /// The sidecar did not answer, and its pod has changed since.
     is_changed: AtomicBool,
 }
 
@@ -122,7 +122,7 @@ impl PollPermits {
         let permit = loop {
             tokio::select! {
                 permit = self.for_sidecar(shared).acquire() => break permit,
-                // It may need the other kind of permit now.
+                // The task may need the other kind of permit now.
                 () = shared.wake.notified() => {}
             }
         };
