@@ -29,7 +29,7 @@ const DEFAULT_WATCH_TIME: Duration = Duration::from_secs(290);
 /// There was no response in time. It is not known whether the request was executed.
 #[derive(Debug, thiserror::Error)]
 #[error("no response within {0:?}; is the network, or the API server, overloaded?")]
-struct Late(Duration);
+struct DeadlineExceeded(Duration);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
@@ -136,7 +136,7 @@ impl Bucket {
 #[must_use]
 pub fn rate_limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadline: Duration) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let service = Limited {
+    let service = LimitedClient {
         client: client.clone(),
         bucket: Arc::clone(bucket),
         priority,
@@ -156,17 +156,17 @@ fn retry_policy() -> RetryPolicy {
 }
 
 #[derive(Clone)]
-struct Limited {
+struct LimitedClient {
     client: Client,
     bucket: Arc<Bucket>,
     priority: Priority,
     deadline: Duration,
 }
 
-impl Limited {
+impl LimitedClient {
     async fn limited_response(self, request: Request<Body>) -> Result<Response<ResponseBody>, BoxError> {
         self.bucket.take(self.priority).await;
-        let late = |_| Late(self.deadline);
+        let late = |_| DeadlineExceeded(self.deadline);
         if let Some(lasts) = watch_duration(request.uri().query().unwrap_or_default()) {
             let response = timeout(self.deadline, self.client.send(request))
                 .await
@@ -198,7 +198,7 @@ fn watch_duration(query: &str) -> Option<Duration> {
     is_watch.then_some(lasts)
 }
 
-impl Service<Request<Body>> for Limited {
+impl Service<Request<Body>> for LimitedClient {
     type Response = Response<ResponseBody>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;

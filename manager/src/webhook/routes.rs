@@ -36,7 +36,7 @@ pub const MUTATE_RESOURCE: &str = "/mutate-resource";
 pub const MUTATE_POD: &str = "/mutate-pod";
 
 /// The connection that a request came on.
-type From = Extension<Arc<Peer>>;
+type PeerExtension = Extension<Arc<Peer>>;
 
 pub(crate) fn router(reviewer: Arc<Reviewer>) -> Router {
     let mut router = Router::new()
@@ -52,7 +52,7 @@ pub(crate) fn router(reviewer: Arc<Reviewer>) -> Router {
 
 async fn respond_to_custom_resource(
     State(reviewer): State<Arc<Reviewer>>,
-    Extension(peer): From,
+    Extension(peer): PeerExtension,
     request: Request,
 ) -> Response {
     let decide =
@@ -62,7 +62,7 @@ async fn respond_to_custom_resource(
 
 async fn respond_to_namespace(
     State(reviewer): State<Arc<Reviewer>>,
-    Extension(peer): From,
+    Extension(peer): PeerExtension,
     request: Request,
 ) -> Response {
     let decide = async |request: &AdmissionRequest<PartialObjectMeta>| labelling::review_namespace(&reviewer, request);
@@ -71,7 +71,7 @@ async fn respond_to_namespace(
 
 async fn respond_to_resource(
     State(reviewer): State<Arc<Reviewer>>,
-    Extension(peer): From,
+    Extension(peer): PeerExtension,
     request: Request,
 ) -> Response {
     let decide =
@@ -79,7 +79,11 @@ async fn respond_to_resource(
     decided_response(&reviewer, Webhook::Resource, peer, request, decide).await
 }
 
-async fn respond_to_pod(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
+async fn respond_to_pod(
+    State(reviewer): State<Arc<Reviewer>>,
+    Extension(peer): PeerExtension,
+    request: Request,
+) -> Response {
     let decide = async |request: &AdmissionRequest<DynamicObject>| injection::review_pod(&reviewer, request).await;
     decided_response(&reviewer, Webhook::Pod, peer, request, decide).await
 }
