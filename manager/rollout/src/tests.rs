@@ -21,6 +21,7 @@ use super::*;
 use crate::config_maps::{PackedPlugin, StoredConfigMaps};
 use crate::decision::Outcome;
 use crate::fleet::{Fleet, Report, Sidecar};
+use crate::object_summary::summary_of;
 use crate::observation::{AvailablePlugins, CustomResources, NamedPlugins, Settings};
 use crate::pod_actions::{EvictionError, RestartResult};
 
@@ -347,6 +348,28 @@ fn refused_eviction_backs_off() {
     assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     restarts.record(&[("a".to_owned(), result(Ok(())))].into(), now);
     assert_eq!(restarts.pause_of("a"), None);
+}
+
+#[test]
+fn restart_in_status_is_explained_by_its_result_or_else_by_the_plan() {
+    let observation = observation(vec![samples::shard("a", &[])], without_chain());
+    let (mut decision, _) = decided(&observation, PassState::default());
+    let restart_of = |decision: &Decision, outcome: &Outcome| {
+        let document = &observation.resources.documents[0];
+        summary_of(document, &observation, decision, outcome).1.restart
+    };
+    assert_eq!(restart_of(&decision, &Outcome::default()), None);
+    let entry = decision.next.chain.entries[0].name.clone();
+    let planned = Reason::new(Reason::RESTARTING, "waiting for a to end");
+    decision.restarts.reasons.insert(entry.clone(), planned.clone());
+    assert_eq!(restart_of(&decision, &Outcome::default()), Some(planned));
+    let result = RestartResult::NoPod;
+    let reason = result.reason();
+    let outcome = Outcome {
+        restarts: [(entry, result)].into(),
+        ..Outcome::default()
+    };
+    assert_eq!(restart_of(&decision, &outcome), Some(reason));
 }
 
 #[test]
