@@ -1,4 +1,4 @@
-//! Handles pods that request a sidecar: reads the facts that [`ctrlmesh_manager_inject`] needs for its decision.
+//! Handles pods that request a sidecar: reads the objects that [`ctrlmesh_manager_inject`] needs for its decision.
 //!
 //! Fails closed: a pod that requests a sidecar and can't have one is not created. Controllers retry creating pods.
 

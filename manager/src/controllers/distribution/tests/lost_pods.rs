@@ -73,7 +73,7 @@ fn is_handing_over(state: &Snapshot<'_>, name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn live_pod_is_not_overtaken_after_one_lost_answer() {
+async fn live_pod_is_not_overtaken_after_one_lost_response() {
     let (left, port) = Losing::start(41, 0).await;
     let (right, _) = Losing::start(42, port).await;
     left.sidecar.set_status(status_running("left-0", 0, None));
