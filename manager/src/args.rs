@@ -325,7 +325,7 @@ impl Args {
         names
     }
 
-    /// How long changes are gathered.
+    /// How long changes are collected.
     #[must_use]
     pub const fn debounce_time(&self) -> Duration {
         Duration::from_millis(self.debounce_ms)

@@ -8,7 +8,7 @@
 //! | room | holds |
 //! |---|---|
 //! | [`process`] | start and stop, leader election, admin port, roles |
-//! | [`webhook`] | the answers to API servers, on every replica |
+//! | [`webhook`] | the responses to API servers, on every replica |
 //! | [`controllers`] | what the leader does: chains, shards, labels, ManagerState |
 //! | [`certificates`] | CAs of webhooks and sidecars |
 //! | [`cluster`] | clients, rate, events, errors |

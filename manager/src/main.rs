@@ -38,7 +38,7 @@ fn main() -> ExitCode {
                 } else {
                     Definitions::Kept
                 };
-                uninstall((!keep).then_some(Duration::from_secs(timeout_seconds)), definitions).await
+                prepare_uninstall((!keep).then_some(Duration::from_secs(timeout_seconds)), definitions).await
             }
             None => process::run(args).await,
         }
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs before managers are deleted. `max_wait`: deletes the ShardingConfigs and waits so long for them; `None`: deletes nothing.
-async fn uninstall(max_wait: Option<Duration>, definitions: Definitions) -> Result<(), Error> {
+async fn prepare_uninstall(max_wait: Option<Duration>, definitions: Definitions) -> Result<(), Error> {
     let cluster = uninstall::Cluster::infer().await?;
     if let Some(max_wait) = max_wait {
         let log_line = |line: &str| tracing::info!(line, "uninstalling");
@@ -61,7 +61,7 @@ async fn uninstall(max_wait: Option<Duration>, definitions: Definitions) -> Resu
     }
     // Objects of other kinds wait only if somebody deletes them.
     if max_wait.is_none() || definitions == Definitions::Deleted {
-        uninstall::check(&cluster, definitions).await?;
+        uninstall::check_held_objects(&cluster, definitions).await?;
     }
     Ok(())
 }

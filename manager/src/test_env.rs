@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
+pub(crate) use ctrlmesh_manager_api::document::text_at as text;
 use ctrlmesh_testkit::{ApiServer, Builder, Resource, Snapshot};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -84,11 +85,6 @@ impl Running {
 pub(crate) async fn until(server: &ApiServer, what: &str, condition: impl FnMut(&Snapshot<'_>) -> bool) {
     let waited = server.store().wait_until_within(PATIENCE, condition).await;
     assert!(waited.is_ok(), "{what}");
-}
-
-/// A field of an object, as a string; empty if it is not there.
-pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Notes of Events with this reason.

@@ -5,14 +5,15 @@
 //! | `routes` | paths, and reviews as JSON |
 //! | `validating`, `overlap_warnings` | validation, and warnings that follow from other shards |
 //! | `labelling`, `namespaces` | labels, and a cache of namespaces |
-//! | `injection`, `version` | sidecars, and the release of the API server |
+//! | `injection`, `api_server_version` | sidecars, and the release of the API server |
 //! | `server`, `connections`, `bodies` | the TLS server and its limits |
-//! | `served`, `client_ca` | certificates of this replica and of its clients |
+//! | `serving_certificate`, `client_ca` | certificates of this replica and of its clients |
 //!
 //! Every replica serves them over TLS, with a certificate that the leader keeps ([`crate::certificates::webhook_ca`]) or that lies
 //! in files. Validation fails closed and labels fail open (`deploy/webhook`): the back-fill labels objects that were missed here.
 //! Pods that request a sidecar are not created without one; other pods do not need the manager.
 
+mod api_server_version;
 mod bodies;
 mod client_ca;
 mod connections;
@@ -21,12 +22,11 @@ mod labelling;
 mod namespaces;
 mod overlap_warnings;
 pub mod routes;
-mod served;
 mod server;
+mod serving_certificate;
 #[cfg(test)]
 pub(crate) mod tests;
 mod validating;
-mod version;
 
 use std::sync::Arc;
 
@@ -41,13 +41,12 @@ use crate::args::WEBHOOK_SECRET;
 use crate::certificates::webhook_ca::bundles::{MUTATING, VALIDATING};
 use crate::cluster::{Context, Error, RbacRule, Readiness, Scope};
 use crate::controllers::distribution;
+use api_server_version::ApiServerVersion;
 use bodies::Bodies;
-
 use client_ca::Tls;
 use namespaces::Namespaces;
-use served::ServedCertificate;
 use server::{Bounds, Shutdown};
-use version::Version;
+use serving_certificate::ServingCertificate;
 
 /// Maximum bytes of the bodies of all reviews at a time. The largest review takes a ninth of it.
 const MAX_BODIES: usize = 64 << 20;
@@ -119,7 +118,7 @@ pub(crate) struct Reviewer {
     bodies: Bodies,
     /// Permits for searches for overlapping shards.
     searches: Arc<Semaphore>,
-    version: Version,
+    api_server_version: ApiServerVersion,
     bounds: Bounds,
 }
 
@@ -156,12 +155,12 @@ async fn run_within(
         keys: context.args.label_keys(),
         bodies: Bodies::new(MAX_BODIES),
         searches: Arc::new(Semaphore::new(1)),
-        version: Version::default(),
+        api_server_version: ApiServerVersion::default(),
         context: context.clone(),
         namespaces,
         bounds,
     };
-    let served = Arc::new(ServedCertificate::default());
+    let served = Arc::new(ServingCertificate::default());
     let tls = Tls::new(&context.args, &served).await?;
     let mut parts = JoinSet::new();
     parts.spawn(served.clone().follow_certificate(context.clone()));

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use ctrlmesh_tests::repository_root;
-use imports::{Folder, Imports};
+use imports::{Folder, Imports, own_definitions};
 use reexports::Reexports;
 use source::code;
 
@@ -36,6 +36,9 @@ const FOLDERS: [&str; 8] = [
     "testkit/src",
     "benches/src",
 ];
+
+/// Roots of crates with types that their modules share.
+const ROOTS_WITH_SHARED_TYPES: [&str; 1] = ["manager/oci/src/lib.rs"];
 
 /// Tables that these files have in all, so that the tests do not look at nothing.
 const MIN_TABLES: usize = 50;
@@ -110,19 +113,23 @@ fn rows_of_head(source: &str) -> Vec<Row> {
     modules.filter(|modules| !modules.is_empty()).map(row).collect()
 }
 
-/// The imports of the modules of a program or crate, or of a part of one, by its path. Everything below `src` is a module.
-fn imports_of(path: &str, with_tests: bool) -> Imports {
+/// A program or crate, or a part of one, by its path. Everything below `src` is a module.
+fn folder_at(path: &str, with_tests: bool) -> Folder {
     let (package, below) = path.split_once("/src").unwrap();
     let package = repository_root().join(package);
     let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
     let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).unwrap();
-    let folder = Folder {
+    Folder {
         sources: package.join("src"),
         library: name.trim_matches('"').replace('-', "_"),
         base: below.split('/').skip(1).map(str::to_owned).collect(),
         with_tests,
-    };
-    folder.imports()
+    }
+}
+
+/// The imports of the modules of a folder.
+fn imports_of(path: &str, with_tests: bool) -> Imports {
+    folder_at(path, with_tests).imports()
 }
 
 /// What is wrong with a table, or with the imports of the modules in it.
@@ -214,6 +221,22 @@ fn no_module_imports_one_above_it_in_their_table() {
         }
         let problems = problems(&rows, &imports_of(folder_of(&file), false));
         assert!(problems.is_empty(), "{file}:\n{}", problems.join("\n"));
+    }
+}
+
+/// The root composes the modules, so what it defines is above them.
+#[test]
+fn no_module_of_crate_imports_what_the_root_defines() {
+    let files = files_with_tables().into_iter().map(|(file, _)| file);
+    let roots = files.filter(|file| file.ends_with("/src/lib.rs") && !ROOTS_WITH_SHARED_TYPES.contains(&file.as_str()));
+    let roots: Vec<String> = roots.collect();
+    assert!(
+        roots.iter().any(|root| root == "manager/rollout/src/lib.rs"),
+        "{roots:?}"
+    );
+    for root in roots {
+        let found = folder_at(folder_of(&root), false).imports_from_above();
+        assert!(found.is_empty(), "{root} defines what its modules import: {found:?}");
     }
 }
 
@@ -348,6 +371,7 @@ fn imports_through_file_above_count_as_imports_of_the_file_that_it_has_them_from
     assert_eq!(find("use program::Log;"), names(["store"]));
     // Defined in the file above itself, or not in scope there.
     assert_eq!(find("use crate::{OfRoot, Local};"), names(["OfRoot", "Local"]));
+    assert_eq!(own_definitions(root), names(["OfRoot", "f"]));
 }
 
 #[test]

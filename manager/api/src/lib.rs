@@ -8,6 +8,7 @@
 //! | `plugin`, `rules`, `status` | parts that kinds share |
 //! | [`schema`] | checks a document against its schema, as an API server does; schemas that no derive can express |
 //! | `verification_key` | keys that sign plugins |
+//! | [`document`] | fields of stored documents, whether or not they are valid objects |
 //!
 //! Rules that need more than one field's schema or CEL are in `ctrlmesh-manager-planner`. Nothing here reads a file, a clock or a
 //! network.
@@ -19,6 +20,7 @@
 
 pub mod circuit_breaker;
 pub mod crds;
+pub mod document;
 pub mod fault_injection;
 pub mod manager_state;
 pub mod plugin;

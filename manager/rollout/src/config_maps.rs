@@ -1,4 +1,4 @@
-//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins. [`ChainMemory`] remembers the chain from pass to
+//! Reads the ConfigMaps of a namespace: the chain with its claims, and plugins. [`ChainHistory`] remembers the chain from pass to
 //! pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ pub struct PluginConfigMap {
     plugins: BTreeMap<Digest, Vec<u8>>,
     /// Keys of binary data that a manager did not write.
     foreign: BTreeSet<String>,
-    /// It has text data, which a manager never writes.
+    /// The ConfigMap has text data, which a manager never writes.
     has_text: bool,
 }
 
@@ -96,7 +96,7 @@ impl PluginConfigMap {
 }
 
 impl StoredConfigMaps {
-    /// `config_map` gives the ConfigMaps of the namespace by name, without plugin bytes but their [`fingerprint`]s.
+    /// `config_map` gives the ConfigMaps of the namespace by name, without plugin bytes but their [`plugin_fingerprint`]s.
     #[must_use]
     pub fn read(config_map: impl Fn(&str) -> Option<Arc<ConfigMap>>, namespace: &str, keys: &PublicKeys) -> Self {
         let slots = (0..).map_while(plugin_config_map);
@@ -118,7 +118,7 @@ impl StoredConfigMaps {
         let plugins = plugins.into_iter();
         let slot = PluginConfigMap {
             plugins: plugins
-                .map(|packed| (packed.digest, fingerprint(&packed.bytes)))
+                .map(|packed| (packed.digest, plugin_fingerprint(&packed.bytes)))
                 .collect(),
             ..PluginConfigMap::default()
         };
@@ -183,7 +183,7 @@ impl StoredConfigMaps {
         let is_intact = |(digest, print): (&Digest, &Vec<u8>)| {
             known
                 .get(digest)
-                .is_none_or(|packed| fingerprint(&packed.bytes) == *print)
+                .is_none_or(|packed| plugin_fingerprint(&packed.bytes) == *print)
         };
         let is_ours = slot.foreign.is_empty() && !slot.has_text;
         is_ours && slot.plugins.keys().eq(desired) && slot.plugins.iter().all(is_intact)
@@ -197,7 +197,7 @@ impl StoredConfigMaps {
 
 /// SHA-256 that caches keep in place of plugin bytes, of which every namespace may have megabytes.
 #[must_use]
-pub fn fingerprint(bytes: &[u8]) -> Vec<u8> {
+pub fn plugin_fingerprint(bytes: &[u8]) -> Vec<u8> {
     Sha256::digest(bytes).to_vec()
 }
 
@@ -222,7 +222,7 @@ fn verified_chain(map: &ConfigMap, keys: &PublicKeys) -> Option<(Chain, Claims)>
 
 /// Chains from pass to pass: the one that was written last, the one that is stored, and those that sidecars report.
 #[derive(Clone, Debug, Default)]
-pub struct ChainMemory {
+pub struct ChainHistory {
     /// The chain that was written last, for a ConfigMap that somebody damages.
     pub last: Option<(Chain, Claims)>,
     /// The stored chain, and since when it is known.
@@ -244,7 +244,7 @@ pub enum StoredChain {
     Skipped,
 }
 
-impl ChainMemory {
+impl ChainHistory {
     /// Records which chain is stored.
     pub fn observe(&mut self, digest: Option<Digest>, generation: u64, now: Instant) -> StoredChain {
         if self.stored.map(|(digest, _)| digest) == digest {
@@ -321,9 +321,9 @@ mod tests {
 
     #[test]
     fn missed_generations_are_noticed() {
-        let mut memory = ChainMemory::default();
+        let mut history = ChainHistory::default();
         let mut observe =
-            |text: &str, generation| memory.observe(Some(Digest::of(text.as_bytes())), generation, Instant::now());
+            |text: &str, generation| history.observe(Some(Digest::of(text.as_bytes())), generation, Instant::now());
         assert_eq!(
             observe("first", 7),
             StoredChain::Skipped,

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 
 use ctrlmesh_contract::names::finalizers;
+use ctrlmesh_manager_api::document::text_at;
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::hand_over::{LOCK_EXPIRY, Teardown, all_pods, entry_of_shard, is_released, shard_of};
 use serde_json::{Value, json};
 
-use crate::Reason;
 use crate::fleet::{join_first, named_pods};
 use crate::next_chain::NextChain;
 use crate::observation::{CustomResources, is_deleted, is_shard};
@@ -34,7 +35,7 @@ fn pods_to_replace(entry: &str, next: &NextChain, pods: Pods<'_>) -> Vec<String>
 
 /// Why a deleted ShardingConfig is not gone yet.
 pub fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
-    let entry = entry_of_shard(text(document, "/metadata/name"));
+    let entry = entry_of_shard(text_at(document, "/metadata/name"));
     let teardown = next.claims.teardown_of(&entry, &next.chain.entries);
     let reason = match teardown {
         Some(teardown) if teardown.is_of(&entry) => teardown_reason(&entry, teardown, next, pods),
@@ -137,15 +138,15 @@ fn release_command(document: &Value) -> Option<String> {
     let patch = release_patch(document)?;
     Some(format!(
         "`kubectl -n {} patch shardingconfig {} --type=json --patch='{patch}'`",
-        text(document, "/metadata/namespace"),
-        text(document, "/metadata/name")
+        text_at(document, "/metadata/namespace"),
+        text_at(document, "/metadata/name")
     ))
 }
 
 /// JSON patch that removes our finalizers and leaves those of others. The last goes first, so that the indices of the rest stay.
 /// Each is tested, because the list may have changed until somebody runs the command.
 fn release_patch(document: &Value) -> Option<Value> {
-    let all = finalizers(document);
+    let all = listed_finalizers(document);
     let ours = all.iter().enumerate().filter(|(_, finalizer)| is_ours(finalizer));
     let operations = ours.rev().flat_map(|(index, finalizer)| {
         let path = format!("/metadata/finalizers/{index}");
@@ -164,28 +165,32 @@ pub fn without_our_finalizers(document: &Value) -> Option<Vec<Value>> {
     if !document.pointer("/spec/root").is_none_or(Value::is_null) {
         return None;
     }
-    let all = finalizers(document);
+    let all = listed_finalizers(document);
     let others: Vec<Value> = all.iter().filter(|one| !is_ours(one)).cloned().collect();
     (others.len() < all.len()).then_some(others)
 }
 
 /// The finalizers of a shard with ours. `None`: it has it, or must not get it.
 pub fn with_our_finalizer(document: &Value) -> Option<Vec<Value>> {
-    let has_it = || finalizers(document).iter().any(|one| one == finalizers::HAND_OVER);
+    let has_it = || {
+        listed_finalizers(document)
+            .iter()
+            .any(|one| one == finalizers::HAND_OVER)
+    };
     if !is_shard(document) || is_deleted(document) || has_it() {
         return None;
     }
-    let mut all = finalizers(document);
+    let mut all = listed_finalizers(document);
     all.push(finalizers::HAND_OVER.into());
     Some(all)
 }
 
 /// Whether a document is deleted and held by one of our finalizers.
 pub fn is_held(document: &Value) -> bool {
-    is_deleted(document) && finalizers(document).iter().any(is_ours)
+    is_deleted(document) && listed_finalizers(document).iter().any(is_ours)
 }
 
-fn finalizers(document: &Value) -> Vec<Value> {
+fn listed_finalizers(document: &Value) -> Vec<Value> {
     let list = document.pointer("/metadata/finalizers").and_then(Value::as_array);
     list.cloned().unwrap_or_default()
 }
@@ -194,10 +199,6 @@ fn is_ours(finalizer: &Value) -> bool {
     finalizer
         .as_str()
         .is_some_and(|finalizer| FINALIZERS.contains(&finalizer))
-}
-
-fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
-    document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

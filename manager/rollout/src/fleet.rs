@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondit
 use kube_core::ResourceExt as _;
 
 const READY: &str = "Ready";
-/// Failed polls in a row that make an answer void. Until then the last one counts.
+/// Failed polls in a row that make a report void. Until then the last one counts.
 pub const FAILED_POLLS_UNTIL_VOID: u32 = 2;
 /// Maximum pods that the message of a condition or Event names.
 const MAX_NAMED: usize = 5;
@@ -30,9 +30,9 @@ pub struct Sidecar {
     pub nudged: Option<u64>,
     /// Generation of the chain of repeated nudges, and their number.
     pub renudged: Option<(u64, u32)>,
-    /// Its pod was deleted.
+    /// The pod was deleted.
     pub is_ending: bool,
-    /// It is on a node, so it may run.
+    /// The pod is on a node, so it may run.
     pub is_scheduled: bool,
     /// Number of pods of its shard, by the annotation of a pod that keeps its limits until it is replaced.
     pub shard_pods: Option<usize>,
@@ -101,21 +101,21 @@ pub enum Report {
 /// The last report of a sidecar, and the polls that failed since.
 #[derive(Clone, Debug)]
 pub struct LastReport {
-    pub answer: Report,
-    /// When the poll began that led to the answer. `None`: it was not polled yet.
+    pub report: Report,
+    /// When the poll began that led to the report. `None`: it was not polled yet.
     pub polled_at: Option<Instant>,
     /// Polls in a row that failed.
     pub failures: u32,
-    /// It was polled after the chain was written and after its pod's labels last changed.
+    /// The sidecar was polled after the chain was written and after its pod's labels last changed.
     pub is_fresh: bool,
 }
 
 /// The sidecars of a namespace and their last reports, at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// Sorted by pod.
+    /// Sorted by the pods' names.
     pub sidecars: Vec<Sidecar>,
-    /// By pod.
+    /// By the pod's name.
     pub reports: BTreeMap<String, Report>,
     /// Pods whose last report is newer than the chain and their labels.
     pub fresh: BTreeSet<String>,
@@ -126,10 +126,38 @@ pub struct Fleet {
     pub failures: BTreeMap<String, u32>,
 }
 
+/// Why a sidecar does not run the chain as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LagReason {
+    Silent,
+    Behind,
+    Refused,
+    /// Requests from before the chain are in flight.
+    Busy,
+    /// An entry of its own is not active.
+    Failing,
+}
+
+impl LagReason {
+    pub const ALL: [Self; 5] = [Self::Silent, Self::Behind, Self::Refused, Self::Busy, Self::Failing];
+
+    /// The value of label `reason` of metric `sidecars_lagging`.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Behind => "behind",
+            Self::Refused => "refused",
+            Self::Busy => "busy",
+            Self::Failing => "failing",
+        }
+    }
+}
+
 impl Fleet {
     /// Treats a status whose generation is beyond `believable` as no status.
     pub fn from_reports(sidecars: Vec<Sidecar>, reports: &BTreeMap<String, LastReport>, believable: u64) -> Self {
-        let checked = |last: &LastReport| match &last.answer {
+        let checked = |last: &LastReport| match &last.report {
             Report::Status(status) if status.chain.generation > believable => Report::Unavailable(format!(
                 "reports generation {} of the chain, which no manager has written",
                 status.chain.generation
@@ -158,7 +186,7 @@ impl Fleet {
 
     /// The highest generation that any sidecar reports.
     pub fn generation(&self) -> u64 {
-        let generations = self.reports.values().filter_map(|answer| match answer {
+        let generations = self.reports.values().filter_map(|report| match report {
             Report::Status(status) => Some(status.chain.generation),
             Report::Unavailable(_) => None,
         });
@@ -202,11 +230,11 @@ impl Fleet {
         }
     }
 
-    /// Why a sidecar does not run the chain as it should: one of the values of metric `sidecars_lagging`.
+    /// Why a sidecar does not run the chain as it should.
     #[must_use]
-    pub fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
+    pub fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<LagReason> {
         let Some(Report::Status(status)) = self.reports.get(&sidecar.pod) else {
-            return sidecar.own_entries(entries).next().map(|_| "silent");
+            return sidecar.own_entries(entries).next().map(|_| LagReason::Silent);
         };
         if runs_own_entries(status, sidecar, entries, |_| true) {
             let is_failing = status
@@ -215,14 +243,14 @@ impl Fleet {
                 .iter()
                 .any(|entry| entry.state != EntryState::Active);
             return if status.chain.earlier.is_none() {
-                is_failing.then_some("failing")
+                is_failing.then_some(LagReason::Failing)
             } else {
-                Some("busy")
+                Some(LagReason::Busy)
             };
         }
-        Some(match refusal(status, generation) {
-            Some(_) => "refused",
-            None => "behind",
+        Some(match refused_chain(status, generation) {
+            Some(_) => LagReason::Refused,
+            None => LagReason::Behind,
         })
     }
 
@@ -299,7 +327,7 @@ pub fn runs_entry(entry: &Entry, at: &EntryStatus) -> bool {
 }
 
 /// Why a sidecar refuses a generation of the chain, if it does.
-pub fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
+pub fn refused_chain(status: &Status, generation: u64) -> Option<&Refused> {
     let refused = status.refused.as_ref();
     refused.filter(|refused| refused.generation.is_none_or(|refused| refused == generation))
 }

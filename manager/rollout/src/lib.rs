@@ -1,11 +1,12 @@
 //! Decides what one pass of the manager over a namespace does. [`decide`] is pure and total: it takes what was observed and what is
-//! remembered from the pass before, and returns a [`Decision`] and the next memory. It has no cluster, no files and no clock; the
+//! kept from the pass before, and returns a [`Decision`] and the next [`PassState`]. It has no cluster, no files and no clock; the
 //! time is part of the observation. The manager's `controllers/distribution` observes, carries out the decision and writes status.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`conditions`], [`object_summary`] | the status of an object, and the summary that it is made of |
-//! | [`memory`] | the state that is kept from pass to pass, with counts for metrics |
+//! | [`pass_state`] | the state that is kept from pass to pass, with counts for metrics |
+//! | [`decision`] | what a pass does, and the outcome |
 //! | [`deletion`], [`pod_actions`] | when a deleted ShardingConfig may go; which pods to nudge and to evict |
 //! | [`next_chain`] | the next chain on the way to the desired one, and why it is held back |
 //! | [`plugins`], [`start_gate`] | which ConfigMap holds which plugin, and which sidecars support it; shards that must not start yet |
@@ -15,12 +16,13 @@
 
 pub mod conditions;
 pub mod config_maps;
+pub mod decision;
 pub mod deletion;
 pub mod fleet;
-pub mod memory;
 pub mod next_chain;
 pub mod object_summary;
 pub mod observation;
+pub mod pass_state;
 pub mod plugins;
 pub mod pod_actions;
 pub mod pods;
@@ -28,154 +30,94 @@ pub mod start_gate;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ctrlmesh_contract::Origin;
 use ctrlmesh_manager_planner::hand_over::shard_of;
 
+use decision::{Decision, Overtaking};
 use fleet::{Report, Sidecar, UninjectedPods};
-use memory::{MAX_UNPOLLED_WAIT, Memory};
 use next_chain::NextChain;
 use observation::Observation;
-use plugins::{ConfigMapWrites, NoRoom};
-use pod_actions::{EvictionResult, PodNudge, RestartPlan, RestartReasons};
-use pods::{PodStates, Pods};
-
-pub use ctrlmesh_manager_api::status::Reason;
+use pass_state::{MAX_UNPOLLED_WAIT, PassState};
+use plugins::ConfigMapWrites;
+use pod_actions::RestartPlan;
+use pods::Pods;
 
 /// Pause while pods are waited for that do not answer.
 const UNREACHABLE_REQUEUE: Duration = Duration::from_secs(1);
 /// Pause while pods of a shard are replaced.
 const RESTART_REQUEUE: Duration = Duration::from_millis(500);
 
-/// Everything that a pass does: writes, nudges, restarts and releases. Status is derived from it.
-#[derive(Debug)]
-pub struct Decision {
-    pub next: NextChain,
-    pub states: PodStates,
-    pub writes: Result<ConfigMapWrites, NoRoom>,
-    /// Hand-overs of the next chain that do not wait for unreachable pods.
-    pub overtakings: Vec<Overtaking>,
-    /// Pods to nudge once the chain is stored.
-    pub nudges: Vec<PodNudge>,
-    pub restarts: RestartPlan,
-    /// Entries of deleted ShardingConfigs that may go now.
-    pub released: BTreeSet<String>,
-    /// Pods to poll more often. `None`: as before.
-    pub awaited: Option<BTreeSet<String>>,
-    /// Nothing is left to run, and no pod is left to wait for.
-    pub is_finished: bool,
-    /// When the next pass is due at the latest, if anything is in progress.
-    pub requeue_after: Option<Duration>,
-}
-
-/// A shard that gets objects which unreachable pods may still show.
-#[derive(Debug, PartialEq)]
-pub struct Overtaking {
-    pub entry: String,
-    /// The ShardingConfig.
-    pub origin: Option<Origin>,
-    pub note: String,
-}
-
-impl Overtaking {
-    /// The text of its Event. `holders`: the shards that may still show the objects; `pods`: their unreachable pods.
-    #[must_use]
-    pub fn note_text(holders: &[&str], pods: &[&str]) -> String {
-        format!(
-            "taking over from {}: pods {} are unreachable",
-            holders.join(", "),
-            pods.join(", ")
-        )
-    }
-}
-
-/// The outcome of a decision that was carried out.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// Resource versions of the ConfigMaps that were written, also if a later one failed.
-    pub written: Vec<(String, Option<String>)>,
-    /// Why ConfigMaps could not be written.
-    pub failure: Option<WriteFailure>,
-    pub nudged: Vec<PodNudge>,
-    /// Pods that could not be nudged.
-    pub nudges_failed: usize,
-    /// By the shard's entry.
-    pub evictions: BTreeMap<String, EvictionResult>,
-    /// Why restarts of shards are not done yet, by entry.
-    pub restart_reasons: RestartReasons,
-}
-
-/// Why ConfigMaps could not be written.
-#[derive(Debug)]
-pub enum WriteFailure {
-    /// Another writer has changed a ConfigMap. The next pass reads it.
-    Conflict,
-    /// The reason is for conditions.
-    Failed(Reason),
-}
-
 /// The pods without a sidecar as far as they are known without a list. `None`: a shard may have to wait for them, so they have to be
 /// listed.
-pub fn known_uninjected(observation: &Observation, memory: &Memory) -> Option<UninjectedPods> {
-    let last = memory.remembered().last;
+pub fn known_uninjected(observation: &Observation, pass_state: &PassState) -> Option<UninjectedPods> {
+    let last = pass_state.remembered().last;
     let last = observation.config_maps.chain.as_ref().or(last);
-    let is_first = observation.config_maps.version.is_none() && memory.chain.last.is_none();
-    let waits_for_reports = is_first && memory.awaits_reports(&observation.fleet, observation.now);
+    let is_first = observation.config_maps.version.is_none() && pass_state.chain.last.is_none();
+    let waits_for_reports = is_first && pass_state.awaits_reports(&observation.fleet, observation.now);
     let entries = last.map_or(&[][..], |chain| &chain.entries);
     if waits_for_reports || !start_gate::may_be_blocked(&observation.resources, entries) {
         return Some(UninjectedPods::default());
     }
-    let error = memory.start_gate.list_error(observation.now);
+    let error = pass_state.start_gate.list_error(observation.now);
     error.map(|problem| UninjectedPods::unknown(problem.to_owned()))
 }
 
 /// Decides what a pass does. Returns no decision while a manager that has just started to lead has not polled all sidecars: their
 /// generations are not known, nor what pods show whose labels have changed. The first report starts the next pass.
-pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, Memory) {
-    let mut memory = memory;
+pub fn decide(observation: &Observation, pass_state: PassState) -> (Option<Decision>, PassState) {
+    let mut pass_state = pass_state;
     let (fleet, now) = (&observation.fleet, observation.now);
-    memory.forget_seen_writes();
-    let assessment = pods::assess_pods(observation, &mut memory.chain, &mut memory.pods);
+    pass_state.forget_seen_writes();
+    let assessment = pods::assess_pods(observation, &mut pass_state.chain, &mut pass_state.pods);
     let mut states = assessment.states;
-    states.awaits_reports = memory.awaits_reports(fleet, now);
-    let unpolled_since = memory.pods.unpolled_since.unwrap_or(now);
-    memory.pods.unpolled_since = (!fleet.unpolled.is_empty()).then_some(unpolled_since);
-    if states.awaits_reports && (states.is_first || !memory.pods.are_all_polled) {
-        return (None, memory);
+    states.awaits_reports = pass_state.awaits_reports(fleet, now);
+    let unpolled_since = pass_state.pods.unpolled_since.unwrap_or(now);
+    pass_state.pods.unpolled_since = (!fleet.unpolled.is_empty()).then_some(unpolled_since);
+    if states.awaits_reports && (states.is_first || !pass_state.pods.are_all_polled) {
+        return (None, pass_state);
     }
-    memory.pods.are_all_polled = true;
+    pass_state.pods.are_all_polled = true;
     let configs = &observation.resources.sharding_configs;
-    states.given_up = pods::pods_given_up(&memory.pods.silent, fleet, configs, now);
-    memory.start_gate.record_listing(&fleet.uninjected);
+    states.given_up = pods::pods_given_up(&pass_state.pods.silent, fleet, configs, now);
+    pass_state.start_gate.record_listing(&fleet.uninjected);
 
     let pods = Pods { fleet, states: &states };
-    let next = next_chain::next_chain(observation, pods, &memory.chain, &memory.start_gate, &memory.overlaps);
-    memory.overlaps.clone_from(&next.overlap_grace.since);
-    memory.start_gate.record(&next.blocked, &next.chain.entries, now);
-    memory.pods.silent = pods::update_silence(&memory.pods.silent, &next.plan.awaited, pods, now);
+    let next = next_chain::next_chain(
+        observation,
+        pods,
+        &pass_state.chain,
+        &pass_state.start_gate,
+        &pass_state.overlaps,
+    );
+    pass_state.overlaps.clone_from(&next.overlap_grace.since);
+    pass_state.start_gate.record(&next.blocked, &next.chain.entries, now);
+    pass_state.pods.silent = pods::update_silence(&pass_state.pods.silent, &next.plan.awaited, pods, now);
 
     let (entries, generation) = (&next.chain.entries, next.chain.generation);
     let writes = plugins::config_map_writes(observation, &next.chain, &next.claims);
     let is_written = |writes: &ConfigMapWrites| writes.chain;
-    let overtakings = writes.as_ref().is_ok_and(is_written).then(|| overtakings(&next, pods));
-    let (nudges, next_nudge) = pod_actions::due_nudges(&mut memory.nudges, fleet, entries, generation, now);
+    let overtakings = writes
+        .as_ref()
+        .is_ok_and(is_written)
+        .then(|| planned_overtakings(&next, pods));
+    let (nudges, next_nudge) = pod_actions::due_nudges(&mut pass_state.nudges, fleet, entries, generation, now);
     let (mut released, mut restarts) = (BTreeSet::new(), RestartPlan::default());
     // The parts of a plan that are about pods hold once its chain is stored.
     if next.withheld.is_none() && writes.as_ref().is_ok_and(ConfigMapWrites::is_empty) {
         released = deletion::released_entries(&next, &observation.resources, pods);
-        restarts = pod_actions::restart_plan(&next, fleet, &mut memory.restarts, (now, observation.time));
+        restarts = pod_actions::restart_plan(&next, fleet, &mut pass_state.restarts, (now, observation.time));
     }
-    update_gauges(&next, pods, observation, &mut memory);
+    update_gauges(&next, pods, observation, &mut pass_state);
     let plan = &next.plan;
     let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
     let pauses = [
         assessment.settles_in,
         states.awaits_reports.then_some(MAX_UNPOLLED_WAIT),
-        (!memory.pods.silent.is_empty()).then_some(UNREACHABLE_REQUEUE),
+        (!pass_state.pods.silent.is_empty()).then_some(UNREACHABLE_REQUEUE),
         is_restarting.then_some(RESTART_REQUEUE),
-        memory.start_gate.next_list_in(now),
+        pass_state.start_gate.next_list_in(now),
         next.overlap_grace.next_check_in(),
         next_nudge,
     ];
@@ -191,7 +133,7 @@ pub fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, M
         requeue_after: pauses.into_iter().flatten().min(),
         states,
     };
-    (Some(decision), memory)
+    (Some(decision), pass_state)
 }
 
 /// Whether there is nothing to run, and every sidecar that runs something else can't be reached.
@@ -206,7 +148,7 @@ fn is_finished(observation: &Observation, next: &NextChain, pods: Pods<'_>) -> b
 }
 
 /// Hand-overs that go on without unreachable pods.
-fn overtakings(next: &NextChain, pods: Pods<'_>) -> Vec<Overtaking> {
+fn planned_overtakings(next: &NextChain, pods: Pods<'_>) -> Vec<Overtaking> {
     let plan = &next.plan;
     let overtaking = plan.overtaking.iter();
     let overtaking = overtaking.filter(|(name, _)| !plan.waiting.contains_key(*name));
@@ -231,8 +173,8 @@ fn overtakings(next: &NextChain, pods: Pods<'_>) -> Vec<Overtaking> {
 }
 
 /// Counts lagging sidecars and waiting entries for the metrics.
-fn update_gauges(next: &NextChain, pods: Pods<'_>, observation: &Observation, memory: &mut Memory) {
-    let gauges = &mut memory.gauges;
+fn update_gauges(next: &NextChain, pods: Pods<'_>, observation: &Observation, pass_state: &mut PassState) {
+    let gauges = &mut pass_state.gauges;
     gauges.set_waiting(next.plan.waiting.keys(), observation.now);
     gauges.lagging.clear();
     for sidecar in pods.sidecars.iter().filter(|sidecar| sidecar.ip.is_some()) {

@@ -8,14 +8,14 @@ use ctrlmesh_contract::names::CHAIN_CONFIG_MAP;
 use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
 use ctrlmesh_contract::{Chain, Entry, Origin};
 use ctrlmesh_manager_api::sharding_config::{Reshard, ShardingConfig};
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::compile::kept::is_same;
 use ctrlmesh_manager_planner::compile::{RefusedObject, WarnedObject, kept};
 use ctrlmesh_manager_planner::hand_over::{Claims, Goal, Plan, SettleTimes, Shown, newly_shared, shard_of, unshared};
 use ctrlmesh_manager_planner::{LabelKeys, Objects, Resolved, compile, hand_over};
 use kube_core::ResourceExt as _;
 
-use crate::Reason;
-use crate::config_maps::ChainMemory;
+use crate::config_maps::ChainHistory;
 use crate::observation::{CustomResources, Observation, entry_name_of, is_deleted, origin_of};
 use crate::plugins::{self, Unsupported};
 use crate::pods::{Pods, settle_time_of};
@@ -68,7 +68,7 @@ impl NextChain {
 pub fn next_chain(
     observation: &Observation,
     pods: Pods<'_>,
-    chains: &ChainMemory,
+    chains: &ChainHistory,
     start_gate: &StartGate,
     overlaps: &OverlapsSince,
 ) -> NextChain {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use ctrlmesh_contract::status::{ApiTraffic, EntryState, EntryStatus, LeaderElection, Status};
 use ctrlmesh_contract::{Chain, Digest, Entry, Origin};
 use ctrlmesh_manager_api::sharding_config::LeaderStatus;
-use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, TargetStatus};
+use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, Reason, TargetStatus};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::compile::kept;
 use ctrlmesh_manager_planner::hand_over::{lock_of, restart_policy, shard_of};
@@ -19,12 +19,15 @@ use ctrlmesh_manager_planner::switches;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::decision::{Decision, Outcome, WriteFailure};
 use crate::deletion;
-use crate::fleet::{FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refusal, runs_entry};
+use crate::fleet::{
+    FAILED_POLLS_UNTIL_VOID, Fleet, NOT_POLLED, Report, Sidecar, behind_reason, refused_chain, runs_entry,
+};
 use crate::observation::{Observation, is_deleted, is_shard, origin_of};
+use crate::pod_actions::RestartResult;
 use crate::pods::{Pods, describe_holder, lock_name, shard_setting};
 use crate::start_gate::StartBlocker;
-use crate::{Decision, Outcome, Reason, WriteFailure};
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
 const NO_ENTRY: &str =
@@ -46,11 +49,11 @@ pub struct ObjectSummary {
     pub mistakes: String,
     /// Settings that are valid, but probably not intended.
     pub warnings: String,
-    /// It is valid, but not all its plugins are fetched.
+    /// The object is valid, but not all its plugins are fetched.
     pub is_unresolved: bool,
-    /// The entries that it had before stay.
+    /// The entries that the object had before stay.
     pub is_kept: bool,
-    /// It generates shards, and is none itself.
+    /// The object generates shards, and is none itself.
     pub is_root: bool,
     /// Why its entries are not in the chain.
     pub withheld: Option<Reason>,
@@ -156,8 +159,9 @@ fn restart_reason(entry: &str, decision: &Decision, outcome: &Outcome) -> Option
     let plan = &decision.next.plan;
     let is_at_work = || plan.preparing.contains(entry) || plan.evict.iter().any(|evict| evict.entry == entry);
     let soon = || Reason::new(Reason::RESTARTING, "its pods are being replaced one by one");
-    let known = outcome.restart_reasons.get(entry).cloned();
-    known.or_else(|| is_at_work().then(soon))
+    let result = outcome.restarts.get(entry).map(RestartResult::reason);
+    let planned = || decision.restarts.reasons.get(entry).cloned();
+    result.or_else(planned).or_else(|| is_at_work().then(soon))
 }
 
 /// `status.plugins` of an object. Pins of an unreadable object stay.
@@ -271,7 +275,7 @@ fn sidecar_problem(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidec
     };
     for entry in own {
         let Some(running) = status.chain.entries.iter().find(|running| runs_entry(entry, running)) else {
-            let refused = refusal(status, chain.generation);
+            let refused = refused_chain(status, chain.generation);
             let is_there = status.chain.entries.iter().any(|running| running.name == entry.name);
             if refused.is_none() && !is_there && status.chain.generation == chain.generation {
                 return Some(NO_ENTRY.to_owned());
@@ -374,7 +378,10 @@ fn leader_of(entries: &[&Entry], fleet: &Fleet, before: Option<&Value>) -> Optio
         .iter()
         .filter(|entry| shard_setting(entry) == Some(shard_of(&entry.name)));
     let locks: BTreeSet<String> = own.filter_map(|entry| lock_name(entry)).collect();
-    let claims = fleet.sidecars.iter().flat_map(|sidecar| claims(sidecar, &locks, fleet));
+    let claims = fleet
+        .sidecars
+        .iter()
+        .flat_map(|sidecar| reported_leaders(sidecar, &locks, fleet));
     let leading = claims.max_by_key(|(since, leader)| (*since, leader.pod_name.clone()));
     let before = || {
         let before: LeaderStatus = serde_json::from_value(before?.clone()).ok()?;
@@ -386,7 +393,7 @@ fn leader_of(entries: &[&Entry], fleet: &Fleet, before: Option<&Value>) -> Optio
 }
 
 /// Leaderships by one of these locks that a sidecar reports.
-fn claims(
+fn reported_leaders(
     sidecar: &Sidecar,
     locks: &BTreeSet<String>,
     fleet: &Fleet,
@@ -409,7 +416,7 @@ fn claims(
     })
 }
 
-/// It has not answered yet, and is not known to be lost.
+/// Whether a sidecar has not answered yet, and is not known to be lost.
 fn is_about_to_answer(sidecar: &Sidecar, fleet: &Fleet) -> bool {
     let is_lost = fleet
         .failures

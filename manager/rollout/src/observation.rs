@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::world::Interface;
 use ctrlmesh_contract::{Chain, Digest, Mistakes, Origin};
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::plugin::PluginStatus;
 use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use ctrlmesh_manager_planner::auto_shard::held_back;
@@ -102,11 +103,10 @@ impl CustomResources {
 
 /// Identity of a stored document, whether or not the rest of it can be parsed.
 pub fn origin_of(document: &Value) -> Origin {
-    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     Origin {
-        kind: text("/kind").to_owned(),
-        name: text("/metadata/name").to_owned(),
-        uid: text("/metadata/uid").to_owned(),
+        kind: text_at(document, "/kind").to_owned(),
+        name: text_at(document, "/metadata/name").to_owned(),
+        uid: text_at(document, "/metadata/uid").to_owned(),
         generation: document
             .pointer("/metadata/generation")
             .and_then(Value::as_u64)

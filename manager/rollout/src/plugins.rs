@@ -15,10 +15,10 @@ use ctrlmesh_contract::names::{CHAIN_API_VERSION, PLUGIN_CONFIG_MAPS};
 use ctrlmesh_contract::support::Support;
 use ctrlmesh_contract::world::Interface;
 use ctrlmesh_contract::{Chain, Digest, Entry, Origin};
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, lock_of};
 
-use crate::Reason;
 use crate::config_maps::{MAX_SLOT_BYTES, PluginSlots, StoredConfigMaps};
 use crate::fleet::{Report, Sidecar, join_first};
 use crate::observation::{AvailablePlugins, Interfaces, Observation};
@@ -263,7 +263,7 @@ pub fn place_plugins(
 pub struct NoRoom {
     /// Digest of the plugin.
     pub digest: Digest,
-    /// Its packed size.
+    /// The packed size of the plugin.
     pub bytes: usize,
 }
 

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::annotations::SHARD_PODS;
 use ctrlmesh_contract::{Chain, Entry, Origin};
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::hand_over::restart_policy::{Evict, Hold};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::Reason;
 use crate::config_maps::MAX_UNSEEN;
-use crate::fleet::{Fleet, Report, Sidecar, named_pods};
+use crate::fleet::{Fleet, LagReason, Report, Sidecar, named_pods};
 use crate::next_chain::NextChain;
 use crate::pods::lock_name;
 
@@ -77,7 +77,7 @@ pub fn due_nudges(
             continue;
         }
         // One more sync does not help a sidecar that is silent or has refused the chain.
-        if fleet.lag_reason(sidecar, entries, generation) != Some("behind") {
+        if fleet.lag_reason(sidecar, entries, generation) != Some(LagReason::Behind) {
             continue;
         }
         let known = sidecar.renudged.filter(|(of, _)| *of == generation);
@@ -120,18 +120,9 @@ pub struct Restarts {
 
 #[derive(Clone, Debug)]
 struct RefusedEviction {
-    message: String,
+    reason: Reason,
     pause: Duration,
     until: Instant,
-}
-
-/// The result of an eviction.
-#[derive(Debug)]
-pub enum EvictionResult {
-    /// UID of the pod.
-    Evicted(String),
-    /// With the error of the API server.
-    Refused(String),
 }
 
 /// The next step of a restart.
@@ -171,6 +162,101 @@ pub struct RestartAction {
     pub origin: Option<Origin>,
 }
 
+impl RestartAction {
+    /// The pod to evict. `holder`: identity of the lock's holder, `None` if there is none, or why it can't be read. It is read
+    /// just before the eviction, because leaders change at any time.
+    ///
+    /// # Errors
+    /// No pod is evicted in this pass.
+    pub fn pod_to_evict<'a>(
+        &self,
+        fleet: &'a Fleet,
+        holder: Result<Option<String>, String>,
+    ) -> Result<&'a Sidecar, RestartResult> {
+        let leader = holder.map_err(|error| RestartResult::UnknownLeader { error })?;
+        next_to_evict(&stale_pods(&self.evict, fleet), fleet, leader.as_deref()).ok_or(RestartResult::NoPod)
+    }
+}
+
+/// Why the API server evicted no pod.
+#[derive(Debug)]
+pub struct EvictionError {
+    /// Status code of the response, if there was one.
+    pub code: Option<u16>,
+    pub message: String,
+}
+
+/// The result of a [`RestartAction`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RestartResult {
+    /// The number of pods is noted on those that wait, unless there is an error.
+    Counted {
+        count: usize,
+        error: Option<String>,
+    },
+    /// The lock can't be read. The leader might be evicted first.
+    UnknownLeader {
+        error: String,
+    },
+    /// No pod is left to evict.
+    NoPod,
+    Evicted {
+        pod: String,
+        uid: String,
+    },
+    /// The pod is gone or ends, or another one has its name.
+    Ending {
+        pod: String,
+    },
+    Refused {
+        pod: String,
+        error: String,
+    },
+}
+
+impl RestartResult {
+    /// The result of evicting this pod.
+    #[must_use]
+    pub fn of_eviction(sidecar: &Sidecar, response: Result<(), EvictionError>) -> Self {
+        let pod = sidecar.pod.clone();
+        match response {
+            Ok(()) => Self::Evicted {
+                pod,
+                uid: sidecar.uid.clone(),
+            },
+            Err(error) if matches!(error.code, Some(404 | 409)) => Self::Ending { pod },
+            Err(error) => Self::Refused {
+                pod,
+                error: error.message,
+            },
+        }
+    }
+
+    /// Why the restart is not done yet.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        let message = match self {
+            Self::Counted { count, error: None } => format!("noted that it has {count} pods"),
+            Self::Counted {
+                count,
+                error: Some(error),
+            } => format!("failed to note that it has {count} pods: {error}"),
+            Self::UnknownLeader { error } => format!("can't read which pod leads: {error}"),
+            Self::NoPod => "its pods are gone".to_owned(),
+            Self::Evicted { pod, .. } => format!("replacing {pod}"),
+            Self::Ending { pod } => ending_message(pod),
+            Self::Refused { pod, error } => {
+                return Reason::new(Reason::EVICTION_REFUSED, format!("{pod} can't be evicted: {error}"));
+            }
+        };
+        Reason::new(Reason::RESTARTING, message)
+    }
+}
+
+fn ending_message(pod: &str) -> String {
+    format!("waiting for {pod} to end")
+}
+
 /// The next step of every restart. `next`: the chain that is stored.
 pub fn restart_plan(
     next: &NextChain,
@@ -194,7 +280,7 @@ pub fn restart_plan(
         let reason = match (&step, refused) {
             (RestartStep::Done, _) => continue,
             (RestartStep::Wait(message), _) => Some(Reason::new(Reason::RESTARTING, message)),
-            (RestartStep::Evict, Some(refused)) => Some(Reason::new(Reason::EVICTION_REFUSED, &refused.message)),
+            (RestartStep::Evict, Some(refused)) => Some(refused.reason.clone()),
             (RestartStep::Evict | RestartStep::Count(_), _) => None,
         };
         if let Some(reason) = reason {
@@ -222,14 +308,15 @@ impl Restarts {
     }
 
     /// Records the results of evictions, by the shard's entry.
-    pub fn record(&mut self, evictions: &BTreeMap<String, EvictionResult>, now: Instant) {
-        for (entry, result) in evictions {
+    pub fn record(&mut self, results: &BTreeMap<String, RestartResult>, now: Instant) {
+        for (entry, result) in results {
             match result {
-                EvictionResult::Evicted(uid) => {
+                RestartResult::Evicted { uid, .. } => {
                     self.refused.remove(entry);
                     self.evicted.insert(uid.clone());
                 }
-                EvictionResult::Refused(message) => self.back_off(entry, message.clone(), now),
+                RestartResult::Refused { .. } => self.back_off(entry, result.reason(), now),
+                _ => {}
             }
         }
     }
@@ -245,7 +332,7 @@ impl Restarts {
         let all: Vec<&Sidecar> = fleet.selected(&evict.pods).collect();
         let is_going = |sidecar: &&&Sidecar| sidecar.is_ending || self.evicted.contains(&sidecar.uid);
         if let Some(sidecar) = all.iter().find(is_going) {
-            return RestartStep::Wait(format!("waiting for {} to end", sidecar.pod));
+            return RestartStep::Wait(ending_message(&sidecar.pod));
         }
         let here = all.len();
         let noted = all.iter().filter_map(|sidecar| sidecar.shard_pods).max();
@@ -277,11 +364,11 @@ impl Restarts {
     }
 
     /// Delays the next attempt, each time for longer.
-    fn back_off(&mut self, entry: &str, message: String, now: Instant) {
+    fn back_off(&mut self, entry: &str, reason: Reason, now: Instant) {
         let before = self.refused.get(entry).map(|refused| refused.pause * 2);
         let pause = before.unwrap_or(EVICTION_BACKOFF.0).min(EVICTION_BACKOFF.1);
         let until = now + pause;
-        let refused = RefusedEviction { message, pause, until };
+        let refused = RefusedEviction { reason, pause, until };
         self.refused.insert(entry.to_owned(), refused);
     }
 }
@@ -330,7 +417,7 @@ pub fn stale_pods<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
 
 /// The pod to evict next: one that is not ready first. The leader goes last, because evicting it elects another; before it pods
 /// that do not answer, which may lead.
-pub fn next_to_evict<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Option<&'a Sidecar> {
+fn next_to_evict<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Option<&'a Sidecar> {
     let is_leader = |pod: &str| {
         // Identities of client-go are `<host name>_<random>`.
         leader.is_some_and(|leader| leader == pod || leader.strip_prefix(pod).is_some_and(|rest| rest.starts_with('_')))

@@ -9,7 +9,7 @@ use ctrlmesh_contract::{Chain, Digest, Entry};
 use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::hand_over::{self, LOCK_EXPIRY, lock_of, restart_policy, shard_of};
 
-use crate::config_maps::{ChainMemory, StoredChain};
+use crate::config_maps::{ChainHistory, StoredChain};
 use crate::fleet::{Fleet, Report, Sidecar, named_pods, runs_entry};
 use crate::observation::Observation;
 
@@ -38,7 +38,7 @@ pub struct Silence {
 
 /// Pods from one pass to the next.
 #[derive(Clone, Debug, Default)]
-pub struct PodMemory {
+pub struct PodHistory {
     pub quiet: QuietSince,
     pub locks: Locks,
     /// Names of the entries that each pod (by UID) may run.
@@ -50,7 +50,7 @@ pub struct PodMemory {
     pub are_all_polled: bool,
 }
 
-/// Conclusions of a pass from reports and memory. Pods are given by name.
+/// Conclusions of a pass from reports and history. Pods are given by name.
 #[derive(Clone, Debug, Default)]
 pub struct PodStates {
     /// Pods that have run the chain, with nothing left from before, for the settle time of their shards.
@@ -141,7 +141,7 @@ pub struct PodAssessment {
 }
 
 /// Concludes what pods may show. [`pods_given_up`] follows when it is clear that the pass goes on.
-pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: &mut PodMemory) -> PodAssessment {
+pub fn assess_pods(observation: &Observation, chains: &mut ChainHistory, history: &mut PodHistory) -> PodAssessment {
     let Observation {
         fleet,
         config_maps,
@@ -151,7 +151,7 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
     let now = *now;
     let generation = config_maps.chain.as_ref().map_or(0, |chain| chain.generation);
     if chains.observe(config_maps.digest, generation, now) == StoredChain::Skipped {
-        memory.quiet.clear();
+        history.quiet.clear();
     }
     chains.highest_generation = fleet.generation().max(chains.highest_generation);
     let mut assessment = PodAssessment::default();
@@ -160,23 +160,23 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
     if chains.may_raise(now) {
         states.rolled_back_by = pod_ahead(observation, chains);
     }
-    update_running(fleet, config_maps.chain.as_ref(), &mut memory.running);
-    states.running.clone_from(&memory.running);
+    update_running(fleet, config_maps.chain.as_ref(), &mut history.running);
+    states.running.clone_from(&history.running);
     let (Some(chain), Some((_, known_since))) = (&config_maps.chain, chains.stored) else {
-        memory.quiet.clear();
+        history.quiet.clear();
         return assessment;
     };
     let is_awaited = |sidecar: &&Sidecar| {
         let is_lagging = now.duration_since(known_since) < MAX_AWAITED && !fleet.runs_chain(sidecar, &chain.entries);
         // A silent pod is polled often also after it is given up: it may come back.
-        is_lagging || memory.silent.contains_key(&sidecar.uid)
+        is_lagging || history.silent.contains_key(&sidecar.uid)
     };
     let awaited = fleet.sidecars.iter().filter(is_awaited);
     assessment.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
-    memory.quiet = pods_quiet_since(fleet, chain, &memory.quiet, now);
+    history.quiet = pods_quiet_since(fleet, chain, &history.quiet, now);
     let configs = &observation.resources.sharding_configs;
     let left = |sidecar: &Sidecar| {
-        let (_, since) = memory.quiet.get(&sidecar.uid)?;
+        let (_, since) = history.quiet.get(&sidecar.uid)?;
         let earlier = config_maps
             .claims
             .settle_times(&sidecar.uid, &sidecar.labels, &chain.entries);
@@ -190,9 +190,9 @@ pub fn assess_pods(observation: &Observation, chains: &mut ChainMemory, memory: 
         .filter(|sidecar| left(sidecar).is_some_and(|left| left.is_zero()));
     states.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
     let settles_in = settling.min();
-    memory.locks = requested_locks(fleet, chain, &memory.quiet, &memory.locks, now);
-    states.lease_expired = pods_with_expired_leases(fleet, &memory.locks, now);
-    let leases = memory.locks.values();
+    history.locks = requested_locks(fleet, chain, &history.quiet, &history.locks, now);
+    states.lease_expired = pods_with_expired_leases(fleet, &history.locks, now);
+    let leases = history.locks.values();
     let leases = leases.map(|(_, since)| LOCK_EXPIRY.saturating_sub(now.duration_since(*since)));
     let leases = leases.filter(|left| !left.is_zero() && !config_maps.claims.is_empty());
     assessment.settles_in = settles_in.into_iter().chain(leases).min();
@@ -271,7 +271,7 @@ fn pods_with_expired_leases(fleet: &Fleet, locks: &Locks, now: Instant) -> BTree
 
 /// A pod whose sidecar runs a later chain than the stored one, or another of its generation: somebody has restored an old
 /// ConfigMap, or two managers led at once. Then pods may show something else than what is remembered.
-fn pod_ahead(observation: &Observation, chains: &ChainMemory) -> Option<String> {
+fn pod_ahead(observation: &Observation, chains: &ChainHistory) -> Option<String> {
     let stored = &observation.config_maps;
     let last = chains.last.as_ref().map(|(chain, _)| chain);
     let known = stored.chain.as_ref().or(last)?.generation;
@@ -321,7 +321,7 @@ fn pods_quiet_since(fleet: &Fleet, chain: &Chain, before: &QuietSince, now: Inst
         let known = before.get(&sidecar.uid).filter(|(at, _)| *at == digest);
         let since = known.map_or(now, |(_, since)| *since);
         let is_fresh = fleet.runs_its_shard(sidecar, &chain.entries);
-        // It was not polled since, but nothing has changed for it.
+        // The sidecar was not polled since, but nothing has changed for it.
         let is_as_before = known.is_some() && fleet.reported_its_shard(sidecar, &chain.entries);
         (is_fresh || is_as_before).then(|| (sidecar.uid.clone(), (digest, since)))
     };

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_unstarted, lock_of, unstarted_entry};
 
-use crate::Reason;
 use crate::fleet::{Report, UninjectedPods, join_first};
 use crate::observation::{CustomResources, entry_name_of};
 use crate::pods::Pods;
@@ -38,9 +38,9 @@ pub type BlockedShards = BTreeMap<String, StartBlocker>;
 pub enum StartBlocker {
     /// These pods of its controller have no sidecar.
     Pods(BTreeSet<String>),
-    /// They are gone, but no pod with a sidecar is there yet.
+    /// The pods without a sidecar are gone, but none with a sidecar is there yet.
     NoPods,
-    /// They have been gone for a moment only.
+    /// The pods without a sidecar have been gone for a moment only.
     Gone,
     /// Pods could not be listed, with the error.
     Unknown(String),

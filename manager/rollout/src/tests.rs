@@ -1,4 +1,4 @@
-//! Whole decisions, from an observation and memory. No server, no clock.
+//! Whole decisions, from an observation and the state of earlier passes. No server, no clock.
 
 mod messages;
 mod scale;
@@ -10,6 +10,7 @@ use std::time::Instant;
 use ctrlmesh_contract::support::Support;
 use ctrlmesh_contract::world::Interface;
 use ctrlmesh_contract::{Chain, Digest};
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_planner::built_in::BuiltIn;
 use ctrlmesh_manager_planner::hand_over::Claims;
 use ctrlmesh_manager_planner::samples;
@@ -18,9 +19,11 @@ use serde_json::Value;
 
 use super::*;
 use crate::config_maps::{PackedPlugin, StoredConfigMaps};
+use crate::decision::Outcome;
 use crate::fleet::{Fleet, Report, Sidecar};
+use crate::object_summary::summary_of;
 use crate::observation::{AvailablePlugins, CustomResources, NamedPlugins, Settings};
-use crate::pod_actions::EvictionResult;
+use crate::pod_actions::{EvictionError, RestartResult};
 
 const POD: &str = "operator-0";
 
@@ -76,14 +79,14 @@ fn without_chain() -> Report {
 }
 
 /// Writes what was decided, and reports back.
-fn carry_out(observation: &mut Observation, decision: &Decision, memory: &mut Memory) {
+fn carry_out(observation: &mut Observation, decision: &Decision, pass_state: &mut PassState) {
     let (chain, claims) = (decision.next.chain.clone(), decision.next.claims.clone());
     let outcome = Outcome {
         written: vec![("ctrlmesh-chain".to_owned(), Some("1".to_owned()))],
         nudged: decision.nudges.clone(),
         ..Outcome::default()
     };
-    memory.record(observation, decision, &outcome, observation.now);
+    pass_state.record(observation, decision, &outcome, observation.now);
     let known = observation.plugins.packed();
     let used = chain
         .entries
@@ -94,15 +97,15 @@ fn carry_out(observation: &mut Observation, decision: &Decision, memory: &mut Me
     sidecar.nudged = Some(chain.generation);
 }
 
-fn decided(observation: &Observation, memory: Memory) -> (Decision, Memory) {
-    let (decision, memory) = decide(observation, memory);
-    (decision.unwrap(), memory)
+fn decided(observation: &Observation, pass_state: PassState) -> (Decision, PassState) {
+    let (decision, pass_state) = decide(observation, pass_state);
+    (decision.unwrap(), pass_state)
 }
 
 #[test]
 fn first_chain_is_written_with_its_plugin_and_pods_are_nudged() {
     let observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, _) = decided(&observation, Memory::default());
+    let (decision, _) = decided(&observation, PassState::default());
     let writes = decision.writes.unwrap();
     assert!(writes.chain);
     assert_eq!(writes.slots.len(), 1);
@@ -118,31 +121,31 @@ fn first_chain_is_written_with_its_plugin_and_pods_are_nudged() {
 #[test]
 fn decision_depends_on_its_arguments_alone() {
     let observation = observation(vec![samples::faults("a"), samples::shard("b", &[])], without_chain());
-    let text = || format!("{:?}", decide(&observation, Memory::default()));
+    let text = || format!("{:?}", decide(&observation, PassState::default()));
     assert_eq!(text(), text());
 }
 
 #[test]
 fn stored_and_acknowledged_chain_leads_to_no_write() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, mut memory) = decided(&observation, Memory::default());
-    carry_out(&mut observation, &decision, &mut memory);
+    let (decision, mut pass_state) = decided(&observation, PassState::default());
+    carry_out(&mut observation, &decision, &mut pass_state);
     let chain = decision.next.chain;
     observation.fleet.reports = [(POD.to_owned(), running(1, Some(&chain)))].into();
-    let (decision, memory) = decided(&observation, memory);
+    let (decision, pass_state) = decided(&observation, pass_state);
     assert!(decision.writes.unwrap().is_empty());
     assert_eq!((decision.nudges, decision.next.chain), (Vec::new(), chain));
     assert!(!decision.is_finished);
-    assert!(memory.is_idle(&StoredConfigMaps::default()));
+    assert!(pass_state.is_idle(&StoredConfigMaps::default()));
 }
 
 #[test]
 fn chain_that_lost_its_label_is_written_again_with_its_generation() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, mut memory) = decided(&observation, Memory::default());
-    carry_out(&mut observation, &decision, &mut memory);
+    let (decision, mut pass_state) = decided(&observation, PassState::default());
+    carry_out(&mut observation, &decision, &mut pass_state);
     observation.config_maps.is_watched = false;
-    let (decision, _) = decided(&observation, memory);
+    let (decision, _) = decided(&observation, pass_state);
     assert!(decision.writes.unwrap().chain);
     assert_eq!(decision.next.chain.generation, 1);
 }
@@ -150,10 +153,10 @@ fn chain_that_lost_its_label_is_written_again_with_its_generation() {
 #[test]
 fn deleted_chain_is_restored_from_memory() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    let (first, mut memory) = decided(&observation, Memory::default());
-    carry_out(&mut observation, &first, &mut memory);
+    let (first, mut pass_state) = decided(&observation, PassState::default());
+    carry_out(&mut observation, &first, &mut pass_state);
     observation.config_maps = StoredConfigMaps::default();
-    let (decision, _) = decided(&observation, memory);
+    let (decision, _) = decided(&observation, pass_state);
     assert!(decision.writes.unwrap().chain);
     assert_eq!(decision.next.chain, first.next.chain);
 }
@@ -162,14 +165,14 @@ fn deleted_chain_is_restored_from_memory() {
 fn first_chain_waits_for_reports_for_some_seconds() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
     observation.fleet.unpolled = [POD.to_owned()].into();
-    let (decision, memory) = decide(&observation, Memory::default());
+    let (decision, pass_state) = decide(&observation, PassState::default());
     assert!(decision.is_none());
     observation.now += MAX_UNPOLLED_WAIT;
-    let (decision, _) = decide(&observation, memory.clone());
+    let (decision, _) = decide(&observation, pass_state.clone());
     assert!(decision.is_some_and(|decision| !decision.states.awaits_reports));
 }
 
-/// It does not know what pods show whose labels have changed meanwhile. Later, pods that start hold up nothing.
+/// Such a manager does not know what pods show whose labels have changed meanwhile. Later, pods that start hold up nothing.
 #[test]
 fn manager_that_takes_over_polls_all_sidecars_first() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
@@ -180,15 +183,18 @@ fn manager_that_takes_over_polls_all_sidecars_first() {
     };
     observation.config_maps = StoredConfigMaps::written(chain, Default::default(), []);
     observation.fleet.unpolled = [POD.to_owned()].into();
-    let (decision, memory) = decide(&observation, Memory::default());
+    let (decision, pass_state) = decide(&observation, PassState::default());
     assert!(decision.is_none());
     observation.now += MAX_UNPOLLED_WAIT;
-    assert!(decide(&observation, memory.clone()).0.is_some(), "it was waited for");
+    assert!(
+        decide(&observation, pass_state.clone()).0.is_some(),
+        "it was waited for"
+    );
     observation.now -= MAX_UNPOLLED_WAIT;
     observation.fleet.unpolled.clear();
-    let (_, memory) = decided(&observation, memory);
+    let (_, pass_state) = decided(&observation, pass_state);
     observation.fleet.unpolled = [POD.to_owned()].into();
-    let (decision, _) = decided(&observation, memory);
+    let (decision, _) = decided(&observation, pass_state);
     assert!(decision.states.awaits_reports && decision.requeue_after <= Some(MAX_UNPOLLED_WAIT));
 }
 
@@ -196,7 +202,7 @@ fn manager_that_takes_over_polls_all_sidecars_first() {
 fn settle_time_of_shard_is_stored_with_the_chain() {
     let mut shard = samples::shard("a", &[]);
     shard["spec"]["settleSeconds"] = 60.into();
-    let (decision, _) = decided(&observation(vec![shard], without_chain()), Memory::default());
+    let (decision, _) = decided(&observation(vec![shard], without_chain()), PassState::default());
     let NextChain { chain, claims, .. } = decision.next;
     let labels = [("shard".to_owned(), "a".to_owned())].into();
     let times: Vec<_> = claims.settle_times("uid", &labels, &chain.entries).collect();
@@ -217,10 +223,10 @@ fn settle_time_of_earlier_shard_counts_for_pod_that_has_moved() {
     observation.fleet.reports = [(POD.to_owned(), running(1, Some(&chain)))].into();
     observation.config_maps = StoredConfigMaps::written(chain, serde_json::from_str(claims).unwrap(), []);
     observation.settings.settle = Duration::ZERO;
-    let mut memory = Memory::default();
+    let mut pass_state = PassState::default();
     let mut is_quiet_after = |seconds| {
         observation.now += Duration::from_secs(seconds);
-        pods::assess_pods(&observation, &mut memory.chain, &mut memory.pods)
+        pods::assess_pods(&observation, &mut pass_state.chain, &mut pass_state.pods)
             .states
             .quiet
             .contains(POD)
@@ -232,19 +238,19 @@ fn settle_time_of_earlier_shard_counts_for_pod_that_has_moved() {
 #[test]
 fn later_chain_of_a_sidecar_is_outnumbered_once_a_minute() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, mut memory) = decided(&observation, Memory::default());
-    carry_out(&mut observation, &decision, &mut memory);
+    let (decision, mut pass_state) = decided(&observation, PassState::default());
+    carry_out(&mut observation, &decision, &mut pass_state);
     let chain = decision.next.chain;
     observation.fleet.reports = [(POD.to_owned(), running(9, Some(&chain)))].into();
-    let (decision, mut memory) = decided(&observation, memory);
+    let (decision, mut pass_state) = decided(&observation, pass_state);
     assert_eq!(decision.states.rolled_back_by.as_deref(), Some(POD));
     let raised = decision.next.chain.generation;
     assert!(raised > 9, "{raised}");
-    carry_out(&mut observation, &decision, &mut memory);
+    carry_out(&mut observation, &decision, &mut pass_state);
     observation.fleet.reports = [(POD.to_owned(), running(90, Some(&chain)))].into();
     for (seconds, expected) in [(59, None), (60, Some(POD))] {
         observation.now += Duration::from_secs(seconds);
-        let (decision, _) = decided(&observation, memory.clone());
+        let (decision, _) = decided(&observation, pass_state.clone());
         assert_eq!(decision.states.rolled_back_by.as_deref(), expected, "{seconds}");
         observation.now -= Duration::from_secs(seconds);
     }
@@ -258,7 +264,7 @@ fn chain_is_withheld_from_a_sidecar_that_cannot_read_it() {
         ..Support::current()
     });
     let observation = observation(vec![samples::faults("a")], Report::Status(Box::new(status)));
-    let (decision, _) = decided(&observation, Memory::default());
+    let (decision, _) = decided(&observation, PassState::default());
     let Reason { code, message } = decision.next.withheld.unwrap();
     assert_eq!(code, Reason::SIDECAR_OUTDATED);
     assert!(message.contains(POD), "{message}");
@@ -268,8 +274,8 @@ fn chain_is_withheld_from_a_sidecar_that_cannot_read_it() {
 #[test]
 fn namespace_is_finished_when_its_pods_run_the_empty_chain() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, mut memory) = decided(&observation, Memory::default());
-    carry_out(&mut observation, &decision, &mut memory);
+    let (decision, mut pass_state) = decided(&observation, PassState::default());
+    carry_out(&mut observation, &decision, &mut pass_state);
     let first = decision.next.chain;
     observation.resources = CustomResources::default();
     for (report, is_finished) in [
@@ -278,7 +284,7 @@ fn namespace_is_finished_when_its_pods_run_the_empty_chain() {
         (running(2, None), true),
     ] {
         observation.fleet.reports = [(POD.to_owned(), report)].into();
-        let (decision, _) = decided(&observation, memory.clone());
+        let (decision, _) = decided(&observation, pass_state.clone());
         assert_eq!(decision.is_finished, is_finished, "{:?}", observation.fleet.reports);
         assert!(decision.next.chain.entries.is_empty());
     }
@@ -287,16 +293,16 @@ fn namespace_is_finished_when_its_pods_run_the_empty_chain() {
 #[test]
 fn own_writes_are_waited_for_until_the_cache_shows_them() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, mut memory) = decided(&observation, Memory::default());
+    let (decision, mut pass_state) = decided(&observation, PassState::default());
     let outcome = Outcome {
         written: vec![("ctrlmesh-chain".to_owned(), Some("7".to_owned()))],
         ..Outcome::default()
     };
-    memory.record(&observation, &decision, &outcome, observation.now);
+    pass_state.record(&observation, &decision, &outcome, observation.now);
     let is_waiting = |version: Option<&str>, now| {
         let mut stored = StoredConfigMaps::default();
         stored.version = version.map(str::to_owned);
-        memory.has_unseen_writes(&stored, now)
+        pass_state.has_unseen_writes(&stored, now)
     };
     assert!(is_waiting(None, observation.now) && is_waiting(Some("6"), observation.now));
     assert!(!is_waiting(Some("7"), observation.now) && !is_waiting(Some("8"), observation.now));
@@ -305,22 +311,22 @@ fn own_writes_are_waited_for_until_the_cache_shows_them() {
         "somebody deleted it"
     );
     observation.now += config_maps::MAX_UNSEEN;
-    let (_, memory) = decided(&observation, memory);
-    assert!(!memory.has_unseen_writes(&StoredConfigMaps::default(), observation.now));
+    let (_, pass_state) = decided(&observation, pass_state);
+    assert!(!pass_state.has_unseen_writes(&StoredConfigMaps::default(), observation.now));
 }
 
 #[test]
 fn failed_passes_are_retried_later_each_time() {
     let observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, mut memory) = decided(&observation, Memory::default());
+    let (decision, mut pass_state) = decided(&observation, PassState::default());
     let failed = Outcome {
         nudges_failed: 1,
         ..Outcome::default()
     };
     let mut delays = Vec::new();
     for outcome in [&failed, &failed, &failed, &Outcome::default()] {
-        memory.record(&observation, &decision, outcome, observation.now);
-        delays.push(memory.retry_delay().as_secs());
+        pass_state.record(&observation, &decision, outcome, observation.now);
+        delays.push(pass_state.retry_delay().as_secs());
     }
     assert_eq!(delays, [1, 2, 4, 1]);
 }
@@ -328,26 +334,49 @@ fn failed_passes_are_retried_later_each_time() {
 #[test]
 fn refused_eviction_backs_off() {
     let mut restarts = pod_actions::Restarts::default();
-    let refused = || EvictionResult::Refused("budget".to_owned());
+    let refusal = || EvictionError {
+        code: Some(429),
+        message: "budget".to_owned(),
+    };
+    let result = |response| RestartResult::of_eviction(&Sidecar::default(), response);
     let now = Instant::now();
     let mut pauses = Vec::new();
     for _ in 0..7 {
-        restarts.record(&[("a".to_owned(), refused())].into(), now);
+        restarts.record(&[("a".to_owned(), result(Err(refusal())))].into(), now);
         pauses.push(restarts.pause_of("a").unwrap().as_secs());
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-    restarts.record(
-        &[("a".to_owned(), EvictionResult::Evicted("uid".to_owned()))].into(),
-        now,
-    );
+    restarts.record(&[("a".to_owned(), result(Ok(())))].into(), now);
     assert_eq!(restarts.pause_of("a"), None);
+}
+
+#[test]
+fn restart_in_status_is_explained_by_its_result_or_else_by_the_plan() {
+    let observation = observation(vec![samples::shard("a", &[])], without_chain());
+    let (mut decision, _) = decided(&observation, PassState::default());
+    let restart_of = |decision: &Decision, outcome: &Outcome| {
+        let document = &observation.resources.documents[0];
+        summary_of(document, &observation, decision, outcome).1.restart
+    };
+    assert_eq!(restart_of(&decision, &Outcome::default()), None);
+    let entry = decision.next.chain.entries[0].name.clone();
+    let planned = Reason::new(Reason::RESTARTING, "waiting for a to end");
+    decision.restarts.reasons.insert(entry.clone(), planned.clone());
+    assert_eq!(restart_of(&decision, &Outcome::default()), Some(planned));
+    let result = RestartResult::NoPod;
+    let reason = result.reason();
+    let outcome = Outcome {
+        restarts: [(entry, result)].into(),
+        ..Outcome::default()
+    };
+    assert_eq!(restart_of(&decision, &outcome), Some(reason));
 }
 
 #[test]
 fn quiet_time_restarts_when_generations_are_skipped() {
     let mut observation = observation(vec![samples::faults("a")], without_chain());
-    let (decision, mut memory) = decided(&observation, Memory::default());
-    carry_out(&mut observation, &decision, &mut memory);
+    let (decision, mut pass_state) = decided(&observation, PassState::default());
+    carry_out(&mut observation, &decision, &mut pass_state);
     let mut stored = decision.next.chain;
     let mut quiet_since = |generation: u64| {
         stored.generation = generation;
@@ -355,8 +384,8 @@ fn quiet_time_restarts_when_generations_are_skipped() {
         let report = running(generation, Some(&stored));
         observation.fleet.reports.insert(POD.to_owned(), report);
         observation.config_maps = StoredConfigMaps::written(stored.clone(), Claims::default(), None);
-        memory = decide(&observation, std::mem::take(&mut memory)).1;
-        (memory.pods.quiet["uid"].1, observation.now)
+        pass_state = decide(&observation, std::mem::take(&mut pass_state)).1;
+        (pass_state.pods.quiet["uid"].1, observation.now)
     };
     let (first, _) = quiet_since(1);
     assert_eq!(quiet_since(2).0, first);

@@ -32,7 +32,7 @@ use kube::runtime::watcher;
 use crate::certificates::lifetimes::Schedule;
 use crate::cluster::{Context, error_text, post_params};
 #[cfg(test)]
-pub(crate) use credential::verify;
+pub(crate) use credential::verify_certificate;
 pub(crate) use credential::{Credential, parse_certificates};
 use plan::{CaState, Step, next_step};
 pub(crate) use stored::{Stored, split_certificates};
@@ -59,7 +59,7 @@ pub enum Error {
     /// A file or a key of the Secret.
     #[error("the {0} is missing or not PEM")]
     NotPem(&'static str),
-    /// They don't belong together, or rustls can't use them.
+    /// Certificate and key don't belong together, or rustls can't use them.
     #[error("the certificate and its key are unusable: {0}")]
     Pair(#[source] rustls::Error),
     #[error("{path}: {source}")]
@@ -106,7 +106,7 @@ pub(crate) trait TrustDomain: Send {
 /// The Secret of a CA, and the lifetimes of its certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct CaSecret {
-    /// Its purpose, for logs.
+    /// The CA's purpose, for logs.
     pub(crate) what: String,
     /// The Secret's metadata when it is created. It is in the manager's namespace.
     pub(crate) secret: ObjectMeta,

@@ -10,12 +10,12 @@
 //! | `namespaces` | the namespaces that need bundle and certificate, each with a CA and a task |
 //! | `namespace` | one namespace's bundle and certificate |
 //! | `object` | an object with a fixed name: its last seen state, and writes of the desired one |
-//! | `seen` | the last seen objects of one kind |
+//! | `last_seen` | the last seen objects of one kind |
 
+mod last_seen;
 mod namespace;
 mod namespaces;
 mod object;
-mod seen;
 #[cfg(test)]
 mod tests;
 

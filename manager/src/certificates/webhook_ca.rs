@@ -1,6 +1,6 @@
 //! The webhook server's certificate: the leader issues it, replaces it before it expires, and writes the bundles of API servers.
 //!
-//! [`crate::certificates::ca`] keeps it, and every replica serves it (`webhook::served`). With `--webhook-cert-dir` somebody else
+//! [`crate::certificates::ca`] keeps it, and every replica serves it (`webhook::serving_certificate`). With `--webhook-cert-dir` somebody else
 //! issues the certificate, and nothing is done here.
 
 pub(crate) mod bundles;

@@ -45,7 +45,7 @@ impl EventDraft {
 
     /// A shard gets objects that unreachable pods may still show. `note`: [`Overtaking::note_text`].
     ///
-    /// [`Overtaking::note_text`]: ctrlmesh_manager_rollout::Overtaking::note_text
+    /// [`Overtaking::note_text`]: ctrlmesh_manager_rollout::decision::Overtaking::note_text
     pub(crate) fn overtaking(note: &str) -> Self {
         Self::warning("Overtaking", note.to_owned())
     }
@@ -107,7 +107,7 @@ fn truncate_note(note: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use ctrlmesh_manager_rollout::Overtaking;
+    use ctrlmesh_manager_rollout::decision::Overtaking;
 
     use super::*;
 

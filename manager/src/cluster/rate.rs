@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body as Answer;
+use axum::body::Body as ResponseBody;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
@@ -26,10 +26,10 @@ use tower::{BoxError, Service};
 /// Duration of a watch that names none; `kube` names one.
 const DEFAULT_WATCH_TIME: Duration = Duration::from_secs(290);
 
-/// There was no answer in time. It is not known whether the request was executed.
+/// There was no response in time. It is not known whether the request was executed.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}; is the network, or the API server, overloaded?")]
-struct Late(Duration);
+#[error("no response within {0:?}; is the network, or the API server, overloaded?")]
+struct DeadlineExceeded(Duration);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
@@ -136,7 +136,7 @@ impl Bucket {
 #[must_use]
 pub fn rate_limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadline: Duration) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let service = Limited {
+    let service = LimitedClient {
         client: client.clone(),
         bucket: Arc::clone(bucket),
         priority,
@@ -156,35 +156,36 @@ fn retry_policy() -> RetryPolicy {
 }
 
 #[derive(Clone)]
-struct Limited {
+struct LimitedClient {
     client: Client,
     bucket: Arc<Bucket>,
     priority: Priority,
     deadline: Duration,
 }
 
-impl Limited {
-    async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+impl LimitedClient {
+    async fn limited_response(self, request: Request<Body>) -> Result<Response<ResponseBody>, BoxError> {
         self.bucket.take(self.priority).await;
-        let late = |_| Late(self.deadline);
-        if let Some(lasts) = watch(request.uri().query().unwrap_or_default()) {
+        let late = |_| DeadlineExceeded(self.deadline);
+        if let Some(lasts) = watch_duration(request.uri().query().unwrap_or_default()) {
             let response = timeout(self.deadline, self.client.send(request))
                 .await
                 .map_err(late)??;
             let end = sleep(lasts + self.deadline);
-            return Ok(response.map(|body| Answer::from_stream(Answer::new(body).into_data_stream().take_until(end))));
+            return Ok(response
+                .map(|body| ResponseBody::from_stream(ResponseBody::new(body).into_data_stream().take_until(end))));
         }
         let whole = async {
             let (head, body) = self.client.send(request).await?.into_parts();
             let body = body.collect_bytes().await?;
-            Ok(Response::from_parts(head, Answer::from(body)))
+            Ok(Response::from_parts(head, ResponseBody::from(body)))
         };
         timeout(self.deadline, whole).await.map_err(late)?
     }
 }
 
 /// The duration that a watch asks for. `None`: the request is not a watch.
-fn watch(query: &str) -> Option<Duration> {
+fn watch_duration(query: &str) -> Option<Duration> {
     let mut lasts = DEFAULT_WATCH_TIME;
     let mut is_watch = false;
     for pair in query.split('&') {
@@ -197,8 +198,8 @@ fn watch(query: &str) -> Option<Duration> {
     is_watch.then_some(lasts)
 }
 
-impl Service<Request<Body>> for Limited {
-    type Response = Response<Answer>;
+impl Service<Request<Body>> for LimitedClient {
+    type Response = Response<ResponseBody>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -207,7 +208,7 @@ impl Service<Request<Body>> for Limited {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(self.clone().answer(request))
+        Box::pin(self.clone().limited_response(request))
     }
 }
 
@@ -248,7 +249,7 @@ mod tests {
             let (_server, configmaps) = configmap_api(Rule::new(fault.clone())).await;
             let listed = timeout(PATIENCE, configmaps.list(&ListParams::default())).await;
             let problem = listed.expect("it is given up").unwrap_err().to_string();
-            assert!(problem.contains("no answer within 300ms"), "{fault:?}: {problem}");
+            assert!(problem.contains("no response within 300ms"), "{fault:?}: {problem}");
         }
     }
 
@@ -277,7 +278,7 @@ mod tests {
             ("watch=true", Some(290)),
             ("&watch=1&timeoutSeconds=17&allowWatchBookmarks=true", Some(17)),
         ] {
-            assert_eq!(watch(query), lasts.map(Duration::from_secs), "{query}");
+            assert_eq!(watch_duration(query), lasts.map(Duration::from_secs), "{query}");
         }
     }
 

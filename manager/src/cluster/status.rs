@@ -15,7 +15,7 @@ pub(crate) enum StatusPatch<'a> {
     Replace { version: Option<&'a Value>, status: Value },
     /// Makes these fields, and no others, the ones of a field manager.
     Apply { field_manager: &'a str, status: Value },
-    /// Replaces these fields, whoever has changed the object since.
+    /// Replaces these fields, even if somebody else has changed the object since.
     Overwrite { status: Value },
     /// Removes a field, whichever field managers own it.
     Remove { field: &'a str },

@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
-use ctrlmesh_manager_rollout::memory::{MAX_UNPOLLED_WAIT, Memory};
+use ctrlmesh_manager_rollout::pass_state::{MAX_UNPOLLED_WAIT, PassState};
 use ctrlmesh_manager_rollout::{decide, known_uninjected};
 use futures_util::{Stream, stream};
 use k8s_openapi::api::core::v1::Namespace;
@@ -90,7 +90,7 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     let key = signing_key::load_key(&context).await?;
     let (caches, triggers) = Caches::watch(&context.client, crd_timeout);
     let (changed, fetched) = mpsc::channel(FETCHED_QUEUE);
-    let (plugins, worker) = plugins::start(&context, changed);
+    let (plugins, worker) = plugins::start_fetching(&context, changed);
     let dirty = Arc::new(DirtyNamespaces::default());
     let triggers = stream::select(
         triggers,
@@ -116,12 +116,12 @@ async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> 
     let distributor = Arc::new(Distributor {
         observer: Observer::new(context.clone(), caches, poller, plugins, keys),
         namespaces: namespaces.clone(),
-        memories: Mutex::default(),
+        pass_states: Mutex::default(),
         key,
         context,
     });
     let passes = controller.run(
-        reconcile,
+        reconcile_namespace,
         |namespace, error, distributor| requeue_after_error(&namespace, error, &distributor),
         distributor,
     );
@@ -142,7 +142,7 @@ fn fetched_namespaces(fetched: mpsc::Receiver<String>) -> impl Stream<Item = Obj
     })
 }
 
-async fn reconcile(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {
+async fn reconcile_namespace(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {
     // The watches end with the controller, so caches that are not synced by then never will be.
     tokio::select! {
         () = distributor.context.stop.cancelled() => return Ok(Action::await_change()),
@@ -164,7 +164,7 @@ fn requeue_after_error(namespace: &Namespace, error: &Error, distributor: &Distr
         tracing::debug!(%error, namespace = name, "write conflict; retrying");
         return Action::requeue(CONFLICT_REQUEUE);
     }
-    let delay = distributor.memory(name).retry_delay();
+    let delay = distributor.pass_state(name).retry_delay();
     tracing::warn!(%error, namespace = name, ?delay, "failed to distribute; retrying");
     Action::requeue(delay)
 }
@@ -174,29 +174,32 @@ struct Distributor {
     observer: Observer,
     key: SigningKey,
     namespaces: Store<Namespace>,
-    memories: Mutex<HashMap<String, Memory>>,
+    pass_states: Mutex<HashMap<String, PassState>>,
 }
 
 impl Distributor {
     async fn run_pass(&self, namespace: &str) -> Result<Action, Error> {
-        let memory = self.memory(namespace);
+        let pass_state = self.pass_state(namespace);
         let cached = self.observer.cached(namespace);
-        if cached.documents.is_empty() && memory.is_idle(&cached.config_maps) {
+        if cached.documents.is_empty() && pass_state.is_idle(&cached.config_maps) {
             self.observer.poller.retain(|other| other != namespace);
             return Ok(Action::await_change());
         }
-        if memory.has_unseen_writes(&cached.config_maps, Instant::now()) {
+        if pass_state.has_unseen_writes(&cached.config_maps, Instant::now()) {
             return Ok(Action::requeue(UNSEEN_WRITE_REQUEUE));
         }
-        let mut observation = self.observer.observe(namespace, cached, memory.remembered()).await?;
-        match known_uninjected(&observation, &memory) {
+        let mut observation = self
+            .observer
+            .observe(namespace, cached, pass_state.remembered())
+            .await?;
+        match known_uninjected(&observation, &pass_state) {
             Some(known) => observation.fleet.uninjected = known,
             None => self.observer.list_uninjected(&mut observation).await,
         }
 
-        let (decision, mut memory) = decide(&observation, memory);
+        let (decision, mut pass_state) = decide(&observation, pass_state);
         let Some(decision) = decision else {
-            self.remember(namespace, memory);
+            self.remember(namespace, pass_state);
             return Ok(Action::requeue(MAX_UNPOLLED_WAIT));
         };
 
@@ -212,10 +215,10 @@ impl Distributor {
         if let Some(pods) = &decision.awaited {
             self.observer.poller.prioritize(namespace, pods);
         }
-        let (outcome, written) = act::act(&self.context, &self.key, &observation, &decision).await;
-        memory.record(&observation, &decision, &outcome, Instant::now());
-        let retry = (outcome.nudges_failed > 0).then(|| memory.retry_delay());
-        self.remember(namespace, memory);
+        let (outcome, written) = act::carry_out(&self.context, &self.key, &observation, &decision).await;
+        pass_state.record(&observation, &decision, &outcome, Instant::now());
+        let retry = (outcome.nudges_failed > 0).then(|| pass_state.retry_delay());
+        self.remember(namespace, pass_state);
 
         // Reports that are still missing would make conditions flap.
         if !decision.states.awaits_reports {
@@ -239,18 +242,18 @@ impl Distributor {
         }
     }
 
-    fn memories(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
-        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pass_states(&self) -> MutexGuard<'_, HashMap<String, PassState>> {
+        self.pass_states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn memory(&self, namespace: &str) -> Memory {
-        self.memories().get(namespace).cloned().unwrap_or_default()
+    fn pass_state(&self, namespace: &str) -> PassState {
+        self.pass_states().get(namespace).cloned().unwrap_or_default()
     }
 
-    fn remember(&self, namespace: &str, memory: Memory) {
-        let mut all = self.memories();
-        all.insert(namespace.to_owned(), memory);
-        let gauges = all.values().map(|memory| &memory.gauges);
+    fn remember(&self, namespace: &str, pass_state: PassState) {
+        let mut all = self.pass_states();
+        all.insert(namespace.to_owned(), pass_state);
+        let gauges = all.values().map(|pass_state| &pass_state.gauges);
         let metrics = &self.context.metrics.distribution;
         metrics.update_gauges(gauges, &self.observer.caches.unsynced_kinds());
     }
@@ -258,7 +261,7 @@ impl Distributor {
     /// Forgets namespaces that no longer exist.
     fn forget_deleted_namespaces(&self) {
         let is_there = |name: &str| self.namespaces.get(&ObjectRef::new(name)).is_some();
-        self.memories().retain(|name, _| is_there(name));
+        self.pass_states().retain(|name, _| is_there(name));
         self.observer.poller.retain(is_there);
     }
 }

@@ -137,7 +137,7 @@ fn watch_cluster(context: &Context) -> (BoxStream<'static, ClusterEvent>, Store<
         .reflect(writer);
     let pods = pods.map(|event| event.map(|event| ClusterEvent::Pods(matches!(event, watcher::Event::InitDone))));
     let all = [
-        log_watch_errors(service.map(|seen| seen.map(|service| ClusterEvent::Service(selector(service))))),
+        log_watch_errors(service.map(|seen| seen.map(|service| ClusterEvent::Service(service_selector(service))))),
         log_watch_errors(state.map(|seen| seen.map(|state| ClusterEvent::State(Box::new(state))))),
         log_watch_errors(pods),
     ];
@@ -157,7 +157,7 @@ fn log_watch_errors(
     stream.boxed()
 }
 
-fn selector(service: Option<Service>) -> Option<Selector> {
+fn service_selector(service: Option<Service>) -> Option<Selector> {
     service?.spec?.selector.filter(|selector| !selector.is_empty())
 }
 
@@ -206,14 +206,14 @@ impl StateWriter {
         let pods = self.pods.state();
         let wanted = ManagerStateStatus {
             namespace: args.namespace.clone(),
-            endpoints: endpoints(pods.iter().map(AsRef::as_ref), selector.as_ref(), &args.pod_name),
+            endpoints: manager_endpoints(pods.iter().map(AsRef::as_ref), selector.as_ref(), &args.pod_name),
             ..ManagerStateStatus::default()
         };
         if state.as_ref().is_some_and(|state| is_as_wanted(state, &wanted)) {
             return Ok(false);
         }
         if state.is_none() {
-            create(&self.context).await?;
+            create_manager_state(&self.context).await?;
         }
         // Lists are replaced as a whole, because KusionStack's manager may have left endpoints that are gone.
         let status = json!({
@@ -236,7 +236,7 @@ fn is_older(state: Option<&DynamicObject>, known: Option<&DynamicObject>) -> boo
     versions.is_some_and(|(seen, known)| seen < known)
 }
 
-async fn create(context: &Context) -> Result<(), kube::Error> {
+async fn create_manager_state(context: &Context) -> Result<(), kube::Error> {
     let state = ManagerState {
         metadata: ObjectMeta {
             name: Some(NAME.to_owned()),
@@ -249,7 +249,7 @@ async fn create(context: &Context) -> Result<(), kube::Error> {
     let states: Api<ManagerState> = Api::all(context.client.clone());
     match states.create(&params, &state).await {
         Ok(_) => Ok(()),
-        // It exists already.
+        // The ManagerState exists already.
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(error),
     }

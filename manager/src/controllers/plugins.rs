@@ -18,7 +18,7 @@ pub const RULES: &[RbacRule] = &[RbacRule {
 /// The plugins of all objects, and the worker that fetches them. The names of namespaces go to `changed` when their plugins have
 /// another resolution than before.
 #[must_use]
-pub fn start(context: &Context, changed: mpsc::Sender<String>) -> (Plugins, Worker) {
+pub fn start_fetching(context: &Context, changed: mpsc::Sender<String>) -> (Plugins, Worker) {
     let settings = puller_settings(&context.args, |name| std::env::var(name).ok());
     Plugins::new(context.client.clone(), settings, changed, context.metrics.oci.clone())
 }

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_manager_api::CHAIN_KINDS;
-use ctrlmesh_manager_rollout::memory::NamespaceGauges;
+use ctrlmesh_manager_rollout::fleet::LagReason;
+use ctrlmesh_manager_rollout::pass_state::NamespaceGauges;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-
-/// Values of `Fleet::lag_reason`.
-const LAGS: [&str; 5] = ["silent", "behind", "refused", "busy", "failing"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Lag {
@@ -80,7 +78,7 @@ impl Metrics {
 
     /// Sets the gauges to the sums over all namespaces.
     pub(crate) fn update_gauges<'a>(&self, all: impl Iterator<Item = &'a NamespaceGauges>, unsynced: &[&str]) {
-        let mut lagging = BTreeMap::from(LAGS.map(|reason| (reason, 0)));
+        let mut lagging = BTreeMap::from(LagReason::ALL.map(|reason| (reason, 0)));
         let (mut waiting, mut oldest) = (0_usize, 0);
         for namespace in all {
             for (reason, sidecars) in &namespace.lagging {
@@ -91,6 +89,7 @@ impl Metrics {
             oldest = longest.unwrap_or_default().max(oldest);
         }
         for (reason, sidecars) in lagging {
+            let reason = reason.label();
             self.lagging.get_or_create(&Lag { reason }).set(sidecars);
         }
         self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
@@ -125,7 +124,7 @@ mod tests {
         let names = ["a".to_owned(), "b".to_owned()];
         waits.set_waiting(names.iter(), Instant::now());
         let lags = NamespaceGauges {
-            lagging: BTreeMap::from([("silent", 3)]),
+            lagging: BTreeMap::from([(LagReason::Silent, 3)]),
             ..NamespaceGauges::default()
         };
         metrics.update_gauges([&waits, &lags, &lags].into_iter(), &["CircuitBreaker"]);

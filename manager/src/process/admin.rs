@@ -40,7 +40,7 @@ const NOT_READY: &str = "not ready: the webhooks have no certificate yet; the lo
 ///
 /// # Errors
 /// [`Error::Bind`].
-pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
+pub async fn bind_listener(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|source| Error::Bind {
         setting,
         address,
@@ -50,8 +50,10 @@ pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListe
 
 /// Serves `/metrics` until `stop`.
 pub async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) {
-    let router = Router::new().route("/metrics", get(render)).with_state(metrics);
-    serve(listener, router, stop).await;
+    let router = Router::new()
+        .route("/metrics", get(respond_with_metrics))
+        .with_state(metrics);
+    serve_router(listener, router, stop).await;
 }
 
 /// Serves `/healthz` and `/readyz` until `stop`.
@@ -60,10 +62,10 @@ pub async fn serve_health(listener: TcpListener, readiness: Readiness, stop: Can
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readiness_response))
         .with_state(readiness);
-    serve(listener, router, stop).await;
+    serve_router(listener, router, stop).await;
 }
 
-async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+async fn serve_router(listener: TcpListener, router: Router, stop: CancellationToken) {
     let (mut connections, mut oldest_first) = (JoinSet::new(), VecDeque::new());
     loop {
         tokio::select! {
@@ -113,7 +115,7 @@ async fn readiness_response(State(readiness): State<Readiness>) -> Response {
     }
 }
 
-async fn render(State(metrics): State<Arc<Metrics>>) -> Response {
+async fn respond_with_metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match metrics.render() {
         Ok(text) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
@@ -152,9 +154,9 @@ mod tests {
             .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             .await
             .unwrap();
-        let mut answer = String::new();
-        newest.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+        let mut response = String::new();
+        newest.read_to_string(&mut response).await.unwrap();
+        assert!(response.ends_with("\r\n\r\nok"), "{response}");
         stop.cancel();
         serving.await.unwrap();
     }

@@ -6,7 +6,7 @@
 //! Caveat: the lease says who should lead, not who does: for a moment an old leader may still write. Objects that must not be
 //! written by two (the chain) are written with the version that was read.
 
-mod held;
+mod lease_state;
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use crate::certificates::{mesh_ca, webhook_ca};
 use crate::cluster::{Context, Error, RbacRule, Scope};
 use crate::controllers::{distribution, labels, manager_state, shards};
-use held::LeaseState;
+use lease_state::LeaseState;
 
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
@@ -27,7 +27,7 @@ const LOCK: &str = "ctrlmesh-manager";
 /// Maximum time for controllers to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause before the lease is requested again, if there was no answer.
+/// Pause before the lease is requested again, if there was no response.
 const LEASE_RETRY: Duration = Duration::from_secs(1);
 
 /// Permissions for the lease.
@@ -90,7 +90,7 @@ async fn reach_lease(
             Ok(lock) => return Ok(Some(lock)),
             Err(error) => error,
         };
-        // An answer of the API server, for example about permissions, is permanent.
+        // A response of the API server, for example about permissions, is permanent.
         if matches!(&error, Error::Lease(LeaseManagerError::KubeError(kube::Error::Api(_)))) {
             return Err(error);
         }
@@ -109,7 +109,7 @@ async fn build_lease_manager(
     let args = &context.args;
     // The lease is renewed this long before its end, so that a failed renewal is retried in time.
     let grace = args.lease_seconds - (args.lease_seconds / 5).max(1);
-    let client = held::with_lease_witness(&context.urgent, &args.pod_name, renewed);
+    let client = lease_state::with_lease_witness(&context.urgent, &args.pod_name, renewed);
     let builder = LeaseManagerBuilder::new(client, LOCK)
         .with_namespace(&args.namespace)
         .with_identity(&args.pod_name)

@@ -76,7 +76,7 @@ const NAMESPACE: &str = "ctrlmesh";
 /// The part's roles and bindings; for the first part also the account.
 ///
 /// # Errors
-/// They can't be serialized, which happens to none of ours.
+/// The objects can't be serialized, which happens to none of ours.
 pub fn to_yaml(part: &Part) -> Result<String, serde_saphyr::ser::Error> {
     let group = "rbac.authorization.k8s.io";
     let subjects = json!([{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE }]);

@@ -68,10 +68,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
 /// `asked` resolves each time that somebody asks the manager to stop.
 async fn run_until(context: &Context, mut asked: impl AsyncFnMut()) -> Result<(), Error> {
     let (args, readiness) = (&context.args, Readiness::default());
-    let health = admin::bind("--health-probe-bind-address", args.health_probe_bind_address).await?;
-    let counters = admin::bind("--metrics-bind-address", args.metrics_bind_address).await?;
+    let health = admin::bind_listener("--health-probe-bind-address", args.health_probe_bind_address).await?;
+    let counters = admin::bind_listener("--metrics-bind-address", args.metrics_bind_address).await?;
     let webhooks = (args.webhook_bind_address, args.webhook_port).into();
-    let webhooks = admin::bind("--webhook-port (WEBHOOK_PORT)", webhooks).await?;
+    let webhooks = admin::bind_listener("--webhook-port (WEBHOOK_PORT)", webhooks).await?;
 
     // Servers stop after the manager's own work.
     let serving = context.with_stop(CancellationToken::new());
@@ -147,8 +147,8 @@ mod tests {
 
     /// The HTTP status of the readiness probe.
     async fn readiness_code(health: SocketAddr) -> u16 {
-        let answer = reqwest::get(format!("http://{health}/readyz")).await;
-        answer.map_or(0, |answer| answer.status().as_u16())
+        let response = reqwest::get(format!("http://{health}/readyz")).await;
+        response.map_or(0, |response| response.status().as_u16())
     }
 
     #[tokio::test]

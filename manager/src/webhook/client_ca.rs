@@ -15,7 +15,7 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use super::served::ServedCertificate;
+use super::serving_certificate::ServingCertificate;
 use crate::args::{Args, FlagError};
 use crate::certificates::ca::subject_common_name;
 use crate::cluster::{Context, Error};
@@ -35,9 +35,9 @@ pub(super) struct Tls {
 impl Tls {
     /// # Errors
     /// The file is given and can't be used, so no client could be authenticated.
-    pub(super) async fn new(args: &Args, served: &Arc<ServedCertificate>) -> Result<Arc<Self>, Error> {
+    pub(super) async fn new(args: &Args, served: &Arc<ServingCertificate>) -> Result<Arc<Self>, Error> {
         let clients = match &args.webhook_client_ca_file {
-            Some(path) => Some(build_verifier(&read(path).await?)?),
+            Some(path) => Some(build_verifier(&read_bundle(path).await?)?),
             None => None,
         };
         Ok(Arc::new(Self {
@@ -57,7 +57,7 @@ impl Tls {
     }
 
     /// Reads the file periodically until the manager stops. If it becomes invalid, the last good CAs stay in force.
-    pub(super) async fn follow_file(self: Arc<Self>, served: Arc<ServedCertificate>, context: Context) {
+    pub(super) async fn follow_file(self: Arc<Self>, served: Arc<ServingCertificate>, context: Context) {
         let Some(path) = &context.args.webhook_client_ca_file else {
             return;
         };
@@ -79,10 +79,10 @@ impl Tls {
     pub(super) async fn read_again(
         &self,
         path: &Path,
-        served: &Arc<ServedCertificate>,
+        served: &Arc<ServingCertificate>,
         last: &mut Option<Vec<u8>>,
     ) -> Result<(), Error> {
-        let bytes = read(path).await?;
+        let bytes = read_bundle(path).await?;
         if last.as_ref() == Some(&bytes) {
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Tls {
     }
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, Error> {
+async fn read_bundle(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |error: std::io::Error| -> Error { FlagError(FLAG, format!("{}: {error}", path.display())).into() };
     if tokio::fs::metadata(path).await.map_err(failed)?.len() > MAX_FILE {
         return Err(failed(std::io::ErrorKind::FileTooLarge.into()));

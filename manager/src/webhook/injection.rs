@@ -1,4 +1,4 @@
-//! Handles pods that request a sidecar: reads the facts that [`ctrlmesh_manager_inject`] needs for its decision.
+//! Handles pods that request a sidecar: reads the objects that [`ctrlmesh_manager_inject`] needs for its decision.
 //!
 //! Fails closed: a pod that requests a sidecar and can't have one is not created. Controllers retry creating pods.
 
@@ -41,7 +41,7 @@ const ONE_ADDRESS: &str = "the Service kubernetes of namespace default does not 
 /// Why a pod can't be injected now.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+pub(super) async fn review_pod(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
     let Some(pod) = pod_to_inject(request) else {
         return response;
@@ -165,7 +165,7 @@ async fn has_native_sidecars(reviewer: &Reviewer) -> Result<bool, Problem> {
                 let version = reviewer.context.urgent.apiserver_version().await?;
                 Ok::<_, kube::Error>((version.major, version.minor))
             };
-            let release = reviewer.version.release_of(Instant::now(), ask).await?;
+            let release = reviewer.api_server_version.release_of(Instant::now(), ask).await?;
             Ok(release.is_some_and(|release| release >= NATIVE_SINCE))
         }
     }

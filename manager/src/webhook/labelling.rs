@@ -12,7 +12,7 @@ use super::Reviewer;
 type Request = AdmissionRequest<PartialObjectMeta>;
 
 /// Labels of a namespace.
-pub(super) fn namespace(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+pub(super) fn review_namespace(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let Some(object) = written_object(request) else {
         return request.into();
     };
@@ -20,7 +20,7 @@ pub(super) fn namespace(reviewer: &Reviewer, request: &Request) -> AdmissionResp
 }
 
 /// Labels of an object in a namespace. If the namespace is not known, the object is admitted unchanged.
-pub(super) async fn resource(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+pub(super) async fn review_resource(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let name = request.namespace.as_deref().unwrap_or_default();
     let Some(object) = written_object(request).filter(|_| !name.is_empty() && request.kind.group != OWN_GROUP) else {
         return request.into();

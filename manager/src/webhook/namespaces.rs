@@ -44,7 +44,7 @@ impl Namespaces {
         (namespaces, writer)
     }
 
-    /// `None`: the namespace does not exist, or there was no answer in time.
+    /// `None`: the namespace does not exist, or there was no response in time.
     pub(crate) async fn get(&self, name: &str) -> Option<ObjectMeta> {
         if let Some(known) = self.known.get(&ObjectRef::new(name)) {
             return Some(known.metadata.clone());

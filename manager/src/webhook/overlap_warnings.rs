@@ -31,8 +31,8 @@ const OVERLAPS: &str = "some objects are in several shards of this controller, o
 /// Why the other shards are not known.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-/// Empty if there is nothing to warn of, or the answer took too long.
-pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec<String> {
+/// Empty if there is nothing to warn of, or the response took too long.
+pub(super) async fn warnings_about_overlaps(reviewer: &Reviewer, config: ShardingConfig) -> Vec<String> {
     let end = Instant::now() + LIST_TIMEOUT;
     let found = timeout_at(end, find_warnings(reviewer, config, end)).await;
     match found {
@@ -84,7 +84,7 @@ fn without_lock(config: &ShardingConfig, others: &[ShardingConfig], names_shards
 }
 
 /// Warnings about objects that are in several shards of the controller, or in none.
-async fn overlap_warnings(
+async fn warnings_about_overlaps(
     reviewer: &Reviewer,
     config: ShardingConfig,
     others: Vec<ShardingConfig>,

@@ -36,43 +36,61 @@ pub const MUTATE_RESOURCE: &str = "/mutate-resource";
 pub const MUTATE_POD: &str = "/mutate-pod";
 
 /// The connection that a request came on.
-type From = Extension<Arc<Peer>>;
+type PeerExtension = Extension<Arc<Peer>>;
 
 pub(crate) fn router(reviewer: Arc<Reviewer>) -> Router {
     let mut router = Router::new()
-        .route(MUTATE_NAMESPACE, post(namespace))
-        .route(MUTATE_RESOURCE, post(resource))
-        .route(MUTATE_POD, post(review_pod))
+        .route(MUTATE_NAMESPACE, post(respond_to_namespace))
+        .route(MUTATE_RESOURCE, post(respond_to_resource))
+        .route(MUTATE_POD, post(respond_to_pod))
         .route("/healthz", get(async || "ok"));
     for path in VALIDATE {
-        router = router.route(path, post(validate));
+        router = router.route(path, post(respond_to_custom_resource));
     }
     router.with_state(reviewer)
 }
 
-async fn validate(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
-    let decide = async |request: &AdmissionRequest<DynamicObject>| validating::review(&reviewer, request).await;
-    review(&reviewer, Webhook::Validate, peer, request, decide).await
+async fn respond_to_custom_resource(
+    State(reviewer): State<Arc<Reviewer>>,
+    Extension(peer): PeerExtension,
+    request: Request,
+) -> Response {
+    let decide =
+        async |request: &AdmissionRequest<DynamicObject>| validating::review_custom_resource(&reviewer, request).await;
+    decided_response(&reviewer, Webhook::Validate, peer, request, decide).await
 }
 
-async fn namespace(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
-    let decide = async |request: &AdmissionRequest<PartialObjectMeta>| labelling::namespace(&reviewer, request);
-    review(&reviewer, Webhook::Namespace, peer, request, decide).await
+async fn respond_to_namespace(
+    State(reviewer): State<Arc<Reviewer>>,
+    Extension(peer): PeerExtension,
+    request: Request,
+) -> Response {
+    let decide = async |request: &AdmissionRequest<PartialObjectMeta>| labelling::review_namespace(&reviewer, request);
+    decided_response(&reviewer, Webhook::Namespace, peer, request, decide).await
 }
 
-async fn resource(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
-    let decide = async |request: &AdmissionRequest<PartialObjectMeta>| labelling::resource(&reviewer, request).await;
-    review(&reviewer, Webhook::Resource, peer, request, decide).await
+async fn respond_to_resource(
+    State(reviewer): State<Arc<Reviewer>>,
+    Extension(peer): PeerExtension,
+    request: Request,
+) -> Response {
+    let decide =
+        async |request: &AdmissionRequest<PartialObjectMeta>| labelling::review_resource(&reviewer, request).await;
+    decided_response(&reviewer, Webhook::Resource, peer, request, decide).await
 }
 
-async fn review_pod(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
-    let decide = async |request: &AdmissionRequest<DynamicObject>| injection::review(&reviewer, request).await;
-    review(&reviewer, Webhook::Pod, peer, request, decide).await
+async fn respond_to_pod(
+    State(reviewer): State<Arc<Reviewer>>,
+    Extension(peer): PeerExtension,
+    request: Request,
+) -> Response {
+    let decide = async |request: &AdmissionRequest<DynamicObject>| injection::review_pod(&reviewer, request).await;
+    decided_response(&reviewer, Webhook::Pod, peer, request, decide).await
 }
 
 /// Parses a review, has it decided, and returns the response. Other bodies get an error status, so that the API server applies the
 /// failure policy.
-async fn review<K: Resource + DeserializeOwned>(
+async fn decided_response<K: Resource + DeserializeOwned>(
     reviewer: &Reviewer,
     webhook: Webhook,
     peer: Arc<Peer>,
@@ -95,7 +113,7 @@ async fn review<K: Resource + DeserializeOwned>(
     let Ok(Some(_decision_permit)) = tokio::time::timeout(reviewer.bounds.body, permit.wait_to_decide()).await else {
         return none(too_many());
     };
-    let request = match parse::<K>(&bytes) {
+    let request = match parse_review::<K>(&bytes) {
         Ok(request) => request,
         Err(problem) => return none(problem),
     };
@@ -117,7 +135,7 @@ async fn review<K: Resource + DeserializeOwned>(
     Json(review).into_response()
 }
 
-fn parse<K: Resource + DeserializeOwned>(bytes: &[u8]) -> Result<AdmissionRequest<K>, NoReview> {
+fn parse_review<K: Resource + DeserializeOwned>(bytes: &[u8]) -> Result<AdmissionRequest<K>, NoReview> {
     let bad = |problem: String| (StatusCode::BAD_REQUEST, problem);
     let review: AdmissionReview<K> = serde_json::from_slice(bytes)
         .map_err(|error| bad(format!("this is no AdmissionReview of admission.k8s.io/v1: {error}")))?;

@@ -34,7 +34,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(100);
 const WINDOW: u32 = 128 << 10;
 /// Maximum unread bytes of HTTP/1.1, including a request's head.
 const MAX_BUFFER: usize = 64 << 10;
-/// HTTP/2: interval of keep-alive pings, and timeout of their answers.
+/// HTTP/2: interval of keep-alive pings, and timeout of their responses.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(10);
 /// Time that a connection which is closed for another one has to notify its client.
@@ -96,7 +96,8 @@ pub(crate) async fn serve(
     let places = Connections::new(bounds.connections, MAX_OF_SOURCE, bounds.handshake);
     let mut connections = JoinSet::new();
     let (failed_accepts, other_names) = (WarningRate::default(), Arc::new(WarningRate::default()));
-    while let Some((stream, address)) = accept(&listener, &mut connections, &failed_accepts, &end.stop).await {
+    while let Some((stream, address)) = accept_connection(&listener, &mut connections, &failed_accepts, &end.stop).await
+    {
         let Some(peer) = places.admit(address.ip()) else {
             tracing::debug!(%address, "refused webhook connection: all connections are busy with reviews");
             continue;
@@ -115,7 +116,7 @@ pub(crate) async fn serve(
 }
 
 /// `None`: the server stops.
-async fn accept(
+async fn accept_connection(
     listener: &TcpListener,
     connections: &mut JoinSet<()>,
     failed: &WarningRate,
@@ -179,7 +180,7 @@ impl Connection {
             router: self.router.clone(),
             peer: self.peer.clone(),
         };
-        let builder = builder(is_h2);
+        let builder = http_builder(is_h2);
         let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut connection = std::pin::pin!(connection);
         let drain = tokio::select! {
@@ -226,7 +227,7 @@ impl Connection {
 }
 
 /// Uses the protocol that was negotiated. Detecting it would wait for the first bytes without a limit.
-fn builder(is_h2: bool) -> Builder<TokioExecutor> {
+fn http_builder(is_h2: bool) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -288,7 +289,11 @@ mod tests {
     async fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_and_ends_then() {
         let idle = idle_time_of_server(async |stream| {
             let service = TowerToHyperService::new(Router::new());
-            log_end(builder(false).serve_connection(TokioIo::new(stream), service).await);
+            log_end(
+                http_builder(false)
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await,
+            );
         })
         .await;
         assert_eq!(idle.as_secs(), IDLE_TIMEOUT.as_secs());

@@ -14,7 +14,7 @@ type Request = AdmissionRequest<DynamicObject>;
 /// The status with which the API server refuses an object that breaks its schema.
 const UNPROCESSABLE: u16 = 422;
 
-pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+pub(super) async fn review_custom_resource(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
     let Some(document) = document_to_validate(request) else {
         return response;
@@ -29,7 +29,7 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     }
     let mut warnings: Vec<String> = warning_texts(&findings);
     if let Some(Object::ShardingConfig(config)) = object {
-        warnings.extend(overlap_warnings::warnings(reviewer, *config).await);
+        warnings.extend(overlap_warnings::warnings_about_overlaps(reviewer, *config).await);
     }
     response.warnings = (!warnings.is_empty()).then_some(warnings);
     response

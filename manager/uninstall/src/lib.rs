@@ -27,7 +27,7 @@ pub use self::cluster::Cluster;
 pub use self::error::{Error, configuration_text, connection_text};
 pub use self::plan::Plan;
 use self::plan::{count_of, is_shard};
-use self::requests::{delete, list, sharding_config_resource};
+use self::requests::{delete_config, list_objects, sharding_config_resource};
 
 /// Pause between two checks.
 const CHECK_PAUSE: Duration = Duration::from_secs(1);
@@ -81,7 +81,7 @@ impl Definitions {
 ///
 /// # Errors
 /// The API server refuses a request, or something is left.
-pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
+pub async fn check_held_objects(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
     let held = held_objects(&cluster.client)
         .await
         .map_err(|error| cluster.with_cluster_names(error))?;
@@ -108,12 +108,12 @@ async fn held_objects(client: &Client) -> Result<Vec<(ApiResource, Vec<String>)>
         ApiResource::erase::<CircuitBreaker>(&()),
         ApiResource::erase::<FaultInjection>(&()),
     ] {
-        let mut objects = list(client, &kind).await?;
+        let mut objects = list_objects(client, &kind).await?;
         objects.retain(|object| object.finalizers().iter().any(|finalizer| finalizer == PROTECTED));
         held.push((kind, objects));
     }
     held.retain(|(_, objects)| !objects.is_empty());
-    let names = |objects: Vec<DynamicObject>| objects.iter().map(name).collect();
+    let names = |objects: Vec<DynamicObject>| objects.iter().map(namespaced_name).collect();
     Ok(held.into_iter().map(|(kind, objects)| (kind, names(objects))).collect())
 }
 
@@ -147,11 +147,11 @@ pub async fn uninstall(client: &Client, max_wait: Duration, mut report_line: imp
             .iter()
             .filter(|config| config.metadata.deletion_timestamp.is_none())
         {
-            delete(client, config).await?;
+            delete_config(client, config).await?;
         }
         let waits: BTreeMap<String, String> = left
             .iter()
-            .map(|config| (name(config), reason_for_wait(config)))
+            .map(|config| (namespaced_name(config), reason_for_wait(config)))
             .collect();
         for (name, why) in waits.iter().filter(|(name, why)| reported.get(*name) != Some(*why)) {
             report_line(&format!("{name}: {why}"));
@@ -166,12 +166,12 @@ pub async fn uninstall(client: &Client, max_wait: Duration, mut report_line: imp
 
 /// Roots come first: while one exists, its shards are recreated.
 async fn remaining_configs(client: &Client) -> Result<Vec<DynamicObject>, Error> {
-    let mut left = list(client, &sharding_config_resource()).await?;
-    left.sort_by_key(|config| (is_shard(config), name(config)));
+    let mut left = list_objects(client, &sharding_config_resource()).await?;
+    left.sort_by_key(|config| (is_shard(config), namespaced_name(config)));
     Ok(left)
 }
 
-fn name(config: &DynamicObject) -> String {
+fn namespaced_name(config: &DynamicObject) -> String {
     format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any())
 }
 
@@ -263,12 +263,15 @@ mod tests {
         };
         let spec = json!({ "selector": {} });
         put(&server, samples::object("FaultInjection", "ours", &spec));
-        check(&cluster, Definitions::Deleted).await.unwrap();
+        check_held_objects(&cluster, Definitions::Deleted).await.unwrap();
 
         let mut theirs = samples::object("FaultInjection", "theirs", &spec);
         theirs["metadata"]["finalizers"] = json!([PROTECTED]);
         put(&server, theirs);
-        let error = check(&cluster, Definitions::Deleted).await.unwrap_err().to_string();
+        let error = check_held_objects(&cluster, Definitions::Deleted)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("1 FaultInjection: demo/theirs.") && !error.contains("ours"),
             "{error}"
@@ -281,7 +284,10 @@ mod tests {
 
         // No manager has seen it yet, so it has no finalizer.
         put(&server, samples::shard("new", &[]));
-        let error = check(&cluster, Definitions::Kept).await.unwrap_err().to_string();
+        let error = check_held_objects(&cluster, Definitions::Kept)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("1 ShardingConfig: demo/new; 1 FaultInjection: demo/theirs."),
             "{error}"

@@ -14,7 +14,7 @@ use crate::error::{Error, RESPONSE_DEADLINE};
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Objects of a kind; none if its definition is gone.
-pub(crate) async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>, Error> {
+pub(crate) async fn list_objects(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>, Error> {
     Ok(list_defined(client, kind).await?.unwrap_or_default())
 }
 
@@ -28,7 +28,7 @@ pub(crate) async fn list_defined(client: &Client, kind: &ApiResource) -> Result<
     }
 }
 
-pub(crate) async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
+pub(crate) async fn delete_config(client: &Client, config: &DynamicObject) -> Result<(), Error> {
     let namespace = config.namespace().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &sharding_config_resource());
     match response_of(async || api.delete(&config.name_any(), &DeleteParams::default()).await).await {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::reexports::Reexports;
-use super::source::{code, paths};
+use super::source::{child_modules, code, defined_names, paths};
 
 /// Modules of a folder, each with the modules of the same folder that it imports.
 pub(super) type Imports = BTreeMap<String, BTreeSet<String>>;
@@ -25,8 +25,39 @@ pub(super) struct Folder {
     pub(super) with_tests: bool,
 }
 
+/// The names that a file defines itself, apart from its modules.
+pub(super) fn own_definitions(source: &str) -> BTreeSet<String> {
+    let code = code(source);
+    let modules = child_modules(&code);
+    let names = defined_names(&code).into_iter();
+    names.filter(|name| !modules.contains(name)).collect()
+}
+
 impl Folder {
     pub(super) fn imports(&self) -> Imports {
+        let mut found = self.imported_names();
+        let modules: BTreeSet<String> = found.keys().cloned().collect();
+        for (module, names) in &mut found {
+            names.retain(|name| name != module && modules.contains(name));
+        }
+        found
+    }
+
+    /// What modules import of the definitions in the file above them, by module.
+    pub(super) fn imports_from_above(&self) -> Imports {
+        let above = self.read(&self.base).unwrap_or_default();
+        let own = own_definitions(&above);
+        let mut found = self.imported_names();
+        for names in found.values_mut() {
+            names.retain(|name| own.contains(name));
+        }
+        // Beside a library, `main` is above its root.
+        found.retain(|module, names| module != "main" && !names.is_empty());
+        found
+    }
+
+    /// The first names of the paths below this folder that its modules import: modules, or what the file above defines.
+    fn imported_names(&self) -> Imports {
         let mut found = Imports::new();
         let reexports = Reexports::above(&self.base, &self.library, |module| self.read(module));
         let folder = self
@@ -42,10 +73,6 @@ impl Folder {
             if is_module && !self.is_root(&module) {
                 self.collect(&path, &reexports, found.entry(module).or_default());
             }
-        }
-        let modules: BTreeSet<String> = found.keys().cloned().collect();
-        for (module, names) in &mut found {
-            names.retain(|name| name != module && modules.contains(name));
         }
         found
     }

@@ -138,7 +138,7 @@ fn leader_is_removed_from_status_when_nobody_leads() {
     assert!(is_same(&merged["status"], &after));
 }
 
-/// They would be written each time that anybody asks: what they are now is with the sidecar.
+/// Counters would be written each time that anybody asks; the sidecar has their present values.
 #[test]
 fn status_stays_when_breakers_only_count() {
     let of = |requests: u64, state: BreakerState| {

@@ -3,7 +3,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::*;
 
-fn fleet(nudged: Option<u64>, answer: Report) -> Fleet {
+fn fleet(nudged: Option<u64>, report: Report) -> Fleet {
     let sidecar = Sidecar {
         pod: "operator-0".to_owned(),
         ip: Some("10.0.0.1".to_owned()),
@@ -12,14 +12,14 @@ fn fleet(nudged: Option<u64>, answer: Report) -> Fleet {
     };
     Fleet {
         sidecars: vec![sidecar],
-        reports: BTreeMap::from([("operator-0".to_owned(), answer)]),
+        reports: BTreeMap::from([("operator-0".to_owned(), report)]),
         fresh: BTreeSet::from(["operator-0".to_owned()]),
         ..Fleet::default()
     }
 }
 
 #[test]
-fn answer_older_than_the_chain_does_not_acknowledge_it() {
+fn report_older_than_the_chain_does_not_acknowledge_it() {
     let entries = [entry("shard-selector/a")];
     let mut fleet = fleet(None, Report::Status(Box::new(running(7, &entries))));
     fleet.sidecars[0].is_scheduled = true;
@@ -33,10 +33,10 @@ fn answer_older_than_the_chain_does_not_acknowledge_it() {
 fn pod_is_behind_when_it_does_not_run_its_entries() {
     let entries = [entry("shard-selector/a")];
     let is_behind = |status: Option<Status>| {
-        let answer = status.map_or(Report::Unavailable("starts".to_owned()), |status| {
+        let report = status.map_or(Report::Unavailable("starts".to_owned()), |status| {
             Report::Status(Box::new(status))
         });
-        let mut fleet = fleet(None, answer);
+        let mut fleet = fleet(None, report);
         let is_behind = fleet.lagging_sidecars(&entries).next().is_some();
         fleet.unpolled.insert("operator-0".to_owned());
         assert!(fleet.lagging_sidecars(&entries).next().is_none(), "nobody knows");
@@ -64,7 +64,7 @@ fn nudges_are_read_from_annotations() {
 #[test]
 fn report_of_an_unwritten_generation_is_not_believed() {
     let heard = |generation| LastReport {
-        answer: Report::Status(Box::new(running(generation, &[]))),
+        report: Report::Status(Box::new(running(generation, &[]))),
         polled_at: Some(std::time::Instant::now()),
         failures: 0,
         is_fresh: true,
@@ -87,7 +87,10 @@ fn lag_and_unsettled_reasons_cover_each_state_of_a_pod() {
     busy.chain.earlier.watches = 2;
     assert_eq!(
         why(busy),
-        (Some("busy"), "has not given up 2 of its watches from before".to_owned())
+        (
+            Some(LagReason::Busy),
+            "has not given up 2 of its watches from before".to_owned()
+        )
     );
     let cache = |resource: &str, refused_watches, given_up| StaleCache {
         client: "operator/v1".to_owned(),
@@ -105,17 +108,23 @@ fn lag_and_unsettled_reasons_cover_each_state_of_a_pod() {
     ];
     let message = "has not given up 2 of its caches from before: configmaps of operator/v1, which repeats an expired watch \
                    and does not list, pods of operator/v1";
-    assert_eq!(why(stale), (Some("busy"), message.to_owned()));
+    assert_eq!(why(stale), (Some(LagReason::Busy), message.to_owned()));
     assert_eq!(
         why(running(6, &[])),
-        (Some("behind"), "still runs generation 6 of the chain".to_owned())
+        (
+            Some(LagReason::Behind),
+            "still runs generation 6 of the chain".to_owned()
+        )
     );
     assert_eq!(
         why(running(7, &entries)),
         (None, "has done so and is settling".to_owned())
     );
     let silent = fleet(None, Report::Unavailable("does not answer in time".to_owned()));
-    assert_eq!(silent.lag_reason(&silent.sidecars[0], &entries, 7), Some("silent"));
+    assert_eq!(
+        silent.lag_reason(&silent.sidecars[0], &entries, 7),
+        Some(LagReason::Silent)
+    );
     let why = silent.unsettled_reason(&silent.sidecars[0], &entries);
     assert_eq!(why, "does not answer in time");
 }

@@ -44,11 +44,11 @@ fn fleet(status: Status, is_fresh: bool) -> Fleet {
     }
 }
 
-/// The same pod without an answer.
+/// The same pod without a status.
 fn silent_fleet() -> Fleet {
     let mut fleet = fleet(Status::default(), true);
-    let answer = Report::Unavailable("does not answer".to_owned());
-    fleet.reports.insert("operator-0".to_owned(), answer);
+    let report = Report::Unavailable("does not answer".to_owned());
+    fleet.reports.insert("operator-0".to_owned(), report);
     fleet
 }
 
@@ -79,7 +79,7 @@ fn pod_is_quiet_from_when_it_runs_its_shard() {
 }
 
 #[test]
-fn stale_answer_neither_starts_nor_ends_quiet_state() {
+fn stale_report_neither_starts_nor_ends_quiet_state() {
     let of_shard = [entry(SHARD, "1")];
     let stale = fleet(status_running(&of_shard), false);
     let first_chain = chain(&of_shard);
@@ -147,7 +147,7 @@ fn pod_may_run_reported_and_stored_entries_until_it_reports_anew() {
     assert_eq!(
         run(silent_fleet()),
         [SHARD],
-        "a question without an answer is no word about it"
+        "a poll without a response is no word about it"
     );
     assert_eq!(run(fleet(status_running(&before), false)), [OTHER, SHARD]);
     assert_eq!(

@@ -29,7 +29,7 @@ fn unhealthy_conditions(document: &Value, observation: &Observation, decision: &
 
 /// The conditions of the first object after a first pass.
 fn first_conditions(observation: &Observation) -> String {
-    let (decision, _) = decided(observation, Memory::default());
+    let (decision, _) = decided(observation, PassState::default());
     unhealthy_conditions(&observation.resources.documents[0], observation, &decision)
 }
 
@@ -151,7 +151,7 @@ fn pod_of_shard(shard: &str) -> Sidecar {
 /// Two shards whose sidecars acknowledge every chain as soon as it is written.
 struct TwoShards {
     observation: Observation,
-    memory: Memory,
+    pass_state: PassState,
 }
 
 impl TwoShards {
@@ -161,7 +161,7 @@ impl TwoShards {
         observation.fleet.sidecars = ["left", "right"].map(pod_of_shard).to_vec();
         let mut two = Self {
             observation,
-            memory: Memory::default(),
+            pass_state: PassState::default(),
         };
         two.acknowledge(None);
         two.run_pass();
@@ -182,9 +182,9 @@ impl TwoShards {
 
     /// A pass, and what its sidecars say to it a second later.
     fn run_pass(&mut self) -> Decision {
-        let (decision, memory) = decided(&self.observation, std::mem::take(&mut self.memory));
-        self.memory = memory;
-        carry_out(&mut self.observation, &decision, &mut self.memory);
+        let (decision, pass_state) = decided(&self.observation, std::mem::take(&mut self.pass_state));
+        self.pass_state = pass_state;
+        carry_out(&mut self.observation, &decision, &mut self.pass_state);
         self.acknowledge(Some(&decision.next.chain));
         self.observation.now += Duration::from_secs(1);
         decision

@@ -47,7 +47,7 @@ struct Orders {
 /// A namespace and its manager, without a cluster.
 struct Simulation {
     observation: Observation,
-    memory: Memory,
+    pass_state: PassState,
     orders: Orders,
     /// Pods whose own entries changed, added up over the chains that were written.
     changed_pods: usize,
@@ -78,7 +78,7 @@ impl Simulation {
         };
         let mut simulation = Self {
             observation,
-            memory: Memory::default(),
+            pass_state: PassState::default(),
             orders: Orders::default(),
             changed_pods: 0,
         };
@@ -129,7 +129,7 @@ impl Simulation {
 
     /// A pass. Its orders are carried out at once, and the caches show them to the next pass.
     fn pass(&mut self) -> Decision {
-        let (decision, mut memory) = decided(&self.observation, std::mem::take(&mut self.memory));
+        let (decision, mut pass_state) = decided(&self.observation, std::mem::take(&mut self.pass_state));
         let writes = decision.writes.as_ref().unwrap();
         self.orders.passes += 1;
         self.orders.chains += usize::from(writes.chain);
@@ -139,8 +139,8 @@ impl Simulation {
             nudged: decision.nudges.clone(),
             ..Outcome::default()
         };
-        memory.record(&self.observation, &decision, &outcome, self.observation.now);
-        self.memory = memory;
+        pass_state.record(&self.observation, &decision, &outcome, self.observation.now);
+        self.pass_state = pass_state;
         self.write_statuses(&decision, &outcome);
         if writes.chain {
             self.store_chain(&decision);
@@ -357,8 +357,8 @@ fn shortest_times(sidecars: usize) -> [Duration; 2] {
     };
     let mut times = [Duration::MAX; 2];
     for _ in 0..20 {
-        let mut memory = Some(simulation.memory.clone());
-        let decided = time(&mut || drop(decide(&simulation.observation, memory.take().unwrap())));
+        let mut pass_state = Some(simulation.pass_state.clone());
+        let decided = time(&mut || drop(decide(&simulation.observation, pass_state.take().unwrap())));
         let passed = time(&mut || drop(simulation.pass()));
         times = [times[0].min(decided), times[1].min(passed)];
     }

@@ -62,7 +62,7 @@ impl Credential {
         let issued = Self {
             ca: ca.pem(),
             ca_key: ca.key().serialize_pem(),
-            certificate: sign(names, now, end, &key, &ca)?,
+            certificate: sign_certificate(names, now, end, &key, &ca)?,
             key: key.serialize_pem(),
         };
         issued.ensure_valid(names, now)
@@ -85,7 +85,7 @@ impl Credential {
         let issuer = Issuer::new(params, KeyPair::from_pem(&self.ca_key)?);
         let key = KeyPair::generate()?;
         let signed = Self {
-            certificate: sign(names, now, end.min(now + leaf.life), &key, &issuer)?,
+            certificate: sign_certificate(names, now, end.min(now + leaf.life), &key, &issuer)?,
             key: key.serialize_pem(),
             ..self.clone()
         };
@@ -156,7 +156,7 @@ impl Credential {
         // rustls accepts a CA that has expired; API servers do not.
         self.first_expiry().is_some_and(|end| now < end)
             && self.certified_key().is_ok()
-            && verify(&self.certificate, &parse_certificates(&self.ca), names, now)
+            && verify_certificate(&self.certificate, &parse_certificates(&self.ca), names, now)
     }
 }
 
@@ -170,7 +170,7 @@ fn set_dates(params: &mut CertificateParams, now: SystemTime, end: SystemTime) {
 }
 
 /// Signs a server certificate, PEM.
-fn sign(
+fn sign_certificate(
     names: &[String],
     now: SystemTime,
     end: SystemTime,
@@ -187,7 +187,12 @@ fn sign(
 }
 
 /// Whether a client that trusts these CAs accepts a certificate for each of the names.
-pub(crate) fn verify(certificate: &str, authorities: &[CertificateDer<'_>], names: &[String], now: SystemTime) -> bool {
+pub(crate) fn verify_certificate(
+    certificate: &str,
+    authorities: &[CertificateDer<'_>],
+    names: &[String],
+    now: SystemTime,
+) -> bool {
     let mut roots = RootCertStore::empty();
     for authority in authorities
         .iter()

@@ -17,9 +17,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::last_seen::LastSeen;
 use super::namespace::{self, Cluster, Namespace, cluster_changes};
 use super::object::{ManagedObject, is_ours};
-use super::seen::LastSeen;
 use super::{CA_FILE, CLUSTER_CA, OF_NAMESPACE, SECRET, SERVICE, service_addresses};
 use crate::certificates::ca::{self, CaSecret, log_watch_errors, parse_certificates};
 use crate::certificates::lifetimes::Schedule;

@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::certificates::ca::{Credential, Stored, parse_certificates, verify};
+use crate::certificates::ca::{Credential, Stored, parse_certificates, verify_certificate};
 use crate::certificates::lifetimes::{DAY, Schedule, WEBHOOKS};
 use crate::test_env::{self, Running, notes, put, until};
 
@@ -94,7 +94,7 @@ fn is_whole(state: &Snapshot<'_>, namespace: &str, cluster: &str) -> bool {
         return false;
     };
     bundle.starts_with(cluster.trim_end())
-        && verify(
+        && verify_certificate(
             &certificate,
             &parse_certificates(&bundle),
             &names(&API_SERVER),
@@ -122,13 +122,18 @@ async fn namespace_gets_bundle_and_certificate_when_pod_needs_them() {
         assert_eq!(parse_certificates(&bundle).len(), 2, "the cluster's and ours");
         let [certificate, key] = served_certificate(state, "demo").unwrap();
         let more = names(&["api.example.org", "kubernetes", "localhost", "::1"]);
-        assert!(verify(
+        assert!(verify_certificate(
             &certificate,
             &parse_certificates(&bundle),
             &more,
             SystemTime::now()
         ));
-        assert!(!verify(&certificate, &parse_certificates(&ca), &[], SystemTime::now()));
+        assert!(!verify_certificate(
+            &certificate,
+            &parse_certificates(&ca),
+            &[],
+            SystemTime::now()
+        ));
         // The CA's key stays in the manager's namespace, and its Secret is deleted with the namespace.
         let secret = state.get("secrets", "ctrlmesh", "ctrlmesh-mesh-ca-demo").unwrap();
         let stored = Stored::from_secret(&serde_json::from_value(secret.clone()).unwrap());
@@ -158,7 +163,7 @@ async fn certificate_of_one_namespace_is_not_trusted_in_another() {
         for (of, at) in [("demo", "other"), ("other", "demo")] {
             let [certificate, _] = served_certificate(state, of).unwrap();
             let trusted = bundle(state, at).unwrap();
-            let is_accepted = verify(&certificate, &parse_certificates(&trusted), &[], SystemTime::now());
+            let is_accepted = verify_certificate(&certificate, &parse_certificates(&trusted), &[], SystemTime::now());
             assert!(!is_accepted, "pods of {at} trust who has the key of {of}");
         }
     });
@@ -379,7 +384,7 @@ fn has_rotated(state: &Snapshot<'_>, namespace: &str, old: &Credential, cluster:
     assert!(is_accepted(state, namespace), "{namespace} is cut off");
     let bundle = bundle(state, namespace).unwrap();
     let [certificate, _] = served_certificate(state, namespace).unwrap();
-    let is_new = !verify(&certificate, &parse_certificates(&old.ca), &[], SystemTime::now());
+    let is_new = !verify_certificate(&certificate, &parse_certificates(&old.ca), &[], SystemTime::now());
     is_new && bundle.contains(&old.ca) && is_whole(state, namespace, cluster)
 }
 
@@ -409,5 +414,5 @@ async fn new_ca_is_trusted_before_its_certificate_is_served() {
 fn is_accepted(state: &Snapshot<'_>, namespace: &str) -> bool {
     let bundle = parse_certificates(&bundle(state, namespace).unwrap());
     let [certificate, _] = served_certificate(state, namespace).unwrap();
-    verify(&certificate, &bundle, &[], SystemTime::now())
+    verify_certificate(&certificate, &bundle, &[], SystemTime::now())
 }

@@ -1,5 +1,5 @@
 //! Carries out a decision: writes ConfigMaps, nudges pods, replaces pods of restarting shards, and sets finalizers. The
-//! [`Outcome`] goes into the next memory.
+//! [`Outcome`] goes into the next pass state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +10,8 @@ use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, files, plugin_config_map};
 use ctrlmesh_contract::plugin_file::{self, Encoding};
 use ctrlmesh_contract::signature::SigningKey;
 use ctrlmesh_contract::{Digest, Origin};
+use ctrlmesh_manager_api::document::text_at;
+use ctrlmesh_manager_api::status::Reason;
 use ctrlmesh_manager_api::{API_VERSION, CircuitBreaker, FIELD_MANAGER, FaultInjection, MANAGED_BY, ShardingConfig};
 use ctrlmesh_manager_planner::hand_over::entry_of_shard;
 use ctrlmesh_manager_planner::hand_over::restart_policy::Hold;
@@ -25,13 +27,14 @@ use serde_json::{Map, Value, json};
 use crate::cluster::events::{self, EventDraft};
 use crate::cluster::{Context, Error, RbacRule, Scope, error_text, patch_params, post_params};
 use ctrlmesh_manager_rollout::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
+use ctrlmesh_manager_rollout::decision::{Decision, Outcome, WriteFailure};
+use ctrlmesh_manager_rollout::deletion;
 use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar};
 use ctrlmesh_manager_rollout::observation::{Observation, is_deleted, is_shard, origin_of};
 use ctrlmesh_manager_rollout::plugins::ConfigMapWrites;
 use ctrlmesh_manager_rollout::pod_actions::{
-    EvictionResult, PodNudge, RestartAction, RestartStep, next_to_evict, stale_pods,
+    EvictionError, PodNudge, RestartAction, RestartResult, RestartStep, stale_pods,
 };
-use ctrlmesh_manager_rollout::{Decision, Outcome, Reason, WriteFailure, deletion};
 
 /// Pods and objects that are written at a time.
 const CONCURRENCY: usize = 16;
@@ -96,8 +99,9 @@ pub(crate) const RESTART_RULES: &[RbacRule] = &[
     },
 ];
 
-/// Carries out a decision, but for finalizers and status. Returns the error that ended it, too. ConfigMaps come first: without them nothing else makes sense.
-pub(crate) async fn act(
+/// Carries out a decision, but for finalizers and status. Returns the error that ended it, too. ConfigMaps come first: without
+/// them nothing else makes sense.
+pub(crate) async fn carry_out(
     context: &Context,
     key: &SigningKey,
     observation: &Observation,
@@ -168,7 +172,7 @@ async fn write_config_maps(
     Ok(())
 }
 
-fn metadata(name: &str, namespace: &str) -> ObjectMeta {
+fn own_metadata(name: &str, namespace: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         namespace: Some(namespace.to_owned()),
@@ -204,7 +208,7 @@ async fn write_chain(
     let map = ConfigMap {
         metadata: ObjectMeta {
             resource_version: read.map(str::to_owned),
-            ..metadata(CHAIN_CONFIG_MAP, &chain.namespace)
+            ..own_metadata(CHAIN_CONFIG_MAP, &chain.namespace)
         },
         data: Some(data),
         ..ConfigMap::default()
@@ -219,7 +223,7 @@ async fn write_chain(
 }
 
 /// Writes one of the ConfigMaps with plugins, if it is still the one that was read, and returns the new resource version. Plugins
-/// without bytes stay as they are stored. Everything else in the ConfigMap is removed, whoever put it there.
+/// without bytes stay as they are stored. Everything else in the ConfigMap is removed, even if somebody else put it there.
 ///
 /// # Errors
 /// The API server's error; 409 if somebody else has written.
@@ -249,7 +253,7 @@ async fn write_plugins(
                 .iter()
                 .filter_map(|(digest, bytes)| Some((plugin_key(digest), ByteString(bytes.as_ref()?.to_vec()))));
             let map = ConfigMap {
-                metadata: metadata(name, namespace),
+                metadata: own_metadata(name, namespace),
                 binary_data: Some(data.collect()),
                 ..ConfigMap::default()
             };
@@ -322,81 +326,59 @@ async fn restart_pods(context: &Context, observation: &Observation, decision: &D
             tracing::warn!(error = error_text(&error), %namespace, "failed to label pods that keep their limits; retrying");
         }
     }
-    outcome.restart_reasons.clone_from(&plan.reasons);
     for action in &plan.actions {
-        let stale = stale_pods(&action.evict, fleet);
-        let reason = if let RestartStep::Count(count) = action.step {
-            let counted = annotate_pods(&context.client, namespace, &stale, &json!({}), count).await;
-            Reason::new(
-                Reason::RESTARTING,
-                match counted {
-                    Ok(()) => format!("noted that it has {count} pods"),
-                    Err(error) => format!("failed to note that it has {count} pods: {}", error_text(&error)),
-                },
-            )
-        } else {
-            evict_next(context, observation, action, &stale, outcome).await
+        let result = match action.step {
+            RestartStep::Count(count) => {
+                let stale = stale_pods(&action.evict, fleet);
+                let counted = annotate_pods(&context.client, namespace, &stale, &json!({}), count).await;
+                let error = counted.err().map(|error| error_text(&error));
+                RestartResult::Counted { count, error }
+            }
+            _ => evict_next(context, observation, action).await,
         };
-        outcome.restart_reasons.insert(action.evict.entry.clone(), reason);
+        outcome.restarts.insert(action.evict.entry.clone(), result);
     }
 }
 
-/// Evicts the next pod of a shard, and returns why the restart is not done yet.
-async fn evict_next(
-    context: &Context,
-    observation: &Observation,
-    action: &RestartAction,
-    stale: &[&Sidecar],
-    outcome: &mut Outcome,
-) -> Reason {
-    let (namespace, entry) = (&observation.namespace, &action.evict.entry);
-    // Without knowing the leader, it might be evicted first.
-    let leader = match lock_holder(&context.client, namespace, action.lock.as_deref()).await {
-        Ok(leader) => leader,
-        Err(error) => {
-            return Reason::new(
-                Reason::RESTARTING,
-                format!("can't read which pod leads: {}", error_text(&error)),
-            );
-        }
-    };
-    let Some(pod) = next_to_evict(stale, &observation.fleet, leader.as_deref()) else {
-        return Reason::new(Reason::RESTARTING, "its pods are gone");
+/// Evicts the next pod of a shard.
+async fn evict_next(context: &Context, observation: &Observation, action: &RestartAction) -> RestartResult {
+    let namespace = &observation.namespace;
+    let holder = lock_holder(&context.client, namespace, action.lock.as_deref()).await;
+    let holder = holder.map_err(|error| error_text(&error));
+    let pod = match action.pod_to_evict(&observation.fleet, holder) {
+        Ok(pod) => pod,
+        Err(result) => return result,
     };
     // Other clients repeat a request that is answered 429. From a PodDisruptionBudget that is final.
-    match evict_pod(&context.urgent, namespace, pod).await {
-        Ok(()) => {
+    let response = evict_pod(&context.urgent, namespace, pod).await;
+    let result = RestartResult::of_eviction(pod, response.map_err(eviction_error));
+    match &result {
+        RestartResult::Evicted { .. } => {
             context.metrics.distribution.evicted.inc();
-            outcome
-                .evictions
-                .insert(entry.clone(), EvictionResult::Evicted(pod.uid.clone()));
             report_eviction(context, namespace, action, pod).await;
-            Reason::new(Reason::RESTARTING, format!("replacing {}", pod.pod))
         }
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-            Reason::new(Reason::RESTARTING, format!("waiting for {} to end", pod.pod))
-        }
-        Err(error) => {
+        RestartResult::Refused { .. } => {
             context.metrics.distribution.evictions_refused.inc();
-            let message = format!("{} can't be evicted: {}", pod.pod, eviction_error(&error));
-            outcome
-                .evictions
-                .insert(entry.clone(), EvictionResult::Refused(message.clone()));
-            Reason::new(Reason::EVICTION_REFUSED, message)
         }
+        _ => {}
     }
+    result
 }
 
-fn eviction_error(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => {
-            let causes = status.details.iter().flat_map(|details| &details.causes);
-            let causes: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
-            format!("{} {}", status.message, causes.join("; "))
-                .trim_end()
-                .to_owned()
-        }
-        error => error_text(error),
+/// An error with the causes that the API server lists, such as the PodDisruptionBudget.
+fn eviction_error(error: kube::Error) -> EvictionError {
+    let kube::Error::Api(status) = &error else {
+        return EvictionError {
+            code: None,
+            message: error_text(&error),
+        };
+    };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let causes: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
+    let message = format!("{} {}", status.message, causes.join("; "));
+    EvictionError {
+        code: Some(status.code),
+        message: message.trim_end().to_owned(),
     }
 }
 
@@ -526,7 +508,7 @@ async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, 
     let origin = origin_of(document);
     let patch = json!({ "metadata": {
         "uid": origin.uid,
-        "resourceVersion": document.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default(),
+        "resourceVersion": text_at(document, "/metadata/resourceVersion"),
         "finalizers": finalizers,
     } });
     let api: Api<DynamicObject> =
@@ -536,7 +518,7 @@ async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, 
         .await
     {
         Ok(_) => true,
-        // It has changed or is gone. The watch shows that, and another pass follows.
+        // The object has changed or is gone. The watch shows that, and another pass follows.
         Err(error) if has_code(&error, 409) || has_code(&error, 404) => false,
         Err(error) => {
             let Origin { kind, name, .. } = &origin;

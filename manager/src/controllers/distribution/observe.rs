@@ -17,7 +17,7 @@ use ctrlmesh_contract::signature::PublicKeys;
 use ctrlmesh_manager_api::{CHAIN_KINDS, CircuitBreaker, FIELD_MANAGER, FaultInjection, MANAGED_BY, ShardingConfig};
 use ctrlmesh_manager_oci::{Plugins, interface_version, pack};
 use ctrlmesh_manager_planner::built_in::BuiltIn;
-use ctrlmesh_manager_rollout::config_maps::{PackedPlugin, StoredConfigMaps, fingerprint};
+use ctrlmesh_manager_rollout::config_maps::{PackedPlugin, StoredConfigMaps, plugin_fingerprint};
 use ctrlmesh_manager_rollout::fleet::{Fleet, Sidecar, strip_pod};
 use ctrlmesh_manager_rollout::observation::{AvailablePlugins, CustomResources, Observation, Remembered, Settings};
 use futures_util::future::join_all;
@@ -65,7 +65,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 const MAX_AHEAD: u64 = 1 << 20;
 
 /// The contents of the watch caches for a namespace.
-pub(crate) struct Cached {
+pub(crate) struct CachedObjects {
     pub(crate) documents: Vec<Value>,
     pub(crate) config_maps: StoredConfigMaps,
 }
@@ -97,8 +97,8 @@ impl Observer {
         }
     }
 
-    pub(crate) fn cached(&self, namespace: &str) -> Cached {
-        Cached {
+    pub(crate) fn cached(&self, namespace: &str) -> CachedObjects {
+        CachedObjects {
             documents: self.caches.documents(namespace),
             config_maps: StoredConfigMaps::read(|name| self.caches.config_map(namespace, name), namespace, &self.keys),
         }
@@ -111,7 +111,7 @@ impl Observer {
     pub(crate) async fn observe(
         &self,
         namespace: &str,
-        cached: Cached,
+        cached: CachedObjects,
         remembered: Remembered<'_>,
     ) -> Result<Observation, Error> {
         let mut config_maps = cached.config_maps;
@@ -171,7 +171,7 @@ impl Observer {
                 None
             }
             Ok(Err(error)) => Some(error_text(&error)),
-            Err(_) => Some(format!("no answer within {} s", LIST_TIMEOUT.as_secs())),
+            Err(_) => Some(format!("no response within {} s", LIST_TIMEOUT.as_secs())),
         };
         if let Some(problem) = &problem {
             tracing::warn!(
@@ -243,22 +243,22 @@ pub(crate) type Triggers = stream::BoxStream<'static, ObjectRef<Namespace>>;
 /// the whole cluster.
 #[derive(Clone)]
 pub(crate) struct Caches {
-    objects: [Watched<Store<DynamicObject>>; 3],
-    pods: Watched<Store<Pod>>,
-    config_maps: Watched<Store<ConfigMap>>,
+    objects: [WatchedStore<Store<DynamicObject>>; 3],
+    pods: WatchedStore<Store<Pod>>,
+    config_maps: WatchedStore<Store<ConfigMap>>,
     /// Maximum time that a start waits for custom resources whose definition may be missing.
     crd_timeout: Duration,
     is_ready: Arc<OnceCell<()>>,
 }
 
 #[derive(Clone)]
-struct Watched<S> {
+struct WatchedStore<S> {
     store: S,
     /// Whether the first list is complete. (`Store::wait_until_ready` wakes only the last one that waits.)
     is_synced: watch::Receiver<bool>,
 }
 
-impl<S> Watched<S> {
+impl<S> WatchedStore<S> {
     async fn wait_until_synced(&self) {
         // Fails only when the watch has ended, and then nobody waits any more.
         let _ = self.is_synced.clone().wait_for(|is_synced| *is_synced).await;
@@ -275,13 +275,13 @@ impl Caches {
         ];
         let (objects, changes): (Vec<_>, Vec<_>) = kinds
             .into_iter()
-            .map(|kind| reflect_custom_resources(client, kind))
+            .map(|kind| watch_custom_resources(client, kind))
             .unzip();
         let objects = <[_; 3]>::try_from(objects).unwrap_or_else(|_| unreachable!("three kinds make three stores"));
         let with_sidecar = watcher::Config::default().labels(&format!("{}=true", labels::WATCHING));
-        let (pods, pod_changes) = reflect(Api::all(client.clone()), (), with_sidecar, strip_pod);
+        let (pods, pod_changes) = watch_objects(Api::all(client.clone()), (), with_sidecar, strip_pod);
         let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={FIELD_MANAGER}"));
-        let (config_maps, map_changes) = reflect(Api::all(client.clone()), (), ours, strip_config_map);
+        let (config_maps, map_changes) = watch_objects(Api::all(client.clone()), (), ours, strip_config_map);
         let changes = changes.into_iter().chain([pod_changes, map_changes]);
         let caches = Self {
             objects,
@@ -299,7 +299,7 @@ impl Caches {
         let all = || async {
             self.pods.wait_until_synced().await;
             self.config_maps.wait_until_synced().await;
-            let kinds = self.objects.iter().map(Watched::wait_until_synced);
+            let kinds = self.objects.iter().map(WatchedStore::wait_until_synced);
             if timeout(self.crd_timeout, join_all(kinds)).await.is_err() {
                 tracing::warn!(
                     kinds = ?self.unsynced_kinds(),
@@ -337,25 +337,25 @@ impl Caches {
         pods
     }
 
-    /// One of our ConfigMaps. Plugin bytes are replaced by their [`fingerprint`].
+    /// One of our ConfigMaps. Plugin bytes are replaced by their [`plugin_fingerprint`].
     pub(crate) fn config_map(&self, namespace: &str, name: &str) -> Option<Arc<ConfigMap>> {
         self.config_maps.store.get(&ObjectRef::new(name).within(namespace))
     }
 }
 
-fn reflect_custom_resources(client: &Client, kind: ApiResource) -> (Watched<Store<DynamicObject>>, Triggers) {
+fn watch_custom_resources(client: &Client, kind: ApiResource) -> (WatchedStore<Store<DynamicObject>>, Triggers) {
     let api = Api::all_with(client.clone(), &kind);
-    reflect(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
+    watch_objects(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
         object.managed_fields_mut().clear();
     })
 }
 
-fn reflect<K>(
+fn watch_objects<K>(
     api: Api<K>,
     kind: K::DynamicType,
     config: watcher::Config,
     strip: impl FnMut(&mut K) + Send + 'static,
-) -> (Watched<Store<K>>, Triggers)
+) -> (WatchedStore<Store<K>>, Triggers)
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + std::hash::Hash + Unpin + Send + Sync + 'static,
@@ -385,13 +385,13 @@ where
             let namespace = object.ok().and_then(|object| object.namespace());
             futures_util::future::ready(namespace.map(|namespace| ObjectRef::new(&namespace)))
         });
-    (Watched { store, is_synced }, changes.boxed())
+    (WatchedStore { store, is_synced }, changes.boxed())
 }
 
 fn strip_config_map(map: &mut ConfigMap) {
     map.managed_fields_mut().clear();
     for bytes in map.binary_data.iter_mut().flatten().map(|(_, bytes)| bytes) {
-        *bytes = ByteString(fingerprint(&bytes.0));
+        *bytes = ByteString(plugin_fingerprint(&bytes.0));
     }
 }
 

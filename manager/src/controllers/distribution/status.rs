@@ -13,8 +13,9 @@ use super::act::{custom_resource, has_code, object_reference};
 use crate::cluster::events::{self, EventDraft};
 use crate::cluster::status::{StatusPatch, patch_status, timestamp_now};
 use crate::cluster::{Context, RbacRule, Scope, error_text};
+use ctrlmesh_manager_rollout::decision::{Decision, Outcome};
 use ctrlmesh_manager_rollout::observation::{Observation, origin_of};
-use ctrlmesh_manager_rollout::{Decision, Outcome, conditions, object_summary};
+use ctrlmesh_manager_rollout::{conditions, object_summary};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
@@ -55,7 +56,7 @@ pub(crate) async fn publish_all(
         let before = document.get("status").cloned().unwrap_or_default();
         let after = conditions::object_status(&origin, &summary, &before, &now);
         if !conditions::is_same(&before, &after) {
-            publish(context, &observation.namespace, document, &origin, after, &now).await;
+            publish_status(context, &observation.namespace, document, &origin, after, &now).await;
         }
     };
     let documents = observation.resources.documents.iter();
@@ -64,7 +65,14 @@ pub(crate) async fn publish_all(
     stream::iter(writes).buffer_unordered(CONCURRENCY).collect::<()>().await;
 }
 
-async fn publish(context: &Context, namespace: &str, document: &Value, origin: &Origin, after: Value, now: &str) {
+async fn publish_status(
+    context: &Context,
+    namespace: &str,
+    document: &Value,
+    origin: &Origin,
+    after: Value,
+    now: &str,
+) {
     let before = &document["status"];
     let events = events_of(before, &after);
     let has_time = origin.kind != "ShardingConfig";

@@ -210,7 +210,7 @@ async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_no
             pod["metadata"]["annotations"][annotations::CHAIN_GENERATION] == generation
         }
     };
-    until(&server, "kubelet is told", is_nudged_to(chain.generation)).await;
+    until(&server, "the pod is nudged", is_nudged_to(chain.generation)).await;
     let loaded = Instant::now();
     sidecar.set_status(status_running("operator-0", chain.generation, Some(&chain)));
     until(&server, "it is enforced", |state| {
@@ -224,7 +224,7 @@ async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_no
         .delete("faultinjections.ctrlmesh.kusionstack.io", DEMO, "a")
         .unwrap();
     let chain = until_entries(&server, 0).await;
-    until(&server, "kubelet is told", is_nudged_to(chain.generation)).await;
+    until(&server, "the pod is nudged", is_nudged_to(chain.generation)).await;
     sidecar.set_status(status_running("operator-0", chain.generation, Some(&chain)));
     // A pass a second while there is something to do, and none when there is not.
     let counts = &context.metrics.distribution;
@@ -250,7 +250,7 @@ async fn objects_report_write_failed_when_chain_cannot_be_written() {
     server.faults().add(refuse.verb("create").resource("configmaps"));
     put(&server, samples::faults("a"));
     let (context, running) = start(&server, 1, &[]).await;
-    until(&server, "it is told", |state| {
+    until(&server, "the condition has the failed write", |state| {
         condition(state, "a", "Distributed")[1] == "WriteFailed"
     })
     .await;
@@ -279,7 +279,7 @@ async fn every_pod_is_nudged_when_some_nudges_fail() {
     let refused = server.faults().add(refuse.verb("patch").resource("pods").times(2));
     put(&server, samples::faults("a"));
     let (_, running) = start(&server, 1, &[]).await;
-    until(&server, "all are told", |state| {
+    until(&server, "all pods are nudged", |state| {
         let pods: Vec<_> = state.list("pods").collect();
         let is_nudged = |pod: &&Value| pod["metadata"]["annotations"][annotations::CHAIN_GENERATION] == "1";
         pods.len() == 3 && pods.iter().all(is_nudged)

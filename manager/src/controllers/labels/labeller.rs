@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::progress::{Report, Tally};
 use super::queue::Queue;
-use super::write::{Object, Outcome, Work, write};
+use super::write::{Object, Outcome, Work, write_labels};
 use super::write_limiter::WriteLimiter;
 use super::{MAX_WRITES, Shared};
 use crate::cluster::error_text;
@@ -56,7 +56,7 @@ pub(super) struct Labeller {
     /// When failed writes are retried.
     again: Option<Instant>,
     delay: Duration,
-    /// It was reported that the objects can't be read.
+    /// Whether unreadable objects were reported.
     is_unreadable: bool,
 }
 
@@ -230,7 +230,7 @@ impl Labeller {
             let task = self.writes.spawn(async move {
                 // The semaphore is never closed.
                 let _permit = shared.permits.acquire().await;
-                let outcome = write(&objects, &shared.namespaces, &shared.keys, &mut work).await;
+                let outcome = write_labels(&objects, &shared.namespaces, &shared.keys, &mut work).await;
                 (work, outcome)
             });
             self.under_way.insert(task.id(), uid);

@@ -249,7 +249,7 @@ async fn many_namespaces_opt_out_at_once() {
             namespace(&format!("test-{number}"), &json!({ CONTROL: "false" })),
         );
     }
-    until(&server, "all are bare", |state| {
+    until(&server, "no object has labels", |state| {
         objects(state).into_iter().all(is_unlabelled)
     })
     .await;
@@ -345,7 +345,7 @@ async fn missing_group_has_no_kinds() {
     let server = server_with_namespaces(1).await;
     put(&server, config("{example.org/v1: [Other]}"));
     let (_, running) = start_controller(&server).await;
-    until(&server, "it is told", |state| {
+    until(&server, "an Event is there", |state| {
         let mut events = state.list("events.events.k8s.io");
         events.any(|event| text(event, "/reason") == "KindsLeftAlone")
     })

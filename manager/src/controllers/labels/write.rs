@@ -76,7 +76,7 @@ pub(super) enum Outcome {
 }
 
 /// Writes the labels. `objects` are those of the kind; of its namespace, if the object has one.
-pub(super) async fn write(
+pub(super) async fn write_labels(
     objects: &Api<Object>,
     namespaces: &ManagedNamespaces,
     keys: &LabelKeys,

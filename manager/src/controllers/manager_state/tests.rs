@@ -50,7 +50,7 @@ fn managers_are_pods_of_service_and_this_pod() {
     let mut pods: Vec<Pod> = pods.map(|pod| serde_json::from_value(pod).unwrap()).into();
     let names = |pods: &[Pod], selector: Option<&str>, leader: &str| {
         let selector = selector.map(|app| BTreeMap::from([("app".to_owned(), app.to_owned())]));
-        let found = endpoints(pods.iter(), selector.as_ref(), leader);
+        let found = manager_endpoints(pods.iter(), selector.as_ref(), leader);
         let name = |it: Endpoint| format!("{}{}", it.name, if it.leader { "*" } else { "" });
         found.into_iter().map(name).collect::<Vec<_>>().join(" ")
     };
@@ -62,7 +62,7 @@ fn managers_are_pods_of_service_and_this_pod() {
         "a selector that is not there selects nothing"
     );
     assert_eq!(
-        selector(serde_json::from_value(service(&json!({}))).unwrap()),
+        service_selector(serde_json::from_value(service(&json!({}))).unwrap()),
         None,
         "nor does an empty one"
     );

@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::{Condition, ConditionDraft, ConditionStatus, Reason, condition};
 use ctrlmesh_manager_planner::overlap::{Overlap, OverlapKind, find_overlaps};
 use ctrlmesh_manager_planner::validate::{Object, read};
@@ -17,7 +18,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::caches::{Caches, Config};
-use super::status::{condition_of, patch_config, stored_of, text};
+use super::status::{condition_of, patch_config, stored_of};
 use crate::cluster::status::{StatusPatch, timestamp_now};
 use crate::cluster::{Context, Error, error_text};
 
@@ -69,7 +70,7 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
     done.retain(|namespace, _| by_namespace.contains_key(namespace));
     let mut is_whole = true;
     for (namespace, configs) in by_namespace {
-        let print = fingerprint(&configs, &namespaces);
+        let print = inputs_hash(&configs, &namespaces);
         if done.get(&namespace) == Some(&print) {
             continue;
         }
@@ -78,7 +79,7 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
             .filter_map(|config| serde_json::to_value(&**config).ok())
             .collect();
         let (all, keys) = (namespaces.clone(), caches.keys().clone());
-        // It may take a while, and others need the thread.
+        // The search may take a while, and others need the thread.
         let checked = tokio::task::spawn_blocking(move || {
             let conditions = overlap_conditions(&documents, &all, &keys);
             (documents, conditions)
@@ -94,7 +95,7 @@ async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap
 }
 
 /// Hash of everything that findings depend on.
-fn fingerprint(configs: &[Config], namespaces: &[String]) -> u64 {
+fn inputs_hash(configs: &[Config], namespaces: &[String]) -> u64 {
     let mut parts: BTreeSet<(String, Option<String>, Option<i64>, bool)> = BTreeSet::new();
     for config in configs {
         let metadata = &config.metadata;
@@ -157,7 +158,7 @@ async fn write_conditions(client: &Client, documents: &[Value], conditions: &BTr
     let now = timestamp_now();
     let mut writes = Vec::new();
     for document in documents {
-        let draft = conditions.get(text(document, "/metadata/name"));
+        let draft = conditions.get(text_at(document, "/metadata/name"));
         let before = stored_of(document, condition::OVERLAPPING);
         let condition = draft.map(|draft| condition_of(document, draft, &now));
         if condition != before {
@@ -169,7 +170,10 @@ async fn write_conditions(client: &Client, documents: &[Value], conditions: &BTr
 }
 
 async fn write_condition(client: &Client, document: &Value, condition: Option<Condition>) -> bool {
-    let (namespace, name) = (text(document, "/metadata/namespace"), text(document, "/metadata/name"));
+    let (namespace, name) = (
+        text_at(document, "/metadata/namespace"),
+        text_at(document, "/metadata/name"),
+    );
     let patch = StatusPatch::Apply {
         field_manager: FIELD_MANAGER,
         status: json!({ "conditions": Vec::from_iter(condition) }),

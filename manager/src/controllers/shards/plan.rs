@@ -4,13 +4,14 @@ use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::names::finalizers::PROTECTED;
 use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::{ConditionDraft, ConditionStatus, Reason, condition};
 use ctrlmesh_manager_planner::auto_shard::{LabelKeys, auto_shard, owner_uid};
 use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
 use kube::Resource as _;
 use serde_json::Value;
 
-use super::status::{has_status, text};
+use super::status::has_status;
 
 /// Maximum names in a condition.
 const MAX_NAMED: usize = 5;
@@ -132,7 +133,7 @@ fn plan_without_shards(root: &Value, documents: &[Value], condition: Option<Cond
 
 /// The shards that still exist, and where to read why. `None`: there are none.
 fn waits_for(children: &[&Value]) -> Option<String> {
-    let names: Vec<&str> = children.iter().map(|child| text(child, "/metadata/name")).collect();
+    let names: Vec<&str> = children.iter().map(|child| text_at(child, "/metadata/name")).collect();
     (!names.is_empty()).then(|| {
         format!(
             "{}: the condition Distributed of each shard says what it waits for, and has the command that releases it by force",
@@ -151,18 +152,18 @@ fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) ->
     }
     let of_name = |name: &str| {
         let mut named = documents.iter();
-        named.find(|document| text(document, "/metadata/name") == name)
+        named.find(|document| text_at(document, "/metadata/name") == name)
     };
     let write = |child: &ShardingConfig| {
         let stored = of_name(child.metadata.name.as_deref().unwrap_or_default());
         let is_same = stored.is_some_and(|stored| is_as_wanted(stored, child));
         (!is_same).then(|| Write {
             child: child.clone(),
-            version: stored.map(|stored| text(stored, "/metadata/resourceVersion").to_owned()),
+            version: stored.map(|stored| text_at(stored, "/metadata/resourceVersion").to_owned()),
         })
     };
     let others =
-        children_of(root, documents).filter(|child| !names.iter().any(|name| name == text(child, "/metadata/name")));
+        children_of(root, documents).filter(|child| !names.iter().any(|name| name == text_at(child, "/metadata/name")));
     let message = format!("{} shards", names.len());
     Plan {
         protect: !has_finalizer(root),
@@ -181,11 +182,11 @@ fn plan_changes(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) ->
 
 /// Why nothing can be written now.
 fn blocking_reason(root: &Value, names: &[String], documents: &[Value]) -> Option<ConditionDraft> {
-    let is_wanted = |document: &&Value| names.iter().any(|name| name == text(document, "/metadata/name"));
+    let is_wanted = |document: &&Value| names.iter().any(|name| name == text_at(document, "/metadata/name"));
     let there: Vec<&Value> = documents.iter().filter(is_wanted).collect();
     let named = |is_such: &dyn Fn(&Value) -> bool| -> Vec<&str> {
         let such = there.iter().filter(|document| is_such(document));
-        such.map(|document| text(document, "/metadata/name")).collect()
+        such.map(|document| text_at(document, "/metadata/name")).collect()
     };
     let taken = named(&|document| !is_child(document, root));
     if !taken.is_empty() {
@@ -226,7 +227,7 @@ fn joined_names(names: &[&str]) -> String {
 
 /// `None`: it is being deleted already.
 fn shard_to_delete(child: &Value) -> Option<(String, String)> {
-    let field = |pointer: &str| text(child, pointer).to_owned();
+    let field = |pointer: &str| text_at(child, pointer).to_owned();
     (!is_deleted(child)).then(|| (field("/metadata/name"), field("/metadata/uid")))
 }
 
@@ -267,11 +268,11 @@ fn is_child(document: &Value, root: &Value) -> bool {
     let label = document
         .get("metadata")
         .and_then(|metadata| metadata.get("labels")?.get(labels::AUTO_SHARDING_ROOT)?.as_str());
-    if label != Some(text(root, "/metadata/name")) {
+    if label != Some(text_at(root, "/metadata/name")) {
         return false;
     }
     match owner_uid(document) {
-        Some(uid) => uid == text(root, "/metadata/uid"),
+        Some(uid) => uid == text_at(root, "/metadata/uid"),
         None => is_root(root) && was_made_by_kusionstack(document),
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ctrlmesh_contract::names::finalizers::PROTECTED;
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::ConditionDraft;
 use ctrlmesh_manager_api::{FIELD_MANAGER, ShardingConfig};
 use ctrlmesh_manager_planner::validate::{Object, read};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use super::RESYNC;
 use super::caches::{Caches, NamespaceMeta};
 use super::plan::{self, Plan, Write};
-use super::status::{text, write_root_status};
+use super::status::write_root_status;
 use crate::cluster::status::timestamp_now;
 use crate::cluster::{Context, Error, patch_params};
 
@@ -66,7 +67,7 @@ impl Sharder {
             };
             let params = DeleteParams::default().preconditions(preconditions);
             if !is_gone(shards.delete(name, &params).await)? {
-                tracing::info!(root = text(root, "/metadata/name"), name, "shard deleted");
+                tracing::info!(root = text_at(root, "/metadata/name"), name, "shard deleted");
                 metrics.deleted.inc();
             }
         }
@@ -120,14 +121,14 @@ impl Sharder {
         }
         // The list is replaced as a whole, so it has to be the one that was seen.
         let metadata = json!({
-            "resourceVersion": text(root, "/metadata/resourceVersion"),
+            "resourceVersion": text_at(root, "/metadata/resourceVersion"),
             "finalizers": finalizers,
         });
         let patch = json!({ "metadata": metadata });
         let written = self
             .shards(root)
             .patch(
-                text(root, "/metadata/name"),
+                text_at(root, "/metadata/name"),
                 &PatchParams::default(),
                 &Patch::Merge(&patch),
             )
@@ -156,13 +157,13 @@ impl Sharder {
         }
         let refused = plan::refused_condition(&status.message);
         if let Err(error) = self.write_status(root, Some(&refused), None).await {
-            tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
+            tracing::warn!(%error, name = text_at(root, "/metadata/name"), "failed to write the root's status");
         }
     }
 
     fn shards(&self, root: &Value) -> Api<DynamicObject> {
         let kind = ApiResource::erase::<ShardingConfig>(&());
-        let namespace = text(root, "/metadata/namespace");
+        let namespace = text_at(root, "/metadata/namespace");
         Api::namespaced_with(self.context.client.clone(), namespace, &kind)
     }
 }

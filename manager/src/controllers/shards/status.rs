@@ -2,6 +2,7 @@
 //! same status, under another field manager.
 
 use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::document::text_at;
 use ctrlmesh_manager_api::status::{Condition, ConditionDraft, condition, stored_condition};
 use kube::Client;
 use kube::core::ApiResource;
@@ -57,7 +58,10 @@ pub(super) async fn write_root_status(
 /// The API server refuses the write.
 pub(super) async fn patch_config(client: &Client, document: &Value, patch: StatusPatch<'_>) -> Result<(), kube::Error> {
     let kind = ApiResource::erase::<ShardingConfig>(&());
-    let (namespace, name) = (text(document, "/metadata/namespace"), text(document, "/metadata/name"));
+    let (namespace, name) = (
+        text_at(document, "/metadata/namespace"),
+        text_at(document, "/metadata/name"),
+    );
     patch_status(client, &kind, Some(namespace), name, patch)
         .await
         .map(drop)
@@ -82,9 +86,4 @@ fn created_shards(document: &Value) -> Vec<String> {
         .and_then(Value::as_array);
     let names = list.into_iter().flatten().filter_map(Value::as_str);
     names.map(str::to_owned).collect()
-}
-
-/// The text at a pointer; empty if there is none.
-pub(super) fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
-    document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

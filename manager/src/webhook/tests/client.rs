@@ -80,10 +80,12 @@ impl Client {
     pub(crate) async fn send(&self, address: SocketAddr, request: &str) -> std::io::Result<(u16, String)> {
         let mut stream = self.connect(address).await?;
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).await?;
+        let response = String::from_utf8(response).unwrap();
+        let (head, body) = response
+            .split_once("\r\n\r\n")
+            .ok_or(std::io::ErrorKind::UnexpectedEof)?;
         Ok((head[9..12].parse().unwrap(), body.to_owned()))
     }
 }

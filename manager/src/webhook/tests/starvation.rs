@@ -161,7 +161,7 @@ async fn request_without_review_does_not_keep_its_connection_open() {
     assert!(closed.is_ok(), "the oldest of those without a review gives way");
     let again = b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     reviewed.write_all(again).await.unwrap();
-    let mut answers = String::new();
-    reviewed.read_to_string(&mut answers).await.unwrap();
-    assert!(answers.ends_with("ok"), "{answers}");
+    let mut responses = String::new();
+    reviewed.read_to_string(&mut responses).await.unwrap();
+    assert!(responses.ends_with("ok"), "{responses}");
 }

@@ -16,7 +16,7 @@ use crate::certificates::lifetimes::{Schedule, WEBHOOKS};
 use crate::webhook::bodies::{Bodies, read_body};
 use crate::webhook::connections::Source;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
-use crate::webhook::served::ServedCertificate;
+use crate::webhook::serving_certificate::ServingCertificate;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
@@ -51,9 +51,9 @@ async fn request_without_review_is_rejected() {
             "{\"apiVersion\":\"v1\",\"kind\":\"AdmissionReview\"}",
             "\u{0}",
         ] {
-            let (status, answer) = client.post(address, path, body).await.unwrap();
-            assert_eq!(status, 400, "{path} {body:?}: {answer}");
-            assert!(answer.contains("AdmissionReview"), "{path} {body:?}: {answer}");
+            let (status, response) = client.post(address, path, body).await.unwrap();
+            assert_eq!(status, 400, "{path} {body:?}: {response}");
+            assert!(response.contains("AdmissionReview"), "{path} {body:?}: {response}");
         }
         let unfinished = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{{");
         assert_eq!(client.send(address, &unfinished).await.unwrap().0, 408, "{path}");
@@ -175,9 +175,9 @@ async fn review_in_flight_is_answered_before_server_stops() {
     assert!(interim.starts_with(b"HTTP/1.1 100"));
     env.context.stop.cancel();
     stream.write_all(b"{}").await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 400"), "{response}");
     running.await.unwrap().unwrap();
     assert!(client.connect(address).await.is_err());
 }
@@ -192,7 +192,7 @@ async fn certificate_files_are_served_and_reloaded() {
         std::fs::write(folder.path().join("tls.crt"), &credential.certificate).unwrap();
     };
     let (first, second) = (issue_credential(&env), issue_credential(&env));
-    let served = Arc::new(ServedCertificate::default());
+    let served = Arc::new(ServingCertificate::default());
     let chain = || served.key.load_full().map(|key| key.cert.clone());
     let mut last = None;
     let mut read = async || served.read_files(&env.context, folder.path(), &mut last).await;

@@ -156,7 +156,7 @@ fn bypassing_pods_are_those_that_entries_select() {
     let fleet = Fleet {
         sidecars: vec![sidecar("silent"), sidecar("seen"), sidecar("unknown"), ending],
         reports: [("silent", silent()), ("ending", silent()), ("seen", seen)]
-            .map(|(pod, answer)| (pod.to_owned(), answer))
+            .map(|(pod, report)| (pod.to_owned(), report))
             .into(),
         ..Fleet::default()
     };

@@ -37,16 +37,16 @@ fn no_answer() -> Report {
     Report::Unavailable("does not answer".to_owned())
 }
 
-fn fleet(answers: &[(&str, Report)]) -> Fleet {
+fn fleet(reports: &[(&str, Report)]) -> Fleet {
     let sidecar = |(pod, _): &(&str, Report)| Sidecar {
         pod: (*pod).to_owned(),
         ip: Some("10.0.0.1".to_owned()),
         ..Sidecar::default()
     };
-    let answers_of = |(pod, answer): &(&str, Report)| ((*pod).to_owned(), answer.clone());
+    let report_of = |(pod, report): &(&str, Report)| ((*pod).to_owned(), report.clone());
     Fleet {
-        sidecars: answers.iter().map(sidecar).collect(),
-        reports: answers.iter().map(answers_of).collect(),
+        sidecars: reports.iter().map(sidecar).collect(),
+        reports: reports.iter().map(report_of).collect(),
         ..Fleet::default()
     }
 }
@@ -72,14 +72,14 @@ fn holder_of_the_shards_own_lock_leads() {
     };
     let others = [held_lock("lock---right", LATE), held_lock("lock", LATE), standby];
     assert_eq!(of_left(&fleet(&[("left-1", report_with(&others))])), None);
-    let mut answers = vec![
+    let mut reports = vec![
         ("left-0", report_with(&[held_lock("lock---left", EARLY)])),
         ("left-1", report_with(&others)),
         ("left-2", no_answer()),
     ];
-    assert_eq!(of_left(&fleet(&answers)), Some(leader("left-0", EARLY)));
-    answers.remove(0);
-    assert_eq!(of_left(&fleet(&answers)), None, "its pod is gone");
+    assert_eq!(of_left(&fleet(&reports)), Some(leader("left-0", EARLY)));
+    reports.remove(0);
+    assert_eq!(of_left(&fleet(&reports)), None, "its pod is gone");
     let gone = Fleet {
         sidecars: Vec::new(),
         ..fleet(&[("left-0", report_with(&[held_lock("lock---left", EARLY)]))])

@@ -16,11 +16,11 @@ fn fleet(uid: &str, nudged: Option<u64>, status: Option<Status>) -> Fleet {
         nudged,
         ..Sidecar::default()
     };
-    let answer = status.map_or(Report::Unavailable("starts".to_owned()), |status| {
+    let report = status.map_or(Report::Unavailable("starts".to_owned()), |status| {
         Report::Status(Box::new(status))
     });
     Fleet {
-        reports: [(sidecar.pod.clone(), answer)].into(),
+        reports: [(sidecar.pod.clone(), report)].into(),
         sidecars: vec![sidecar],
         ..Fleet::default()
     }

@@ -47,10 +47,10 @@ fn current_report() -> Report {
 
 /// Three pods that answer.
 fn fleet(pods: [Sidecar; 3]) -> Fleet {
-    let answers = pods.iter().map(|pod| (pod.pod.clone(), current_report()));
+    let reports = pods.iter().map(|pod| (pod.pod.clone(), current_report()));
     Fleet {
         fresh: pods.iter().map(|pod| pod.pod.clone()).collect(),
-        reports: answers.collect(),
+        reports: reports.collect(),
         sidecars: pods.to_vec(),
         ..Fleet::default()
     }
@@ -194,6 +194,46 @@ fn next_eviction_waits_until_all_others_are_ready() {
     assert_eq!(next(&pods), "a");
 }
 
+fn action() -> RestartAction {
+    RestartAction {
+        evict: eviction(),
+        step: RestartStep::Evict,
+        lock: Some("lock---a".to_owned()),
+        origin: None,
+    }
+}
+
+fn response(code: u16, message: &str) -> EvictionError {
+    EvictionError {
+        code: Some(code),
+        message: message.to_owned(),
+    }
+}
+
+#[test]
+fn no_pod_is_evicted_while_the_leader_is_unknown() {
+    let pods = fleet([pod("a", true), pod("b", true), pod("c", false)]);
+    let next_pod = |holder| action().pod_to_evict(&pods, holder).map(|sidecar| sidecar.pod.clone());
+    assert_eq!(next_pod(Ok(None)).unwrap(), "a");
+    assert_eq!(next_pod(Ok(Some("a_1".to_owned()))).unwrap(), "b");
+    let error = "leases is forbidden".to_owned();
+    assert_eq!(
+        next_pod(Err(error.clone())).unwrap_err(),
+        RestartResult::UnknownLeader { error }
+    );
+}
+
+#[test]
+fn pod_that_is_gone_or_was_replaced_is_no_refused_eviction() {
+    for code in [404, 409] {
+        let result = RestartResult::of_eviction(&pod("a", true), Err(response(code, "not found")));
+        assert_eq!(result, RestartResult::Ending { pod: "a".to_owned() });
+        assert_eq!(result.reason().code, Reason::RESTARTING);
+    }
+    let result = RestartResult::of_eviction(&pod("a", true), Err(response(429, "budget")));
+    assert_eq!(result.reason().code, Reason::EVICTION_REFUSED);
+}
+
 /// A situation in which the next pod is not evicted yet, and the message in the condition.
 fn restart_message(situation: &str, change: impl FnOnce(&mut Fleet)) -> String {
     let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
@@ -210,4 +250,45 @@ fn messages_of_restarts_match_snapshot() {
         restart_message("replacement is not ready", |pods| pods.sidecars[1].is_ready = false),
     ];
     insta::assert_snapshot!(messages.concat());
+}
+
+#[test]
+fn reasons_of_restart_results_match_snapshot() {
+    let a = pod("a", true);
+    let gone = fleet([pod("a", false), pod("b", false), pod("c", false)]);
+    let unreadable = Err("leases is forbidden (HTTP 403)".to_owned());
+    let budget = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let counted = |error: Option<&str>| RestartResult::Counted {
+        count: 3,
+        error: error.map(str::to_owned),
+    };
+    let results = [
+        ("pods are counted", counted(None)),
+        ("pods can't be annotated", counted(Some("pods is forbidden (HTTP 403)"))),
+        (
+            "lock can't be read",
+            action().pod_to_evict(&gone, unreadable).unwrap_err(),
+        ),
+        (
+            "no stale pod is left",
+            action().pod_to_evict(&gone, Ok(None)).unwrap_err(),
+        ),
+        ("pod is evicted", RestartResult::of_eviction(&a, Ok(()))),
+        (
+            "pod is gone",
+            RestartResult::of_eviction(&a, Err(response(404, "not found"))),
+        ),
+        (
+            "budget forbids the eviction",
+            RestartResult::of_eviction(&a, Err(response(429, budget))),
+        ),
+    ];
+    let text: Vec<String> = results
+        .iter()
+        .map(|(situation, result)| {
+            let Reason { code, message } = result.reason();
+            format!("{situation}:\n  {code}: {message}\n")
+        })
+        .collect();
+    insta::assert_snapshot!(text.concat());
 }

@@ -50,7 +50,7 @@ fn silent_pods_after(
     super::super::update_silence(before, awaited, Pods { fleet, states: &states }, now)
 }
 
-/// Silent since then, after so many questions in a row without an answer.
+/// Silent since then, after so many polls in a row without a response.
 fn silence(pod: &str, since: Instant, failures: u32) -> (String, Silence) {
     (format!("uid-{pod}"), Silence { since, failures })
 }
@@ -128,7 +128,7 @@ fn pod_is_given_up_only_after_failed_polls() {
     };
     assert!(given_up(&fleet, 900).is_empty(), "nobody was asked since");
     fleet.failures.extend([("a".to_owned(), 4), ("c".to_owned(), 5)]);
-    assert_eq!(given_up(&fleet, 900), ["c"], "three questions had no answer");
+    assert_eq!(given_up(&fleet, 900), ["c"], "three polls had no response");
     assert!(given_up(&fleet, 0).is_empty(), "it is not time yet");
     // A pod without an address can't be polled.
     fleet.sidecars[0].ip = None;

@@ -1,6 +1,6 @@
 //! A CA that signs several certificates, for programs that read their bundle once, when they start.
 
-use super::super::credential::{parse_certificates, verify};
+use super::super::credential::{parse_certificates, verify_certificate};
 use super::*;
 use crate::certificates::lifetimes::{Leaf, SIDECARS};
 
@@ -50,7 +50,7 @@ fn long_running_programs_accept_certificates_through_every_rotation() {
         }
         read.retain(|(last, _)| now < *last + LONGEST);
         for (last, bundle) in &read {
-            let is_accepted = verify(&current.certificate, &parse_certificates(bundle), &names(), now);
+            let is_accepted = verify_certificate(&current.certificate, &parse_certificates(bundle), &names(), now);
             assert!(
                 is_accepted,
                 "day {day}: who started {:?} before is cut off",
@@ -83,7 +83,7 @@ fn certificate_is_renewed_before_its_end_and_for_new_names() {
     let second = stored.current.clone().unwrap();
     assert_eq!((&second.ca, &second.ca_key), (&first.ca, &first.ca_key));
     assert_ne!(second.key, first.key);
-    assert!(verify(
+    assert!(verify_certificate(
         &second.certificate,
         &parse_certificates(&first.ca),
         &names(),
@@ -93,7 +93,7 @@ fn certificate_is_renewed_before_its_end_and_for_new_names() {
     let mut more = names();
     more.push("10.96.0.1".to_owned());
     assert_eq!(run_all_steps(&mut stored, &more, due), [Step::Sign]);
-    assert!(verify(
+    assert!(verify_certificate(
         &stored.current.clone().unwrap().certificate,
         &parse_certificates(&first.ca),
         &more,

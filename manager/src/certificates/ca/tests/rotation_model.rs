@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::credential::{parse_certificates, verify};
+use super::super::credential::{parse_certificates, verify_certificate};
 use super::*;
 
 fn planned_step(stored: &Stored, bundle: &str, now: SystemTime, trusted_since: Option<SystemTime>) -> Step {
@@ -255,7 +255,7 @@ impl Fixture {
         let old = self.replaced.iter().map(|(_, bundle)| bundle);
         for bundle in old.chain(&self.bundles).filter(|bundle| !bundle.is_empty()) {
             for served in &self.served {
-                let is_accepted = verify(&served.certificate, &parse_certificates(bundle), &[], now);
+                let is_accepted = verify_certificate(&served.certificate, &parse_certificates(bundle), &[], now);
                 assert!(is_accepted, "after {step:?} somebody is cut off");
             }
         }

@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use ctrlmesh_manager_oci::{FailureReason, Resolution, ResolveRequest};
 
 /// Resolves each plugin. `running` are the plugins of the last distributed chain: a pinned plugin among them stays while there is
-/// no answer, so that a new manager needs no registry for it.
+/// no response, so that a new manager needs no registry for it.
 pub(super) fn resolve_plugins(
     namespace: &str,
     objects: &[ShardingConfig],
@@ -54,7 +54,7 @@ fn named_plugin(
     running: &BTreeSet<Digest>,
     resolution: &Resolution,
 ) -> NamedPlugin {
-    // A pin stays until there is an answer; otherwise the tag would be resolved again.
+    // A pin stays until there is a response; otherwise the tag would be resolved again.
     let kept = pinned.filter(|pinned| pinned.image == plugin.image);
     let kept_digest = kept.and_then(|kept| kept.digest.parse().ok());
     let running = kept_digest.filter(|digest| running.contains(digest));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn pin_is_kept_until_image_or_answer_changes() {
+    fn pin_is_kept_until_image_or_response_changes() {
         let pinned =
             |image: &str| json!([{ "name": "mine", "image": image, "manifest": "sha256:m", "digest": "sha256:d" }]);
         let found_of = |status: &serde_json::Value| {

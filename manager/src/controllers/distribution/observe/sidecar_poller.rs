@@ -2,8 +2,8 @@
 //! namespace for a pass when something has changed ([`DirtyNamespaces`]).
 //!
 //! Guarantees: a pass never waits for a pod. At most [`CONCURRENCY`] sidecars are polled at a time. A pod whose report is unchanged, or
-//! without an answer, is polled less and less often, unless the rollout waits for it. A single failed poll does not replace the
-//! last answer ([`FAILED_POLLS_UNTIL_VOID`]). A task ends with its pod, and all end with the poller.
+//! without one, is polled less and less often, unless the rollout waits for it. A single failed poll does not replace the
+//! last report ([`FAILED_POLLS_UNTIL_VOID`]). A task ends with its pod, and all end with the poller.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ const AWAITED_SILENT_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest status that is read. 64 entries take some 30 KiB; the rest is for reports of plugins.
 pub(crate) const MAX_STATUS_BYTES: usize = 256 * 1024;
-/// Time for which changes are collected, so that the answers of many sidecars lead to few passes.
+/// Time for which changes are collected, so that the reports of many sidecars lead to few passes.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Polls the sidecars of all namespaces.
@@ -68,21 +68,21 @@ struct PollTask {
 impl PollTask {
     /// The last report, of a sidecar that is observed like this now.
     fn last_report(&mut self, sidecar: &Sidecar, is_new_chain: bool) -> LastReport {
-        let report = self.shared.report();
+        let last = self.shared.last_report();
         let is_other = is_new_chain || self.sidecar.labels != sidecar.labels;
         if is_other {
             self.since = Instant::now();
         }
         // A sidecar that starts or restarts changes its pod's status.
-        let is_lost = report.failures > 0 || matches!(report.answer, Report::Unavailable(_));
+        let is_lost = last.failures > 0 || matches!(last.report, Report::Unavailable(_));
         let is_changed = self.sidecar.version != sidecar.version && is_lost;
         if is_other || is_changed {
             self.shared.wake.notify_one();
         }
         self.shared.is_changed.fetch_or(is_changed, Ordering::Relaxed);
         self.sidecar.clone_from(sidecar);
-        let is_fresh = report.is_fresh && report.polled_at.is_some_and(|polled_at| polled_at >= self.since);
-        LastReport { is_fresh, ..report }
+        let is_fresh = last.is_fresh && last.polled_at.is_some_and(|polled_at| polled_at >= self.since);
+        LastReport { is_fresh, ..last }
     }
 }
 
@@ -94,11 +94,11 @@ impl Drop for PollTask {
 
 /// State that a poll task shares with passes.
 struct Shared {
-    report: Mutex<LastReport>,
+    last: Mutex<LastReport>,
     wake: Notify,
     /// The rollout waits for it.
     is_awaited: AtomicBool,
-    /// It did not answer, and its pod has changed since.
+    /// The sidecar did not answer, and its pod has changed since.
     is_changed: AtomicBool,
 }
 
@@ -122,7 +122,7 @@ impl PollPermits {
         let permit = loop {
             tokio::select! {
                 permit = self.for_sidecar(shared).acquire() => break permit,
-                // It may need the other kind of permit now.
+                // The task may need the other kind of permit now.
                 () = shared.wake.notified() => {}
             }
         };
@@ -132,8 +132,8 @@ impl PollPermits {
 
     /// A starting sidecar has not answered yet, but its pod changes: it does not wait among those that are lost.
     fn for_sidecar(&self, shared: &Shared) -> &Semaphore {
-        let report = shared.report();
-        let is_silent = report.polled_at.is_some() && matches!(report.answer, Report::Unavailable(_));
+        let last = shared.last_report();
+        let is_silent = last.polled_at.is_some() && matches!(last.report, Report::Unavailable(_));
         if is_silent && !shared.is_changed.load(Ordering::Relaxed) {
             &self.silent
         } else {
@@ -179,14 +179,13 @@ impl SidecarPoller {
         let mut all = BTreeMap::new();
         for sidecar in sidecars {
             if sidecar.ip.is_none() {
-                let answer = Report::Unavailable(NO_ADDRESS.to_owned());
-                let report = LastReport {
-                    answer,
+                let last = LastReport {
+                    report: Report::Unavailable(NO_ADDRESS.to_owned()),
                     polled_at: Some(Instant::now()),
                     failures: 0,
                     is_fresh: true,
                 };
-                all.insert(sidecar.pod.clone(), report);
+                all.insert(sidecar.pod.clone(), last);
                 continue;
             }
             let is_it = |poll: &PollTask| poll.sidecar.is_same_process(sidecar) && !poll.task.is_finished();
@@ -242,8 +241,8 @@ impl SidecarPoller {
 impl Shared {
     fn new() -> Self {
         Self {
-            report: Mutex::new(LastReport {
-                answer: Report::Unavailable(NOT_POLLED.to_owned()),
+            last: Mutex::new(LastReport {
+                report: Report::Unavailable(NOT_POLLED.to_owned()),
                 polled_at: None,
                 failures: 0,
                 is_fresh: false,
@@ -254,28 +253,28 @@ impl Shared {
         }
     }
 
-    fn report(&self) -> LastReport {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn last_report(&self) -> LastReport {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Records the result of a poll. Returns whether a pass should look at it.
-    fn record(&self, polled_at: Instant, answer: Report) -> bool {
-        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        report.failures = match answer {
+    fn record(&self, polled_at: Instant, report: Report) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.failures = match report {
             Report::Status(_) => 0,
-            Report::Unavailable(_) => report.failures.saturating_add(1),
+            Report::Unavailable(_) => last.failures.saturating_add(1),
         };
-        if report.failures < FAILED_POLLS_UNTIL_VOID
-            && matches!((&report.answer, &answer), (Report::Status(_), Report::Unavailable(_)))
+        if last.failures < FAILED_POLLS_UNTIL_VOID
+            && matches!((&last.report, &report), (Report::Status(_), Report::Unavailable(_)))
         {
-            report.is_fresh = false;
+            last.is_fresh = false;
             return false;
         }
-        let is_change = is_change(&report.answer, &answer);
-        *report = LastReport {
-            answer,
+        let is_change = is_change(&last.report, &report);
+        *last = LastReport {
+            report,
             polled_at: Some(polled_at),
-            failures: report.failures,
+            failures: last.failures,
             is_fresh: true,
         };
         is_change
@@ -299,11 +298,11 @@ impl PollLoop {
         let mut pause = PAUSE_AFTER_CHANGE;
         loop {
             let is_change = self.poll_once().await;
-            let report = self.shared.report();
-            pause = next_pause(pause, is_change, &report, self.longest);
+            let last = self.shared.last_report();
+            pause = next_pause(pause, is_change, &last, self.longest);
             let is_awaited = self.shared.is_awaited.load(Ordering::Relaxed);
             tokio::select! {
-                () = tokio::time::sleep(awaited_pause(pause, is_awaited, &report.answer)) => {}
+                () = tokio::time::sleep(awaited_pause(pause, is_awaited, &last.report)) => {}
                 () = self.shared.wake.notified() => pause = PAUSE_AFTER_CHANGE,
             }
         }
@@ -315,13 +314,13 @@ impl PollLoop {
             return false;
         };
         let polled_at = Instant::now();
-        let answer = self.client.fetch(&self.namespace, &self.sidecar).await;
+        let report = self.client.fetch(&self.namespace, &self.sidecar).await;
         let metrics = &self.metrics.distribution;
         metrics.polls.inc();
-        if matches!(answer, Report::Unavailable(_)) {
+        if matches!(report, Report::Unavailable(_)) {
             metrics.polls_failed.inc();
         }
-        let is_change = self.shared.record(polled_at, answer);
+        let is_change = self.shared.record(polled_at, report);
         if is_change {
             self.dirty.add(&self.namespace);
         }
@@ -330,14 +329,14 @@ impl PollLoop {
 }
 
 /// Doubles the pause, unless the report has changed or a poll failed for the first time.
-fn next_pause(last: Duration, is_change: bool, report: &LastReport, longest: Duration) -> Duration {
-    let is_soon = report.failures == 1 || is_change && matches!(report.answer, Report::Status(_));
-    if is_soon { PAUSE_AFTER_CHANGE } else { last * 2 }.min(longest)
+fn next_pause(pause: Duration, is_change: bool, last: &LastReport, longest: Duration) -> Duration {
+    let is_soon = last.failures == 1 || is_change && matches!(last.report, Report::Status(_));
+    if is_soon { PAUSE_AFTER_CHANGE } else { pause * 2 }.min(longest)
 }
 
 /// Shortens the pause for a sidecar that the rollout waits for.
-fn awaited_pause(pause: Duration, is_awaited: bool, answer: &Report) -> Duration {
-    match answer {
+fn awaited_pause(pause: Duration, is_awaited: bool, report: &Report) -> Duration {
+    match report {
         _ if !is_awaited => pause,
         Report::Status(_) => pause.min(AWAITED_PAUSE),
         Report::Unavailable(_) => pause.min(AWAITED_SILENT_PAUSE),
@@ -435,17 +434,17 @@ impl StatusClient {
             ip.to_owned()
         };
         let url = format!("http://{host}:{}/status", self.port);
-        let answer = self
+        let response = self
             .http
             .get(&url)
             .send()
             .await
             .map_err(|error| connection_error(&error))?;
-        if !answer.status().is_success() {
-            return Err(format!("{url} answers {}", answer.status()));
+        if !response.status().is_success() {
+            return Err(format!("{url} answers {}", response.status()));
         }
         let mut body = Vec::new();
-        let mut chunks = answer;
+        let mut chunks = response;
         while let Some(chunk) = chunks.chunk().await.map_err(|error| connection_error(&error))? {
             if body.len() + chunk.len() > MAX_STATUS_BYTES {
                 return Err(format!("{url} answers with more than {MAX_STATUS_BYTES} bytes"));

@@ -68,7 +68,7 @@ impl TwoShards {
             .for_each(|object| put(&self.server, object));
     }
 
-    async fn until_told(&self, name: &str, reason: &str, words: &[&str]) {
+    async fn until_condition(&self, name: &str, reason: &str, words: &[&str]) {
         until(&self.server, reason, |state| {
             let [_, found, message] = distributed_condition(state, name);
             found == reason && words.iter().all(|word| message.contains(word))
@@ -83,7 +83,7 @@ async fn deleted_shard_is_held_until_its_pods_show_nothing() {
     let before = two.chain();
     two.delete("left");
     let command = "kubectl -n demo patch shardingconfig left --type=json --patch='[{\"op\":\"test\",";
-    two.until_told("left", "Deleting", &["left-0", command]).await;
+    two.until_condition("left", "Deleting", &["left-0", command]).await;
     let chain_before = two.chain();
     assert!(shows_nothing(&chain_before, "left"));
     assert_eq!(limits(&chain_before, "right"), limits(&before, "right"));
@@ -109,11 +109,11 @@ async fn deleted_shard_says_how_to_release_it_while_chain_cannot_be_written() {
     }
     two.delete("left");
     let command = "kubectl -n demo patch shardingconfig left --type=json --patch='[{\"op\":\"test\",";
-    two.until_told("left", "WriteFailed", &["The object is being deleted", command])
+    two.until_condition("left", "WriteFailed", &["The object is being deleted", command])
         .await;
     assert_eq!(two.chain(), before);
     two.server.faults().clear();
-    two.until_told("left", "Deleting", &["left-0", command]).await;
+    two.until_condition("left", "Deleting", &["left-0", command]).await;
     two.stop().await;
 }
 
@@ -125,12 +125,12 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
     assert_ne!(limits(&narrowed, "left"), "[]", "right may show its objects still");
     two.acknowledge_chain("right");
     let words = ["kubectl -n demo delete pods right-0", "several owners"];
-    two.until_told("left", "Gathering", &words).await;
+    two.until_condition("left", "Gathering", &words).await;
     until(&two.server, "left has everything", |state| {
         limits(&chain(state).unwrap(), "left") == "[]"
     })
     .await;
-    two.until_told(
+    two.until_condition(
         "right",
         "Deleting",
         &["new pods get a sidecar", "ShardingConfig left says"],
@@ -147,7 +147,7 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
     })
     .await;
     assert!(["left", "right"].iter().all(|shard| shows_nothing(&two.chain(), shard)));
-    two.until_told("left", "LocksExpiring", &[]).await;
+    two.until_condition("left", "LocksExpiring", &[]).await;
     two.server.store().delete("pods", DEMO, "left-0").unwrap();
     until(&two.server, "there is no pod: the rules go", |state| {
         chain(state).unwrap().entries.is_empty() && !is_there(state, "left") && !is_there(state, "right")
@@ -174,7 +174,7 @@ async fn deleted_shard_is_held_until_its_pods_are_evicted_with_reshard_restart()
     two.delete_both().await;
     two.acknowledge_chain("right");
     let words = ["evicted one by one", "right-0", "kubectl -n demo patch"];
-    two.until_told("right", "Deleting", &words).await;
+    two.until_condition("right", "Deleting", &words).await;
     until(&two.server, "an eviction is refused", |state| {
         condition_of(state, "shardingconfigs", "right", "Enforced")[1] == "EvictionRefused"
     })
@@ -183,7 +183,8 @@ async fn deleted_shard_is_held_until_its_pods_are_evicted_with_reshard_restart()
     assert!(two.server.store().read(|state| is_there(state, "right")));
     two.server.store().delete("pods", DEMO, "right-0").unwrap();
     two.acknowledge_chain("left");
-    two.until_told("right", "Deleting", &["new pods get a sidecar"]).await;
+    two.until_condition("right", "Deleting", &["new pods get a sidecar"])
+        .await;
     two.server.store().delete("pods", DEMO, "left-0").unwrap();
     until(&two.server, "both are released", |state| {
         !is_there(state, "right") && !is_there(state, "left")
@@ -199,7 +200,7 @@ async fn next_manager_continues_teardown_and_force_ends_it() {
     two.stop().await;
     two.acknowledge_chain("right");
     two.run().await;
-    two.until_told("left", "Gathering", &["right-0"]).await;
+    two.until_condition("left", "Gathering", &["right-0"]).await;
     let stored = two.server.store().read(|state| state.get(KIND, DEMO, "left").cloned());
     let mut left = stored.unwrap();
     left["metadata"]["finalizers"] = json!([]);

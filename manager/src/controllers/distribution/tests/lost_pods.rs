@@ -1,4 +1,4 @@
-//! Sidecars some of whose answers are lost.
+//! Sidecars some of whose responses are lost.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
@@ -8,7 +8,7 @@ use super::*;
 /// Answers that get lost from now on.
 type Lost = Arc<AtomicU64>;
 
-/// A sidecar that says `status` at the `last` address of 127.0.0.0/24, but for answers that get lost.
+/// A sidecar that says `status` at the `last` address of 127.0.0.0/24, but for responses that get lost.
 struct Losing {
     sidecar: Sidecar,
     lost: Lost,
@@ -36,8 +36,8 @@ impl Losing {
         (Self { sidecar, lost }, port)
     }
 
-    fn lose_answers(&self, answers: u64) {
-        self.lost.store(answers, Ordering::SeqCst);
+    fn lose_responses(&self, responses: u64) {
+        self.lost.store(responses, Ordering::SeqCst);
     }
 
     async fn until_asked(&self, more: u64) {
@@ -73,7 +73,7 @@ fn is_handing_over(state: &Snapshot<'_>, name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn live_pod_is_not_overtaken_after_one_lost_answer() {
+async fn live_pod_is_not_overtaken_after_one_lost_response() {
     let (left, port) = Losing::start(41, 0).await;
     let (right, _) = Losing::start(42, port).await;
     left.sidecar.set_status(status_running("left-0", 0, None));
@@ -101,13 +101,13 @@ async fn live_pod_is_not_overtaken_after_one_lost_answer() {
     left.until_asked(10).await;
     let overtaken = || context.metrics.distribution.overtaken.get();
     for _ in 0..2 {
-        left.lose_answers(1);
+        left.lose_responses(1);
         left.until_asked(5).await;
     }
     assert_eq!(overtaken(), 0);
     server.store().read(|state| assert!(is_handing_over(state, "right")));
     let (lost, asked) = (Instant::now(), left.sidecar.poll_count());
-    left.lose_answers(u64::MAX);
+    left.lose_responses(u64::MAX);
     until_counted(|| overtaken() == 1).await;
     assert!(lost.elapsed() > Duration::from_secs(1), "{:?}", lost.elapsed());
     let asked = left.sidecar.poll_count() - asked;
@@ -116,7 +116,7 @@ async fn live_pod_is_not_overtaken_after_one_lost_answer() {
 }
 
 #[tokio::test]
-async fn lost_answer_does_not_change_status() {
+async fn lost_response_does_not_change_status() {
     let (sidecar, port) = Losing::start(43, 0).await;
     sidecar.sidecar.set_status(status_running("operator-0", 0, None));
     let server = server().await;
@@ -135,13 +135,13 @@ async fn lost_answer_does_not_change_status() {
     };
     let (before, passes) = (published(), context.metrics.distribution.passes.get());
     for _ in 0..3 {
-        sidecar.lose_answers(1);
+        sidecar.lose_responses(1);
         sidecar.until_asked(2).await;
     }
     until_counted(|| context.metrics.distribution.passes.get() > passes).await;
     assert_eq!(context.metrics.distribution.polls_failed.get(), 3);
     assert_eq!(published(), before);
-    sidecar.lose_answers(u64::MAX);
+    sidecar.lose_responses(u64::MAX);
     until(&server, "it is not enforced", |state| {
         condition(state, "a", "Enforced")[0] == "False"
     })

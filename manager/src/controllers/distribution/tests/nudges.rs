@@ -12,11 +12,11 @@ async fn pod_that_answers_and_stays_behind_is_nudged_again() {
         pod["metadata"]["annotations"][name].as_str().map(str::to_owned)
     };
     let is_nudged = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_GENERATION).as_deref() == Some("1");
-    until(&server, "it is told", is_nudged).await;
+    until(&server, "the pod is nudged", is_nudged).await;
     let first = Instant::now();
     let bumped = |state: &Snapshot<'_>| annotation(state, annotations::CHAIN_BUMP);
     assert_eq!(server.store().read(bumped), None);
-    until(&server, "it is told again", |state| bumped(state).is_some()).await;
+    until(&server, "the pod is nudged again", |state| bumped(state).is_some()).await;
     let took = first.elapsed();
     assert!(
         took > Duration::from_secs(2) && took < Duration::from_secs(9),
@@ -41,12 +41,12 @@ async fn accepted_condition_carries_warnings() {
     put(&server, faults);
     let (_, task) = start(&server, port, &["--poll-seconds=60"]).await;
     let accepted = |state: &Snapshot<'_>, plural: &str, name: &str| condition_of(state, plural, name, "Accepted");
-    let is_told = |state: &Snapshot<'_>| {
+    let are_accepted = |state: &Snapshot<'_>| {
         let [shard, ..] = accepted(state, "shardingconfigs", "a");
         let [faults, ..] = accepted(state, "faultinjections", "old");
         shard == "True" && faults == "True"
     };
-    until(&server, "both are told", is_told).await;
+    until(&server, "both conditions are true", are_accepted).await;
     server.store().read(|state| {
         let [.., message] = accepted(state, "shardingconfigs", "a");
         for says in [

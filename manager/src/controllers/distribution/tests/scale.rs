@@ -78,8 +78,8 @@ async fn answer_poll(mut stream: TcpStream, status: Arc<Mutex<Status>>) -> Optio
     status.pod.name = pod_name(address.ip().to_bits().checked_sub(FIRST_ADDRESS)?);
     let body = serde_json::to_string(&status).unwrap();
     let length = body.len();
-    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-    stream.write_all(answer.as_bytes()).await.ok()?;
+    let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+    stream.write_all(response.as_bytes()).await.ok()?;
     stream.shutdown().await.ok()
 }
 

@@ -20,11 +20,11 @@ async fn document_unreadable_for_a_sidecar_is_held_back_and_its_pod_is_named() {
     let asked = sidecar.poll_count();
     until_counted(|| sidecar.poll_count() > asked + 3).await;
     put(&server, samples::faults("b"));
-    let is_told = |state: &Snapshot<'_>| {
+    let is_outdated = |state: &Snapshot<'_>| {
         let [status, reason, message] = condition(state, "b", "Distributed");
         status == "False" && reason == "SidecarOutdated" && message.contains("operator-0")
     };
-    until(&server, "the object says so", is_told).await;
+    until(&server, "the object says so", is_outdated).await;
     let event = |state: &Snapshot<'_>| {
         let mut events = state.list("events.events.k8s.io");
         events.any(|event| event["reason"] == "SidecarOutdated" && event["regarding"]["name"] == "b")
@@ -40,7 +40,7 @@ async fn document_unreadable_for_a_sidecar_is_held_back_and_its_pod_is_named() {
 
 /// A manager that begins to lead has polled no sidecar yet, and finds a new rule.
 #[tokio::test]
-async fn rule_waits_for_the_first_answer_of_an_outdated_sidecar() {
+async fn rule_waits_for_the_first_report_of_an_outdated_sidecar() {
     let (sidecar, port, server) = start_with_sidecar(62, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
@@ -51,8 +51,8 @@ async fn rule_waits_for_the_first_answer_of_an_outdated_sidecar() {
     sidecar.set_status(earlier);
     put(&server, samples::faults("b"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
-    let is_told = |state: &Snapshot<'_>| condition(state, "b", "Distributed")[1] == "SidecarOutdated";
-    until(&server, "the object says so", is_told).await;
+    let is_outdated = |state: &Snapshot<'_>| condition(state, "b", "Distributed")[1] == "SidecarOutdated";
+    until(&server, "the object says so", is_outdated).await;
     assert_eq!(server.store().read(super::chain).unwrap(), chain);
     task.stop().await;
 }

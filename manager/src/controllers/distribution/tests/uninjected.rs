@@ -56,7 +56,7 @@ async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
         Some(&chain_of_shard(&first, "left")),
     ));
     for name in ["left", "right"] {
-        until(&server, "it is told for whom it waits", |state| {
+        until(&server, "the condition names the pod", |state| {
             let [status, reason, message] = condition_of(state, "shardingconfigs", name, "Distributed");
             (status.as_str(), reason.as_str()) == ("False", "WithoutSidecar")
                 && message.contains("right-0; restart")
@@ -123,7 +123,7 @@ async fn list_error_blocks_only_shards_that_have_not_started() {
     let mut other = shard("other", "c", 60);
     other["spec"]["controller"]["leaderElectionName"] = json!("another");
     put(&server, other);
-    until(&server, "it is told what is missing", |state| {
+    until(&server, "the condition has the refused list", |state| {
         let [status, reason, message] = condition_of(state, "shardingconfigs", "other", "Distributed");
         (status.as_str(), reason.as_str()) == ("False", "PodsUnknown") && message.contains("HTTP 403")
     })

@@ -28,7 +28,7 @@ async fn failed_label_write_is_retried() {
         counted.contains("labels_objects_failed_total{kind=\"configmaps\"} 1"),
         "{counted}"
     );
-    until(&server, "it was told", |state| {
+    until(&server, "an Event is there", |state| {
         state
             .list("events.events.k8s.io")
             .any(|event| text(event, "/reason") == "LabellingIncomplete")
@@ -161,7 +161,7 @@ async fn forbidden_kind_is_reported_once_and_skipped() {
         .faults()
         .add(FaultRule::new(refusal).verb("patch").resource("configmaps"));
     let (_, running) = labelling_within(&server, LIMITS).await;
-    until(&server, "it is told", |state| {
+    until(&server, "an Event is there", |state| {
         let mut events = state.list("events.events.k8s.io");
         events.any(|event| text(event, "/reason") == "LabellingIncomplete")
     })
@@ -275,7 +275,7 @@ async fn refused_objects_are_not_read_again_at_once() {
     let server = server_with_configmaps(40).await;
     let rule = server.faults().add(invalid_patch_fault());
     let (_, running) = labelling_within(&server, Limits { todo: 4, ..LIMITS }).await;
-    until(&server, "it is told", |state| {
+    until(&server, "an Event is there", |state| {
         let mut events = state.list("events.events.k8s.io");
         events.any(|event| text(event, "/reason") == "LabellingIncomplete")
     })

@@ -6,9 +6,9 @@ fn status() -> Report {
     Report::Status(Box::default())
 }
 
-fn report(answer: Report, failures: u32) -> LastReport {
+fn last_report_of(report: Report, failures: u32) -> LastReport {
     LastReport {
-        answer,
+        report,
         polled_at: Some(Instant::now()),
         failures,
         is_fresh: true,
@@ -18,8 +18,8 @@ fn report(answer: Report, failures: u32) -> LastReport {
 #[test]
 fn poll_pauses_grow_until_there_is_news() {
     let longest = Duration::from_secs(10);
-    let none = |failures| report(Report::Unavailable(String::new()), failures);
-    let some = report(status(), 0);
+    let none = |failures| last_report_of(Report::Unavailable(String::new()), failures);
+    let some = last_report_of(status(), 0);
     let mut pauses = vec![PAUSE_AFTER_CHANGE];
     for failures in 2..10 {
         pauses.push(next_pause(*pauses.last().unwrap(), true, &none(failures), longest));
@@ -33,7 +33,7 @@ fn poll_pauses_grow_until_there_is_news() {
         PAUSE_AFTER_CHANGE,
         "it has only just begun"
     );
-    let stands = report(status(), 1);
+    let stands = last_report_of(status(), 1);
     assert_eq!(
         next_pause(longest, false, &stands, longest),
         PAUSE_AFTER_CHANGE,
@@ -53,50 +53,50 @@ fn awaited_pod_is_polled_often_whether_it_answers_or_not() {
 }
 
 #[test]
-fn answer_stands_until_two_polls_in_a_row_fail() {
+fn report_stands_until_two_polls_in_a_row_fail() {
     let shared = Shared::new();
     let (none, start) = (|| Report::Unavailable("does not answer".to_owned()), Instant::now());
     assert!(shared.record(start, none()), "it has never answered");
     assert!(shared.record(start, status()));
     let later = start + Duration::from_secs(1);
-    assert!(!shared.record(later, none()), "one answer may be lost");
-    let stands = shared.report();
+    assert!(!shared.record(later, none()), "one response may be lost");
+    let stands = shared.last_report();
     assert_eq!(
-        (&stands.answer, stands.polled_at, stands.failures),
+        (&stands.report, stands.polled_at, stands.failures),
         (&status(), Some(start), 1)
     );
     assert!(!stands.is_fresh);
     assert!(!shared.record(later, status()), "as if nothing had been");
-    let again = shared.report();
+    let again = shared.last_report();
     assert_eq!(
         (again.polled_at, again.failures, again.is_fresh),
         (Some(later), 0, true)
     );
     assert!(!shared.record(later, none()));
     assert!(shared.record(later, none()), "two in a row");
-    let lost = shared.report();
-    assert_eq!((lost.answer, lost.failures, lost.is_fresh), (none(), 2, true));
+    let lost = shared.last_report();
+    assert_eq!((lost.report, lost.failures, lost.is_fresh), (none(), 2, true));
     assert!(!shared.record(later, none()), "known already");
-    assert_eq!(shared.report().failures, 3);
+    assert_eq!(shared.last_report().failures, 3);
 }
 
 #[test]
 fn counters_are_no_change_of_a_report() {
-    let answer = |change: fn(&mut Status)| {
+    let report = |change: fn(&mut Status)| {
         let mut status = Status::default();
         change(&mut status);
         Report::Status(Box::new(status))
     };
-    let before = answer(|_| {});
-    assert!(!is_change(&before, &answer(|status| status.counts.faults = 7)));
-    assert!(is_change(&before, &answer(|status| status.chain.generation = 1)));
-    assert!(is_change(&before, &answer(|status| status.chain.earlier.writes = 1)));
+    let before = report(|_| {});
+    assert!(!is_change(&before, &report(|status| status.counts.faults = 7)));
+    assert!(is_change(&before, &report(|status| status.chain.generation = 1)));
+    assert!(is_change(&before, &report(|status| status.chain.earlier.writes = 1)));
     assert!(is_change(&before, &Report::Unavailable("gone".to_owned())));
 }
 
 #[test]
 fn own_leadership_is_a_change_of_a_report_and_that_of_others_is_not() {
-    let answer = |holder: &str, leads: bool| {
+    let report = |holder: &str, leads: bool| {
         let election = LeaderElection {
             lock: "lock---a".to_owned(),
             holder: holder.to_owned(),
@@ -109,19 +109,19 @@ fn own_leadership_is_a_change_of_a_report_and_that_of_others_is_not() {
             ..Status::default()
         }))
     };
-    assert!(!is_change(&status(), &answer("other", false)));
-    assert!(!is_change(&answer("other", false), &answer("another", false)));
-    assert!(is_change(&answer("other", false), &answer("me", true)));
-    assert!(!is_change(&answer("me", true), &answer("me", true)));
-    assert!(is_change(&answer("me", true), &answer("my next", true)));
-    assert!(is_change(&answer("me", true), &answer("me", false)));
+    assert!(!is_change(&status(), &report("other", false)));
+    assert!(!is_change(&report("other", false), &report("another", false)));
+    assert!(is_change(&report("other", false), &report("me", true)));
+    assert!(!is_change(&report("me", true), &report("me", true)));
+    assert!(is_change(&report("me", true), &report("my next", true)));
+    assert!(is_change(&report("me", true), &report("me", false)));
 }
 
 /// A poll of a pod that runs and has answered now.
 fn poll(sidecar: &Sidecar) -> PollTask {
     let shared = Arc::new(Shared::new());
     shared.record(Instant::now(), status());
-    let since = shared.report().polled_at.unwrap();
+    let since = shared.last_report().polled_at.unwrap();
     let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
     let sidecar = sidecar.clone();
     PollTask {
@@ -147,7 +147,7 @@ fn is_woken(poll: &PollTask) -> bool {
 }
 
 #[tokio::test]
-async fn answer_older_than_chain_or_labels_is_not_fresh_and_pod_is_polled_again() {
+async fn report_older_than_chain_or_labels_is_not_fresh_and_pod_is_polled_again() {
     let first = sidecar();
     let mut poll = poll(&first);
     assert!(poll.last_report(&first, false).is_fresh);
@@ -165,14 +165,14 @@ async fn answer_older_than_chain_or_labels_is_not_fresh_and_pod_is_polled_again(
     poll.shared.record(Instant::now(), status());
     assert!(poll.last_report(&other, false).is_fresh, "they are known now");
     assert!(!is_woken(&poll));
-    let before = poll.shared.report().polled_at.unwrap();
+    let before = poll.shared.last_report().polled_at.unwrap();
     assert!(!poll.last_report(&other, true).is_fresh);
     poll.shared.record(before, status());
     assert!(!poll.last_report(&other, false).is_fresh, "it was polled before");
     poll.shared.record(Instant::now(), status());
     poll.shared
         .record(Instant::now(), Report::Unavailable("lost".to_owned()));
-    assert!(!poll.last_report(&other, false).is_fresh, "the last answer was lost");
+    assert!(!poll.last_report(&other, false).is_fresh, "the last response was lost");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn silent_pod_is_polled_at_once_when_it_changes() {
     let lost = || Report::Unavailable("lost".to_owned());
     poll.shared.record(Instant::now(), lost());
     poll.last_report(&changed(), false);
-    assert!(is_woken(&poll), "one answer was lost");
+    assert!(is_woken(&poll), "one response was lost");
     poll.shared.record(Instant::now(), lost());
     let last = changed();
     poll.last_report(&last, false);
@@ -271,7 +271,7 @@ async fn lost_pods_do_not_use_permits_of_answering_or_starting_pods() {
     assert!(!is_silent(&Shared::new()), "it was not polled yet");
     assert!(!is_silent(&poll.shared));
     poll.shared.record(Instant::now(), none());
-    assert!(!is_silent(&poll.shared), "one answer was lost");
+    assert!(!is_silent(&poll.shared), "one response was lost");
     poll.shared.record(Instant::now(), none());
     assert!(is_silent(&poll.shared));
     poll.last_report(&first, true);

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::config_maps::{ChainMemory, MAX_UNSEEN, StoredConfigMaps};
-use crate::fleet::Fleet;
+use crate::config_maps::{ChainHistory, MAX_UNSEEN, StoredConfigMaps};
+use crate::decision::{Decision, Outcome, WriteFailure};
+use crate::fleet::{Fleet, LagReason};
 use crate::next_chain::OverlapsSince;
 use crate::observation::{Observation, Remembered};
 use crate::pod_actions::{NudgeHistory, Restarts, record_nudge};
-use crate::pods::PodMemory;
+use crate::pods::PodHistory;
 use crate::start_gate::StartGate;
-use crate::{Decision, Outcome, WriteFailure};
 
 /// Time for which sidecars that were not polled yet hold up decisions that need their reports.
 pub const MAX_UNPOLLED_WAIT: Duration = Duration::from_secs(5);
@@ -18,9 +18,9 @@ pub const MAX_UNPOLLED_WAIT: Duration = Duration::from_secs(5);
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
-    pub chain: ChainMemory,
-    pub pods: PodMemory,
+pub struct PassState {
+    pub chain: ChainHistory,
+    pub pods: PodHistory,
     pub nudges: NudgeHistory,
     pub restarts: Restarts,
     /// Since when shards would begin to share objects, by the entry that gains and the entry that has them.
@@ -34,7 +34,7 @@ pub struct Memory {
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceGauges {
     /// Lagging sidecars, by reason.
-    pub lagging: BTreeMap<&'static str, i64>,
+    pub lagging: BTreeMap<LagReason, i64>,
     /// Entries that wait for objects, and since when.
     pub waiting: BTreeMap<String, Instant>,
 }
@@ -59,7 +59,7 @@ pub struct Retries {
     idle_version: Option<String>,
 }
 
-impl Memory {
+impl PassState {
     /// Whether nothing is distributed, and nothing is left to do until there are objects.
     pub fn is_idle(&self, config_maps: &StoredConfigMaps) -> bool {
         config_maps.version.is_none() || config_maps.version == self.retries.idle_version
@@ -108,7 +108,7 @@ impl Memory {
         for nudge in &outcome.nudged {
             record_nudge(&mut self.nudges, nudge, chain.generation, now);
         }
-        self.restarts.record(&outcome.evictions, now);
+        self.restarts.record(&outcome.restarts, now);
         let is_failure = match &outcome.failure {
             Some(WriteFailure::Conflict) => false,
             Some(WriteFailure::Failed(_)) => true,
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn retry_delay_doubles_up_to_a_minute() {
         let delay = |failures| {
-            let mut memory = Memory::default();
-            memory.retries.failures = failures;
-            memory.retry_delay().as_secs()
+            let mut pass_state = PassState::default();
+            pass_state.retries.failures = failures;
+            pass_state.retry_delay().as_secs()
         };
         assert_eq!([1, 2, 3, 6, 7, u32::MAX].map(delay), [1, 2, 4, 32, 60, 60]);
     }

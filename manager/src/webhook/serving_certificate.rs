@@ -28,12 +28,12 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// The certificate and key for handshakes.
 #[derive(Debug)]
-pub(crate) struct ServedCertificate {
+pub(crate) struct ServingCertificate {
     pub(super) key: ArcSwapOption<CertifiedKey>,
     is_there: watch::Sender<bool>,
 }
 
-impl Default for ServedCertificate {
+impl Default for ServingCertificate {
     fn default() -> Self {
         Self {
             key: ArcSwapOption::empty(),
@@ -42,13 +42,13 @@ impl Default for ServedCertificate {
     }
 }
 
-impl ResolvesServerCert for ServedCertificate {
+impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.key.load_full()
     }
 }
 
-impl ServedCertificate {
+impl ServingCertificate {
     /// Serves this certificate from now on. Fails if it is invalid; then the last good one stays.
     pub(crate) fn set(&self, credential: &Credential) -> Result<Option<SystemTime>, Error> {
         let key = credential.certified_key()?;

@@ -3,24 +3,24 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Validity of an answer. During an upgrade, a cluster with several API servers has both releases.
+/// Validity of a response. During an upgrade, a cluster with several API servers has both releases.
 const VERSION_LIFETIME: Duration = Duration::from_mins(1);
-/// Timeout for an answer if an earlier one is known, because a pod waits for it.
+/// Timeout for a response if an earlier release is known, because a pod waits for it.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Major and minor; `None`: the answer is not a release.
+/// Major and minor; `None`: the response is not a release.
 type Release = Option<(u32, u32)>;
 
-/// The last answer, and its time.
+/// The last release, and when it was read.
 #[derive(Debug, Default)]
-pub(super) struct Version(Mutex<Option<(Instant, Release)>>);
+pub(super) struct ApiServerVersion(Mutex<Option<(Instant, Release)>>);
 
-impl Version {
-    /// The release. A recent answer is reused; otherwise `ask` returns major and minor. If it fails or takes long, the last answer
+impl ApiServerVersion {
+    /// The release. A recent one is reused; otherwise `ask` returns major and minor. If it fails or takes long, the last release
     /// stays valid for another period.
     ///
     /// # Errors
-    /// `ask` fails, and no earlier answer is known.
+    /// `ask` fails, and no earlier release is known.
     pub(super) async fn release_of<E>(
         &self,
         now: Instant,
@@ -30,12 +30,12 @@ impl Version {
         let release = match known {
             Some((asked, release)) if now.duration_since(asked) < VERSION_LIFETIME => return Ok(release),
             Some((_, release)) => match tokio::time::timeout(VERSION_TIMEOUT, ask()).await {
-                Ok(Ok((major, minor))) => parse(&major, &minor),
+                Ok(Ok((major, minor))) => parse_release(&major, &minor),
                 Ok(Err(_)) | Err(_) => release,
             },
             None => {
                 let (major, minor) = ask().await?;
-                parse(&major, &minor)
+                parse_release(&major, &minor)
             }
         };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, release));
@@ -44,7 +44,7 @@ impl Version {
 }
 
 /// Vendors write `32+`.
-fn parse(major: &str, minor: &str) -> Release {
+fn parse_release(major: &str, minor: &str) -> Release {
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
     Some((number(major)?, number(minor)?))
 }
@@ -61,16 +61,16 @@ mod tests {
             ("2", "0", Some((2, 0))),
             ("", "", None),
         ] {
-            assert_eq!(parse(major, minor), release, "{major}.{minor}");
+            assert_eq!(parse_release(major, minor), release, "{major}.{minor}");
         }
     }
 
     #[tokio::test]
     async fn upgrade_is_noticed_and_failure_keeps_last_release() {
-        let (version, start) = (Version::default(), Instant::now());
+        let (version, start) = (ApiServerVersion::default(), Instant::now());
         let says = |minor: &'static str| async move || Ok::<_, &str>(("1".to_owned(), minor.to_owned()));
-        let fails = async || Err("no answer");
-        assert_eq!(version.release_of(start, fails).await, Err("no answer"));
+        let fails = async || Err("no response");
+        assert_eq!(version.release_of(start, fails).await, Err("no response"));
         assert_eq!(version.release_of(start, says("31")).await, Ok(Some((1, 31))));
         let soon = start + VERSION_LIFETIME - Duration::from_secs(1);
         assert_eq!(
@@ -87,8 +87,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hanging_registry_is_given_up_after_timeout() {
-        let (version, start) = (Version::default(), Instant::now());
+    async fn hanging_api_server_is_given_up_after_timeout() {
+        let (version, start) = (ApiServerVersion::default(), Instant::now());
         let says = async || Ok::<_, &str>(("1".to_owned(), "31".to_owned()));
         assert_eq!(version.release_of(start, says).await, Ok(Some((1, 31))));
         let hangs = async || std::future::pending::<Result<(String, String), &str>>().await;
