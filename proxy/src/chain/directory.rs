@@ -17,7 +17,7 @@ use ctrlmesh_contract::plugin_file::{self, Encoding, MAX_PLUGIN_BYTES};
 use ctrlmesh_contract::signature::MAX_SIGNATURE_FILE_BYTES;
 
 use super::error::Error;
-use super::packed;
+use super::zstd;
 
 /// Maximum number of files that are listed to detect changes. A mounted volume has some dozens.
 const MAX_FILES: usize = 4096;
@@ -102,7 +102,7 @@ impl Version {
             };
             let bytes = match encoding {
                 Encoding::Plain => bytes,
-                Encoding::Zstd => packed::unpack(&bytes, &path)?,
+                Encoding::Zstd => zstd::unpack(&bytes, &path)?,
             };
             let found = Digest::of(&bytes);
             if found != *digest {

@@ -4,7 +4,7 @@
 //! Leaves loading to `source.rs` and `reload.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, Guard};
@@ -21,6 +21,7 @@ use super::metrics::Metrics;
 use super::quarantine::{Admission, QuarantineState};
 use super::retirement::Retirements;
 use super::snapshot::{Entry, Snapshot};
+use crate::lock::lock_unpoisoned;
 use crate::timestamp::rfc3339;
 use crate::wasm::Fault;
 
@@ -146,7 +147,7 @@ impl ChainHandle {
     }
 
     fn lock_earlier(&self) -> MutexGuard<'_, Vec<Arc<InFlightCounts>>> {
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.earlier)
     }
 
     /// Notifies each time that another chain comes into force.

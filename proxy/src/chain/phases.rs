@@ -123,17 +123,14 @@ impl Plugins {
                 Ok(verdict) => verdict,
                 Err(error) => {
                     // What it named before it failed is not the next entry's.
-                    self.view.memory.take_named_rules();
+                    self.view.state.take_named_rules();
                     match self.answer_if_closed(entry, &error) {
                         Some(reply) => return RequestDecision::Stop(reply.into()),
                         None => continue,
                     }
                 }
             };
-            self.record_touches(
-                entry,
-                touches::of_request(&verdict, self.view.memory.take_named_rules()),
-            );
+            self.record_touches(entry, touches::of_request(&verdict, self.view.state.take_named_rules()));
             self.note_remark(entry, verdict.later, verdict.outcomes);
             wait_for_delay(verdict.delay).await;
             match verdict.action {
@@ -292,7 +289,7 @@ impl Plugins {
             let verdict = match verdict {
                 Ok(verdict) => verdict,
                 Err(error) => {
-                    self.view.memory.take_named_rules();
+                    self.view.state.take_named_rules();
                     match self.answer_if_closed(entry, &error) {
                         Some(reply) => return ResponseDecision::Stop(reply.into()),
                         None => continue,
@@ -301,7 +298,7 @@ impl Plugins {
             };
             self.record_touches(
                 entry,
-                touches::of_response(&verdict, self.view.memory.take_named_rules()),
+                touches::of_response(&verdict, self.view.state.take_named_rules()),
             );
             wait_for_delay(verdict.delay).await;
             match verdict.action {
@@ -340,7 +337,7 @@ impl Plugins {
             });
         }
         self.count_end(outcome);
-        self.view.memory.release();
+        self.view.state.release();
     }
 
     /// The edits that this chain would make to an open watch now, computed without effects. Returns `None` if the answer would not be a

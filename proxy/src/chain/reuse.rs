@@ -281,7 +281,7 @@ impl RememberedCall {
             let cells = self.cells.iter().map(|(key, write)| (key.as_ref(), *write));
             match state.repeat(cells, asks, places) {
                 Some(held) if held.is_empty() => {}
-                Some(held) => request.memory.hold(held),
+                Some(held) => request.state.hold(held),
                 None => return false,
             }
         }
@@ -289,10 +289,10 @@ impl RememberedCall {
             state.series().count(name, label, *by);
         }
         if let Some(note) = note {
-            request.memory.set_note(Arc::as_ptr(state).addr(), *note);
+            request.state.set_note(Arc::as_ptr(state).addr(), *note);
         }
         for rule in rules {
-            request.memory.name_rule(&rule.name, rule.decides);
+            request.state.name_rule(&rule.name, rule.decides);
         }
         true
     }

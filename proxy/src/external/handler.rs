@@ -22,7 +22,7 @@ use crate::connection::head_size;
 use crate::connection::{Connection, IncomingBody};
 use crate::observe::record::Record;
 use crate::observe::{Class, ProxyForm};
-use crate::plugin::request_view::{Memory, RequestView};
+use crate::plugin::request_view::{RequestState, RequestView};
 use crate::plugin::verdict::Traffic;
 use crate::request::early_response::{Answer, answer};
 use crate::request::exchange::user_agent;
@@ -142,7 +142,7 @@ impl Call {
             port: self.destination.target.port,
             is_leader_lock: Cell::new(false),
             headers: parts.headers.clone(),
-            memory: Memory::default(),
+            state: RequestState::default(),
         }
     }
 

@@ -24,9 +24,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
-use crate::client::leadership::Leadership;
-use crate::client::list_views::ListViews;
 use crate::connection::Timeouts;
+use crate::controller_state::leadership::Leadership;
+use crate::controller_state::list_views::ListViews;
 use crate::observe::metrics::Metrics;
 use crate::observe::readiness::Readiness;
 

@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use super::worker::Worker;
 use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
-use crate::client::leadership::HeldLock;
-use crate::plugin::request_view::{Memory, RequestView};
+use crate::controller_state::leadership::HeldLock;
+use crate::plugin::request_view::{RequestState, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
 
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
@@ -82,7 +82,7 @@ fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<
         port: worker.port(),
         is_leader_lock: Cell::new(true),
         headers: HeaderMap::new(),
-        memory: Memory::default(),
+        state: RequestState::default(),
     };
     let edits = plugins.of_same_chain(view).recheck()?;
     edits.into_iter().find_map(|(entry, edit)| match edit {

@@ -1,7 +1,7 @@
 //! The state with which one worker thread serves requests: its own upstream connections, plugin instances and streams.
 //!
 //! docs/adr/0002 names the state that the threads share on the request path: counters, the state of plugins and, behind short locks,
-//! `client::list_views` for lists and watches while a plugin shapes them, and `client::leadership` for exchanges about renamed locks.
+//! `controller_state::list_views` for lists and watches while a plugin shapes them, and `controller_state::leadership` for exchanges about renamed locks.
 //! Leaves running the threads to `listen::threads`.
 
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::chain::instances::Instances;
 use crate::chain::{ChainHandle, Counter, InFlightGuard, Kind, ReuseSettings, Snapshot};
-use crate::client::leader_locks::LeaderLocks;
-use crate::client::leadership::Leadership;
-use crate::client::list_views::ListViews;
 use crate::connection::StreamNotifier;
+use crate::controller_state::leader_locks::LeaderLocks;
+use crate::controller_state::leadership::Leadership;
+use crate::controller_state::list_views::ListViews;
 use crate::observe::metrics::Metrics;
 use crate::upstream::{Credentials, Limits, Target, UnreadAnswers, Upstream};
 use crate::wasm::Engine;

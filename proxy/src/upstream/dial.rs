@@ -9,7 +9,7 @@ use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -26,6 +26,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{error::ConnectError, limits::Limits};
+use crate::lock::lock_unpoisoned;
 
 /// Idle time before TCP probes, and interval between them. They find dead peers where there is no HTTP/2 PING (HTTP/1.1 watches, exec,
 /// port-forward, tunnels). 30 s, as Go's dialer for client-go.
@@ -71,7 +72,7 @@ struct Admission {
 
 impl OpenSockets {
     fn by_id(&self) -> MutexGuard<'_, HashMap<u64, OpenSocket>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.by_id)
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) mod v0_2 {
         path: "../wit",
         world: "ctrlmesh:plugin/plugin@0.2.0",
         with: {
-            "ctrlmesh:plugin/exchange.request": crate::wasm::host::RequestHandle,
-            "ctrlmesh:plugin/exchange.response-head": crate::wasm::host::ResponseHandle,
+            "ctrlmesh:plugin/exchange.request": crate::wasm::host_state::RequestHandle,
+            "ctrlmesh:plugin/exchange.response-head": crate::wasm::host_state::ResponseHandle,
         },
     });
 }

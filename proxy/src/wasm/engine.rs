@@ -11,6 +11,7 @@ use super::error::Error;
 use super::memory::GuestMemory;
 use super::plugin::Plugin;
 use super::ticker::{CallFlag, Ticker};
+use crate::lock::lock_unpoisoned;
 
 /// Stack of a guest. Rust guests keep their data stack in linear memory, so this holds frames only. A worker thread's stack (2 MiB by
 /// default) must have room for it and for the host function on top.
@@ -69,7 +70,7 @@ impl Engine {
 
     /// The plugin, if it is still in use.
     pub(crate) fn loaded_plugin(&self, digest: &str) -> Option<Arc<Plugin>> {
-        let loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let loaded = lock_unpoisoned(&self.loaded);
         loaded
             .iter()
             .filter_map(Weak::upgrade)
@@ -78,7 +79,7 @@ impl Engine {
 
     /// Remembers a plugin as long as it is in use.
     pub(crate) fn remember_plugin(&self, plugin: &Arc<Plugin>) {
-        let mut loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut loaded = lock_unpoisoned(&self.loaded);
         loaded.retain(|known| known.strong_count() > 0);
         loaded.push(Arc::downgrade(plugin));
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::memory::OverBudget;
+use super::memory::OverLimit;
 use super::{MAX_WASM_BYTES, SUPPORTED_VERSIONS};
 
 /// Why a plugin could not be loaded. None of its code has run.
@@ -102,7 +102,7 @@ pub enum Error {
     CodeMemory {
         /// Digest of the bytes.
         digest: String,
-        over: OverBudget,
+        over: OverLimit,
     },
     /// The cache directory is unusable.
     #[error("the compile cache {path} can't be used: {reason}")]
@@ -200,7 +200,7 @@ pub enum Fault {
     Memory { origin: Box<Origin>, limit_bytes: usize },
     /// It trapped after it was denied memory by the limit of all plugins together.
     #[error("{origin} needs {over}")]
-    ProcessMemory { origin: Box<Origin>, over: OverBudget },
+    ProcessMemory { origin: Box<Origin>, over: OverLimit },
     /// Its verdict violates a rule of the interface.
     #[error("{origin} gave an invalid answer: {what}")]
     Invalid { origin: Box<Origin>, what: String },

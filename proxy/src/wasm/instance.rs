@@ -16,8 +16,8 @@ use super::deadline::Deadline;
 use super::engine::Engine;
 use super::entry_config::EntryConfig;
 use super::error::{Fault, Origin, Phase};
-use super::guest::Guest;
-use super::host::{HostState, MemoryRefusal};
+use super::exports::Exports;
+use super::host_state::{HostState, MemoryRefusal};
 use super::plugin::Plugin;
 use super::reads::Trace;
 use super::state::EntryState;
@@ -43,7 +43,7 @@ const MAX_DETAIL_BYTES: usize = 2 * 1024;
 /// A live instance. It belongs to the thread that created it.
 pub struct Instance {
     store: Store<HostState>,
-    guest: Guest,
+    guest: Exports,
     plugin: Arc<Plugin>,
     entry: Arc<EntryConfig>,
     flag: CallFlag,
@@ -219,7 +219,7 @@ impl Instance {
         &mut self,
         phase: Phase,
         limit: Duration,
-        run: impl FnOnce(&mut Store<HostState>, &Guest, &Plugin, &EntryConfig) -> wasmtime::Result<R>,
+        run: impl FnOnce(&mut Store<HostState>, &Exports, &Plugin, &EntryConfig) -> wasmtime::Result<R>,
     ) -> Result<R, Fault> {
         let (deadline, epochs) = Deadline::start(limit);
         self.store.data_mut().deadline = deadline;

@@ -6,7 +6,7 @@ use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 
 use super::error::Error;
-use super::guest::PreInstantiated;
+use super::exports::PreInstantiated;
 use super::memory::Charge;
 use super::world;
 

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use super::error::Error;
-use super::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 
 /// Length of an epoch, which is the accuracy of deadlines. Shorter costs wake-ups, longer costs latency behind a plugin that spins.
 pub(crate) const TICK: Duration = Duration::from_millis(1);

@@ -1,13 +1,13 @@
 //! The host's implementation of `ctrlmesh:plugin@0.2`: the functions that a guest imports, each short and bounded. Those that 0.1 has
 //! already serve plugins of that version, too (`v0_1.rs`).
 //!
-//! Leaves their effects to `state.rs`, `series.rs` and `plugin_log.rs`, and a guest's results to `v0_2/convert.rs`.
+//! Leaves their effects to `state.rs`, `plugin_metrics.rs` and `plugin_log.rs`, and a guest's results to `v0_2/convert.rs`.
 
 use wasmtime::component::{HasSelf, Linker, Resource};
 
 use super::bindings::v0_2::Plugin;
 use super::bindings::v0_2::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state, types};
-use super::host::{HostState, RequestHandle, ResponseHandle};
+use super::host_state::{HostState, RequestHandle, ResponseHandle};
 use super::plugin_log::Level;
 use super::reads::{ReuseObstacle, Step};
 use super::state::{Admission, Ask, Cell, Claim, EntryState, Grant, Place, Rule, StateError};
@@ -120,7 +120,7 @@ impl state::Host for HostState {
         }
         let (admission, held) = admitted.map_err(error)?;
         if !held.is_empty() {
-            request.memory.hold(held);
+            request.state.hold(held);
         }
         Ok(match admission {
             Admission::Granted { wait_ms } => state::Admission::Granted(saturating_u32(wait_ms)),
@@ -232,7 +232,7 @@ impl report::Host for HostState {
         };
         let request = self.request.as_ref().filter(|_| !self.recheck);
         let Some(request) = request else { return };
-        let is_named = request.memory.name_rule(&name, part);
+        let is_named = request.state.name_rule(&name, part);
         if !is_named {
             self.end_trace(ReuseObstacle::TooMuch);
             self.entry.series().drop_update();
@@ -397,12 +397,12 @@ impl exchange::HostRequest for HostState {
     /// Not recorded: in `on-request`, which is called once for a request, it is 0 until the same call sets it.
     fn note(&mut self, _: Resource<RequestHandle>) -> u64 {
         let request = self.request.as_ref();
-        request.map_or(0, |request| request.memory.note(self.entry_id()))
+        request.map_or(0, |request| request.state.note(self.entry_id()))
     }
 
     fn set_note(&mut self, _: Resource<RequestHandle>, value: u64) {
         if let Some(request) = self.request.as_ref().filter(|_| !self.recheck) {
-            request.memory.set_note(self.entry_id(), value);
+            request.state.set_note(self.entry_id(), value);
             if let Some(trace) = &mut self.trace {
                 trace.record_note(value);
             }

@@ -60,11 +60,11 @@ const RESERVED_PARAMETERS: [&str; 4] = ["labelSelector", "fieldSelector", "shard
 
 /// Limits the text of one result.
 #[derive(Debug, Default)]
-pub(crate) struct TextBudget {
+pub(crate) struct TextLimit {
     used: usize,
 }
 
-impl TextBudget {
+impl TextLimit {
     /// Counts a text.
     pub(crate) fn take(&mut self, text: String) -> Result<String, String> {
         // One more for its place in a list, even if it is empty.
@@ -209,7 +209,7 @@ pub(crate) fn object_name(name: String) -> Result<String, String> {
     }
 }
 
-pub(crate) fn refusal(refusal: Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
+pub(crate) fn refusal(refusal: Refusal, text: &mut TextLimit) -> Result<Refusal, String> {
     if !(400..=599).contains(&refusal.code) {
         return Err(format!(
             "a refusal with the code {}: it must be 400 to 599",
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn text_is_bounded_over_whole_answer() {
-        let mut text = TextBudget::default();
+        let mut text = TextLimit::default();
         assert!(text.take("x".repeat(MAX_TEXT_BYTES - 1)).is_ok());
         assert!(text.take(String::new()).is_err());
     }
@@ -325,7 +325,7 @@ mod tests {
                 cause: None,
                 details: None,
             };
-            refusal(refused, &mut TextBudget::default()).is_ok()
+            refusal(refused, &mut TextLimit::default()).is_ok()
         };
         assert_eq!(
             [with(399, ""), with(400, ""), with(599, "Timeout"), with(600, "")],

@@ -10,7 +10,7 @@ use crate::plugin::verdict::{
 };
 use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types;
 use crate::wasm::entry_config::EntryConfig;
-use crate::wasm::validate::{self, TextBudget};
+use crate::wasm::validate::{self, TextLimit};
 use ctrlmesh_wire::Verb;
 
 pub(crate) mod outcomes;
@@ -89,7 +89,7 @@ const fn verb_out(verb: Verb) -> types::Verb {
 pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscription, String> {
     validate::rule_count(subscription.rules.len())?;
     let phases = phases(subscription.phases);
-    let mut text = TextBudget::default();
+    let mut text = TextLimit::default();
     let rules = subscription
         .rules
         .into_iter()
@@ -106,7 +106,7 @@ fn phases(phases: types::Phases) -> Phases {
     }
 }
 
-fn match_rule(rule: types::MatchRule, text: &mut TextBudget) -> Result<MatchRule, String> {
+fn match_rule(rule: types::MatchRule, text: &mut TextLimit) -> Result<MatchRule, String> {
     text.count(rule.traffic.len() + rule.verbs.len())?;
     let mut list = |values: Vec<String>| {
         values
@@ -153,7 +153,7 @@ const fn verb_in(verb: types::Verb) -> Verb {
 
 /// A verdict on a request, validated. `cells`: what the call has read, the last read of a cell last.
 pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite]) -> Result<RequestVerdict, String> {
-    let mut text = TextBudget::default();
+    let mut text = TextLimit::default();
     let action = match verdict.action {
         types::RequestAction::Proceed(edits) => {
             validate::edit_count(edits.len())?;
@@ -186,7 +186,7 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite
 fn outcome_rules(
     rules: Vec<types::OutcomeRule>,
     cells: &[CellWrite],
-    text: &mut TextBudget,
+    text: &mut TextLimit,
 ) -> Result<Option<Rc<[verdict::OutcomeRule]>>, String> {
     if rules.is_empty() {
         return Ok(None);
@@ -200,7 +200,7 @@ fn outcome_rules(
     Ok(Some(rules.into()))
 }
 
-fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<RequestEdit, String> {
+fn request_edit(edit: types::RequestEdit, text: &mut TextLimit) -> Result<RequestEdit, String> {
     Ok(match edit {
         types::RequestEdit::AndLabelSelector(selector) => {
             RequestEdit::AndLabelSelector(validate::selector(text.take(selector)?)?.into())
@@ -225,7 +225,7 @@ fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<Reque
     })
 }
 
-fn refusal(refusal: types::Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
+fn refusal(refusal: types::Refusal, text: &mut TextLimit) -> Result<Refusal, String> {
     let refusal = Refusal {
         code: refusal.code,
         reason: refusal.reason,
@@ -237,7 +237,7 @@ fn refusal(refusal: types::Refusal, text: &mut TextBudget) -> Result<Refusal, St
     validate::refusal(refusal, text)
 }
 
-fn details(details: types::Details, text: &mut TextBudget) -> Result<Details, String> {
+fn details(details: types::Details, text: &mut TextLimit) -> Result<Details, String> {
     validate::cause_count(details.causes.len())?;
     let causes = details.causes.into_iter().map(|cause| {
         Ok(Cause {
@@ -255,7 +255,7 @@ fn details(details: types::Details, text: &mut TextBudget) -> Result<Details, St
     })
 }
 
-fn answer(answer: types::Answer, text: &mut TextBudget) -> Result<Answer, String> {
+fn answer(answer: types::Answer, text: &mut TextLimit) -> Result<Answer, String> {
     validate::edit_count(answer.headers.len())?;
     text.count(answer.body.len())?;
     let headers = answer.headers.into_iter().map(|field| {
@@ -284,7 +284,7 @@ const fn reset(reset: types::Reset) -> Reset {
 
 /// A verdict on a response, validated.
 pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<ResponseVerdict, String> {
-    let mut text = TextBudget::default();
+    let mut text = TextLimit::default();
     let action = match verdict.action {
         types::ResponseAction::Proceed(plan) => {
             validate::edit_count(plan.edits.len())?;
@@ -309,7 +309,7 @@ pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<Respon
     })
 }
 
-fn response_edit(edit: types::ResponseEdit, text: &mut TextBudget) -> Result<ResponseEdit, String> {
+fn response_edit(edit: types::ResponseEdit, text: &mut TextLimit) -> Result<ResponseEdit, String> {
     Ok(match edit {
         types::ResponseEdit::SetHeader(field) => {
             let name = validate::header_name(&text.take(field.name)?)?;

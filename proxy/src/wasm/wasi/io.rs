@@ -3,7 +3,7 @@
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
 
 use super::{Refused, Store};
-use crate::wasm::host::HostState;
+use crate::wasm::host_state::HostState;
 use crate::wasm::reads::ReuseObstacle;
 use crate::wasm::stdio::Stream;
 

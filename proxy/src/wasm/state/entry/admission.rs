@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use super::super::bucket::Bucket;
 use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError};
 use super::{EntryState, Keys, Value, check_key};
-use crate::wasm::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 
 /// A place among the requests in flight. Dropping it releases the place.
 #[derive(Debug)]

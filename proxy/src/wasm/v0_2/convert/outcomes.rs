@@ -3,14 +3,10 @@
 use crate::plugin::tally::{ConnectionFailures, CountingRule, Crossed, WindowRule};
 use crate::plugin::verdict::{CellWrite, Crossing, OutcomeRule};
 use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types;
-use crate::wasm::validate::{self, TextBudget};
+use crate::wasm::validate::{self, TextLimit};
 
 /// A rule, validated. `cells`: what the call has read, the last read of a cell last.
-pub(super) fn rule(
-    rule: types::OutcomeRule,
-    cells: &[CellWrite],
-    text: &mut TextBudget,
-) -> Result<OutcomeRule, String> {
+pub(super) fn rule(rule: types::OutcomeRule, cells: &[CellWrite], text: &mut TextLimit) -> Result<OutcomeRule, String> {
     validate::tally_key(&rule.tally)?;
     validate::cell_count(rule.cells.len())?;
     text.count(rule.failing_statuses.len())?;
@@ -113,7 +109,7 @@ mod tests {
     }
 
     fn convert(counting: types::OutcomeRule, cells: &[(&str, u64)]) -> Result<OutcomeRule, String> {
-        rule(counting, &read_cells(cells), &mut TextBudget::default())
+        rule(counting, &read_cells(cells), &mut TextLimit::default())
     }
 
     #[test]

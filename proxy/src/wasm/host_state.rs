@@ -8,7 +8,7 @@ use wasmtime::ResourceLimiter;
 
 use super::clock::Clock;
 use super::deadline::Deadline;
-use super::memory::{Charge, OverBudget};
+use super::memory::{Charge, OverLimit};
 use super::reads::{ReuseObstacle, Seen, Step, Trace, visible_header};
 use super::state::EntryState;
 use super::stdio::Stdio;
@@ -148,7 +148,7 @@ impl HostState {
         self.is_configuring = false;
     }
 
-    /// Identifies the entry in a request's memory.
+    /// Identifies the entry in the state of a request.
     pub(crate) fn entry_id(&self) -> usize {
         Arc::as_ptr(&self.entry).addr()
     }
@@ -171,7 +171,7 @@ pub(crate) struct Limits {
 pub(crate) enum MemoryRefusal {
     Entry,
     /// The limit of all plugins together.
-    Process(OverBudget),
+    Process(OverLimit),
 }
 
 impl Limits {
