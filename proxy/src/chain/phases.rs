@@ -56,7 +56,7 @@ pub(crate) enum EditError {
     Plugin { entry: EntryId, what: String },
 }
 
-/// The reaction that the client gets instead of the API server's answer.
+/// The reaction that the client gets instead of the API server's response.
 pub(crate) enum Stop {
     Reply(Reply),
     Answer(verdict::Answer),
@@ -154,7 +154,7 @@ impl Plugins {
         self.answer_if_closed(entry, &self.instances.invalid(entry, what))
     }
 
-    /// The answer to a failed call, if the entry fails closed.
+    /// The response to a failed call, if the entry fails closed.
     fn answer_if_closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
         match entry.on_failure {
             FailurePolicy::Closed => {

@@ -16,7 +16,7 @@ use crate::connection::ResponseReaders;
 use crate::external::{self, External};
 use crate::plugin::verdict::Traffic;
 use crate::request::worker::Worker;
-use crate::upstream::UnreadAnswers;
+use crate::upstream::UnreadResponses;
 
 /// A task for a worker thread.
 pub(crate) enum Task {
@@ -46,7 +46,7 @@ pub(crate) fn run(number: usize, server: Arc<Server>, tasks: mpsc::Receiver<Task
 }
 
 async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receiver<Task>) {
-    let unread = Rc::new(UnreadAnswers::within(server.unread));
+    let unread = Rc::new(UnreadResponses::within(server.unread));
     let worker = Worker::new(number, Arc::clone(&server.requests), Rc::clone(&unread));
     let external = server.external.as_ref();
     let thread = Rc::new(ServerThread {

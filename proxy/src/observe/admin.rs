@@ -82,7 +82,7 @@ impl Admin {
             return;
         }
         let service = service_fn(move |request| {
-            let response = self.answer(&request);
+            let response = self.response_to(&request);
             async move { Ok::<_, Infallible>(response) }
         });
         let serving = http1::Builder::new()
@@ -96,7 +96,7 @@ impl Admin {
         }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    fn response_to(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return text_response(
                 StatusCode::METHOD_NOT_ALLOWED,

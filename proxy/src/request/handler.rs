@@ -10,7 +10,7 @@ use ctrlmesh_wire::{RequestInfo, Verb};
 use http::request::Parts;
 use http::{Request, Uri};
 
-use super::early_response::{Answer, answer};
+use super::early_response::{ServeResult, sidecar_response};
 use super::exchange::Exchange;
 use super::upgrade::{self, Offered};
 use super::worker::Worker;
@@ -21,7 +21,11 @@ use crate::observe::record::Record;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 
-pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<IncomingBody>) -> Answer {
+pub(crate) async fn handle(
+    worker: Rc<Worker>,
+    connection: Rc<Connection>,
+    request: Request<IncomingBody>,
+) -> ServeResult {
     let (mut parts, mut incoming) = request.into_parts();
     let sent = std::mem::take(&mut parts.uri);
     let class = Class::Api(Verb::NonResource);
@@ -41,7 +45,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         let cleaned = info.path_without_empty_namespace();
         Ok((info, upgrade, cleaned.map(|path| with_path(sent, path)).transpose()?))
     });
-    let refused = |reply, parts: &Parts| Ok(answer(&record, &Accept::from_headers(&parts.headers), reply));
+    let refused = |reply, parts: &Parts| Ok(sidecar_response(&record, &Accept::from_headers(&parts.headers), reply));
     let (info, upgrade, cleaned) = match read {
         Ok(read) => read,
         Err(reply) => return refused(reply, &parts),
@@ -71,7 +75,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
 }
 
 /// Serves a request that no plugin wants: it is sent unchanged, with credentials if it has none.
-async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> ServeResult {
     exchange.add_credentials(&mut parts.headers);
     if exchange.upgrade.is_some() {
         let body = RequestBody::new(incoming, exchange.record);

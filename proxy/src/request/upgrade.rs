@@ -10,7 +10,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::request::early_response::answer;
+use crate::request::early_response::sidecar_response;
 use crate::request::exchange::Exchange;
 use crate::request::headers;
 use crate::respond::{Accept, Reply};
@@ -65,7 +65,7 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     match result {
         Ok(Upgrade::Switched(response, _)) if !is_offered(exchange, &response) => {
             let reply = Reply::broken_body(&"the API server switched to a protocol that was not asked for".into());
-            Offered::Failed(answer(exchange.record, &accept, reply))
+            Offered::Failed(sidecar_response(exchange.record, &accept, reply))
         }
         Ok(Upgrade::Switched(response, upstream)) => {
             exchange.record_response(StatusCode::SWITCHING_PROTOCOLS, sent);

@@ -20,7 +20,7 @@ use crate::controller_state::leader_locks::LeaderLocks;
 use crate::controller_state::leadership::Leadership;
 use crate::controller_state::list_views::ListViews;
 use crate::observe::metrics::Metrics;
-use crate::upstream::{Credentials, Limits, Target, UnreadAnswers, Upstream};
+use crate::upstream::{Credentials, Limits, Target, UnreadResponses, Upstream};
 use crate::wasm::Engine;
 
 /// State that all worker threads need to serve requests.
@@ -61,7 +61,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// `unread` bounds the unread responses on this thread.
-    pub(crate) fn new(number: usize, shared: Arc<Shared>, unread: Rc<UnreadAnswers>) -> Rc<Self> {
+    pub(crate) fn new(number: usize, shared: Arc<Shared>, unread: Rc<UnreadResponses>) -> Rc<Self> {
         let limits = Limits {
             unread,
             head_timeout: Some(shared.head_timeout),

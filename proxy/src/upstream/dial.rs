@@ -1,7 +1,7 @@
 //! Opens a TCP connection to a host name: DNS, the gate that decides which addresses may be used, then one address after the other.
 //!
 //! Guarantees: the connection goes to the address that the gate has checked. The name is not resolved again in between, so a DNS server
-//! that changes its answer gains nothing. A socket is closed when the gate is checked again and refuses its address.
+//! that changes its response gains nothing. A socket is closed when the gate is checked again and refuses its address.
 
 use std::{
     collections::HashMap,
@@ -275,7 +275,7 @@ async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Res
             Ok(Err(error)) => error,
             Err(_) => io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("no answer within {:.1} s", share.as_secs_f64()),
+                format!("no response within {:.1} s", share.as_secs_f64()),
             ),
         };
         failure = ConnectError::Connect { address, source };

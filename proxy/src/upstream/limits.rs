@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ConnectError;
-use super::unread::UnreadAnswers;
+use super::unread::UnreadResponses;
 
 /// Limits of one [`Upstream`](super::Upstream), which belongs to one worker thread.
 #[derive(Debug, Clone)]
@@ -63,7 +63,7 @@ pub struct Limits {
     /// server uses HTTP/1.1.
     pub http2_prior_knowledge: bool,
     /// Bounds the unread bytes of all responses together. Share it between all upstreams of one worker thread.
-    pub unread: Rc<UnreadAnswers>,
+    pub unread: Rc<UnreadResponses>,
     /// One permit for each open socket, shared by all threads; `None` allows as many as there are connections.
     pub sockets: Option<Arc<Semaphore>>,
 }

@@ -30,7 +30,7 @@ use super::{
     http1::{self, IdleConnection, Lease},
     http2::{self, Connection, Established, StreamPermit},
     keepalive::Keepalive,
-    unread::UnreadAnswers,
+    unread::UnreadResponses,
 };
 
 /// Assumed number of streams per connection until a server has announced one: kube-apiserver's default.
@@ -292,7 +292,7 @@ async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
 async fn drive_http2(
     mut driver: http2::Driver,
     keepalive: Keepalive,
-    unread: &UnreadAnswers,
+    unread: &UnreadResponses,
     own: Option<AbortHandle>,
 ) {
     // Runs in its own task, so that the driver need not check timers each time it is woken.

@@ -48,7 +48,7 @@ pub mod types_v0_1 {
 
     pub use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types::*;
 
-    /// The answer to `on-request`.
+    /// The result of `on-request`.
     #[derive(Clone, ComponentType, Lift)]
     #[component(record)]
     pub struct RequestVerdict {

@@ -181,7 +181,7 @@ impl Phase {
 
 /// Why a call returned no valid result. The instance is unusable: drop it and start a fresh one.
 ///
-/// [`Fault::Settings`] is the plugin's own answer and no malfunction; all others are malfunctions.
+/// [`Fault::Settings`] is a refusal of the plugin's own and no malfunction; all others are malfunctions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -202,7 +202,7 @@ pub enum Fault {
     #[error("{origin} needs {over}")]
     ProcessMemory { origin: Box<Origin>, over: OverLimit },
     /// Its verdict violates a rule of the interface.
-    #[error("{origin} gave an invalid answer: {what}")]
+    #[error("{origin} returned an invalid result: {what}")]
     Invalid { origin: Box<Origin>, what: String },
     /// It decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are not
     /// repeated any more.

@@ -126,11 +126,11 @@ impl Instance {
 
     fn configure(&mut self, limit: Duration) -> Result<Subscription, Fault> {
         self.store.data_mut().is_configuring = true;
-        let answer = self.call(Phase::Configure, limit, |store, guest, plugin, entry| {
+        let result = self.call(Phase::Configure, limit, |store, guest, plugin, entry| {
             let info = convert::instance_info(entry, &plugin.digest);
             guest.configure(store, &entry.settings_json, &info)
         })?;
-        match answer {
+        match result {
             Ok(subscription) => {
                 convert::subscription(subscription).map_err(|what| self.invalid(Phase::Configure, what))
             }

@@ -1,7 +1,7 @@
 //! Remembered calls of one plugin instance, found by what they read.
 //!
-//! A call reads step by step, and what it asks next depends on the answers so far. So the table is a tree: a node is the next step of the
-//! plugin after these answers, its edges are the answers, and a leaf is what the plugin decided then. A look-up asks the same questions in
+//! A call reads step by step, and what it asks next depends on the values that it has read so far. So the table is a tree: a node is the next step of the
+//! plugin after these values, its edges are the values, and a leaf is what the plugin decided then. A look-up asks the same questions in
 //! the same order. Pure; what a leaf holds, and when it may be used, is in `reuse.rs`.
 
 use crate::wasm::{Read, Seen, Step, Value};
@@ -55,12 +55,12 @@ struct Leaf<L> {
 #[derive(Debug)]
 pub(super) enum Known<'t, L> {
     Leaf(&'t L),
-    /// Another question after the same answers, or an end.
+    /// Another question after the same values, or an end.
     Contradiction,
     Unknown,
 }
 
-/// The plugin asked another question after the same answers: it does not depend on its reads alone.
+/// The plugin asked another question after the same values: it does not depend on its reads alone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contradiction;
 
@@ -118,7 +118,7 @@ impl<L> Table<L> {
     }
 
     /// Adds a leaf, or replaces the one with the same reads; a leaf that is too large is left out. `bytes`: the leaf's size. `is_timed`:
-    /// the leaf holds for a time only, so a later call may go on differently after the same answers.
+    /// the leaf holds for a time only, so a later call may go on differently after the same values.
     ///
     /// # Errors
     /// A leaf in the table contradicts the new one. The table is unchanged.
@@ -214,7 +214,7 @@ impl<L> Child<L> {
 
 enum Followed<'t, L> {
     Leaf(&'t Leaf<L>),
-    /// The part of the tree that asks something else after the same answers.
+    /// The part of the tree that asks something else after the same values.
     Contradiction(&'t Child<L>),
     Unknown,
 }
