@@ -18,7 +18,7 @@ pub struct Activity {
     /// Watches whose body has not ended.
     pub watches: usize,
     pub tunnels: usize,
-    /// Requests whose answer has not begun.
+    /// Requests whose response has not begun.
     pub requests: usize,
     /// Maximum of `requests` since the start.
     pub most_requests: usize,

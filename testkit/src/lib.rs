@@ -13,7 +13,7 @@
 //! objects, lists, watches), and so are `DeleteOptions`, `PartialObjectMetadata` and a Status for every kind.
 //!
 //! It validates nothing, and has no controllers, garbage collector, authorisation or admission. What it does not do, it
-//! refuses with a Status: protobuf bodies of other kinds, CBOR and YAML (415), answers that the client accepts only in
+//! refuses with a Status: protobuf bodies of other kinds, CBOR and YAML (415), responses that the client accepts only in
 //! these (406), strategic merge patches that need a schema (415), OpenAPI (404), unknown kinds and subresources (404),
 //! field selectors but for name and namespace (400), foreground and orphaning deletion, deletion of a namespace that
 //! holds objects, watches over WebSocket (501). Discovery and health are JSON and text, whatever is accepted. An object
@@ -24,9 +24,9 @@
 //! |---|---|
 //! | `server` | the server as its program sees it |
 //! | `connection` | one client connection |
-//! | `route` | a request from its head to its answer; start here |
+//! | `route` | a request from its head to its response; start here |
 //! | `resources`, `discovery` | the verbs on resources; discovery and health |
-//! | `exchange` | a request, its body and its answer |
+//! | `exchange` | a request, its body and its response |
 //! | `shared`, `control` | what connections share; what a request can do to its connection |
 //! | [`registry`] | an OCI registry |
 //! | `upgrade`, `body` | tunnels, and response bodies with their faults |
@@ -36,7 +36,7 @@
 //! | `delete` | deletions |
 //! | `write` | writes of clients |
 //! | `store` | the objects |
-//! | `form` | the form of objects in answers |
+//! | `form` | the form of objects in responses |
 //! | `table` | tables for `kubectl get` |
 //! | `selection` | the objects that a request selects |
 //! | `patch`, `apply`, `managed`, `admit` | the content of a write: patches, applies, field ownership, metadata |
