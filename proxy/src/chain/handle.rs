@@ -143,7 +143,7 @@ impl ChainHandle {
     /// The chain in force, and the requests in flight under earlier ones.
     fn in_force(&self) -> (Arc<Snapshot>, InFlight) {
         let mut earlier = self.lock_earlier();
-        (self.current(), sum(&mut earlier))
+        (self.current(), sum_in_flight(&mut earlier))
     }
 
     fn lock_earlier(&self) -> MutexGuard<'_, Vec<Arc<InFlightCounts>>> {
@@ -199,7 +199,7 @@ impl ChainHandle {
             let mut earlier = self.lock_earlier();
             let before = self.current.swap(Arc::clone(&snapshot));
             earlier.push(Arc::clone(&before.in_flight_counts));
-            sum(&mut earlier);
+            sum_in_flight(&mut earlier);
             before
         };
         self.metrics.chain_applied(&before, &snapshot);
@@ -311,7 +311,7 @@ impl ChainHandle {
 }
 
 /// Sums the requests in flight under earlier chains, and forgets chains that have none.
-fn sum(all_counts: &mut Vec<Arc<InFlightCounts>>) -> InFlight {
+fn sum_in_flight(all_counts: &mut Vec<Arc<InFlightCounts>>) -> InFlight {
     // The fence between swapping each chain and reading its counts; see `enter`.
     fence(Ordering::SeqCst);
     let mut all = InFlight::default();

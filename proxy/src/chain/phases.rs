@@ -1,7 +1,8 @@
 //! The plugins that want one request, called phase by phase with the entry's failure policy.
 //!
 //! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over; `outcomes` counts
-//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying the edits to `edit`.
+//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying
+//! the edits to `edit`.
 
 mod outcomes;
 mod touches;
@@ -216,7 +217,7 @@ impl Plugins {
 
     /// Describes what plugins did to the request, for the access log; empty if they did nothing.
     pub(crate) fn describe(&self) -> String {
-        touched::describe(self.named_touches(&self.touches.borrow()))
+        touched::describe_touches(self.named_touches(&self.touches.borrow()))
     }
 
     /// Notes what plugins did to the request, for `/status`.

@@ -80,7 +80,7 @@ pub(crate) struct NamedTouch<'a> {
 }
 
 /// For the access log: `refused by rate-limit/writes (rule a), delayed by …`.
-pub(crate) fn describe<'a>(touches: impl Iterator<Item = NamedTouch<'a>>) -> String {
+pub(crate) fn describe_touches<'a>(touches: impl Iterator<Item = NamedTouch<'a>>) -> String {
     let mut text = String::new();
     for NamedTouch { entry, rule, effect } in touches {
         let comma = if text.is_empty() { "" } else { ", " };
@@ -435,9 +435,9 @@ mod tests {
     fn touches_are_described_for_access_log() {
         let both = named_touches("a", Effect::Delayed).chain(named_touches("", Effect::Lost));
         assert_eq!(
-            describe(both),
+            describe_touches(both),
             "delayed by fault-inject/try (rule a), lost by fault-inject/try"
         );
-        assert_eq!(describe(std::iter::empty()), "");
+        assert_eq!(describe_touches(std::iter::empty()), "");
     }
 }

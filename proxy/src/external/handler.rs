@@ -152,7 +152,7 @@ impl Call {
 
     async fn send_unfiltered(&self, parts: Parts, incoming: IncomingBody) -> ServeResult {
         if self.destination.form == ProxyForm::Connect {
-            return Box::pin(tunnel::open(self, parts, None)).await;
+            return Box::pin(tunnel::open_tunnel(self, parts, None)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
         match self.send(parts.method, parts.headers, None, body).await {
@@ -175,7 +175,7 @@ impl Call {
         };
         parts.headers.remove(ENDPOINT);
         if self.destination.form == ProxyForm::Connect {
-            return tunnel::open(self, parts, Some(plugins)).await;
+            return tunnel::open_tunnel(self, parts, Some(plugins)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
         let response = match self.send(parts.method, parts.headers, target, body).await {

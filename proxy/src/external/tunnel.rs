@@ -41,7 +41,7 @@ const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAINING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connects to the target and answers 200. The tunnel runs in a task of the worker.
-pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> ServeResult {
+pub(super) async fn open_tunnel(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> ServeResult {
     let Ok(permit) = Arc::clone(&call.external.tunnels).try_acquire_owned() else {
         return Ok(call.sidecar_response(Reply::too_many_tunnels(super::MAX_TUNNELS)));
     };
@@ -74,13 +74,13 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
     }
     call.record.set_status(head.status.as_u16());
     if let Some(client) = parts.extensions.remove::<OnUpgrade>() {
-        start(call, client, stream, permit);
+        start_tunnel(call, client, stream, permit);
     }
     let body = ClientBody::full(Bytes::new(), Some(Rc::clone(&call.record)));
     Ok(Response::from_parts(head, body))
 }
 
-fn start(call: &Call, client: OnUpgrade, stream: Socket, permit: OwnedSemaphorePermit) {
+fn start_tunnel(call: &Call, client: OnUpgrade, stream: Socket, permit: OwnedSemaphorePermit) {
     let (worker, connection) = (Rc::clone(&call.worker), Rc::clone(&call.connection));
     let record = Rc::clone(&call.record);
     call.worker.spawn(async move {

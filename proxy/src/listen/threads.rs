@@ -68,7 +68,7 @@ async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receive
     loop {
         tokio::select! {
             task = tasks.recv() => match task {
-                Some(task) => start(&thread, task),
+                Some(task) => start_task(&thread, task),
                 None => break,
             },
             () = drain.cancelled() => break,
@@ -81,7 +81,7 @@ async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receive
     }
 }
 
-fn start(thread: &Rc<ServerThread>, task: Task) {
+fn start_task(thread: &Rc<ServerThread>, task: Task) {
     match task {
         Task::Serve(traffic, stream, permit) => {
             let serving = Rc::clone(thread);

@@ -88,7 +88,7 @@ impl FilteredRequest {
         // A tunnel has no bodies in which an object could be renamed.
         let offered = if exchange.upgrade.is_some() && prepared.renamed.is_none() {
             // Boxed, so that the future of other requests stays small.
-            Box::pin(upgrade::send(exchange, parts, body, uri)).await
+            Box::pin(upgrade::send_upgrade(exchange, parts, body, uri)).await
         } else {
             let sent = exchange.send(parts.headers, uri, body, Instant::now()).await;
             sent.map_or_else(

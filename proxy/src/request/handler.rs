@@ -80,7 +80,7 @@ async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: In
     if exchange.upgrade.is_some() {
         let body = RequestBody::new(incoming, exchange.record);
         return Ok(
-            match Box::pin(upgrade::send(exchange, parts, body, exchange.uri)).await {
+            match Box::pin(upgrade::send_upgrade(exchange, parts, body, exchange.uri)).await {
                 Offered::Switched(switched) => upgrade::switch_protocols(exchange, switched, None),
                 Offered::Ordinary(response) => ClientBody::upstream(response, exchange.record),
                 Offered::Failed(response) => response,

@@ -1,8 +1,8 @@
 //! The state with which one worker thread serves requests: its own upstream connections, plugin instances and streams.
 //!
 //! docs/adr/0002 names the state that the threads share on the request path: counters, the state of plugins and, behind short locks,
-//! `controller_state::list_views` for lists and watches while a plugin shapes them, and `controller_state::leadership` for exchanges about renamed locks.
-//! Leaves running the threads to `listen::threads`.
+//! `controller_state::list_views` for lists and watches while a plugin shapes them, and `controller_state::leadership` for exchanges about
+//! renamed locks. Leaves running the threads to `listen::threads`.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -216,13 +216,13 @@ impl Socket {
 pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Limits) -> Result<Socket, ConnectError> {
     let permit = limits.socket_permit()?;
     let deadline = Instant::now() + limits.connect_timeout;
-    let addresses = timeout_at(deadline, resolve(host, port, gate))
+    let addresses = timeout_at(deadline, resolve_host(host, port, gate))
         .await
         .unwrap_or_else(|_| Err(resolve_error(host, io::ErrorKind::TimedOut.into())))?;
     if let Some(gate) = gate {
         gate.check(host, &addresses)?;
     }
-    let stream = connect(host, &addresses, deadline).await?;
+    let stream = connect_to_any(host, &addresses, deadline).await?;
     let admission = match (gate, stream.peer_addr()) {
         (Some(gate), Ok(address)) => Some(gate.admit(host, address)?),
         // The socket is already broken; its user will get the error.
@@ -235,7 +235,7 @@ pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Li
     })
 }
 
-async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {
+async fn resolve_host(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
@@ -261,7 +261,7 @@ fn resolve_error(host: &str, source: io::Error) -> ConnectError {
     }
 }
 
-async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, ConnectError> {
+async fn connect_to_any(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, ConnectError> {
     let mut failure = resolve_error(host, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (index, &address) in addresses.iter().enumerate() {
         // An address that drops packets must leave time for the others.

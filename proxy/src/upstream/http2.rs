@@ -93,7 +93,7 @@ pub(super) async fn establish(
         has_traffic: Rc::clone(&has_traffic),
         unread: Rc::clone(&limits.unread),
     };
-    let (send, mut driver) = builder(limits)
+    let (send, mut driver) = client_builder(limits)
         .handshake(io)
         .await
         .map_err(|error| broken(error.into()))?;
@@ -138,7 +138,7 @@ async fn wait_for_settings(driver: &mut Driver, send: &SendRequest<Bytes>) -> Re
     .await
 }
 
-fn builder(limits: &Limits) -> Builder {
+fn client_builder(limits: &Limits) -> Builder {
     let mut builder = Builder::new();
     builder
         .initial_max_send_streams(BEFORE_SETTINGS)

@@ -190,7 +190,10 @@ impl Upstream {
         }
         pool.sweeper.borrow_mut().get_or_insert_with(|| {
             let pause = self.limits.idle_timeout / SWEEPS_PER_IDLE_TIMEOUT;
-            AbortOnDropHandle::new(tokio::task::spawn_local(sweep(Rc::downgrade(self), pause)))
+            AbortOnDropHandle::new(tokio::task::spawn_local(close_idle_connections(
+                Rc::downgrade(self),
+                pause,
+            )))
         });
     }
 
@@ -321,7 +324,7 @@ enum Handshaken<D> {
 async fn connect_and_handshake(
     pool: &Rc<Upstream>,
 ) -> Result<Handshaken<impl Future<Output = ()> + use<>>, ConnectError> {
-    let opened = connect::open(&pool.target, &pool.limits).await?;
+    let opened = connect::open_connection(&pool.target, &pool.limits).await?;
     match opened.protocol {
         Protocol::Http2 => http2::establish(opened.stream, opened.generation, pool)
             .await
@@ -371,7 +374,7 @@ impl Drop for Open {
     }
 }
 
-async fn sweep(upstream: Weak<Upstream>, pause: Duration) {
+async fn close_idle_connections(upstream: Weak<Upstream>, pause: Duration) {
     let mut ticks = interval_at(Instant::now() + pause, pause);
     loop {
         ticks.tick().await;

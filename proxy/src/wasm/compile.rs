@@ -188,21 +188,23 @@ impl Compiler {
                 .map_err(|error| refused(format!("{error:#}")))?,
             CompileMode::Child { program } => {
                 let share = engine.memory().compiler_share();
-                child::compile(program, wasm, self.deadline, share.as_ref()).map_err(|failure| match failure {
-                    child::Failure::Refused(detail) => refused(detail),
-                    child::Failure::Deadline => Error::CompileDeadline {
-                        digest: digest.to_owned(),
-                        limit: self.deadline,
+                child::compile_in_child(program, wasm, self.deadline, share.as_ref()).map_err(
+                    |failure| match failure {
+                        child::Failure::Refused(detail) => refused(detail),
+                        child::Failure::Deadline => Error::CompileDeadline {
+                            digest: digest.to_owned(),
+                            limit: self.deadline,
+                        },
+                        child::Failure::Memory {
+                            limit_bytes,
+                            is_contended,
+                        } => Error::CompileMemory {
+                            digest: digest.to_owned(),
+                            limit_bytes,
+                            is_contended,
+                        },
                     },
-                    child::Failure::Memory {
-                        limit_bytes,
-                        is_contended,
-                    } => Error::CompileMemory {
-                        digest: digest.to_owned(),
-                        limit_bytes,
-                        is_contended,
-                    },
-                })?
+                )?
             }
         };
         Ok(Artifact::just_compiled(bytes))

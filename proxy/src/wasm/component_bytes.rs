@@ -8,7 +8,7 @@ use super::error::Error;
 
 /// Name of an artifact, from the plugin's digest (SHA-256 in hex) and the engine.
 pub(crate) fn artifact_name(engine: &wasmtime::Engine, plugin: &str) -> String {
-    format!("{plugin}-{}", engine::compatibility(engine))
+    format!("{plugin}-{}", engine::compatibility_key(engine))
 }
 
 /// Checks size and format, and returns the digest (`sha256:<hex>`).

@@ -87,7 +87,7 @@ impl Engine {
 
 /// Identifies the artifacts that an engine of this build and configuration can run; part of an artifact's name. The processor is not part of
 /// it: wasmtime refuses an artifact that needs an instruction which this one lacks.
-pub(crate) fn compatibility(engine: &wasmtime::Engine) -> String {
+pub(crate) fn compatibility_key(engine: &wasmtime::Engine) -> String {
     let mut hasher = DigestHasher(digest::Context::new(&digest::SHA256));
     // An engine without a compiler does not know the compiler's settings, which may change with a version of this program.
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
@@ -124,7 +124,7 @@ pub(crate) enum Processor {
 
 /// An engine that compiles and runs nothing. It has the settings of [`Engine`], because an artifact runs only in an engine with the same.
 pub(crate) fn compiling_engine(processor: Processor) -> Result<wasmtime::Engine, Error> {
-    let mut config = config();
+    let mut config = wasmtime_config();
     if processor == Processor::Baseline {
         // wasmtime infers the processor's features only if no target is named.
         let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -136,7 +136,7 @@ pub(crate) fn compiling_engine(processor: Processor) -> Result<wasmtime::Engine,
 /// An engine that runs artifacts and does not compile. Without a compiler it takes less memory; it still compares the settings and processor
 /// features of each artifact with its own.
 fn running_engine() -> Result<wasmtime::Engine, Error> {
-    wasmtime::Engine::new(config().enable_compiler(false)).map_err(engine_error)
+    wasmtime::Engine::new(wasmtime_config().enable_compiler(false)).map_err(engine_error)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -144,7 +144,7 @@ fn engine_error(error: wasmtime::Error) -> Error {
     Error::Engine(format!("{error:#}"))
 }
 
-fn config() -> wasmtime::Config {
+fn wasmtime_config() -> wasmtime::Config {
     let mut config = wasmtime::Config::new();
     // A call costs 135 ns without it and 476 ns with it; we use no component-model async.
     config.concurrency_support(false);

@@ -132,7 +132,7 @@ impl Instance {
         })?;
         match result {
             Ok(subscription) => {
-                convert::subscription(subscription).map_err(|what| self.invalid(Phase::Configure, what))
+                convert::subscription_from_wit(subscription).map_err(|what| self.invalid(Phase::Configure, what))
             }
             Err(message) => Err(Fault::Settings {
                 origin: self.origin(Phase::Configure),
@@ -193,7 +193,7 @@ impl Instance {
     pub fn on_complete(&mut self, request: &Rc<RequestView>, outcome: &Outcome) -> Result<(), Fault> {
         self.store.data_mut().request = Some(Rc::clone(request));
         self.call(Phase::OnComplete, self.entry.timeout, |store, guest, _, _| {
-            guest.on_complete(store, convert::outcome(outcome))
+            guest.on_complete(store, convert::outcome_to_wit(outcome))
         })
     }
 
@@ -202,7 +202,7 @@ impl Instance {
     /// # Errors
     /// As [`Self::on_complete`].
     pub fn on_crossed(&mut self, crossings: &[Crossing]) -> Result<(), Fault> {
-        let crossings: Vec<_> = crossings.iter().map(convert::outcomes::crossing).collect();
+        let crossings: Vec<_> = crossings.iter().map(convert::outcomes::crossing_to_wit).collect();
         self.call(Phase::OnCrossed, self.entry.timeout, |store, guest, _, _| {
             guest.on_crossed(store, &crossings)
         })

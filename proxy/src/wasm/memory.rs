@@ -1,7 +1,7 @@
 //! Memory that plugins take from the process: linear memories, tables and machine code of all of them together, and their compiler.
 //!
-//! Guarantees: everything that is charged fits the plugins' limit. An instance that grows leaves others at least as much as it has itself, so none
-//! can take the memory that small ones need. In a process with a limit, the rest is for the sidecar itself and for requests. Why:
+//! Guarantees: everything that is charged fits the plugins' limit. An instance that grows leaves others at least as much as it has itself,
+//! so none can take the memory that small ones need. In a process with a limit, the rest is for the sidecar itself and for requests. Why:
 //! docs/adr/0031-memory.md.
 
 use std::sync::{Arc, Mutex, MutexGuard};

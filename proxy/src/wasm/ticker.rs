@@ -217,11 +217,13 @@ mod tests {
 
     #[test]
     fn ticker_ends_with_its_owner_awake_or_at_rest() {
-        let (awake, _) = ticker();
+        let (awake, ticks) = ticker();
         drop(awake);
-        let (resting, _) = ticker();
+        assert_eq!(Arc::strong_count(&ticks), 1, "the thread that ticked has ended");
+        let (resting, ticks) = ticker();
         wait_until("it rests", || is_resting(&resting));
         drop(resting);
+        assert_eq!(Arc::strong_count(&ticks), 1, "the thread that rested has ended");
     }
 
     #[test]

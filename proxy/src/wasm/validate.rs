@@ -140,7 +140,7 @@ fn check_count(what: &str, count: usize, limit: usize) -> Result<(), String> {
 }
 
 /// A delay before an action, cut to the host's maximum.
-pub(crate) fn delay(milliseconds: u32) -> Duration {
+pub(crate) fn bounded_delay(milliseconds: u32) -> Duration {
     Duration::from_millis(milliseconds.into()).min(MAX_DELAY)
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn body_delay(milliseconds: u32) -> Duration {
 }
 
 /// The text of a selector.
-pub(crate) fn selector(text: String) -> Result<String, String> {
+pub(crate) fn checked_selector(text: String) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("an empty selector: leave the edit out where nothing is to be narrowed".into());
     }
@@ -209,7 +209,7 @@ pub(crate) fn object_name(name: String) -> Result<String, String> {
     }
 }
 
-pub(crate) fn refusal(refusal: Refusal, text: &mut TextLimit) -> Result<Refusal, String> {
+pub(crate) fn checked_refusal(refusal: Refusal, text: &mut TextLimit) -> Result<Refusal, String> {
     if !(400..=599).contains(&refusal.code) {
         return Err(format!(
             "a refusal with the code {}: it must be 400 to 599",
@@ -288,7 +288,7 @@ mod tests {
         }
         assert!(query_name(String::new()).is_err());
         assert!(query_name("limit".into()).is_ok());
-        assert!(selector("  ".into()).is_err());
+        assert!(checked_selector("  ".into()).is_err());
     }
 
     #[test]
@@ -302,8 +302,8 @@ mod tests {
 
     #[test]
     fn delays_are_cut_to_minute() {
-        assert_eq!(delay(59_999), Duration::from_millis(59_999));
-        assert_eq!(delay(u32::MAX), Duration::from_secs(60));
+        assert_eq!(bounded_delay(59_999), Duration::from_millis(59_999));
+        assert_eq!(bounded_delay(u32::MAX), Duration::from_secs(60));
         assert_eq!(body_delay(u32::MAX), Duration::from_secs(3600));
     }
 
@@ -325,7 +325,7 @@ mod tests {
                 cause: None,
                 details: None,
             };
-            refusal(refused, &mut TextLimit::default()).is_ok()
+            checked_refusal(refused, &mut TextLimit::default()).is_ok()
         };
         assert_eq!(
             [with(399, ""), with(400, ""), with(599, "Timeout"), with(600, "")],

@@ -1,8 +1,8 @@
 //! Remembered calls of one plugin instance, found by what they read.
 //!
-//! A call reads step by step, and what it asks next depends on the values that it has read so far. So the table is a tree: a node is the next step of the
-//! plugin after these values, its edges are the values, and a leaf is what the plugin decided then. A look-up asks the same questions in
-//! the same order. Pure; what a leaf holds, and when it may be used, is in `reuse.rs`.
+//! A call reads step by step, and what it asks next depends on the values that it has read so far. So the table is a tree: a node is the
+//! next step of the plugin after these values, its edges are the values, and a leaf is what the plugin decided then. A look-up asks the
+//! same questions in the same order. Pure; what a leaf holds, and when it may be used, is in `reuse.rs`.
 
 use crate::wasm::{Read, Seen, Step, Value};
 
@@ -110,7 +110,7 @@ impl<L> Table<L> {
     pub(super) fn known(&self, reads: &[Read]) -> Known<'_, L> {
         self.root
             .as_ref()
-            .map_or(Known::Unknown, |root| match follow(root, reads) {
+            .map_or(Known::Unknown, |root| match follow_reads(root, reads) {
                 Followed::Leaf(leaf) => Known::Leaf(&leaf.value),
                 Followed::Contradiction(_) => Known::Contradiction,
                 Followed::Unknown => Known::Unknown,
@@ -133,7 +133,7 @@ impl<L> Table<L> {
         if bytes > MAX_BYTES / REMOVED_PART {
             return Ok(());
         }
-        let known = self.root.as_ref().map(|root| follow(root, &reads));
+        let known = self.root.as_ref().map(|root| follow_reads(root, &reads));
         if let Some(Followed::Contradiction(known)) = known
             && !is_timed(&leaf)
             && !known.all_leaves(&is_timed)
@@ -219,7 +219,7 @@ enum Followed<'t, L> {
     Unknown,
 }
 
-fn follow<'t, L>(root: &'t Child<L>, reads: &[Read]) -> Followed<'t, L> {
+fn follow_reads<'t, L>(root: &'t Child<L>, reads: &[Read]) -> Followed<'t, L> {
     let (mut child, mut reads) = (root, reads.iter());
     loop {
         match (child, reads.next()) {
