@@ -96,8 +96,8 @@ impl Shared {
         if !address.ip().is_loopback() {
             tracing::warn!(
                 %address,
-                "--external-address (CTRLMESH_EXTERNAL_ADDRESS) is not on loopback: whoever reaches this port sends requests from \
-                 this pod's place in the network"
+                "--external-address (CTRLMESH_EXTERNAL_ADDRESS) is not on loopback: every client that reaches this port sends \
+                 requests from this pod's network address"
             );
         }
         Ok(Arc::new(Self {

@@ -19,8 +19,8 @@
 //! | `v0_1` | where interface 0.1 differs from 0.2 |
 //! | `bindings` | generated from `wit/` |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
-//! | `host_state` | what the host keeps for one instance |
-//! | `reads` | what a call reads through the host, and what it does there |
+//! | `host_state` | the host's state for one instance |
+//! | `reads` | reads and effects of a call through the host |
 //! | `stdio` | a guest's printed output |
 //! | `deadline`, `ticker` | stops calls that take too long; the thread that counts milliseconds |
 //! | `state` | of an entry, across instances: state, with metrics, reports and log |

@@ -201,7 +201,7 @@ fn runs_the_same(wanted: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
         && memory_bytes(wanted) == entry.config.memory_bytes
 }
 
-/// The same entry at another position, or with another failure policy.
+/// An entry that runs on at another position, or with another failure policy.
 fn moved_entry(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
     Entry {
         id: entry.id,

@@ -123,7 +123,7 @@ impl Plugins {
             let verdict = match self.instances.on_request(entry, &self.view) {
                 Ok(verdict) => verdict,
                 Err(error) => {
-                    // What it named before it failed is not the next entry's.
+                    // The rules that it named before it failed are not the next entry's.
                     self.view.state.take_named_rules();
                     match self.answer_if_closed(entry, &error) {
                         Some(reply) => return RequestDecision::Stop(reply.into()),

@@ -126,7 +126,7 @@ pub(super) struct RememberedCall {
 /// Result of a look-up.
 #[derive(Debug)]
 pub(super) enum LookUp {
-    /// This call was repeated: what belongs to its verdict has been done.
+    /// This call was repeated, with all effects that belong to its verdict.
     Repeated(Rc<RememberedCall>),
     /// The plugin is to be called, and its verdict compared with this one.
     Audit(Rc<RememberedCall>),

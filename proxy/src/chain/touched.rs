@@ -71,7 +71,7 @@ pub(crate) struct Touch {
     pub(crate) effect: Effect,
 }
 
-/// The same with the entry's name, for display.
+/// A touch with the entry's name, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedTouch<'a> {
     pub(crate) entry: &'a str,

@@ -25,9 +25,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The API server's response to the upgrade.
 pub(crate) enum Offered {
     Switched(Switched),
-    /// It answered with an ordinary response.
+    /// The API server answered with an ordinary response.
     Ordinary(Response<UpstreamBody>),
-    /// It cannot be reached, or broke off.
+    /// The API server cannot be reached, or broke off.
     Failed(Response<ClientBody>),
 }
 

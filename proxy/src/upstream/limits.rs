@@ -50,7 +50,7 @@ pub struct Limits {
     ///
     /// 256 KiB, as the API server's own: a large list at 1 ms round trip still streams at 250 MB/s.
     pub stream_window: u32,
-    /// The same for all responses of a connection together.
+    /// Maximum number of bytes of all responses of a connection together that may be in transit or unread.
     ///
     /// 64 MiB: even if every stream of a connection has a full window because its client has stopped reading, the others have room. Go's
     /// client takes 1 GiB. `unread` bounds the memory that is really held.

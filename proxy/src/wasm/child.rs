@@ -57,10 +57,10 @@ const MAX_CHILD_MESSAGE_BYTES: u64 = 2 * 1024;
 
 /// Why the child produced no artifact.
 pub(crate) enum Failure {
-    /// It could not be started, or ended with the error in the text.
+    /// The child could not be started, or ended with the error in the text.
     Refused(String),
     Deadline,
-    /// It needed more memory than its limit.
+    /// The child needed more memory than its limit.
     Memory {
         limit_bytes: usize,
         /// Whether the limit may be higher another time.

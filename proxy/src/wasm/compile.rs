@@ -230,7 +230,7 @@ fn load(engine: &Engine, artifact: &Artifact, mut charge: Charge, digest: &str) 
     Ok((component, charge))
 }
 
-/// Its code is mapped, so there is one copy.
+/// The code of the artifact is mapped, so there is one copy.
 fn load_mapped(engine: &Engine, artifact: &MappedArtifact, digest: &str) -> Result<(Component, Charge), Error> {
     let mut charge = engine.memory().account();
     charge.take(artifact.bytes()).map_err(|over| Error::CodeMemory {

@@ -1,4 +1,4 @@
-//! What the bytes of a component show before they are compiled: size, format, digest, and the names of their artifacts. Pure.
+//! Checks of a component's bytes before they are compiled: size, format and digest; and the names of their artifacts. Pure.
 
 use aws_lc_rs::digest;
 

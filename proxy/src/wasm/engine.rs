@@ -116,9 +116,9 @@ impl Hasher for DigestHasher {
 /// The processor that an artifact is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Processor {
-    /// This one, with all of its instructions.
+    /// The processor of this machine, with all of its instructions.
     Native,
-    /// Any of this architecture.
+    /// Any processor of this architecture.
     Baseline,
 }
 

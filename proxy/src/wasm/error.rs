@@ -185,33 +185,33 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It trapped: a panic, an abort, a stack overflow, a bad access, an exit.
+    /// The plugin trapped: a panic, an abort, a stack overflow, a bad access, an exit.
     #[error("{origin} trapped: {detail}")]
     Trap {
         origin: Box<Origin>,
         /// The trap, and the plugin's output to stderr.
         detail: String,
     },
-    /// It did not return in time.
+    /// The plugin did not return in time.
     #[error("{origin} did not return within {} ms", limit.as_millis())]
     Deadline { origin: Box<Origin>, limit: Duration },
-    /// It trapped after it was denied more memory by its own limit.
+    /// The plugin trapped after the limit of its entry had denied it more memory.
     #[error("{origin} needs more than the {limit_bytes} bytes of memory that its entry may have")]
     Memory { origin: Box<Origin>, limit_bytes: usize },
-    /// It trapped after it was denied memory by the limit of all plugins together.
+    /// The plugin trapped after the limit of all plugins together had denied it memory.
     #[error("{origin} needs {over}")]
     ProcessMemory { origin: Box<Origin>, over: OverLimit },
-    /// Its verdict violates a rule of the interface.
+    /// The plugin's verdict violates a rule of the interface.
     #[error("{origin} returned an invalid result: {what}")]
     Invalid { origin: Box<Origin>, what: String },
-    /// It decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are not
-    /// repeated any more.
+    /// The plugin decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are
+    /// not repeated any more.
     #[error(
         "{origin} marked a verdict as reusable that depends on more than it read through the host: {what}. Its verdicts are \
          not repeated any more; mark it as reusable only if it depends on nothing else"
     )]
     Impure { origin: Box<Origin>, what: String },
-    /// It rejected its settings.
+    /// The plugin refused its settings.
     #[error("{origin} refused its settings: {message}")]
     Settings { origin: Box<Origin>, message: String },
 }

@@ -100,7 +100,7 @@ impl Exports {
 
     pub(crate) fn on_crossed(&self, store: &mut Store<HostState>, crossings: &[Crossing]) -> wasmtime::Result<()> {
         match self {
-            // Its verdicts have no outcome rules.
+            // Verdicts of this version have no outcome rules.
             Self::V0_1(_) => Ok(()),
             Self::V0_2(guest) => guest.call_on_crossed(store, crossings),
         }

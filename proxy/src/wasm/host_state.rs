@@ -50,7 +50,7 @@ pub(crate) struct HostState {
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
     pub(crate) stdio: Stdio,
-    /// What the call reads and does, if it is recorded.
+    /// Reads and effects of the call, if they are recorded.
     pub(crate) trace: Option<Box<Trace>>,
     /// The cells that the last `on-request` has read, in its order.
     pub(crate) cells: Vec<CellWrite>,
@@ -84,7 +84,7 @@ impl HostState {
         }
     }
 
-    /// What the guest is shown of the current request; [`Seen::Absent`] without one. Every accessor of a request goes through here.
+    /// Shows the guest a value of the current request; [`Seen::Absent`] without one. Every accessor of a request goes through here.
     pub(crate) fn read(&mut self, step: Step<&str>) -> Seen<'_> {
         let Some(request) = self.request.as_deref() else {
             return Seen::Absent;

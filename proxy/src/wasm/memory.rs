@@ -80,7 +80,7 @@ impl GuestMemory {
     /// Checks whether this many bytes would fit if nothing else was charged.
     ///
     /// # Errors
-    /// They would not.
+    /// The bytes would not fit.
     pub(crate) fn could_hold(&self, bytes: usize) -> Result<(), OverLimit> {
         match self.0.bounds {
             Some(bounds) if bytes > bounds.plugin_limit_bytes => Err(bounds),

@@ -51,7 +51,7 @@ struct Leaf<L> {
     used: u64,
 }
 
-/// What the table holds at the end of some reads.
+/// The end of some reads in the table.
 #[derive(Debug)]
 pub(super) enum Known<'t, L> {
     Leaf(&'t L),
@@ -106,7 +106,7 @@ impl<L> Table<L> {
         }
     }
 
-    /// What the table holds for a call with these reads.
+    /// Looks a call with these reads up in the table.
     pub(super) fn known(&self, reads: &[Read]) -> Known<'_, L> {
         self.root
             .as_ref()

@@ -13,7 +13,7 @@ pub(super) struct StoredTally {
     writes: Vec<u64>,
 }
 
-/// What followed from counting an outcome.
+/// Effects of counting an outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountedOutcome {
     /// The tallies that reached a threshold.
