@@ -14,7 +14,7 @@
 //! | `request` | **start here**: one request to the API server, top to bottom, in `request::handler` |
 //! | `stream` | bodies in transit: counted, renamed, shaped, watches ended when their view changes |
 //! | `observe` | metrics, the record of one request, the admin port, logs |
-//! | `controller_state` | facts about the controller that are kept between requests: list views, leader locks, the leader |
+//! | `controller_state` | what is remembered of the controller between requests: list views, leader locks, the leader |
 //! | `chain` | which plugins see which requests; their calls; how a new chain comes into force |
 //! | `wasm` | engine, compiler, plugin instances, functions for guests |
 //! | `respond` | every error as a Kubernetes `Status`: the only place that picks a status code |

@@ -1,12 +1,13 @@
 //! Faults that can be injected at run time: rules with the matching requests, the fault, and how often it happens. [`crate::route`] and
 //! [`crate::body`] carry the faults out.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use tokio::sync::watch;
 
+use crate::lock::lock_unpoisoned;
 use crate::{Error, WAIT_DEADLINE};
 
 /// The longest that a [`Gate`] holds a request, so that a forgotten gate can't block a test run.
@@ -180,7 +181,7 @@ struct State {
 
 impl Faults {
     fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
-        action(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        action(&mut lock_unpoisoned(&self.state))
     }
 
     /// Activates a rule. Several rules may apply to one request.

@@ -43,6 +43,7 @@
 //! | `refusal` | errors for clients |
 //! | `object`, `resource`, `accept`, `protobuf` | one object, the kinds, media types, encodings |
 //! | `error` | errors for the program |
+//! | `lock` | locks of state that connections and the program share |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -77,6 +78,7 @@ mod exchange;
 mod faults;
 mod form;
 mod list;
+mod lock;
 mod managed;
 mod object;
 mod patch;

@@ -350,7 +350,7 @@ impl RememberedCall {
 impl Impure {
     fn other_reads() -> Self {
         Self {
-            what: "it asked the host for something else after it had read the same".to_owned(),
+            what: "it asked the host for something else although it had read the same values".to_owned(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::mishap::{AffectedRequests, Mishap};
 use super::{Request, Shared, digest};
+use crate::lock::lock_unpoisoned;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 type RegistryResponse = Response<Body>;
@@ -73,11 +74,7 @@ async fn answer_request(request: &http::Request<Incoming>, scheme: &str, shared:
     let seen = record_request(request);
     let path = request.uri().path();
     let kind = request_kind(path);
-    shared
-        .requests
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(seen.clone());
+    lock_unpoisoned(&shared.requests).push(seen.clone());
     let mishap = shared.plan.next(kind);
     match mishap {
         Some(Mishap::Silence) => return std::future::pending().await,
@@ -128,7 +125,7 @@ fn request_kind(path: &str) -> AffectedRequests {
 
 /// The response of a registry without faults.
 fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared) -> Response<Bytes> {
-    let login = shared.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let login = lock_unpoisoned(&shared.login).clone();
     if path == "/token" {
         return match login.token_response(&seen.authorization, query) {
             Some(token) => content_response("application/json", token.into()),
@@ -142,7 +139,7 @@ fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, share
         }
         return response;
     }
-    let content = shared.content.lock().unwrap_or_else(PoisonError::into_inner);
+    let content = lock_unpoisoned(&shared.content);
     let Some(path) = path.strip_prefix("/v2/") else {
         return status_response(StatusCode::NOT_FOUND);
     };
