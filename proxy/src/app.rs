@@ -317,13 +317,13 @@ async fn drain(
 pub(crate) async fn prepare_workers(workers: &[mpsc::Sender<Task>], snapshot: &Arc<Snapshot>) -> Result<(), String> {
     let mut waiting = Vec::new();
     for worker in workers {
-        let (done, is_done) = oneshot::channel();
+        let (done, finished) = oneshot::channel();
         if worker.send(Task::Prepare(Arc::clone(snapshot), done)).await.is_ok() {
-            waiting.push(is_done);
+            waiting.push(finished);
         }
     }
-    for is_done in waiting {
-        is_done
+    for finished in waiting {
+        finished
             .await
             .unwrap_or_else(|_| Err("the worker is ending".to_owned()))?;
     }
@@ -335,14 +335,14 @@ pub(crate) async fn make_room(workers: &[mpsc::Sender<Task>], kept: BTreeSet<Ent
     let kept = Arc::new(kept);
     let mut waiting = Vec::new();
     for worker in workers {
-        let (done, is_done) = oneshot::channel();
+        let (done, finished) = oneshot::channel();
         if worker.send(Task::MakeRoom(Arc::clone(&kept), done)).await.is_ok() {
-            waiting.push(is_done);
+            waiting.push(finished);
         }
     }
-    for is_done in waiting {
+    for finished in waiting {
         // A worker that is ending will have no instances soon.
-        let _ = is_done.await;
+        let _ = finished.await;
     }
 }
 

@@ -1,5 +1,4 @@
-//! What the server is doing right now: open connections, requests, watches and tunnels. Counts only; [`crate::requests`] has the
-//! requests themselves.
+//! Counts of connections, requests, watches and tunnels that are open right now. [`crate::requests`] has the requests themselves.
 
 use std::time::Duration;
 

@@ -4,21 +4,21 @@
 //! `http/1.1`). It stores objects of the built-in kinds it knows and of those registered as [`Resource`], with resource
 //! versions, optimistic concurrency, finalizers, status subresources, merge and JSON patch, server-side apply, paged
 //! lists, selectors, watches with bookmarks and initial events, tables and discovery. [`Faults`] makes it misbehave,
-//! [`RequestLog`] tells what it was asked, [`Store`] what it holds.
+//! [`RequestLog`] lists its requests, [`Store`] its objects.
 //!
-//! [`registry`] has an OCI registry, for what pulls plugins.
+//! [`registry`] has an OCI registry, for programs that pull plugins.
 //!
 //! Objects are JSON; those of the core group, `apps`, `batch`, `coordination.k8s.io`, `events.k8s.io` and
 //! `rbac.authorization.k8s.io` in version `v1` are protobuf, too, for clients that send it or accept it first (single
 //! objects, lists, watches), and so are `DeleteOptions`, `PartialObjectMetadata` and a Status for every kind.
 //!
-//! It validates nothing, and has no controllers, garbage collector, authorisation or admission. What it does not do, it
-//! refuses with a Status: protobuf bodies of other kinds, CBOR and YAML (415), responses that the client accepts only in
-//! these (406), strategic merge patches that need a schema (415), OpenAPI (404), unknown kinds and subresources (404),
-//! field selectors but for name and namespace (400), foreground and orphaning deletion, deletion of a namespace that
-//! holds objects, watches over WebSocket (501). Discovery and health are JSON and text, whatever is accepted. An object
-//! that was stored in JSON with a field that its kind can't have in protobuf is answered there with 500, which names
-//! the field.
+//! It validates nothing, and has no controllers, garbage collector, authorisation or admission. Requests that it can't
+//! serve are rejected with a Status: protobuf bodies of other kinds, CBOR and YAML (415), responses that the client
+//! accepts only in these (406), strategic merge patches that need a schema (415), OpenAPI (404), unknown kinds and
+//! subresources (404), field selectors but for name and namespace (400), foreground and orphaning deletion, deletion of
+//! a namespace that holds objects, watches over WebSocket (501). Discovery and health are JSON and text, whatever is
+//! accepted. An object that was stored in JSON with a field that its kind can't have in protobuf is answered there with
+//! 500, which names the field.
 //!
 //! | module | holds |
 //! |---|---|
@@ -27,7 +27,7 @@
 //! | `route` | a request from its head to its response; start here |
 //! | `resources`, `discovery` | the verbs on resources; discovery and health |
 //! | `exchange` | a request, its body and its response |
-//! | `shared`, `control` | what connections share; what a request can do to its connection |
+//! | `shared`, `control` | state that connections share; actions of a request on its connection |
 //! | [`registry`] | an OCI registry |
 //! | `upgrade`, `body` | tunnels, and response bodies with their faults |
 //! | `watch_stream`, `list` | watches and lists |

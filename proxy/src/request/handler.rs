@@ -38,7 +38,7 @@ pub(crate) async fn handle(
     let held = record.set_guard(connection.begin_request(), head_size(sent, &parts.headers));
     let held = held.and_then(|()| incoming.hold(&connection));
     let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
-        check(&parts, sent)?;
+        check_head(&parts, sent)?;
         let info = parsed.map_err(bad_request)?;
         info.check_path(sent.path()).map_err(bad_request)?;
         let upgrade = headers::strip_hop_by_hop(&mut parts.headers).map_err(bad_request)?;
@@ -97,7 +97,7 @@ async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: In
     }
 }
 
-fn check(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
+fn check_head(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
     if uri.authority().is_some() && uri.scheme().is_none() {
         return Err(Reply::bad_request("the request target is a host and not a path"));
     }

@@ -185,7 +185,7 @@ impl Upstream {
             while tasks.try_join_next().is_some() {}
             // The task needs its own abort handle, and gets it before it first runs.
             let handle = Rc::new(Cell::new(None));
-            let task = tasks.spawn_local(run(upstream, Rc::clone(&handle)));
+            let task = tasks.spawn_local(run_connection(upstream, Rc::clone(&handle)));
             handle.set(Some(task));
         }
         pool.sweeper.borrow_mut().get_or_insert_with(|| {
@@ -245,7 +245,7 @@ impl Upstream {
 }
 
 /// Opens one connection, offers it, and drives it to its end. Owned by the pool's task set.
-async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
+async fn run_connection(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
     let Some(pool) = upstream.upgrade() else { return };
     let opening = Opening {
         upstream: Weak::clone(&upstream),

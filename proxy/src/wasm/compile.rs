@@ -149,7 +149,7 @@ impl Compiler {
         let hex = digest.trim_start_matches("sha256:");
         let Some(cache) = &self.cache else {
             let artifact = self.compile(engine, wasm, digest)?;
-            return load(
+            return load_artifact(
                 engine,
                 &artifact,
                 code_charge(engine, artifact.bytes().len(), digest)?,
@@ -159,7 +159,7 @@ impl Compiler {
         let name = artifact_name(engine.wasmtime(), hex);
         let charge = code_charge(engine, cache.size(&name), digest)?;
         match cache.read(&name) {
-            Lookup::Hit(artifact) => match load(engine, &artifact, charge, digest) {
+            Lookup::Hit(artifact) => match load_artifact(engine, &artifact, charge, digest) {
                 Ok(loaded) => return Ok(loaded),
                 Err(error) => warn!(%digest, %error, "failed to load a cached artifact; compiling the plugin again"),
             },
@@ -169,7 +169,7 @@ impl Compiler {
         cache.remove(&name);
         let artifact = self.compile(engine, wasm, digest)?;
         let charge = code_charge(engine, artifact.bytes().len(), digest)?;
-        let loaded = load(engine, &artifact, charge, digest)?;
+        let loaded = load_artifact(engine, &artifact, charge, digest)?;
         if let Err(error) = cache.write(&name, &artifact) {
             // Loading works without the cache; only the next start is slower.
             warn!(%digest, %error, "failed to cache a compiled plugin");
@@ -222,7 +222,12 @@ fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<C
     Ok(charge)
 }
 
-fn load(engine: &Engine, artifact: &Artifact, mut charge: Charge, digest: &str) -> Result<(Component, Charge), Error> {
+fn load_artifact(
+    engine: &Engine,
+    artifact: &Artifact,
+    mut charge: Charge,
+    digest: &str,
+) -> Result<(Component, Charge), Error> {
     let component = artifact
         .load(engine.wasmtime())
         .map_err(|error| load_error(&error, digest))?;

@@ -77,7 +77,7 @@ impl Harness {
         memory_bytes: usize,
     ) -> Result<Self, HarnessError> {
         let engine = shared_engine()?;
-        let plugin = load(&engine, wasm)?;
+        let plugin = load_plugin(&engine, wasm)?;
         let entry = Arc::new(EntryConfig {
             name: "harness".into(),
             settings_json: settings_json.to_owned(),
@@ -222,7 +222,7 @@ fn shared_engine() -> Result<Arc<Engine>, wasm::Error> {
 }
 
 /// Compiles one plugin at a time, and keeps the last ones: tests of one process mostly load the same few.
-fn load(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
+fn load_plugin(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
     static RECENT: Mutex<VecDeque<Arc<Plugin>>> = Mutex::new(VecDeque::new());
     let mut recent = lock_unpoisoned(&RECENT);
     let plugin = Compiler::new(CompileMode::InProcess, None)?.load(engine, wasm)?;
