@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ctrlmesh_proxy::plugin::request_view::{Memory, RequestView};
+use ctrlmesh_proxy::plugin::request_view::{RequestState, RequestView};
 use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, Traffic};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 use ctrlmesh_wire::Verb;
@@ -141,7 +141,7 @@ fn request_view(verb: Verb, name: &str) -> Rc<RequestView> {
         host: "kubernetes.default.svc".into(),
         port: 443,
         is_leader_lock: false.into(),
-        memory: Memory::default(),
+        state: RequestState::default(),
         headers: headers
             .into_iter()
             .map(|(name, value)| {

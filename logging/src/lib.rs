@@ -1,4 +1,4 @@
-//! What the logs of all programs share. Pure: the caller passes the time and the environment.
+//! Parts that the logs of all programs share. Pure: the caller passes the time and the environment.
 
 use std::ffi::OsStr;
 use std::sync::{Mutex, PoisonError};

@@ -5,6 +5,7 @@
 //! | `chain_source` | connects the chain to the process: its source, and the workers that prepare each snapshot |
 //! | `ports` | binds all ports before anything serves |
 //! | `descriptors` | raises the limit of file descriptors, and divides it between the ports |
+//! | `huge_pages` | keeps the kernel from backing the process with huge pages |
 //!
 //! `build` binds the ports before anything serves and returns their addresses; `run` serves until `stop` and then drains.
 //! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
@@ -21,11 +22,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::{EntryId, ReuseSettings, Snapshot};
-use crate::client::leader_locks::LeaderLocks;
 use crate::config::memory_limit;
 use crate::config::{Settings, Switch};
 use crate::connection::Outage;
 use crate::connection::{ClientMemory, ClientMemorySeries, HEAD_TIMEOUT, RequestMemory, ResponseMemory, Timeouts};
+use crate::controller_state::leader_locks::LeaderLocks;
 use crate::error::Error;
 use crate::external;
 use crate::listen::accept;
@@ -43,10 +44,12 @@ use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
 
 mod chain_source;
 mod descriptors;
+mod huge_pages;
 mod ports;
 
-use chain_source::ChainFollower;
+use chain_source::ChainLoader;
 use descriptors::Descriptors;
+pub use huge_pages::disable_huge_pages;
 pub use ports::Addresses;
 use ports::{Bound, Ports};
 
@@ -177,20 +180,20 @@ impl App {
         if let Some(external) = &server.external {
             tasks.spawn(Arc::clone(external).follow_api_server(control.clone()));
         }
-        let follower = ChainFollower {
+        let loader = ChainLoader {
             settings: &settings,
             shared,
             states,
             workers: workers.clone(),
         };
-        follower.start(&mut tasks, awaited, control.clone())?;
+        loader.start(&mut tasks, awaited, control.clone())?;
         if let Some(external) = ports.external {
-            tasks.spawn(accept(external, workers.clone(), Arc::clone(shared), None));
+            tasks.spawn(accept_clients(external, workers.clone(), Arc::clone(shared), None));
         }
         let mut ready = Some(listening);
         let mut accepting = JoinSet::new();
         for port in ports.api {
-            accepting.spawn(accept(port, workers.clone(), Arc::clone(shared), ready.take()));
+            accepting.spawn(accept_clients(port, workers.clone(), Arc::clone(shared), ready.take()));
         }
         drop(workers);
         tokio::select! {
@@ -216,7 +219,7 @@ fn log_start(settings: &Settings, target: &Target) {
 
 /// Memory that plugins and clients may use of this process.
 fn divide_memory(settings: &Settings) -> (GuestMemory, ClientShares) {
-    let Some(limit) = memory_limit::effective(settings.memory_limit) else {
+    let Some(limit) = memory_limit::effective_limit(settings.memory_limit) else {
         let clients = ClientShares::unlimited(settings.workers.into());
         tracing::info!(
             request_bytes = clients.requests,
@@ -230,7 +233,7 @@ fn divide_memory(settings: &Settings) -> (GuestMemory, ClientShares) {
     let (memory, clients) = (GuestMemory::within(limit_bytes), ClientShares::within(limit_bytes));
     tracing::info!(
         limit_bytes,
-        plugin_bytes = memory.bounds().map(|bounds| bounds.budget_bytes),
+        plugin_bytes = memory.bounds().map(|bounds| bounds.plugin_limit_bytes),
         request_bytes = clients.requests,
         unread_bytes = clients.unread,
         unsent_bytes = clients.unsent,
@@ -248,7 +251,12 @@ fn divide_memory(settings: &Settings) -> (GuestMemory, ClientShares) {
 }
 
 /// Accepts connections from the first chain on, until draining.
-async fn accept(port: accept::Port, workers: Vec<mpsc::Sender<Task>>, shared: Arc<Shared>, listening: Option<Guard>) {
+async fn accept_clients(
+    port: accept::Port,
+    workers: Vec<mpsc::Sender<Task>>,
+    shared: Arc<Shared>,
+    listening: Option<Guard>,
+) {
     shared.chain.wait_until_ready().await;
     drop(listening);
     let (metrics, drain) = (Arc::clone(&shared.metrics), shared.drain.clone());
@@ -306,16 +314,16 @@ async fn drain(
 ///
 /// # Errors
 /// The first worker that failed.
-pub(crate) async fn prepare(workers: &[mpsc::Sender<Task>], snapshot: &Arc<Snapshot>) -> Result<(), String> {
-    let mut answers = Vec::new();
+pub(crate) async fn prepare_workers(workers: &[mpsc::Sender<Task>], snapshot: &Arc<Snapshot>) -> Result<(), String> {
+    let mut waiting = Vec::new();
     for worker in workers {
-        let (done, answer) = oneshot::channel();
+        let (done, finished) = oneshot::channel();
         if worker.send(Task::Prepare(Arc::clone(snapshot), done)).await.is_ok() {
-            answers.push(answer);
+            waiting.push(finished);
         }
     }
-    for answer in answers {
-        answer
+    for finished in waiting {
+        finished
             .await
             .unwrap_or_else(|_| Err("the worker is ending".to_owned()))?;
     }
@@ -325,16 +333,16 @@ pub(crate) async fn prepare(workers: &[mpsc::Sender<Task>], snapshot: &Arc<Snaps
 /// Makes every worker end the instances of all entries but these.
 pub(crate) async fn make_room(workers: &[mpsc::Sender<Task>], kept: BTreeSet<EntryId>) {
     let kept = Arc::new(kept);
-    let mut answers = Vec::new();
+    let mut waiting = Vec::new();
     for worker in workers {
-        let (done, answer) = oneshot::channel();
+        let (done, finished) = oneshot::channel();
         if worker.send(Task::MakeRoom(Arc::clone(&kept), done)).await.is_ok() {
-            answers.push(answer);
+            waiting.push(finished);
         }
     }
-    for answer in answers {
+    for finished in waiting {
         // A worker that is ending will have no instances soon.
-        let _ = answer.await;
+        let _ = finished.await;
     }
 }
 

@@ -15,7 +15,7 @@
 //! | `index`, `matcher` | which entries want a request, in native code, so that other requests cost almost nothing |
 //! | `quarantine` | quarantine of entries that keep failing |
 //! | `reuse` | repeats verdicts on requests without a call |
-//! | `directory`, `packed`, `labels` | read the volumes that kubelet mounts |
+//! | `directory`, `zstd`, `labels` | read the volumes that kubelet mounts |
 //! | `error` | why a chain did not come into force |
 //!
 //! Leaves running plugins to `wasm`, and acting on verdicts to `request` and `external`.
@@ -32,7 +32,6 @@ pub(crate) mod instances;
 mod labels;
 mod matcher;
 mod metrics;
-mod packed;
 pub(crate) mod phases;
 mod predecessors;
 mod quarantine;
@@ -44,6 +43,7 @@ mod source;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod touched;
+mod zstd;
 
 pub use build::{Host, MakeRoom};
 pub use compiling::CompileProgress;

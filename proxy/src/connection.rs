@@ -9,17 +9,17 @@
 //! | `activity` | detects connections that have been idle for too long |
 //! | `header_block` | tells whether a header block of HTTP/2 is arriving |
 //! | `outage` | an interval in which a port is closed because of a plugin |
-//! | `export` | metrics of the memory of clients |
+//! | `metrics` | metrics of the memory of clients |
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |
 //! | `unsent` | bytes of responses that are not written yet, bounded for each connection and for all |
 //! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
 
 mod activity;
-mod export;
 mod handle;
 mod header_block;
 mod incoming_body;
 mod memory;
+mod metrics;
 mod notifier;
 mod outage;
 mod readers;
@@ -27,10 +27,10 @@ mod unread_body;
 mod unsent;
 
 pub(crate) use activity::{Deadlines, Expired, HEAD_TIMEOUT, ObservedStream, Timeouts};
-pub(crate) use export::ClientMemorySeries;
 pub(crate) use handle::{CONNECTION_WINDOW, Connection, Disposition, RequestGuard, STREAM_WINDOW};
 pub(crate) use incoming_body::IncomingBody;
 pub(crate) use memory::{ClientMemory, OverBound, RequestMemory, head_size};
+pub(crate) use metrics::ClientMemorySeries;
 pub(crate) use notifier::{Listener, StreamNotifier};
 pub(crate) use outage::{Outage, Outages};
 pub(crate) use readers::ResponseReaders;

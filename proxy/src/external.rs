@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `handler` | **start here**: one request, top to bottom |
 //! | `tunnel` | bytes after a CONNECT |
-//! | `call` | operations of every request: send it, answer without the target |
+//! | `call` | operations of every request: send it, respond without the target |
 //! | `edit` | edits of the query |
 //! | `trust` | certificate authorities for external targets |
 //! | `address_policy` | the addresses that may be reached |
@@ -28,7 +28,7 @@ use crate::connection::Outage;
 use crate::connection::StreamNotifier;
 use crate::error::Error;
 use crate::observe::metrics::Metrics;
-use crate::upstream::{Gate, Limits, Target, Trust, UnreadAnswers};
+use crate::upstream::{Gate, Limits, Target, Trust, UnreadResponses};
 
 mod address_policy;
 mod advertised;
@@ -96,8 +96,8 @@ impl Shared {
         if !address.ip().is_loopback() {
             tracing::warn!(
                 %address,
-                "--external-address (CTRLMESH_EXTERNAL_ADDRESS) is not on loopback: whoever reaches this port sends requests from \
-                 this pod's place in the network"
+                "--external-address (CTRLMESH_EXTERNAL_ADDRESS) is not on loopback: every client that reaches this port sends \
+                 requests from this pod's network address"
             );
         }
         Ok(Arc::new(Self {
@@ -144,7 +144,7 @@ pub(crate) struct External {
 }
 
 impl External {
-    pub(crate) fn new(shared: Arc<Shared>, head_timeout: Duration, unread: Rc<UnreadAnswers>) -> Rc<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, head_timeout: Duration, unread: Rc<UnreadResponses>) -> Rc<Self> {
         let limits = Limits {
             connect_timeout: CONNECT_TIMEOUT,
             head_timeout: Some(head_timeout),

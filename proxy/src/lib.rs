@@ -14,7 +14,7 @@
 //! | `request` | **start here**: one request to the API server, top to bottom, in `request::handler` |
 //! | `stream` | bodies in transit: counted, renamed, shaped, watches ended when their view changes |
 //! | `observe` | metrics, the record of one request, the admin port, logs |
-//! | `client` | facts about the controller that are kept between requests: list views, leader locks, the leader |
+//! | `controller_state` | what is remembered of the controller between requests: list views, leader locks, the leader |
 //! | `chain` | which plugins see which requests; their calls; how a new chain comes into force |
 //! | `wasm` | engine, compiler, plugin instances, functions for guests |
 //! | `respond` | every error as a Kubernetes `Status`: the only place that picks a status code |
@@ -23,18 +23,18 @@
 //! | `upstream` | connections to the API server and to other servers |
 //! | `memory_shares` | divides the memory limit among plugins and clients |
 //! | `timestamp` | times in the format of `/status` |
-//! | `allocator` | what the allocator asks of the kernel |
+//! | `lock` | locks of data that worker threads share |
 
-pub mod allocator;
 pub mod app;
 pub mod chain;
-mod client;
 pub mod commands;
 pub mod config;
 mod connection;
+mod controller_state;
 pub mod error;
 mod external;
 mod listen;
+mod lock;
 mod memory_shares;
 pub mod observe;
 pub mod plugin;

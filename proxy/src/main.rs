@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ctrlmesh_proxy::allocator;
-use ctrlmesh_proxy::app::App;
+use ctrlmesh_proxy::app::{App, disable_huge_pages};
 use ctrlmesh_proxy::commands::{init, precompile, print_error, wait_ready};
 use ctrlmesh_proxy::config::{Cli, Command, Init, Settings};
 use ctrlmesh_proxy::observe::telemetry;
@@ -46,7 +45,7 @@ fn run_sidecar(settings: Settings) -> ExitCode {
         print_error(&message);
         return ExitCode::from(EX_CONFIG);
     }
-    if let Err(error) = allocator::disable_huge_pages() {
+    if let Err(error) = disable_huge_pages() {
         tracing::debug!(%error, "huge pages can't be disabled");
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -258,7 +258,7 @@ impl Reply {
         }
     }
 
-    /// HTTP status of the answer.
+    /// HTTP status of the response.
     pub(crate) fn code(&self) -> u16 {
         self.status.code
     }

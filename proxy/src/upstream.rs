@@ -62,7 +62,7 @@ pub use limits::Limits;
 pub use request::{HeadTimeout, ReplayRoom, RequestHead};
 pub use target::Target;
 pub(crate) use target::Trust;
-pub use unread::UnreadAnswers;
+pub use unread::UnreadResponses;
 pub use upgrade::{Upgrade, UpgradedStream};
 
 use attempt::Attempts;

@@ -3,14 +3,14 @@
 //! | file | holds |
 //! |---|---|
 //! | `harness` | runs a plugin without a sidecar, for tests of plugin authors |
-//! | `export` | the plugins' own metrics at `/metrics` |
+//! | `metrics` | metrics of plugins and of their memory at `/metrics` |
 //! | `compile`, `child` | from bytes to a plugin; the child process that compiles |
 //! | `precompiled` | artifacts that come with an image |
 //! | `component_bytes` | checks of a component before it is compiled, and names of its artifacts |
 //! | `instance` | a live instance |
 //! | `engine` | wasmtime's settings, and the plugins that are loaded |
 //! | `plugin` | a loaded plugin |
-//! | `guest` | the exports of a component, for each interface version |
+//! | `exports` | the exports of a component, for each interface version |
 //! | `v0_2` | the host functions of interface 0.2 |
 //! | `entry_config` | the configuration with which an entry runs its plugin |
 //! | `world`, `validate` | which interface a component was built for; the rules for a guest's results |
@@ -19,16 +19,15 @@
 //! | `v0_1` | where interface 0.1 differs from 0.2 |
 //! | `bindings` | generated from `wit/` |
 //! | `wasi` | the part of WASI 0.2 that a guest gets |
-//! | `host` | what the host keeps for one instance |
-//! | `reads` | what a call reads through the host, and what it does there |
+//! | `host_state` | the host's state for one instance |
+//! | `reads` | reads and effects of a call through the host |
 //! | `stdio` | a guest's printed output |
 //! | `deadline`, `ticker` | stops calls that take too long; the thread that counts milliseconds |
 //! | `state` | of an entry, across instances: state, with metrics, reports and log |
-//! | `series`, `reports`, `plugin_log` | its metrics; its reports in `/status`; its log |
+//! | `plugin_metrics`, `reports`, `plugin_log` | its metrics; its reports in `/status`; its log |
 //! | `clock` | the clock of plugins, which tests move by hand |
 //! | `error` | errors before a plugin runs, and faults while it runs |
 //! | `memory` | the memory that all plugins take together |
-//! | `lock` | locks of what instances on all threads share |
 //!
 //! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the cache, checks the
 //! world, and resolves imports and exports once. The result is a [`Plugin`], shared by all threads. [`Instance::start`] creates an instance
@@ -49,19 +48,18 @@ mod deadline;
 mod engine;
 mod entry_config;
 mod error;
-mod export;
-mod guest;
+mod exports;
 pub mod harness;
-mod host;
+mod host_state;
 mod instance;
-mod lock;
 mod memory;
+mod metrics;
 mod plugin;
 mod plugin_log;
+mod plugin_metrics;
 mod precompiled;
 mod reads;
 mod reports;
-mod series;
 mod state;
 mod stdio;
 mod ticker;
@@ -78,18 +76,18 @@ pub use ctrlmesh_contract::world::SUPPORTED_VERSIONS;
 pub use engine::Engine;
 pub use entry_config::{EntryConfig, InstanceInfo};
 pub use error::{Error, Fault, Origin, Phase};
-pub use export::{MemorySeries, PluginSeries};
 pub use instance::Instance;
-pub use memory::{GuestMemory, OverBudget};
+pub use memory::{GuestMemory, OverLimit};
+pub use metrics::{MemorySeries, PluginSeries};
 pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
+pub use plugin_metrics::{MAX_SERIES, Series, SeriesSet, SeriesValue};
 pub use precompiled::precompile;
 #[cfg(test)]
 pub(crate) use reads::ReuseObstacle;
 #[cfg(test)]
 pub(crate) use reads::hooks as reads_hooks;
 pub(crate) use reads::{Effects, Read, Seen, Step, Trace, Value};
-pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
 pub(crate) use state::{Ask, CountedOutcome};
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 

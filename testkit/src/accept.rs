@@ -1,4 +1,4 @@
-//! What a client accepts: the entries of its `Accept` headers in the order in which the server may choose them, as
+//! Media types that a client accepts: the entries of its `Accept` headers in the order in which the server may choose them, as
 //! apiserver `pkg/endpoints/handlers/negotiation` reads them.
 
 use http::HeaderMap;

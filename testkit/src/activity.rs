@@ -1,5 +1,4 @@
-//! What the server is doing right now: open connections, requests, watches and tunnels. Counts only; [`crate::requests`] has the
-//! requests themselves.
+//! Counts of connections, requests, watches and tunnels that are open right now. [`crate::requests`] has the requests themselves.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ pub struct Activity {
     /// Watches whose body has not ended.
     pub watches: usize,
     pub tunnels: usize,
-    /// Requests whose answer has not begun.
+    /// Requests whose response has not begun.
     pub requests: usize,
     /// Maximum of `requests` since the start.
     pub most_requests: usize,

@@ -1,4 +1,4 @@
-//! What a request can do to the connection that it came on: end it, reset it, open a tunnel.
+//! Actions of a request on its connection: end it, reset it, open a tunnel.
 
 use std::sync::Arc;
 

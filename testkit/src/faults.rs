@@ -1,12 +1,13 @@
 //! Faults that can be injected at run time: rules with the matching requests, the fault, and how often it happens. [`crate::route`] and
 //! [`crate::body`] carry the faults out.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use tokio::sync::watch;
 
+use crate::lock::lock_unpoisoned;
 use crate::{Error, WAIT_DEADLINE};
 
 /// The longest that a [`Gate`] holds a request, so that a forgotten gate can't block a test run.
@@ -20,8 +21,8 @@ pub enum Fault {
     Delay(Duration),
     /// Holds the request before it is executed until the gate opens (a minute at most).
     Hold(Gate),
-    /// Reads and executes the request, and holds its answer until the gate opens (a minute at most).
-    HoldAnswer(Gate),
+    /// Reads and executes the request, and holds its response until the gate opens (a minute at most).
+    HoldResponse(Gate),
     /// Answers with a Status of this code; the request is not executed.
     Status {
         code: u16,
@@ -51,7 +52,7 @@ pub enum Fault {
     Trailers(HeaderMap),
 }
 
-/// Whether a request without an answer was executed.
+/// Whether a request without a response was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultTime {
     /// The write is not in the store.
@@ -180,7 +181,7 @@ struct State {
 
 impl Faults {
     fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
-        action(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        action(&mut lock_unpoisoned(&self.state))
     }
 
     /// Activates a rule. Several rules may apply to one request.

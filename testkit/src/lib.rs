@@ -4,30 +4,30 @@
 //! `http/1.1`). It stores objects of the built-in kinds it knows and of those registered as [`Resource`], with resource
 //! versions, optimistic concurrency, finalizers, status subresources, merge and JSON patch, server-side apply, paged
 //! lists, selectors, watches with bookmarks and initial events, tables and discovery. [`Faults`] makes it misbehave,
-//! [`RequestLog`] tells what it was asked, [`Store`] what it holds.
+//! [`RequestLog`] lists its requests, [`Store`] its objects.
 //!
-//! [`registry`] has an OCI registry, for what pulls plugins.
+//! [`registry`] has an OCI registry, for programs that pull plugins.
 //!
 //! Objects are JSON; those of the core group, `apps`, `batch`, `coordination.k8s.io`, `events.k8s.io` and
 //! `rbac.authorization.k8s.io` in version `v1` are protobuf, too, for clients that send it or accept it first (single
 //! objects, lists, watches), and so are `DeleteOptions`, `PartialObjectMetadata` and a Status for every kind.
 //!
-//! It validates nothing, and has no controllers, garbage collector, authorisation or admission. What it does not do, it
-//! refuses with a Status: protobuf bodies of other kinds, CBOR and YAML (415), answers that the client accepts only in
-//! these (406), strategic merge patches that need a schema (415), OpenAPI (404), unknown kinds and subresources (404),
-//! field selectors but for name and namespace (400), foreground and orphaning deletion, deletion of a namespace that
-//! holds objects, watches over WebSocket (501). Discovery and health are JSON and text, whatever is accepted. An object
-//! that was stored in JSON with a field that its kind can't have in protobuf is answered there with 500, which names
-//! the field.
+//! It validates nothing, and has no controllers, garbage collector, authorisation or admission. Requests that it can't
+//! serve are rejected with a Status: protobuf bodies of other kinds, CBOR and YAML (415), responses that the client
+//! accepts only in these (406), strategic merge patches that need a schema (415), OpenAPI (404), unknown kinds and
+//! subresources (404), field selectors but for name and namespace (400), foreground and orphaning deletion, deletion of
+//! a namespace that holds objects, watches over WebSocket (501). Discovery and health are JSON and text, whatever is
+//! accepted. An object that was stored in JSON with a field that its kind can't have in protobuf is answered there with
+//! 500, which names the field.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `server` | the server as its program sees it |
 //! | `connection` | one client connection |
-//! | `route` | a request from its head to its answer; start here |
+//! | `route` | a request from its head to its response; start here |
 //! | `resources`, `discovery` | the verbs on resources; discovery and health |
-//! | `exchange` | a request, its body and its answer |
-//! | `shared`, `control` | what connections share; what a request can do to its connection |
+//! | `exchange` | a request, its body and its response |
+//! | `shared`, `control` | state that connections share; actions of a request on its connection |
 //! | [`registry`] | an OCI registry |
 //! | `upgrade`, `body` | tunnels, and response bodies with their faults |
 //! | `watch_stream`, `list` | watches and lists |
@@ -36,13 +36,14 @@
 //! | `delete` | deletions |
 //! | `write` | writes of clients |
 //! | `store` | the objects |
-//! | `form` | the form of objects in answers |
+//! | `form` | the form of objects in responses |
 //! | `table` | tables for `kubectl get` |
 //! | `selection` | the objects that a request selects |
 //! | `patch`, `apply`, `managed`, `admit` | the content of a write: patches, applies, field ownership, metadata |
 //! | `refusal` | errors for clients |
 //! | `object`, `resource`, `accept`, `protobuf` | one object, the kinds, media types, encodings |
 //! | `error` | errors for the program |
+//! | `lock` | locks of state that connections and the program share |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -77,6 +78,7 @@ mod exchange;
 mod faults;
 mod form;
 mod list;
+mod lock;
 mod managed;
 mod object;
 mod patch;

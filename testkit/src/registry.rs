@@ -23,7 +23,7 @@ mod mishap;
 mod serve;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -37,6 +37,7 @@ pub use mishap::{AffectedRequests, Mishap, PlannedMishap};
 use self::content::Content;
 use self::mishap::Plan;
 use crate::Error;
+use crate::lock::lock_unpoisoned;
 use crate::tls::Identity;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,13 +116,13 @@ impl Registry {
             ended,
             tasks,
         };
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *lock_unpoisoned(&self.running) = Some(running);
         Ok(())
     }
 
     /// Stops the registry: closes ports, cuts connections, waits for tasks. The content stays.
     pub async fn stop(&self) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = lock_unpoisoned(&self.running).take();
         if let Some(running) = running {
             running.ended.cancel();
             running.tasks.close();
@@ -134,7 +135,7 @@ impl Registry {
     /// # Errors
     /// [`Error::State`] if the registry is running; [`Error::Listen`] if a port is taken.
     pub async fn restart(&self) -> Result<(), Error> {
-        if self.running.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+        if lock_unpoisoned(&self.running).is_some() {
             return Err(Error::State("running: stop it first"));
         }
         self.spawn_listeners(
@@ -184,7 +185,7 @@ impl Registry {
 
     /// Requires this login for pulls from now on.
     pub fn require(&self, login: Login) {
-        *self.shared.login.lock().unwrap_or_else(PoisonError::into_inner) = login;
+        *lock_unpoisoned(&self.shared.login) = login;
     }
 
     /// Plans a mishap for every request of a kind, until [`Registry::clear_mishaps`] or for [`PlannedMishap::times`] requests. Earlier plans come
@@ -201,11 +202,7 @@ impl Registry {
     /// Every request so far, in order.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
-        self.shared
-            .requests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock_unpoisoned(&self.shared.requests).clone()
     }
 
     /// Number of requests so far whose target starts with `target`.
@@ -219,7 +216,7 @@ impl Registry {
     }
 
     fn lock_content(&self) -> std::sync::MutexGuard<'_, Content> {
-        self.shared.content.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.shared.content)
     }
 }
 

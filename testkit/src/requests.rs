@@ -1,11 +1,12 @@
 //! The request log: the last requests as received, and counts of all. For assertions in tests; the server does not read it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use http::{HeaderMap, Method, Version, request};
 use tokio::sync::watch;
 
+use crate::lock::lock_unpoisoned;
 use crate::{Error, WAIT_DEADLINE};
 
 /// Requests kept by default; more than any test inspects.
@@ -54,7 +55,7 @@ impl RequestLog {
     }
 
     fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
-        action(&mut self.inner.state.lock().unwrap_or_else(PoisonError::into_inner))
+        action(&mut lock_unpoisoned(&self.inner.state))
     }
 
     pub(crate) fn record_request(&self, parts: &request::Parts, verb: &'static str, resource: &str) {

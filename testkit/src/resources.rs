@@ -29,9 +29,9 @@ use crate::write::{self, Target, WriteOptions};
 /// Longest field manager (apimachinery `pkg/apis/meta/v1/validation`).
 const MAX_FIELD_MANAGER: usize = 128;
 
-type Answer = Result<Response<ResponseBody>, Refusal>;
+type ServeResult = Result<Response<ResponseBody>, Refusal>;
 
-pub(crate) async fn serve_resource(exchange: Exchange<'_>) -> Answer {
+pub(crate) async fn serve_resource(exchange: Exchange<'_>) -> ServeResult {
     let (info, parts) = (exchange.info, &*exchange.parts);
     let resource = exchange
         .shared
@@ -80,7 +80,7 @@ fn read_object(shared: &Shared, target: &Target) -> Result<Arc<Object>, Refusal>
     object.ok_or_else(|| Refusal::not_found(&target.resource, &target.name))
 }
 
-fn open_watch(exchange: &Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
+fn open_watch(exchange: &Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> ServeResult {
     if upgrade::is_websocket(exchange.parts) {
         return Err(Refusal::not_implemented("watches over WebSocket"));
     }
@@ -108,7 +108,7 @@ fn open_watch(exchange: &Exchange<'_>, target: &Target, query: &Query<'_>, form:
     ))
 }
 
-async fn write_object(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
+async fn write_object(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> ServeResult {
     let (parts, store) = (&*exchange.parts, &exchange.shared.store);
     let options = write_options(parts, query)?;
     let bytes = read_body(exchange.body).await?;
@@ -129,7 +129,13 @@ async fn write_object(exchange: Exchange<'_>, target: &Target, query: &Query<'_>
     ))
 }
 
-fn delete_collection(store: &Store, target: &Target, query: &Query<'_>, options: &DeleteOptions, form: Form) -> Answer {
+fn delete_collection(
+    store: &Store,
+    target: &Target,
+    query: &Query<'_>,
+    options: &DeleteOptions,
+    form: Form,
+) -> ServeResult {
     let resource = &target.resource;
     if resource.namespaced && target.namespace.is_empty() {
         return Err(Refusal::method_not_allowed());
@@ -285,7 +291,7 @@ fn parse_patch(parts: &request::Parts, query: &Query<'_>, bytes: &[u8]) -> Resul
 }
 
 /// Answers with a Status if the object is gone, or with the object if it waits for finalizers, like upstream.
-fn delete_response(form: Form, target: &Target, deleted: &DeleteOutcome) -> Answer {
+fn delete_response(form: Form, target: &Target, deleted: &DeleteOutcome) -> ServeResult {
     let body = match deleted {
         DeleteOutcome::Waiting(object) => full_body(form.encode_object(object)?),
         DeleteOutcome::Gone(object) => full_body(form.encode_status(&success_status(target, object))),

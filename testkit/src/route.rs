@@ -1,4 +1,4 @@
-//! One request from head to answer: logs it, applies faults, authenticates it, and passes it on to discovery or to a resource.
+//! One request from head to response: logs it, applies faults, authenticates it, and passes it on to discovery or to a resource.
 //! [`crate::resources`] has the verbs.
 
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) async fn serve_request(
     shared.requests.record_request(&parts, verb, resource);
     let plan = FaultPlan::new(&shared, &method, uri.path(), info.as_ref().ok(), parts.version);
     plan.run_before(&control).await?;
-    let answer = match plan.refusal.clone() {
+    let served = match plan.refusal.clone() {
         Some(refusal) => Err(refusal),
         None if plan.tunnel => upgrade::serve_echo(&mut parts, &control.tunnels),
         None => {
@@ -62,9 +62,9 @@ pub(crate) async fn serve_request(
     plan.run_after(&control).await?;
     let response = plan.shape_response(
         &control,
-        answer.unwrap_or_else(|refusal| refusal_response(&refusal, encoding)),
+        served.unwrap_or_else(|refusal| refusal_response(&refusal, encoding)),
     );
-    // On HTTP/2, hyper would send the body of an answer to HEAD.
+    // On HTTP/2, hyper would send the body of a response to HEAD.
     Ok(if method == Method::HEAD {
         response.map(|_| full_body(""))
     } else {
@@ -127,7 +127,7 @@ struct FaultPlan {
     is_http2: bool,
     delay: Duration,
     gates: Vec<Gate>,
-    answer_gates: Vec<Gate>,
+    response_gates: Vec<Gate>,
     refusal: Option<Refusal>,
     /// Zero is sent too, although a Status can't express it.
     retry_after: Option<u32>,
@@ -163,7 +163,7 @@ impl FaultPlan {
         match fault {
             Fault::Delay(delay) => self.delay += delay,
             Fault::Hold(gate) => self.gates.push(gate),
-            Fault::HoldAnswer(gate) => self.answer_gates.push(gate),
+            Fault::HoldResponse(gate) => self.response_gates.push(gate),
             Fault::Status { code, retry_after } => {
                 let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 let reason = ctrlmesh_wire::default_reason(code.as_u16());
@@ -195,7 +195,7 @@ impl FaultPlan {
     }
 
     async fn run_after(&self, control: &Control) -> Result<(), Interrupted> {
-        wait_for_gates(&self.answer_gates).await;
+        wait_for_gates(&self.response_gates).await;
         self.reset_when(control, FaultTime::AfterExecuting)
     }
 

@@ -3,7 +3,7 @@
 mod builder;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::ServerConfig;
@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::activity::Activity;
 use crate::connection::serve_connection;
 use crate::faults::Faults;
+use crate::lock::lock_unpoisoned;
 use crate::requests::RequestLog;
 use crate::shared::Shared;
 use crate::store::Store;
@@ -86,7 +87,7 @@ impl ApiServer {
             ended,
             tasks,
         };
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *lock_unpoisoned(&self.running) = Some(running);
     }
 
     /// The plaintext port: HTTP/1.1 and HTTP/2 with prior knowledge.
@@ -177,7 +178,7 @@ impl ApiServer {
     /// Stops the server, as the first half of an outage: closes the ports, cuts connections, waits for tasks. The store stays. Stopping a
     /// stopped server does nothing.
     pub async fn stop(&self) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = lock_unpoisoned(&self.running).take();
         if let Some(running) = running {
             running.ended.cancel();
             running.tasks.close();
@@ -190,7 +191,7 @@ impl ApiServer {
     /// # Errors
     /// [`Error::State`] if the server is running; [`Error::Listen`] if a port is taken and stays so for five seconds.
     pub async fn restart(&self) -> Result<(), Error> {
-        if self.running.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+        if lock_unpoisoned(&self.running).is_some() {
             return Err(Error::State("running: stop it first"));
         }
         let (plain, tls) = (

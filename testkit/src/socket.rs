@@ -4,12 +4,14 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::lock::lock_unpoisoned;
 
 /// Lets a request handler change the bytes of its connection.
 #[derive(Debug, Default)]
@@ -27,11 +29,11 @@ impl SocketControl {
 
     /// Sends `bytes` before hyper's next bytes. On HTTP/1.1, that is the response to the current request.
     pub(crate) fn send_interim(&self, bytes: Bytes) {
-        *self.interim.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+        *lock_unpoisoned(&self.interim) = bytes;
     }
 
     fn take_interim(&self) -> Bytes {
-        std::mem::take(&mut *self.interim.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock_unpoisoned(&self.interim))
     }
 }
 

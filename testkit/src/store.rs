@@ -5,13 +5,14 @@ mod transaction;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::lock::lock_unpoisoned;
 use crate::object::{Key, Object};
 use crate::refusal::Refusal;
 use crate::resource::KindRegistry;
@@ -115,7 +116,7 @@ impl Store {
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
         // A predicate of a test may panic under the lock, but it only reads, so the state is consistent.
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.inner.state)
     }
 
     pub(crate) fn registry(&self) -> &KindRegistry {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Command, CommandFactory as _};
 use ctrlmesh_contract::Digest;
 use ctrlmesh_proxy::chain::Error;
-use ctrlmesh_proxy::wasm::{self, Fault, Origin, OverBudget, Phase};
+use ctrlmesh_proxy::wasm::{self, Fault, Origin, OverLimit, Phase};
 
 /// `--help` of a program, then of each subcommand that it shows.
 fn help(command: Command) -> String {
@@ -88,7 +88,7 @@ fn plugin_errors() -> Vec<wasm::Error> {
         },
         wasm::Error::CodeMemory {
             digest: digest(),
-            over: over_budget(),
+            over: over_limit(),
         },
         wasm::Error::CacheDirectory {
             path: PathBuf::from("/cache"),
@@ -129,7 +129,7 @@ fn configure_faults() -> Vec<Fault> {
         },
         Fault::ProcessMemory {
             origin: origin(),
-            over: over_budget(),
+            over: over_limit(),
         },
         Fault::Invalid {
             origin: origin(),
@@ -138,9 +138,9 @@ fn configure_faults() -> Vec<Fault> {
     ]
 }
 
-const fn over_budget() -> OverBudget {
-    OverBudget {
-        budget_bytes: 64 << 20,
+const fn over_limit() -> OverLimit {
+    OverLimit {
+        plugin_limit_bytes: 64 << 20,
         limit_bytes: 128 << 20,
     }
 }
@@ -192,7 +192,7 @@ fn messages_of_chains_that_are_not_loaded_match_snapshot() {
         Error::InitialMemory {
             needed_bytes: 100 << 20,
             workers: 2,
-            over: over_budget(),
+            over: over_limit(),
         },
         Error::Prepare("a worker has ended".to_owned()),
         Error::Task("task panicked".to_owned()),

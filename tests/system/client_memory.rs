@@ -262,7 +262,7 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
     const WRITES: usize = 600;
     let env = TestEnv::start(vec![]).await?;
     let gate = Gate::new();
-    let held = Rule::new(Fault::HoldAnswer(gate.clone())).verb("create");
+    let held = Rule::new(Fault::HoldResponse(gate.clone())).verb("create");
     env.api.faults().add(held);
     let sender = connect(TcpStream::connect(env.sidecar.api_address()).await?, WIDE).await?;
     env.sidecar.forget_peak_memory()?;

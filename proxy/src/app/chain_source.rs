@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{make_room, prepare};
+use super::{make_room, prepare_workers};
 use crate::chain::{
     self, ChainHandle, ChainLocation, Labels, MakeRoom, PredecessorRecord, Prepare, Required, Source, Timing,
 };
@@ -61,15 +61,15 @@ impl Awaited {
     }
 }
 
-/// Everything that loading the chain needs.
-pub(super) struct ChainFollower<'a> {
+/// Loads the chain, and has the workers prepare each new one.
+pub(super) struct ChainLoader<'a> {
     pub(super) settings: &'a Settings,
     pub(super) shared: &'a Shared,
     pub(super) states: Arc<StateStore>,
     pub(super) workers: Vec<mpsc::Sender<Task>>,
 }
 
-impl ChainFollower<'_> {
+impl ChainLoader<'_> {
     /// Follows the chain's directory, if there is one, and drops each guard of `awaited` when its condition is met.
     pub(super) fn start(
         self,
@@ -86,12 +86,12 @@ impl ChainFollower<'_> {
             }
             let source = Source::new(chain_location(settings, directory)?, self.host()?, predecessors);
             let workers = self.workers;
-            let tell: Prepare = Arc::new(move |snapshot| {
+            let prepare: Prepare = Arc::new(move |snapshot| {
                 let workers = workers.clone();
-                Box::pin(async move { prepare(&workers, &snapshot).await })
+                Box::pin(async move { prepare_workers(&workers, &snapshot).await })
             });
             let chain = Arc::clone(&shared.chain);
-            tasks.spawn(chain::reload::run(source, chain, tell, Timing::default(), control));
+            tasks.spawn(chain::reload::run(source, chain, prepare, Timing::default(), control));
         }
         let chain = Arc::clone(&shared.chain);
         tasks.spawn(async move {

@@ -63,9 +63,9 @@ pub(super) struct Ports {
 impl Bound {
     pub(super) fn new(settings: &Settings) -> Result<(Self, Addresses), Error> {
         let (api, api_addresses) = bind_all(&settings.api_address)?;
-        let (admin, admin_address) = bind("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
+        let (admin, admin_address) = bind_port("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
         let wanted = settings.external.external_address;
-        let (external, external_address) = wanted.map(|address| bind(EXTERNAL, address)).transpose()?.unzip();
+        let (external, external_address) = wanted.map(|address| bind_port(EXTERNAL, address)).transpose()?.unzip();
         let addresses = Addresses {
             api: api_addresses,
             admin: admin_address,
@@ -77,8 +77,9 @@ impl Bound {
     /// `connections` is the maximum of each port.
     pub(super) fn into_ports(self, connections: usize, server: &Server) -> Ports {
         let external = self.external.zip(server.external.as_deref());
-        let external = external
-            .map(|(listener, external)| port(Traffic::External, EXTERNAL, listener, connections, &external.outage));
+        let external = external.map(|(listener, external)| {
+            port_of_listener(Traffic::External, EXTERNAL, listener, connections, &external.outage)
+        });
         // All API addresses share the connections of one port.
         let permits = Arc::new(Semaphore::new(connections));
         let api = self.api.into_iter().map(|listener| accept::Port {
@@ -96,8 +97,8 @@ impl Bound {
 const API: &str = "--api-address (CTRLMESH_API_ADDRESS)";
 const EXTERNAL: &str = "--external-address (CTRLMESH_EXTERNAL_ADDRESS)";
 
-fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    let listener = accept::bind(setting, wanted)?;
+fn bind_port(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let listener = accept::bind_listener(setting, wanted)?;
     let address = listener.local_addr().map_err(|source| Error::Bind {
         setting,
         address: wanted,
@@ -110,7 +111,7 @@ fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, Socke
 fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), Error> {
     let mut bound: (Vec<TcpListener>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
     for address in wanted {
-        match bind(API, *address) {
+        match bind_port(API, *address) {
             Ok(more) => bound.extend([more]),
             Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
                 tracing::info!(%address, "address is not in the pod's network; not listening on it");
@@ -127,7 +128,7 @@ fn is_not_there(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_FAMILY)
 }
 
-fn port(
+fn port_of_listener(
     traffic: Traffic,
     setting: &'static str,
     listener: TcpListener,

@@ -153,7 +153,7 @@ impl Host {
         let config = Arc::new(EntryConfig {
             name: name.clone(),
             settings_json: wanted.settings.json().to_owned(),
-            timeout: timeout(wanted),
+            timeout: call_timeout(wanted),
             memory_bytes: memory_bytes(wanted),
             info: self.info.clone(),
         });
@@ -197,11 +197,11 @@ fn kept_entries(selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> 
 fn runs_the_same(wanted: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
     wanted.plugin == entry.digest
         && wanted.settings.hash() == entry.settings_hash
-        && timeout(wanted) == entry.config.timeout
+        && call_timeout(wanted) == entry.config.timeout
         && memory_bytes(wanted) == entry.config.memory_bytes
 }
 
-/// The same entry at another position, or with another failure policy.
+/// An entry that runs on at another position, or with another failure policy.
 fn moved_entry(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
     Entry {
         id: entry.id,
@@ -222,7 +222,7 @@ fn moved_entry(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
     }
 }
 
-fn timeout(entry: &ctrlmesh_contract::Entry) -> Duration {
+fn call_timeout(entry: &ctrlmesh_contract::Entry) -> Duration {
     Duration::from_millis(entry.timeout_ms.into())
 }
 

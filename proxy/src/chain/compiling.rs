@@ -4,11 +4,13 @@
 //! Leaves compiling to `build.rs` and the text to `ctrlmesh-contract`.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::Compiling;
 use tokio::time::Instant;
+
+use crate::lock::lock_unpoisoned;
 
 /// Shared by the thread that compiles and by the readers of `/readyz` and `/status`.
 #[derive(Debug, Clone, Default)]
@@ -45,7 +47,7 @@ impl CompileProgress {
     }
 
     fn lock_batch(&self) -> MutexGuard<'_, Option<Batch>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.0)
     }
 }
 

@@ -17,7 +17,7 @@ use ctrlmesh_contract::plugin_file::{self, Encoding, MAX_PLUGIN_BYTES};
 use ctrlmesh_contract::signature::MAX_SIGNATURE_FILE_BYTES;
 
 use super::error::Error;
-use super::packed;
+use super::zstd;
 
 /// Maximum number of files that are listed to detect changes. A mounted volume has some dozens.
 const MAX_FILES: usize = 4096;
@@ -86,10 +86,11 @@ impl Version {
     /// The document and its signature.
     pub(crate) fn document(&self) -> Result<Document, Error> {
         let directory = self.version_directory();
-        let bytes = read(&directory.join(files::CHAIN), MAX_DOCUMENT_BYTES)?.ok_or_else(|| Error::NoDocument {
-            directory: self.root.clone(),
-        })?;
-        let signature = read(&directory.join(files::CHAIN_SIGNATURE), MAX_SIGNATURE_FILE_BYTES)?;
+        let bytes =
+            read_bounded(&directory.join(files::CHAIN), MAX_DOCUMENT_BYTES)?.ok_or_else(|| Error::NoDocument {
+                directory: self.root.clone(),
+            })?;
+        let signature = read_bounded(&directory.join(files::CHAIN_SIGNATURE), MAX_SIGNATURE_FILE_BYTES)?;
         Ok(Document { bytes, signature })
     }
 
@@ -97,12 +98,12 @@ impl Version {
     pub(crate) fn read_plugin(&self, entry: &str, digest: &Digest) -> Result<Vec<u8>, Error> {
         for encoding in [Encoding::Plain, Encoding::Zstd] {
             let path = self.version_directory().join(plugin_file::file_name(digest, encoding));
-            let Some(bytes) = read(&path, MAX_PLUGIN_BYTES)? else {
+            let Some(bytes) = read_bounded(&path, MAX_PLUGIN_BYTES)? else {
                 continue;
             };
             let bytes = match encoding {
                 Encoding::Plain => bytes,
-                Encoding::Zstd => packed::unpack(&bytes, &path)?,
+                Encoding::Zstd => zstd::unpack(&bytes, &path)?,
             };
             let found = Digest::of(&bytes);
             if found != *digest {
@@ -123,7 +124,7 @@ impl Version {
 }
 
 /// Reads a regular file of at most `limit` bytes. Returns `None` if the file does not exist.
-pub(crate) fn read(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> {
+pub(crate) fn read_bounded(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
         source,
@@ -190,8 +191,8 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("file");
         fs::write(&path, "12345").unwrap();
-        assert_eq!(read(&path, 5).unwrap().unwrap(), b"12345");
-        assert!(matches!(read(&path, 4), Err(Error::TooLarge { limit: 4, .. })));
-        assert!(read(&directory.path().join("none"), 5).unwrap().is_none());
+        assert_eq!(read_bounded(&path, 5).unwrap().unwrap(), b"12345");
+        assert!(matches!(read_bounded(&path, 4), Err(Error::TooLarge { limit: 4, .. })));
+        assert!(read_bounded(&directory.path().join("none"), 5).unwrap().is_none());
     }
 }

@@ -106,7 +106,7 @@ pub enum Error {
         needed_bytes: usize,
         /// Instances of each entry.
         workers: usize,
-        over: wasm::OverBudget,
+        over: wasm::OverLimit,
     },
     /// The worker threads could not start the chain's instances.
     #[error("the chain is valid, but the worker threads failed to start it: {0}; retrying")]

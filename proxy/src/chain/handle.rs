@@ -4,7 +4,7 @@
 //! Leaves loading to `source.rs` and `reload.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, Guard};
@@ -21,6 +21,7 @@ use super::metrics::Metrics;
 use super::quarantine::{Admission, QuarantineState};
 use super::retirement::Retirements;
 use super::snapshot::{Entry, Snapshot};
+use crate::lock::lock_unpoisoned;
 use crate::timestamp::rfc3339;
 use crate::wasm::Fault;
 
@@ -142,11 +143,11 @@ impl ChainHandle {
     /// The chain in force, and the requests in flight under earlier ones.
     fn in_force(&self) -> (Arc<Snapshot>, InFlight) {
         let mut earlier = self.lock_earlier();
-        (self.current(), sum(&mut earlier))
+        (self.current(), sum_in_flight(&mut earlier))
     }
 
     fn lock_earlier(&self) -> MutexGuard<'_, Vec<Arc<InFlightCounts>>> {
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.earlier)
     }
 
     /// Notifies each time that another chain comes into force.
@@ -198,7 +199,7 @@ impl ChainHandle {
             let mut earlier = self.lock_earlier();
             let before = self.current.swap(Arc::clone(&snapshot));
             earlier.push(Arc::clone(&before.in_flight_counts));
-            sum(&mut earlier);
+            sum_in_flight(&mut earlier);
             before
         };
         self.metrics.chain_applied(&before, &snapshot);
@@ -310,7 +311,7 @@ impl ChainHandle {
 }
 
 /// Sums the requests in flight under earlier chains, and forgets chains that have none.
-fn sum(all_counts: &mut Vec<Arc<InFlightCounts>>) -> InFlight {
+fn sum_in_flight(all_counts: &mut Vec<Arc<InFlightCounts>>) -> InFlight {
     // The fence between swapping each chain and reading its counts; see `enter`.
     fence(Ordering::SeqCst);
     let mut all = InFlight::default();

@@ -267,14 +267,14 @@ impl Instances {
                 (instance, Instant::now())
             }
         };
-        let answer = call(&mut instance);
+        let result = call(&mut instance);
         let spent = ready_at.elapsed();
-        match answer {
-            Ok(answer) => {
+        match result {
+            Ok(value) => {
                 self.give_back(entry, instance);
                 entry.quarantine.record_ok(admission, Instant::now);
                 self.count(entry.id, phase, spent.as_secs_f64());
-                Ok(answer)
+                Ok(value)
             }
             Err(fault) => Err(self.record_failure(entry, admission, call_start.elapsed(), fault)),
         }

@@ -31,14 +31,14 @@ fn unquote(text: &str) -> Option<String> {
     while let Some(c) = rest.next() {
         match c {
             '"' => return None,
-            '\\' => escape(&mut rest, &mut out)?,
-            c => push(c, &mut out),
+            '\\' => push_unescaped(&mut rest, &mut out)?,
+            c => push_char(c, &mut out),
         }
     }
     String::from_utf8(out).ok()
 }
 
-fn escape(rest: &mut std::str::Chars<'_>, out: &mut Vec<u8>) -> Option<()> {
+fn push_unescaped(rest: &mut std::str::Chars<'_>, out: &mut Vec<u8>) -> Option<()> {
     let c = match rest.next()? {
         'a' => '\x07',
         'b' => '\x08',
@@ -57,7 +57,7 @@ fn escape(rest: &mut std::str::Chars<'_>, out: &mut Vec<u8>) -> Option<()> {
         'U' => char::from_u32(parse_hexadecimal(rest, 8)?)?,
         _ => return None,
     };
-    push(c, out);
+    push_char(c, out);
     Some(())
 }
 
@@ -65,7 +65,7 @@ fn parse_hexadecimal(rest: &mut std::str::Chars<'_>, digits: u32) -> Option<u32>
     (0..digits).try_fold(0u32, |number, _| Some((number << 4) | rest.next()?.to_digit(16)?))
 }
 
-fn push(c: char, out: &mut Vec<u8>) {
+fn push_char(c: char, out: &mut Vec<u8>) {
     out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
 }
 

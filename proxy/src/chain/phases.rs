@@ -1,7 +1,8 @@
 //! The plugins that want one request, called phase by phase with the entry's failure policy.
 //!
 //! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over; `outcomes` counts
-//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying the edits to `edit`.
+//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying
+//! the edits to `edit`.
 
 mod outcomes;
 mod touches;
@@ -56,7 +57,7 @@ pub(crate) enum EditError {
     Plugin { entry: EntryId, what: String },
 }
 
-/// The reaction that the client gets instead of the API server's answer.
+/// The reaction that the client gets instead of the API server's response.
 pub(crate) enum Stop {
     Reply(Reply),
     Answer(verdict::Answer),
@@ -122,18 +123,15 @@ impl Plugins {
             let verdict = match self.instances.on_request(entry, &self.view) {
                 Ok(verdict) => verdict,
                 Err(error) => {
-                    // What it named before it failed is not the next entry's.
-                    self.view.memory.take_named_rules();
+                    // The rules that it named before it failed are not the next entry's.
+                    self.view.state.take_named_rules();
                     match self.answer_if_closed(entry, &error) {
                         Some(reply) => return RequestDecision::Stop(reply.into()),
                         None => continue,
                     }
                 }
             };
-            self.record_touches(
-                entry,
-                touches::of_request(&verdict, self.view.memory.take_named_rules()),
-            );
+            self.record_touches(entry, touches::of_request(&verdict, self.view.state.take_named_rules()));
             self.note_remark(entry, verdict.later, verdict.outcomes);
             wait_for_delay(verdict.delay).await;
             match verdict.action {
@@ -157,7 +155,7 @@ impl Plugins {
         self.answer_if_closed(entry, &self.instances.invalid(entry, what))
     }
 
-    /// The answer to a failed call, if the entry fails closed.
+    /// The response to a failed call, if the entry fails closed.
     fn answer_if_closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
         match entry.on_failure {
             FailurePolicy::Closed => {
@@ -219,7 +217,7 @@ impl Plugins {
 
     /// Describes what plugins did to the request, for the access log; empty if they did nothing.
     pub(crate) fn describe(&self) -> String {
-        touched::describe(self.named_touches(&self.touches.borrow()))
+        touched::describe_touches(self.named_touches(&self.touches.borrow()))
     }
 
     /// Notes what plugins did to the request, for `/status`.
@@ -292,7 +290,7 @@ impl Plugins {
             let verdict = match verdict {
                 Ok(verdict) => verdict,
                 Err(error) => {
-                    self.view.memory.take_named_rules();
+                    self.view.state.take_named_rules();
                     match self.answer_if_closed(entry, &error) {
                         Some(reply) => return ResponseDecision::Stop(reply.into()),
                         None => continue,
@@ -301,7 +299,7 @@ impl Plugins {
             };
             self.record_touches(
                 entry,
-                touches::of_response(&verdict, self.view.memory.take_named_rules()),
+                touches::of_response(&verdict, self.view.state.take_named_rules()),
             );
             wait_for_delay(verdict.delay).await;
             match verdict.action {
@@ -340,7 +338,7 @@ impl Plugins {
             });
         }
         self.count_end(outcome);
-        self.view.memory.release();
+        self.view.state.release();
     }
 
     /// The edits that this chain would make to an open watch now, computed without effects. Returns `None` if the answer would not be a

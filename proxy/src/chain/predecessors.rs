@@ -72,7 +72,7 @@ impl PredecessorRecord {
     /// The directory cannot be created or the record cannot be read.
     pub fn open(directory: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let chains = match read(&directory.join(RECORD_FILE))?.as_deref().map(str::parse) {
+        let chains = match read_record(&directory.join(RECORD_FILE))?.as_deref().map(str::parse) {
             None => Chains::None,
             Some(Ok(digest)) => Chains::One(digest),
             Some(Err(_)) => Chains::Several,
@@ -107,7 +107,7 @@ impl PredecessorRecord {
         } else {
             SEVERAL_CHAINS.to_owned()
         };
-        if let Err(error) = write(directory, &record) {
+        if let Err(error) = write_record(directory, &record) {
             tracing::warn!(
                 directory = %directory.display(),
                 %error,
@@ -136,7 +136,7 @@ fn digest_of(snapshot: &Snapshot) -> Digest {
     Digest::of(entries.collect::<String>().as_bytes())
 }
 
-fn read(record: &Path) -> io::Result<Option<String>> {
+fn read_record(record: &Path) -> io::Result<Option<String>> {
     let file = match File::open(record) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
@@ -146,7 +146,7 @@ fn read(record: &Path) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-fn write(directory: &Path, record: &str) -> io::Result<()> {
+fn write_record(directory: &Path, record: &str) -> io::Result<()> {
     let temporary = directory.join(TEMPORARY_FILE);
     let mut file = File::create(&temporary)?;
     file.write_all(record.as_bytes())?;

@@ -6,10 +6,12 @@
 //! policy). See docs/adr/0007-quarantine.md.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::lock::lock_unpoisoned;
 
 /// This many faults lead to quarantine if no call succeeded between them, or if they happened within [`FAULT_WINDOW`]. Rare faults (one odd
 /// object among thousands) do neither.
@@ -295,7 +297,7 @@ impl Quarantine {
 
     /// No code panics while it holds the lock, so a poisoned lock still guards consistent data.
     fn history(&self) -> MutexGuard<'_, FaultHistory> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.history)
     }
 
     fn nanoseconds(&self, at: Instant) -> u64 {

@@ -126,7 +126,7 @@ pub(super) struct RememberedCall {
 /// Result of a look-up.
 #[derive(Debug)]
 pub(super) enum LookUp {
-    /// This call was repeated: what belongs to its verdict has been done.
+    /// This call was repeated, with all effects that belong to its verdict.
     Repeated(Rc<RememberedCall>),
     /// The plugin is to be called, and its verdict compared with this one.
     Audit(Rc<RememberedCall>),
@@ -281,7 +281,7 @@ impl RememberedCall {
             let cells = self.cells.iter().map(|(key, write)| (key.as_ref(), *write));
             match state.repeat(cells, asks, places) {
                 Some(held) if held.is_empty() => {}
-                Some(held) => request.memory.hold(held),
+                Some(held) => request.state.hold(held),
                 None => return false,
             }
         }
@@ -289,10 +289,10 @@ impl RememberedCall {
             state.series().count(name, label, *by);
         }
         if let Some(note) = note {
-            request.memory.set_note(Arc::as_ptr(state).addr(), *note);
+            request.state.set_note(Arc::as_ptr(state).addr(), *note);
         }
         for rule in rules {
-            request.memory.name_rule(&rule.name, rule.decides);
+            request.state.name_rule(&rule.name, rule.decides);
         }
         true
     }
@@ -350,7 +350,7 @@ impl RememberedCall {
 impl Impure {
     fn other_reads() -> Self {
         Self {
-            what: "it asked the host for something else after the same answers".to_owned(),
+            what: "it asked the host for something else although it had read the same values".to_owned(),
         }
     }
 }

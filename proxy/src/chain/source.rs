@@ -181,7 +181,8 @@ impl Source {
             path: path.clone(),
             problem,
         };
-        let bytes = directory::read(path, MAX_LABELS_BYTES)?.ok_or_else(|| malformed("it is not there".to_owned()))?;
+        let bytes =
+            directory::read_bounded(path, MAX_LABELS_BYTES)?.ok_or_else(|| malformed("it is not there".to_owned()))?;
         let text = String::from_utf8(bytes).map_err(|_| malformed("it is not UTF-8".to_owned()))?;
         labels::parse(&text).map_err(malformed)
     }

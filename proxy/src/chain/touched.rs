@@ -9,13 +9,14 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use ctrlmesh_contract::status;
 
 use crate::chain::EntryId;
+use crate::lock::lock_unpoisoned;
 use crate::plugin::request_view::{RequestView, printable};
 use crate::plugin::verdict::Traffic;
 use crate::timestamp::rfc3339;
@@ -70,7 +71,7 @@ pub(crate) struct Touch {
     pub(crate) effect: Effect,
 }
 
-/// The same with the entry's name, for display.
+/// A touch with the entry's name, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedTouch<'a> {
     pub(crate) entry: &'a str,
@@ -79,7 +80,7 @@ pub(crate) struct NamedTouch<'a> {
 }
 
 /// For the access log: `refused by rate-limit/writes (rule a), delayed by …`.
-pub(crate) fn describe<'a>(touches: impl Iterator<Item = NamedTouch<'a>>) -> String {
+pub(crate) fn describe_touches<'a>(touches: impl Iterator<Item = NamedTouch<'a>>) -> String {
     let mut text = String::new();
     for NamedTouch { entry, rule, effect } in touches {
         let comma = if text.is_empty() { "" } else { ", " };
@@ -156,7 +157,7 @@ impl TouchedRequests {
         if let Some(row) = self.edits.load().iter().find(is_same) {
             return row.count(view, status, now);
         }
-        let _adding = lock(&self.others);
+        let _adding = lock_unpoisoned(&self.others);
         let mut rows = Vec::clone(&self.edits.load());
         // Another thread may have been quicker.
         if let Some(row) = rows.iter().find(is_same) {
@@ -175,7 +176,7 @@ impl TouchedRequests {
     fn note_other(&self, touch: NamedTouch<'_>, view: &RequestView, status: u16, now: SystemTime) {
         let NamedTouch { entry, rule, effect } = touch;
         let request = request_name(view);
-        let mut rows = lock(&self.others);
+        let mut rows = lock_unpoisoned(&self.others);
         let is_same = |row: &Row| {
             let is_rule = row.effect == effect && row.entry == entry && row.rule == rule;
             is_rule && row.status == status && row.request == request
@@ -198,7 +199,7 @@ impl TouchedRequests {
 
     /// The rows, the latest first.
     pub(crate) fn status_rows(&self) -> Vec<status::Touched> {
-        let others = lock(&self.others);
+        let others = lock_unpoisoned(&self.others);
         let others = others.iter().rev().map(|row| (row.last, row.status_row()));
         let mut rows: Vec<_> = others.collect();
         rows.extend(self.edits.load().iter().map(|row| (row.last(), row.status_row())));
@@ -234,7 +235,7 @@ impl EditRow {
                 .is_ok()
         {
             let request = request_name(view);
-            *lock(&self.example) = Example { request, status };
+            *lock_unpoisoned(&self.example) = Example { request, status };
         }
     }
 
@@ -243,7 +244,7 @@ impl EditRow {
     }
 
     fn status_row(&self) -> status::Touched {
-        let example = lock(&self.example);
+        let example = lock_unpoisoned(&self.example);
         status::Touched {
             entry: self.entry.clone(),
             rule: self.rule.clone(),
@@ -268,10 +269,6 @@ impl Row {
             last: rfc3339(self.last),
         }
     }
-}
-
-fn lock<T>(rows: &Mutex<T>) -> MutexGuard<'_, T> {
-    rows.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unix_micros(time: SystemTime) -> u64 {
@@ -313,7 +310,7 @@ mod tests {
     use ctrlmesh_wire::Verb;
 
     use super::*;
-    use crate::plugin::request_view::Memory;
+    use crate::plugin::request_view::RequestState;
 
     fn view_of(name: &str) -> RequestView {
         RequestView {
@@ -331,7 +328,7 @@ mod tests {
             port: 443,
             is_leader_lock: Cell::new(false),
             headers: http::HeaderMap::new(),
-            memory: Memory::default(),
+            state: RequestState::default(),
         }
     }
 
@@ -438,9 +435,9 @@ mod tests {
     fn touches_are_described_for_access_log() {
         let both = named_touches("a", Effect::Delayed).chain(named_touches("", Effect::Lost));
         assert_eq!(
-            describe(both),
+            describe_touches(both),
             "delayed by fault-inject/try (rule a), lost by fault-inject/try"
         );
-        assert_eq!(describe(std::iter::empty()), "");
+        assert_eq!(describe_touches(std::iter::empty()), "");
     }
 }

@@ -27,7 +27,7 @@ pub struct Precompile {
 #[must_use]
 pub fn run(settings: &Precompile) -> ExitCode {
     for file in &settings.files {
-        match precompile(file, &settings.out) {
+        match precompile_file(file, &settings.out) {
             Ok(artifact) => print_artifact(&artifact),
             Err(problem) => {
                 commands::print_error(&format!("{}: {problem}", file.display()));
@@ -38,7 +38,7 @@ pub fn run(settings: &Precompile) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn precompile(file: &Path, directory: &Path) -> Result<PathBuf, String> {
+fn precompile_file(file: &Path, directory: &Path) -> Result<PathBuf, String> {
     let wasm = fs::read(file).map_err(|error| error.to_string())?;
     wasm::precompile(&wasm, directory).map_err(|error| error.to_string())
 }

@@ -4,7 +4,7 @@
 //! If the sidecar answers but lacks its chain, the wait is short: its ports are open, and connections wait for the chain. Besides, kubelet
 //! updates no volume while a hook runs, so the chain could not arrive.
 //!
-//! Fails if there is no answer within the time: kubelet then restarts the sidecar, and an Event has the reason.
+//! Fails if there is no response within the time: kubelet then restarts the sidecar, and an Event has the reason.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,12 +16,12 @@ use crate::commands;
 
 /// Interval between queries, which is the maximum unnecessary delay of a controller's start.
 const QUERY_INTERVAL: Duration = Duration::from_millis(20);
-/// Time limit of one answer. The sidecar answers from memory.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit of one response. The sidecar answers from memory.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for a sidecar that answers to become ready, by compiling its plugins.
 const READY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of an answer. It names the missing parts in a few lines.
-const MAX_ANSWER_BYTES: u64 = 16 << 10;
+/// Maximum size of a response. It names the missing parts in a few lines.
+const MAX_RESPONSE_BYTES: u64 = 16 << 10;
 
 /// Waits, and prints the reason if the wait fails.
 #[must_use]
@@ -38,20 +38,20 @@ pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
 /// Blocks until `/readyz` at this address answers 200, or has answered otherwise for `ready_timeout`.
 ///
 /// # Errors
-/// The reason why there was no answer when the time is over.
+/// The reason why there was no response when the time is over.
 fn wait_until_ready(address: SocketAddr, time: Duration, ready_timeout: Duration) -> Result<(), String> {
     let end = Instant::now() + time;
     let mut answered = None;
     loop {
         let problem = match request_readiness(address) {
-            Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => return Ok(()),
-            Ok(answer) if answer.starts_with("HTTP/1.1 503 ") => {
+            Ok(response) if response.starts_with("HTTP/1.1 200 ") => return Ok(()),
+            Ok(response) if response.starts_with("HTTP/1.1 503 ") => {
                 if answered.get_or_insert_with(Instant::now).elapsed() >= ready_timeout {
                     return Ok(());
                 }
                 None
             }
-            Ok(answer) => Some(answer.lines().next().unwrap_or_default().to_owned()),
+            Ok(response) => Some(response.lines().next().unwrap_or_default().to_owned()),
             Err(error) => Some(error.to_string()),
         };
         if let Some(problem) = problem {
@@ -68,13 +68,13 @@ fn wait_until_ready(address: SocketAddr, time: Duration, ready_timeout: Duration
 }
 
 fn request_readiness(address: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    let mut stream = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT)?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
     stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: sidecar\r\nconnection: close\r\n\r\n")?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    let mut response = Vec::new();
+    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response)?;
+    Ok(String::from_utf8_lossy(&response).into_owned())
 }
 
 #[cfg(test)]
@@ -83,17 +83,17 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives these answers, one for each query.
-    fn start_server(answers: &'static [&'static str]) -> SocketAddr {
+    /// A server that gives these responses, one for each query.
+    fn start_server(responses: &'static [&'static str]) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
-            for answer in answers.iter().cycle() {
+            for response in responses.iter().cycle() {
                 let (mut stream, _) = listener.accept().unwrap();
                 let mut head = [0; 1024];
                 let read = stream.read(&mut head).unwrap();
                 assert!(head[..read].starts_with(b"GET /readyz HTTP/1.1\r\n"));
-                stream.write_all(answer.as_bytes()).unwrap();
+                stream.write_all(response.as_bytes()).unwrap();
             }
         });
         address

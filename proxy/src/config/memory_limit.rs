@@ -12,7 +12,7 @@ use crate::memory_shares::SMALLEST_LIMIT;
 const UNLIMITED: u64 = 1 << 60;
 
 /// The limit in bytes: the smaller one of the container's and the configured one. `None` if there is neither.
-pub(crate) fn effective(configured: Option<u64>) -> Option<u64> {
+pub(crate) fn effective_limit(configured: Option<u64>) -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let processes = |name: &str| read(&Path::new("/proc/self").join(name)).unwrap_or_default();
     let container = of_groups(&processes("cgroup"), &processes("mountinfo"), read);

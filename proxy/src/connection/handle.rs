@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     /// The rest of a request body that is not read, until it is discarded.
     unread: RefCell<Option<UnreadBody>>,
     /// Whether no request can follow the current one, because its body is not read to its end.
-    ends_with_answer: Cell<bool>,
+    ends_with_response: Cell<bool>,
     /// Closes the connection's port; `None` in tests.
     outage: Option<Outage>,
     /// One of the permits for connections of the port. A tunnel outlives the HTTP connection and keeps it.
@@ -169,17 +169,17 @@ impl Connection {
     }
 
     /// Takes no requests after this response. On HTTP/1.1 the response says so with `Connection: close`.
-    pub(crate) fn retire_with(&self, answer: &mut HeaderMap) {
+    pub(crate) fn retire_with(&self, headers: &mut HeaderMap) {
         self.set_disposition(Disposition::Retire);
         if self.activity.is_http1() {
-            answer.insert(CONNECTION, HeaderValue::from_static("close"));
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
 
     /// Reads the rest of a body and discards it. `ends_connection`: no request can follow.
     pub(super) fn discard(&self, rest: Option<UnreadBody>, ends_connection: bool) {
         self.unread.replace(rest);
-        self.ends_with_answer.set(ends_connection);
+        self.ends_with_response.set(ends_connection);
         self.wake();
     }
 
@@ -192,13 +192,13 @@ impl Connection {
     }
 
     /// Adds `Connection: close` to a response after which no request can follow.
-    pub(crate) fn finish<B, E>(&self, mut answer: Result<Response<B>, E>) -> Result<Response<B>, E> {
-        if self.ends_with_answer.take()
-            && let Ok(response) = &mut answer
+    pub(crate) fn finish<B, E>(&self, mut result: Result<Response<B>, E>) -> Result<Response<B>, E> {
+        if self.ends_with_response.take()
+            && let Ok(response) = &mut result
         {
             self.retire_with(response.headers_mut());
         }
-        answer
+        result
     }
 
     fn set_disposition(&self, wanted: Disposition) {

@@ -2,7 +2,7 @@
 //! so that no client can use up the container's memory.
 //!
 //! Bodies that are passed on frame by frame count with the bytes that may arrive before they are read (`connection::IncomingBody`), and
-//! with the bytes that are kept for a retry. Responses count elsewhere: unread ones in `upstream::UnreadAnswers`, unwritten ones in
+//! with the bytes that are kept for a retry. Responses count elsewhere: unread ones in `upstream::UnreadResponses`, unwritten ones in
 //! `connection::Unsent`. The bounds come from `memory_shares`.
 
 use std::cell::Cell;

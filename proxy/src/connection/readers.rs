@@ -16,7 +16,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A client that reads nothing in so many checks may be closed. A controller that waits for CPU reads something in this time.
 const MAX_STALLED: u32 = 5;
 
-/// The same if the bound is reached, so that others wait.
+/// Number of such checks if the bound is reached, so that others wait.
 const MAX_STALLED_WHEN_FULL: u32 = 2;
 
 /// If the bound is reached in so many checks in a row, the connection that holds most is closed although it reads a little.

@@ -8,13 +8,14 @@
 //! bytes are subtracted, without an allocation for each frame.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use crate::lock::lock_unpoisoned;
 use crate::memory_shares::ClientShares;
 
 /// Limit of one connection: sixty frames of the largest kind, so that a client that leaves a few streams unread does not notice it.
@@ -67,7 +68,7 @@ impl ResponseMemory {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Weak<Unsent>>> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.0.waiting)
     }
 
     /// Wakes the connections that have room again. Called without a lock, because the end of a woken response may release bytes.
@@ -231,7 +232,7 @@ impl Unsent {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.waiting)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Asks the API server for its own address: `serverAddressByClientCIDRs` of `GET /api`. Behind a load balancer it differs from the
 //! kubeconfig's.
 //!
-//! `api_server` combines the answers. One worker asks for all.
+//! `api_server` combines the results. One worker asks for all.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ use crate::upstream::{BoxError, SendError, Upstream};
 /// Interval of name lookups and of queries to the server: managed API servers change their addresses within a minute.
 pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Time limit of one query, including lookups of the names in its answer.
+/// Time limit of one query, including lookups of the names in its response.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Number of quick queries in a row without a new address. With three API servers behind a balancer that picks one at random, one stays
@@ -34,10 +34,10 @@ const QUICK_QUERIES: u32 = 8;
 /// Interval between quick queries.
 const QUICK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum size of the answer; a server names one or two addresses.
-const MAX_ANSWER: usize = 64 << 10;
+/// Maximum size of the response; a server names one or two addresses.
+const MAX_RESPONSE: usize = 64 << 10;
 
-/// Maximum number of addresses that are used from one answer.
+/// Maximum number of addresses that are used from one response.
 const MAX_ADDRESSES: usize = 16;
 
 /// An address that the API server names as its own.
@@ -48,14 +48,14 @@ pub(super) enum AdvertisedAddress {
     Name(String, u16),
 }
 
-/// Why an answer is unusable.
+/// Why a response is unusable.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{0}")]
     Send(#[from] SendError),
     #[error("the API server answered {0}")]
     Status(StatusCode),
-    #[error("the response of /api is incomplete or has more than {MAX_ANSWER} bytes: {0}")]
+    #[error("the response of /api is incomplete or has more than {MAX_RESPONSE} bytes: {0}")]
     Body(#[source] BoxError),
     #[error("the response of /api is not an APIVersions object: {0}")]
     Document(#[from] serde_json::Error),
@@ -78,7 +78,7 @@ struct ServerAddress {
 }
 
 /// Queries repeatedly until the sidecar drains. Queries are frequent at first and after each new address, because several API servers may
-/// answer.
+/// response.
 pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>) {
     let mut has_failed = false;
     let mut quick = QUICK_QUERIES;
@@ -135,7 +135,7 @@ async fn request_addresses(worker: &Worker) -> Result<HashSet<AdvertisedAddress>
     if status != StatusCode::OK {
         return Err(Error::Status(status));
     }
-    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+    let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
     let mut addresses = parse_addresses(&body.map_err(Error::Body)?.to_bytes())?;
     for (host, port) in names_of(&addresses) {
         match tokio::net::lookup_host((host.as_str(), port)).await {
@@ -154,8 +154,8 @@ fn names_of(addresses: &HashSet<AdvertisedAddress>) -> Vec<(String, u16)> {
     addresses.iter().filter_map(name).collect()
 }
 
-fn parse_addresses(answer: &[u8]) -> Result<HashSet<AdvertisedAddress>, serde_json::Error> {
-    let versions: ApiVersions = serde_json::from_slice(answer)?;
+fn parse_addresses(response: &[u8]) -> Result<HashSet<AdvertisedAddress>, serde_json::Error> {
+    let versions: ApiVersions = serde_json::from_slice(response)?;
     let addresses = versions.server_addresses.iter().take(MAX_ADDRESSES);
     Ok(addresses
         .filter_map(|server| AdvertisedAddress::read(&server.server_address))
@@ -212,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_server_is_read_and_its_number_of_addresses_bounded() {
-        let answer = br#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[
+    fn response_of_server_is_read_and_its_number_of_addresses_bounded() {
+        let response = br#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[
             {"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.5:6443"},{"clientCIDR":"10.96.0.0/12","serverAddress":"?"}]}"#;
         assert_eq!(
-            parse_addresses(answer).unwrap(),
+            parse_addresses(response).unwrap(),
             HashSet::from([AdvertisedAddress::read("10.0.0.5:6443").unwrap()])
         );
         assert!(

@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::advertised::{AdvertisedAddress, REFRESH_INTERVAL};
+use crate::lock::{read_unpoisoned, write_unpoisoned};
 use crate::upstream::Target;
 
 /// DNS names of Service `kubernetes` in namespace `default`; the cluster's domain may follow the last one.
@@ -63,7 +64,7 @@ impl ApiServer {
     }
 
     fn advertises(&self, host: &str, port: u16) -> bool {
-        let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
+        let advertised = read_unpoisoned(&self.advertised);
         let is_this = |address: &AdvertisedAddress| matches!(address, AdvertisedAddress::Name(name, of_name) if name == host && *of_name == port);
         advertised.keys().any(is_this)
     }
@@ -76,14 +77,14 @@ impl ApiServer {
             .filter(|address| address.port() == port)
             .map(SocketAddr::ip);
         let mut addresses: Vec<IpAddr> = fixed.collect();
-        let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
+        let advertised = read_unpoisoned(&self.advertised);
         addresses.extend(advertised.keys().filter_map(|address| match address {
             AdvertisedAddress::Address(address) if address.port() == port => Some(address.ip()),
             _ => None,
         }));
         drop(advertised);
         if port == self.port && self.host.parse::<IpAddr>().is_err() {
-            let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+            let seen = read_unpoisoned(&self.seen);
             if seen.is_empty() {
                 return None;
             }
@@ -118,7 +119,7 @@ impl ApiServer {
 
     fn note_addresses(&self, found: impl Iterator<Item = IpAddr>) -> bool {
         let now = Instant::now();
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = write_unpoisoned(&self.seen);
         let mut has_changed = false;
         for address in found {
             has_changed |= seen.insert(address, now).is_none();
@@ -131,7 +132,7 @@ impl ApiServer {
     pub(super) fn note_advertised(&self, addresses: impl IntoIterator<Item = AdvertisedAddress>) -> bool {
         let mut has_changed = false;
         let now = Instant::now();
-        let mut advertised = self.advertised.write().unwrap_or_else(PoisonError::into_inner);
+        let mut advertised = write_unpoisoned(&self.advertised);
         for advertised_address in addresses {
             if advertised.insert(advertised_address.clone(), now).is_none() {
                 has_changed = true;

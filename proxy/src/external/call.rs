@@ -1,4 +1,4 @@
-//! One external request whose head was read, with the operations that all ways of serving it share: send it, and answer without the
+//! One external request whose head was read, with the operations that all ways of serving it share: send it, and respond without the
 //! target.
 
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::destination::Destination;
 use crate::chain::phases::Stop;
 use crate::connection::Connection;
 use crate::observe::record::Record;
-use crate::request::early_response::{self, Answer, answer};
+use crate::request::early_response::{self, ServeResult, sidecar_response};
 use crate::request::headers;
 use crate::request::worker::Worker;
 use crate::respond::{Accept, Reply};
@@ -76,11 +76,11 @@ impl Call {
         Reply::upstream_failed(error, &whom, is_repeatable)
     }
 
-    pub(super) fn answer(&self, reply: Reply) -> Response<ClientBody> {
-        answer(&self.record, &self.accept, reply)
+    pub(super) fn sidecar_response(&self, reply: Reply) -> Response<ClientBody> {
+        sidecar_response(&self.record, &self.accept, reply)
     }
 
-    pub(super) async fn stop(&self, stop: Stop) -> Answer {
-        early_response::stop(&self.connection, &self.record, stop, &self.accept).await
+    pub(super) async fn stop(&self, stop: Stop) -> ServeResult {
+        early_response::end_exchange(&self.connection, &self.record, stop, &self.accept).await
     }
 }

@@ -22,9 +22,9 @@ use crate::connection::head_size;
 use crate::connection::{Connection, IncomingBody};
 use crate::observe::record::Record;
 use crate::observe::{Class, ProxyForm};
-use crate::plugin::request_view::{Memory, RequestView};
+use crate::plugin::request_view::{RequestState, RequestView};
 use crate::plugin::verdict::Traffic;
-use crate::request::early_response::{Answer, answer};
+use crate::request::early_response::{ServeResult, sidecar_response};
 use crate::request::exchange::user_agent;
 use crate::request::headers;
 use crate::request::worker::Worker;
@@ -37,7 +37,7 @@ pub(crate) async fn handle(
     external: Rc<External>,
     connection: Rc<Connection>,
     request: Request<IncomingBody>,
-) -> Answer {
+) -> ServeResult {
     let (mut parts, mut incoming) = request.into_parts();
     let accept = Accept::from_headers(&parts.headers);
     let form = proxy_form_of(&parts.method, &parts.headers);
@@ -54,17 +54,21 @@ pub(crate) async fn handle(
     );
     let held = record.set_guard(connection.begin_request(), head_size(&parts.uri, &parts.headers));
     if let Err(error) = held.and_then(|()| incoming.hold(&connection)) {
-        return Ok(answer(&record, &accept, Reply::over_bound(error, true)));
+        return Ok(sidecar_response(&record, &accept, Reply::over_bound(error, true)));
     }
     if parts.headers.len() > headers::MAX_FIELDS {
-        return Ok(answer(&record, &accept, Reply::too_many_fields(headers::MAX_FIELDS)));
+        return Ok(sidecar_response(
+            &record,
+            &accept,
+            Reply::too_many_fields(headers::MAX_FIELDS),
+        ));
     }
     let destination = match read {
         Ok(destination) => destination,
-        Err(error) => return Ok(answer(&record, &accept, bad_destination(&error))),
+        Err(error) => return Ok(sidecar_response(&record, &accept, bad_destination(&error))),
     };
     if let Err(why) = external.shared.check_name(&destination.host(), destination.target.port) {
-        return Ok(answer(&record, &accept, Reply::forbidden(why)));
+        return Ok(sidecar_response(&record, &accept, Reply::forbidden(why)));
     }
     parts.headers.remove(ENDPOINT);
     headers::strip_forwarded(&mut parts.headers);
@@ -142,22 +146,22 @@ impl Call {
             port: self.destination.target.port,
             is_leader_lock: Cell::new(false),
             headers: parts.headers.clone(),
-            memory: Memory::default(),
+            state: RequestState::default(),
         }
     }
 
-    async fn send_unfiltered(&self, parts: Parts, incoming: IncomingBody) -> Answer {
+    async fn send_unfiltered(&self, parts: Parts, incoming: IncomingBody) -> ServeResult {
         if self.destination.form == ProxyForm::Connect {
-            return Box::pin(tunnel::open(self, parts, None)).await;
+            return Box::pin(tunnel::open_tunnel(self, parts, None)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
         match self.send(parts.method, parts.headers, None, body).await {
             Ok(response) => Ok(ClientBody::upstream(response, &self.record)),
-            Err(reply) => Ok(self.answer(reply)),
+            Err(reply) => Ok(self.sidecar_response(reply)),
         }
     }
 
-    async fn send_filtered(&self, plugins: &Plugins, mut parts: Parts, incoming: IncomingBody) -> Answer {
+    async fn send_filtered(&self, plugins: &Plugins, mut parts: Parts, incoming: IncomingBody) -> ServeResult {
         let mut edits = match plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return self.stop(stop).await,
@@ -167,16 +171,16 @@ impl Call {
         });
         let target = match settled {
             Ok(target) => target,
-            Err(reply) => return Ok(self.answer(reply)),
+            Err(reply) => return Ok(self.sidecar_response(reply)),
         };
         parts.headers.remove(ENDPOINT);
         if self.destination.form == ProxyForm::Connect {
-            return tunnel::open(self, parts, Some(plugins)).await;
+            return tunnel::open_tunnel(self, parts, Some(plugins)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
         let response = match self.send(parts.method, parts.headers, target, body).await {
             Ok(response) => response,
-            Err(reply) => return Ok(self.answer(reply)),
+            Err(reply) => return Ok(self.sidecar_response(reply)),
         };
         let (mut head, body) = response.into_parts();
         let shapes = match plugins.edit_response(&mut head, &self.connection).await {

@@ -13,7 +13,7 @@ use super::destination;
 #[derive(Debug, Clone, Args)]
 pub struct ExternalSettings {
     /// Address for the controller's calls to other services (HTTP_PROXY, HTTPS_PROXY, or header Mesh-Real-Endpoint), usually
-    /// 127.0.0.1:15002. Default: disabled. Whoever reaches it sends requests from this pod's place in the network.
+    /// 127.0.0.1:15002. Default: disabled. Clients that reach it send requests from this pod's network address.
     #[arg(long, env = "CTRLMESH_EXTERNAL_ADDRESS", value_name = "IP:PORT")]
     pub external_address: Option<SocketAddr>,
 

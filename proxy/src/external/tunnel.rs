@@ -18,7 +18,7 @@ use super::call::Call;
 use crate::chain::phases::Plugins;
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
-use crate::request::early_response::Answer;
+use crate::request::early_response::ServeResult;
 use crate::respond::Reply;
 use crate::stream::body::ClientBody;
 use crate::upstream::{SendError, Socket, dial};
@@ -41,9 +41,9 @@ const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAINING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connects to the target and answers 200. The tunnel runs in a task of the worker.
-pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> Answer {
+pub(super) async fn open_tunnel(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> ServeResult {
     let Ok(permit) = Arc::clone(&call.external.tunnels).try_acquire_owned() else {
-        return Ok(call.answer(Reply::too_many_tunnels(super::MAX_TUNNELS)));
+        return Ok(call.sidecar_response(Reply::too_many_tunnels(super::MAX_TUNNELS)));
     };
     let destination = &call.destination;
     let began = tokio::time::Instant::now();
@@ -60,7 +60,7 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
             let error = SendError::Unreachable {
                 source: Arc::new(error),
             };
-            return Ok(call.answer(call.failure_reply(&error, true)));
+            return Ok(call.sidecar_response(call.failure_reply(&error, true)));
         }
     };
     let (mut head, ()) = Response::new(()).into_parts();
@@ -74,13 +74,13 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
     }
     call.record.set_status(head.status.as_u16());
     if let Some(client) = parts.extensions.remove::<OnUpgrade>() {
-        start(call, client, stream, permit);
+        start_tunnel(call, client, stream, permit);
     }
     let body = ClientBody::full(Bytes::new(), Some(Rc::clone(&call.record)));
     Ok(Response::from_parts(head, body))
 }
 
-fn start(call: &Call, client: OnUpgrade, stream: Socket, permit: OwnedSemaphorePermit) {
+fn start_tunnel(call: &Call, client: OnUpgrade, stream: Socket, permit: OwnedSemaphorePermit) {
     let (worker, connection) = (Rc::clone(&call.worker), Rc::clone(&call.connection));
     let record = Rc::clone(&call.record);
     call.worker.spawn(async move {

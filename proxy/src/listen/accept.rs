@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// The address is taken or not one of this machine's.
-pub(crate) fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
+pub(crate) fn bind_listener(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
     let listen = || -> std::io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         // A restarted sidecar must not wait for the old one's connections to time out.
@@ -82,7 +82,7 @@ pub(crate) async fn accept(
             accepted = listener.accept() => accepted,
             () = outages.next_start() => {
                 let reopened = tokio::select! {
-                    reopened = reopen(listener, setting, &mut outages) => reopened,
+                    reopened = reopen_listener(listener, setting, &mut outages) => reopened,
                     () = stop.cancelled() => return,
                 };
                 listener = reopened;
@@ -125,14 +125,14 @@ fn warn_of_refusal(setting: &str, rate: &WarningRate) {
 }
 
 /// Closes the port until the outage has ended.
-async fn reopen(listener: TcpListener, setting: &'static str, outages: &mut Outages) -> TcpListener {
+async fn reopen_listener(listener: TcpListener, setting: &'static str, outages: &mut Outages) -> TcpListener {
     let address = listener.local_addr();
     drop(listener);
     tracing::warn!(setting, "port closed because a plugin refuses connections");
     loop {
         outages.wait_until_over().await;
         let bound = match &address {
-            Ok(address) => bind(setting, *address).map_err(|error| error.to_string()),
+            Ok(address) => bind_listener(setting, *address).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         match bound {

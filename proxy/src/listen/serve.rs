@@ -171,7 +171,7 @@ async fn serve_http<S>(
                 }
             };
             let connection = Rc::clone(&connection);
-            answering.map(move |answer| connection.finish(answer))
+            answering.map(move |result| connection.finish(result))
         })
     };
     let activity = connection.activity().clone();

@@ -16,7 +16,7 @@ use crate::connection::ResponseReaders;
 use crate::external::{self, External};
 use crate::plugin::verdict::Traffic;
 use crate::request::worker::Worker;
-use crate::upstream::UnreadAnswers;
+use crate::upstream::UnreadResponses;
 
 /// A task for a worker thread.
 pub(crate) enum Task {
@@ -46,7 +46,7 @@ pub(crate) fn run(number: usize, server: Arc<Server>, tasks: mpsc::Receiver<Task
 }
 
 async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receiver<Task>) {
-    let unread = Rc::new(UnreadAnswers::within(server.unread));
+    let unread = Rc::new(UnreadResponses::within(server.unread));
     let worker = Worker::new(number, Arc::clone(&server.requests), Rc::clone(&unread));
     let external = server.external.as_ref();
     let thread = Rc::new(ServerThread {
@@ -68,7 +68,7 @@ async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receive
     loop {
         tokio::select! {
             task = tasks.recv() => match task {
-                Some(task) => start(&thread, task),
+                Some(task) => start_task(&thread, task),
                 None => break,
             },
             () = drain.cancelled() => break,
@@ -81,7 +81,7 @@ async fn run_worker(number: usize, server: Arc<Server>, mut tasks: mpsc::Receive
     }
 }
 
-fn start(thread: &Rc<ServerThread>, task: Task) {
+fn start_task(thread: &Rc<ServerThread>, task: Task) {
     match task {
         Task::Serve(traffic, stream, permit) => {
             let serving = Rc::clone(thread);

@@ -24,9 +24,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
-use crate::client::leadership::Leadership;
-use crate::client::list_views::ListViews;
 use crate::connection::Timeouts;
+use crate::controller_state::leadership::Leadership;
+use crate::controller_state::list_views::ListViews;
 use crate::observe::metrics::Metrics;
 use crate::observe::readiness::Readiness;
 
@@ -82,7 +82,7 @@ impl Admin {
             return;
         }
         let service = service_fn(move |request| {
-            let response = self.answer(&request);
+            let response = self.response_to(&request);
             async move { Ok::<_, Infallible>(response) }
         });
         let serving = http1::Builder::new()
@@ -96,7 +96,7 @@ impl Admin {
         }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    fn response_to(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return text_response(
                 StatusCode::METHOD_NOT_ALLOWED,

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ctrlmesh_contract::names::readiness::DRAINING;
+
+use crate::lock::lock_unpoisoned;
 
 /// The parts that are not ready yet.
 #[derive(Debug, Clone, Default)]
@@ -35,11 +37,7 @@ impl Readiness {
 
     /// A guard for a part that must start. Names are unique.
     pub(crate) fn guard(&self, name: &'static str) -> Guard {
-        self.0
-            .missing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(name);
+        lock_unpoisoned(&self.0.missing).insert(name);
         Guard {
             name,
             inner: Arc::clone(&self.0),
@@ -54,14 +52,7 @@ impl Readiness {
     /// The names of missing parts; empty when ready.
     #[must_use]
     pub(crate) fn missing_parts(&self) -> Vec<&'static str> {
-        let mut missing: Vec<_> = self
-            .0
-            .missing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .copied()
-            .collect();
+        let mut missing: Vec<_> = lock_unpoisoned(&self.0.missing).iter().copied().collect();
         if self.0.draining.load(Ordering::Acquire) {
             missing.push(DRAINING);
         }
@@ -71,11 +62,7 @@ impl Readiness {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.inner
-            .missing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(self.name);
+        lock_unpoisoned(&self.inner.missing).remove(self.name);
     }
 }
 

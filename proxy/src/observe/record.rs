@@ -16,7 +16,7 @@ use super::metrics::Metrics;
 use crate::chain::InFlightGuard;
 use crate::chain::phases::Plugins;
 use crate::connection::{Connection, OverBound, RequestGuard, UnsentCounter};
-use crate::plugin::verdict::{Failure, Outcome};
+use crate::plugin::verdict::{Failure, Outcome, microseconds};
 use crate::upstream::write_outcome::WriteOutcome;
 use crate::upstream::{ReplayRoom, Upstream};
 
@@ -239,8 +239,8 @@ impl Record {
             upstream_status = outcome.upstream_status,
             failure = outcome.failure.map_or("", Failure::as_str),
             touched,
-            duration_us = micros(outcome.duration),
-            upstream_us = micros(outcome.upstream),
+            duration_us = microseconds(outcome.duration),
+            upstream_us = microseconds(outcome.upstream),
             request_bytes = outcome.request_bytes,
             response_bytes = outcome.response_bytes,
             "external request"
@@ -264,8 +264,8 @@ impl Record {
             upstream_status = outcome.upstream_status,
             failure = outcome.failure.map_or("", Failure::as_str),
             touched,
-            duration_us = micros(outcome.duration),
-            upstream_us = micros(outcome.upstream),
+            duration_us = microseconds(outcome.duration),
+            upstream_us = microseconds(outcome.upstream),
             request_bytes = outcome.request_bytes,
             response_bytes = outcome.response_bytes,
             "request"
@@ -284,10 +284,6 @@ impl ReplayRoom for Record {
             connection.give_back(bytes);
         }
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Record {

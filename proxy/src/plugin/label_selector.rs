@@ -21,7 +21,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct ParsedLabelSelector {
     pub(crate) selector: LabelSelector,
-    /// Its canonical text.
+    /// The selector's canonical text.
     pub(crate) text: String,
 }
 
@@ -31,7 +31,7 @@ impl PluginLabelSelector {
         &self.0.text
     }
 
-    /// What the text means, parsed at the first call.
+    /// The selector, which is parsed at the first call.
     ///
     /// # Errors
     /// The API server would refuse the text.

@@ -28,17 +28,18 @@ pub struct RequestView {
     /// Host name without port.
     pub host: Rc<str>,
     pub port: u16,
-    /// Whether the request is about the lock of a leader election. For some requests only the body shows it (`client/leader_locks.rs`).
+    /// Whether the request is about the lock of a leader election. For some requests only the body shows it
+    /// (`controller_state/leader_locks.rs`).
     pub is_leader_lock: Cell<bool>,
     /// Header fields as sent by the client. Credentials are filtered where a guest reads them.
     pub headers: http::HeaderMap,
     /// State that entries keep for the request.
-    pub memory: Memory,
+    pub state: RequestState,
 }
 
 /// State that entries keep for one request: a number for each entry, and the places that it holds.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct RequestState {
     /// By the identity of the entry's state, which outlives a reload.
     notes: RefCell<Vec<(usize, u64)>>,
     /// Released when the request is over.
@@ -65,14 +66,14 @@ const MAX_NAMED_RULES: usize = 8;
 /// Maximum length of a rule's name, in bytes; object names are rarely longer.
 const MAX_RULE_NAME_BYTES: usize = 64;
 
-impl Clone for Memory {
+impl Clone for RequestState {
     /// A copy belongs to another request, so it has no notes and holds nothing.
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl Memory {
+impl RequestState {
     /// The number that an entry has noted; 0 initially.
     pub(crate) fn note(&self, entry: usize) -> u64 {
         let notes = self.notes.borrow();

@@ -135,7 +135,7 @@ pub enum Reuse {
     Never,
     /// While all that the call read through the host is unchanged.
     WhileUnchanged,
-    /// The same, and until this time, in milliseconds since 1970.
+    /// While that is unchanged, and until this time, in milliseconds since 1970.
     UntilUnixMs(u64),
 }
 

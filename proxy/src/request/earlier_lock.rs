@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use super::worker::Worker;
 use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
-use crate::client::leadership::HeldLock;
-use crate::plugin::request_view::{Memory, RequestView};
+use crate::controller_state::leadership::HeldLock;
+use crate::plugin::request_view::{RequestState, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
 
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
@@ -29,7 +29,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Adds an edit that hides all objects, if an entry narrows what the controller sees and also gives a lock another name by which the
 /// controller may still lead. Other entries may be another controller's. Returns when to check again.
 pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<Attributed>) -> Option<Instant> {
-    if !edits.iter().any(|(_, edit)| narrows(edit)) {
+    if !edits.iter().any(|(_, edit)| narrows_lists(edit)) {
         return None;
     }
     let held_locks = worker.shared.leadership.held_locks();
@@ -38,7 +38,7 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
         let Some(owner) = renaming_entry(worker, plugins, held, &held_locks) else {
             continue;
         };
-        if edits.iter().any(|(entry, edit)| *entry == owner && narrows(edit)) {
+        if edits.iter().any(|(entry, edit)| *entry == owner && narrows_lists(edit)) {
             edits.push((
                 owner,
                 RequestEdit::AndLabelSelector(format!("{NO_OBJECT_KEY},!{NO_OBJECT_KEY}").into()),
@@ -49,7 +49,7 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
     Some(until?.min(Instant::now() + CHECK_INTERVAL))
 }
 
-fn narrows(edit: &RequestEdit) -> bool {
+fn narrows_lists(edit: &RequestEdit) -> bool {
     matches!(
         edit,
         RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_)
@@ -82,7 +82,7 @@ fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<
         port: worker.port(),
         is_leader_lock: Cell::new(true),
         headers: HeaderMap::new(),
-        memory: Memory::default(),
+        state: RequestState::default(),
     };
     let edits = plugins.of_same_chain(view).recheck()?;
     edits.into_iter().find_map(|(entry, edit)| match edit {

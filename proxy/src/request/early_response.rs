@@ -16,10 +16,10 @@ use crate::stream::shape::{BrokenOff, LONGEST_HANG};
 use crate::upstream::BoxError;
 
 /// The result of serving a request. An error means no response: hyper resets the stream or closes the connection.
-pub(crate) type Answer = Result<Response<ClientBody>, BoxError>;
+pub(crate) type ServeResult = Result<Response<ClientBody>, BoxError>;
 
 /// A response of the sidecar's own.
-pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Response<ClientBody> {
+pub(crate) fn sidecar_response(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Response<ClientBody> {
     record.record_failure(reply.failure);
     record.set_status(reply.code());
     reply
@@ -28,9 +28,14 @@ pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Resp
 }
 
 /// Ends the exchange in the way that a plugin asked for.
-pub(crate) async fn stop(connection: &Connection, record: &Rc<Record>, stop: Stop, accept: &Accept) -> Answer {
+pub(crate) async fn end_exchange(
+    connection: &Connection,
+    record: &Rc<Record>,
+    stop: Stop,
+    accept: &Accept,
+) -> ServeResult {
     match stop {
-        Stop::Reply(reply) => Ok(answer(record, accept, reply)),
+        Stop::Reply(reply) => Ok(sidecar_response(record, accept, reply)),
         Stop::Answer(plain) => {
             record.record_failure(Failure::Refused);
             record.set_status(plain.code);
@@ -50,7 +55,7 @@ pub(crate) async fn stop(connection: &Connection, record: &Rc<Record>, stop: Sto
     }
 }
 
-async fn break_off(connection: &Connection, record: &Record, how: Reset) -> Answer {
+async fn break_off(connection: &Connection, record: &Record, how: Reset) -> ServeResult {
     record.record_failure(Failure::PluginReset);
     match how {
         Reset::Hang => tokio::time::sleep(LONGEST_HANG).await,

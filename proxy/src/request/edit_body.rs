@@ -10,7 +10,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, response};
 
 use super::exchange::Exchange;
-use crate::client::leadership::LockExchange;
+use crate::controller_state::leadership::LockExchange;
 use crate::observe::record::Record;
 use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};

@@ -9,7 +9,7 @@ use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, Version};
 use tokio::time::Instant;
 
-use super::early_response::{self, Answer, answer};
+use super::early_response::{self, ServeResult, sidecar_response};
 use super::worker::Worker;
 use super::{headers, hidden_objects};
 use crate::chain::MatchQuery;
@@ -110,7 +110,7 @@ impl Exchange<'_> {
     pub(crate) fn failure_response(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
         tracing::debug!(%error, path = self.uri.path(), "request failed");
         let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
-        answer(
+        sidecar_response(
             self.record,
             accept,
             Reply::upstream_failed(error, "the API server", repeatable),
@@ -118,8 +118,8 @@ impl Exchange<'_> {
     }
 
     /// Ends the exchange in the way that a plugin asked for.
-    pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> Answer {
-        early_response::stop(&self.connection, self.record, stop, accept).await
+    pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> ServeResult {
+        early_response::end_exchange(&self.connection, self.record, stop, accept).await
     }
 }
 

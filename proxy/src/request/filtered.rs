@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::earlier_lock;
-use super::early_response::{Answer, answer};
+use super::early_response::{ServeResult, sidecar_response};
 use super::edit::{self, Edited};
 use super::edit_body::{self, RenamedExchange};
 use super::exchange::Exchange;
@@ -22,9 +22,9 @@ use super::recheck;
 use super::upgrade::{self, Offered};
 use super::view_check::check_view;
 use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
-use crate::client::leader_locks::LeaderLocks;
-use crate::client::list_views::Position;
 use crate::connection::IncomingBody;
+use crate::controller_state::leader_locks::LeaderLocks;
+use crate::controller_state::list_views::Position;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::shape::ShapedBody;
@@ -57,18 +57,23 @@ impl FilteredRequest {
         Self { plugins, watch_start }
     }
 
-    pub(super) async fn serve(mut self, exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+    pub(super) async fn serve(
+        mut self,
+        exchange: &Exchange<'_>,
+        mut parts: Parts,
+        incoming: IncomingBody,
+    ) -> ServeResult {
         let mut body = RequestBody::new(incoming, exchange.record);
         match read_leader_lock(exchange, &parts.headers, &mut body).await {
             Ok(false) => {}
             Ok(true) => self.plugins.view.is_leader_lock.set(true),
-            Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
+            Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
         }
         let mut prepared = match self.prepare(exchange, &mut parts).await {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
                 let reply = name_created_object(reply, &exchange.info, &parts.headers, body).await;
-                return Ok(answer(exchange.record, &self.accept(), reply));
+                return Ok(sidecar_response(exchange.record, &self.accept(), reply));
             }
             Err(stop) => return exchange.stop(stop, &self.accept()).await,
         };
@@ -77,13 +82,13 @@ impl FilteredRequest {
         let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
         (body, prepared.renamed) = match edited.await {
             Ok(edited) => edited,
-            Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
+            Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
         };
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
         // A tunnel has no bodies in which an object could be renamed.
         let offered = if exchange.upgrade.is_some() && prepared.renamed.is_none() {
             // Boxed, so that the future of other requests stays small.
-            Box::pin(upgrade::send(exchange, parts, body, uri)).await
+            Box::pin(upgrade::send_upgrade(exchange, parts, body, uri)).await
         } else {
             let sent = exchange.send(parts.headers, uri, body, Instant::now()).await;
             sent.map_or_else(
@@ -155,7 +160,7 @@ impl FilteredRequest {
         exchange: &Exchange<'_>,
         prepared: Prepared,
         response: Response<UpstreamBody>,
-    ) -> Answer {
+    ) -> ServeResult {
         let (mut head, body) = response.into_parts();
         let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
             Ok(shapes) => shapes,
@@ -165,7 +170,7 @@ impl FilteredRequest {
         let mut body: BoxBody = match prepared.renamed {
             Some(renamed) => match renamed.restore_names(&mut head, body, streams, exchange.record).await {
                 Ok(body) => body,
-                Err(reply) => return Ok(answer(exchange.record, &self.accept(), reply)),
+                Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
             },
             None if !streams && shapes.is_empty() => {
                 return Ok(ClientBody::upstream(Response::from_parts(head, body), exchange.record));

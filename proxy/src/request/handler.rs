@@ -10,7 +10,7 @@ use ctrlmesh_wire::{RequestInfo, Verb};
 use http::request::Parts;
 use http::{Request, Uri};
 
-use super::early_response::{Answer, answer};
+use super::early_response::{ServeResult, sidecar_response};
 use super::exchange::Exchange;
 use super::upgrade::{self, Offered};
 use super::worker::Worker;
@@ -21,7 +21,11 @@ use crate::observe::record::Record;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 
-pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<IncomingBody>) -> Answer {
+pub(crate) async fn handle(
+    worker: Rc<Worker>,
+    connection: Rc<Connection>,
+    request: Request<IncomingBody>,
+) -> ServeResult {
     let (mut parts, mut incoming) = request.into_parts();
     let sent = std::mem::take(&mut parts.uri);
     let class = Class::Api(Verb::NonResource);
@@ -34,14 +38,14 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
     let held = record.set_guard(connection.begin_request(), head_size(sent, &parts.headers));
     let held = held.and_then(|()| incoming.hold(&connection));
     let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
-        check(&parts, sent)?;
+        check_head(&parts, sent)?;
         let info = parsed.map_err(bad_request)?;
         info.check_path(sent.path()).map_err(bad_request)?;
         let upgrade = headers::strip_hop_by_hop(&mut parts.headers).map_err(bad_request)?;
         let cleaned = info.path_without_empty_namespace();
         Ok((info, upgrade, cleaned.map(|path| with_path(sent, path)).transpose()?))
     });
-    let refused = |reply, parts: &Parts| Ok(answer(&record, &Accept::from_headers(&parts.headers), reply));
+    let refused = |reply, parts: &Parts| Ok(sidecar_response(&record, &Accept::from_headers(&parts.headers), reply));
     let (info, upgrade, cleaned) = match read {
         Ok(read) => read,
         Err(reply) => return refused(reply, &parts),
@@ -71,12 +75,12 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
 }
 
 /// Serves a request that no plugin wants: it is sent unchanged, with credentials if it has none.
-async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> ServeResult {
     exchange.add_credentials(&mut parts.headers);
     if exchange.upgrade.is_some() {
         let body = RequestBody::new(incoming, exchange.record);
         return Ok(
-            match Box::pin(upgrade::send(exchange, parts, body, exchange.uri)).await {
+            match Box::pin(upgrade::send_upgrade(exchange, parts, body, exchange.uri)).await {
                 Offered::Switched(switched) => upgrade::switch_protocols(exchange, switched, None),
                 Offered::Ordinary(response) => ClientBody::upstream(response, exchange.record),
                 Offered::Failed(response) => response,
@@ -93,7 +97,7 @@ async fn send_unfiltered(exchange: &Exchange<'_>, mut parts: Parts, incoming: In
     }
 }
 
-fn check(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
+fn check_head(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
     if uri.authority().is_some() && uri.scheme().is_none() {
         return Err(Reply::bad_request("the request target is a host and not a path"));
     }

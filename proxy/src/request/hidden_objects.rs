@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::chain::MatchQuery;
 use crate::chain::phases::Plugins;
-use crate::plugin::request_view::{Memory, RequestView};
+use crate::plugin::request_view::{RequestState, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::request::worker::Worker;
 
@@ -61,6 +61,6 @@ fn list_of(worker: &Worker, info: &RequestInfo<'_>, uri: &Uri) -> RequestView {
         port: worker.port(),
         is_leader_lock: Cell::new(false),
         headers: HeaderMap::new(),
-        memory: Memory::default(),
+        state: RequestState::default(),
     }
 }

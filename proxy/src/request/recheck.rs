@@ -11,7 +11,7 @@ use super::exchange::Exchange;
 use super::{earlier_lock, edit};
 use crate::chain::phases::{Attributed, EditError, Plugins, shaping_entries};
 use crate::chain::{EntryId, Kind, MatchQuery};
-use crate::client::list_views::Position;
+use crate::controller_state::list_views::Position;
 use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::RequestEdit;
 use crate::stream::watch::{SameView, WatchStart, Watching};

@@ -11,7 +11,7 @@ use super::exchange::{Exchange, user_agent};
 use super::filtered::FilteredRequest;
 use crate::chain::phases::Plugins;
 use crate::chain::{Kind, Matched, Snapshot};
-use crate::plugin::request_view::{Memory, RequestView};
+use crate::plugin::request_view::{RequestState, RequestView};
 use crate::plugin::verdict::Traffic;
 use crate::stream::watch::WatchStart;
 
@@ -96,7 +96,7 @@ fn plugins_of(
         port: worker.port(),
         is_leader_lock: Cell::new(is_lock),
         headers: parts.headers.clone(),
-        memory: Memory::default(),
+        state: RequestState::default(),
     };
     let plugins = Plugins::new(snapshot, matched, Rc::new(view), Rc::clone(&worker.instances));
     let plugins = Rc::new(plugins);

@@ -10,7 +10,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::request::early_response::answer;
+use crate::request::early_response::sidecar_response;
 use crate::request::exchange::Exchange;
 use crate::request::headers;
 use crate::respond::{Accept, Reply};
@@ -25,9 +25,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The API server's response to the upgrade.
 pub(crate) enum Offered {
     Switched(Switched),
-    /// It answered with an ordinary response.
+    /// The API server answered with an ordinary response.
     Ordinary(Response<UpstreamBody>),
-    /// It cannot be reached, or broke off.
+    /// The API server cannot be reached, or broke off.
     Failed(Response<ClientBody>),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Switched {
 }
 
 /// Sends a request for an upgrade.
-pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: &Uri) -> Offered {
+pub(crate) async fn send_upgrade(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: &Uri) -> Offered {
     let client = parts.extensions.remove::<OnUpgrade>();
     let accept = Accept::from_headers(&parts.headers);
     if let Some(protocols) = &exchange.upgrade {
@@ -65,7 +65,7 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     match result {
         Ok(Upgrade::Switched(response, _)) if !is_offered(exchange, &response) => {
             let reply = Reply::broken_body(&"the API server switched to a protocol that was not asked for".into());
-            Offered::Failed(answer(exchange.record, &accept, reply))
+            Offered::Failed(sidecar_response(exchange.record, &accept, reply))
         }
         Ok(Upgrade::Switched(response, upstream)) => {
             exchange.record_response(StatusCode::SWITCHING_PROTOCOLS, sent);

@@ -1,10 +1,10 @@
-//! Whether a resource version that a client sends belongs to the view that it gets now (`client::list_views`).
+//! Whether a resource version that a client sends belongs to the view that it gets now (`controller_state::list_views`).
 
 use ctrlmesh_wire::{ParsedQuery, RequestInfo, Verb};
 
 use super::exchange::{Exchange, user_agent};
 use crate::chain::phases::{Attributed, Plugins, shaping_entries};
-use crate::client::list_views::{KnownView, Position, Reader, Representation};
+use crate::controller_state::list_views::{KnownView, Position, Reader, Representation};
 use crate::respond::Reply;
 
 const OTHER_VIEW_MESSAGE: &str =

@@ -1,8 +1,8 @@
 //! The state with which one worker thread serves requests: its own upstream connections, plugin instances and streams.
 //!
 //! docs/adr/0002 names the state that the threads share on the request path: counters, the state of plugins and, behind short locks,
-//! `client::list_views` for lists and watches while a plugin shapes them, and `client::leadership` for exchanges about renamed locks.
-//! Leaves running the threads to `listen::threads`.
+//! `controller_state::list_views` for lists and watches while a plugin shapes them, and `controller_state::leadership` for exchanges about
+//! renamed locks. Leaves running the threads to `listen::threads`.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::chain::instances::Instances;
 use crate::chain::{ChainHandle, Counter, InFlightGuard, Kind, ReuseSettings, Snapshot};
-use crate::client::leader_locks::LeaderLocks;
-use crate::client::leadership::Leadership;
-use crate::client::list_views::ListViews;
 use crate::connection::StreamNotifier;
+use crate::controller_state::leader_locks::LeaderLocks;
+use crate::controller_state::leadership::Leadership;
+use crate::controller_state::list_views::ListViews;
 use crate::observe::metrics::Metrics;
-use crate::upstream::{Credentials, Limits, Target, UnreadAnswers, Upstream};
+use crate::upstream::{Credentials, Limits, Target, UnreadResponses, Upstream};
 use crate::wasm::Engine;
 
 /// State that all worker threads need to serve requests.
@@ -61,7 +61,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// `unread` bounds the unread responses on this thread.
-    pub(crate) fn new(number: usize, shared: Arc<Shared>, unread: Rc<UnreadAnswers>) -> Rc<Self> {
+    pub(crate) fn new(number: usize, shared: Arc<Shared>, unread: Rc<UnreadResponses>) -> Rc<Self> {
         let limits = Limits {
             unread,
             head_timeout: Some(shared.head_timeout),

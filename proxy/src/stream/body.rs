@@ -66,7 +66,7 @@ impl RequestBody {
             Self::Full(bytes) => Ok(bytes.unwrap_or_default()),
             Self::Streaming(body) => {
                 let record = Rc::clone(&body.record);
-                collect(Self::Streaming(body), |bytes| {
+                collect_body(Self::Streaming(body), |bytes| {
                     record.hold(bytes).map_err(|error| Reply::over_bound(error, true))
                 })
                 .await
@@ -84,7 +84,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    collect(body, |bytes| {
+    collect_body(body, |bytes| {
         let held = record.hold(bytes);
         held.map_err(|error| Reply::over_bound(error, record.is_repeatable()))
     })
@@ -92,7 +92,7 @@ where
 }
 
 /// `hold` reserves memory before bytes are kept. They are copied, because a frame of one byte would keep the whole buffer that it came in.
-async fn collect<B>(body: B, hold: impl Fn(usize) -> Result<(), Reply>) -> Result<Bytes, Reply>
+async fn collect_body<B>(body: B, hold: impl Fn(usize) -> Result<(), Reply>) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,

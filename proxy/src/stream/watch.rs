@@ -18,8 +18,8 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::chain::InFlightGuard;
-use crate::client::list_views::Position;
 use crate::connection::Listener;
+use crate::controller_state::list_views::Position;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 

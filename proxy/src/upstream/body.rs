@@ -18,7 +18,7 @@ use super::{
     http1::{Lease, LeasedBody},
     http2::{StreamBody, StreamPermit},
     pool::Open,
-    unread::Answer,
+    unread::UnreadResponse,
     upload::Upload,
 };
 
@@ -32,7 +32,7 @@ pub struct UpstreamBody(Kind);
 #[derive(Debug)]
 enum Kind {
     Http2 {
-        answer: Rc<Answer>,
+        response: Rc<UnreadResponse>,
         /// A request body that the server answered before it had received all of it.
         upload: Option<Box<Upload>>,
         /// Released as soon as the stream ends.
@@ -54,16 +54,20 @@ enum Kind {
 
 impl UpstreamBody {
     pub(super) fn http2(body: StreamBody) -> Self {
-        let StreamBody { answer, upload, permit } = body;
-        let over = upload.is_none() && answer.is_over();
+        let StreamBody {
+            response,
+            upload,
+            permit,
+        } = body;
+        let over = upload.is_none() && response.is_over();
         let permit = if over {
-            permit.finish(&answer);
+            permit.finish(&response);
             None
         } else {
             Some(permit)
         };
         Self(Kind::Http2 {
-            answer,
+            response,
             upload: upload.map(Box::new),
             permit,
             ended: over,
@@ -98,7 +102,7 @@ impl Body for UpstreamBody {
         match &mut self.get_mut().0 {
             Kind::Http2 { ended: true, .. } => Poll::Ready(None),
             Kind::Http2 {
-                answer,
+                response,
                 upload,
                 permit,
                 ended,
@@ -106,14 +110,14 @@ impl Body for UpstreamBody {
                 if upload.as_mut().is_some_and(|upload| upload.poll(cx).is_ready()) {
                     *upload = None;
                 }
-                let frame = ready!(answer.poll_frame(cx));
-                let is_over = upload.is_none() && answer.is_over();
+                let frame = ready!(response.poll_frame(cx));
+                let is_over = upload.is_none() && response.is_over();
                 *ended = is_over || !matches!(&frame, Some(Ok(frame)) if frame.is_data());
                 if *ended
                     && let Some(permit) = permit.take()
                     && is_over
                 {
-                    permit.finish(answer);
+                    permit.finish(response);
                 }
                 Poll::Ready(frame)
             }
@@ -135,8 +139,11 @@ impl Body for UpstreamBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Http2 {
-                answer, upload, ended, ..
-            } => *ended || (upload.is_none() && answer.is_over()),
+                response,
+                upload,
+                ended,
+                ..
+            } => *ended || (upload.is_none() && response.is_over()),
             Kind::Http1 { incoming, .. } | Kind::Alone { incoming, .. } => incoming.is_end_stream(),
         }
     }

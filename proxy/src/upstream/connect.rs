@@ -37,7 +37,7 @@ pub(super) struct Opened {
 }
 
 /// Opens a connection for requests. The caller sets the time limit.
-pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, ConnectError> {
+pub(super) async fn open_connection(target: &Target, limits: &Limits) -> Result<Opened, ConnectError> {
     let tcp = dial(target.host(), target.port(), target.gate(), limits).await?;
     let Some(identity) = target.identity() else {
         let protocol = if limits.http2_prior_knowledge {

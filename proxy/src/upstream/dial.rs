@@ -1,7 +1,7 @@
 //! Opens a TCP connection to a host name: DNS, the gate that decides which addresses may be used, then one address after the other.
 //!
 //! Guarantees: the connection goes to the address that the gate has checked. The name is not resolved again in between, so a DNS server
-//! that changes its answer gains nothing. A socket is closed when the gate is checked again and refuses its address.
+//! that changes its response gains nothing. A socket is closed when the gate is checked again and refuses its address.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -26,6 +26,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{error::ConnectError, limits::Limits};
+use crate::lock::lock_unpoisoned;
 
 /// Idle time before TCP probes, and interval between them. They find dead peers where there is no HTTP/2 PING (HTTP/1.1 watches, exec,
 /// port-forward, tunnels). 30 s, as Go's dialer for client-go.
@@ -71,7 +72,7 @@ struct Admission {
 
 impl OpenSockets {
     fn by_id(&self) -> MutexGuard<'_, HashMap<u64, OpenSocket>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.by_id)
     }
 }
 
@@ -215,13 +216,13 @@ impl Socket {
 pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Limits) -> Result<Socket, ConnectError> {
     let permit = limits.socket_permit()?;
     let deadline = Instant::now() + limits.connect_timeout;
-    let addresses = timeout_at(deadline, resolve(host, port, gate))
+    let addresses = timeout_at(deadline, resolve_host(host, port, gate))
         .await
         .unwrap_or_else(|_| Err(resolve_error(host, io::ErrorKind::TimedOut.into())))?;
     if let Some(gate) = gate {
         gate.check(host, &addresses)?;
     }
-    let stream = connect(host, &addresses, deadline).await?;
+    let stream = connect_to_any(host, &addresses, deadline).await?;
     let admission = match (gate, stream.peer_addr()) {
         (Some(gate), Ok(address)) => Some(gate.admit(host, address)?),
         // The socket is already broken; its user will get the error.
@@ -234,7 +235,7 @@ pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Li
     })
 }
 
-async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {
+async fn resolve_host(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
@@ -260,7 +261,7 @@ fn resolve_error(host: &str, source: io::Error) -> ConnectError {
     }
 }
 
-async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, ConnectError> {
+async fn connect_to_any(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, ConnectError> {
     let mut failure = resolve_error(host, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (index, &address) in addresses.iter().enumerate() {
         // An address that drops packets must leave time for the others.
@@ -274,7 +275,7 @@ async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Res
             Ok(Err(error)) => error,
             Err(_) => io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("no answer within {:.1} s", share.as_secs_f64()),
+                format!("no response within {:.1} s", share.as_secs_f64()),
             ),
         };
         failure = ConnectError::Connect { address, source };

@@ -28,7 +28,7 @@ use super::{
     keepalive::{Keepalive, MonitoredStream},
     limits::Limits,
     request::RequestBody,
-    unread::{Answer, UnreadAnswers},
+    unread::{UnreadResponse, UnreadResponses},
     upload::{Upload, Uploaded},
 };
 
@@ -64,7 +64,7 @@ pub(super) struct Connection {
     answered: Cell<u64>,
     idle_since: Cell<Instant>,
     pub(super) generation: u64,
-    unread: Rc<UnreadAnswers>,
+    unread: Rc<UnreadResponses>,
     pool: Weak<Upstream>,
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn establish(
         has_traffic: Rc::clone(&has_traffic),
         unread: Rc::clone(&limits.unread),
     };
-    let (send, mut driver) = builder(limits)
+    let (send, mut driver) = client_builder(limits)
         .handshake(io)
         .await
         .map_err(|error| broken(error.into()))?;
@@ -138,7 +138,7 @@ async fn wait_for_settings(driver: &mut Driver, send: &SendRequest<Bytes>) -> Re
     .await
 }
 
-fn builder(limits: &Limits) -> Builder {
+fn client_builder(limits: &Limits) -> Builder {
     let mut builder = Builder::new();
     builder
         .initial_max_send_streams(BEFORE_SETTINGS)
@@ -206,7 +206,7 @@ pub(super) struct StreamPermit {
 /// The body of a response, with the stream that it arrives on.
 #[derive(Debug)]
 pub(super) struct StreamBody {
-    pub(super) answer: Rc<Answer>,
+    pub(super) response: Rc<UnreadResponse>,
     /// A request body that the server answered before it had received all of it.
     pub(super) upload: Option<Upload>,
     pub(super) permit: StreamPermit,
@@ -262,7 +262,7 @@ impl StreamPermit {
                     .set(self.connection.answered.get().saturating_add(1));
                 let unread = Rc::clone(&self.connection.unread);
                 Ok(response.map(|body| StreamBody {
-                    answer: unread.track(body),
+                    response: unread.track(body),
                     upload,
                     permit: self,
                 }))
@@ -272,9 +272,9 @@ impl StreamPermit {
     }
 
     /// Ends the exchange after a response that was read to its end.
-    pub(super) fn finish(self, answer: &Answer) {
+    pub(super) fn finish(self, response: &UnreadResponse) {
         if self.is_bodiless
-            && let Some(stream) = answer.take_stream()
+            && let Some(stream) = response.take_stream()
         {
             self.connection.ended.borrow_mut().get_or_insert(stream);
         }

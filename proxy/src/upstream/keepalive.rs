@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, interval_at, timeout},
 };
 
-use super::unread::UnreadAnswers;
+use super::unread::UnreadResponses;
 
 /// Pings a server, and decides when silence means that it is dead.
 pub(super) struct Keepalive {
@@ -47,7 +47,7 @@ impl Keepalive {
                 self.has_traffic.set(false);
                 match timeout(self.pong_timeout, pong.as_mut()).await {
                     Ok(Ok(_)) => break,
-                    // The ping's answer may be queued behind a large response on a slow link; the server is not dead then.
+                    // The response to the ping may be queued behind a large response on a slow link; the server is not dead then.
                     Err(_) if self.has_traffic.get() => {}
                     Err(_) => return,
                     Ok(Err(_)) => std::future::pending().await,
@@ -62,7 +62,7 @@ impl Keepalive {
 pub(super) struct MonitoredStream<T> {
     pub(super) io: T,
     pub(super) has_traffic: Rc<Cell<bool>>,
-    pub(super) unread: Rc<UnreadAnswers>,
+    pub(super) unread: Rc<UnreadResponses>,
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for MonitoredStream<T> {

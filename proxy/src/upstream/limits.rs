@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ConnectError;
-use super::unread::UnreadAnswers;
+use super::unread::UnreadResponses;
 
 /// Limits of one [`Upstream`](super::Upstream), which belongs to one worker thread.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub struct Limits {
     ///
     /// 256 KiB, as the API server's own: a large list at 1 ms round trip still streams at 250 MB/s.
     pub stream_window: u32,
-    /// The same for all responses of a connection together.
+    /// Maximum number of bytes of all responses of a connection together that may be in transit or unread.
     ///
     /// 64 MiB: even if every stream of a connection has a full window because its client has stopped reading, the others have room. Go's
     /// client takes 1 GiB. `unread` bounds the memory that is really held.
@@ -63,7 +63,7 @@ pub struct Limits {
     /// server uses HTTP/1.1.
     pub http2_prior_knowledge: bool,
     /// Bounds the unread bytes of all responses together. Share it between all upstreams of one worker thread.
-    pub unread: Rc<UnreadAnswers>,
+    pub unread: Rc<UnreadResponses>,
     /// One permit for each open socket, shared by all threads; `None` allows as many as there are connections.
     pub sockets: Option<Arc<Semaphore>>,
 }

@@ -30,7 +30,7 @@ use super::{
     http1::{self, IdleConnection, Lease},
     http2::{self, Connection, Established, StreamPermit},
     keepalive::Keepalive,
-    unread::UnreadAnswers,
+    unread::UnreadResponses,
 };
 
 /// Assumed number of streams per connection until a server has announced one: kube-apiserver's default.
@@ -185,12 +185,15 @@ impl Upstream {
             while tasks.try_join_next().is_some() {}
             // The task needs its own abort handle, and gets it before it first runs.
             let handle = Rc::new(Cell::new(None));
-            let task = tasks.spawn_local(run(upstream, Rc::clone(&handle)));
+            let task = tasks.spawn_local(run_connection(upstream, Rc::clone(&handle)));
             handle.set(Some(task));
         }
         pool.sweeper.borrow_mut().get_or_insert_with(|| {
             let pause = self.limits.idle_timeout / SWEEPS_PER_IDLE_TIMEOUT;
-            AbortOnDropHandle::new(tokio::task::spawn_local(sweep(Rc::downgrade(self), pause)))
+            AbortOnDropHandle::new(tokio::task::spawn_local(close_idle_connections(
+                Rc::downgrade(self),
+                pause,
+            )))
         });
     }
 
@@ -242,7 +245,7 @@ impl Upstream {
 }
 
 /// Opens one connection, offers it, and drives it to its end. Owned by the pool's task set.
-async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
+async fn run_connection(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
     let Some(pool) = upstream.upgrade() else { return };
     let opening = Opening {
         upstream: Weak::clone(&upstream),
@@ -292,7 +295,7 @@ async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
 async fn drive_http2(
     mut driver: http2::Driver,
     keepalive: Keepalive,
-    unread: &UnreadAnswers,
+    unread: &UnreadResponses,
     own: Option<AbortHandle>,
 ) {
     // Runs in its own task, so that the driver need not check timers each time it is woken.
@@ -321,7 +324,7 @@ enum Handshaken<D> {
 async fn connect_and_handshake(
     pool: &Rc<Upstream>,
 ) -> Result<Handshaken<impl Future<Output = ()> + use<>>, ConnectError> {
-    let opened = connect::open(&pool.target, &pool.limits).await?;
+    let opened = connect::open_connection(&pool.target, &pool.limits).await?;
     match opened.protocol {
         Protocol::Http2 => http2::establish(opened.stream, opened.generation, pool)
             .await
@@ -371,7 +374,7 @@ impl Drop for Open {
     }
 }
 
-async fn sweep(upstream: Weak<Upstream>, pause: Duration) {
+async fn close_idle_connections(upstream: Weak<Upstream>, pause: Duration) {
     let mut ticks = interval_at(Instant::now() + pause, pause);
     loop {
         ticks.tick().await;

@@ -22,16 +22,16 @@ use crate::memory_shares::ClientShares;
 const CHECK_AFTER_BYTES: usize = 1 << 20;
 
 /// A response with less than this is given up only if there is no larger one: its reader is slow, but it reads.
-const LARGE_ANSWER: usize = 128 << 10;
+const LARGE_RESPONSE: usize = 128 << 10;
 
 /// The responses of one worker thread that are being read.
 #[derive(Debug)]
-pub struct UnreadAnswers {
+pub struct UnreadResponses {
     /// At most this many bytes stay unread after a check.
     bound: usize,
     /// Bytes that arrive between two checks.
     check_after: usize,
-    answers: RefCell<Vec<Weak<Answer>>>,
+    responses: RefCell<Vec<Weak<UnreadResponse>>>,
     /// Number of tracked responses at which ended ones are forgotten.
     forget_at: Cell<usize>,
     /// Bytes that have arrived since the last check.
@@ -40,19 +40,19 @@ pub struct UnreadAnswers {
 
 /// The body of one response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct UnreadResponse {
     /// `None` if it was given up.
     stream: RefCell<Option<RecvStream>>,
     last_read: Cell<Instant>,
 }
 
-impl Default for UnreadAnswers {
+impl Default for UnreadResponses {
     fn default() -> Self {
         Self::within(ClientShares::unlimited(1).unread_of_thread(1))
     }
 }
 
-impl UnreadAnswers {
+impl UnreadResponses {
     /// Keeps unread responses within this bound, including what arrives until they are checked.
     #[must_use]
     pub fn within(bound: usize) -> Self {
@@ -60,7 +60,7 @@ impl UnreadAnswers {
         Self {
             bound: bound - check_after,
             check_after,
-            answers: RefCell::default(),
+            responses: RefCell::default(),
             forget_at: Cell::default(),
             arrived: Cell::default(),
         }
@@ -69,18 +69,18 @@ impl UnreadAnswers {
     /// Fewer are not worth a check.
     const MIN_TRACKED: usize = 64;
 
-    pub(super) fn track(&self, stream: RecvStream) -> Rc<Answer> {
-        let answer = Rc::new(Answer {
+    pub(super) fn track(&self, stream: RecvStream) -> Rc<UnreadResponse> {
+        let response = Rc::new(UnreadResponse {
             stream: RefCell::new(Some(stream)),
             last_read: Cell::new(Instant::now()),
         });
-        let mut answers = self.answers.borrow_mut();
-        if answers.len() >= self.forget_at.get().max(Self::MIN_TRACKED) {
-            answers.retain(|answer| answer.strong_count() > 0);
-            self.forget_at.set(2 * answers.len());
+        let mut responses = self.responses.borrow_mut();
+        if responses.len() >= self.forget_at.get().max(Self::MIN_TRACKED) {
+            responses.retain(|response| response.strong_count() > 0);
+            self.forget_at.set(2 * responses.len());
         }
-        answers.push(Rc::downgrade(&answer));
-        answer
+        responses.push(Rc::downgrade(&response));
+        response
     }
 
     /// Notes bytes that have arrived on a connection.
@@ -99,35 +99,35 @@ impl UnreadAnswers {
         if total <= self.bound {
             return;
         }
-        unread.sort_by_key(|(answer, bytes)| (*bytes < LARGE_ANSWER, answer.last_read.get()));
+        unread.sort_by_key(|(response, bytes)| (*bytes < LARGE_RESPONSE, response.last_read.get()));
         let mut given_up = 0;
-        for (answer, bytes) in unread {
+        for (response, bytes) in unread {
             if total <= self.bound {
                 break;
             }
             // This resets the stream, which frees the bytes that have arrived.
-            drop(answer.stream.take());
+            drop(response.stream.take());
             total -= bytes;
             given_up += 1;
         }
         tracing::warn!(
             given_up,
-            "clients do not read their answers; resetting those unread for longest"
+            "clients do not read their responses; resetting those unread for longest"
         );
     }
 
-    fn unread(&self) -> Vec<(Rc<Answer>, usize)> {
-        let answers = self.answers.borrow();
-        let alive = answers.iter().filter_map(Weak::upgrade);
-        let sized = alive.map(|answer| {
-            let bytes = answer.unread_bytes();
-            (answer, bytes)
+    fn unread(&self) -> Vec<(Rc<UnreadResponse>, usize)> {
+        let responses = self.responses.borrow();
+        let alive = responses.iter().filter_map(Weak::upgrade);
+        let sized = alive.map(|response| {
+            let bytes = response.unread_bytes();
+            (response, bytes)
         });
         sized.filter(|(_, bytes)| *bytes > 0).collect()
     }
 }
 
-impl Answer {
+impl UnreadResponse {
     fn unread_bytes(&self) -> usize {
         let mut stream = self.stream.borrow_mut();
         stream

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn write_without_answer_may_go_on_unless_it_was_never_sent() {
+    fn write_without_response_may_go_on_unless_it_was_never_sent() {
         let source = || "reset".into();
         let timeout = Duration::from_secs(75);
         for (result, outcome) in [

@@ -35,7 +35,7 @@ impl Artifact {
     /// # Errors
     /// The artifact was made for another version or configuration of the engine.
     pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
-        load(engine, Code::Memory(&self.0))
+        deserialize_component(engine, Code::Memory(&self.0))
     }
 }
 
@@ -67,7 +67,7 @@ impl MappedArtifact {
     /// # Errors
     /// The artifact was made for another version or configuration of the engine, or for a processor with other instructions.
     pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
-        load(engine, Code::File(&self.path))
+        deserialize_component(engine, Code::File(&self.path))
     }
 }
 
@@ -77,12 +77,12 @@ enum Code<'a> {
 }
 
 #[expect(unsafe_code, reason = "wasmtime's only way to load a compiled component; see SAFETY")]
-fn load(engine: &wasmtime::Engine, code: Code<'_>) -> wasmtime::Result<Component> {
+fn deserialize_component(engine: &wasmtime::Engine, code: Code<'_>) -> wasmtime::Result<Component> {
     // SAFETY: wasmtime asks that the code comes from `precompile_component` (or `serialize`) unmodified, and that a file does not change as
     // long as it is mapped. Both hold. An `Artifact` is what our own compiler has just returned, or was read from the cache and carried a
     // valid HMAC under a key that only this user can read; it lives in our memory, so nobody can change it after the check. The checksum of
-    // a `MappedArtifact` shows that `precompile` wrote it, and only root can change it; whoever is root in the image, or on the node, can
-    // replace this program as well. Version and settings are checked by wasmtime itself.
+    // a `MappedArtifact` shows that `precompile` wrote it, and only root can change it; root in the image, or on the node, can replace
+    // this program as well. Version and settings are checked by wasmtime itself.
     unsafe {
         match code {
             Code::Memory(bytes) => Component::deserialize(engine, bytes),

@@ -32,8 +32,8 @@ pub(crate) mod v0_2 {
         path: "../wit",
         world: "ctrlmesh:plugin/plugin@0.2.0",
         with: {
-            "ctrlmesh:plugin/exchange.request": crate::wasm::host::RequestHandle,
-            "ctrlmesh:plugin/exchange.response-head": crate::wasm::host::ResponseHandle,
+            "ctrlmesh:plugin/exchange.request": crate::wasm::host_state::RequestHandle,
+            "ctrlmesh:plugin/exchange.response-head": crate::wasm::host_state::ResponseHandle,
         },
     });
 }
@@ -48,7 +48,7 @@ pub mod types_v0_1 {
 
     pub use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types::*;
 
-    /// The answer to `on-request`.
+    /// The result of `on-request`.
     #[derive(Clone, ComponentType, Lift)]
     #[component(record)]
     pub struct RequestVerdict {

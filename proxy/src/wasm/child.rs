@@ -57,10 +57,10 @@ const MAX_CHILD_MESSAGE_BYTES: u64 = 2 * 1024;
 
 /// Why the child produced no artifact.
 pub(crate) enum Failure {
-    /// It could not be started, or ended with the error in the text.
+    /// The child could not be started, or ended with the error in the text.
     Refused(String),
     Deadline,
-    /// It needed more memory than its limit.
+    /// The child needed more memory than its limit.
     Memory {
         limit_bytes: usize,
         /// Whether the limit may be higher another time.
@@ -82,7 +82,7 @@ impl Failure {
 ///
 /// Assumption: `program` is this binary, which starts no processes of its own (a process that inherited the pipes would keep the readers
 /// waiting).
-pub(crate) fn compile(
+pub(crate) fn compile_in_child(
     program: &Path,
     wasm: &[u8],
     deadline: Duration,
@@ -91,10 +91,10 @@ pub(crate) fn compile(
     if let Some(share) = share.filter(|share| share.process_bytes() < MIN_CHILD_MEMORY) {
         return Err(Failure::allowed_memory(share));
     }
-    let mut child = start(program, share)
+    let mut child = start_child(program, share)
         .map_err(|error| Failure::Refused(format!("the compiler {} can't be started: {error}", program.display())))?;
     let end = Instant::now() + deadline;
-    let said = exchange(&mut child, wasm, share.map_or(MAX_ARTIFACT_BYTES, artifact_limit), end);
+    let said = exchange_with_child(&mut child, wasm, share.map_or(MAX_ARTIFACT_BYTES, artifact_limit), end);
     let status = wait_until(&mut child, end);
     match (said, status, share) {
         (_, None, _) => Err(Failure::Deadline),
@@ -103,11 +103,11 @@ pub(crate) fn compile(
             "the artifact is larger than {MAX_ARTIFACT_BYTES} bytes"
         ))),
         (said, Some(status), _) if status.success() && !said.artifact.is_empty() => Ok(said.artifact),
-        (said, Some(status), _) => Err(Failure::Refused(describe(status, &said.message))),
+        (said, Some(status), _) => Err(Failure::Refused(exit_message(status, &said.message))),
     }
 }
 
-fn start(program: &Path, share: Option<&CompilerShare>) -> io::Result<Child> {
+fn start_child(program: &Path, share: Option<&CompilerShare>) -> io::Result<Child> {
     let mut command = Command::new(program);
     command
         .arg(COMPILE_ARGUMENT)
@@ -144,7 +144,7 @@ impl CompilerMessage {
 
 /// Feeds the child and collects its output, until it has closed stdout and stderr. At `end` it is killed, which closes them. `limit` is the
 /// maximum size of an artifact.
-fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> CompilerMessage {
+fn exchange_with_child(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> CompilerMessage {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         let (closed, all_closed) = mpsc::sync_channel::<()>(1);
@@ -203,7 +203,7 @@ fn wait_until(child: &mut Child, end: Instant) -> Option<ExitStatus> {
 }
 
 /// Describes a failed child for users.
-fn describe(status: ExitStatus, message: &str) -> String {
+fn exit_message(status: ExitStatus, message: &str) -> String {
     match (status.signal(), message) {
         (Some(signal), "") => format!("the compiler was killed by signal {signal} (out of memory or processor time?)"),
         (Some(signal), message) => format!("the compiler was killed by signal {signal}: {message}"),

@@ -149,7 +149,7 @@ impl Compiler {
         let hex = digest.trim_start_matches("sha256:");
         let Some(cache) = &self.cache else {
             let artifact = self.compile(engine, wasm, digest)?;
-            return load(
+            return load_artifact(
                 engine,
                 &artifact,
                 code_charge(engine, artifact.bytes().len(), digest)?,
@@ -159,7 +159,7 @@ impl Compiler {
         let name = artifact_name(engine.wasmtime(), hex);
         let charge = code_charge(engine, cache.size(&name), digest)?;
         match cache.read(&name) {
-            Lookup::Hit(artifact) => match load(engine, &artifact, charge, digest) {
+            Lookup::Hit(artifact) => match load_artifact(engine, &artifact, charge, digest) {
                 Ok(loaded) => return Ok(loaded),
                 Err(error) => warn!(%digest, %error, "failed to load a cached artifact; compiling the plugin again"),
             },
@@ -169,7 +169,7 @@ impl Compiler {
         cache.remove(&name);
         let artifact = self.compile(engine, wasm, digest)?;
         let charge = code_charge(engine, artifact.bytes().len(), digest)?;
-        let loaded = load(engine, &artifact, charge, digest)?;
+        let loaded = load_artifact(engine, &artifact, charge, digest)?;
         if let Err(error) = cache.write(&name, &artifact) {
             // Loading works without the cache; only the next start is slower.
             warn!(%digest, %error, "failed to cache a compiled plugin");
@@ -188,21 +188,23 @@ impl Compiler {
                 .map_err(|error| refused(format!("{error:#}")))?,
             CompileMode::Child { program } => {
                 let share = engine.memory().compiler_share();
-                child::compile(program, wasm, self.deadline, share.as_ref()).map_err(|failure| match failure {
-                    child::Failure::Refused(detail) => refused(detail),
-                    child::Failure::Deadline => Error::CompileDeadline {
-                        digest: digest.to_owned(),
-                        limit: self.deadline,
+                child::compile_in_child(program, wasm, self.deadline, share.as_ref()).map_err(
+                    |failure| match failure {
+                        child::Failure::Refused(detail) => refused(detail),
+                        child::Failure::Deadline => Error::CompileDeadline {
+                            digest: digest.to_owned(),
+                            limit: self.deadline,
+                        },
+                        child::Failure::Memory {
+                            limit_bytes,
+                            is_contended,
+                        } => Error::CompileMemory {
+                            digest: digest.to_owned(),
+                            limit_bytes,
+                            is_contended,
+                        },
                     },
-                    child::Failure::Memory {
-                        limit_bytes,
-                        is_contended,
-                    } => Error::CompileMemory {
-                        digest: digest.to_owned(),
-                        limit_bytes,
-                        is_contended,
-                    },
-                })?
+                )?
             }
         };
         Ok(Artifact::just_compiled(bytes))
@@ -220,7 +222,12 @@ fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<C
     Ok(charge)
 }
 
-fn load(engine: &Engine, artifact: &Artifact, mut charge: Charge, digest: &str) -> Result<(Component, Charge), Error> {
+fn load_artifact(
+    engine: &Engine,
+    artifact: &Artifact,
+    mut charge: Charge,
+    digest: &str,
+) -> Result<(Component, Charge), Error> {
     let component = artifact
         .load(engine.wasmtime())
         .map_err(|error| load_error(&error, digest))?;
@@ -228,7 +235,7 @@ fn load(engine: &Engine, artifact: &Artifact, mut charge: Charge, digest: &str) 
     Ok((component, charge))
 }
 
-/// Its code is mapped, so there is one copy.
+/// The code of the artifact is mapped, so there is one copy.
 fn load_mapped(engine: &Engine, artifact: &MappedArtifact, digest: &str) -> Result<(Component, Charge), Error> {
     let mut charge = engine.memory().account();
     charge.take(artifact.bytes()).map_err(|over| Error::CodeMemory {

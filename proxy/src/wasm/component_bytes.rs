@@ -1,4 +1,4 @@
-//! What the bytes of a component show before they are compiled: size, format, digest, and the names of their artifacts. Pure.
+//! Checks of a component's bytes before they are compiled: size, format and digest; and the names of their artifacts. Pure.
 
 use aws_lc_rs::digest;
 
@@ -8,7 +8,7 @@ use super::error::Error;
 
 /// Name of an artifact, from the plugin's digest (SHA-256 in hex) and the engine.
 pub(crate) fn artifact_name(engine: &wasmtime::Engine, plugin: &str) -> String {
-    format!("{plugin}-{}", engine::compatibility(engine))
+    format!("{plugin}-{}", engine::compatibility_key(engine))
 }
 
 /// Checks size and format, and returns the digest (`sha256:<hex>`).

@@ -11,6 +11,7 @@ use super::error::Error;
 use super::memory::GuestMemory;
 use super::plugin::Plugin;
 use super::ticker::{CallFlag, Ticker};
+use crate::lock::lock_unpoisoned;
 
 /// Stack of a guest. Rust guests keep their data stack in linear memory, so this holds frames only. A worker thread's stack (2 MiB by
 /// default) must have room for it and for the host function on top.
@@ -69,7 +70,7 @@ impl Engine {
 
     /// The plugin, if it is still in use.
     pub(crate) fn loaded_plugin(&self, digest: &str) -> Option<Arc<Plugin>> {
-        let loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let loaded = lock_unpoisoned(&self.loaded);
         loaded
             .iter()
             .filter_map(Weak::upgrade)
@@ -78,7 +79,7 @@ impl Engine {
 
     /// Remembers a plugin as long as it is in use.
     pub(crate) fn remember_plugin(&self, plugin: &Arc<Plugin>) {
-        let mut loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut loaded = lock_unpoisoned(&self.loaded);
         loaded.retain(|known| known.strong_count() > 0);
         loaded.push(Arc::downgrade(plugin));
     }
@@ -86,7 +87,7 @@ impl Engine {
 
 /// Identifies the artifacts that an engine of this build and configuration can run; part of an artifact's name. The processor is not part of
 /// it: wasmtime refuses an artifact that needs an instruction which this one lacks.
-pub(crate) fn compatibility(engine: &wasmtime::Engine) -> String {
+pub(crate) fn compatibility_key(engine: &wasmtime::Engine) -> String {
     let mut hasher = DigestHasher(digest::Context::new(&digest::SHA256));
     // An engine without a compiler does not know the compiler's settings, which may change with a version of this program.
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
@@ -115,15 +116,15 @@ impl Hasher for DigestHasher {
 /// The processor that an artifact is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Processor {
-    /// This one, with all of its instructions.
+    /// The processor of this machine, with all of its instructions.
     Native,
-    /// Any of this architecture.
+    /// Any processor of this architecture.
     Baseline,
 }
 
 /// An engine that compiles and runs nothing. It has the settings of [`Engine`], because an artifact runs only in an engine with the same.
 pub(crate) fn compiling_engine(processor: Processor) -> Result<wasmtime::Engine, Error> {
-    let mut config = config();
+    let mut config = wasmtime_config();
     if processor == Processor::Baseline {
         // wasmtime infers the processor's features only if no target is named.
         let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -135,7 +136,7 @@ pub(crate) fn compiling_engine(processor: Processor) -> Result<wasmtime::Engine,
 /// An engine that runs artifacts and does not compile. Without a compiler it takes less memory; it still compares the settings and processor
 /// features of each artifact with its own.
 fn running_engine() -> Result<wasmtime::Engine, Error> {
-    wasmtime::Engine::new(config().enable_compiler(false)).map_err(engine_error)
+    wasmtime::Engine::new(wasmtime_config().enable_compiler(false)).map_err(engine_error)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -143,7 +144,7 @@ fn engine_error(error: wasmtime::Error) -> Error {
     Error::Engine(format!("{error:#}"))
 }
 
-fn config() -> wasmtime::Config {
+fn wasmtime_config() -> wasmtime::Config {
     let mut config = wasmtime::Config::new();
     // A call costs 135 ns without it and 476 ns with it; we use no component-model async.
     config.concurrency_support(false);

@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::memory::OverBudget;
+use super::memory::OverLimit;
 use super::{MAX_WASM_BYTES, SUPPORTED_VERSIONS};
 
 /// Why a plugin could not be loaded. None of its code has run.
@@ -102,7 +102,7 @@ pub enum Error {
     CodeMemory {
         /// Digest of the bytes.
         digest: String,
-        over: OverBudget,
+        over: OverLimit,
     },
     /// The cache directory is unusable.
     #[error("the compile cache {path} can't be used: {reason}")]
@@ -181,37 +181,37 @@ impl Phase {
 
 /// Why a call returned no valid result. The instance is unusable: drop it and start a fresh one.
 ///
-/// [`Fault::Settings`] is the plugin's own answer and no malfunction; all others are malfunctions.
+/// [`Fault::Settings`] is a refusal of the plugin's own and no malfunction; all others are malfunctions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It trapped: a panic, an abort, a stack overflow, a bad access, an exit.
+    /// The plugin trapped: a panic, an abort, a stack overflow, a bad access, an exit.
     #[error("{origin} trapped: {detail}")]
     Trap {
         origin: Box<Origin>,
         /// The trap, and the plugin's output to stderr.
         detail: String,
     },
-    /// It did not return in time.
+    /// The plugin did not return in time.
     #[error("{origin} did not return within {} ms", limit.as_millis())]
     Deadline { origin: Box<Origin>, limit: Duration },
-    /// It trapped after it was denied more memory by its own limit.
+    /// The plugin trapped after the limit of its entry had denied it more memory.
     #[error("{origin} needs more than the {limit_bytes} bytes of memory that its entry may have")]
     Memory { origin: Box<Origin>, limit_bytes: usize },
-    /// It trapped after it was denied memory by the limit of all plugins together.
+    /// The plugin trapped after the limit of all plugins together had denied it memory.
     #[error("{origin} needs {over}")]
-    ProcessMemory { origin: Box<Origin>, over: OverBudget },
-    /// Its verdict violates a rule of the interface.
-    #[error("{origin} gave an invalid answer: {what}")]
+    ProcessMemory { origin: Box<Origin>, over: OverLimit },
+    /// The plugin's verdict violates a rule of the interface.
+    #[error("{origin} returned an invalid result: {what}")]
     Invalid { origin: Box<Origin>, what: String },
-    /// It decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are not
-    /// repeated any more.
+    /// The plugin decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are
+    /// not repeated any more.
     #[error(
         "{origin} marked a verdict as reusable that depends on more than it read through the host: {what}. Its verdicts are \
          not repeated any more; mark it as reusable only if it depends on nothing else"
     )]
     Impure { origin: Box<Origin>, what: String },
-    /// It rejected its settings.
+    /// The plugin refused its settings.
     #[error("{origin} refused its settings: {message}")]
     Settings { origin: Box<Origin>, message: String },
 }

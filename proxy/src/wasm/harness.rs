@@ -15,12 +15,13 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
-use crate::plugin::request_view::{Memory, RequestView, ResponseView};
+use crate::lock::lock_unpoisoned;
+use crate::plugin::request_view::{RequestState, RequestView, ResponseView};
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
 use crate::wasm::{
     self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine,
@@ -76,7 +77,7 @@ impl Harness {
         memory_bytes: usize,
     ) -> Result<Self, HarnessError> {
         let engine = shared_engine()?;
-        let plugin = load(&engine, wasm)?;
+        let plugin = load_plugin(&engine, wasm)?;
         let entry = Arc::new(EntryConfig {
             name: "harness".into(),
             settings_json: settings_json.to_owned(),
@@ -221,9 +222,9 @@ fn shared_engine() -> Result<Arc<Engine>, wasm::Error> {
 }
 
 /// Compiles one plugin at a time, and keeps the last ones: tests of one process mostly load the same few.
-fn load(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
+fn load_plugin(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
     static RECENT: Mutex<VecDeque<Arc<Plugin>>> = Mutex::new(VecDeque::new());
-    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut recent = lock_unpoisoned(&RECENT);
     let plugin = Compiler::new(CompileMode::InProcess, None)?.load(engine, wasm)?;
     recent.retain(|known| !Arc::ptr_eq(known, &plugin));
     recent.push_back(Arc::clone(&plugin));
@@ -274,7 +275,7 @@ pub fn request(method: Method, target: &str) -> Request {
         port: 443,
         is_leader_lock: (info.group == "coordination.k8s.io" && info.resource == "leases").into(),
         headers: HeaderMap::new(),
-        memory: Memory::default(),
+        state: RequestState::default(),
         method: method.clone(),
         uri: uri.clone(),
     })

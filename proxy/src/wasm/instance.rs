@@ -16,8 +16,8 @@ use super::deadline::Deadline;
 use super::engine::Engine;
 use super::entry_config::EntryConfig;
 use super::error::{Fault, Origin, Phase};
-use super::guest::Guest;
-use super::host::{HostState, MemoryRefusal};
+use super::exports::Exports;
+use super::host_state::{HostState, MemoryRefusal};
 use super::plugin::Plugin;
 use super::reads::Trace;
 use super::state::EntryState;
@@ -43,7 +43,7 @@ const MAX_DETAIL_BYTES: usize = 2 * 1024;
 /// A live instance. It belongs to the thread that created it.
 pub struct Instance {
     store: Store<HostState>,
-    guest: Guest,
+    guest: Exports,
     plugin: Arc<Plugin>,
     entry: Arc<EntryConfig>,
     flag: CallFlag,
@@ -126,13 +126,13 @@ impl Instance {
 
     fn configure(&mut self, limit: Duration) -> Result<Subscription, Fault> {
         self.store.data_mut().is_configuring = true;
-        let answer = self.call(Phase::Configure, limit, |store, guest, plugin, entry| {
+        let result = self.call(Phase::Configure, limit, |store, guest, plugin, entry| {
             let info = convert::instance_info(entry, &plugin.digest);
             guest.configure(store, &entry.settings_json, &info)
         })?;
-        match answer {
+        match result {
             Ok(subscription) => {
-                convert::subscription(subscription).map_err(|what| self.invalid(Phase::Configure, what))
+                convert::subscription_from_wit(subscription).map_err(|what| self.invalid(Phase::Configure, what))
             }
             Err(message) => Err(Fault::Settings {
                 origin: self.origin(Phase::Configure),
@@ -193,7 +193,7 @@ impl Instance {
     pub fn on_complete(&mut self, request: &Rc<RequestView>, outcome: &Outcome) -> Result<(), Fault> {
         self.store.data_mut().request = Some(Rc::clone(request));
         self.call(Phase::OnComplete, self.entry.timeout, |store, guest, _, _| {
-            guest.on_complete(store, convert::outcome(outcome))
+            guest.on_complete(store, convert::outcome_to_wit(outcome))
         })
     }
 
@@ -202,7 +202,7 @@ impl Instance {
     /// # Errors
     /// As [`Self::on_complete`].
     pub fn on_crossed(&mut self, crossings: &[Crossing]) -> Result<(), Fault> {
-        let crossings: Vec<_> = crossings.iter().map(convert::outcomes::crossing).collect();
+        let crossings: Vec<_> = crossings.iter().map(convert::outcomes::crossing_to_wit).collect();
         self.call(Phase::OnCrossed, self.entry.timeout, |store, guest, _, _| {
             guest.on_crossed(store, &crossings)
         })
@@ -219,7 +219,7 @@ impl Instance {
         &mut self,
         phase: Phase,
         limit: Duration,
-        run: impl FnOnce(&mut Store<HostState>, &Guest, &Plugin, &EntryConfig) -> wasmtime::Result<R>,
+        run: impl FnOnce(&mut Store<HostState>, &Exports, &Plugin, &EntryConfig) -> wasmtime::Result<R>,
     ) -> Result<R, Fault> {
         let (deadline, epochs) = Deadline::start(limit);
         self.store.data_mut().deadline = deadline;

@@ -1,23 +1,24 @@
 //! Memory that plugins take from the process: linear memories, tables and machine code of all of them together, and their compiler.
 //!
-//! Guarantees: everything that is charged fits the budget. An instance that grows leaves others at least as much as it has itself, so none
-//! can take the memory that small ones need. In a process with a limit, the rest is for the sidecar itself and for requests. Why:
+//! Guarantees: everything that is charged fits the plugins' limit. An instance that grows leaves others at least as much as it has itself,
+//! so none can take the memory that small ones need. In a process with a limit, the rest is for the sidecar itself and for requests. Why:
 //! docs/adr/0031-memory.md.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::lock::lock_unpoisoned;
 use crate::memory_shares;
 
 /// Plugins would need more memory than they may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "more memory than is left: plugins may use {} MiB of the sidecar's {} MiB; raise its memory limit (see --memory-limit)",
-    budget_bytes >> 20,
+    plugin_limit_bytes >> 20,
     limit_bytes >> 20
 )]
-pub struct OverBudget {
+pub struct OverLimit {
     /// Limit of plugins.
-    pub budget_bytes: usize,
+    pub plugin_limit_bytes: usize,
     /// Limit of the process.
     pub limit_bytes: usize,
 }
@@ -29,7 +30,7 @@ pub struct GuestMemory(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     /// `None` means no limit.
-    bounds: Option<OverBudget>,
+    bounds: Option<OverLimit>,
     /// Locked when a guest's memory grows or is released, which is rare.
     used: Mutex<Used>,
 }
@@ -51,13 +52,13 @@ impl GuestMemory {
     /// The plugins' share of the memory that the process may use.
     #[must_use]
     pub fn within(limit_bytes: usize) -> Self {
-        Self::with_bounds(Some(OverBudget {
-            budget_bytes: memory_shares::plugin_memory(limit_bytes),
+        Self::with_bounds(Some(OverLimit {
+            plugin_limit_bytes: memory_shares::plugin_memory(limit_bytes),
             limit_bytes,
         }))
     }
 
-    fn with_bounds(bounds: Option<OverBudget>) -> Self {
+    fn with_bounds(bounds: Option<OverLimit>) -> Self {
         Self(Arc::new(Shared {
             bounds,
             used: Mutex::default(),
@@ -66,7 +67,7 @@ impl GuestMemory {
 
     /// The limits of plugins and process; `None` if there is no limit.
     #[must_use]
-    pub fn bounds(&self) -> Option<OverBudget> {
+    pub fn bounds(&self) -> Option<OverLimit> {
         self.0.bounds
     }
 
@@ -79,10 +80,10 @@ impl GuestMemory {
     /// Checks whether this many bytes would fit if nothing else was charged.
     ///
     /// # Errors
-    /// They would not.
-    pub(crate) fn could_hold(&self, bytes: usize) -> Result<(), OverBudget> {
+    /// The bytes would not fit.
+    pub(crate) fn could_hold(&self, bytes: usize) -> Result<(), OverLimit> {
         match self.0.bounds {
-            Some(bounds) if bytes > bounds.budget_bytes => Err(bounds),
+            Some(bounds) if bytes > bounds.plugin_limit_bytes => Err(bounds),
             _ => Ok(()),
         }
     }
@@ -99,19 +100,19 @@ impl GuestMemory {
     pub(crate) fn compiler_share(&self) -> Option<CompilerShare> {
         let bounds = self.0.bounds?;
         let mut used = self.used();
-        let left = bounds.budget_bytes.saturating_sub(used.plugins + used.compiler);
+        let left = bounds.plugin_limit_bytes.saturating_sub(used.plugins + used.compiler);
         // A quarter is left for plugins that grow meanwhile.
         let bytes = left / 4 * 3;
         used.compiler += bytes;
         Some(CompilerShare {
             memory: self.clone(),
             bytes,
-            is_contended: used.plugins > bounds.budget_bytes / 4,
+            is_contended: used.plugins > bounds.plugin_limit_bytes / 4,
         })
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
-        self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.0.used)
     }
 }
 
@@ -127,7 +128,7 @@ impl Charge {
     ///
     /// # Errors
     /// Not enough is left.
-    pub(crate) fn take(&mut self, more: usize) -> Result<(), OverBudget> {
+    pub(crate) fn take(&mut self, more: usize) -> Result<(), OverLimit> {
         self.add(more, false)
     }
 
@@ -135,16 +136,16 @@ impl Charge {
     ///
     /// # Errors
     /// Not enough is left.
-    pub(crate) fn grow(&mut self, more: usize) -> Result<(), OverBudget> {
+    pub(crate) fn grow(&mut self, more: usize) -> Result<(), OverLimit> {
         self.add(more, true)
     }
 
-    fn add(&mut self, more: usize, is_growth: bool) -> Result<(), OverBudget> {
+    fn add(&mut self, more: usize, is_growth: bool) -> Result<(), OverLimit> {
         let mut used = self.memory.used();
         let (own, plugins) = (self.bytes.saturating_add(more), used.plugins.saturating_add(more));
         if let Some(bounds) = self.memory.0.bounds {
-            let is_there = plugins.saturating_add(used.compiler) <= bounds.budget_bytes;
-            let left = bounds.budget_bytes.saturating_sub(plugins);
+            let is_there = plugins.saturating_add(used.compiler) <= bounds.plugin_limit_bytes;
+            let left = bounds.plugin_limit_bytes.saturating_sub(plugins);
             if !is_there || (is_growth && own > left) {
                 return Err(bounds);
             }
@@ -218,15 +219,18 @@ mod tests {
 
     #[test]
     fn sidecar_reserves_part_of_limit() {
-        for (limit, budget) in [(64, 28), (128, 80), (256, 160), (512, 416), (4096, 4000)] {
+        for (limit, plugin_limit) in [(64, 28), (128, 80), (256, 160), (512, 416), (4096, 4000)] {
             let bounds = GuestMemory::within(limit * MIB).bounds().unwrap();
-            assert_eq!((bounds.budget_bytes, bounds.limit_bytes), (budget * MIB, limit * MIB));
+            assert_eq!(
+                (bounds.plugin_limit_bytes, bounds.limit_bytes),
+                (plugin_limit * MIB, limit * MIB)
+            );
         }
         assert_eq!(GuestMemory::unlimited().bounds(), None);
     }
 
     #[test]
-    fn budget_is_shared_and_reusable_after_drop() {
+    fn plugin_limit_is_shared_and_reusable_after_drop() {
         let memory = GuestMemory::within(256 * MIB);
         let first = charged(&memory, 100 * MIB);
         let mut second = charged(&memory, 60 * MIB);

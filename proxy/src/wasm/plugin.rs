@@ -6,7 +6,7 @@ use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 
 use super::error::Error;
-use super::guest::PreInstantiated;
+use super::exports::PreInstantiated;
 use super::memory::Charge;
 use super::world;
 
@@ -35,7 +35,7 @@ impl Plugin {
             .map(|(name, _)| name)
             .collect();
         let exports: Vec<&str> = ty.exports(engine).map(|(name, _)| name).collect();
-        let pre = PreInstantiated::new(world::check(&imports, &exports, &digest)?, engine, component);
+        let pre = PreInstantiated::new(world::checked_version(&imports, &exports, &digest)?, engine, component);
         // The names fit, so a type is wrong: a function with other parameters, or one that our version lacks.
         let pre = pre.map_err(|error| Error::WrongWorld {
             digest: digest.clone(),

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use tracing::{debug, error, info, warn};
 
 use super::clock::Clock;
-use super::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 
 /// Number of lines that may be logged at once.
 const MAX_BURST: u64 = 50;

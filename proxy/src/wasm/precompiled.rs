@@ -190,8 +190,8 @@ fn check_unchangeable(path: &Path) -> Result<(), String> {
     check_owners(path)
 }
 
-/// Refuses a file of another mount than the program: a volume of the pod, which somebody else may fill, whoever owns its files in this
-/// container. A single file can be mounted as well, so its own mount counts.
+/// Refuses a file of another mount than the program: a volume of the pod, which somebody else may fill, even if its files belong to root in
+/// this container. A single file can be mounted as well, so its own mount counts.
 fn check_mount(path: &Path, program: &Path) -> Result<(), String> {
     let mount_of = |path: &Path| {
         let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)

@@ -1,4 +1,5 @@
-//! What a call of a plugin reads through the host, and what else it does there: what a verdict depends on, and what belongs to it.
+//! Reads and effects of a call: the values that a plugin reads through the host, on which its verdict depends, and its other calls of
+//! the host, which belong to the verdict.
 //!
 //! [`Step::evaluate`] is the only source of what a guest is shown of a request, so a look-up of a remembered verdict ([`crate::chain`]) and a
 //! call compare the same values. Guarantee: a call that did something that must not be repeated has a [`ReuseObstacle`]. Leaves remembering to
@@ -64,21 +65,21 @@ pub(crate) enum Seen<'v> {
 /// Why a verdict is used once although the plugin marked it as reusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReuseObstacle {
-    /// It read the clock, and its verdict does not say until when it holds.
+    /// The call read the clock, and its verdict does not say until when it holds.
     Clock,
-    /// It drew a random number.
+    /// The call drew a random number.
     Random,
-    /// It wrote: state, a gauge, a report, a log line.
+    /// The call wrote: state, a gauge, a report, a log line.
     Write,
     /// A cell was written during the call, or could not be read.
     Changed,
-    /// It took tokens in a way that can't be repeated: twice, with a wait, or in vain.
+    /// The call took tokens in a way that can't be repeated: twice, with a wait, or in vain.
     Admission,
-    /// It read or did more than is remembered.
+    /// The call read or did more than is remembered.
     TooMuch,
 }
 
-/// What a call did through the host that is repeated with its verdict.
+/// Effects of a call that are repeated with its verdict.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// None of them may wait.
@@ -98,7 +99,7 @@ pub(crate) struct Trace {
     read_clock: bool,
     admitted: bool,
     obstacle: Option<ReuseObstacle>,
-    /// Whether it met what another call may not meet: a cell that was written meanwhile, or tokens that were short.
+    /// Whether the call met what another call may not meet: a cell that was written meanwhile, or tokens that were short.
     met_change: bool,
 }
 

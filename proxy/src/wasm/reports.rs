@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use serde_json::Value;
 
-use super::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 
 /// Maximum number of reports of an entry.
 const MAX_REPORTS: usize = 64;

@@ -1,15 +1,15 @@
 //! State that survives a hot reload and is shared by all instances of an entry (WIT `state`), with the entry's metrics and log.
 //!
 //! Keyed by the entry's name; each call is atomic under a short lock. [`Clock`] provides the time. The arithmetic of buckets and windows is
-//! in `state/`; metrics and log are in `series.rs` and `plugin_log.rs`.
+//! in `state/`; metrics and log are in `plugin_metrics.rs` and `plugin_log.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::clock::Clock;
-use super::lock::lock_unpoisoned;
 use super::plugin_log::PluginLog;
-use super::series::SeriesSet;
+use super::plugin_metrics::SeriesSet;
+use crate::lock::lock_unpoisoned;
 
 pub(crate) mod bucket;
 mod entry;

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use super::error::Error;
-use super::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 
 /// Length of an epoch, which is the accuracy of deadlines. Shorter costs wake-ups, longer costs latency behind a plugin that spins.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
@@ -217,11 +217,13 @@ mod tests {
 
     #[test]
     fn ticker_ends_with_its_owner_awake_or_at_rest() {
-        let (awake, _) = ticker();
+        let (awake, ticks) = ticker();
         drop(awake);
-        let (resting, _) = ticker();
+        assert_eq!(Arc::strong_count(&ticks), 1, "the thread that ticked has ended");
+        let (resting, ticks) = ticker();
         wait_until("it rests", || is_resting(&resting));
         drop(resting);
+        assert_eq!(Arc::strong_count(&ticks), 1, "the thread that rested has ended");
     }
 
     #[test]

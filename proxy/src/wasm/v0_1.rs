@@ -6,7 +6,7 @@ use wasmtime::component::{HasSelf, Linker};
 use super::bindings::types_v0_1;
 use super::bindings::v0_2::ctrlmesh::plugin::types::{Phases, RequestVerdict, Reuse};
 use super::bindings::v0_2::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state};
-use super::host::HostState;
+use super::host_state::HostState;
 
 impl From<types_v0_1::RequestVerdict> for RequestVerdict {
     fn from(verdict: types_v0_1::RequestVerdict) -> Self {

@@ -1,13 +1,13 @@
 //! The host's implementation of `ctrlmesh:plugin@0.2`: the functions that a guest imports, each short and bounded. Those that 0.1 has
 //! already serve plugins of that version, too (`v0_1.rs`).
 //!
-//! Leaves their effects to `state.rs`, `series.rs` and `plugin_log.rs`, and a guest's results to `v0_2/convert.rs`.
+//! Leaves their effects to `state.rs`, `plugin_metrics.rs` and `plugin_log.rs`, and a guest's results to `v0_2/convert.rs`.
 
 use wasmtime::component::{HasSelf, Linker, Resource};
 
 use super::bindings::v0_2::Plugin;
 use super::bindings::v0_2::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state, types};
-use super::host::{HostState, RequestHandle, ResponseHandle};
+use super::host_state::{HostState, RequestHandle, ResponseHandle};
 use super::plugin_log::Level;
 use super::reads::{ReuseObstacle, Step};
 use super::state::{Admission, Ask, Cell, Claim, EntryState, Grant, Place, Rule, StateError};
@@ -86,27 +86,27 @@ impl metrics::Host for HostState {
 impl state::Host for HostState {
     fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
         self.end_trace(ReuseObstacle::Write);
-        let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
+        let claims: Vec<Claim> = claims.into_iter().map(claim_from_wit).collect();
         if self.recheck {
             let asks: Vec<Ask> = claims.into_iter().map(Ask::available_now).collect();
             return EntryState::check_admission(&asks, &[])
                 .map(|()| state::Grant::Granted)
-                .map_err(error);
+                .map_err(error_to_wit);
         }
         match self.entry.take(claims) {
             Ok(Grant::Granted) => Ok(state::Grant::Granted),
             Ok(Grant::WaitMs(wait)) => Ok(state::Grant::WaitMs(wait)),
-            Err(refused) => Err(error(refused)),
+            Err(refused) => Err(error_to_wit(refused)),
         }
     }
 
     fn admit(&mut self, asks: Vec<state::Ask>, places: Vec<state::Place>) -> Result<state::Admission, state::Error> {
-        let asks: Vec<Ask> = asks.into_iter().map(ask).collect();
-        let places: Vec<Place> = places.into_iter().map(place).collect();
+        let asks: Vec<Ask> = asks.into_iter().map(ask_from_wit).collect();
+        let places: Vec<Place> = places.into_iter().map(place_from_wit).collect();
         if self.recheck {
             return EntryState::check_admission(&asks, &places)
                 .map(|()| state::Admission::Granted(0))
-                .map_err(error);
+                .map_err(error_to_wit);
         }
         let Some(request) = self.request.as_ref().filter(|_| self.may_hold) else {
             return Err(state::Error::Invalid);
@@ -118,9 +118,9 @@ impl state::Host for HostState {
                 Ok(_) | Err(_) => trace.end(ReuseObstacle::Admission),
             }
         }
-        let (admission, held) = admitted.map_err(error)?;
+        let (admission, held) = admitted.map_err(error_to_wit)?;
         if !held.is_empty() {
-            request.memory.hold(held);
+            request.state.hold(held);
         }
         Ok(match admission {
             Admission::Granted { wait_ms } => state::Admission::Granted(saturating_u32(wait_ms)),
@@ -139,7 +139,7 @@ impl state::Host for HostState {
             self.end_trace(ReuseObstacle::Write);
             self.entry.add(&key, delta, max)
         }
-        .map_err(error)
+        .map_err(error_to_wit)
     }
 
     fn window_add(&mut self, key: String, length_ms: u32, slots: u32, amount: u64) -> Result<u64, state::Error> {
@@ -149,14 +149,14 @@ impl state::Host for HostState {
             self.end_trace(ReuseObstacle::Write);
             self.entry.window_add(&key, length_ms, slots, amount)
         }
-        .map_err(error)
+        .map_err(error_to_wit)
     }
 
     fn get(&mut self, key: String) -> Result<Option<state::Cell>, state::Error> {
         match self.entry.get_with_write(&key) {
             Ok((found, write)) => {
                 self.record_cell(key, write);
-                Ok(found.map(cell))
+                Ok(found.map(cell_to_wit))
             }
             Err(failed) => Err(self.failed_read(failed)),
         }
@@ -168,7 +168,7 @@ impl state::Host for HostState {
                 for (key, (_, write)) in keys.into_iter().zip(&cells) {
                     self.record_cell(key, *write);
                 }
-                Ok(cells.into_iter().map(|(found, _)| found.map(cell)).collect())
+                Ok(cells.into_iter().map(|(found, _)| found.map(cell_to_wit)).collect())
             }
             Err(failed) => Err(self.failed_read(failed)),
         }
@@ -181,7 +181,7 @@ impl state::Host for HostState {
             self.end_trace(ReuseObstacle::Write);
             self.entry.compare_and_swap(&key, expected, value)
         }
-        .map_err(error)
+        .map_err(error_to_wit)
     }
 
     fn remove(&mut self, key: String) {
@@ -196,7 +196,7 @@ impl HostState {
     /// A read that failed depends on more than a cell, so the call is not remembered.
     fn failed_read(&mut self, failed: StateError) -> state::Error {
         self.end_trace(ReuseObstacle::Changed);
-        error(failed)
+        error_to_wit(failed)
     }
 }
 
@@ -232,7 +232,7 @@ impl report::Host for HostState {
         };
         let request = self.request.as_ref().filter(|_| !self.recheck);
         let Some(request) = request else { return };
-        let is_named = request.memory.name_rule(&name, part);
+        let is_named = request.state.name_rule(&name, part);
         if !is_named {
             self.end_trace(ReuseObstacle::TooMuch);
             self.entry.series().drop_update();
@@ -246,28 +246,28 @@ fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn ask(ask: state::Ask) -> Ask {
+fn ask_from_wit(ask: state::Ask) -> Ask {
     Ask {
-        claim: claim(ask.claim),
+        claim: claim_from_wit(ask.claim),
         max_wait_ms: ask.max_wait_ms,
     }
 }
 
-fn place(place: state::Place) -> Place {
+fn place_from_wit(place: state::Place) -> Place {
     Place {
         key: place.key,
         max: place.max,
     }
 }
 
-fn cell(cell: Cell) -> state::Cell {
+fn cell_to_wit(cell: Cell) -> state::Cell {
     state::Cell {
         value: cell.value,
         version: cell.version,
     }
 }
 
-fn claim(claim: state::Claim) -> Claim {
+fn claim_from_wit(claim: state::Claim) -> Claim {
     let state::Bucket {
         limit,
         interval_ms,
@@ -284,7 +284,7 @@ fn claim(claim: state::Claim) -> Claim {
     }
 }
 
-const fn error(error: StateError) -> state::Error {
+const fn error_to_wit(error: StateError) -> state::Error {
     match error {
         StateError::TooManyKeys => state::Error::TooManyKeys,
         StateError::TooLarge => state::Error::TooLarge,
@@ -314,12 +314,12 @@ impl exchange::HostRequest for HostState {
 
     fn traffic(&mut self, _: Resource<RequestHandle>) -> exchange::Traffic {
         self.read(Step::Traffic);
-        convert::traffic(self.request.as_deref())
+        convert::request_traffic(self.request.as_deref())
     }
 
     fn verb(&mut self, _: Resource<RequestHandle>) -> exchange::Verb {
         self.read(Step::Verb);
-        convert::verb(self.request.as_deref())
+        convert::request_verb(self.request.as_deref())
     }
 
     fn group(&mut self, _: Resource<RequestHandle>) -> String {
@@ -397,12 +397,12 @@ impl exchange::HostRequest for HostState {
     /// Not recorded: in `on-request`, which is called once for a request, it is 0 until the same call sets it.
     fn note(&mut self, _: Resource<RequestHandle>) -> u64 {
         let request = self.request.as_ref();
-        request.map_or(0, |request| request.memory.note(self.entry_id()))
+        request.map_or(0, |request| request.state.note(self.entry_id()))
     }
 
     fn set_note(&mut self, _: Resource<RequestHandle>, value: u64) {
         if let Some(request) = self.request.as_ref().filter(|_| !self.recheck) {
-            request.memory.set_note(self.entry_id(), value);
+            request.state.set_note(self.entry_id(), value);
             if let Some(trace) = &mut self.trace {
                 trace.record_note(value);
             }

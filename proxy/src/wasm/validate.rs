@@ -60,11 +60,11 @@ const RESERVED_PARAMETERS: [&str; 4] = ["labelSelector", "fieldSelector", "shard
 
 /// Limits the text of one result.
 #[derive(Debug, Default)]
-pub(crate) struct TextBudget {
+pub(crate) struct TextLimit {
     used: usize,
 }
 
-impl TextBudget {
+impl TextLimit {
     /// Counts a text.
     pub(crate) fn take(&mut self, text: String) -> Result<String, String> {
         // One more for its place in a list, even if it is empty.
@@ -140,7 +140,7 @@ fn check_count(what: &str, count: usize, limit: usize) -> Result<(), String> {
 }
 
 /// A delay before an action, cut to the host's maximum.
-pub(crate) fn delay(milliseconds: u32) -> Duration {
+pub(crate) fn bounded_delay(milliseconds: u32) -> Duration {
     Duration::from_millis(milliseconds.into()).min(MAX_DELAY)
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn body_delay(milliseconds: u32) -> Duration {
 }
 
 /// The text of a selector.
-pub(crate) fn selector(text: String) -> Result<String, String> {
+pub(crate) fn checked_selector(text: String) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("an empty selector: leave the edit out where nothing is to be narrowed".into());
     }
@@ -209,7 +209,7 @@ pub(crate) fn object_name(name: String) -> Result<String, String> {
     }
 }
 
-pub(crate) fn refusal(refusal: Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
+pub(crate) fn checked_refusal(refusal: Refusal, text: &mut TextLimit) -> Result<Refusal, String> {
     if !(400..=599).contains(&refusal.code) {
         return Err(format!(
             "a refusal with the code {}: it must be 400 to 599",
@@ -288,7 +288,7 @@ mod tests {
         }
         assert!(query_name(String::new()).is_err());
         assert!(query_name("limit".into()).is_ok());
-        assert!(selector("  ".into()).is_err());
+        assert!(checked_selector("  ".into()).is_err());
     }
 
     #[test]
@@ -302,14 +302,14 @@ mod tests {
 
     #[test]
     fn delays_are_cut_to_minute() {
-        assert_eq!(delay(59_999), Duration::from_millis(59_999));
-        assert_eq!(delay(u32::MAX), Duration::from_secs(60));
+        assert_eq!(bounded_delay(59_999), Duration::from_millis(59_999));
+        assert_eq!(bounded_delay(u32::MAX), Duration::from_secs(60));
         assert_eq!(body_delay(u32::MAX), Duration::from_secs(3600));
     }
 
     #[test]
     fn text_is_bounded_over_whole_answer() {
-        let mut text = TextBudget::default();
+        let mut text = TextLimit::default();
         assert!(text.take("x".repeat(MAX_TEXT_BYTES - 1)).is_ok());
         assert!(text.take(String::new()).is_err());
     }
@@ -325,7 +325,7 @@ mod tests {
                 cause: None,
                 details: None,
             };
-            refusal(refused, &mut TextBudget::default()).is_ok()
+            checked_refusal(refused, &mut TextLimit::default()).is_ok()
         };
         assert_eq!(
             [with(399, ""), with(400, ""), with(599, "Timeout"), with(600, "")],

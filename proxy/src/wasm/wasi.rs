@@ -8,7 +8,7 @@ use aws_lc_rs::rand;
 use wasmtime::component::Linker;
 use wasmtime::{AsContextMut, StoreContextMut};
 
-use super::host::HostState;
+use super::host_state::HostState;
 use super::reads::ReuseObstacle;
 
 mod io;

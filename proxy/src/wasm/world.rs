@@ -7,7 +7,7 @@ use ctrlmesh_contract::world::{self, Problem};
 use super::error::Error;
 
 /// Returns the interface version of a component. Refuses components that are not plugins or import more than plugins get.
-pub(crate) fn check(imports: &[&str], exports: &[&str], digest: &str) -> Result<Version, Error> {
+pub(crate) fn checked_version(imports: &[&str], exports: &[&str], digest: &str) -> Result<Version, Error> {
     let digest = digest.to_owned();
     world::check_component(imports, exports).map_err(|problem| match problem {
         Problem::World(missing) => Error::WrongWorld { digest, missing },
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn world_problems_have_messages() {
         let result_of = |imports: &[&str], exports: &[&str]| {
-            check(imports, exports, "sha256:00")
+            checked_version(imports, exports, "sha256:00")
                 .map_or_else(|error| error.to_string(), |version| format!("{version:?}"))
         };
         assert_eq!(result_of(&["ctrlmesh:plugin/types@0.1.0"], &EXPORTS), "V0_1");

@@ -1,8 +1,10 @@
 //! Faults of the registry, and the requests that they apply to.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+
+use crate::lock::lock_unpoisoned;
 
 /// The requests that a mishap applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,14 +18,14 @@ pub enum AffectedRequests {
     Token,
 }
 
-/// A fault of an answer.
+/// A fault of a response.
 #[derive(Debug, Clone)]
 pub enum Mishap {
     Status {
         code: u16,
         retry_after: Option<String>,
     },
-    /// There is never an answer.
+    /// There is never a response.
     Silence,
     /// The head and half of the body are sent, then nothing.
     Stall,
@@ -47,7 +49,7 @@ pub struct PlannedMishap(Arc<Mutex<Rule>>);
 impl PlannedMishap {
     /// Limits the mishap to this number of requests.
     pub fn times(self, times: u32) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).left = Some(times);
+        lock_unpoisoned(&self.0).left = Some(times);
     }
 }
 
@@ -65,22 +67,19 @@ pub(super) struct Plan(Mutex<Vec<Arc<Mutex<Rule>>>>);
 impl Plan {
     pub(super) fn add(&self, on: AffectedRequests, mishap: Mishap) -> PlannedMishap {
         let rule = Arc::new(Mutex::new(Rule { on, mishap, left: None }));
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&rule));
+        lock_unpoisoned(&self.0).push(Arc::clone(&rule));
         PlannedMishap(rule)
     }
 
     pub(super) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock_unpoisoned(&self.0).clear();
     }
 
     /// The mishap for the next request of this kind.
     pub(super) fn next(&self, kind: AffectedRequests) -> Option<Mishap> {
-        let rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = lock_unpoisoned(&self.0);
         rules.iter().find_map(|rule| {
-            let mut rule = rule.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rule = lock_unpoisoned(rule);
             if rule.left == Some(0) || (rule.on != AffectedRequests::Any && rule.on != kind) {
                 return None;
             }

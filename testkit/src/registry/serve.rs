@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -23,9 +23,10 @@ use tokio_util::task::TaskTracker;
 
 use super::mishap::{AffectedRequests, Mishap};
 use super::{Request, Shared, digest};
+use crate::lock::lock_unpoisoned;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
-type Answer = Response<Body>;
+type RegistryResponse = Response<Body>;
 
 /// From an older version of the distribution specification, but every registry sends it.
 const DIGEST: &str = "docker-content-digest";
@@ -69,31 +70,27 @@ async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, scheme: &
     }
 }
 
-async fn answer_request(request: &http::Request<Incoming>, scheme: &str, shared: &Shared) -> Answer {
+async fn answer_request(request: &http::Request<Incoming>, scheme: &str, shared: &Shared) -> RegistryResponse {
     let seen = record_request(request);
     let path = request.uri().path();
     let kind = request_kind(path);
-    shared
-        .requests
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(seen.clone());
+    lock_unpoisoned(&shared.requests).push(seen.clone());
     let mishap = shared.plan.next(kind);
     match mishap {
         Some(Mishap::Silence) => return std::future::pending().await,
         Some(Mishap::Status { code, retry_after }) => {
-            let mut answer = empty_response(StatusCode::from_u16(code).unwrap_or_default());
+            let mut response = empty_response(StatusCode::from_u16(code).unwrap_or_default());
             if let Some(value) = retry_after.and_then(|text| text.parse().ok()) {
-                answer.headers_mut().insert(RETRY_AFTER, value);
+                response.headers_mut().insert(RETRY_AFTER, value);
             }
-            return answer;
+            return response;
         }
         Some(Mishap::Redirect(location)) => {
-            let mut answer = empty_response(StatusCode::TEMPORARY_REDIRECT);
+            let mut response = empty_response(StatusCode::TEMPORARY_REDIRECT);
             if let Ok(value) = location.replace("{path}", path).parse() {
-                answer.headers_mut().insert(LOCATION, value);
+                response.headers_mut().insert(LOCATION, value);
             }
-            return answer;
+            return response;
         }
         _ => {}
     }
@@ -126,9 +123,9 @@ fn request_kind(path: &str) -> AffectedRequests {
     }
 }
 
-/// The answer of a registry without faults.
+/// The response of a registry without faults.
 fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared) -> Response<Bytes> {
-    let login = shared.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let login = lock_unpoisoned(&shared.login).clone();
     if path == "/token" {
         return match login.token_response(&seen.authorization, query) {
             Some(token) => content_response("application/json", token.into()),
@@ -136,13 +133,13 @@ fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, share
         };
     }
     if let Some(challenge) = login.challenge(&seen.authorization, scheme, &seen.host) {
-        let mut answer = status_response(StatusCode::UNAUTHORIZED);
+        let mut response = status_response(StatusCode::UNAUTHORIZED);
         if let Ok(value) = challenge.parse() {
-            answer.headers_mut().insert(WWW_AUTHENTICATE, value);
+            response.headers_mut().insert(WWW_AUTHENTICATE, value);
         }
-        return answer;
+        return response;
     }
-    let content = shared.content.lock().unwrap_or_else(PoisonError::into_inner);
+    let content = lock_unpoisoned(&shared.content);
     let Some(path) = path.strip_prefix("/v2/") else {
         return status_response(StatusCode::NOT_FOUND);
     };
@@ -163,28 +160,28 @@ fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, share
 }
 
 fn status_response(code: StatusCode) -> Response<Bytes> {
-    let mut answer = Response::new(Bytes::new());
-    *answer.status_mut() = code;
-    answer
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = code;
+    response
 }
 
 fn content_response(media_type: &str, bytes: Bytes) -> Response<Bytes> {
     let digest = digest(&bytes);
-    let mut answer = Response::new(bytes);
+    let mut response = Response::new(bytes);
     if let (Ok(media_type), Ok(digest)) = (media_type.parse(), digest.parse()) {
-        answer.headers_mut().insert(CONTENT_TYPE, media_type);
-        answer.headers_mut().insert(DIGEST, digest);
+        response.headers_mut().insert(CONTENT_TYPE, media_type);
+        response.headers_mut().insert(DIGEST, digest);
     }
-    answer
+    response
 }
 
-fn empty_response(code: StatusCode) -> Answer {
+fn empty_response(code: StatusCode) -> RegistryResponse {
     status_response(code).map(|bytes| Full::new(bytes).map_err(io::Error::other).boxed_unsync())
 }
 
-/// The correct answer, with the mishap applied.
-fn apply_fault(answer: Response<Bytes>, mishap: Option<Mishap>, is_head: bool) -> Answer {
-    let (mut head, mut bytes) = answer.into_parts();
+/// The correct response, with the mishap applied.
+fn apply_fault(response: Response<Bytes>, mishap: Option<Mishap>, is_head: bool) -> RegistryResponse {
+    let (mut head, mut bytes) = response.into_parts();
     match &mishap {
         Some(Mishap::Digest(digest)) => {
             if let Ok(value) = digest.parse() {

@@ -1,4 +1,4 @@
-//! What the verdicts on a request say about the rest of it: which later phases they want, and how its outcome is counted.
+//! Remarks of verdicts about the rest of a request: which later phases their plugins want, and how its outcome is counted.
 //!
 //! Guarantees: an outcome is counted once by each rule, at the response head or at the end. Counting calls no plugin unless a tally
 //! reaches a threshold.
@@ -18,7 +18,7 @@ pub(super) struct Remarks {
     others: Vec<Remark>,
 }
 
-/// What the verdict of an entry says about the rest of the request.
+/// The remark of one entry's verdict.
 #[derive(Debug)]
 struct Remark {
     entry: EntryId,
@@ -78,7 +78,7 @@ impl Plugins {
         }
     }
 
-    /// The same for all entries, last first.
+    /// Counts the response head by the rules of all entries, last first.
     pub(super) fn count_head_for_all(&self, status: u16) {
         if self.is_counted() {
             for entry in self.snapshot.matched_entries(self.matched).rev() {

@@ -1,8 +1,8 @@
 //! Remembered calls of one plugin instance, found by what they read.
 //!
-//! A call reads step by step, and what it asks next depends on the answers so far. So the table is a tree: a node is the next step of the
-//! plugin after these answers, its edges are the answers, and a leaf is what the plugin decided then. A look-up asks the same questions in
-//! the same order. Pure; what a leaf holds, and when it may be used, is in `reuse.rs`.
+//! A call reads step by step, and what it asks next depends on the values that it has read so far. So the table is a tree: a node is the
+//! next step of the plugin after these values, its edges are the values, and a leaf is what the plugin decided then. A look-up asks the
+//! same questions in the same order. Pure; what a leaf holds, and when it may be used, is in `reuse.rs`.
 
 use crate::wasm::{Read, Seen, Step, Value};
 
@@ -51,16 +51,16 @@ struct Leaf<L> {
     used: u64,
 }
 
-/// What the table holds at the end of some reads.
+/// The end of some reads in the table.
 #[derive(Debug)]
 pub(super) enum Known<'t, L> {
     Leaf(&'t L),
-    /// Another question after the same answers, or an end.
+    /// Another question after the same values, or an end.
     Contradiction,
     Unknown,
 }
 
-/// The plugin asked another question after the same answers: it does not depend on its reads alone.
+/// The plugin asked another question after the same values: it does not depend on its reads alone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contradiction;
 
@@ -106,11 +106,11 @@ impl<L> Table<L> {
         }
     }
 
-    /// What the table holds for a call with these reads.
+    /// Looks a call with these reads up in the table.
     pub(super) fn known(&self, reads: &[Read]) -> Known<'_, L> {
         self.root
             .as_ref()
-            .map_or(Known::Unknown, |root| match follow(root, reads) {
+            .map_or(Known::Unknown, |root| match follow_reads(root, reads) {
                 Followed::Leaf(leaf) => Known::Leaf(&leaf.value),
                 Followed::Contradiction(_) => Known::Contradiction,
                 Followed::Unknown => Known::Unknown,
@@ -118,7 +118,7 @@ impl<L> Table<L> {
     }
 
     /// Adds a leaf, or replaces the one with the same reads; a leaf that is too large is left out. `bytes`: the leaf's size. `is_timed`:
-    /// the leaf holds for a time only, so a later call may go on differently after the same answers.
+    /// the leaf holds for a time only, so a later call may go on differently after the same values.
     ///
     /// # Errors
     /// A leaf in the table contradicts the new one. The table is unchanged.
@@ -133,7 +133,7 @@ impl<L> Table<L> {
         if bytes > MAX_BYTES / REMOVED_PART {
             return Ok(());
         }
-        let known = self.root.as_ref().map(|root| follow(root, &reads));
+        let known = self.root.as_ref().map(|root| follow_reads(root, &reads));
         if let Some(Followed::Contradiction(known)) = known
             && !is_timed(&leaf)
             && !known.all_leaves(&is_timed)
@@ -214,12 +214,12 @@ impl<L> Child<L> {
 
 enum Followed<'t, L> {
     Leaf(&'t Leaf<L>),
-    /// The part of the tree that asks something else after the same answers.
+    /// The part of the tree that asks something else after the same values.
     Contradiction(&'t Child<L>),
     Unknown,
 }
 
-fn follow<'t, L>(root: &'t Child<L>, reads: &[Read]) -> Followed<'t, L> {
+fn follow_reads<'t, L>(root: &'t Child<L>, reads: &[Read]) -> Followed<'t, L> {
     let (mut child, mut reads) = (root, reads.iter());
     loop {
         match (child, reads.next()) {

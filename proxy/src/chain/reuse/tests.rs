@@ -141,11 +141,11 @@ fn effects_are_repeated_and_nothing_is_when_tokens_are_short() {
     for _ in 0..2 {
         let request = view("a");
         assert_eq!(fixture.repeated(&request).as_deref(), Some("x"));
-        assert_eq!(request.memory.note(entry), 7);
+        assert_eq!(request.state.note(entry), 7);
     }
     let request = view("a");
     assert_eq!(fixture.repeated(&request), None, "the bucket had two tokens");
-    assert_eq!(request.memory.note(entry), 0);
+    assert_eq!(request.state.note(entry), 0);
     let (series, _) = fixture.state.series().snapshot();
     assert_eq!(series.len(), 1);
     assert_eq!(series[0].value, crate::wasm::SeriesValue::Counter(4), "twice two");

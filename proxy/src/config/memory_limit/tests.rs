@@ -138,10 +138,10 @@ fn sizes_are_parsed_in_kubernetes_notation() {
 
 #[test]
 fn configured_limit_can_only_be_lower_than_containers() {
-    let (container, smallest) = (effective(None), SMALLEST_LIMIT as u64);
+    let (container, smallest) = (effective_limit(None), SMALLEST_LIMIT as u64);
     assert_eq!(
-        effective(Some(smallest)),
+        effective_limit(Some(smallest)),
         Some(container.map_or(smallest, |limit| limit.min(smallest)))
     );
-    assert_eq!(effective(Some(u64::MAX)), container.or(Some(u64::MAX)));
+    assert_eq!(effective_limit(Some(u64::MAX)), container.or(Some(u64::MAX)));
 }

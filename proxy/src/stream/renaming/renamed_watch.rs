@@ -8,7 +8,7 @@ use ctrlmesh_wire::WatchEncoding;
 use ctrlmesh_wire::rename::{Rename, RenameError, WatchRenamer};
 use http_body::{Body, Frame};
 
-use crate::client::leadership::LockExchange;
+use crate::controller_state::leadership::LockExchange;
 use crate::upstream::BoxError;
 
 pub(crate) struct RenamedWatch<B> {

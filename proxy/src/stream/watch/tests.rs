@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::chain::in_flight::InFlightCounts;
 use crate::chain::{Counter, Kind};
-use crate::client::list_views::tests::{READER, resumed_as};
-use crate::client::list_views::{KnownView, ListViews};
 use crate::connection::StreamNotifier;
+use crate::controller_state::list_views::tests::{READER, resumed_as};
+use crate::controller_state::list_views::{KnownView, ListViews};
 use crate::plugin::verdict::RequestEdit;
 
 type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;

@@ -9,7 +9,7 @@ use super::window::Window;
 use super::{
     Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_READ_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError,
 };
-use crate::wasm::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 use crate::wasm::reports::Reports;
 use outcomes::StoredTally;
 

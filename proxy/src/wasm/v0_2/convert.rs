@@ -10,7 +10,7 @@ use crate::plugin::verdict::{
 };
 use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types;
 use crate::wasm::entry_config::EntryConfig;
-use crate::wasm::validate::{self, TextBudget};
+use crate::wasm::validate::{self, TextLimit};
 use ctrlmesh_wire::Verb;
 
 pub(crate) mod outcomes;
@@ -27,21 +27,21 @@ pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::Instanc
 }
 
 /// The kind of traffic of a request.
-pub(crate) fn traffic(request: Option<&RequestView>) -> types::Traffic {
-    request.map_or(types::Traffic::Api, |request| traffic_out(request.traffic))
+pub(crate) fn request_traffic(request: Option<&RequestView>) -> types::Traffic {
+    request.map_or(types::Traffic::Api, |request| traffic_to_wit(request.traffic))
 }
 
 /// The verb of a request.
-pub(crate) fn verb(request: Option<&RequestView>) -> types::Verb {
-    request.map_or(types::Verb::NonResource, |request| verb_out(request.verb))
+pub(crate) fn request_verb(request: Option<&RequestView>) -> types::Verb {
+    request.map_or(types::Verb::NonResource, |request| verb_to_wit(request.verb))
 }
 
 /// How a request ended.
-pub(crate) fn outcome(outcome: &Outcome) -> types::Outcome {
+pub(crate) fn outcome_to_wit(outcome: &Outcome) -> types::Outcome {
     types::Outcome {
         status: outcome.status,
         upstream_status: outcome.upstream_status,
-        failure: outcome.failure.map(failure_out),
+        failure: outcome.failure.map(failure_to_wit),
         duration_us: microseconds(outcome.duration),
         upstream_us: microseconds(outcome.upstream),
         request_bytes: outcome.request_bytes,
@@ -49,7 +49,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> types::Outcome {
     }
 }
 
-const fn failure_out(failure: Failure) -> types::Failure {
+const fn failure_to_wit(failure: Failure) -> types::Failure {
     match failure {
         Failure::ClientGone => types::Failure::ClientGone,
         Failure::Refused => types::Failure::Refused,
@@ -61,7 +61,7 @@ const fn failure_out(failure: Failure) -> types::Failure {
     }
 }
 
-const fn traffic_out(traffic: verdict::Traffic) -> types::Traffic {
+const fn traffic_to_wit(traffic: verdict::Traffic) -> types::Traffic {
     match traffic {
         verdict::Traffic::Api => types::Traffic::Api,
         verdict::Traffic::Webhook => types::Traffic::Webhook,
@@ -69,7 +69,7 @@ const fn traffic_out(traffic: verdict::Traffic) -> types::Traffic {
     }
 }
 
-const fn verb_out(verb: Verb) -> types::Verb {
+const fn verb_to_wit(verb: Verb) -> types::Verb {
     match verb {
         Verb::Get => types::Verb::Get,
         Verb::List => types::Verb::List,
@@ -86,10 +86,10 @@ const fn verb_out(verb: Verb) -> types::Verb {
 }
 
 /// Validates the limits of a subscription.
-pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscription, String> {
+pub(crate) fn subscription_from_wit(subscription: types::Subscription) -> Result<Subscription, String> {
     validate::rule_count(subscription.rules.len())?;
-    let phases = phases(subscription.phases);
-    let mut text = TextBudget::default();
+    let phases = phases_from_wit(subscription.phases);
+    let mut text = TextLimit::default();
     let rules = subscription
         .rules
         .into_iter()
@@ -98,7 +98,7 @@ pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscrip
     Ok(Subscription { phases, rules })
 }
 
-fn phases(phases: types::Phases) -> Phases {
+fn phases_from_wit(phases: types::Phases) -> Phases {
     Phases {
         request: phases.contains(types::Phases::ON_REQUEST),
         response: phases.contains(types::Phases::ON_RESPONSE),
@@ -106,7 +106,7 @@ fn phases(phases: types::Phases) -> Phases {
     }
 }
 
-fn match_rule(rule: types::MatchRule, text: &mut TextBudget) -> Result<MatchRule, String> {
+fn match_rule(rule: types::MatchRule, text: &mut TextLimit) -> Result<MatchRule, String> {
     text.count(rule.traffic.len() + rule.verbs.len())?;
     let mut list = |values: Vec<String>| {
         values
@@ -115,8 +115,8 @@ fn match_rule(rule: types::MatchRule, text: &mut TextBudget) -> Result<MatchRule
             .collect::<Result<Vec<_>, _>>()
     };
     Ok(MatchRule {
-        traffic: rule.traffic.into_iter().map(traffic_in).collect(),
-        verbs: rule.verbs.into_iter().map(verb_in).collect(),
+        traffic: rule.traffic.into_iter().map(traffic_from_wit).collect(),
+        verbs: rule.verbs.into_iter().map(verb_from_wit).collect(),
         groups: list(rule.groups)?,
         resources: list(rule.resources)?,
         subresources: list(rule.subresources)?,
@@ -128,7 +128,7 @@ fn match_rule(rule: types::MatchRule, text: &mut TextBudget) -> Result<MatchRule
     })
 }
 
-const fn traffic_in(traffic: types::Traffic) -> verdict::Traffic {
+const fn traffic_from_wit(traffic: types::Traffic) -> verdict::Traffic {
     match traffic {
         types::Traffic::Api => verdict::Traffic::Api,
         types::Traffic::Webhook => verdict::Traffic::Webhook,
@@ -136,7 +136,7 @@ const fn traffic_in(traffic: types::Traffic) -> verdict::Traffic {
     }
 }
 
-const fn verb_in(verb: types::Verb) -> Verb {
+const fn verb_from_wit(verb: types::Verb) -> Verb {
     match verb {
         types::Verb::Get => Verb::Get,
         types::Verb::List => Verb::List,
@@ -153,7 +153,7 @@ const fn verb_in(verb: types::Verb) -> Verb {
 
 /// A verdict on a request, validated. `cells`: what the call has read, the last read of a cell last.
 pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite]) -> Result<RequestVerdict, String> {
-    let mut text = TextBudget::default();
+    let mut text = TextLimit::default();
     let action = match verdict.action {
         types::RequestAction::Proceed(edits) => {
             validate::edit_count(edits.len())?;
@@ -163,22 +163,22 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite
                 .collect::<Result<_, _>>()?;
             RequestAction::Proceed(edits)
         }
-        types::RequestAction::Refuse(refused) => RequestAction::Refuse(refusal(refused, &mut text)?),
-        types::RequestAction::Reset(how) => RequestAction::Reset(reset(how)),
-        types::RequestAction::Answer(plain) => RequestAction::Answer(answer(plain, &mut text)?),
+        types::RequestAction::Refuse(refused) => RequestAction::Refuse(refusal_from_wit(refused, &mut text)?),
+        types::RequestAction::Reset(how) => RequestAction::Reset(reset_from_wit(how)),
+        types::RequestAction::Answer(plain) => RequestAction::Answer(answer_from_wit(plain, &mut text)?),
         types::RequestAction::RefuseConnections(milliseconds) => {
-            RequestAction::RefuseConnections(validate::delay(milliseconds))
+            RequestAction::RefuseConnections(validate::bounded_delay(milliseconds))
         }
     };
     Ok(RequestVerdict {
-        delay: validate::delay(verdict.delay_ms),
+        delay: validate::bounded_delay(verdict.delay_ms),
         action,
         reuse: match verdict.reuse {
             types::Reuse::Never => Reuse::Never,
             types::Reuse::WhileUnchanged => Reuse::WhileUnchanged,
             types::Reuse::UntilUnixMs(moment) => Reuse::UntilUnixMs(moment),
         },
-        later: phases(verdict.later),
+        later: phases_from_wit(verdict.later),
         outcomes: outcome_rules(verdict.outcomes, cells, &mut text)?,
     })
 }
@@ -186,7 +186,7 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite
 fn outcome_rules(
     rules: Vec<types::OutcomeRule>,
     cells: &[CellWrite],
-    text: &mut TextBudget,
+    text: &mut TextLimit,
 ) -> Result<Option<Rc<[verdict::OutcomeRule]>>, String> {
     if rules.is_empty() {
         return Ok(None);
@@ -194,19 +194,19 @@ fn outcome_rules(
     validate::outcome_rule_count(rules.len())?;
     let rules: Vec<_> = rules
         .into_iter()
-        .map(|rule| outcomes::rule(rule, cells, text))
+        .map(|rule| outcomes::outcome_rule(rule, cells, text))
         .collect::<Result<_, _>>()?;
     validate::distinct_tallies(&rules)?;
     Ok(Some(rules.into()))
 }
 
-fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<RequestEdit, String> {
+fn request_edit(edit: types::RequestEdit, text: &mut TextLimit) -> Result<RequestEdit, String> {
     Ok(match edit {
         types::RequestEdit::AndLabelSelector(selector) => {
-            RequestEdit::AndLabelSelector(validate::selector(text.take(selector)?)?.into())
+            RequestEdit::AndLabelSelector(validate::checked_selector(text.take(selector)?)?.into())
         }
         types::RequestEdit::AndFieldSelector(selector) => {
-            RequestEdit::AndFieldSelector(validate::selector(text.take(selector)?)?)
+            RequestEdit::AndFieldSelector(validate::checked_selector(text.take(selector)?)?)
         }
         types::RequestEdit::SetQuery(field) => {
             RequestEdit::SetQuery(validate::query_name(text.take(field.name)?)?, text.take(field.value)?)
@@ -225,19 +225,19 @@ fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<Reque
     })
 }
 
-fn refusal(refusal: types::Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
+fn refusal_from_wit(refusal: types::Refusal, text: &mut TextLimit) -> Result<Refusal, String> {
     let refusal = Refusal {
         code: refusal.code,
         reason: refusal.reason,
         message: refusal.message,
         retry_after_seconds: refusal.retry_after_seconds,
         cause: refusal.cause,
-        details: refusal.details.map(|about| details(about, text)).transpose()?,
+        details: refusal.details.map(|about| details_from_wit(about, text)).transpose()?,
     };
-    validate::refusal(refusal, text)
+    validate::checked_refusal(refusal, text)
 }
 
-fn details(details: types::Details, text: &mut TextBudget) -> Result<Details, String> {
+fn details_from_wit(details: types::Details, text: &mut TextLimit) -> Result<Details, String> {
     validate::cause_count(details.causes.len())?;
     let causes = details.causes.into_iter().map(|cause| {
         Ok(Cause {
@@ -255,7 +255,7 @@ fn details(details: types::Details, text: &mut TextBudget) -> Result<Details, St
     })
 }
 
-fn answer(answer: types::Answer, text: &mut TextBudget) -> Result<Answer, String> {
+fn answer_from_wit(answer: types::Answer, text: &mut TextLimit) -> Result<Answer, String> {
     validate::edit_count(answer.headers.len())?;
     text.count(answer.body.len())?;
     let headers = answer.headers.into_iter().map(|field| {
@@ -272,7 +272,7 @@ fn answer(answer: types::Answer, text: &mut TextBudget) -> Result<Answer, String
     })
 }
 
-const fn reset(reset: types::Reset) -> Reset {
+const fn reset_from_wit(reset: types::Reset) -> Reset {
     match reset {
         types::Reset::Cancel => Reset::Cancel,
         types::Reset::InternalError => Reset::InternalError,
@@ -284,7 +284,7 @@ const fn reset(reset: types::Reset) -> Reset {
 
 /// A verdict on a response, validated.
 pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<ResponseVerdict, String> {
-    let mut text = TextBudget::default();
+    let mut text = TextLimit::default();
     let action = match verdict.action {
         types::ResponseAction::Proceed(plan) => {
             validate::edit_count(plan.edits.len())?;
@@ -299,17 +299,17 @@ pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<Respon
                 .transpose()?;
             ResponseAction::Proceed { edits, body }
         }
-        types::ResponseAction::Replace(refused) => ResponseAction::Replace(refusal(refused, &mut text)?),
-        types::ResponseAction::Reset(how) => ResponseAction::Reset(reset(how)),
-        types::ResponseAction::Answer(plain) => ResponseAction::Answer(answer(plain, &mut text)?),
+        types::ResponseAction::Replace(refused) => ResponseAction::Replace(refusal_from_wit(refused, &mut text)?),
+        types::ResponseAction::Reset(how) => ResponseAction::Reset(reset_from_wit(how)),
+        types::ResponseAction::Answer(plain) => ResponseAction::Answer(answer_from_wit(plain, &mut text)?),
     };
     Ok(ResponseVerdict {
-        delay: validate::delay(verdict.delay_ms),
+        delay: validate::bounded_delay(verdict.delay_ms),
         action,
     })
 }
 
-fn response_edit(edit: types::ResponseEdit, text: &mut TextBudget) -> Result<ResponseEdit, String> {
+fn response_edit(edit: types::ResponseEdit, text: &mut TextLimit) -> Result<ResponseEdit, String> {
     Ok(match edit {
         types::ResponseEdit::SetHeader(field) => {
             let name = validate::header_name(&text.take(field.name)?)?;
@@ -330,6 +330,6 @@ fn body_shape(shape: types::BodyShape) -> BodyShape {
         cut_after: shape.cut_after,
         end_after: shape.end_after_ms.map(validate::body_delay),
         expired: shape.expired,
-        reset: reset(shape.reset),
+        reset: reset_from_wit(shape.reset),
     }
 }

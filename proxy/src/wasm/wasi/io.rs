@@ -3,7 +3,7 @@
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
 
 use super::{Refused, Store};
-use crate::wasm::host::HostState;
+use crate::wasm::host_state::HostState;
 use crate::wasm::reads::ReuseObstacle;
 use crate::wasm::stdio::Stream;
 
@@ -45,8 +45,8 @@ const STDERR: u32 = 2;
 pub(super) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     add_error_and_poll(linker)?;
     let mut streams = linker.instance("wasi:io/streams@0.2.0")?;
-    resource::<IoError>(&mut streams, "error")?;
-    resource::<Pollable>(&mut streams, "pollable")?;
+    add_resource::<IoError>(&mut streams, "error")?;
+    add_resource::<Pollable>(&mut streams, "pollable")?;
     add_input(&mut streams)?;
     add_output(&mut streams)?;
     add_stdio(linker)?;
@@ -55,7 +55,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<
 
 /// Refuses timers: a guest that waits for one would hold a thread that serves others.
 pub(super) fn add_waits(monotonic: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()> {
-    resource::<Pollable>(monotonic, "pollable")?;
+    add_resource::<Pollable>(monotonic, "pollable")?;
     monotonic.func_wrap("subscribe-instant", |_: Store<'_>, (_,): (u64,)| {
         no_wait::<Resource<Pollable>>()
     })?;
@@ -69,7 +69,7 @@ fn no_wait<T>() -> wasmtime::Result<(T,)> {
 }
 
 /// Defines a resource type whose handles are counted.
-fn resource<T: 'static>(instance: &mut LinkerInstance<'_, HostState>, name: &str) -> wasmtime::Result<()> {
+fn add_resource<T: 'static>(instance: &mut LinkerInstance<'_, HostState>, name: &str) -> wasmtime::Result<()> {
     instance.resource(name, ResourceType::host::<T>(), |mut store, _| {
         let handles = &mut store.data_mut().wasi_handles;
         *handles = handles.saturating_sub(1);
@@ -89,13 +89,13 @@ fn new_handle<T: 'static>(mut store: Store<'_>, number: u32) -> wasmtime::Result
 
 fn add_error_and_poll(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut error = linker.instance("wasi:io/error@0.2.0")?;
-    resource::<IoError>(&mut error, "error")?;
+    add_resource::<IoError>(&mut error, "error")?;
     error.func_wrap(
         "[method]error.to-debug-string",
         |_: Store<'_>, (_,): (Resource<IoError>,)| Ok((String::new(),)),
     )?;
     let mut poll = linker.instance("wasi:io/poll@0.2.0")?;
-    resource::<Pollable>(&mut poll, "pollable")?;
+    add_resource::<Pollable>(&mut poll, "pollable")?;
     // The C library under a guest waits for its own streams before it writes. They are always ready; other sources, such as timers, return
     // no pollable.
     poll.func_wrap("[method]pollable.ready", |_: Store<'_>, (_,): (Resource<Pollable>,)| {
@@ -110,7 +110,7 @@ fn add_error_and_poll(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 }
 
 fn add_input(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()> {
-    resource::<InputStream>(streams, "input-stream")?;
+    add_resource::<InputStream>(streams, "input-stream")?;
     for name in ["[method]input-stream.read", "[method]input-stream.blocking-read"] {
         streams.func_wrap(name, |_: Store<'_>, (_, _): (Resource<InputStream>, u64)| {
             Ok((Err::<Vec<u8>, _>(StreamError::Closed),))
@@ -129,7 +129,7 @@ fn add_input(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()
 
 fn add_output(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()> {
     type Done = (Result<(), StreamError>,);
-    resource::<OutputStream>(streams, "output-stream")?;
+    add_resource::<OutputStream>(streams, "output-stream")?;
     streams.func_wrap(
         "[method]output-stream.check-write",
         |_: Store<'_>, (_,): (Resource<OutputStream>,)| Ok((Ok::<_, StreamError>(WRITE_PERMIT),)),
@@ -180,17 +180,17 @@ fn add_output(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<(
 
 fn add_stdio(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut stdin = linker.instance("wasi:cli/stdin@0.2.0")?;
-    resource::<InputStream>(&mut stdin, "input-stream")?;
+    add_resource::<InputStream>(&mut stdin, "input-stream")?;
     stdin.func_wrap("get-stdin", |store: Store<'_>, (): ()| {
         new_handle::<InputStream>(store, 0)
     })?;
     let mut stdout = linker.instance("wasi:cli/stdout@0.2.0")?;
-    resource::<OutputStream>(&mut stdout, "output-stream")?;
+    add_resource::<OutputStream>(&mut stdout, "output-stream")?;
     stdout.func_wrap("get-stdout", |store: Store<'_>, (): ()| {
         new_handle::<OutputStream>(store, STDOUT)
     })?;
     let mut stderr = linker.instance("wasi:cli/stderr@0.2.0")?;
-    resource::<OutputStream>(&mut stderr, "output-stream")?;
+    add_resource::<OutputStream>(&mut stderr, "output-stream")?;
     stderr.func_wrap("get-stderr", |store: Store<'_>, (): ()| {
         new_handle::<OutputStream>(store, STDERR)
     })
@@ -198,13 +198,13 @@ fn add_stdio(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 /// Reports that no stream is a terminal.
 fn add_terminals(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
-    resource::<TerminalInput>(&mut linker.instance("wasi:cli/terminal-input@0.2.0")?, "terminal-input")?;
-    resource::<TerminalOutput>(
+    add_resource::<TerminalInput>(&mut linker.instance("wasi:cli/terminal-input@0.2.0")?, "terminal-input")?;
+    add_resource::<TerminalOutput>(
         &mut linker.instance("wasi:cli/terminal-output@0.2.0")?,
         "terminal-output",
     )?;
     let mut stdin = linker.instance("wasi:cli/terminal-stdin@0.2.0")?;
-    resource::<TerminalInput>(&mut stdin, "terminal-input")?;
+    add_resource::<TerminalInput>(&mut stdin, "terminal-input")?;
     stdin.func_wrap("get-terminal-stdin", |_: Store<'_>, (): ()| {
         Ok((None::<Resource<TerminalInput>>,))
     })?;
@@ -213,7 +213,7 @@ fn add_terminals(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
         ("wasi:cli/terminal-stderr@0.2.0", "get-terminal-stderr"),
     ] {
         let mut instance = linker.instance(interface)?;
-        resource::<TerminalOutput>(&mut instance, "terminal-output")?;
+        add_resource::<TerminalOutput>(&mut instance, "terminal-output")?;
         instance.func_wrap(function, |_: Store<'_>, (): ()| Ok((None::<Resource<TerminalOutput>>,)))?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use super::super::bucket::Bucket;
 use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError};
 use super::{EntryState, Keys, Value, check_key};
-use crate::wasm::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 
 /// A place among the requests in flight. Dropping it releases the place.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl EntryState {
         for Ask { claim, max_wait_ms } in asks {
             check_key(&claim.key)?;
             claim.rule.check()?;
-            if total(asks, &claim.key) > u64::from(claim.rule.burst) || *max_wait_ms > MAX_WAIT_MS {
+            if total_tokens(asks, &claim.key) > u64::from(claim.rule.burst) || *max_wait_ms > MAX_WAIT_MS {
                 return Err(StateError::Invalid);
             }
         }
@@ -158,7 +158,7 @@ impl Keys {
                 return Err(StateError::WrongKind);
             };
             bucket.advance(claim.rule, now_ms);
-            let wait = bucket.wait_ms(total(asks, &claim.key));
+            let wait = bucket.wait_ms(total_tokens(asks, &claim.key));
             longest = longest.max(wait);
             if wait > u64::from(*max_wait_ms) && short.is_none_or(|(known, _)| wait > known) {
                 short = Some((wait, at));
@@ -185,7 +185,7 @@ impl Keys {
 }
 
 /// Number of tokens that all asks together need from a bucket.
-fn total(asks: &[Ask], key: &str) -> u64 {
+fn total_tokens(asks: &[Ask], key: &str) -> u64 {
     asks.iter()
         .filter(|ask| ask.claim.key == key)
         .map(|ask| u64::from(ask.claim.tokens))

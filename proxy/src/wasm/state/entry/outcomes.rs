@@ -1,9 +1,9 @@
 //! Counts outcomes of requests in tallies, by the rules of verdicts, without a call of the plugin.
 
 use super::{EntryState, Keys, StateError, Value};
+use crate::lock::lock_unpoisoned;
 use crate::plugin::tally::{Judged, Tally};
 use crate::plugin::verdict::{CellWrite, Crossing, OutcomeRule};
-use crate::wasm::lock::lock_unpoisoned;
 
 /// A tally, and the state of the cells that it belongs to.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(super) struct StoredTally {
     writes: Vec<u64>,
 }
 
-/// What followed from counting an outcome.
+/// Effects of counting an outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountedOutcome {
     /// The tallies that reached a threshold.

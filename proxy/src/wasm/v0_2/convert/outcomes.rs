@@ -3,13 +3,13 @@
 use crate::plugin::tally::{ConnectionFailures, CountingRule, Crossed, WindowRule};
 use crate::plugin::verdict::{CellWrite, Crossing, OutcomeRule};
 use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types;
-use crate::wasm::validate::{self, TextBudget};
+use crate::wasm::validate::{self, TextLimit};
 
 /// A rule, validated. `cells`: what the call has read, the last read of a cell last.
-pub(super) fn rule(
+pub(super) fn outcome_rule(
     rule: types::OutcomeRule,
     cells: &[CellWrite],
-    text: &mut TextBudget,
+    text: &mut TextLimit,
 ) -> Result<OutcomeRule, String> {
     validate::tally_key(&rule.tally)?;
     validate::cell_count(rule.cells.len())?;
@@ -39,7 +39,7 @@ pub(super) fn rule(
             timeout: rule.failing_connections.contains(types::ConnectionFailures::TIMEOUT),
         },
         slower_than_us: rule.slower_than_us,
-        window: rule.window.map(window),
+        window: rule.window.map(window_rule),
         consecutive_failures: rule.consecutive_failures,
     };
     counting.check().map_err(|what| format!("outcome rule: {what}"))?;
@@ -51,7 +51,7 @@ pub(super) fn rule(
     })
 }
 
-fn window(window: types::OutcomeWindow) -> WindowRule {
+fn window_rule(window: types::OutcomeWindow) -> WindowRule {
     WindowRule {
         length_ms: window.length_ms,
         slots: window.slots,
@@ -62,7 +62,7 @@ fn window(window: types::OutcomeWindow) -> WindowRule {
 }
 
 /// A tally that has reached a threshold.
-pub(crate) fn crossing(crossing: &Crossing) -> types::Crossing {
+pub(crate) fn crossing_to_wit(crossing: &Crossing) -> types::Crossing {
     let counts = crossing.counts;
     types::Crossing {
         tally: crossing.tally.clone(),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn convert(counting: types::OutcomeRule, cells: &[(&str, u64)]) -> Result<OutcomeRule, String> {
-        rule(counting, &read_cells(cells), &mut TextBudget::default())
+        outcome_rule(counting, &read_cells(cells), &mut TextLimit::default())
     }
 
     #[test]

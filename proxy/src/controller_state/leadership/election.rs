@@ -26,7 +26,7 @@ pub(super) struct Lock {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) at: Instant,
-    /// The same time as a wall clock shows it.
+    /// `at` by the wall clock.
     pub(super) wall: SystemTime,
 }
 

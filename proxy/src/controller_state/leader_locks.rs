@@ -5,13 +5,15 @@
 //! `tools/leaderelection/resourcelock/interface.go`): they are detected by the user agent that controller-runtime gives to its leader
 //! election, and by the annotation in written objects. Once seen, a lock stays known.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use ctrlmesh_wire::{LOCK_ANNOTATION, RequestInfo, Verb};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+
+use crate::lock::lock_unpoisoned;
 
 /// Suffix that controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
 const USER_AGENT: &str = "leader-election";
@@ -55,7 +57,7 @@ impl LeaderLocks {
     }
 
     fn remember_lock(&self, info: &RequestInfo<'_>, name: &str) {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = lock_unpoisoned(&self.writing);
         let known = self.known.load();
         if name.is_empty() || self.knows_lock(info, name) || known.len() >= MAX_LOCKS {
             return;

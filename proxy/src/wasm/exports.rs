@@ -8,7 +8,7 @@ use super::bindings::v0_2::ctrlmesh::plugin::types::{
     Crossing, InstanceInfo, Outcome, RequestVerdict, ResponseVerdict, Subscription,
 };
 use super::bindings::{v0_1, v0_2};
-use super::host::HostState;
+use super::host_state::HostState;
 use super::world::Version;
 use super::{v0_1 as host_v0_1, v0_2 as host_v0_2, wasi};
 
@@ -23,7 +23,7 @@ pub(crate) enum PreInstantiated {
 }
 
 /// The exports of an instance.
-pub(crate) enum Guest {
+pub(crate) enum Exports {
     V0_1(v0_1::Plugin),
     V0_2(v0_2::Plugin),
 }
@@ -45,10 +45,10 @@ impl PreInstantiated {
         }
     }
 
-    pub(crate) fn instantiate(&self, store: &mut Store<HostState>) -> wasmtime::Result<Guest> {
+    pub(crate) fn instantiate(&self, store: &mut Store<HostState>) -> wasmtime::Result<Exports> {
         match self {
-            Self::V0_1(pre) => pre.instantiate(store).map(Guest::V0_1),
-            Self::V0_2(pre) => pre.instantiate(store).map(Guest::V0_2),
+            Self::V0_1(pre) => pre.instantiate(store).map(Exports::V0_1),
+            Self::V0_2(pre) => pre.instantiate(store).map(Exports::V0_2),
         }
     }
 
@@ -61,7 +61,7 @@ impl PreInstantiated {
     }
 }
 
-impl Guest {
+impl Exports {
     pub(crate) fn configure(
         &self,
         store: &mut Store<HostState>,
@@ -100,7 +100,7 @@ impl Guest {
 
     pub(crate) fn on_crossed(&self, store: &mut Store<HostState>, crossings: &[Crossing]) -> wasmtime::Result<()> {
         match self {
-            // Its verdicts have no outcome rules.
+            // Verdicts of this version have no outcome rules.
             Self::V0_1(_) => Ok(()),
             Self::V0_2(guest) => guest.call_on_crossed(store, crossings),
         }

@@ -8,7 +8,7 @@ use wasmtime::ResourceLimiter;
 
 use super::clock::Clock;
 use super::deadline::Deadline;
-use super::memory::{Charge, OverBudget};
+use super::memory::{Charge, OverLimit};
 use super::reads::{ReuseObstacle, Seen, Step, Trace, visible_header};
 use super::state::EntryState;
 use super::stdio::Stdio;
@@ -50,7 +50,7 @@ pub(crate) struct HostState {
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
     pub(crate) stdio: Stdio,
-    /// What the call reads and does, if it is recorded.
+    /// Reads and effects of the call, if they are recorded.
     pub(crate) trace: Option<Box<Trace>>,
     /// The cells that the last `on-request` has read, in its order.
     pub(crate) cells: Vec<CellWrite>,
@@ -84,7 +84,7 @@ impl HostState {
         }
     }
 
-    /// What the guest is shown of the current request; [`Seen::Absent`] without one. Every accessor of a request goes through here.
+    /// Shows the guest a value of the current request; [`Seen::Absent`] without one. Every accessor of a request goes through here.
     pub(crate) fn read(&mut self, step: Step<&str>) -> Seen<'_> {
         let Some(request) = self.request.as_deref() else {
             return Seen::Absent;
@@ -148,7 +148,7 @@ impl HostState {
         self.is_configuring = false;
     }
 
-    /// Identifies the entry in a request's memory.
+    /// Identifies the entry in the state of a request.
     pub(crate) fn entry_id(&self) -> usize {
         Arc::as_ptr(&self.entry).addr()
     }
@@ -171,7 +171,7 @@ pub(crate) struct Limits {
 pub(crate) enum MemoryRefusal {
     Entry,
     /// The limit of all plugins together.
-    Process(OverBudget),
+    Process(OverLimit),
 }
 
 impl Limits {

@@ -23,7 +23,7 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use ctrlmesh_contract::status::StaleCache;
@@ -31,6 +31,7 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 use tokio::time::Instant;
 
+use crate::lock::lock_unpoisoned;
 use crate::plugin::request_view::header_text;
 use crate::plugin::verdict::RequestEdit;
 use outdated::{Client, Outdated};
@@ -326,7 +327,7 @@ impl ListViews {
     }
 
     fn lock_states(&self) -> MutexGuard<'_, ReaderStates> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.states)
     }
 
     fn key(&self, reader: &Reader<'_>) -> u64 {

@@ -1,4 +1,4 @@
-//! What the allocator asks of the kernel. Figures: docs/benchmarks.md, "Memory and start".
+//! Pages of the allocator: small ones only. Figures: docs/benchmarks.md, "Memory and start".
 
 /// Keeps the kernel from backing this process, and the children that it starts, with huge pages. Each thread has pages for many sizes
 /// of allocations, mostly empty; huge pages would make all of them resident.

@@ -9,7 +9,7 @@
 //! Caveat: requests that bypass the sidecar are not observed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -23,7 +23,8 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use tokio::time::Instant;
 
-use crate::client::leader_locks::MAX_BODY;
+use crate::controller_state::leader_locks::MAX_BODY;
+use crate::lock::lock_unpoisoned;
 
 mod election;
 
@@ -129,7 +130,7 @@ impl Leadership {
     }
 
     fn lock_elections(&self) -> MutexGuard<'_, Vec<Election>> {
-        self.elections.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.elections)
     }
 
     /// Applies an observation to the election of a lock.

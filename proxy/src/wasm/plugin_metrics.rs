@@ -1,11 +1,11 @@
 //! The metrics of an entry (WIT `metrics`): counters and gauges by name and label, bounded in number.
 //!
-//! `export.rs` exports them through [`SeriesSet::snapshot`].
+//! `metrics.rs` exports them through [`SeriesSet::snapshot`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::lock::lock_unpoisoned;
+use crate::lock::lock_unpoisoned;
 
 /// Maximum number of series of an entry: three decisions about each of the 64 buckets that it can claim for one request, and some more.
 /// At the maximum length of names and labels they take 100 KiB.

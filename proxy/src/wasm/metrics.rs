@@ -1,4 +1,4 @@
-//! Exports the plugins' own metrics to `/metrics`: `ctrlmesh_plugin_<name>` with the labels `entry` and `label`.
+//! Exports plugins' memory to `/metrics`, and their own metrics: `ctrlmesh_plugin_<name>` with the labels `entry` and `label`.
 //!
 //! Read from the entries' state at each scrape, so that the series of an entry disappear with it.
 
@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::memory::GuestMemory;
-use super::series::SeriesValue;
+use super::plugin_metrics::SeriesValue;
 use super::state::StateStore;
 
 /// Memory that plugins use, as metrics to be registered under the prefix `ctrlmesh`.
@@ -43,7 +43,7 @@ impl Collector for MemorySeries {
         gauge(
             "plugin_memory_limit_bytes",
             "Memory that all plugins together may use",
-            bounds.budget_bytes,
+            bounds.plugin_limit_bytes,
         )?;
         gauge(
             "memory_limit_bytes",

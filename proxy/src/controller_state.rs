@@ -1,4 +1,4 @@
-//! Facts about the controller that are remembered from one request to the next. Shared by all worker threads.
+//! State of the controller that is remembered from one request to the next. Shared by all worker threads.
 //!
 //! | file | what is in it |
 //! |---|---|
