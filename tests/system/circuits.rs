@@ -178,7 +178,7 @@ async fn half_open_breaker_bounds_concurrent_probes() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn breaker_opens_on_share_of_failures_or_slow_answers() -> anyhow::Result<()> {
+async fn breaker_opens_on_share_of_failures_or_slow_responses() -> anyhow::Result<()> {
     let errors = json!({ "errorPercent": 50, "minimumRequests": 6 });
     let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({ "trip": errors }))]))]).await?;
     let client = env.client();

@@ -1,4 +1,4 @@
-//! An answer is complete when the client has all bytes of its length: an HTTP/2 server may end the stream in a later frame (Go's do), and
+//! A response is complete when the client has all bytes of its length: an HTTP/2 server may end the stream in a later frame (Go's do), and
 //! an HTTP/1.1 client does not wait for that.
 
 use ctrlmesh_testkit::{Fault, Gate, Rule};

@@ -16,14 +16,14 @@ pub enum AffectedRequests {
     Token,
 }
 
-/// A fault of an answer.
+/// A fault of a response.
 #[derive(Debug, Clone)]
 pub enum Mishap {
     Status {
         code: u16,
         retry_after: Option<String>,
     },
-    /// There is never an answer.
+    /// There is never a response.
     Silence,
     /// The head and half of the body are sent, then nothing.
     Stall,
