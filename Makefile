@@ -166,7 +166,7 @@ soak: export CTRLMESH_CHAOS_ROUNDS ?= 100
 soak: build plugins cluster ## A hundred rounds of random edits, deletions and kills (CTRLMESH_CHAOS_ROUNDS, CTRLMESH_CHAOS_SEED); a minute each
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) \
-		go test -count=1 -timeout 24h -v -run '^TestChaos$$' .
+		go test -count=1 -timeout 24h -v -run '^TestChaosNeverGivesObjectTwoOwners$$' .
 
 .PHONY: fuzz
 fuzz: ## Each fuzz target for FUZZ_SECONDS (60); needs a nightly compiler and cargo-fuzz
