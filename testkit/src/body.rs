@@ -22,7 +22,7 @@ const CUT_PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Interrupted>;
 
-/// A response that is interrupted on purpose. hyper uses its cause as the reason of the `RST_STREAM`.
+/// An answer that is interrupted on purpose. hyper uses its cause as the reason of the `RST_STREAM`.
 #[derive(Debug)]
 pub(crate) struct Interrupted(h2::Error);
 
@@ -34,7 +34,7 @@ impl Interrupted {
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the response was interrupted by a fault rule")
+        f.write_str("the answer was interrupted by a fault rule")
     }
 }
 

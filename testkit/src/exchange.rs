@@ -1,4 +1,4 @@
-//! A request on its way to its response, how its body is read, and how a response is built.
+//! A request on its way to its answer, how its body is read, and how an answer is built.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ pub enum Fault {
     Delay(Duration),
     /// Holds the request before it is executed until the gate opens (a minute at most).
     Hold(Gate),
-    /// Reads and executes the request, and holds its response until the gate opens (a minute at most).
+    /// Reads and executes the request, and holds its answer until the gate opens (a minute at most).
     HoldAnswer(Gate),
     /// Answers with a Status of this code; the request is not executed.
     Status {
@@ -51,7 +51,7 @@ pub enum Fault {
     Trailers(HeaderMap),
 }
 
-/// Whether a request without a response was executed.
+/// Whether a request without an answer was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultTime {
     /// The write is not in the store.

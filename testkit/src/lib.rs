@@ -24,9 +24,9 @@
 //! |---|---|
 //! | `server` | the server as its program sees it |
 //! | `connection` | one client connection |
-//! | `route` | a request from its head to its response; start here |
+//! | `route` | a request from its head to its answer; start here |
 //! | `resources`, `discovery` | the verbs on resources; discovery and health |
-//! | `exchange` | a request, its body and its response |
+//! | `exchange` | a request, its body and its answer |
 //! | `shared`, `control` | what connections share; what a request can do to its connection |
 //! | [`registry`] | an OCI registry |
 //! | `upgrade`, `body` | tunnels, and response bodies with their faults |

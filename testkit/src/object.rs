@@ -25,7 +25,7 @@ impl Object {
         Self::without_version(value, resource_version)
     }
 
-    /// Like `new`, but leaves `metadata.resourceVersion` unchanged: for the response to a dry run.
+    /// Like `new`, but leaves `metadata.resourceVersion` unchanged: for the answer to a dry run.
     pub(crate) fn without_version(value: Value, resource_version: u64) -> Self {
         let encoded = Bytes::from(value.to_string());
         Self {

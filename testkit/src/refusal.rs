@@ -7,7 +7,7 @@ use http::StatusCode;
 use crate::error::Error;
 use crate::resource::Resource;
 
-/// The response to a request that was not served.
+/// The answer to a request that was not served.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal(pub(crate) Box<Status>);
 

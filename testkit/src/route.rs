@@ -64,7 +64,7 @@ pub(crate) async fn serve_request(
         &control,
         answer.unwrap_or_else(|refusal| refusal_response(&refusal, encoding)),
     );
-    // On HTTP/2, hyper would send the body of a response to HEAD.
+    // On HTTP/2, hyper would send the body of an answer to HEAD.
     Ok(if method == Method::HEAD {
         response.map(|_| full_body(""))
     } else {

@@ -42,7 +42,7 @@ impl Login {
         }
     }
 
-    /// The response of the token endpoint; `None` to refuse.
+    /// The answer of the token endpoint; `None` to refuse.
     pub(super) fn token_response(&self, authorization: &str, query: &str) -> Option<String> {
         let Self::Bearer { user, password, .. } = self else {
             return None;

@@ -16,14 +16,14 @@ pub enum AffectedRequests {
     Token,
 }
 
-/// A fault of a response.
+/// A fault of an answer.
 #[derive(Debug, Clone)]
 pub enum Mishap {
     Status {
         code: u16,
         retry_after: Option<String>,
     },
-    /// There is never a response.
+    /// There is never an answer.
     Silence,
     /// The head and half of the body are sent, then nothing.
     Stall,

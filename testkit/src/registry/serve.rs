@@ -126,7 +126,7 @@ fn request_kind(path: &str) -> AffectedRequests {
     }
 }
 
-/// The response of a registry without faults.
+/// The answer of a registry without faults.
 fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared) -> Response<Bytes> {
     let login = shared.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if path == "/token" {

@@ -42,7 +42,7 @@ async fn clients_learn_max_concurrent_streams() {
         .body(())
         .expect("a request");
     let (answer, _) = sender.send_request(request, true).expect("sent");
-    answer.await.expect("a response");
+    answer.await.expect("an answer");
     assert_eq!(sender.current_max_send_streams(), 2);
 }
 
@@ -54,7 +54,7 @@ async fn stream_over_the_limit_waits_for_one_to_end() {
         .await
         .expect("started");
     let client = Connection::connect_h2c(&server).await;
-    // The first response makes sure that the client has read the server's settings.
+    // The first answer makes sure that the client has read the server's settings.
     client.get("/version").await;
     let target = format!("{CONFIGMAPS}?watch=1");
     let (first, _second) = (client.watch(&target).await, client.watch(&target).await);
@@ -102,7 +102,7 @@ async fn clients_on_other_runtimes_are_served() {
     tokio::time::timeout(PATIENCE, answered)
         .await
         .expect("in time")
-        .expect("a response");
+        .expect("an answer");
     client_thread.join().expect("no panic");
     server.stop().await;
 }

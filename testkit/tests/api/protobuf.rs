@@ -23,7 +23,7 @@ const METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMeta
 const METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
                              application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// A response with its body as bytes.
+/// An answer with its body as bytes.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -70,11 +70,11 @@ fn with_body(method: Method, target: &str, headers: &[(&str, &str)], body: Vec<u
 
 async fn open_response(client: &Connection, target: &str, accept: &str) -> Response<Incoming> {
     let request = with_body(Method::GET, target, &[("accept", accept)], Vec::new());
-    client.send(request).await.expect("a response")
+    client.send(request).await.expect("an answer")
 }
 
 async fn send_request(client: &Connection, request: Request<Full<Bytes>>) -> Answer {
-    let (parts, body) = client.send(request).await.expect("a response").into_parts();
+    let (parts, body) = client.send(request).await.expect("an answer").into_parts();
     let body = tokio::time::timeout(PATIENCE, body.collect()).await;
     Answer {
         status: parts.status,

@@ -52,7 +52,7 @@ pub(crate) fn widget(name: &str) -> Value {
 pub(crate) const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
-/// A response with its complete body.
+/// An answer with its complete body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -123,7 +123,7 @@ impl Connection {
         matches!(self, Self::Http2(_))
     }
 
-    /// Sends a request and returns the head of the response.
+    /// Sends a request and returns the head of the answer.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         let sending = async {
             match self {
@@ -137,7 +137,7 @@ impl Connection {
         };
         tokio::time::timeout(PATIENCE, sending)
             .await
-            .expect("a response in time")
+            .expect("an answer in time")
     }
 
     /// Sends a JSON request and reads the whole answer.
@@ -162,7 +162,7 @@ impl Connection {
         let response = self
             .send(build_request(method, target, headers, body))
             .await
-            .expect("a response");
+            .expect("an answer");
         read_answer(response).await.expect("a whole body")
     }
 
@@ -182,7 +182,7 @@ impl Connection {
         let response = self
             .send(build_request(Method::GET, target, &[], String::new()))
             .await
-            .expect("a response");
+            .expect("an answer");
         assert_eq!(response.status(), StatusCode::OK, "{target}");
         WatchLines::from_response(response)
     }
