@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::protobuf::{Message, envelope};
 
-/// The response of the API when it has no object to give: an error, or the outcome of a deletion.
+/// The answer of the API when it has no object to give: an error, or the outcome of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code. Below 400 the Status says `Success`, else `Failure`.
