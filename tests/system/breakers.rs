@@ -250,7 +250,7 @@ async fn broken_connections_count_but_conflicts_and_vanished_clients_do_not() ->
 }
 
 #[tokio::test]
-async fn each_resource_has_its_own_circuit() -> anyhow::Result<()> {
+async fn each_resource_has_its_own_breaker() -> anyhow::Result<()> {
     let rule = rule_for_all(json!({ "key": "resource", "recoverPolicy": sleeping_policy("1h") }));
     let env = TestEnv::start(vec![breaker_entry(json!([rule]))]).await?;
     let client = env.client();
