@@ -34,7 +34,7 @@ help: ## Shows the targets
 ##@ Try it
 
 .PHONY: demo
-demo: build ## A manager and two replicas of an unmodified controller, sharded and tortured live; offline, about 50 s once built
+demo: build ## A manager and two replicas of an unmodified controller, sharded, then disturbed step by step; offline, about 50 s once built
 	@$(BIN)/ctrlmesh demo
 
 # The example makes cargo resolve features as for tests. Without it `cargo test` would build tokio, and all that depends on it, once more.
@@ -141,7 +141,7 @@ test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators 
 
 .PHONY: soak-model
 soak-model: export CTRLMESH_MODEL_CASES ?= 20000
-soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random stories each; CTRLMESH_MODEL_SEED repeats those of a failure
+soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random runs each; CTRLMESH_MODEL_SEED repeats those of a failure
 	cargo test --locked --workspace --lib hand_over
 
 .PHONY: scale
@@ -166,7 +166,7 @@ soak: export CTRLMESH_CHAOS_ROUNDS ?= 100
 soak: build plugins cluster ## A hundred rounds of random edits, deletions and kills (CTRLMESH_CHAOS_ROUNDS, CTRLMESH_CHAOS_SEED); a minute each
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) \
-		go test -count=1 -timeout 24h -v -run '^TestChaos$$' .
+		go test -count=1 -timeout 24h -v -run '^TestChaosNeverGivesObjectTwoOwners$$' .
 
 .PHONY: fuzz
 fuzz: ## Each fuzz target for FUZZ_SECONDS (60); needs a nightly compiler and cargo-fuzz

@@ -35,6 +35,21 @@
 //! Modules: [`settings`] turns JSON into a struct and names the field that is wrong; `testing` (feature `testing`) is the
 //! fake host. What a plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with
 //! constructors.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `testing` | the fake host, and requests and responses for tests |
+//! | `export` | what [`export_plugin!`] exports to the host |
+//! | `check` | validation of settings in a native program |
+//! | `plugin` | the trait [`Plugin`] |
+//! | `host` | the trait [`Host`], and the one that calls the WIT imports |
+//! | `request` | the traits [`Request`] and [`ResponseHead`] |
+//! | `subscription` | constructors of match rules and subscriptions |
+//! | `verdict` | constructors of verdicts, edits and body shapes |
+//! | `outcomes` | constructors of outcome rules |
+//! | `refusal` | constructors of refusals and plain responses |
+//! | `settings` | settings, and errors that name the field |
+//! | `bindings` | the types and functions that are generated from `wit/` |
 
 #![warn(missing_docs)]
 

@@ -74,7 +74,7 @@ impl Details {
 }
 
 impl Answer {
-    /// An answer with this body as `text/plain; charset=utf-8`, as the API server's own plain answers.
+    /// A response with this body as `text/plain; charset=utf-8`, as the API server's own plain responses.
     pub fn text(code: u16, body: impl Into<String>) -> Self {
         Self {
             code,

@@ -24,6 +24,12 @@
 //! assert_eq!(bench.on_request(&pods), RequestVerdict::proceed());
 //! assert_eq!(bench.host.counter("seen", ""), 1);
 //! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `matcher` | whether a subscription would wake the plugin for a request |
+//! | `audit`, `host`, `outcomes`, `request`, `state` | the fake host, its requests and responses, and the audit of verdicts |
+//! | `tally` | counts of outcomes, and the thresholds that they cross |
 
 mod audit;
 mod host;

@@ -173,7 +173,7 @@ impl ResponseVerdict {
         ResponseAction::Replace(refusal).into()
     }
 
-    /// The request was executed, its answer is lost.
+    /// The request was executed, its response is lost.
     #[must_use]
     pub fn reset(reset: Reset) -> Self {
         ResponseAction::Reset(reset).into()

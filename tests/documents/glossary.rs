@@ -1,4 +1,5 @@
-//! Other pages use each word of docs/glossary.md, and no page or message uses a word that its last table retires.
+//! Other pages use each word of docs/glossary.md. No page, message or name uses a word that its last table retires, and
+//! pages and messages say `answer` as the glossary does.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,17 +13,33 @@ const GLOSSARY: &str = "docs/glossary.md";
 const RETIRED_HEADING: &str = "## Words that these pages do not use";
 /// A word that is used once needs no row.
 const MIN_USES: usize = 2;
+/// ADR 0014 keeps its file name, because pages link to it.
+const KEPT_FILE_NAME: &str = "0014-handover";
+/// Words after which `answer` is a noun.
+const BEFORE_NOUNS: [&str; 16] = [
+    "a", "an", "the", "no", "its", "their", "whose", "of", "without", "every", "early", "late", "slow", "lost",
+    "large", "complete",
+];
+/// Messages about the verdict `answer`.
+const ABOUT_VERDICT: [&str; 2] = ["an answer with the code", "on an answer of its own"];
+/// Folders of sources whose names and comments may have no retired word.
+const SOURCES: [&str; 9] = [
+    "benches", "cli", "contract", "manager", "plugins", "proxy", "sdk", "testkit", "wire",
+];
+/// Folders of sources with messages for users.
+const MESSAGES: [&str; 4] = ["proxy/src", "manager", "cli/src", "contract/src"];
 /// Endings of a word's other forms, such as `claims`, `bypassed` and `overtaking`.
 const ENDINGS: [&str; 5] = ["s", "es", "ed", "d", "ing"];
 
-fn add_pages(root: &Path, folder: &str, pages: &mut BTreeMap<String, String>) {
+/// Adds the texts of the files below a folder whose names have one of these endings, by path.
+fn add_files(root: &Path, folder: &str, endings: &[&str], files: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(root.join(folder)).unwrap() {
         let path = entry.unwrap().path();
         let name = format!("{folder}/{}", path.file_name().unwrap().to_string_lossy());
         if path.is_dir() {
-            add_pages(root, &name, pages);
-        } else if name.ends_with(".md") {
-            pages.insert(name, fs::read_to_string(path).unwrap());
+            add_files(root, &name, endings, files);
+        } else if endings.iter().any(|ending| name.ends_with(ending)) {
+            files.insert(name, fs::read_to_string(path).unwrap());
         }
     }
 }
@@ -30,11 +47,41 @@ fn add_pages(root: &Path, folder: &str, pages: &mut BTreeMap<String, String>) {
 /// Texts of docs/ and of the pages in the root folder, by path.
 fn read_pages(root: &Path) -> BTreeMap<String, String> {
     let mut pages = BTreeMap::new();
-    add_pages(root, "docs", &mut pages);
+    add_files(root, "docs", &[".md"], &mut pages);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         pages.insert(name.to_owned(), fs::read_to_string(root.join(name)).unwrap());
     }
     pages
+}
+
+fn add_readmes(root: &Path, pages: &mut BTreeMap<String, String>) {
+    for folder in SOURCES.iter().chain(&["tests", "wit"]) {
+        add_files(root, folder, &["README.md"], pages);
+    }
+}
+
+/// What people read beside the pages, by path: sources, tests in Go, what is deployed, READMEs and the Makefile.
+fn read_names(root: &Path) -> BTreeMap<String, String> {
+    let mut texts = BTreeMap::new();
+    for folder in SOURCES {
+        add_files(root, folder, &[".rs"], &mut texts);
+    }
+    add_files(root, "tests", &[".go"], &mut texts);
+    add_files(root, "deploy", &[".yaml", ".json", ".tpl", ".txt"], &mut texts);
+    add_readmes(root, &mut texts);
+    texts.insert(
+        "Makefile".to_owned(),
+        fs::read_to_string(root.join("Makefile")).unwrap(),
+    );
+    texts
+}
+
+fn add_messages(root: &Path, texts: &mut BTreeMap<String, String>) {
+    for folder in MESSAGES {
+        let mut sources = String::new();
+        add_sources(&root.join(folder), &mut sources);
+        texts.insert(format!("messages of {folder}"), messages(&sources));
+    }
 }
 
 /// Words in bold in the first cells of tables.
@@ -54,6 +101,28 @@ fn split_words(text: &str) -> Vec<String> {
         word.trim_end_matches("'s").to_lowercase()
     });
     words.filter(|word| !word.is_empty()).collect()
+}
+
+/// The words of names in small letters: of `handOver`, `HandOver`, `hand_over` and `hand-over` they are `hand` and `over`.
+fn split_names(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for name in text.split(|letter: char| !letter.is_alphanumeric()) {
+        let mut word = String::new();
+        let mut letters = name.chars().peekable();
+        let mut last = ' ';
+        while let Some(letter) = letters.next() {
+            // The last letter of `HTTP` in `HTTPServer` is followed by a word.
+            let is_before_small = letters.peek().is_some_and(|next| next.is_lowercase());
+            if letter.is_uppercase() && (last.is_lowercase() || is_before_small) {
+                words.push(std::mem::take(&mut word));
+            }
+            word.extend(letter.to_lowercase());
+            last = letter;
+        }
+        words.push(word);
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 fn is_same_word(word: &str, base: &str) -> bool {
@@ -87,6 +156,33 @@ fn retired_words_in<'a>(text: &str, retired: &[&'a str]) -> Vec<&'a str> {
     let text = split_words(text);
     let is_used = |term: &&&str| count_uses(&text, term, is_same_word) > 0;
     retired.iter().filter(is_used).copied().collect()
+}
+
+/// Retired words in names and comments. Those of `lost.answer` are in two names.
+fn retired_words_in_names<'a>(text: &str, retired: &[&'a str]) -> Vec<&'a str> {
+    let text = text.replace(KEPT_FILE_NAME, "");
+    let is_inside = |letter: char| letter.is_alphanumeric() || letter.is_whitespace() || "-_".contains(letter);
+    let parts = text.split(|letter: char| !is_inside(letter));
+    // An empty word keeps the last word of a part from the first one of the next.
+    let words: Vec<String> = parts
+        .flat_map(|part| split_names(part).into_iter().chain([String::new()]))
+        .collect();
+    let is_used = |term: &&&str| count_uses(&words, term, is_same_word) > 0;
+    retired.iter().filter(is_used).copied().collect()
+}
+
+/// Uses of `answer` as a noun, outside of code. Another word in front, such as `that`, leaves open what it is.
+fn answers_as_nouns(text: &str) -> Vec<String> {
+    let prose: Vec<&str> = text.split('`').step_by(2).collect();
+    let prose = ABOUT_VERDICT
+        .iter()
+        .fold(prose.join(" code "), |prose, allowed| prose.replace(allowed, ""));
+    let words = split_words(&prose);
+    let is_noun = |pair: &&[String]| match pair {
+        [before, word] => ["answer", "answers"].contains(&word.as_str()) && BEFORE_NOUNS.contains(&before.as_str()),
+        _ => false,
+    };
+    words.windows(2).filter(is_noun).map(|pair| pair.join(" ")).collect()
 }
 
 /// String literals of several words, without the names of values in braces.
@@ -126,11 +222,7 @@ fn retired_words_are_not_in_pages_and_messages() {
     texts.insert(GLOSSARY.to_owned(), rows.to_owned());
     let retired = words_of_rows(retired);
     assert!(retired.len() >= 10, "{retired:?}");
-    for folder in ["proxy/src", "manager", "cli/src", "contract/src"] {
-        let mut sources = String::new();
-        add_sources(&root.join(folder), &mut sources);
-        texts.insert(format!("messages of {folder}"), messages(&sources));
-    }
+    add_messages(&root, &mut texts);
     for (name, text) in &texts {
         let found = retired_words_in(text, &retired);
         assert!(
@@ -138,6 +230,44 @@ fn retired_words_are_not_in_pages_and_messages() {
             "{name} has {found:?}; the end of {GLOSSARY} says what to write"
         );
     }
+}
+
+#[test]
+fn retired_words_are_not_in_names() {
+    let root = repository_root();
+    let glossary = fs::read_to_string(root.join(GLOSSARY)).unwrap();
+    let (_, retired) = glossary.split_once(RETIRED_HEADING).unwrap();
+    let retired = words_of_rows(retired);
+    let texts = read_names(&root);
+    assert!(texts.len() > 500, "only {} files were read", texts.len());
+    let found: Vec<_> = texts
+        .iter()
+        .map(|(name, text)| (name, retired_words_in_names(text, &retired)))
+        .filter(|(_, found)| !found.is_empty())
+        .collect();
+    assert!(
+        found.is_empty(),
+        "the end of {GLOSSARY} says what to write instead: {found:#?}"
+    );
+}
+
+#[test]
+fn answer_is_a_verb_or_the_verdict() {
+    let root = repository_root();
+    let mut texts = read_pages(&root);
+    texts.remove(GLOSSARY).unwrap();
+    texts.insert(
+        "SECURITY.md".to_owned(),
+        fs::read_to_string(root.join("SECURITY.md")).unwrap(),
+    );
+    add_readmes(&root, &mut texts);
+    add_messages(&root, &mut texts);
+    let found: Vec<_> = texts
+        .iter()
+        .map(|(name, text)| (name, answers_as_nouns(text)))
+        .filter(|(_, found)| !found.is_empty())
+        .collect();
+    assert!(found.is_empty(), "what is sent back is a response: {found:#?}");
 }
 
 #[test]
@@ -160,6 +290,33 @@ fn retired_words_are_found_in_falsified_text() {
     assert!(retired_words_in(text, &retired).is_empty());
     let falsified = format!("{text} After a handover\nthe lost\nanswer comes.");
     assert_eq!(retired_words_in(&falsified, &retired), ["handover", "lost answer"]);
+}
+
+#[test]
+fn retired_words_are_found_in_falsified_names() {
+    let retired = ["story", "lost answer", "handover"];
+    let text = "let history = lost.answer; // hand_over, HandOver, docs/adr/0014-handover.md, AnswerLost";
+    assert!(retired_words_in_names(text, &retired).is_empty());
+    for (falsified, word) in [
+        ("struct UserStory;", "story"),
+        ("fn HTTPStory()", "story"),
+        ("let last_story = 1;", "story"),
+        ("name: long-story", "story"),
+        ("func TestLostAnswerByTimeout()", "lost answer"),
+        ("/// The lost answer of a create.", "lost answer"),
+        ("ADR: handover", "handover"),
+    ] {
+        assert_eq!(retired_words_in_names(falsified, &retired), [word], "{falsified}");
+    }
+}
+
+#[test]
+fn answers_are_found_in_falsified_text() {
+    let text = "A pod that answers, and both answer webhooks. An `answer` of the plugin: don't answer it. \
+                Go on with a delay, not on an answer of its own. The code `the answer` answered.";
+    assert!(answers_as_nouns(text).is_empty(), "{:?}", answers_as_nouns(text));
+    let falsified = format!("{text} It reads none of its\nanswers, or the late answer.");
+    assert_eq!(answers_as_nouns(&falsified), ["its answers", "late answer"]);
 }
 
 #[test]

@@ -26,9 +26,11 @@ const PROGRAMS: [&str; 5] = [
 ];
 
 /// Folders with files whose first lines list the modules of their folder from top to bottom.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 10] = [
     "contract/src",
     "wire/src",
+    "logging/src",
+    "sdk/src",
     "plugins",
     "manager",
     "proxy/src",

@@ -10,9 +10,9 @@ import (
 
 // This file runs all four plugins in one chain: the effects of one plugin must not mislead another.
 
-// TestAllPlugins runs an operator under faults, a rate limit and a breaker. Requests that a fault refuses cost no
-// token, refusals by a fault are not failures of the API server, and in the end each object was handled once.
-func TestAllPlugins(t *testing.T) {
+// TestAllPluginsWorkTogether runs an operator under faults, a rate limit and a breaker. Requests that a fault refuses
+// cost no token, refusals by a fault are not failures of the API server, and in the end each object was handled once.
+func TestAllPluginsWorkTogether(t *testing.T) {
 	t.Parallel()
 	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, objectsLimited, "a")
 	namespace, _ := splitKey(set.names[0])

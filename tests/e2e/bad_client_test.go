@@ -61,7 +61,7 @@ func expectRefused(t *testing.T, target rawhttp.Target, raw string) {
 	}
 }
 
-func TestBadClients(t *testing.T) {
+func TestBadClientsSeeOnlyShard(t *testing.T) {
 	env := newTestEnv(t)
 	t.Run("ambiguous_framing", func(t *testing.T) {
 		for _, raw := range ambiguousFraming(env.configMapsPath("")) {

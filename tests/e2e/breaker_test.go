@@ -112,8 +112,8 @@ func (b breakerClient) assertRefused(t *testing.T) {
 	}
 }
 
-// TestBreakerManual opens a breaker that only a person can close.
-func TestBreakerManual(t *testing.T) {
+// TestBreakerStaysOpenUntilPersonClosesIt opens a breaker that only a person can close.
+func TestBreakerStaysOpenUntilPersonClosesIt(t *testing.T) {
 	t.Parallel()
 	b := startBreaker(t, jsonFields{"recoverPolicy": jsonFields{"type": "Manual"}, "recover": "monday"})
 	check(t, b.create(t))
@@ -147,8 +147,9 @@ func (b breakerClient) recoverManually(t *testing.T, generation int64, value, st
 	b.waitState(t, state)
 }
 
-// TestBreakerSleepingWindow lets clients wait behind an open breaker while one probe at a time checks the API server.
-func TestBreakerSleepingWindow(t *testing.T) {
+// TestBreakerSendsOneProbeAtATime lets clients wait behind an open breaker while one probe at a time checks the API
+// server.
+func TestBreakerSendsOneProbeAtATime(t *testing.T) {
 	t.Parallel()
 	const clients = 5
 	b := startBreaker(t, sleepingWindow("2s"))
@@ -208,9 +209,9 @@ func (b breakerClient) waitForProbe(t *testing.T, calls int) {
 	}
 }
 
-// TestBreakerUnreachable cuts the connections to the API server: one call of a waiting client spans the failures, the
-// open breaker and the recovery, and its caller sees no error.
-func TestBreakerUnreachable(t *testing.T) {
+// TestCallSpansOutageBehindBreaker cuts the connections to the API server: one call of a waiting client spans the
+// failures, the open breaker and the recovery, and its caller sees no error.
+func TestCallSpansOutageBehindBreaker(t *testing.T) {
 	t.Parallel()
 	cutter := must(rawhttp.NewCutter(shared.cluster.Address))(t)
 	t.Cleanup(func() { _ = cutter.Close() })
@@ -239,9 +240,9 @@ func TestBreakerUnreachable(t *testing.T) {
 	b.waitState(t, "Closed")
 }
 
-// TestBreakerForced opens a breaker by force, for all writes and for everything about Secrets: an open watch ends,
-// reads are refused, and an operator keeps its lock.
-func TestBreakerForced(t *testing.T) {
+// TestForcedBreakerRefusesAllButLock opens a breaker by force, for all writes and for everything about Secrets: an open
+// watch ends, reads are refused, and an operator keeps its lock.
+func TestForcedBreakerRefusesAllButLock(t *testing.T) {
 	t.Parallel()
 	s := startPlugin(t, circuitBreaker, forcedSettings("ForceClosed"))
 	set := newObjectSet(t, shared.controlPlane, "ConfigMap", 1, 3, "a")

@@ -23,9 +23,9 @@ const (
 	bypassTimeout = bypassStartTime + waitTimeout
 )
 
-// TestBypassedSidecar: a pod whose operator bypasses its sidecar is named in condition and Event, and a pod of the same
-// shard whose operator uses its sidecar is not.
-func TestBypassedSidecar(t *testing.T) {
+// TestBypassedSidecarIsNamed: a pod whose operator bypasses its sidecar is named in condition and Event, and a pod of
+// the same shard whose operator uses its sidecar is not.
+func TestBypassedSidecarIsNamed(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	m.setLabelledKinds(t, "")

@@ -33,7 +33,7 @@ type testEnv struct {
 	namespace, otherNamespace string
 }
 
-func TestCatalogue(t *testing.T) {
+func TestKnownBypassesAreClosed(t *testing.T) {
 	env := newTestEnv(t)
 	for _, group := range [][]catalogueCase{
 		queryCases, pathCases, verbCases, selectorCases, listCases, watchCases, encodingCases, upgradeCases,
@@ -44,9 +44,9 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// TestCatalogueOverHTTP2 repeats the cases about queries, paths and encodings over HTTP/2, whose requests may contain
-// bytes that HTTP/1.1 can't carry.
-func TestCatalogueOverHTTP2(t *testing.T) {
+// TestKnownBypassesAreClosedOverHTTP2 repeats the cases about queries, paths and encodings over HTTP/2, whose
+// requests may contain bytes that HTTP/1.1 can't carry.
+func TestKnownBypassesAreClosedOverHTTP2(t *testing.T) {
 	env := newTestEnv(t)
 	env.proxied.HTTP2 = true
 	for _, group := range [][]catalogueCase{queryCases, pathCases, verbCases, encodingCases} {

@@ -39,7 +39,7 @@ func certManagerResource(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: plural}
 }
 
-func TestCertManager(t *testing.T) {
+func TestCertManagerBugIsReproduced(t *testing.T) {
 	t.Parallel()
 	installCertManager(t, shared.cluster)
 	t.Run("certificate_is_issued_without_fault", func(t *testing.T) {

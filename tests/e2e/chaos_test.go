@@ -22,7 +22,7 @@ const (
 	chaosRoundsVariable = "CTRLMESH_CHAOS_ROUNDS"
 	// chaosSeedVariable is the seed of the first round. Each later round has the next number.
 	chaosSeedVariable = "CTRLMESH_CHAOS_SEED"
-	// Of three seeds in a row there is one round of each kind: see [TestChaos].
+	// Of three seeds in a row there is one round of each kind: see [TestChaosNeverGivesObjectTwoOwners].
 	chaosRounds, chaosSeed = 3, 1
 
 	chaosStepCount = 6
@@ -69,16 +69,16 @@ type shardSource interface {
 	removeShards(t *testing.T)
 }
 
-// TestChaos runs rounds with consecutive seeds. Of three seeds in a row, one has manual shards that stay, one has
-// manual shards that are all deleted in the end, and one has a root that is resized and finally disabled. No other test
-// runs beside it, because leaders would lose their leases on two busy cores.
-func TestChaos(t *testing.T) {
+// TestChaosNeverGivesObjectTwoOwners runs rounds with consecutive seeds. Of three seeds in a row, one has manual shards
+// that stay, one has manual shards that are all deleted in the end, and one has a root that is resized and finally
+// disabled. No other test runs beside it, because leaders would lose their leases on two busy cores.
+func TestChaosNeverGivesObjectTwoOwners(t *testing.T) {
 	m := newMesh(t, "--label-shard-hash=shard")
 	m.setLabelledKinds(t, "")
 	first, rounds := envNumber(t, chaosSeedVariable, chaosSeed), envNumber(t, chaosRoundsVariable, chaosRounds)
 	for seed := first; seed < first+rounds; seed++ {
 		if !t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { runChaosRound(t, m, seed) }) {
-			t.Fatalf("reproduce this round with %s=%d %s=1 go test -run TestChaos .", chaosSeedVariable, seed, chaosRoundsVariable)
+			t.Fatalf("reproduce this round with %s=%d %s=1 go test -run %s .", chaosSeedVariable, seed, chaosRoundsVariable, t.Name())
 		}
 	}
 }

@@ -40,7 +40,7 @@ var overlayValues = map[string][]string{
 	},
 }
 
-func TestChart(t *testing.T) {
+func TestChartEqualsManifests(t *testing.T) {
 	t.Parallel()
 	for path, values := range overlayValues {
 		t.Run("equals_kustomize_"+path, func(t *testing.T) {

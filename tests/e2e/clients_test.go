@@ -30,7 +30,7 @@ import (
 // This file uses client-go as operators do: over plain HTTP/1.1 and over TLS (where it speaks HTTP/2), in JSON and in
 // protobuf.
 
-func TestClients(t *testing.T) {
+func TestClientGoSeesOnlyShard(t *testing.T) {
 	authority := must(cluster.NewAuthority("sidecar"))(t)
 	chain := shardChain(t, 1, shardRule("s0", "a"))
 	s := startSidecar(t, sidecar.Options{Chain: &chain, TLSDir: servingDir(t, authority)})

@@ -32,7 +32,7 @@ var (
 
 const fixtures = "../../manager/planner/tests/fixtures"
 
-func TestCRDs(t *testing.T) {
+func TestCRDsAcceptAndRefuseSamples(t *testing.T) {
 	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
 	for _, file := range filesIn(t, "../../deploy/crd") {
 		t.Run(filepath.Base(file), func(t *testing.T) { testDefinition(t, client, readObjects(t, file)[0]) })

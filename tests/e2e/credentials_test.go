@@ -22,7 +22,7 @@ import (
 // This file tests whose identity a request has: a request without credentials gets the sidecar's, one with credentials
 // keeps its own, however the sidecar authenticates itself.
 
-func TestCredentials(t *testing.T) {
+func TestSidecarAddsCredentialsWhereMissing(t *testing.T) {
 	token := must(shared.cluster.ServiceAccountToken(t.Context(), "default", "controller"))(t)
 	file := filepath.Join(newDir(t), "token")
 	check(t, os.WriteFile(file, []byte(must(shared.cluster.ServiceAccountToken(t.Context(), "default", "by-file"))(t)), 0o600))

@@ -12,7 +12,7 @@ import (
 
 // This file deletes ShardingConfigs of busy operators. As in reshard_live_test.go, no object ever has two owners.
 
-func TestDeletedShards(t *testing.T) {
+func TestDeletedShardsKeepOneOwner(t *testing.T) {
 	t.Parallel()
 	t.Run("shards_are_deleted_one_by_one", testDeletedShards)
 	t.Run("root_is_disabled", testDisabledRoot)

@@ -93,8 +93,9 @@ func hasEntries(status sidecar.Status, want []string) bool {
 	return slices.Equal(found, want)
 }
 
-// TestDistribution runs its parts on one pair of managers. The first part runs alone, because it measures time.
-func TestDistribution(t *testing.T) {
+// TestObjectsAreDistributedAndReported runs its parts on one pair of managers. The first part runs alone, because it
+// measures time.
+func TestObjectsAreDistributedAndReported(t *testing.T) {
 	m := newMesh(t, "--rest-config-qps=500", "--rest-config-burst=500")
 	m.setLabelledKinds(t, "")
 	waitLeader(t, m.startManager(t, "manager-0"), m.startManager(t, "manager-1"))

@@ -18,7 +18,7 @@ import (
 
 // This file disturbs a separate API server: it sends GOAWAY at random, is restarted, and is killed.
 
-func TestDisturbedAPIServer(t *testing.T) {
+func TestSidecarSurvivesDisturbedAPIServer(t *testing.T) {
 	// The largest chance that the flag accepts.
 	plane := startOwnControlPlane(t, "--goaway-chance=0.02")
 	t.Run("goaway_fails_no_request", func(t *testing.T) { testGoaway(t, plane) })

@@ -45,7 +45,7 @@ func shardSpec() map[string]any {
 	return map[string]any{"selector": labels(), "limits": []any{map[string]any{"selector": labels()}}}
 }
 
-func TestDocumentedFinalizerRemoval(t *testing.T) {
+func TestDocumentedLoopRemovesOurFinalizers(t *testing.T) {
 	t.Parallel()
 	plane := startOwnControlPlane(t)
 	client := must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)

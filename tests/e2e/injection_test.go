@@ -48,7 +48,7 @@ type injectedCase struct {
 	Pod              map[string]any
 }
 
-func TestInjection(t *testing.T) {
+func TestCreatedPodsAreInjected(t *testing.T) {
 	t.Parallel()
 	address := must(process.FreeAddress())(t)
 	_, port, err := net.SplitHostPort(address)
@@ -111,8 +111,8 @@ func testInjectedPodsMatchFiles(t *testing.T, m *mesh, key string) {
 	}
 }
 
-// TestInjectedPods creates the pods of all files as they are after injection, in a cluster without injection.
-func TestInjectedPods(t *testing.T) {
+// TestInjectedPodsAreAccepted creates the pods of all files as they are after injection, in a cluster without injection.
+func TestInjectedPodsAreAccepted(t *testing.T) {
 	t.Parallel()
 	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
 	plain, restricted := uniqueName("plain"), uniqueName("restricted")

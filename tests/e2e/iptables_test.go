@@ -45,7 +45,7 @@ type redirectedPod struct {
 	sidecar *bytes.Buffer
 }
 
-func TestRedirectedClient(t *testing.T) {
+func TestRedirectedClientSeesOnlyShard(t *testing.T) {
 	t.Parallel()
 	network := netns.NewForTest(t, netns.Service+"/32")
 	m := newMesh(t)
@@ -75,8 +75,8 @@ func TestRedirectedClient(t *testing.T) {
 	t.Run("certificates_are_rotated", func(t *testing.T) { pod.testRotation(t, bundle) })
 }
 
-// TestServingCertificates tests the manager's part; it also runs where no network can be created.
-func TestServingCertificates(t *testing.T) {
+// TestServingCertificateIsRenewedByManager tests the manager's part; it also runs where no network can be created.
+func TestServingCertificateIsRenewedByManager(t *testing.T) {
 	t.Parallel()
 	pod := &redirectedPod{mesh: newMesh(t)}
 	createLabelledNamespace(t, pod.mesh.controlPlane, tlsNamespace, nil)

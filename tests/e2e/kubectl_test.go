@@ -36,7 +36,7 @@ func runKubectl(t *testing.T, kubeconfig, input string, arguments ...string) str
 	return out.String()
 }
 
-func TestKubectlReads(t *testing.T) {
+func TestKubectlReadsOnlyShard(t *testing.T) {
 	env := newTestEnv(t)
 	t.Run("get_prints_only_objects_of_shard", func(t *testing.T) {
 		for _, kind := range []string{"configmaps", "widgets"} {
@@ -114,7 +114,7 @@ func testKubectlWatch(t *testing.T, env *testEnv) {
 	}
 }
 
-func TestKubectlWrites(t *testing.T) {
+func TestKubectlWritesThroughSidecar(t *testing.T) {
 	s := startShardSidecar(t, shardRule("s0", "a"))
 	namespace := newNamespace(t)
 	run := func(input string, arguments ...string) string {

@@ -46,7 +46,7 @@ func TestKubeRSLeadsInEachShard(t *testing.T) {
 	k.testLeadership(t)
 }
 
-func TestKubeRSLeadsInEachShardRedirected(t *testing.T) {
+func TestRedirectedKubeRSLeadsInEachShard(t *testing.T) {
 	t.Parallel()
 	networks := []*netns.Network{}
 	for range 4 {

@@ -40,7 +40,7 @@ type labelledMesh struct {
 	namespaces []string
 }
 
-func TestManagerLabels(t *testing.T) {
+func TestManagersLabelFullCluster(t *testing.T) {
 	t.Parallel()
 	l := &labelledMesh{mesh: newMesh(t, fmt.Sprintf("--rest-config-qps=%d", labelRate), fmt.Sprintf("--rest-config-burst=%d", labelBurst))}
 	l.createObjects(t)

@@ -47,7 +47,7 @@ func (s *managerReplicas) killLeader(t *testing.T) {
 	}
 }
 
-func TestManagerFailures(t *testing.T) {
+func TestManagerFailuresLoseNoChange(t *testing.T) {
 	t.Parallel()
 	s := newManagerReplicas(t)
 	t.Run("bad_objects_do_not_affect_others", s.testBadObjects)

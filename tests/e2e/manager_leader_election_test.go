@@ -13,7 +13,7 @@ import (
 // managerLease is the name of the lock, the same as that of KusionStack's manager.
 const managerLease = "ctrlmesh-manager"
 
-func TestManagerLeaderElection(t *testing.T) {
+func TestOtherManagerLeadsWhenLeaderEnds(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	managers := []*manager.Manager{m.startManager(t, "manager-0"), m.startManager(t, "manager-1")}

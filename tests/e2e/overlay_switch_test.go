@@ -12,7 +12,7 @@ import (
 // This file checks that docs/install.md says how to delete what one overlay has and the next has not, because `kubectl
 // apply` leaves it.
 
-func TestSwitchingOverlays(t *testing.T) {
+func TestDocumentedOverlaySwitchDeletesLeftovers(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{}
 	base := deletableObjects(t, deployDir)

@@ -34,7 +34,7 @@ spec:
     verificationKey: %q
 `
 
-func TestPluginFromRegistry(t *testing.T) {
+func TestPluginFromRegistryRunsInSidecar(t *testing.T) {
 	t.Parallel()
 	r := must(registry.Start(registry.Spec{Dir: newDir(t), Login: true}))(t)
 	t.Cleanup(func() { check(t, r.Stop()) })

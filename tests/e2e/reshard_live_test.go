@@ -38,7 +38,7 @@ type liveOperators struct {
 	ownership *ownershipLog
 }
 
-func TestReshardLive(t *testing.T) {
+func TestReshardKeepsOneOwner(t *testing.T) {
 	t.Parallel()
 	l := newLiveOperators(t)
 	stopLoad := l.objects.startLoad(t, true)

@@ -22,7 +22,7 @@ import (
 // This file tests the policies of a ShardingConfig for objects that change shards: `reshard: Restart` re-creates pods,
 // and `unreachablePods` limits how long the hand-over waits.
 
-func TestReshardPolicies(t *testing.T) {
+func TestReshardFollowsPolicies(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	m.setLabelledKinds(t, "")

@@ -25,7 +25,7 @@ type liveRoot struct {
 	size int
 }
 
-func TestRootResizeLive(t *testing.T) {
+func TestResizedRootKeepsOneOwner(t *testing.T) {
 	t.Parallel()
 	r := newLiveRoot(t)
 	stopLoad := r.objects.startLoad(t, true)

@@ -39,7 +39,7 @@ var transparentHeaders = [][]string{
 	{"Accept: application/json" + partialList}, {"Accept-Encoding: gzip"}, {"User-Agent: curl/8"}, nil,
 }
 
-func TestTransparency(t *testing.T) {
+func TestSidecarWithoutMatchingEntryIsTransparent(t *testing.T) {
 	chain := sidecar.NewChain(1)
 	for name, options := range map[string]sidecar.Options{
 		"without_a_chain_directory": {WithoutChainDir: true},

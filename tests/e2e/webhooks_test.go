@@ -42,7 +42,7 @@ spec:
     abort: {httpStatus: 500}
 `
 
-func TestWebhooks(t *testing.T) {
+func TestWebhooksReviewObjects(t *testing.T) {
 	t.Parallel()
 	address := must(process.FreeAddress())(t)
 	_, port, err := net.SplitHostPort(address)

@@ -131,7 +131,7 @@ impl Client {
 
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If there is no response.
     pub async fn get(&self, target: &str) -> anyhow::Result<Answer> {
         self.send(Method::GET, target, Bytes::new()).await
     }
@@ -139,7 +139,7 @@ impl Client {
     /// A request with a body.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If there is no response.
     pub async fn send(&self, method: Method, target: &str, body: impl Into<Bytes>) -> anyhow::Result<Answer> {
         let read = async {
             let stream = self.send_request(method, target, body.into()).await?;
@@ -154,13 +154,13 @@ impl Client {
         };
         tokio::time::timeout(DEADLINE, read)
             .await
-            .with_context(|| format!("no answer: {target}"))?
+            .with_context(|| format!("no response: {target}"))?
     }
 
     /// A GET request whose response is read piece by piece.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If there is no response.
     pub async fn open_stream(&self, target: &str) -> anyhow::Result<Stream> {
         self.open_stream_with(Method::GET, target).await
     }
@@ -168,11 +168,11 @@ impl Client {
     /// Like [`Self::open_stream`] with another method, without a body.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If there is no response.
     pub async fn open_stream_with(&self, method: Method, target: &str) -> anyhow::Result<Stream> {
         tokio::time::timeout(DEADLINE, self.send_request(method, target, Bytes::new()))
             .await
-            .context("no answer")?
+            .context("no response")?
     }
 
     async fn send_request(&self, method: Method, target: &str, body: Bytes) -> anyhow::Result<Stream> {

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::Client;
 
-/// The answer to paths outside the prefix, as if they led to another cluster.
+/// The response to paths outside the prefix, as if they led to another cluster.
 pub const OTHER_CLUSTER: &str = "objects of another cluster";
 
 /// The proxy. Dropping this ends it.

@@ -1,7 +1,7 @@
 //! A small real server as target of external calls: plain or TLS, HTTP/1.1 or HTTP/2. It records its requests.
 //!
 //! Paths: `/echo` streams the request's body back; `/big` sends [`BIG`] bytes; `/hold` sends one chunk and then nothing until the client
-//! is gone; `/length` does the same with a length that is already complete; `/reset` breaks off before an answer; `/late` answers when
+//! is gone; `/length` does the same with a length that is already complete; `/reset` breaks off before a response; `/late` answers when
 //! the test releases it; all other paths answer `hello`.
 
 use std::convert::Infallible;

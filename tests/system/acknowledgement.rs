@@ -4,7 +4,7 @@ use ctrlmesh_contract::status::{EntryStatus, Status};
 use ctrlmesh_tests::{EntrySpec, TestEnv};
 use serde_json::{Value, json};
 
-use crate::circuits::{breaker_entry, fail_config_maps, get_statuses, rule_for_all, sleeping_policy, wait_state};
+use crate::breakers::{breaker_entry, fail_config_maps, get_statuses, rule_for_all, sleeping_policy, wait_state};
 use crate::faults::{fault_rule, faults_entry, rule_counts};
 use crate::limits::LIST;
 

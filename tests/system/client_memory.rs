@@ -182,7 +182,7 @@ async fn unfinished_lock_writes_are_refused_beyond_the_total_bound() -> anyhow::
         });
     }
     let held = writes.join_all().await;
-    // There may be no room for bytes that arrive with the head either: such a connection ends without an answer.
+    // There may be no room for bytes that arrive with the head either: such a connection ends without a response.
     wait_until("all are refused that there is no room for", || async {
         Ok(env.sidecar.metric_value("ctrlmesh_connections").await? <= 12.0)
     })

@@ -164,7 +164,7 @@ async fn silenced_connection_answers_nothing_any_more() -> anyhow::Result<()> {
     let env = start_with_request_verdict(json!({ "reset": "black-hole" })).await?;
     let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    // Pings begin soon; on a busy machine an answer to one takes a while.
+    // Pings begin soon; on a busy machine a reply to one takes a while.
     builder
         .timer(hyper_util::rt::TokioTimer::new())
         .keep_alive_interval(Duration::from_millis(100))

@@ -13,7 +13,7 @@ async fn start_scripted(script: Value) -> anyhow::Result<(TestEnv, Client, Targe
     Ok((env, client, Target::start_plain().await?))
 }
 
-/// Sends one request each way to the same target; returns the heads of the answers.
+/// Sends one request each way to the same target; returns the heads of the responses.
 async fn send_in_all_forms(env: &TestEnv, host: &str, port: u16) -> anyhow::Result<Vec<String>> {
     let requests = [
         format!("GET http://{host}:{port}/p HTTP/1.1\r\nhost: x\r\n\r\n"),

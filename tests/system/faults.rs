@@ -1,4 +1,4 @@
-//! The real fault-inject plugin: its answers, what of a request was executed, and the result over HTTP/1.1 and HTTP/2, in JSON and in
+//! The real fault-inject plugin: its responses, what of a request was executed, and the result over HTTP/1.1 and HTTP/2, in JSON and in
 //! protobuf.
 
 use ctrlmesh_tests::{Answer, Client, EntrySpec, TestEnv, config_map};
@@ -88,7 +88,7 @@ async fn send_kind(client: &Client, what: &str) -> anyhow::Result<Answer> {
 type Case<'a> = (Value, &'a str, u16, &'a str);
 
 /// Checks that each fault answers over both protocols, and nothing is forwarded.
-async fn check_answers(cases: &[Case<'_>]) -> anyhow::Result<()> {
+async fn check_responses(cases: &[Case<'_>]) -> anyhow::Result<()> {
     for (fault, request, code, said) in cases {
         let env = start_with_fault(fault.clone()).await?;
         for client in http1_and_http2_clients(&env) {
@@ -121,7 +121,7 @@ async fn reads_are_answered_by_the_sidecar() -> anyhow::Result<()> {
     );
     let watch_list = format!("{LIST}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
     let timeout = json!({ "timeout": { "after": "10ms" } });
-    check_answers(&[
+    check_responses(&[
         (json!("refuse"), "get", 503, "currently unable to handle the request"),
         (timeout, "get", 504, "within the allotted timeout"),
         (json!("tooOld"), &aged, 410, "too old resource version: 1"),
@@ -143,7 +143,7 @@ async fn writes_are_answered_by_the_sidecar() -> anyhow::Result<()> {
     let user = json!({ "forbidden": { "user": "u" } });
     let deny = json!({ "deny": { "webhook": "w", "message": "no" } });
     let modified = "cannot be fulfilled on configmaps \"a0\": the object has been modified";
-    check_answers(&[
+    check_responses(&[
         (json!("conflict"), "update", 409, modified),
         (json!("exists"), "create", 409, "configmaps \"mine\" already exists"),
         (
@@ -171,7 +171,7 @@ async fn writes_are_answered_by_the_sidecar() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn non_status_answers_have_the_bytes_of_the_server() -> anyhow::Result<()> {
+async fn non_status_responses_have_the_bytes_of_the_server() -> anyhow::Result<()> {
     for (fault, request, code, body) in [
         (
             json!("throttle"),
@@ -214,7 +214,7 @@ async fn non_status_answers_have_the_bytes_of_the_server() -> anyhow::Result<()>
 }
 
 #[tokio::test]
-async fn lost_answer_is_of_an_executed_request() -> anyhow::Result<()> {
+async fn lost_response_is_of_an_executed_request() -> anyhow::Result<()> {
     for (how, code, retry_after) in [
         ("reset", None, None),
         ("error", Some(504), None),

@@ -111,7 +111,7 @@ async fn port_is_closed_for_the_given_time() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The stage of the server's restart that an answer belongs to.
+/// The stage of the server's restart that a response belongs to.
 fn stage_of_answer(answer: anyhow::Result<Answer>) -> anyhow::Result<&'static str> {
     let Ok(answer) = answer else {
         return Ok("down");
@@ -186,7 +186,7 @@ async fn black_holed_connection_answers_nothing_any_more() -> anyhow::Result<()>
     let env = start_with_fault(json!("blackHole")).await?;
     let stream = TcpStream::connect(env.sidecar.api_address()).await?;
     let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
-    // Pings begin soon; on a busy machine an answer to one takes a while.
+    // Pings begin soon; on a busy machine a reply to one takes a while.
     builder
         .timer(hyper_util::rt::TokioTimer::new())
         .keep_alive_interval(Duration::from_millis(100))
@@ -197,7 +197,7 @@ async fn black_holed_connection_answers_nothing_any_more() -> anyhow::Result<()>
         .send_request(get_request(&env, LIST)?)
         .await
         .err()
-        .context("no answer")?;
+        .context("no response")?;
     assert!(format!("{error:?}").contains("KeepAliveTimedOut"), "{error:?}");
     assert!(connection.await?.is_err());
     assert_eq!(env.api.requests().count("list"), 0);

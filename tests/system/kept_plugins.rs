@@ -4,7 +4,7 @@
 use ctrlmesh_tests::{EntrySpec, TestEnv};
 use serde_json::json;
 
-use crate::circuits::{fail_config_maps, get_statuses, plugin_count, rule_for_all, sleeping_policy, wait_state};
+use crate::breakers::{fail_config_maps, get_statuses, plugin_count, rule_for_all, sleeping_policy, wait_state};
 use crate::limits::LIST;
 
 const CIRCUIT_BREAKER: &[u8] = include_bytes!("../guests/kept/0.1/circuit-breaker.wasm");

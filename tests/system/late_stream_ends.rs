@@ -1,11 +1,11 @@
-//! An answer is complete when the client has all bytes of its length: an HTTP/2 server may end the stream in a later frame (Go's do), and
+//! A response is complete when the client has all bytes of its length: an HTTP/2 server may end the stream in a later frame (Go's do), and
 //! an HTTP/1.1 client does not wait for that.
 
 use ctrlmesh_testkit::{Fault, Gate, Rule};
 use ctrlmesh_tests::{Client, Target, TestEnv, guest_entry, wait_until};
 use serde_json::json;
 
-use crate::circuits::{breaker_entry, fail_config_maps, get_statuses, rule_for_all, wait_state};
+use crate::breakers::{breaker_entry, fail_config_maps, get_statuses, rule_for_all, wait_state};
 use crate::external::start_env_trusting;
 use crate::limits::LIST;
 
@@ -46,7 +46,7 @@ async fn answer_is_complete_for_metrics_log_and_plugins_when_its_end_comes_late(
 }
 
 #[tokio::test]
-async fn failures_open_a_circuit_when_their_end_comes_late() -> anyhow::Result<()> {
+async fn failures_open_a_breaker_when_their_end_comes_late() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({}))]))]).await?;
     let _failing = fail_config_maps(&env, 500);
     let _closed = delay_ends_of_answers(&env);

@@ -24,7 +24,7 @@ impl Elector {
         Ok(Self { env, collection })
     }
 
-    /// Sends a request about the lock; returns the object in its answer.
+    /// Sends a request about the lock; returns the object in its response.
     async fn send_lock_request(&self, method: Method, object: &Value, code: u16) -> anyhow::Result<Value> {
         let name = if method == Method::POST { "" } else { "/lock" };
         let (content_type, body) = match method {

@@ -36,7 +36,7 @@ fn count_statuses(statuses: impl IntoIterator<Item = u16>) -> BTreeMap<u16, usiz
     tally
 }
 
-/// 64 clients that repeat their request until `enough`; returns the statuses of the answers.
+/// 64 clients that repeat their request until `enough`; returns the statuses of the responses.
 async fn repeat_requests_until<F>(env: &TestEnv, what: &str, enough: impl Fn() -> F) -> anyhow::Result<Vec<u16>>
 where
     F: Future<Output = anyhow::Result<bool>>,
@@ -158,7 +158,7 @@ async fn place_is_freed_however_its_request_ends() -> anyhow::Result<()> {
     wait_until("the place of a client that went away is free", is_free).await?;
     let reset = Fault::ResetStream(ctrlmesh_testkit::FaultTime::AfterExecuting);
     env.api.faults().add(Rule::new(reset).verb("list").times(1));
-    wait_until("the answer breaks off", || async {
+    wait_until("the response breaks off", || async {
         Ok(client.get(LIST).await?.status == 502)
     })
     .await?;

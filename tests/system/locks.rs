@@ -31,7 +31,7 @@ struct Kind<'s> {
 }
 
 impl Kind<'_> {
-    /// Sends a request for the lock or its collection; checks that the answer has the lock's name as the controller knows it.
+    /// Sends a request for the lock or its collection; checks that the response has the lock's name as the controller knows it.
     async fn send_lock_request(
         &self,
         method: Method,

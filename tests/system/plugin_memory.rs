@@ -212,8 +212,8 @@ async fn plugin_at_its_cap_is_replaced_by_one_that_must_be_compiled() -> anyhow:
     let used = env.sidecar.metric_value(USED).await?;
     assert!(used > 8.0 * 14.0 * MIB, "{used}");
     let [_, others @ ..] = leaking;
-    let mended = shard_entry_to_be_compiled()?;
-    env.publish([mended].into_iter().chain(others).collect()).await?;
+    let repaired = shard_entry_to_be_compiled()?;
+    env.publish([repaired].into_iter().chain(others).collect()).await?;
     get_bodies(&env, 4).await.map(drop)
 }
 

@@ -5,7 +5,7 @@ use ctrlmesh_tests::{Target, TestEnv};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::circuits::{breaker_entry, sleeping_policy};
+use crate::breakers::{breaker_entry, sleeping_policy};
 use crate::faults::faults_entry;
 use crate::limits::limiter_entry;
 

@@ -4,7 +4,7 @@ use ctrlmesh_testkit::{Fault, Gate, Rule};
 use ctrlmesh_tests::{TestEnv, guest_entry, wait_until};
 use serde_json::{Value, json};
 
-use crate::circuits::get_report;
+use crate::breakers::get_report;
 
 async fn start_scripted(script: Value) -> anyhow::Result<TestEnv> {
     TestEnv::start(vec![guest_entry("scripted", script)]).await

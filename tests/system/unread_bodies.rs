@@ -50,7 +50,7 @@ async fn connection_takes_the_next_request_after_the_body_of_a_refused_one() -> 
     Ok(())
 }
 
-/// Reads the rest of an answer by its length.
+/// Reads the rest of a response by its length.
 async fn read_rest(stream: &mut TcpStream, begun: &str) -> anyhow::Result<String> {
     let (head, body) = begun.split_once("\r\n\r\n").context("no body")?;
     let fields = head.to_lowercase();

@@ -112,8 +112,8 @@ fn each_refused_sample_is_corrected_automatically() {
     }
 }
 
-/// `rules.json`: mistakes that an API server refuses by schema and CEL, these rules refuse at the same field. `TestCRDs` asks the
-/// API server.
+/// `rules.json`: mistakes that an API server refuses by schema and CEL, these rules refuse at the same field.
+/// `TestCRDsAcceptAndRefuseSamples` asks the API server.
 #[test]
 fn schema_check_refuses_same_fields_as_api_server() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");

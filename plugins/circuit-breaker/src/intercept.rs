@@ -1,6 +1,5 @@
 //! Restricts the calls to external services that a controller may make, by lists of hosts with methods. A deny list wins over an allow
 //! list; once there is an allow list, calls that are on none are forbidden.
-//! is an allow list, calls that are on none are forbidden.
 
 use ctrlmesh_plugin_rules::HostPattern;
 use ctrlmesh_sdk::Request;

@@ -38,7 +38,7 @@ pub(crate) fn build_key(kind: &str, rule: &str, value: &str) -> String {
 }
 
 /// The rule and the value of the rule's `key` that a breaker's tally is for.
-pub(crate) fn breaker_of_tally(key: &str) -> Option<(&str, &str)> {
+pub(crate) fn names_of_tally(key: &str) -> Option<(&str, &str)> {
     let names = key.strip_prefix(TALLY)?.strip_prefix('\n')?;
     names.split_once('\n')
 }

@@ -5,10 +5,10 @@
 //! |---|---|
 //! | `plugin` | the decision on a request, and its end |
 //! | `intercept` | lists of calls that are allowed or denied |
-//! | `circuit` | the state of one breaker in the host |
+//! | `breaker` | the state of one breaker in the host |
 //! | `snapshot` | its report for `/status` |
 //! | `recovery` | resets by a person |
-//! | `breaker` | one rule |
+//! | `rule` | a rule of breakers: when they open, and how they close |
 //! | `keys` | keys of the host's state |
 //! | `judgement` | what is a failure |
 //! | `settings` | the settings as a person writes them |
@@ -17,13 +17,13 @@
 
 mod breaker;
 mod cell;
-mod circuit;
 mod intercept;
 mod judgement;
 mod keys;
 mod note;
 mod plugin;
 mod recovery;
+mod rule;
 mod settings;
 mod snapshot;
 #[cfg(test)]

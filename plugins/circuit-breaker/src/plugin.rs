@@ -7,13 +7,13 @@ use ctrlmesh_sdk::{
     RequestVerdict, ResponseHead, ResponseVerdict, Subscription, Traffic, Verb,
 };
 
-use crate::breaker::{Breaker, Policy};
+use crate::breaker::{self, Breaker, VersionedState};
 use crate::cell::{Cause, Counts, State, Status};
-use crate::circuit::{self, Circuit, VersionedState};
 use crate::intercept::{DenialReason, Intercept};
 use crate::judgement::Judgement;
-use crate::keys::breaker_of_tally;
+use crate::keys::names_of_tally;
 use crate::note::{MAX_RULES, Note, fnv1a};
+use crate::rule::{BreakerRule, Policy};
 use crate::settings::Settings;
 use crate::{recovery, snapshot};
 
@@ -25,16 +25,16 @@ const JITTER_PARTS: u64 = 5;
 const MAX_LOOKS: usize = 3;
 
 pub(crate) struct CircuitBreaker {
-    breakers: Vec<Breaker>,
+    rules: Vec<BreakerRule>,
     intercept: Intercept,
     /// Identifies the settings that numbered the rules, for [`Note`].
     settings: u8,
 }
 
-/// A breaker whose rule matches a request, with its index and state.
+/// A breaker whose rule matches a request, with the index of the rule and the state of the breaker.
 struct MatchedBreaker<'a> {
     index: usize,
-    circuit: Circuit<'a>,
+    breaker: Breaker<'a>,
     read: VersionedState,
 }
 
@@ -44,24 +44,24 @@ impl Plugin for CircuitBreaker {
     fn configure(settings: Settings, _: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
         let intercepted = settings.traffic_intercept_rules.as_deref().unwrap_or_default();
         let intercept = Intercept::new(intercepted).map_err(|error| error.field("trafficInterceptRules"))?;
-        let breakers = compile_breakers(&settings, host).map_err(|error| error.field("rateLimitings"))?;
-        let rules = build_subscription(&breakers, &intercept)?;
-        if rules.is_empty() {
+        let rules = compile_rules(&settings, host).map_err(|error| error.field("rateLimitings"))?;
+        let matches = build_subscription(&rules, &intercept)?;
+        if matches.is_empty() {
             host.warn("no rule can match: nothing is broken or refused");
         }
-        let names: Vec<&str> = breakers.iter().map(|breaker| breaker.name.as_str()).collect();
-        circuit::keep_only(host, &names);
-        for breaker in &breakers {
-            apply_recovery(breaker, host);
+        let names: Vec<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+        breaker::keep_only(host, &names);
+        for rule in &rules {
+            apply_recovery(rule, host);
         }
         let [settings, ..] = fnv1a(&names.join("\n")).to_be_bytes();
-        let phases = required_phases(&breakers, &rules);
+        let phases = required_phases(&rules, &matches);
         let plugin = Self {
-            breakers,
+            rules,
             intercept,
             settings,
         };
-        Ok((plugin, Subscription::new(phases, rules)))
+        Ok((plugin, Subscription::new(phases, matches)))
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
@@ -71,10 +71,10 @@ impl Plugin for CircuitBreaker {
         {
             return forbid_call(denied, host);
         }
-        let forced = |breaker: &&Breaker| breaker.policy == Policy::ForceOpened && breaker.rules.matches(req);
-        if let Some(breaker) = self.breakers.iter().find(forced) {
+        let forced = |rule: &&BreakerRule| rule.policy == Policy::ForceOpened && rule.rules.matches(req);
+        if let Some(rule) = self.rules.iter().find(forced) {
             return refusal_verdict(
-                breaker,
+                rule,
                 "is open: its triggerPolicy is ForceOpened",
                 MAX_RETRY_SECONDS,
                 req,
@@ -93,11 +93,11 @@ impl Plugin for CircuitBreaker {
         for _ in 0..MAX_LOOKS {
             read_states(&mut met, host);
             let mut has_changed = false;
-            for MatchedBreaker { circuit, read, .. } in &met {
-                if circuit.is_due(&read.status) {
-                    circuit.half_open(*read);
+            for MatchedBreaker { breaker, read, .. } in &met {
+                if breaker.is_due(&read.status) {
+                    breaker.half_open(*read);
                     has_changed = true;
-                } else if circuit.forget_if_old(read) {
+                } else if breaker.forget_if_old(read) {
                     has_changed = true;
                 }
             }
@@ -116,13 +116,13 @@ impl Plugin for CircuitBreaker {
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
         if is_long_running(req) {
             let status = res.status();
-            self.record_probe(req, host, 0, |breaker| breaker.judge.of_status(status));
+            self.record_probe(req, host, 0, |rule| rule.judge.of_status(status));
         }
         ResponseVerdict::proceed()
     }
 
     fn on_complete(&mut self, req: &dyn Request, outcome: &Outcome, host: &dyn Host) {
-        // A watch was judged when its answer began.
+        // A watch was judged when its response began.
         if is_long_running(req) && outcome.upstream_status != 0 {
             return;
         }
@@ -131,13 +131,13 @@ impl Plugin for CircuitBreaker {
             0 => outcome.duration_us,
             _ => outcome.upstream_us,
         };
-        self.record_probe(req, host, took_us, |breaker| breaker.judge.of_outcome(outcome));
+        self.record_probe(req, host, took_us, |rule| rule.judge.of_outcome(outcome));
     }
 
     fn on_crossed(&mut self, crossings: &[Crossing], host: &dyn Host) {
         for crossing in crossings {
-            if let Some(circuit) = self.circuit_of_tally(&crossing.tally, host) {
-                circuit.open_by(crossing);
+            if let Some(breaker) = self.breaker_of_tally(&crossing.tally, host) {
+                breaker.open_by(crossing);
             }
         }
     }
@@ -147,20 +147,26 @@ impl CircuitBreaker {
     /// The breakers that match a request, with unread states.
     fn matching_breakers<'a>(&'a self, req: &dyn Request, host: &'a dyn Host) -> Vec<MatchedBreaker<'a>> {
         let matching = self
-            .breakers
+            .rules
             .iter()
             .enumerate()
-            .filter(|(_, breaker)| breaker.policy == Policy::Normal && breaker.rules.matches(req));
-        let met = matching.map(|(index, breaker)| MatchedBreaker {
+            .filter(|(_, rule)| rule.policy == Policy::Normal && rule.rules.matches(req));
+        let met = matching.map(|(index, rule)| MatchedBreaker {
             index,
-            circuit: Circuit::new(breaker, breaker.key.value(req), host),
+            breaker: Breaker::new(rule, rule.key.value(req), host),
             read: VersionedState::default(),
         });
         met.collect()
     }
 
     /// Reports the result of a probe to the breakers that are still in the half-open state in which they admitted it.
-    fn record_probe(&self, req: &dyn Request, host: &dyn Host, took_us: u64, judge: impl Fn(&Breaker) -> Judgement) {
+    fn record_probe(
+        &self,
+        req: &dyn Request,
+        host: &dyn Host,
+        took_us: u64,
+        judge: impl Fn(&BreakerRule) -> Judgement,
+    ) {
         let note = Note::unpack(req.note());
         if note.settings != self.settings {
             return;
@@ -168,18 +174,18 @@ impl CircuitBreaker {
         let mut met = self.matching_breakers(req, host);
         met.retain(|met| note.is_probe(met.index));
         read_states(&mut met, host);
-        for MatchedBreaker { circuit, read, .. } in met {
+        for MatchedBreaker { breaker, read, .. } in met {
             if read.status.state == State::HalfOpen && note.epoch >= read.status.epoch {
-                circuit.record_probe(read, judge(circuit.breaker), took_us);
+                breaker.record_probe(read, judge(breaker.rule), took_us);
             }
         }
     }
 
     /// The breaker whose requests a tally counts; `None` if these settings have none.
-    fn circuit_of_tally<'a>(&'a self, tally: &str, host: &'a dyn Host) -> Option<Circuit<'a>> {
-        let (rule, value) = breaker_of_tally(tally)?;
-        let breaker = self.breakers.iter().find(|breaker| breaker.name == rule)?;
-        (breaker.policy == Policy::Normal).then(|| Circuit::new(breaker, value.to_owned(), host))
+    fn breaker_of_tally<'a>(&'a self, tally: &str, host: &'a dyn Host) -> Option<Breaker<'a>> {
+        let (name, value) = names_of_tally(tally)?;
+        let rule = self.rules.iter().find(|rule| rule.name == name)?;
+        (rule.policy == Policy::Normal).then(|| Breaker::new(rule, value.to_owned(), host))
     }
 }
 
@@ -188,8 +194,8 @@ fn read_states(met: &mut [MatchedBreaker<'_>], host: &dyn Host) {
     if met.is_empty() {
         return;
     }
-    let circuits: Vec<&Circuit<'_>> = met.iter().map(|met| &met.circuit).collect();
-    let states = circuit::read_states(&circuits, host);
+    let breakers: Vec<&Breaker<'_>> = met.iter().map(|met| &met.breaker).collect();
+    let states = breaker::read_states(&breakers, host);
     for (met, read) in met.iter_mut().zip(states) {
         met.read = read;
     }
@@ -204,14 +210,11 @@ fn is_external(req: &dyn Request) -> bool {
 fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
     let (probing, closed): (Vec<&MatchedBreaker<'_>>, Vec<&MatchedBreaker<'_>>) =
         met.iter().partition(|met| met.read.status.state == State::HalfOpen);
-    let limited: Vec<&&MatchedBreaker<'_>> = closed
-        .iter()
-        .filter(|met| met.circuit.breaker.bucket.is_some())
-        .collect();
-    let asks: Vec<_> = limited.iter().filter_map(|met| met.circuit.token_request()).collect();
+    let limited: Vec<&&MatchedBreaker<'_>> = closed.iter().filter(|met| met.breaker.rule.bucket.is_some()).collect();
+    let asks: Vec<_> = limited.iter().filter_map(|met| met.breaker.token_request()).collect();
     let places: Vec<_> = probing
         .iter()
-        .map(|met| met.circuit.probe_place(&met.read.status))
+        .map(|met| met.breaker.probe_place(&met.read.status))
         .collect();
     let admission = if asks.is_empty() && places.is_empty() {
         Ok(Admission::Granted(0))
@@ -221,7 +224,7 @@ fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, 
     match admission {
         Ok(Admission::Short(shortage)) => {
             if let Some(met) = limited.get(shortage.ask as usize) {
-                let status = met.circuit.open(met.read, Cause::OverLimit, Counts::default());
+                let status = met.breaker.open(met.read, Cause::OverLimit, Counts::default());
                 return met.refuse_request(&status, req, host);
             }
         }
@@ -238,7 +241,7 @@ fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, 
         note.mark_probe(met.index);
     }
     count_admitted(met, note, host);
-    // A watch is judged when its answer begins.
+    // A watch is judged when its response begins.
     let may_last = is_long_running(req);
     let verdict = count_outcomes(&closed, may_last, host);
     if probing.is_empty() {
@@ -255,7 +258,7 @@ fn count_outcomes(closed: &[&MatchedBreaker<'_>], may_last: bool, host: &dyn Hos
     for met in closed {
         if !met.read.is_known {
             host.count("keys_exhausted", "", 1);
-        } else if let Some(rule) = met.circuit.outcome_rule(may_last) {
+        } else if let Some(rule) = met.breaker.outcome_rule(may_last) {
             verdict = verdict.count_outcome(rule);
         }
     }
@@ -264,10 +267,10 @@ fn count_outcomes(closed: &[&MatchedBreaker<'_>], may_last: bool, host: &dyn Hos
 
 /// The verdict holds until a breaker changes, which is a change of a cell that was read, or is forgotten.
 fn reusable_while_closed(verdict: RequestVerdict, closed: &[&MatchedBreaker<'_>], host: &dyn Host) -> RequestVerdict {
-    let forgotten = closed.iter().filter_map(|met| met.circuit.forgotten_at_ms(&met.read));
+    let forgotten = closed.iter().filter_map(|met| met.breaker.forgotten_at_ms(&met.read));
     match (forgotten.min(), closed.first()) {
         (Some(at_ms), Some(met)) => {
-            let left_ms = at_ms.saturating_sub(met.circuit.now_ms());
+            let left_ms = at_ms.saturating_sub(met.breaker.now_ms());
             verdict.reusable_until(host.unix_ms().saturating_add(left_ms))
         }
         _ => verdict.reusable(),
@@ -276,39 +279,38 @@ fn reusable_while_closed(verdict: RequestVerdict, closed: &[&MatchedBreaker<'_>]
 
 fn count_admitted(met: &[MatchedBreaker<'_>], note: Note, host: &dyn Host) {
     let metric = |met: &MatchedBreaker<'_>| if note.is_probe(met.index) { "probed" } else { "passed" };
-    let counted = |met: &MatchedBreaker<'_>| Counted::new(metric(met), &met.circuit.breaker.name, 1);
+    let counted = |met: &MatchedBreaker<'_>| Counted::new(metric(met), &met.breaker.rule.name, 1);
     match met {
-        [met] => host.count(metric(met), &met.circuit.breaker.name, 1),
+        [met] => host.count(metric(met), &met.breaker.rule.name, 1),
         _ => host.count_all(&met.iter().map(counted).collect::<Vec<_>>()),
     }
 }
 
 impl MatchedBreaker<'_> {
     fn refuse_request(&self, status: &Status, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        let breaker = self.circuit.breaker;
         let reason = snapshot::reason_text(status);
         let (what, seconds) = match status.state {
             State::HalfOpen => (format!("waits for its probes: {reason}"), 1),
             _ if status.recovers_ms == 0 => (format!("is open until somebody closes it: {reason}"), MAX_RETRY_SECONDS),
             _ => {
-                let left_ms = status.recovers_ms.saturating_sub(self.circuit.now_ms());
+                let left_ms = status.recovers_ms.saturating_sub(self.breaker.now_ms());
                 (format!("is open: {reason}"), left_ms.div_ceil(1000))
             }
         };
-        refusal_verdict(breaker, &what, seconds, req, host)
+        refusal_verdict(self.breaker.rule, &what, seconds, req, host)
     }
 }
 
-/// 429 makes client-go wait and retry; for other clients, 503 is the usual answer of a load balancer. The end of a refused request says
+/// 429 makes client-go wait and retry; for other clients, 503 is the usual response of a load balancer. The end of a refused request says
 /// nothing about a server.
-fn refusal_verdict(breaker: &Breaker, what: &str, seconds: u64, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-    host.count("refused", &breaker.name, 1);
+fn refusal_verdict(rule: &BreakerRule, what: &str, seconds: u64, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+    host.count("refused", &rule.name, 1);
     let seconds = seconds.clamp(1, MAX_RETRY_SECONDS);
     let seconds = seconds + host.random() % (seconds / JITTER_PARTS + 2);
     let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
     let code = if is_external(req) { 503 } else { 429 };
-    let message = format!("circuit breaker {:?} {what}; try again in {seconds} s", breaker.name);
-    let refusal = Refusal::new(code, message).retry_after(seconds).cause(&breaker.name);
+    let message = format!("circuit breaker {:?} {what}; try again in {seconds} s", rule.name);
+    let refusal = Refusal::new(code, message).retry_after(seconds).cause(&rule.name);
     RequestVerdict::refuse(refusal).later(Phases::empty())
 }
 
@@ -326,55 +328,53 @@ fn forbid_call(denied: DenialReason<'_>, host: &dyn Host) -> RequestVerdict {
     RequestVerdict::refuse(refusal).later(Phases::empty())
 }
 
-fn compile_breakers(settings: &Settings, host: &dyn Host) -> Result<Vec<Breaker>, Invalid> {
-    let rules = settings.rate_limitings.as_deref().unwrap_or_default();
-    let mut breakers: Vec<Breaker> = Vec::new();
-    for (index, rule) in rules.iter().enumerate() {
-        let Some(breaker) = Breaker::new(rule).map_err(|error| error.index(index))? else {
+fn compile_rules(settings: &Settings, host: &dyn Host) -> Result<Vec<BreakerRule>, Invalid> {
+    let written_rules = settings.rate_limitings.as_deref().unwrap_or_default();
+    let mut rules: Vec<BreakerRule> = Vec::new();
+    for (index, written) in written_rules.iter().enumerate() {
+        let Some(rule) = BreakerRule::new(written).map_err(|error| error.index(index))? else {
             host.info(&format!(
                 "rule {:?} is left to rate-limit by its triggerPolicy",
-                rule.name
+                written.name
             ));
             continue;
         };
-        if breakers.iter().any(|other| other.name == breaker.name) {
-            let message = format!("{:?} is there twice; each rule has its own name", breaker.name);
+        if rules.iter().any(|other| other.name == rule.name) {
+            let message = format!("{:?} is there twice; each rule has its own name", rule.name);
             return Err(Invalid::new(message).field("name").index(index));
         }
-        if breaker.rules.is_empty() {
+        if rule.rules.is_empty() {
             host.warn(&format!(
                 "rule {:?} can't match: it has no rules, or an empty list",
-                breaker.name
+                rule.name
             ));
         }
-        breakers.push(breaker);
+        rules.push(rule);
     }
-    if breakers.len() > MAX_RULES {
-        let message = format!("{} rules; at most {MAX_RULES} in one entry", breakers.len());
+    if rules.len() > MAX_RULES {
+        let message = format!("{} rules; at most {MAX_RULES} in one entry", rules.len());
         return Err(Invalid::new(message));
     }
-    Ok(breakers)
+    Ok(rules)
 }
 
 /// The rules' matches; with call lists, also every call to external services.
-fn build_subscription(breakers: &[Breaker], intercept: &Intercept) -> Result<Vec<MatchRule>, Invalid> {
+fn build_subscription(rules: &[BreakerRule], intercept: &Intercept) -> Result<Vec<MatchRule>, Invalid> {
     let mut calls = Rules::default();
     if !intercept.is_empty() {
         calls.add_rests(&[RestRule::default()], Lists::AbsentIsAll)?;
     }
-    Ok(match_rules(
-        breakers.iter().map(|breaker| &breaker.rules).chain([&calls]),
-    ))
+    Ok(match_rules(rules.iter().map(|rule| &rule.rules).chain([&calls])))
 }
 
 /// The phases that are needed and no others, because each is a call of the plugin.
-fn required_phases(breakers: &[Breaker], rules: &[MatchRule]) -> Phases {
-    let has_state = breakers.iter().any(|breaker| breaker.policy == Policy::Normal);
+fn required_phases(rules: &[BreakerRule], matches: &[MatchRule]) -> Phases {
+    let has_state = rules.iter().any(|rule| rule.policy == Policy::Normal);
     let may_last = |rule: &MatchRule| {
         // A call to an external service may be a tunnel.
         rule.traffic == [Traffic::External] || rule.verbs != [Verb::NonResource]
     };
-    match (has_state, rules.iter().any(may_last)) {
+    match (has_state, matches.iter().any(may_last)) {
         (false, _) => Phases::ON_REQUEST,
         (true, false) => Phases::ON_REQUEST | Phases::ON_COMPLETE,
         (true, true) => Phases::ON_REQUEST | Phases::ON_RESPONSE | Phases::ON_COMPLETE,
@@ -382,12 +382,12 @@ fn required_phases(breakers: &[Breaker], rules: &[MatchRule]) -> Phases {
 }
 
 /// Applies a reset by a person, and publishes the state of the rule.
-fn apply_recovery(breaker: &Breaker, host: &dyn Host) {
-    recovery::apply_reset(host, breaker);
-    if breaker.policy == Policy::Normal {
-        let circuit = Circuit::new(breaker, String::new(), host);
-        circuit.publish_state(circuit.read_state());
+fn apply_recovery(rule: &BreakerRule, host: &dyn Host) {
+    recovery::apply_reset(host, rule);
+    if rule.policy == Policy::Normal {
+        let breaker = Breaker::new(rule, String::new(), host);
+        breaker.publish_state(breaker.read_state());
     } else {
-        snapshot::publish_forced_report(breaker, host);
+        snapshot::publish_forced_report(rule, host);
     }
 }

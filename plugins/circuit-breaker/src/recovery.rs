@@ -3,10 +3,10 @@
 
 use ctrlmesh_sdk::{Cell, Host};
 
-use crate::breaker::{Breaker, Policy};
 use crate::cell::Numbers;
 use crate::keys::marks_key;
 use crate::note::fnv1a;
+use crate::rule::{BreakerRule, Policy};
 
 const VERSION: u8 = 1;
 /// Values that are remembered: while one chain replaces another, instances of both are configured in any order, and the old value must
@@ -38,12 +38,12 @@ pub(crate) fn reset_epoch(marks: Option<&Cell>) -> u32 {
 
 /// Closes all breakers of the rule if it is new, forced, or its `recover` has a value that was not seen lately. Returns whether it
 /// did.
-pub(crate) fn apply_reset(host: &dyn Host, breaker: &Breaker) -> bool {
-    let value = breaker.recover.as_deref().map(fnv1a);
+pub(crate) fn apply_reset(host: &dyn Host, rule: &BreakerRule) -> bool {
+    let value = rule.recover.as_deref().map(fnv1a);
     for _ in 0..MAX_TRIES {
-        let (version, mut marks) = load_marks(host, breaker);
+        let (version, mut marks) = load_marks(host, rule);
         let has_new_value = value.is_some_and(|value| !marks.values.contains(&value));
-        if version != 0 && !has_new_value && breaker.policy == Policy::Normal {
+        if version != 0 && !has_new_value && rule.policy == Policy::Normal {
             return false;
         }
         let Some(epoch) = next_epoch(host) else {
@@ -55,7 +55,7 @@ pub(crate) fn apply_reset(host: &dyn Host, breaker: &Breaker) -> bool {
             let excess = marks.values.len().saturating_sub(MAX_VALUES);
             marks.values.drain(..excess);
         }
-        let written = host.compare_and_swap(&breaker.keys.marks, version, &marks.encode());
+        let written = host.compare_and_swap(&rule.keys.marks, version, &marks.encode());
         if written.is_ok_and(|version| version.is_some()) {
             return true;
         }
@@ -68,8 +68,8 @@ pub(crate) fn forget_reset(host: &dyn Host, rule: &str) {
     host.remove(&marks_key(rule));
 }
 
-fn load_marks(host: &dyn Host, breaker: &Breaker) -> (u64, ResetMarks) {
-    match host.get(&breaker.keys.marks) {
+fn load_marks(host: &dyn Host, rule: &BreakerRule) -> (u64, ResetMarks) {
+    match host.get(&rule.keys.marks) {
         Ok(Some(cell)) => (cell.version, ResetMarks::decode(&cell.value).unwrap_or_default()),
         Ok(None) | Err(_) => (0, ResetMarks::default()),
     }

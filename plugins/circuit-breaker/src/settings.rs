@@ -82,7 +82,7 @@ pub(crate) struct Trip {
 pub(crate) struct Failures {
     /// `503`, `5xx`. Default: `5xx` and `429`.
     pub(crate) status_codes: Option<Vec<String>>,
-    /// Requests that ended without an answer. Default: all.
+    /// Requests that ended without a response. Default: all.
     pub(crate) connection: Option<Vec<Connection>>,
 }
 

@@ -4,9 +4,9 @@
 use ctrlmesh_sdk::Host;
 use serde_json::json;
 
-use crate::breaker::{Breaker, Policy};
 use crate::cell::{Cause, State, Status};
 use crate::note::fnv1a;
+use crate::rule::{BreakerRule, Policy};
 
 /// Longest key of a report (`wit/host.wit`).
 const MAX_KEY_BYTES: usize = 64;
@@ -45,14 +45,14 @@ pub(crate) fn publish_report(rule: &str, value: &str, status: &Status, host: &dy
 }
 
 /// Publishes the report of a rule without state.
-pub(crate) fn publish_forced_report(breaker: &Breaker, host: &dyn Host) {
-    let state = if breaker.policy == Policy::ForceOpened {
+pub(crate) fn publish_forced_report(rule: &BreakerRule, host: &dyn Host) {
+    let state = if rule.policy == Policy::ForceOpened {
         "Opened"
     } else {
         "Closed"
     };
-    let text = json!({"name": breaker.name, "state": state, "reason": "forced"}).to_string();
-    host.put_report(&report_key(&breaker.name, ""), &text);
+    let text = json!({"name": rule.name, "state": state, "reason": "forced"}).to_string();
+    host.put_report(&report_key(&rule.name, ""), &text);
 }
 
 /// Removes the reports of all other rules, and returns which they were.

@@ -1,20 +1,20 @@
 //! Every fault by its name: its parameters, its ids in fault catalogues, and its builder. Submodules have the families.
 //!
-//! Ids: N network, A answers, B refusals, L lost answers, W writes, R reads, E watch events, S server, I identity, D
+//! Ids: N network, A late responses, B refusals, L lost responses, W writes, R reads, E watch events, S server, I identity, D
 //! admission.
 
 mod admission;
-mod answers;
 mod identity;
 mod network;
 mod presets;
 mod reads;
+mod responses;
 mod server;
 mod watches;
 
-pub(crate) use answers::check_reason;
 use ctrlmesh_plugin_rules::Rules;
 use ctrlmesh_sdk::settings::Invalid;
+pub(crate) use responses::check_reason;
 
 use crate::fault::{Act, Applicability, Class};
 use crate::params::{FaultSpec, Params};
@@ -105,13 +105,13 @@ catalogue! {
     "cutBody" ["N6"] network::cut_body, "afterBytes" "how";
     "goaway" ["N7"] network::goaway,;
     "answer" ["N8"] network::answer, "code" "contentType" "body" "retryAfter";
-    "delay" ["S3"] answers::delay, "for" "min" "mean" "max";
-    "hold" ["A1" "E1" "E2"] answers::hold, "for" "min" "mean" "max";
-    "refuse" ["B1" "B2" "E7"] answers::refuse, "code" "reason" "message" "retryAfter" "user";
-    "timeout" ["B3"] answers::timeout, "after";
-    "lose" ["L1" "L2" "N3"] answers::lose_response, "how" "code" "retryAfter";
-    "conflict" ["W1"] answers::conflict,;
-    "exists" ["W3"] answers::already_exists,;
+    "delay" ["S3"] responses::delay, "for" "min" "mean" "max";
+    "hold" ["A1" "E1" "E2"] responses::hold, "for" "min" "mean" "max";
+    "refuse" ["B1" "B2" "E7"] responses::refuse, "code" "reason" "message" "retryAfter" "user";
+    "timeout" ["B3"] responses::timeout, "after";
+    "lose" ["L1" "L2" "N3"] responses::lose_response, "how" "code" "retryAfter";
+    "conflict" ["W1"] responses::conflict,;
+    "exists" ["W3"] responses::already_exists,;
     "tooOld" ["B4"] reads::too_old,;
     "tooNew" ["B4"] reads::too_new,;
     "failPage" ["R3"] reads::fail_page, "how";

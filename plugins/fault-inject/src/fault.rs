@@ -44,9 +44,9 @@ pub(crate) enum Act {
     Reset(Reset),
     /// Closes the port for this many milliseconds.
     RefuseConnections(u32),
-    /// Forwards at once, but holds the answer, or the events of a watch.
+    /// Forwards at once, but holds the response, or the events of a watch.
     Hold(DelayParam),
-    /// Forwards; if the request was executed, replaces the answer.
+    /// Forwards; if the request was executed, replaces the response.
     LoseTo(Reply),
     /// Forwards; if the request was executed, resets the stream.
     LoseBy(Reset),

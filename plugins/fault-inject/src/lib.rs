@@ -1,17 +1,17 @@
-//! Injects faults into a controller's API traffic, with the exact bytes of a Kubernetes API server: late and lost answers, refusals,
+//! Injects faults into a controller's API traffic, with the exact bytes of a Kubernetes API server: late and lost responses, refusals,
 //! conflicts, broken watches, a restarting server. The controller stays unmodified; the API server is not affected.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `plugin` | the flow |
-//! | `model` | validates the settings |
+//! | `validate` | validates the settings |
 //! | `settings` | the settings as a person writes them |
 //! | `counters` | counts in the host's state |
 //! | `rule` | one rule: whether it applies, and what it does |
 //! | `catalogue` | every fault by its name |
 //! | `fault` | acts on a request or response |
 //! | `params` | parameters of a fault as a person writes them |
-//! | `reply` | the bytes of answers |
+//! | `reply` | the bytes of responses |
 //! | `window` | when a rule is active |
 //! | `calendar` | dates and times of day |
 //! | `draw` | repeatable random choices |
@@ -22,7 +22,6 @@ mod catalogue;
 mod counters;
 mod draw;
 mod fault;
-mod model;
 mod note;
 mod params;
 mod plugin;
@@ -31,6 +30,7 @@ mod rule;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod validate;
 mod window;
 
 ctrlmesh_sdk::export_plugin!(plugin::FaultInject);

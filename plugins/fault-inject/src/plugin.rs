@@ -14,17 +14,17 @@ use crate::catalogue::Context;
 use crate::counters::{RuleCounters, sync_reports};
 use crate::draw::Subject;
 use crate::fault::{Act, OnRequest};
-use crate::model::Model;
 use crate::note::Note;
 use crate::rule::{Chosen, Rule};
 use crate::settings::Settings;
+use crate::validate::ActiveRules;
 use crate::window::Window;
 
 /// The host's default bound on waits (`wit/types.wit`).
 const USUAL_LONGEST_WAIT_MS: u32 = 60_000;
 
 pub(crate) struct FaultInject {
-    model: Model,
+    active: ActiveRules,
 }
 
 impl Plugin for FaultInject {
@@ -34,22 +34,22 @@ impl Plugin for FaultInject {
         let context = Context {
             user: format!("system:serviceaccount:{}:default", about.pod_namespace),
         };
-        let model = Model::new(&settings, &context)?;
-        warn_about_rules(&model.rules, host);
-        sync_reports(&model.rules, host);
-        let acts_later = model.rules.iter().flat_map(Rule::all_acts).any(|act| act.is_later());
+        let active = ActiveRules::new(&settings, &context)?;
+        warn_about_rules(&active.rules, host);
+        sync_reports(&active.rules, host);
+        let acts_later = active.rules.iter().flat_map(Rule::all_acts).any(|act| act.is_later());
         let phases = if acts_later {
             Phases::ON_REQUEST | Phases::ON_RESPONSE
         } else {
             Phases::ON_REQUEST
         };
-        let rules = match_rules(model.rules.iter().map(|rule| &rule.matches));
+        let rules = match_rules(active.rules.iter().map(|rule| &rule.matches));
         let subscription = if rules.is_empty() {
             Subscription::none()
         } else {
             Subscription::new(phases, rules)
         };
-        Ok((Self { model }, subscription))
+        Ok((Self { active }, subscription))
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
@@ -60,14 +60,14 @@ impl Plugin for FaultInject {
         let clock = WindowClock::new(host);
         let mut decision = Decision::default();
         let mut is_met = false;
-        for (rule, index) in self.model.rules.iter().zip(0_u8..) {
+        for (rule, index) in self.active.rules.iter().zip(0_u8..) {
             let has_room = |act: &Act| decision.has_room(act);
             if !rule.matches_request(req, has_room) || !rule.window.is_none_or(|window| clock.is_open(&window)) {
                 continue;
             }
             is_met = true;
             let counters = RuleCounters::new(rule, host);
-            let chosen = choose_acts(rule, &counters, req, self.model.seed);
+            let chosen = choose_acts(rule, &counters, req, self.active.seed);
             decision.add_chosen(&chosen, rule, index, &counters, req);
             counters.count_in_metrics();
         }
@@ -93,7 +93,7 @@ impl FaultInject {
     /// The decision made with the request, if it applies to the response.
     fn decide_response(&self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> Option<ResponseVerdict> {
         let note = Note::decode(req.note())?;
-        let rule = self.model.rules.get(usize::from(note.rule))?;
+        let rule = self.active.rules.get(usize::from(note.rule))?;
         // The rules may have changed since the request.
         let act = rule.act_at(note.act).filter(|_| rule.mark == note.mark)?;
         let verdict = act.on_response(req, res, note.drawn_ms)?;

@@ -1,5 +1,5 @@
-//! The answers that replace the expected one: status, reason, message, details and headers as the API server writes them. Submodules have
-//! the families, with their upstream files; the catalogue says which fault uses which.
+//! The responses that replace the expected one: status, reason, message, details and headers as the API server writes them. Submodules
+//! have the families, with their upstream files; the catalogue says which fault uses which.
 //!
 //! Taken from k8s.io/apiserver and k8s.io/apimachinery v0.36.3 (kube-apiserver 1.36).
 
@@ -21,7 +21,7 @@ pub(crate) const NAME: &str = "{name}";
 /// metav1's `StatusReasonUnknown`, which is empty on the wire.
 pub(crate) const UNKNOWN: &str = "Unknown";
 
-/// An answer, with the parameters from the rule.
+/// A response, with the parameters from the rule.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     /// A status with custom code, reason and message.
@@ -67,7 +67,7 @@ pub(crate) enum Reply {
     Discovery(u16),
 }
 
-/// The form in which the answer is sent.
+/// The form in which the response is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RenderedReply {
     /// A Status in the client's encoding.

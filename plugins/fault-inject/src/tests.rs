@@ -2,7 +2,6 @@
 //! others are from the catalogue.
 
 mod admission;
-mod answers;
 mod catalogue;
 mod crd;
 mod draw;
@@ -12,6 +11,7 @@ mod locks;
 mod network;
 mod presets;
 mod reads;
+mod responses;
 mod reuse;
 mod server;
 mod settings;

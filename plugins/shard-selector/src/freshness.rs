@@ -1,4 +1,4 @@
-//! How old an answer may be. With `resourceVersion`, a client allows the API server to answer from a cache; without it, the answer is
+//! How old a response may be. With `resourceVersion`, a client allows the API server to answer from a cache; without it, the response is
 //! consistent: no older than the request (Kubernetes documentation, "Resource versions in GET, LIST and WATCH").
 //!
 //! A shard that has just gained objects needs consistent lists: client-go lists again at the last version that it knows itself, and the
@@ -9,7 +9,7 @@ use ctrlmesh_sdk::{Request, RequestEdit, Verb};
 const VERSION: &str = "resourceVersion";
 const MATCH: &str = "resourceVersionMatch";
 
-/// The edits that make the answer consistent if the client allows an older one. Not changed:
+/// The edits that make the response consistent if the client allows an older one. Not changed:
 /// - lists at exactly one version: the watch that follows brings the later changes;
 /// - later pages: they show the state of the first page, which was consistent, or began under another view and gets 410 from the host;
 /// - watches from a version: they show all changes since then, and the host rejects versions from another view.

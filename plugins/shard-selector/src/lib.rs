@@ -8,7 +8,7 @@
 //! | `selector` | validates and prints label selectors |
 //! | `settings` | the settings as a person writes them |
 //! | `lock` | leader election |
-//! | `freshness` | how old an answer may be |
+//! | `freshness` | how old a response may be |
 
 mod freshness;
 mod lock;

@@ -19,9 +19,9 @@ import (
 
 const repositoryRoot = "../../.."
 
-// TestRelease builds the images from substitutes for both programs, and checks what deploy and injection expect of
-// them.
-func TestRelease(t *testing.T) {
+// TestReleasedImagesFitManifests builds the images from substitutes for both programs, and checks what deploy and
+// injection expect of them.
+func TestReleasedImagesFitManifests(t *testing.T) {
 	program := must(os.ReadFile(buildHello(t)))(t)
 	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "docker.io/library", Version: workspaceVersion(t)}
 	for _, image := range releasedImages {
@@ -83,8 +83,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestReleaseRefused uses programs that must not become an image.
-func TestReleaseRefused(t *testing.T) {
+// TestReleaseRefusesUnsuitablePrograms uses programs that must not become an image.
+func TestReleaseRefusesUnsuitablePrograms(t *testing.T) {
 	static := buildHello(t)
 	for name, test := range map[string]struct {
 		prepare func(program string) error
@@ -127,8 +127,8 @@ func TestReleaseRefused(t *testing.T) {
 	}
 }
 
-// TestReleaseForOtherArchitecture: an image has the architecture of its program, not of the machine that builds it.
-func TestReleaseForOtherArchitecture(t *testing.T) {
+// TestImageHasArchitectureOfProgram: an image has the architecture of its program, not of the machine that builds it.
+func TestImageHasArchitectureOfProgram(t *testing.T) {
 	static := buildHello(t)
 	for platform, machine := range map[string]elf.Machine{"linux/amd64": elf.EM_X86_64, "linux/arm64": elf.EM_AARCH64} {
 		release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example", Version: "1"}
@@ -181,8 +181,8 @@ func TestAuthoritiesHaveNoConstraints(t *testing.T) {
 	}
 }
 
-// TestDockerfileVersions: BuildKit's images have the same version and are compiled by the same compiler.
-func TestDockerfileVersions(t *testing.T) {
+// TestDockerfileUsesSameVersions: BuildKit's images have the same version and are compiled by the same compiler.
+func TestDockerfileUsesSameVersions(t *testing.T) {
 	dockerfile := readText(t, "images/Dockerfile")
 	got, want := firstMatch(t, dockerfile, `ARG RUST_VERSION=(.*)`), firstMatch(t, readText(t, "rust-toolchain.toml"), `channel = "(.*)"`)
 	if got != want {

@@ -41,7 +41,7 @@ type lifecycle struct {
 	firstContainers map[string]string
 }
 
-func TestLifecycle(t *testing.T) {
+func TestInstallUseAndUninstall(t *testing.T) {
 	l := newLifecycle(t)
 	// Settings for the registry in the cluster, which speaks plain HTTP, and for all sidecars (see
 	// pod_settings_test.go).

@@ -33,7 +33,7 @@ type versionUpgrade struct {
 	currentProxyImage, currentManagerImage string
 }
 
-func TestUpgrade(t *testing.T) {
+func TestUpgradeKeepsOperatorRunning(t *testing.T) {
 	u := &versionUpgrade{lifecycle: newLifecycle(t)}
 	u.runSteps(t, []step{
 		{"earlier_version_is_installed", u.installEarlier},

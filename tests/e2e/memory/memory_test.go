@@ -187,7 +187,7 @@ func (c *limitedSidecar) readMetric(name string, labels ...string) float64 {
 	return value
 }
 
-func TestPluginsAtMemoryCaps(t *testing.T) {
+func TestSidecarSurvivesPluginsAtMemoryLimit(t *testing.T) {
 	greedy, hoard := readPlugin(t, "greedy"), readPlugin(t, "hoard")
 	crashes := guestEntry("greedy/all", greedy, 256, map[string]any{"in": "on-request"})
 	crashes.OnFailure = "Open"
@@ -202,7 +202,7 @@ func TestPluginsAtMemoryCaps(t *testing.T) {
 	}
 }
 
-func TestReloadAtMemoryCaps(t *testing.T) {
+func TestSidecarSurvivesReloadsAtMemoryLimit(t *testing.T) {
 	hoard := readPlugin(t, "hoard")
 	c := startLimited(t, shardChainWith(t, 1, hoardEntries(hoard, 4, 13), hoard))
 	c.sendLists(40)
@@ -218,7 +218,7 @@ func TestReloadAtMemoryCaps(t *testing.T) {
 	}
 }
 
-func TestPluginCompileOutOfMemory(t *testing.T) {
+func TestPluginThatCompilesTooLargeIsRefused(t *testing.T) {
 	c := startLimited(t, shardChainWith(t, 1, nil))
 	bomb := readPlugin(t, "compile_bomb")
 	chain := shardChainWith(t, 2, []sidecar.Entry{sidecar.NewEntry("bomb/it", bomb, map[string]any{})}, bomb)

@@ -98,7 +98,7 @@ func (p redirectedPod) ruleCounts(t *testing.T) []string {
 	return found
 }
 
-func TestRedirect(t *testing.T) {
+func TestInitRedirectsAllButSidecar(t *testing.T) {
 	t.Parallel()
 	p := newRedirectedPod(t)
 	for _, host := range []string{serviceV4, serviceV6} {
@@ -139,7 +139,7 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-func TestRedirectCleans(t *testing.T) {
+func TestInitCleanRemovesOnlyItsRules(t *testing.T) {
 	t.Parallel()
 	p := newRedirectedPod(t)
 	check(t, p.Do(func() error {
@@ -169,7 +169,7 @@ func assertRules(t *testing.T, p redirectedPod, want ...string) {
 	}
 }
 
-func TestRedirectFailsLoudly(t *testing.T) {
+func TestInitFailsWithReason(t *testing.T) {
 	t.Parallel()
 	p := newRedirectedPod(t)
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ControllerUser, Gid: ControllerUser}}

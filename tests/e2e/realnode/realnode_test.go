@@ -27,8 +27,8 @@ const (
 	bumpPeriod      = 3 * time.Second
 )
 
-// TestRealNode checks what other tests rely on: pods, volume syncs, privileged init containers, Services, DNS, logs.
-func TestRealNode(t *testing.T) {
+// TestRealNodeDoesWhatTestsRelyOn checks pods, volume syncs, privileged init containers, Services, DNS and logs.
+func TestRealNodeDoesWhatTestsRelyOn(t *testing.T) {
 	n := StartForTest(t, Options{})
 	if _, err := n.Kubectl(t.Context(), testManifest, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)

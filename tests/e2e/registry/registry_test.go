@@ -49,8 +49,8 @@ func (r *Registry) get(t *testing.T, path string) []byte {
 	return body
 }
 
-// TestPushAndSign: pushed components have the layout of wkg, and signatures verify as with cosign.
-func TestPushAndSign(t *testing.T) {
+// TestPushedComponentsVerifyAsWithCosign: pushed components have the layout of wkg, and signatures verify as with cosign.
+func TestPushedComponentsVerifyAsWithCosign(t *testing.T) {
 	r := startRegistry(t, false)
 	wasm := []byte("\x00asm\x0d\x00\x01\x00")
 	digest, err := r.Push("you/plugin", "1.0", wasm)

@@ -18,7 +18,7 @@ enum How {
     Panic,
     /// The instruction `unreachable`, without a message.
     Abort,
-    /// `wasi:cli/exit` with success: there is still no answer.
+    /// `wasi:cli/exit` with success: there is still no response.
     Exit,
 }
 

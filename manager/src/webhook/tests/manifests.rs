@@ -58,7 +58,7 @@ fn webhook_validates_exactly_kinds_with_rules() {
             ("None", Some("Fail"))
         );
         assert_eq!(webhook.admission_review_versions, ["v1"]);
-        // `TestWebhooks` checks their meaning with a real API server.
+        // `TestWebhooksReviewObjects` checks their meaning with a real API server.
         let conditions = webhook.match_conditions.unwrap();
         let names: Vec<&str> = conditions.iter().map(|condition| condition.name.as_str()).collect();
         assert_eq!(names, ["is-not-being-deleted", "spec-is-new"]);

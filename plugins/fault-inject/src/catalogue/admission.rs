@@ -2,7 +2,7 @@
 
 use ctrlmesh_sdk::settings::Invalid;
 
-use super::answers::parse_wait;
+use super::responses::parse_wait;
 use super::{BuiltFault, Context, error_code, one_of_words};
 use crate::fault::{Act, Applicability};
 use crate::params::{Params, checked_millis};

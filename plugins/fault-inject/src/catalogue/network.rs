@@ -10,7 +10,7 @@ use crate::reply::Reply;
 
 /// The host keeps its port closed no longer (`wit/types.wit`).
 const LONGEST_REFUSAL_MS: u32 = 60_000;
-/// The host sends no larger answers of a plugin.
+/// The host sends no larger response of a plugin.
 const MAX_BODY: usize = 60 * 1024;
 
 /// Milliseconds for which the port is closed. The settings must confirm that all requests are meant.
@@ -70,7 +70,7 @@ pub(super) fn goaway(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
 pub(super) fn answer(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let code = *required_param(params.code.as_ref(), "code", "502")?;
     if !(200..=599).contains(&code) {
-        return Err(Invalid::new(format!("{code} is no answer; write 200 to 599")).field("code"));
+        return Err(Invalid::new(format!("{code} is not the status of a response; write 200 to 599")).field("code"));
     }
     let body = params.body.clone().unwrap_or_default().into_bytes();
     if body.len() > MAX_BODY {

@@ -5,7 +5,7 @@ use ctrlmesh_sdk::settings::Invalid;
 
 use super::network::check_closed_ms;
 use super::{BuiltFault, Context, Stage, Steps};
-use crate::catalogue::answers::parse_retry_after;
+use crate::catalogue::responses::parse_retry_after;
 use crate::fault::{Act, Applicability, Class};
 use crate::params::{DelayParam, Params, checked_millis};
 use crate::reply::Reply;
@@ -111,7 +111,7 @@ pub(super) fn restart_server(params: &Params, _: &Context) -> Result<BuiltFault,
         .build_preset(params)
 }
 
-/// An overload: 429 for some requests, for most, for some; slow answers for the others.
+/// An overload: 429 for some requests, for most, for some; slow responses for the others.
 pub(super) fn overload(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let throttle = || -> Result<Act, Invalid> {
         let seconds = parse_retry_after(params)?.unwrap_or(1);

@@ -3,7 +3,7 @@
 use ctrlmesh_plugin_rules::{Lists, NonResourceRule, ResourceRule, Rules};
 use ctrlmesh_sdk::settings::Invalid;
 
-use super::answers::parse_retry_after;
+use super::responses::parse_retry_after;
 use super::{BuiltFault, Context, required_param};
 use crate::fault::{Act, Applicability, Class};
 use crate::params::Params;

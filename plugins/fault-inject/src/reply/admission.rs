@@ -1,4 +1,4 @@
-//! Answers of admission. Its errors name the object, even in a create (k8s.io/apiserver `pkg/admission/errors.go`).
+//! Responses of admission. Its errors name the object, even in a create (k8s.io/apiserver `pkg/admission/errors.go`).
 
 use ctrlmesh_sdk::{Details, Facts, Refusal};
 

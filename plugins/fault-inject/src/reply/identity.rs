@@ -1,4 +1,4 @@
-//! Answers of authentication and authorization.
+//! Responses of authentication and authorization.
 
 use ctrlmesh_sdk::{Refusal, Request};
 

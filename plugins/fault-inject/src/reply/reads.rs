@@ -1,4 +1,4 @@
-//! Answers to lists and watches.
+//! Responses to lists and watches.
 
 use ctrlmesh_sdk::{Details, Refusal, Request, Verb};
 

@@ -1,4 +1,4 @@
-//! Answers of a server that is overloaded, shuts down, or misses one of its parts. Plain text where upstream calls Go's `http.Error`:
+//! Responses of a server that is overloaded, shuts down, or misses one of its parts. Plain text where upstream calls Go's `http.Error`:
 //! `text/plain; charset=utf-8`, `X-Content-Type-Options: nosniff`, and a line break at the end.
 
 use ctrlmesh_sdk::{Answer, Details, Refusal, Request};

@@ -1,4 +1,4 @@
-//! Answers to writes. Constructors: k8s.io/apimachinery `pkg/api/errors/errors.go`. Their use: k8s.io/apiserver
+//! Responses to writes. Constructors: k8s.io/apimachinery `pkg/api/errors/errors.go`. Their use: k8s.io/apiserver
 //! `pkg/storage/errors/storage.go` and `pkg/registry/generic/registry/store.go`.
 
 use ctrlmesh_sdk::{Details, Facts, Refusal, Verb};

@@ -76,11 +76,11 @@ pub(super) fn expect_answer(bench: &mut Bench<FaultInject>, req: &TestRequest) -
             let body = String::from_utf8(answer.body.clone()).unwrap();
             (answer, body)
         }
-        other => panic!("no answer but {other:?}"),
+        other => panic!("not answered but {other:?}"),
     }
 }
 
-/// The verdict on an upstream answer with this status, to a request that was let through.
+/// The verdict on an upstream response with this status, to a request that was let through.
 pub(super) fn response_verdict(bench: &mut Bench<FaultInject>, req: &TestRequest, status: u16) -> ResponseVerdict {
     assert_eq!(request_verdict(bench, req), RequestVerdict::proceed());
     bench.on_response(req, &TestResponse::new(status))

@@ -13,7 +13,7 @@ fn e1_watch_events_are_held() {
         body_shape(&mut bench, &api_request(Verb::Watch)),
         BodyShape::default().hold_ms(12_000)
     );
-    // A refused watch has no events, so its answer is held.
+    // A refused watch has no events, so its response is held.
     assert_eq!(
         response_verdict(&mut bench, &api_request(Verb::Watch), 403),
         ResponseVerdict::proceed().after_ms(12_000)

@@ -102,7 +102,7 @@ fn regular_expression_is_bounded_in_text_and_size() {
     }
 }
 
-/// Beyond the interface's bounds, the subscription is wider, and the answers stay the same.
+/// Beyond the interface's bounds, the subscription is wider, and the verdicts stay the same.
 #[test]
 fn subscription_keeps_the_bounds() {
     let rule = |index: usize| json!({"apiGroups": [""], "resources": [format!("r{index}")], "verbs": ["*"], "namespaces": ["*"]});

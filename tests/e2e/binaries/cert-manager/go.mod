@@ -2,8 +2,8 @@ module ctrlmesh.kusionstack.io/e2e/binaries/cert-manager
 
 go 1.26.8
 
-// cert-manager as it was published, in a version with the bug that TestCertManager finds. Replacements hold only in the main
-// module: these are cert-manager's own.
+// cert-manager as it was published, in a version with the bug that TestCertManagerBugIsReproduced finds. Replacements hold only
+// in the main module: these are cert-manager's own.
 
 require (
 	cloud.google.com/go v0.99.0 // indirect

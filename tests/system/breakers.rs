@@ -178,7 +178,7 @@ async fn half_open_breaker_bounds_concurrent_probes() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn breaker_opens_on_share_of_failures_or_slow_answers() -> anyhow::Result<()> {
+async fn breaker_opens_on_share_of_failures_or_slow_responses() -> anyhow::Result<()> {
     let errors = json!({ "errorPercent": 50, "minimumRequests": 6 });
     let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({ "trip": errors }))]))]).await?;
     let client = env.client();
@@ -250,7 +250,7 @@ async fn broken_connections_count_but_conflicts_and_vanished_clients_do_not() ->
 }
 
 #[tokio::test]
-async fn each_resource_has_its_own_circuit() -> anyhow::Result<()> {
+async fn each_resource_has_its_own_breaker() -> anyhow::Result<()> {
     let rule = rule_for_all(json!({ "key": "resource", "recoverPolicy": sleeping_policy("1h") }));
     let env = TestEnv::start(vec![breaker_entry(json!([rule]))]).await?;
     let client = env.client();

@@ -1,4 +1,4 @@
-//! Faults A1, B1 to B3, L1, L2, W1, W3: late, refused and lost answers.
+//! Faults A1, B1 to B3, L1, L2, W1, W3: late, refused and lost responses.
 
 use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{Details, Refusal, RequestVerdict, Reset, ResponseVerdict, Verb};
@@ -78,7 +78,7 @@ fn b3_timeout_comes_after_the_wait() {
 }
 
 #[test]
-fn l1_lost_answer_has_no_retry_hint() {
+fn l1_lost_response_has_no_retry_hint() {
     let req = create_request;
     for (lose, expected) in [
         (
@@ -104,7 +104,7 @@ fn l1_lost_answer_has_no_retry_hint() {
 }
 
 #[test]
-fn l2_lost_answer_has_a_retry_hint() {
+fn l2_lost_response_has_a_retry_hint() {
     let replaced_by = |refusal: Refusal| ResponseVerdict::replace(refusal);
     let message = "The create operation against pods could not be completed at this time, please try again.";
     let expected = Refusal::new(500, message)
@@ -156,7 +156,7 @@ fn l1_l2_only_executed_requests_are_lost_and_counted() {
         bench.host.report("x"),
         Some(serde_json::json!({"matched": 3, "fired": 0}))
     );
-    // Both were decided before either answer came, and the limit is still exact.
+    // Both were decided before either response came, and the limit is still exact.
     let (first, second) = (create_request(), create_request());
     assert!(!is_hit(&mut bench, &first) && !is_hit(&mut bench, &second));
     let done = ctrlmesh_sdk::testing::TestResponse::new(201);

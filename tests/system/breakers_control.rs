@@ -4,7 +4,7 @@ use ctrlmesh_tests::{Client, EntrySpec, Target, TestEnv};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::circuits::{
+use crate::breakers::{
     breaker_entry, fail_config_maps, get_report, get_statuses, plugin_count, rule_for_all, sleeping_policy, wait_state,
 };
 use crate::external::start_env;
@@ -266,7 +266,7 @@ async fn answers_of_external_services_are_judged() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn each_host_has_its_own_circuit() -> anyhow::Result<()> {
+async fn each_host_has_its_own_breaker() -> anyhow::Result<()> {
     let rule = json!({
         "name": "cloud", "triggerPolicy": "Normal", "trip": { "consecutiveFailures": 2 }, "key": "host",
         "restRules": [{ "url": "*", "method": "*" }], "recoverPolicy": sleeping_policy("1h"),
@@ -290,7 +290,7 @@ async fn each_host_has_its_own_circuit() -> anyhow::Result<()> {
 
 /// The content of a tunnel can't be read, so its opening counts as success at once.
 #[tokio::test]
-async fn tunnel_closes_the_circuit_when_it_opens() -> anyhow::Result<()> {
+async fn tunnel_closes_the_breaker_when_it_opens() -> anyhow::Result<()> {
     let rule = json!({
         "name": "cloud", "triggerPolicy": "Normal", "trip": { "consecutiveFailures": 2 },
         "restRules": [{ "url": "*", "method": "*" }], "recoverPolicy": sleeping_policy("1ms"),

@@ -1,4 +1,4 @@
-//! Delayed answers, refusals, and lost answers.
+//! Delayed responses, refusals, and lost responses.
 
 use ctrlmesh_sdk::Reset;
 use ctrlmesh_sdk::settings::Invalid;

@@ -186,8 +186,8 @@ func TestBrokenCreateIsRepeatedOrReported(t *testing.T) {
 	}
 }
 
-// TestLostAnswerByTimeout is L1 without any response: the caller times out, and the object exists.
-func TestLostAnswerByTimeout(t *testing.T) {
+// TestTimedOutCreateIsExecuted is L1 without any response: the caller times out, and the object exists.
+func TestTimedOutCreateIsExecuted(t *testing.T) {
 	t.Parallel()
 	const name = "L1_hang"
 	d := startFaultySidecar(t, "legal", map[string]jsonFields{name: {"do": jsonFields{"lose": jsonFields{"how": "hang"}}}}, map[string]string{name: "create"})
@@ -221,9 +221,9 @@ func TestLostAnswerByTimeout(t *testing.T) {
 	})
 }
 
-// TestLostAnswerSparesWatches loses a response beside a watch, over HTTP/2 on the same connection: the watch stays
+// TestLostResponseSparesWatches loses a response beside a watch, over HTTP/2 on the same connection: the watch stays
 // open, and reports the object that the caller believes lost.
-func TestLostAnswerSparesWatches(t *testing.T) {
+func TestLostResponseSparesWatches(t *testing.T) {
 	t.Parallel()
 	const name = "L1_reset"
 	d := startFaultySidecar(t, "legal", map[string]jsonFields{name: {"do": jsonFields{"lose": jsonFields{"how": "reset"}}}}, map[string]string{name: "create"})
@@ -244,9 +244,9 @@ func TestLostAnswerSparesWatches(t *testing.T) {
 	})
 }
 
-// TestBrokenReadsAndUpdates: a get whose connection breaks is retried by the transport, one whose stream breaks is not;
-// a conflict is retried by a caller that uses RetryOnConflict.
-func TestBrokenReadsAndUpdates(t *testing.T) {
+// TestClientsRetryBrokenReadsAndConflicts: a get whose connection breaks is retried by the transport, one whose
+// stream breaks is not; a conflict is retried by a caller that uses RetryOnConflict.
+func TestClientsRetryBrokenReadsAndConflicts(t *testing.T) {
 	t.Parallel()
 	rules := map[string]jsonFields{
 		"N2_close":    {"do": jsonFields{"reset": jsonFields{"how": "close"}}, "first": 1},

@@ -21,12 +21,12 @@ const MAX_NAME: usize = 64;
 
 /// All active rules, in order of evaluation.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct ActiveRules {
     pub(crate) seed: u64,
     pub(crate) rules: Vec<Rule>,
 }
 
-impl Model {
+impl ActiveRules {
     /// Validates everything, including disabled rules.
     ///
     /// # Errors
