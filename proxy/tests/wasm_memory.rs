@@ -90,7 +90,10 @@ fn guest_faults_and_releases_its_memory_when_none_is_left() {
     assert!(matches!(fault, Fault::ProcessMemory { .. }), "{fault}");
     assert_eq!(fault.kind(), "memory");
     let held = memory.used_bytes();
-    assert!((30 * MIB..=41 * MIB).contains(&held), "half of the plugins' limit: {held}");
+    assert!(
+        (30 * MIB..=41 * MIB).contains(&held),
+        "half of the plugins' limit: {held}"
+    );
     drop(instance);
     assert_eq!(memory.used_bytes(), code);
     let fault = start(&engine, &plugin, r#"{"in": "configure"}"#)
