@@ -70,7 +70,7 @@ async fn find_warnings(reviewer: &Reviewer, config: ShardingConfig, end: Instant
     if lock_name(&config).is_none() {
         return Ok(without_lock(&config, &others, reviewer.knows_clients()));
     }
-    overlap_warnings(reviewer, config, others, end).await
+    warnings_of_shard(reviewer, config, others, end).await
 }
 
 /// Warnings about a shard without a lock.
@@ -84,7 +84,7 @@ fn without_lock(config: &ShardingConfig, others: &[ShardingConfig], names_shards
 }
 
 /// Warnings about objects that are in several shards of the controller, or in none.
-async fn warnings_about_overlaps(
+async fn warnings_of_shard(
     reviewer: &Reviewer,
     config: ShardingConfig,
     others: Vec<ShardingConfig>,

@@ -84,7 +84,7 @@ impl Bound {
         let permits = Arc::new(Semaphore::new(connections));
         let api = self.api.into_iter().map(|listener| accept::Port {
             permits: Arc::clone(&permits),
-            ..port(Traffic::Api, API, listener, connections, &server.outage)
+            ..port_of_listener(Traffic::Api, API, listener, connections, &server.outage)
         });
         Ports {
             api: api.collect(),

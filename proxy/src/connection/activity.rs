@@ -556,11 +556,11 @@ mod tests {
             client.write_all(&vec![b'x'; bytes]).await.unwrap();
             stream.read_exact(&mut vec![0; bytes]).await.map(drop)
         };
-        let (mut client, mut stream, activity) = observed_connection();
+        let (mut client, mut stream, activity) = connection();
         send((&mut client, &mut stream), FREE_HEAD).await.unwrap();
         send((&mut client, &mut stream), 100).await.unwrap();
         assert!(memory.take(memory.bound() - 100) && !memory.take(1));
-        let (mut other, mut small, _) = observed_connection();
+        let (mut other, mut small, _) = connection();
         send((&mut other, &mut small), FREE_HEAD).await.unwrap();
         let refused = send((&mut other, &mut small), 1).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);

@@ -50,7 +50,7 @@ fn fleet_beside(shards: &[&str]) -> Fleet {
     };
     Fleet {
         sidecars: shards.iter().map(sidecar).collect(),
-        ..uninjected("a")
+        ..uninjected_fleet("a")
     }
 }
 
@@ -144,7 +144,7 @@ fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
         );
         let with = |fleet: Fleet| Fleet {
             uninjected: fleet.uninjected,
-            ..beside(&["b"])
+            ..fleet_beside(&["b"])
         };
         assert!(
             blocked_without_claims(&last, &wanted, &with(uninjected_fleet("c"))).is_empty(),
@@ -202,7 +202,7 @@ fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
     };
     let gone = Fleet {
         uninjected: Fleet::default().uninjected,
-        ..beside(&["a", "b"])
+        ..fleet_beside(&["a", "b"])
     };
     let pods = StartBlocker::Pods(["old-0".to_owned()].into());
     assert_eq!(after(0, &wanted, &uninjected_fleet("b")), [pods.clone(), pods.clone()]);

@@ -68,7 +68,7 @@ fn holder_of_the_shards_own_lock_leads() {
     let standby = LeaderElection {
         leads: false,
         since: None,
-        ..says("lock---left", LATE)
+        ..held_lock("lock---left", LATE)
     };
     let others = [held_lock("lock---right", LATE), held_lock("lock", LATE), standby];
     assert_eq!(of_left(&fleet(&[("left-1", report_with(&others))])), None);
@@ -102,7 +102,7 @@ fn later_of_two_claimed_leaders_leads() {
 fn leadership_with_an_invalid_time_is_ignored() {
     let untold = LeaderElection {
         since: None,
-        ..says("lock---left", "")
+        ..held_lock("lock---left", "")
     };
     let broken = [held_lock("lock---left", "yesterday"), untold];
     assert_eq!(of_left(&fleet(&[("left-0", report_with(&broken))])), None);
