@@ -1,7 +1,8 @@
 //! The plugins that want one request, called phase by phase with the entry's failure policy.
 //!
 //! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when the exchange is over; `outcomes` counts
-//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying the edits to `edit`.
+//! by rules that verdicts hand over. An entry that fails is skipped (`onFailure: Open`) or answers the request (`Closed`). Leaves applying
+//! the edits to `edit`.
 
 mod outcomes;
 mod touches;
