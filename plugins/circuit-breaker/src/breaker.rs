@@ -30,7 +30,7 @@ pub(crate) struct Breaker<'a> {
 pub(crate) struct VersionedState {
     version: u64,
     pub(crate) status: Status,
-    /// Whether it could be read. A key may be too long.
+    /// Whether the host has returned it.
     pub(crate) is_known: bool,
 }
 
@@ -48,10 +48,7 @@ impl VersionedState {
 /// Reads the states of several breakers at one moment, in their order; an entry has few enough for one call.
 pub(crate) fn read_states(breakers: &[&Breaker<'_>], host: &dyn Host) -> Vec<VersionedState> {
     let keys: Vec<String> = breakers.iter().flat_map(|breaker| breaker.cell_keys()).collect();
-    let Ok(cells) = host.get_all(&keys) else {
-        // One key is too long, and the others are not.
-        return breakers.iter().map(|breaker| breaker.read_state()).collect();
-    };
+    let cells = host.get_all(&keys).unwrap_or_default();
     let mut pairs = cells.chunks_exact(2);
     let states = breakers.iter().map(|breaker| match pairs.next() {
         Some([marks, state]) => breaker.state_of_cells(marks.as_ref(), state.as_ref()),

@@ -1,8 +1,7 @@
 //! Keys of the host's state for a rule and its breakers. They use names instead of list indices, so that an edit of another rule changes
 //! nothing. A name has no line break.
 
-/// Kind of the tally in which the host counts outcomes while a breaker is closed. Not longer than `state`: where there is a key for the
-/// state, there is one for the tally.
+/// Kind of the tally in which the host counts outcomes while a breaker is closed.
 pub(crate) const TALLY: &str = "tally";
 /// What is reset with each change of state.
 pub(crate) const COUNTED: [&str; 2] = [TALLY, "succeeded"];

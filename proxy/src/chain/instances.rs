@@ -226,7 +226,9 @@ impl Instances {
 
     /// Counts outcomes that the entry has no room to count.
     pub(crate) fn count_uncounted_outcomes(&self, entry: &Entry, number: u64) {
-        self.chain.metrics().count_uncounted_outcomes(&entry.name, number);
+        if let Some(cell) = self.cells.borrow().get(&entry.id) {
+            cell.metrics.uncounted_outcomes.inc_by(number);
+        }
     }
 
     /// Number of verdicts of all entries that were repeated.

@@ -41,6 +41,7 @@ pub(super) struct CallMetrics {
     pub(super) seconds: Counter<f64, AtomicU64>,
     pub(super) reused: Counter,
     pub(super) audited: Counter,
+    pub(super) uncounted_outcomes: Counter,
 }
 
 /// Sums over label sets, which a metric family does not provide.
@@ -186,13 +187,6 @@ impl Metrics {
         self.skips.get_or_create(&EntryLabels { entry }).inc();
     }
 
-    /// Counts outcomes for which an entry has no room.
-    pub(super) fn count_uncounted_outcomes(&self, entry: &str, number: u64) {
-        let entry = entry.to_owned();
-        let outcomes = self.uncounted_outcomes.get_or_create(&EntryLabels { entry });
-        outcomes.inc_by(number);
-    }
-
     /// The counters of one entry's calls.
     pub(super) fn call_metrics(&self, entry: &str) -> CallMetrics {
         let calls = |phase: &'static str| {
@@ -210,7 +204,11 @@ impl Metrics {
                 .get_or_create(&EntryLabels { entry: entry.clone() })
                 .clone(),
             reused: self.reused.get_or_create(&EntryLabels { entry: entry.clone() }).clone(),
-            audited: self.audited.get_or_create(&EntryLabels { entry }).clone(),
+            audited: self
+                .audited
+                .get_or_create(&EntryLabels { entry: entry.clone() })
+                .clone(),
+            uncounted_outcomes: self.uncounted_outcomes.get_or_create(&EntryLabels { entry }).clone(),
         }
     }
 

@@ -145,8 +145,8 @@ impl Harness {
         self.call(|instance| instance.on_complete(&view, outcome))
     }
 
-    /// Counts the end of a request by the outcome rules of its verdict, and calls the plugin if a tally has reached a threshold. Returns the
-    /// number of tallies that have. A rule that judges response heads counts here what it would have counted at the head.
+    /// Counts the end of a request by the outcome rules of its verdict, and calls the plugin if a tally has reached a threshold. Returns
+    /// the number of tallies that have. A rule that judges response heads counts here what it would have counted at the head.
     ///
     /// # Errors
     /// As [`Harness::request`].

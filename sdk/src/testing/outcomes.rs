@@ -18,11 +18,11 @@ pub(super) struct KeptVerdict {
     rules: Vec<KeptRule>,
 }
 
-/// An outcome rule, with the cells as they were when the verdict was given.
+/// An outcome rule, with the cells as the call read them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeptRule {
     pub(super) tally: String,
-    /// Keys, and how often each had been changed.
+    /// Keys, and how often each had been changed when it was read last.
     pub(super) cells: Vec<(String, u64)>,
     at_head: bool,
     pub(super) counting: CountingRule,
@@ -33,8 +33,8 @@ pub(super) struct KeptRule {
 pub(super) struct CellLog {
     /// How often each cell was written or removed.
     changes: RefCell<BTreeMap<String, u64>>,
-    /// Keys that were read since the last verdict was kept.
-    reads: RefCell<BTreeSet<String>>,
+    /// Cells that were read since the last verdict was kept, with how often each had been changed at its last read.
+    reads: RefCell<BTreeMap<String, u64>>,
 }
 
 impl CellLog {
@@ -43,7 +43,8 @@ impl CellLog {
     }
 
     pub(super) fn note_read(&self, key: &str) {
-        self.reads.borrow_mut().insert(key.to_owned());
+        let changes = self.changes_of(key);
+        self.reads.borrow_mut().insert(key.to_owned(), changes);
     }
 
     fn changes_of(&self, key: &str) -> u64 {
@@ -61,15 +62,15 @@ impl FakeHost {
     pub fn keep_verdict(&self, req: &TestRequest, verdict: &RequestVerdict) {
         let reads = self.cell_log.reads.take();
         let keep = |rule: &OutcomeRule| {
-            let unread = rule.cells.iter().find(|key| !reads.contains(*key));
+            let unread = rule.cells.iter().find(|key| !reads.contains_key(*key));
             assert_eq!(unread, None, "an outcome rule names a cell that the call has not read");
             assert!(rule.cells.len() <= MAX_CELLS, "more than {MAX_CELLS} cells: {rule:?}");
             let counting = counting_rule(rule);
             assert_eq!(counting.check(), Ok(()), "{rule:?}");
-            let cells = rule.cells.iter();
+            let read = |key: &String| Some((key.clone(), *reads.get(key)?));
             KeptRule {
                 tally: rule.tally.clone(),
-                cells: cells.map(|key| (key.clone(), self.cell_log.changes_of(key))).collect(),
+                cells: rule.cells.iter().filter_map(read).collect(),
                 at_head: rule.at_head,
                 counting,
             }
@@ -323,6 +324,20 @@ mod tests {
         };
         bench.finish(&watch, &unreachable);
         assert_eq!(bench.plugin.crossings.len(), 1);
+    }
+
+    #[test]
+    fn rule_belongs_to_a_cell_as_it_was_read_last() {
+        let (host, req) = (FakeHost::default(), TestRequest::list("", "pods"));
+        let rule = OutcomeRule::new("t").cell("c").consecutive_failures(1);
+        let verdict = RequestVerdict::proceed().count_outcome(rule);
+        host.get("c").unwrap();
+        host.compare_and_swap("c", 0, b"1").unwrap();
+        host.keep_verdict(&req, &verdict);
+        assert_eq!(host.count_end(&req, &ended(500)), [], "written after it was read");
+        host.get("c").unwrap();
+        host.keep_verdict(&req, &verdict);
+        assert_eq!(host.count_end(&req, &ended(500)).len(), 1);
     }
 
     #[test]

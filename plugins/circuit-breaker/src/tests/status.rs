@@ -100,9 +100,11 @@ fn keyed_circuit_is_forgotten_an_hour_after_it_closed() {
     assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
     assert!(bench.host.get("state\na\nx").unwrap().is_some());
     bench.host.advance_ms(1);
-    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(500)));
     assert!(bench.host.get("state\na\nx").unwrap().is_none());
-    trip_breaker(&mut bench, &get_request("x"));
+    // The request at which it was forgotten counts.
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(500)));
+    assert!(super::admit_request(&mut bench, &get_request("x")).is_err());
 }
 
 /// Open circuits beyond the limit of reports keep working, without a report.
@@ -138,6 +140,17 @@ fn requests_pass_when_the_state_has_no_room() {
     assert!(run_request(&mut bench, &get_request("n1"), &answered_with(500)));
     assert!(super::admit_request(&mut bench, &get_request("n1")).is_err());
     assert!(bench.host.counter("keys_exhausted", "") > 0);
+}
+
+/// Without its state a breaker refuses nothing, and has nothing counted.
+#[test]
+fn request_passes_uncounted_when_the_state_can_not_be_read() {
+    let mut bench = new_bench(&[rule_named("a")]);
+    bench.host.add("state\na\n", 1, None).unwrap();
+    let verdict = bench.on_request(&get_request("x"));
+    assert_eq!(verdict.outcomes, []);
+    assert!((0..3).all(|_| run_request(&mut bench, &get_request("x"), &answered_with(500))));
+    assert_eq!(bench.host.counter("keys_exhausted", ""), 4);
 }
 
 #[test]
