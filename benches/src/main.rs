@@ -6,6 +6,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `budgets_page` | a test: the budgets in docs/benchmarks.md are those of this program |
 //! | `requests`, `tls_requests` | CPU time of small requests; of small lists through a TLS upstream |
 //! | `latency` | latency at fixed rates |
 //! | `plugin_call` | cost of a warm plugin call, and of an instance |
@@ -14,6 +15,7 @@
 //! | `start`, `reload` | time to ready, and memory of an idle sidecar; hot reload under load |
 //! | `instructions` | instructions for a request, compared with baselines |
 //! | `valgrind`, `callgrind` | a sidecar in valgrind, and what callgrind writes about it |
+//! | `image` | a folder with the program and precompiled plugins, as an image has them |
 //! | `cost` | CPU time that each request costs, as a ratio within a round |
 //! | `open_loop`, `closed_loop` | load at a fixed rate, and from clients that wait for each response |
 //! | `bench_env` | what all measurements share |
@@ -23,9 +25,8 @@
 //! | `contestants` | the proxies that do the same work |
 //! | `chain`, `builtins` | the folder of a sidecar, and built-in plugins as entries of its chain |
 //! | `origin`, `tls` | the API server of the benchmarks, and its certificate |
-//! | `client`, `stream` | clients for small and for streaming responses |
+//! | `stream`, `client` | clients for streaming and for small responses |
 //! | `work` | the requests that are measured |
-//! | `local_executor` | hyper's tasks of an HTTP/2 connection, on the thread that opened it |
 //! | `process` | child processes, their CPU time and memory |
 
 use std::net::SocketAddr;

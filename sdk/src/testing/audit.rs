@@ -1,11 +1,10 @@
 //! Audits verdicts that a plugin marks as reusable, as a host does with some of them: the plugin is asked again, and must decide and do
 //! the same.
 //!
-//! | file | what |
+//! | file | holds |
 //! |---|---|
-//! | `audit.rs` | asks again, compares, and says what differs |
-//! | `audit/host.rs`, `audit/request.rs` | a host and a request that record what a call reads and does |
-//! | `audit/trace.rs` | the record of a call |
+//! | `host`, `request` | a host and a request that record what a call reads and does |
+//! | `trace` | the record of a call |
 
 mod host;
 mod request;
