@@ -266,7 +266,11 @@ fn is_as_wanted(state: &DynamicObject, wanted: &ManagerStateStatus) -> bool {
 }
 
 /// The managers, by name. Pure.
-fn manager_endpoints<'a>(pods: impl Iterator<Item = &'a Pod>, selector: Option<&Selector>, leader: &str) -> Vec<Endpoint> {
+fn manager_endpoints<'a>(
+    pods: impl Iterator<Item = &'a Pod>,
+    selector: Option<&Selector>,
+    leader: &str,
+) -> Vec<Endpoint> {
     let is_selected = |pod: &Pod| {
         let has_all = |selector: &Selector| selector.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
         pod.name_any() == leader || selector.is_some_and(has_all)
