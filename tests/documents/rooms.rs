@@ -39,9 +39,6 @@ const FOLDERS: [&str; 10] = [
     "benches/src",
 ];
 
-/// Roots of crates with types that their modules share.
-const ROOTS_WITH_SHARED_TYPES: [&str; 1] = ["manager/oci/src/lib.rs"];
-
 /// Tables that these files have in all, so that the tests do not look at nothing.
 const MIN_TABLES: usize = 50;
 
@@ -230,7 +227,7 @@ fn no_module_imports_one_above_it_in_their_table() {
 #[test]
 fn no_module_of_crate_imports_what_the_root_defines() {
     let files = files_with_tables().into_iter().map(|(file, _)| file);
-    let roots = files.filter(|file| file.ends_with("/src/lib.rs") && !ROOTS_WITH_SHARED_TYPES.contains(&file.as_str()));
+    let roots = files.filter(|file| file.ends_with("/src/lib.rs"));
     let roots: Vec<String> = roots.collect();
     assert!(
         roots.iter().any(|root| root == "manager/rollout/src/lib.rs"),

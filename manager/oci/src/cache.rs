@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use super::artifact::Artifact;
 use super::failure::{Failure, FailureReason, Retry};
 use super::reference::Image;
+use super::resolution::{Resolution, ResolveRequest};
 use super::retries::with_jitter;
 use super::settings::Settings;
-use super::{Resolution, ResolveRequest};
 
 /// Maximum number of references. No cluster is expected to have so many plugins.
 const MAX_REFERENCES: usize = 1024;

@@ -7,6 +7,7 @@
 //! | `http`, `login`, `clients`, `address_policy` | requests to a registry: tokens, TLS and proxies, addresses that are allowed |
 //! | `pull_secret` | credentials from Secrets |
 //! | `component`, `signature`, `layout`, `reference` | parsers: imports of a component, its signatures, its manifest, the name of its image |
+//! | `resolution` | a plugin that is to be resolved, and the result |
 //! | `retries` | retries of a request, and the pauses between them |
 //! | `settings`, `failure` | how registries are reached, and why a pull failed |
 //!
@@ -31,6 +32,7 @@ mod login;
 mod pull;
 mod pull_secret;
 mod reference;
+mod resolution;
 mod retries;
 mod settings;
 mod signature;
@@ -39,7 +41,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ctrlmesh_manager_api::plugin::{PluginStatus, PullPolicy};
 use kube::Client;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -54,6 +55,7 @@ use tokio_util::sync::CancellationToken;
 pub use artifact::{Artifact, pack};
 pub use component::interface_version;
 pub use failure::FailureReason;
+pub use resolution::{Resolution, ResolveRequest};
 pub use settings::{Proxies, Settings, Times};
 
 use cache::{Cache, Key};
@@ -62,37 +64,6 @@ use pull::Puller;
 
 /// Maximum number of pulls at a time. Each holds a component and its packed form in memory.
 const MAX_PULLS: usize = 4;
-
-/// A plugin of an object that is to be resolved.
-#[derive(Clone, Debug)]
-pub struct ResolveRequest {
-    /// Namespace of the object and of its Secret.
-    pub namespace: String,
-    /// `spec.plugins[].image`.
-    pub image: String,
-    /// `spec.plugins[].pullPolicy`.
-    pub pull_policy: PullPolicy,
-    /// `spec.plugins[].pullSecret`.
-    pub pull_secret: Option<String>,
-    /// `spec.plugins[].verificationKey`.
-    pub verification_key: Option<String>,
-    /// The plugin's element in the object's status.
-    pub pinned: Option<PluginStatus>,
-}
-
-/// The result of resolving a plugin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resolution {
-    Pending,
-    /// The plugin can be distributed.
-    Ready(Arc<Artifact>),
-    Failed {
-        reason: FailureReason,
-        message: String,
-        /// The last good artifact of the same reference. It is kept in use.
-        last: Option<Arc<Artifact>>,
-    },
-}
 
 /// The outcome of a pull.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
