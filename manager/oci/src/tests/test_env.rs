@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ctrlmesh_manager_api::plugin::PullPolicy;
 use ctrlmesh_testkit::ApiServer;
 use ctrlmesh_testkit::registry::Registry;
 use kube::config::{KubeConfigOptions, Kubeconfig};
