@@ -3,11 +3,12 @@
 //! | module | holds |
 //! |---|---|
 //! | `pull` | one pull |
-//! | `cache`, `artifact` | which references are held, and when each is due again; a checked and packed component. Pure |
+//! | `cache` | which references are held, and when each is due again. Pure |
+//! | `resolution` | a plugin that is to be resolved, and the result |
+//! | `artifact` | a checked and packed component. Pure |
 //! | `http`, `login`, `clients`, `address_policy` | requests to a registry: tokens, TLS and proxies, addresses that are allowed |
 //! | `pull_secret` | credentials from Secrets |
 //! | `component`, `signature`, `layout`, `reference` | parsers: imports of a component, its signatures, its manifest, the name of its image |
-//! | `resolution` | a plugin that is to be resolved, and the result |
 //! | `retries` | retries of a request, and the pauses between them |
 //! | `settings`, `failure` | how registries are reached, and why a pull failed |
 //!
