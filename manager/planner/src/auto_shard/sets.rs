@@ -19,7 +19,7 @@ pub fn held_back(documents: &[Value]) -> BTreeSet<String> {
     }
     let broken = sets.into_values().filter(|shards| !is_whole(shards)).flatten();
     broken
-        .filter_map(|shard| text(shard, "/metadata/uid").map(str::to_owned))
+        .filter_map(|shard| shard.pointer("/metadata/uid")?.as_str().map(str::to_owned))
         .collect()
 }
 
@@ -49,10 +49,6 @@ fn set_of(document: &Value) -> Option<&str> {
 
 fn is_alive(document: &Value) -> bool {
     document["kind"] == "ShardingConfig" && document.pointer("/metadata/deletionTimestamp").is_none()
-}
-
-fn text<'a>(document: &'a Value, pointer: &str) -> Option<&'a str> {
-    document.pointer(pointer)?.as_str()
 }
 
 #[cfg(test)]
