@@ -159,8 +159,6 @@ pub struct OutcomeRule {
     pub(crate) tally: String,
     /// The cells that the tally belongs to.
     pub(crate) cells: Vec<CellWrite>,
-    /// Whether the response head decides.
-    pub(crate) at_head: bool,
     pub(crate) counting: CountingRule,
 }
 

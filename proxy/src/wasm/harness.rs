@@ -156,11 +156,9 @@ impl Harness {
         };
         let end = outcome.end();
         let counted = self.state.count_outcome(rules, |rule| {
-            if rule.at_head && end.upstream_status != 0 {
-                Some(rule.counting.judge_head(end.upstream_status))
-            } else {
-                rule.counting.judge_end(&end)
-            }
+            let has_head = end.upstream_status != 0;
+            let judged = has_head.then(|| rule.counting.judge_head(end.upstream_status));
+            judged.flatten().or_else(|| rule.counting.judge_end(&end))
         });
         if !counted.crossings.is_empty() {
             self.call(|instance| instance.on_crossed(&counted.crossings))?;

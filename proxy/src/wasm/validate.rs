@@ -339,7 +339,6 @@ mod tests {
         let rule = |tally: &str| OutcomeRule {
             tally: tally.into(),
             cells: Vec::new(),
-            at_head: false,
             counting: crate::plugin::tally::CountingRule::default(),
         };
         assert!(distinct_tallies(&[rule("a"), rule("b")]).is_ok());

@@ -24,7 +24,6 @@ pub(super) struct KeptRule {
     pub(super) tally: String,
     /// Keys, and how often each had been changed when it was read last.
     pub(super) cells: Vec<(String, u64)>,
-    at_head: bool,
     pub(super) counting: CountingRule,
 }
 
@@ -71,7 +70,6 @@ impl FakeHost {
             KeptRule {
                 tally: rule.tally.clone(),
                 cells: rule.cells.iter().filter_map(read).collect(),
-                at_head: rule.at_head,
                 counting,
             }
         };
@@ -88,16 +86,13 @@ impl FakeHost {
     /// Counts a response head by the rules that were kept with the request. Returns what the plugin's `on_crossed` is to be called
     /// with; empty if it is not called.
     pub fn count_head(&self, req: &TestRequest, status: u16) -> Vec<Crossing> {
-        self.count(req, |rule| rule.at_head.then(|| rule.counting.judge_head(status)))
+        self.count(req, |rule| rule.counting.judge_head(status))
     }
 
     /// Counts the end of a request by the rules that were kept with it. Returns the same as [`FakeHost::count_head`].
     pub fn count_end(&self, req: &TestRequest, outcome: &Outcome) -> Vec<Crossing> {
         let end = end_of(outcome);
-        self.count(req, |rule| {
-            let was_judged = rule.at_head && end.upstream_status != 0;
-            (!was_judged).then(|| rule.counting.judge_end(&end)).flatten()
-        })
+        self.count(req, |rule| rule.counting.judge_end(&end))
     }
 
     /// How many outcomes could not be counted, because the entry had no room for another key.
@@ -176,6 +171,7 @@ impl<P: Plugin> Bench<P> {
 fn counting_rule(rule: &OutcomeRule) -> CountingRule {
     let ranges = rule.failing_statuses.iter();
     CountingRule {
+        at_head: rule.at_head,
         failing_statuses: ranges.map(|range| (range.first, range.last)).collect(),
         failing_connections: ConnectionFailures {
             unreachable: rule

@@ -12,6 +12,8 @@ const MAX_RANGES: usize = 256;
 /// What counts as a failure or as slow, and which counts are thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountingRule {
+    /// Whether the response head decides, if there is one.
+    pub(crate) at_head: bool,
     /// First and last status of each range.
     pub(crate) failing_statuses: Vec<(u16, u16)>,
     pub(crate) failing_connections: ConnectionFailures,
@@ -154,16 +156,19 @@ impl CountingRule {
         Ok(())
     }
 
-    /// Judges by a response head.
-    pub(crate) fn judge_head(&self, status: u16) -> Judged {
-        Judged {
+    /// Judges by a response head; `None` if the end of the request decides.
+    pub(crate) fn judge_head(&self, status: u16) -> Option<Judged> {
+        self.at_head.then(|| Judged {
             judgement: self.judge_status(status),
             is_slow: false,
-        }
+        })
     }
 
-    /// Judges by the end of a request; `None` if it says nothing about the upstream.
+    /// Judges by the end of a request; `None` if its head was judged, or if the end says nothing about the upstream.
     pub(crate) fn judge_end(&self, end: &End) -> Option<Judged> {
+        if self.at_head && end.upstream_status != 0 {
+            return None;
+        }
         let took_us = match end.upstream_status {
             0 => end.duration_us,
             _ => end.upstream_us,
@@ -421,8 +426,32 @@ mod tests {
         ] {
             assert_eq!(judgement(cause, status), expected, "{cause:?} {status}");
         }
-        assert_eq!(rule.judge_head(503), FAILURE);
-        assert_eq!(rule.judge_head(101), SUCCESS);
+        let at_head = CountingRule { at_head: true, ..rule };
+        assert_eq!(at_head.judge_head(503), Some(FAILURE));
+        assert_eq!(at_head.judge_head(101), Some(SUCCESS));
+    }
+
+    #[test]
+    fn outcome_is_judged_once_by_its_head_or_its_end() {
+        for at_head in [false, true] {
+            let rule = CountingRule { at_head, ..row_of(1) };
+            assert_eq!(rule.judge_head(200).is_some(), at_head);
+            assert_eq!(rule.judge_end(&end(EndCause::Other, 200)).is_some(), !at_head);
+        }
+        let rule = CountingRule {
+            at_head: true,
+            failing_connections: ConnectionFailures {
+                timeout: true,
+                ..ConnectionFailures::default()
+            },
+            ..row_of(1)
+        };
+        let judged = rule.judge_end(&end(EndCause::Timeout, 0));
+        assert_eq!(
+            judged.map(|judged| judged.judgement),
+            Some(Judgement::Failure),
+            "without a head"
+        );
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Plugins {
     /// Counts the response head by the rules of an entry that judge heads.
     pub(super) fn count_head(&self, entry: &Arc<Entry>, status: u16) {
         if let Some(rules) = self.outcome_rules(entry) {
-            let judge = |rule: &OutcomeRule| rule.at_head.then(|| rule.counting.judge_head(status));
+            let judge = |rule: &OutcomeRule| rule.counting.judge_head(status);
             self.report(entry, &entry.state.count_outcome(&rules, judge));
         }
     }
@@ -93,10 +93,7 @@ impl Plugins {
             return;
         }
         let end = outcome.end();
-        let judge = |rule: &OutcomeRule| {
-            let was_judged = rule.at_head && end.upstream_status != 0;
-            (!was_judged).then(|| rule.counting.judge_end(&end)).flatten()
-        };
+        let judge = |rule: &OutcomeRule| rule.counting.judge_end(&end);
         for entry in self.snapshot.matched_entries(self.matched) {
             if let Some(rules) = self.outcome_rules(entry) {
                 self.report(entry, &entry.state.count_outcome(&rules, judge));

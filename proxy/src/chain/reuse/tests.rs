@@ -38,7 +38,6 @@ fn outcome_rule(tally: &str) -> OutcomeRule {
     OutcomeRule {
         tally: tally.to_owned(),
         cells: Vec::new(),
-        at_head: false,
         counting: CountingRule::default(),
     }
 }

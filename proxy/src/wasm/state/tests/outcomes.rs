@@ -13,8 +13,8 @@ fn rule(state: &EntryState, tally: &str, cells: &[&str]) -> OutcomeRule {
     OutcomeRule {
         tally: tally.to_owned(),
         cells: cells.collect(),
-        at_head: false,
         counting: CountingRule {
+            at_head: true,
             failing_statuses: vec![(500, 599)],
             consecutive_failures: Some(2),
             ..CountingRule::default()
@@ -23,7 +23,7 @@ fn rule(state: &EntryState, tally: &str, cells: &[&str]) -> OutcomeRule {
 }
 
 fn judge(status: u16) -> impl Fn(&OutcomeRule) -> Option<Judged> {
-    move |rule| Some(rule.counting.judge_head(status))
+    move |rule| rule.counting.judge_head(status)
 }
 
 /// Counts a failure, and returns what is reported.
@@ -60,7 +60,7 @@ fn threshold_is_reported_once_with_versions_of_cells() {
 fn rules_count_in_their_tallies_and_unjudged_ones_do_not() {
     let (state, _) = entry();
     let rules = [rule(&state, "a", &[]), rule(&state, "b", &[])];
-    let only_b = |rule: &OutcomeRule| (rule.tally == "b").then(|| rule.counting.judge_head(500));
+    let only_b = |rule: &OutcomeRule| (rule.tally == "b").then(|| rule.counting.judge_head(500)).flatten();
     assert_eq!(state.count_outcome(&rules, only_b).crossings, []);
     let counted = state.count_outcome(&rules, judge(500));
     let tallies: Vec<&str> = counted

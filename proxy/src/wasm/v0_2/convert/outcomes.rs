@@ -26,6 +26,7 @@ pub(super) fn outcome_rule(
     });
     let cells = cells.collect::<Result<_, String>>()?;
     let counting = CountingRule {
+        at_head: rule.at_head,
         failing_statuses: (rule.failing_statuses.iter())
             .map(|range| (range.first, range.last))
             .collect(),
@@ -46,7 +47,6 @@ pub(super) fn outcome_rule(
     Ok(OutcomeRule {
         tally: text.take(rule.tally)?,
         cells,
-        at_head: rule.at_head,
         counting,
     })
 }
