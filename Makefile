@@ -53,12 +53,14 @@ setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
 dev: build ## API server in memory, manager, two sidecars and a controller; rebuilt and restarted on each change, until Ctrl-C
 	@$(BIN)/ctrlmesh dev
 
+# rustdoc merges its search index into that of an earlier run, which takes longer (175 s) than to document all crates anew (35 s).
 # The comparison of docs/reference needs a build of all crates, unlike the lines before it: minutes in a cold run, seconds in
 # a warm one. It asks the sidecar's program, which cargo does not build for a test of another package. In CI `make test` finds that build and adds nothing, because features are those of the whole workspace.
 .PHONY: check
 check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files and tables of flags and metrics, types of fuzz targets and Envoy's filter
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	rm -rf $(CARGO_TARGET_DIR)/doc
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --locked --workspace --no-deps \
 		--lib --bins --examples --document-private-items
 	cargo build --locked --workspace --bin ctrlmesh-proxy
@@ -121,7 +123,9 @@ envoy-filter: setup ## The rate limit that Envoy runs in `make bench-all`; needs
 .PHONY: test
 test: test-rust test-instructions test-e2e ## Everything: Rust tests, then real operators against a real kube-apiserver
 
+# Most tests wait for something most of the time, so there are more threads than processors.
 .PHONY: test-rust
+test-rust: export RUST_TEST_THREADS ?= 8
 test-rust: build ## Rust tests only
 	cargo test --locked --workspace
 	cargo test --locked --manifest-path fuzz/Cargo.toml --lib
