@@ -11,6 +11,9 @@ use crate::params::DelayParam;
 use crate::reply::server::EXEMPT_FROM_SHUTDOWN;
 use crate::reply::{RenderedReply, Reply};
 
+/// The status with which a tunnel begins.
+const SWITCHING_PROTOCOLS: u16 = 101;
+
 /// How far from a healthy API server a fault is. A setting names the farthest class that it allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -214,7 +217,10 @@ impl Act {
             ),
             Self::LoseBy(how) if was_done => Some(ResponseVerdict::reset(*how)),
             Self::Shape(shape) if was_done => Some(ResponseVerdict::edit(ResponsePlan::default().body(*shape))),
-            Self::CloseConnection => Some(ResponseVerdict::edit(ResponsePlan::default().close_connection())),
+            // The connection of a tunnel takes no other request.
+            Self::CloseConnection if res.status() != SWITCHING_PROTOCOLS => {
+                Some(ResponseVerdict::edit(ResponsePlan::default().close_connection()))
+            }
             _ => None,
         }
     }

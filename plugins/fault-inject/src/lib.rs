@@ -12,7 +12,7 @@
 //! | `fault` | acts on a request or response |
 //! | `params` | parameters of a fault as a person writes them |
 //! | `reply` | the bytes of responses |
-//! | `window` | when a rule is active |
+//! | `effective_time` | when a rule is active |
 //! | `calendar` | dates and times of day |
 //! | `draw` | repeatable random choices |
 //! | `note` | carries a decision to the response |
@@ -21,6 +21,7 @@ mod calendar;
 mod catalogue;
 mod counters;
 mod draw;
+mod effective_time;
 mod fault;
 mod note;
 mod params;
@@ -31,7 +32,6 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod validate;
-mod window;
 
 ctrlmesh_sdk::export_plugin!(plugin::FaultInject);
 

@@ -13,12 +13,12 @@ use ctrlmesh_sdk::{
 use crate::catalogue::Context;
 use crate::counters::{RuleCounters, sync_reports};
 use crate::draw::Subject;
+use crate::effective_time::ActiveTime;
 use crate::fault::{Act, OnRequest};
 use crate::note::Note;
 use crate::rule::{Chosen, Rule};
 use crate::settings::Settings;
 use crate::validate::ActiveRules;
-use crate::window::Window;
 
 /// The host's default bound on waits (`wit/types.wit`).
 const USUAL_LONGEST_WAIT_MS: u32 = 60_000;
@@ -57,12 +57,12 @@ impl Plugin for FaultInject {
         if req.is_recheck() {
             return RequestVerdict::proceed();
         }
-        let clock = WindowClock::new(host);
+        let clock = RuleClock::new(host);
         let mut decision = Decision::default();
         let mut is_met = false;
         for (rule, index) in self.active.rules.iter().zip(0_u8..) {
             let has_room = |act: &Act| decision.has_room(act);
-            if !rule.matches_request(req, has_room) || !rule.window.is_none_or(|window| clock.is_open(&window)) {
+            if !rule.matches_request(req, has_room) || !rule.active_time.is_none_or(|time| clock.is_within(&time)) {
                 continue;
             }
             is_met = true;
@@ -121,15 +121,15 @@ fn choose_acts<'a>(rule: &'a Rule, counters: &RuleCounters<'_>, req: &dyn Reques
     rule.choose_acts(req, elapsed_ms, || counters.draw_for(seed, &Subject::from_request(req)))
 }
 
-/// The wall clock, read once, if a window depends on it.
-struct WindowClock<'a> {
+/// The wall clock, read once, if a rule has an active time.
+struct RuleClock<'a> {
     host: &'a dyn Host,
     unix_ms: OnceCell<u64>,
-    /// When one of the windows may open or close.
+    /// When one of the active times may begin or end.
     may_change_at: Cell<Option<u64>>,
 }
 
-impl<'a> WindowClock<'a> {
+impl<'a> RuleClock<'a> {
     fn new(host: &'a dyn Host) -> Self {
         Self {
             host,
@@ -138,15 +138,15 @@ impl<'a> WindowClock<'a> {
         }
     }
 
-    fn is_open(&self, window: &Window) -> bool {
+    fn is_within(&self, time: &ActiveTime) -> bool {
         let now = *self.unix_ms.get_or_init(|| self.host.unix_ms());
-        let change = window.may_change_at(now);
+        let change = time.may_change_at(now);
         let earlier = self.may_change_at.get().map_or(change, |known| known.min(change));
         self.may_change_at.set(Some(earlier));
-        window.is_open(now)
+        time.includes(now)
     }
 
-    /// The verdict, reusable while all windows that were asked stay as they are.
+    /// The verdict, reusable until one of the active times that were asked may begin or end.
     fn reusable(&self, verdict: RequestVerdict) -> RequestVerdict {
         match self.may_change_at.get() {
             Some(moment) => verdict.reusable_until(moment),

@@ -55,7 +55,6 @@ pub(crate) enum Reply {
     Quota(Quota),
     /// An admission webhook does not answer.
     WebhookDown(Webhook),
-    /// The namespace is terminating.
     NamespaceTerminating,
     /// Priority and fairness; seconds until a retry.
     Throttled(u32),

@@ -5,8 +5,8 @@ use ctrlmesh_sdk::Request;
 
 use crate::catalogue::Stage;
 use crate::draw::Draw;
+use crate::effective_time::ActiveTime;
 use crate::fault::{Act, Applicability};
-use crate::window::Window;
 
 #[derive(Debug)]
 pub(crate) struct Rule {
@@ -16,7 +16,7 @@ pub(crate) struct Rule {
     /// Distinguishes the rule from another one at the same index after a change.
     pub(crate) mark: u16,
     pub(crate) matches: Rules,
-    pub(crate) window: Option<Window>,
+    pub(crate) active_time: Option<ActiveTime>,
     pub(crate) select: Select,
     pub(crate) limits: Limits,
     pub(crate) plan: RulePlan,

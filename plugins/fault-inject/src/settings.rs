@@ -7,9 +7,9 @@ use ctrlmesh_plugin_rules::{GoDuration, NonResourceRule, ResourceRule, RestRule}
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
+use crate::effective_time::EffectiveTime;
 use crate::fault::Class;
 use crate::params::FaultSpec;
-use crate::window::EffectiveTime;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

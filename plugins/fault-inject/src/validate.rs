@@ -5,13 +5,13 @@ use ctrlmesh_sdk::settings::Invalid;
 
 use crate::catalogue::{self, BuiltFault, Context, Steps, check_reason, error_code};
 use crate::draw::rule_mark;
+use crate::effective_time::ActiveTime;
 use crate::fault::{Act, Applicability, Class};
 use crate::params::DelayParam;
 use crate::reply::Reply;
 use crate::reply::generic::CustomRefusal;
 use crate::rule::{Choice, Limits, Rule, RulePlan, Select};
 use crate::settings::{Abort, Delay, FaultRule, Match, Percent, Settings};
-use crate::window::Window;
 
 /// Bounded so that the counters of all rules fit into the host's 1 024 keys, see [`crate::counters`]. Metrics (two series for each rule)
 /// and reports would allow more.
@@ -84,13 +84,13 @@ impl Rule {
         context: &Context,
     ) -> Result<Self, Invalid> {
         let (plan, own) = build_plan(written, class, context)?;
-        let window = written.effective_time.as_ref().map(Window::new).transpose();
+        let active_time = written.effective_time.as_ref().map(ActiveTime::new).transpose();
         Ok(Self {
             mark: rule_mark(&name),
             name,
             path,
             matches: build_rules(written.matching.as_ref(), own).map_err(|error| error.field("match"))?,
-            window: window.map_err(|error| error.field("effectiveTime"))?,
+            active_time: active_time.map_err(|error| error.field("effectiveTime"))?,
             select: build_select(written)?,
             limits: build_limits(written)?,
             plan,

@@ -175,9 +175,9 @@ fn fi_04_headers_are_matched_by_their_value() {
 }
 
 #[test]
-fn fi_05_rule_is_in_force_only_in_its_window() {
+fn fi_05_rule_is_in_force_only_in_its_times() {
     // The host's clock begins on 2026-01-01 at 00:00:00 UTC, a Thursday.
-    for (time, is_open) in [
+    for (time, is_active) in [
         (r#"{"startTime": "00:00:00", "endTime": "01:00:00"}"#, true),
         (r#"{"startTime": "00:00:01", "endTime": "01:00:00"}"#, false),
         (r#"{"startTime": "22:00:00", "endTime": "02:00:00"}"#, true),
@@ -193,7 +193,7 @@ fn fi_05_rule_is_in_force_only_in_its_window() {
         (r#"{"startTime": "2026-01-01T00:00:00-00:30"}"#, false),
     ] {
         let mut bench = bench_with_rule(&format!(r#""abort": {{"httpStatus": 500}}, "effectiveTime": {time}"#));
-        assert_eq!(is_hit(&mut bench, &api_request(Verb::Get)), is_open, "{time}");
+        assert_eq!(is_hit(&mut bench, &api_request(Verb::Get)), is_active, "{time}");
     }
 }
 
@@ -305,7 +305,7 @@ fn fi_07_streams_are_broken_off_as_http2_and_grpc_see_it() {
 }
 
 #[test]
-fn fi_08_rejected_rule_is_never_reported_as_loaded() {
+fn fi_08_refused_rule_is_never_reported_as_loaded() {
     for (settings, path) in [
         (
             r#"{"httpFault": [{"abort": {"httpStatus": 500}}]}"#,

@@ -166,7 +166,7 @@ fn max_active_counts_faults_on_the_response_too() {
 }
 
 #[test]
-fn invalid_limits_are_rejected() {
+fn invalid_limits_are_refused() {
     for (fields, error) in [
         (r#""nth": 0"#, "faults[0].nth: it counts from 1"),
         (

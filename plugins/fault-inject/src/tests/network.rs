@@ -4,8 +4,8 @@ use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{BodyShape, RequestVerdict, Reset, ResponsePlan, ResponseVerdict, Verb};
 
 use super::support::{
-    api_request, bench_with_fault, body_shape, expect_answer, header_value, request_verdict, response_verdict,
-    rule_error,
+    api_request, bench_with_fault, bench_with_rule, body_shape, expect_answer, header_value, request_verdict,
+    response_verdict, rule_error,
 };
 
 #[test]
@@ -88,12 +88,21 @@ fn n6_cut_body_breaks_off_in_the_middle() {
 }
 
 #[test]
-fn n7_goaway_lets_the_answer_through() {
+fn n7_goaway_lets_the_response_through() {
     let expected = ResponseVerdict::edit(ResponsePlan::default().close_connection());
     assert_eq!(
         response_verdict(&mut bench_with_fault(r#""goaway""#), &api_request(Verb::Get), 404),
         expected
     );
+}
+
+#[test]
+fn n7_goaway_is_not_used_up_by_tunnel() {
+    let mut bench = bench_with_rule(r#""do": "goaway", "maxCount": 1"#);
+    let on_status = |bench: &mut _, status| response_verdict(bench, &api_request(Verb::Get), status);
+    assert_eq!(on_status(&mut bench, 101), ResponseVerdict::proceed());
+    let expected = ResponseVerdict::edit(ResponsePlan::default().close_connection());
+    assert_eq!(on_status(&mut bench, 200), expected);
 }
 
 #[test]

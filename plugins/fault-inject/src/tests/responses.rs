@@ -9,7 +9,7 @@ use super::support::{
 };
 
 #[test]
-fn a1_answer_is_held_and_the_request_is_not() {
+fn a1_response_is_held_and_the_request_is_not() {
     let mut bench = bench_with_fault(r#"{"hold": {"for": "12s"}}"#);
     for status in [200, 404] {
         assert_eq!(
@@ -166,7 +166,7 @@ fn l1_l2_only_executed_requests_are_lost_and_counted() {
 }
 
 #[test]
-fn l_parameters_are_rejected_for_other_ways_to_lose() {
+fn l_parameters_are_refused_for_other_ways_to_lose() {
     for (lose, path) in [
         (r#"{"how": "reset", "code": 500}"#, "code: only with how: error"),
         (

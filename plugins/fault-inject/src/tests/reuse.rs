@@ -19,13 +19,13 @@ fn verdict_is_reusable_when_no_rule_is_met() {
 }
 
 #[test]
-fn closed_window_holds_until_it_opens() {
+fn verdict_before_an_active_time_holds_until_it_begins() {
     // The clock of the bench stands at midnight.
     let mut bench =
         bench_with_rule(r#""do": "refuse", "effectiveTime": {"startTime": "02:00:00", "endTime": "03:00:00"}"#);
-    let opens_at = bench.host.unix_ms() + 2 * 3_600_000;
+    let begins_at = bench.host.unix_ms() + 2 * 3_600_000;
     let verdict = bench.on_request(&api_request(Verb::Get));
-    assert_eq!(verdict.reuse, Reuse::UntilUnixMs(opens_at));
+    assert_eq!(verdict.reuse, Reuse::UntilUnixMs(begins_at));
     bench.host.advance_ms(2 * 3_600_000);
     assert_eq!(bench.on_request(&api_request(Verb::Get)).reuse, Reuse::Never);
 }

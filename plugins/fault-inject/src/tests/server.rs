@@ -83,7 +83,7 @@ fn bench_of_version(version: &str) -> ctrlmesh_sdk::testing::Bench<crate::plugin
 }
 
 #[test]
-fn s4_rejects_a_match_of_its_own() {
+fn s4_refuses_a_match_of_its_own() {
     let error = settings_error(r#"{"faults": [{"match": {"resources": [{}]}, "do": {"groupDown": {"group": "a"}}}]}"#);
     assert!(
         error.starts_with("faults[0].match: this fault knows by itself"),

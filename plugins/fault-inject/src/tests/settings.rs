@@ -98,7 +98,7 @@ const WRONG: [(&str, &str); 25] = [
 ];
 
 #[test]
-fn invalid_settings_are_rejected_by_field() {
+fn invalid_settings_are_refused_by_field() {
     for (fields, error) in WRONG {
         let text = rule_error(fields);
         assert!(text.starts_with(error), "{fields} gave {text}");

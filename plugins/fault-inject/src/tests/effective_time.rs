@@ -1,22 +1,22 @@
-//! Windows in which a rule is active, and invalid times.
+//! Times in which a rule is active, and invalid times.
 
 use proptest::prelude::*;
 
 use super::support::rule_error;
 use crate::calendar::{date_of_day, parse_rfc3339, parse_time_of_day};
-use crate::window::{EffectiveTime, Window};
+use crate::effective_time::{ActiveTime, EffectiveTime};
 
-fn parse_window(json: &str) -> Window {
-    Window::new(&serde_json::from_str::<EffectiveTime>(json).unwrap()).unwrap()
+fn parse_active_time(json: &str) -> ActiveTime {
+    ActiveTime::new(&serde_json::from_str::<EffectiveTime>(json).unwrap()).unwrap()
 }
 
-fn is_open_at(json: &str, moment: &str) -> bool {
+fn is_active_at(json: &str, moment: &str) -> bool {
     let seconds = parse_rfc3339(moment).unwrap_or_else(|| panic!("{moment}"));
-    parse_window(json).is_open(u64::try_from(seconds).unwrap() * 1_000)
+    parse_active_time(json).includes(u64::try_from(seconds).unwrap() * 1_000)
 }
 
 #[test]
-fn window_includes_both_ends() {
+fn active_time_includes_both_ends() {
     let time = r#"{"startTime": "09:00:00", "endTime": "17:00:00"}"#;
     for (moment, expected) in [
         ("2026-11-21T08:59:59Z", false),
@@ -24,12 +24,12 @@ fn window_includes_both_ends() {
         ("2026-11-21T17:00:00Z", true),
         ("2026-11-21T17:00:01Z", false),
     ] {
-        assert_eq!(is_open_at(time, moment), expected, "{moment}");
+        assert_eq!(is_active_at(time, moment), expected, "{moment}");
     }
 }
 
 #[test]
-fn window_over_midnight_belongs_to_its_first_day() {
+fn active_time_over_midnight_belongs_to_its_first_day() {
     // 2026-11-20 is a Friday.
     let time = r#"{"startTime": "22:00:00", "endTime": "02:00:00", "daysOfWeek": [5]}"#;
     for (moment, expected) in [
@@ -40,45 +40,45 @@ fn window_over_midnight_belongs_to_its_first_day() {
         ("2026-11-21T02:00:01Z", false),
         ("2026-11-21T23:00:00Z", false),
     ] {
-        assert_eq!(is_open_at(time, moment), expected, "{moment}");
+        assert_eq!(is_active_at(time, moment), expected, "{moment}");
     }
 }
 
 #[test]
 fn days_and_months_follow_the_time_zone() {
-    assert!(is_open_at(r#"{"daysOfWeek": [0, 6]}"#, "2026-11-21T12:00:00Z"));
-    assert!(!is_open_at(r#"{"daysOfWeek": [1]}"#, "2026-11-21T12:00:00Z"));
-    assert!(is_open_at(
+    assert!(is_active_at(r#"{"daysOfWeek": [0, 6]}"#, "2026-11-21T12:00:00Z"));
+    assert!(!is_active_at(r#"{"daysOfWeek": [1]}"#, "2026-11-21T12:00:00Z"));
+    assert!(is_active_at(
         r#"{"daysOfMonth": [29], "months": [2]}"#,
         "2028-02-29T12:00:00Z"
     ));
-    assert!(!is_open_at(r#"{"months": [12]}"#, "2026-11-30T23:30:00Z"));
-    assert!(is_open_at(
+    assert!(!is_active_at(r#"{"months": [12]}"#, "2026-11-30T23:30:00Z"));
+    assert!(is_active_at(
         r#"{"months": [12], "timeZone": "+01:00"}"#,
         "2026-11-30T23:30:00Z"
     ));
-    assert!(is_open_at(
+    assert!(is_active_at(
         r#"{"daysOfWeek": [], "months": []}"#,
         "2026-11-30T23:30:00Z"
     ));
 }
 
 #[test]
-fn start_or_end_of_window_may_be_omitted() {
-    assert!(is_open_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T23:59:59Z"));
-    assert!(!is_open_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T11:59:59Z"));
-    assert!(is_open_at(
+fn start_or_end_of_active_time_may_be_omitted() {
+    assert!(is_active_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T23:59:59Z"));
+    assert!(!is_active_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T11:59:59Z"));
+    assert!(is_active_at(
         r#"{"endTime": "12:00:00", "startTime": ""}"#,
         "2026-11-21T00:00:00Z"
     ));
-    assert!(!is_open_at(
+    assert!(!is_active_at(
         r#"{"endTime": "2026-11-21T00:00:00Z"}"#,
         "2026-11-21T00:00:01Z"
     ));
 }
 
 #[test]
-fn invalid_times_are_rejected_by_field() {
+fn invalid_times_are_refused_by_field() {
     for (time, error) in [
         (
             r#"{"startTime": "9:00:00"}"#,
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn window_stays_as_it_is_until_it_may_change(
+    fn active_time_stays_as_it_is_until_it_may_change(
         shape in 0_usize..5,
         (start, length) in (0_i64..86_400, 1_i64..86_400),
         weekdays in proptest::collection::vec(0_i64..7, 0..3),
@@ -181,13 +181,13 @@ proptest! {
         };
         written["startTime"] = first.into();
         written["endTime"] = last.into();
-        let window = parse_window(&written.to_string());
+        let active_time = parse_active_time(&written.to_string());
         let now = now_s * 1_000 + ms;
-        let change = window.may_change_at(now);
+        let change = active_time.may_change_at(now);
         prop_assert!(change > now && change <= now + 86_400_000, "{now} {change}");
         let until_then = (change - now) as f64 * part;
         for later in [now + until_then as u64, change - 1] {
-            prop_assert_eq!(window.is_open(later), window.is_open(now), "{} {} {}", written, now, later);
+            prop_assert_eq!(active_time.includes(later), active_time.includes(now), "{} {} {}", written, now, later);
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Guarantees:
 //! - Every part that is set must hold independently: days apply without times, times without days.
-//! - A daily window may pass midnight; it belongs to the day on which it begins.
-//! - Both ends belong to the window, to the second, as in the CRD's own engine.
+//! - A daily time may pass midnight; it belongs to the day on which it begins.
+//! - Both ends belong to the active time, to the second, as in the CRD's own engine.
 
 use ctrlmesh_sdk::settings::Invalid;
 use serde::Deserialize;
@@ -24,9 +24,9 @@ pub(crate) struct EffectiveTime {
     pub(crate) months: Option<Vec<i64>>,
 }
 
-/// The validated window. Days and months are bit sets.
+/// The validated times. Days and months are bit sets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub(crate) struct ActiveTime {
     span: Span,
     offset: i64,
     weekdays: u32,
@@ -43,7 +43,7 @@ enum Span {
     Once(i64, i64),
 }
 
-impl Window {
+impl ActiveTime {
     /// Validates the settings.
     ///
     /// # Errors
@@ -63,8 +63,8 @@ impl Window {
         })
     }
 
-    /// Whether the window is open at this moment (milliseconds since 1970).
-    pub(crate) fn is_open(&self, unix_ms: u64) -> bool {
+    /// Whether the rule is active at this moment (milliseconds since 1970).
+    pub(crate) fn includes(&self, unix_ms: u64) -> bool {
         let seconds = i64::try_from(unix_ms / 1_000).unwrap_or(i64::MAX - DAY);
         let local = seconds + self.offset;
         let (today, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));
@@ -79,11 +79,12 @@ impl Window {
         }
     }
 
-    /// A later moment before which the window neither opens nor closes: the next one at which it could, in milliseconds since 1970.
+    /// A later moment before which the active time neither begins nor ends: the next one at which it could, in milliseconds since
+    /// 1970.
     pub(crate) fn may_change_at(&self, unix_ms: u64) -> u64 {
         let seconds = i64::try_from(unix_ms / 1_000).unwrap_or(i64::MAX - DAY);
         let second = (seconds + self.offset).rem_euclid(DAY);
-        // Seconds from now. Days begin at midnight; both ends belong to the window, so that it closes a second after its end.
+        // Seconds from now. Days begin at midnight; both ends belong to the active time, so it is over a second after its end.
         let midnight = DAY - second;
         let in_day = |at: i64| (at - second + DAY - 1).rem_euclid(DAY) + 1;
         let bounds = match self.span {
@@ -130,7 +131,7 @@ fn parse_span(start: Option<&str>, end: Option<&str>) -> Result<Span, Invalid> {
     let start = start.map_or(Ok(0), |text| parse_daily(text, "startTime"))?;
     let end = end.map_or(Ok(DAY - 1), |text| parse_daily(text, "endTime"))?;
     if start == end {
-        let message = "it is startTime: a window of one second; leave both out for the whole day";
+        let message = "it is startTime: that is one second; leave both out for the whole day";
         return Err(Invalid::new(message).field("endTime"));
     }
     Ok(Span::Daily(start, end))
