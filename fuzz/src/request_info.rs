@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 
 /// No panic; the parts are consistent; another spelling of the path changes nothing; only requests that a server would reject are
-/// rejected.
+/// refused.
 pub fn request_info(data: &[u8]) {
     let (method, target) = crate::split_line(data);
     let (Ok(method), Ok(target)) = (std::str::from_utf8(method), std::str::from_utf8(target)) else {

@@ -6,7 +6,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
 
     #[test]
-    fn request_info(
+    fn request_info_is_same_in_other_spellings(
         method in "GET|POST|DELETE|PUT|HEAD|PURGE",
         path in "(/|%2[fF]|api|apis|v1|namespaces|watch|proxy|status|pods|p|%70|%ff|%|\\.|;){0,12}|/api/v1/(namespaces/n/|namespaces//|nodes/)?(pods(/p(/proxy(/|//|\\.\\.?|\\\\|%2[eE]|%2f|%5C|%25|2f|2e|p){0,12})?)?/?)?",
         query in "(\\?(watch|limit|fieldSelector|labelSelector|=|%3D|metadata\\.name|&|x|0|;|%){0,10})?",
@@ -15,17 +15,19 @@ proptest! {
     }
 
     #[test]
-    fn selector(text in "([abx1]|in|notin|[=!<>(),\\\\ /.\\x00]|==|!=|\\n|a=1|metadata\\.name){0,16}") {
+    fn printed_selector_is_same_when_read_again(
+        text in "([abx1]|in|notin|[=!<>(),\\\\ /.\\x00]|==|!=|\\n|a=1|metadata\\.name){0,16}",
+    ) {
         crate::selector(text.as_bytes());
     }
 
     #[test]
-    fn query_rewrite(text in "[ab]?\n[ab =&;%]{0,4}\n([ab=&;+%]|%61|%zz){0,20}") {
+    fn query_rewrite_changes_only_its_key(text in "[ab]?\n[ab =&;%]{0,4}\n([ab=&;+%]|%61|%zz){0,20}") {
         crate::query_rewrite(text.as_bytes());
     }
 
     #[test]
-    fn rename_text(
+    fn renamed_text_is_read_again(
         choice in any::<u8>(),
         text in "([{}\\[\\]:,\"\\\\ \n-]|\"lock\"|lock|\"metadata\":\\{\"name\":\"lock\"\\}|\"items\":|metadata:|name:|\"kind\":\"Status\"|\"object\":){0,16}",
     ) {
@@ -33,12 +35,18 @@ proptest! {
     }
 
     #[test]
-    fn rename_object(choice in any::<u8>(), rest in "(,\"[a-z]{1,4}\":(1|\"lock\"|\\[\\]))?", after in "[ \n}]{0,2}") {
+    fn renamed_object_is_read_again(
+        choice in any::<u8>(),
+        rest in "(,\"[a-z]{1,4}\":(1|\"lock\"|\\[\\]))?",
+        after in "[ \n}]{0,2}",
+    ) {
         crate::rename(&[&[choice], format!("{{\"metadata\":{{\"name\":\"lock\"{rest}}}{rest}}}{after}").as_bytes()].concat());
     }
 
     #[test]
-    fn rename_protobuf(fields in prop::collection::vec((1_u8..6, prop::collection::vec(any::<u8>(), 0..6)), 0..5)) {
+    fn renamed_protobuf_is_read_again(
+        fields in prop::collection::vec((1_u8..6, prop::collection::vec(any::<u8>(), 0..6)), 0..5),
+    ) {
         let body = fields.iter().fold(b"\x0a\x06\x0a\x04lock".to_vec(), |mut body, (number, bytes)| {
             body.extend([number << 3 | 2, bytes.len() as u8]);
             body.extend(bytes);
@@ -50,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn destination(
+    fn destination_has_one_spelling(
         method in "GET|CONNECT|OPTIONS",
         target in "(/p|\\*|(https?://)?(b@)?(127\\.1|127\\.0x1|0x7f|2130706433|0177\\.0\\.0\\.1|\\[::ffff:127\\.0\\.0\\.1\\]|\\[::1\\]|a\\.B|localhost|([aA1-2.:]|0x[0-9a-f]{0,2}|%31|-|_){1,8})\\.{0,2}(:(0|[0-9]{0,6}))?(/p)?)",
         endpoint in "(https?://(b@)?(127\\.1|127\\.0x1|0x7f|2130706433|0177\\.0\\.0\\.1|\\[::ffff:127\\.0\\.0\\.1\\]|\\[::1\\]|a\\.B|localhost|([aA1-2.:]|0x[0-9a-f]{0,2}|%31|-|_){1,8})\\.{0,2}(:(0|[0-9]{0,6}))?(/p)?)?",
@@ -59,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn chain_document(
+    fn accepted_chain_document_is_same_when_read_again(
         settings in "([{}\\[\\]:,'\"\n &*!|>#-]|a|: |\\\\u0000|1e400|0x1|-1|0\\.1|true|null|~|<<|\\x7f|😀){0,12}",
         number in any::<f64>(),
     ) {

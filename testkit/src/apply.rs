@@ -82,11 +82,11 @@ fn conflicting_fields(
     let mut found = Vec::new();
     for owner in owners.iter().filter(|owner| owner.manager != *manager) {
         for theirs in &owner.fields {
-            let clash = wanted.iter().any(|(ours, value)| {
+            let conflicts = wanted.iter().any(|(ours, value)| {
                 let related = ours.starts_with(theirs) || theirs.starts_with(ours);
                 related && now.get(ours) != Some(value) && !is_parent_of_map(theirs, ours, &now)
             });
-            if clash {
+            if conflicts {
                 found.push((owner.manager.clone(), theirs.clone()));
             }
         }

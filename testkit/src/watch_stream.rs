@@ -111,7 +111,7 @@ pub(crate) struct Watch {
     is_over: bool,
     changed: watch::Receiver<u64>,
     signals: watch::Receiver<Signals>,
-    heard: Signals,
+    seen_signals: Signals,
     _guard: WatchGuard,
 }
 
@@ -157,7 +157,7 @@ impl Watch {
             initial.retain(|object| subject.selection.contains_object(&object.value));
         }
         let now = Instant::now();
-        let heard = *signals.borrow();
+        let seen_signals = *signals.borrow();
         Ok(Self {
             collection,
             bookmarks: options.bookmarks,
@@ -173,7 +173,7 @@ impl Watch {
             is_over: false,
             changed,
             signals,
-            heard,
+            seen_signals,
             subject,
             _guard: guard,
         })
@@ -235,13 +235,13 @@ impl Watch {
                 self.owes_bookmark = self.bookmarks;
             }
             WakeReason::Signal => {
-                let said = *self.signals.borrow_and_update();
-                let before = std::mem::replace(&mut self.heard, said);
-                if said.expire != before.expire {
+                let signals = *self.signals.borrow_and_update();
+                let before = std::mem::replace(&mut self.seen_signals, signals);
+                if signals.expire != before.expire {
                     return Some(self.end_expired("the watch was expired on request"));
                 }
-                self.is_timed_out = said.end != before.end;
-                self.owes_bookmark = said.bookmark != before.bookmark && self.bookmarks;
+                self.is_timed_out = signals.end != before.end;
+                self.owes_bookmark = signals.bookmark != before.bookmark && self.bookmarks;
             }
         }
         None

@@ -24,14 +24,14 @@ pub struct Client {
 
 /// A complete response.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ReceivedResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub trailers: Option<HeaderMap>,
 }
 
-impl Answer {
+impl ReceivedResponse {
     /// The body as JSON; null if it is none.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
@@ -132,7 +132,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no response.
-    pub async fn get(&self, target: &str) -> anyhow::Result<Answer> {
+    pub async fn get(&self, target: &str) -> anyhow::Result<ReceivedResponse> {
         self.send(Method::GET, target, Bytes::new()).await
     }
 
@@ -140,12 +140,12 @@ impl Client {
     ///
     /// # Errors
     /// If there is no response.
-    pub async fn send(&self, method: Method, target: &str, body: impl Into<Bytes>) -> anyhow::Result<Answer> {
+    pub async fn send(&self, method: Method, target: &str, body: impl Into<Bytes>) -> anyhow::Result<ReceivedResponse> {
         let read = async {
             let stream = self.send_request(method, target, body.into()).await?;
             let collected = stream.body.collect().await?;
             let trailers = collected.trailers().cloned();
-            anyhow::Ok(Answer {
+            anyhow::Ok(ReceivedResponse {
                 status: stream.head.status.as_u16(),
                 headers: stream.head.headers,
                 body: collected.to_bytes(),

@@ -25,7 +25,7 @@ use ctrlmesh_testkit::ApiServer;
 use serde_json::{Value, json};
 
 pub use chain_dir::{ChainDir, EntrySpec};
-pub use client::{Answer, Client};
+pub use client::{Client, ReceivedResponse};
 pub use sidecar::{Sidecar, binary_path};
 pub use target::Target;
 

@@ -128,14 +128,14 @@ impl Target {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Open answers of `/hold`.
+    /// Open responses to `/hold`.
     #[must_use]
     pub fn held_count(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }
 
     /// Lets one request for `/late` be answered.
-    pub fn release_late_answer(&self) {
+    pub fn release_late_response(&self) {
         self.shared.late.notify_one();
     }
 }

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn uneditable_bodies_are_rejected() {
+    fn uneditable_bodies_are_refused() {
         let edits = [set("dryRun", "All")];
         for (content_type, body) in [
             ("application/cbor", &b"\xd9\xd9\xf7\xa0"[..]),

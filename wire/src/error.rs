@@ -4,7 +4,7 @@
 use crate::rename::RenameError;
 use crate::{QueryError, RequestInfoError, SelectorError};
 
-/// Why a request, a selector or a body was rejected.
+/// Why a request, a selector or a body was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

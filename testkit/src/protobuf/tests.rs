@@ -131,7 +131,7 @@ fn object_without_type_gets_kind_of_path() {
 }
 
 #[test]
-fn invalid_bodies_are_rejected_with_reason() {
+fn invalid_bodies_are_refused_with_reason() {
     let config_map = |object: Message| envelope("v1", "ConfigMap", &object);
     for (body, expected) in [
         (b"{}".to_vec(), "it does not begin with the four bytes `k8s\\0`"),

@@ -127,8 +127,8 @@ impl Builder {
         self
     }
 
-    /// Host and port that `GET /api` names; the TLS port's own unless set. Of several, each connection is told another in turn, as if it
-    /// led to another API server.
+    /// Host and port that `GET /api` names; the TLS port's own unless set. If there are several, each connection gets
+    /// the next one, as if it led to another API server.
     #[must_use]
     pub fn advertise(mut self, address: &str) -> Self {
         self.advertised.push(address.into());

@@ -6,13 +6,13 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, CONFIGMAPS, Connection, WIDGETS, configmap, kube_client, start_server, widget};
+use crate::support::{CONFIGMAPS, Connection, ReceivedResponse, WIDGETS, configmap, kube_client, start_server, widget};
 
 fn apply_body(data: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": data })
 }
 
-async fn send_apply(client: &Connection, query: &str, config: &Value) -> Answer {
+async fn send_apply(client: &Connection, query: &str, config: &Value) -> ReceivedResponse {
     let target = format!("{CONFIGMAPS}/a?{query}");
     client
         .call_with(

@@ -42,7 +42,7 @@ async fn clients_learn_max_concurrent_streams() {
         .body(())
         .expect("a request");
     let (answer, _) = sender.send_request(request, true).expect("sent");
-    answer.await.expect("an answer");
+    answer.await.expect("a response");
     assert_eq!(sender.current_max_send_streams(), 2);
 }
 
@@ -102,7 +102,7 @@ async fn clients_on_other_runtimes_are_served() {
     tokio::time::timeout(PATIENCE, answered)
         .await
         .expect("in time")
-        .expect("an answer");
+        .expect("a response");
     client_thread.join().expect("no panic");
     server.stop().await;
 }

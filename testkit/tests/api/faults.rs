@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::support::{
-    CONFIGMAPS, Connection, PATIENCE, build_request, configmap, read_answer, server_builder, start_server,
+    CONFIGMAPS, Connection, PATIENCE, build_request, configmap, read_response, server_builder, start_server,
 };
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn stream_reset_keeps_the_connection_alive() {
         let error = client
             .send(build_request(Method::POST, CONFIGMAPS, &headers, body))
             .await
-            .expect_err("no answer");
+            .expect_err("no response");
         assert!(!error.is_timeout(), "{error:?}");
         let stored = server
             .store()
@@ -151,7 +151,7 @@ async fn connection_reset_ends_all_its_streams() {
         client
             .send(build_request(Method::POST, CONFIGMAPS, &headers, body))
             .await
-            .expect_err("no answer");
+            .expect_err("no response");
         client
             .send(build_request(Method::GET, CONFIGMAPS, &[], String::new()))
             .await
@@ -233,7 +233,7 @@ async fn slow_body_comes_in_pieces() {
     let response = client
         .send(build_request(Method::GET, "/version", &[], String::new()))
         .await
-        .expect("an answer");
+        .expect("a response");
     let mut body = response.into_body();
     let mut pieces = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -276,7 +276,7 @@ async fn early_hints_precede_the_response_on_http1() {
     let (sender, hints) = std::sync::mpsc::sync_channel(4);
     let mut asked = build_request(Method::GET, "/version", &[], String::new());
     hyper::ext::on_informational(&mut asked, move |hint| sender.send(hint.status()).expect("a receiver"));
-    let answer = read_answer(client.send(asked).await.expect("an answer"))
+    let answer = read_response(client.send(asked).await.expect("a response"))
         .await
         .expect("a body");
     assert_eq!(answer.status, StatusCode::OK);
@@ -302,7 +302,7 @@ async fn trailers_follow_the_body() {
         let body = client
             .send(asked)
             .await
-            .expect("an answer")
+            .expect("a response")
             .into_body()
             .collect()
             .await

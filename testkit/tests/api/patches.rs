@@ -3,9 +3,9 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, CONFIGMAPS, Connection, configmap, start_server};
+use crate::support::{CONFIGMAPS, Connection, ReceivedResponse, configmap, start_server};
 
-async fn send_patch(client: &Connection, media_type: &str, body: &Value) -> Answer {
+async fn send_patch(client: &Connection, media_type: &str, body: &Value) -> ReceivedResponse {
     let path = format!("{CONFIGMAPS}/a");
     client
         .call_with(Method::PATCH, &path, &[("content-type", media_type)], Some(body))

@@ -23,14 +23,14 @@ const METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMeta
 const METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
                              application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// An answer with its body as bytes.
-struct Answer {
+/// A response with its body as bytes.
+struct ReceivedResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Answer {
+impl ReceivedResponse {
     fn content_type(&self) -> &str {
         self.headers["content-type"].to_str().expect("text")
     }
@@ -70,26 +70,26 @@ fn with_body(method: Method, target: &str, headers: &[(&str, &str)], body: Vec<u
 
 async fn open_response(client: &Connection, target: &str, accept: &str) -> Response<Incoming> {
     let request = with_body(Method::GET, target, &[("accept", accept)], Vec::new());
-    client.send(request).await.expect("an answer")
+    client.send(request).await.expect("a response")
 }
 
-async fn send_request(client: &Connection, request: Request<Full<Bytes>>) -> Answer {
-    let (parts, body) = client.send(request).await.expect("an answer").into_parts();
+async fn send_request(client: &Connection, request: Request<Full<Bytes>>) -> ReceivedResponse {
+    let (parts, body) = client.send(request).await.expect("a response").into_parts();
     let body = tokio::time::timeout(PATIENCE, body.collect()).await;
-    Answer {
+    ReceivedResponse {
         status: parts.status,
         headers: parts.headers,
         body: body.expect("a body in time").expect("a whole body").to_bytes(),
     }
 }
 
-async fn get_accepting(client: &Connection, target: &str, accept: &str) -> Answer {
+async fn get_accepting(client: &Connection, target: &str, accept: &str) -> ReceivedResponse {
     let request = with_body(Method::GET, target, &[("accept", accept)], Vec::new());
     send_request(client, request).await
 }
 
 /// Sends a protobuf body and accepts nothing else.
-async fn send_protobuf(client: &Connection, method: Method, target: &str, body: Vec<u8>) -> Answer {
+async fn send_protobuf(client: &Connection, method: Method, target: &str, body: Vec<u8>) -> ReceivedResponse {
     let headers = [("content-type", PROTOBUF), ("accept", PROTOBUF)];
     send_request(client, with_body(method, target, &headers, body)).await
 }

@@ -52,9 +52,9 @@ pub(crate) fn widget(name: &str) -> Value {
 pub(crate) const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
-/// An answer with its complete body.
+/// A response with its complete body.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ReceivedResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
@@ -123,7 +123,7 @@ impl Connection {
         matches!(self, Self::Http2(_))
     }
 
-    /// Sends a request and returns the head of the answer.
+    /// Sends a request and returns the head of the response.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         let sending = async {
             match self {
@@ -137,11 +137,11 @@ impl Connection {
         };
         tokio::time::timeout(PATIENCE, sending)
             .await
-            .expect("an answer in time")
+            .expect("a response in time")
     }
 
-    /// Sends a JSON request and reads the whole answer.
-    pub(crate) async fn call(&self, method: Method, target: &str, body: Option<&Value>) -> Answer {
+    /// Sends a JSON request and reads the whole response.
+    pub(crate) async fn call(&self, method: Method, target: &str, body: Option<&Value>) -> ReceivedResponse {
         let content_type = if method == Method::PATCH {
             "application/merge-patch+json"
         } else {
@@ -157,16 +157,16 @@ impl Connection {
         target: &str,
         headers: &[(&str, &str)],
         body: Option<&Value>,
-    ) -> Answer {
+    ) -> ReceivedResponse {
         let body = body.map(Value::to_string).unwrap_or_default();
         let response = self
             .send(build_request(method, target, headers, body))
             .await
-            .expect("an answer");
-        read_answer(response).await.expect("a whole body")
+            .expect("a response");
+        read_response(response).await.expect("a whole body")
     }
 
-    pub(crate) async fn get(&self, target: &str) -> Answer {
+    pub(crate) async fn get(&self, target: &str) -> ReceivedResponse {
         self.call(Method::GET, target, None).await
     }
 
@@ -182,7 +182,7 @@ impl Connection {
         let response = self
             .send(build_request(Method::GET, target, &[], String::new()))
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(response.status(), StatusCode::OK, "{target}");
         WatchLines::from_response(response)
     }
@@ -202,8 +202,8 @@ pub(crate) fn build_request(
     request.body(Full::new(Bytes::from(body))).expect("a request")
 }
 
-/// Reads the whole answer; a body that is no JSON becomes a string.
-pub(crate) async fn read_answer(response: Response<Incoming>) -> hyper::Result<Answer> {
+/// Reads the whole response; a body that is no JSON becomes a string.
+pub(crate) async fn read_response(response: Response<Incoming>) -> hyper::Result<ReceivedResponse> {
     let (parts, body) = response.into_parts();
     let bytes = tokio::time::timeout(PATIENCE, body.collect())
         .await
@@ -211,7 +211,7 @@ pub(crate) async fn read_answer(response: Response<Incoming>) -> hyper::Result<A
         .to_bytes();
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-    Ok(Answer {
+    Ok(ReceivedResponse {
         status: parts.status,
         headers: parts.headers,
         body,

@@ -38,7 +38,7 @@ async fn tunnel_echoes_bytes_and_half_closes() {
             .header("upgrade", "SPDY/3.1")
             .body(Empty::<Bytes>::new())
             .expect("a request");
-        let response = sender.send_request(request).await.expect("an answer");
+        let response = sender.send_request(request).await.expect("a response");
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(response.headers()["upgrade"], "SPDY/3.1");
         let mut tunnel = TokioIo::new(hyper::upgrade::on(response).await.expect("a tunnel"));

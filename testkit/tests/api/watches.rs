@@ -256,7 +256,7 @@ async fn table_watch_names_its_columns_once() {
             String::new(),
         ))
         .await;
-    let mut watch = crate::support::WatchLines::from_response(sent.expect("an answer"));
+    let mut watch = crate::support::WatchLines::from_response(sent.expect("a response"));
     for name in ["a", "b"] {
         server.store().put(configmap("default", name, "x")).expect("stored");
     }

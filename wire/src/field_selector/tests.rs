@@ -34,7 +34,7 @@ fn operators_and_escapes_are_parsed() {
 }
 
 #[test]
-fn invalid_selectors_are_rejected() {
+fn invalid_selectors_are_refused() {
     for text in ["a", "a=b=c", "a===b", r"a=\", r"a=\x", "a>b", "a=b,c", "a!b"] {
         assert!(FieldSelector::parse(text).is_err(), "{text:?}");
     }

@@ -75,7 +75,7 @@ fn nul_byte_hides_the_rest_like_upstream() {
 }
 
 #[test]
-fn invalid_selectors_are_rejected() {
+fn invalid_selectors_are_refused() {
     let long = "a".repeat(64);
     let texts = [
         ",",

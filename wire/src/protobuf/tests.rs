@@ -36,7 +36,7 @@ fn fields_of_every_wire_type_are_read() {
 }
 
 #[test]
-fn broken_messages_are_rejected() {
+fn broken_messages_are_refused() {
     let messages: [&[u8]; 9] = [
         &[0x0a],                                                                // no length
         &[0x0a, 2, 1],                                                          // too short

@@ -92,7 +92,7 @@ fn edit_without_effect_is_no_change() {
 }
 
 #[test]
-fn oversized_query_is_rejected() {
+fn oversized_query_is_refused() {
     assert_eq!(Query::new(&"a".repeat(MAX_QUERY_BYTES)).check(), Ok(()));
     let long = "a".repeat(MAX_QUERY_BYTES + 1);
     assert_eq!(Query::new(&long).check(), Err(QueryError::TooLong(MAX_QUERY_BYTES + 1)));

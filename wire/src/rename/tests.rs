@@ -230,7 +230,7 @@ fn json_patches_are_renamed_by_their_paths() {
 }
 
 #[test]
-fn broken_json_is_rejected() {
+fn broken_json_is_refused() {
     let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(2000), "]".repeat(2000));
     for text in [
         "{",
@@ -288,7 +288,7 @@ fn apply_configuration_keeps_its_comments() {
 }
 
 #[test]
-fn yaml_name_in_another_place_is_rejected() {
+fn yaml_name_in_another_place_is_refused() {
     let yaml = |text: &str| body("application/apply-patch+yaml", text.as_bytes(), &lock_rename());
     assert_eq!(
         yaml("spec: &n lock\nmetadata:\n  name: *n\n"),
@@ -308,7 +308,7 @@ fn yaml_name_in_another_place_is_rejected() {
 }
 
 #[test]
-fn other_encodings_are_rejected() {
+fn other_encodings_are_refused() {
     for content_type in [
         "application/cbor",
         "application/apply-patch+cbor",

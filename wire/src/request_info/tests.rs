@@ -226,7 +226,7 @@ fn ordinary_requests_borrow_from_the_url() {
 }
 
 #[test]
-fn urls_that_go_rejects_are_rejected() {
+fn urls_that_go_refuses_are_refused() {
     let error = |path, query| RequestInfo::parse("GET", path, query).unwrap_err();
     assert_eq!(error("/api/v1/%zz", None), RequestInfoError::BadEscape);
     assert_eq!(error("/api/v1/\u{7f}", None), RequestInfoError::ControlCharacter);
@@ -313,7 +313,7 @@ fn unambiguous_paths_are_accepted() {
 }
 
 #[test]
-fn paths_that_a_proxy_would_clean_are_rejected() {
+fn paths_that_a_proxy_would_clean_are_refused() {
     use UncleanPath::{Character, DotSegment, EmptySegment, EncodedTwice, Relative};
     for (path, expected) in [
         ("*", Relative),
