@@ -11,9 +11,9 @@ fn budget_cells(what: &str, at_most: f64, unit: &str) -> String {
 }
 
 fn cost_cells(request: &str, budgets: &[CostBudget]) -> Vec<String> {
-    let cells = |budget: &CostBudget| {
-        let what = format!("CPU, {request}: {} ÷ {}", budget.row, budget.to);
-        budget_cells(&what, budget.at_most, "")
+    let cells = |budget: &CostBudget| match *budget {
+        CostBudget::Ratio { row, to, at_most } => budget_cells(&format!("CPU, {request}: {row} ÷ {to}"), at_most, ""),
+        CostBudget::Difference { what, at_most, .. } => budget_cells(&format!("{what}, {request}"), at_most, " µs"),
     };
     budgets.iter().map(cells).collect()
 }

@@ -45,6 +45,15 @@ impl Chain {
             Self::Full => &[RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT],
         }
     }
+
+    const fn has_shard_selector(self) -> bool {
+        matches!(self, Self::Sharded | Self::Full)
+    }
+
+    /// The number of its entries.
+    pub(crate) fn entries(self) -> u64 {
+        u64::from(self.has_shard_selector()) + self.builtins().len() as u64
+    }
 }
 
 impl SidecarFolder {
@@ -81,7 +90,7 @@ impl SidecarFolder {
             },
         });
         let mut entries = Vec::new();
-        if matches!(chain, Chain::Sharded | Chain::Full) {
+        if chain.has_shard_selector() {
             entries.push(entry);
         }
         for builtin in chain.builtins() {
@@ -184,6 +193,24 @@ mod tests {
         assert_eq!(document["generation"], 2);
         let plugin = document["entries"][0]["plugin"].as_str().unwrap();
         assert_eq!(plugin, format!("sha256:{}", Digest::of(b"wasm").hex()));
+    }
+
+    #[test]
+    fn entries_of_each_chain_are_counted() {
+        let files = tempfile::tempdir().unwrap();
+        let folder = SidecarFolder::create(files.path().join("a"), &origin(None), Chain::Empty).unwrap();
+        for (chain, entries) in [
+            (Chain::Empty, 0),
+            (Chain::Sharded, 1),
+            (Chain::FaultyByName, 1),
+            (Chain::Full, 4),
+        ] {
+            folder.write_chain(2, chain, b"wasm").unwrap();
+            let document = std::fs::read(folder.chain_directory().join("chain.yaml")).unwrap();
+            let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+            assert_eq!(document["entries"].as_array().unwrap().len(), entries, "{chain:?}");
+            assert_eq!(chain.entries(), entries as u64, "{chain:?}");
+        }
     }
 
     #[test]

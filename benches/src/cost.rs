@@ -34,16 +34,50 @@ pub(crate) struct CostTable<'a> {
     pub(crate) budgets: &'a [CostBudget],
 }
 
-/// The CPU time of one row, relative to that of another.
+/// The CPU time per request of one row, compared with that of another in the same round.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CostBudget {
-    pub(crate) row: &'static str,
-    pub(crate) to: &'static str,
-    pub(crate) at_most: f64,
+pub(crate) enum CostBudget {
+    Ratio {
+        row: &'static str,
+        to: &'static str,
+        at_most: f64,
+    },
+    /// The cost of something that `row` does and `without` does not.
+    Difference {
+        what: &'static str,
+        row: &'static str,
+        without: &'static str,
+        /// Microseconds.
+        at_most: f64,
+    },
+}
+
+impl CostBudget {
+    /// The row of the table of budgets.
+    fn measured(self, title: &str, rounds: &Rounds) -> Budget {
+        match self {
+            Self::Ratio { row, to, at_most } => Budget {
+                what: format!("{title}: {row} ÷ {to}"),
+                unit: RATIO,
+                values: rounds.ratios(row, to),
+                at_most,
+            },
+            Self::Difference {
+                what,
+                row,
+                without,
+                at_most,
+            } => Budget {
+                what: format!("{title}: {what}"),
+                unit: "µs",
+                values: rounds.differences(row, without),
+                at_most,
+            },
+        }
+    }
 }
 
 impl CostTable<'_> {
-    /// Measures and reports.
     pub(crate) async fn measure(&self, env: &BenchEnv) -> anyhow::Result<()> {
         let mut rounds = Rounds::default();
         while rounds.are_missing(env.scale.rounds) {
@@ -77,12 +111,7 @@ impl CostTable<'_> {
         }
         env.report.add_raw(&self.title, rounds.to_json());
         for budget in self.budgets {
-            env.report.add_budget(Budget {
-                what: format!("{}: {} ÷ {}", self.title, budget.row, budget.to),
-                unit: RATIO,
-                values: rounds.ratios(budget.row, budget.to),
-                at_most: budget.at_most,
-            });
+            env.report.add_budget(budget.measured(&self.title, &rounds));
         }
         Ok(())
     }
@@ -218,6 +247,12 @@ impl Rounds {
         self.counted().into_iter().filter_map(ratio).collect()
     }
 
+    /// Microseconds per request.
+    fn differences(&self, name: &str, without: &str) -> Vec<f64> {
+        let difference = |round: &Round| Some(round.cpu(name)? - round.cpu(without)?);
+        self.counted().into_iter().filter_map(difference).collect()
+    }
+
     fn table_cells(&self, contestant: &Contestant, peak: Option<u64>) -> Vec<String> {
         let name = contestant.name.as_str();
         let samples: Vec<Sample> = self
@@ -229,7 +264,7 @@ impl Rounds {
             let values: Vec<f64> = samples.iter().filter_map(value).collect();
             format_number(median(&values), digits)
         };
-        let to_bare = Spread::of(&self.ratios(name, BARE));
+        let to_bare = Spread::from_values(&self.ratios(name, BARE));
         vec![
             name.to_owned(),
             contestant.upstream_http.to_owned(),
@@ -295,6 +330,33 @@ mod tests {
         // The machine slows down from round to round; the ratio does not change.
         let slower = [10.0, 20.0, 40.0].map(|cpu| round(0.0, &[(BARE, 2.0 * cpu), ("ours", 3.0 * cpu)]));
         assert_eq!(Rounds(slower.into()).ratios("ours", BARE), [1.5, 1.5, 1.5]);
+    }
+
+    #[test]
+    fn difference_is_taken_per_round_and_only_in_steady_ones() {
+        let rounds = [(0.0, 10.0), (0.0, 30.0), (0.06, 20.0)];
+        let rounds = rounds.map(|(drift, cpu)| round(drift, &[("alone", cpu), ("called", cpu + 2.5)]));
+        let rounds = Rounds(rounds.into());
+        let budget = CostBudget::Difference {
+            what: "a call",
+            row: "called",
+            without: "alone",
+            at_most: 2.0,
+        };
+        let measured = budget.measured("Lists", &rounds);
+        assert_eq!((measured.what.as_str(), measured.unit), ("Lists: a call", "µs"));
+        assert_eq!((measured.values, measured.at_most), (vec![2.5, 2.5], 2.0));
+        let budget = CostBudget::Ratio {
+            row: "called",
+            to: "absent",
+            at_most: 1.1,
+        };
+        let not_measured = budget.measured("Lists", &rounds);
+        assert_eq!(
+            (not_measured.what.as_str(), not_measured.unit),
+            ("Lists: called ÷ absent", RATIO)
+        );
+        assert!(not_measured.values.is_empty(), "{not_measured:?}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Instructions that the sidecar's worker needs for a request, counted by callgrind. Unlike times they are the same in each run, so that a
-//! growth by a few percent is one of the code. What the kernel does is not counted.
+//! growth by a few percent is one of the code. Instructions of the kernel are not counted.
 //!
 //! | file | holds |
 //! |---|---|
@@ -128,7 +128,7 @@ pub(crate) async fn measure_instructions(env: &BenchEnv, flags: &BaselineFlags) 
         folder.write_chain(generation, case.chain, ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
         let measured = Box::pin(count_case(env, &folder, case)).await;
         let (counts, repeated) = measured.with_context(|| case.name)?;
-        rows.push((case.name, Some(repeated)));
+        rows.push((case.name, Some(repeated_cell(repeated, case.chain))));
         run.cases.insert(case.name.to_owned(), counts);
     }
     for (name, with, without) in DIFFERENCES {
@@ -179,16 +179,21 @@ async fn send_requests(client: &mut Http1Client, case: &Case, numbers: Range<u64
     Ok(())
 }
 
-/// Rows have the number of repeated verdicts, except differences.
-fn print_counts(env: &BenchEnv, rows: &[(&str, Option<u64>)], run: &Baselines, before: Option<&Baselines>) {
+/// Repeated verdicts, of as many as the counted requests had: one of each entry.
+fn repeated_cell(repeated: u64, chain: Chain) -> String {
+    format!("{repeated} of {}", chain.entries() * REQUESTS)
+}
+
+/// Rows have the text of [`repeated_cell`], except differences.
+fn print_counts(env: &BenchEnv, rows: &[(&str, Option<String>)], run: &Baselines, before: Option<&Baselines>) {
     let instructions = |of: &Baselines, name: &str| of.cases.get(name).map(|counts| counts.instructions);
-    let cells = rows.iter().map(|(name, repeated)| {
+    let cells = rows.iter().map(|(name, repeated_verdicts)| {
         let mut cells = vec![(*name).to_owned()];
         cells.extend(number_cells(
             instructions(run, name),
             before.and_then(|before| instructions(before, name)),
         ));
-        cells.push(repeated.map_or_else(|| "-".to_owned(), |repeated| format!("{repeated} of {REQUESTS}")));
+        cells.push(repeated_verdicts.clone().unwrap_or_else(|| "-".to_owned()));
         cells
     });
     let header = ["", "instructions/request", "baseline", "change", "verdicts repeated"];
@@ -231,6 +236,13 @@ mod tests {
                 assert!(CASES.iter().any(|case| case.name == name), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn repeated_verdicts_are_of_all_entries() {
+        assert_eq!(repeated_cell(2048, Chain::Full), "2048 of 2048");
+        assert_eq!(repeated_cell(500, Chain::Sharded), "500 of 512");
+        assert_eq!(repeated_cell(0, Chain::Empty), "0 of 0");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Row {
 
     fn table_cells(&self, name: &str) -> Vec<String> {
         let number = |of: &[Percentiles], place| format_number(median(&values_of_rounds(of, place)), 0);
-        let range = |place| format_range(Spread::of(&values_of_rounds(&self.added, place)), 0);
+        let range = |place| format_range(Spread::from_values(&values_of_rounds(&self.added, place)), 0);
         vec![
             name.to_owned(),
             number(&self.rounds, 0),

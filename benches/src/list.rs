@@ -158,7 +158,7 @@ impl<'a> Row<'a> {
             number(&self.to_bare, rate, 2),
             number(&self.samples, cpu, 1),
             number(&self.to_bare, cpu, 2),
-            format_range(Spread::of(&values(&self.to_bare, cpu)), 2),
+            format_range(Spread::from_values(&values(&self.to_bare, cpu)), 2),
             format_number(Some(as_mebibytes(self.memory_before)), 1),
             format_number(Some(as_mebibytes(self.peak_memory)), 1),
         ]

@@ -84,7 +84,7 @@ const DESCRIPTORS: u64 = 1 << 16;
 struct Cli {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Run only these; default: those with a budget, or with --all every one but `instructions`
+    /// Run only these measurements; default: those with a budget, or with --all all except `instructions`
     #[arg(long, value_enum)]
     only: Vec<Measurement>,
     #[command(flatten)]
@@ -210,5 +210,20 @@ async fn measure(cli: &Cli, env: &BenchEnv, measurement: Measurement) -> anyhow:
         Measurement::Start => start::measure_starts(env).await,
         Measurement::Reload => reload::measure_reloads(env).await,
         Measurement::Instructions => instructions::measure_instructions(env, &cli.baselines).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    /// `tests/documents` holds the help of the other programs.
+    #[test]
+    fn help_matches_snapshot() {
+        let help = Cli::command().term_width(100).render_long_help().to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        insta::assert_snapshot!(lines.join("\n"));
     }
 }

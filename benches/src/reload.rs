@@ -170,7 +170,7 @@ struct Percentiles {
 }
 
 impl Percentiles {
-    fn of(load: &PacedLoad) -> Option<Self> {
+    fn from_load(load: &PacedLoad) -> Option<Self> {
         Some(Self {
             p50: as_micros(load.latencies.per_mille(500)?),
             p999: as_millis(load.latencies.per_mille(999)?),
@@ -194,7 +194,7 @@ impl Row {
         self.requests += quiet.latencies.len() + busy.latencies.len();
         self.failed += quiet.failed + busy.failed;
         self.longest = self.longest.max(busy.latencies.longest().unwrap_or_default());
-        if let (Some(quiet), Some(busy)) = (Percentiles::of(quiet), Percentiles::of(busy)) {
+        if let (Some(quiet), Some(busy)) = (Percentiles::from_load(quiet), Percentiles::from_load(busy)) {
             self.quiet.push(quiet);
             self.busy.push(busy);
         }
@@ -215,7 +215,7 @@ impl Row {
             let values: Vec<f64> = rounds.iter().map(|round| round.p999).collect();
             format_number(median(&values), 2)
         };
-        let added = Spread::of(&self.added_p999());
+        let added = Spread::from_values(&self.added_p999());
         vec![
             self.name.to_owned(),
             self.requests.to_string(),

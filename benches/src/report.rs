@@ -35,7 +35,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     fn table_cells(&self) -> Vec<String> {
-        let spread = Spread::of(&self.values);
+        let spread = Spread::from_values(&self.values);
         let state = match spread {
             None => "not measured",
             Some(spread) if spread.median <= self.at_most => "met",

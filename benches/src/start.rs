@@ -129,7 +129,7 @@ impl Row {
         vec![
             self.name.to_owned(),
             format_number(median(&self.ready), 0),
-            format_range(Spread::of(&self.ready), 0),
+            format_range(Spread::from_values(&self.ready), 0),
             format_number(median(&self.anonymous), 1),
             format_number(median(&self.resident), 1),
         ]

@@ -19,7 +19,7 @@ pub(crate) struct Spread {
 
 impl Spread {
     /// `None` without values.
-    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+    pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
         Some(Self {
             median: median(values)?,
             min: values.iter().copied().reduce(f64::min)?,
@@ -83,8 +83,8 @@ mod tests {
             min: 1.0,
             max: 5.0,
         };
-        assert_eq!(Spread::of(&[2.0, 5.0, 1.0]), Some(expected));
-        assert_eq!(Spread::of(&[]), None);
+        assert_eq!(Spread::from_values(&[2.0, 5.0, 1.0]), Some(expected));
+        assert_eq!(Spread::from_values(&[]), None);
     }
 
     #[test]

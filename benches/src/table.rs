@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn range_has_both_ends() {
-        assert_eq!(format_range(Spread::of(&[1.204, 1.1, 1.3]), 2), "1.10–1.30");
+        assert_eq!(format_range(Spread::from_values(&[1.204, 1.1, 1.3]), 2), "1.10–1.30");
         assert_eq!(format_range(None, 2), "-");
     }
 

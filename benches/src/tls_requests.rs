@@ -10,12 +10,12 @@ use crate::work::{HttpVersion, LIST};
 const ALL_FOUR: &str = "ctrlmesh, all four";
 
 pub(crate) const ONE_CONNECTION: [CostBudget; 2] = [
-    CostBudget {
+    CostBudget::Ratio {
         row: NO_ENTRY,
         to: NGINX,
         at_most: 1.05,
     },
-    CostBudget {
+    CostBudget::Ratio {
         row: ALL_FOUR,
         to: ENVOY_WASM,
         at_most: 0.5,
@@ -23,17 +23,17 @@ pub(crate) const ONE_CONNECTION: [CostBudget; 2] = [
 ];
 
 pub(crate) const MANY_CONNECTIONS: [CostBudget; 3] = [
-    CostBudget {
+    CostBudget::Ratio {
         row: ALL_FOUR,
         to: NO_ENTRY,
         at_most: 1.15,
     },
-    CostBudget {
+    CostBudget::Ratio {
         row: ALL_FOUR,
         to: NGINX,
         at_most: 1.1,
     },
-    CostBudget {
+    CostBudget::Ratio {
         row: ALL_FOUR,
         to: ENVOY_WASM,
         at_most: 0.5,

@@ -1,4 +1,4 @@
-//! A sidecar in valgrind, whose callgrind counts instructions while it is told to. What it writes is read by `callgrind`.
+//! A sidecar in valgrind, whose callgrind counts instructions while it is told to. Its output is read by `callgrind`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -133,7 +133,7 @@ impl Row {
 
     fn table_cells(&self) -> Vec<String> {
         let number = |values: &[f64]| format_number(median(values), 0);
-        let range = |values: &[f64]| format_range(Spread::of(values), 0);
+        let range = |values: &[f64]| format_range(Spread::from_values(values), 0);
         vec![
             self.contestant.name.clone(),
             number(&self.p50),

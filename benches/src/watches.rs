@@ -78,7 +78,7 @@ impl Row {
     }
 
     fn table_cells(&self, name: &str) -> Vec<String> {
-        let added = Spread::of(&self.added);
+        let added = Spread::from_values(&self.added);
         vec![
             name.to_owned(),
             format_number(median(&self.before), 1),
