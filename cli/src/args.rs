@@ -185,7 +185,7 @@ pub(crate) struct LintArgs {
     #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
 
-    /// Key of the label with the bucket of an object's namespace, as the manager's flag of this name has it.
+    /// Key of the label with the hash bucket of an object's namespace, as set by the manager's flag of this name.
     #[arg(
         long,
         env = "CTRLMESH_LABEL_SHARD_HASH",

@@ -151,7 +151,7 @@ async fn run_steps(
         env.start_manager(binaries.manager, keepers.clone()).await?;
         screen.print_event(
             &progress,
-            "the manager has labelled the widgets with the buckets of their namespaces",
+            "the manager has labelled the widgets with the hash buckets of their namespaces",
         );
         env.start_sidecars(binaries.proxy, keepers.clone()).await?;
         env.start_controllers(keepers)?;

@@ -133,11 +133,11 @@ pub(crate) enum Error {
         .0.display()
     )]
     NotWasm(PathBuf),
-    /// A sidecar would reject the plugin.
-    #[error("a sidecar would reject this plugin or its settings")]
+    /// A sidecar would refuse the plugin.
+    #[error("a sidecar would refuse this plugin or its settings")]
     Plugin(#[from] ctrlmesh_proxy::harness::HarnessError),
     /// The same without settings, which it may need.
-    #[error("a sidecar would reject this plugin without settings; if it needs some, write them in a file for --cases")]
+    #[error("a sidecar would refuse this plugin without settings; if it needs some, write them in a file for --cases")]
     PluginWithoutSettings(#[source] ctrlmesh_proxy::harness::HarnessError),
     #[error("{} {problem}", path.display())]
     Cases { path: PathBuf, problem: String },

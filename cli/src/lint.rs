@@ -1,5 +1,5 @@
-//! `ctrlmesh lint`: finds mistakes in custom resources and chains before an API server or a sidecar rejects them. `--fix` fixes those
-//! that need no decision.
+//! `ctrlmesh lint`: finds mistakes in custom resources and chains before an API server rejects them or a sidecar refuses them.
+//! `--fix` fixes those that need no decision.
 //!
 //! | module | holds |
 //! |---|---|
@@ -176,10 +176,10 @@ fn lint_text(source: &SourceFile, text: &str, known: &mut KnownObjects) -> Vec<L
     let file = source.path.as_path();
     let documents = tree::parse_documents(text);
     // Between two `---` there may be nothing but a comment.
-    let is_nothing = |root: &Node| root.is_nothing(text);
+    let is_null = |root: &Node| root.is_null(text);
     let documents = documents
         .iter()
-        .filter(|document| !document.root.as_ref().is_ok_and(is_nothing));
+        .filter(|document| !document.root.as_ref().is_ok_and(is_null));
     let documents: Vec<_> = documents.map(|document| read_document(text, document)).collect();
     if !source.is_named && !has_objects(text, &documents) {
         return vec![LintedObject::skipped(file)];

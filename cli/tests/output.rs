@@ -35,7 +35,7 @@ fn run(arguments: &[&str], stdout: Stdio) -> Result<Output> {
 }
 
 #[test]
-fn full_standard_output_is_an_error_that_is_told() -> Result<()> {
+fn full_standard_output_is_an_error_that_is_reported() -> Result<()> {
     for arguments in COMMANDS {
         let full = OpenOptions::new().write(true).open("/dev/full")?;
         let output = run(arguments, full.into())?;

@@ -25,7 +25,7 @@ fn sdk_folder() -> String {
 }
 
 #[test]
-fn new_overwrites_nothing_and_rejects_bad_name_or_sdk() -> Result<()> {
+fn new_overwrites_nothing_and_refuses_bad_name_or_sdk() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::create_dir(folder.path().join("taken"))?;
     for (name, sdk, says) in [

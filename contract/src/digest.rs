@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_are_rejected() {
+    fn other_spellings_are_refused() {
         for text in [
             "",
             "sha256:",

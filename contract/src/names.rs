@@ -75,7 +75,7 @@ pub mod pod {
 
 /// Labels of namespaces, pods and managed objects.
 pub mod labels {
-    /// Bucket `0..31` of a namespace's name.
+    /// Hash bucket `0..31` of a namespace's name.
     pub const SHARD_HASH: &str = "ctrlmesh.kusionstack.io/shard-hash";
     /// Name of the namespace an object lies in.
     pub const NAMESPACE: &str = "ctrlmesh.kusionstack.io/namespace";

@@ -150,7 +150,7 @@ pub struct Args {
     )]
     pub burst: u32,
 
-    /// Key of the label with the bucket of an object's namespace.
+    /// Key of the label with the hash bucket of an object's namespace.
     #[arg(long, env = "CTRLMESH_LABEL_SHARD_HASH", default_value = labels::SHARD_HASH, value_name = "KEY")]
     pub label_shard_hash: String,
 

@@ -1,6 +1,6 @@
-//! What crates depend on: nothing that deny.toml forbids (but for systems that nothing is built for), pure crates on nothing that
-//! reaches a cluster, and the command not on the manager's controllers. ARCHITECTURE.md, "Crates", lists every crate with those of this
-//! repository that it depends on.
+//! Dependencies of crates: none that deny.toml forbids (but for systems that nothing is built for), none of pure crates that
+//! reaches a cluster, and none of the command on the manager's controllers. ARCHITECTURE.md, "Crates", lists every crate with those of
+//! this repository that it depends on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

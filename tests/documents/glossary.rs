@@ -1,5 +1,5 @@
 //! Other pages use each word of docs/glossary.md. No page, message or name uses a word that its last table retires, and
-//! pages and messages say `answer` as the glossary does.
+//! pages, messages and the interface in `wit/` say `answer` as the glossary does.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,13 @@ const BEFORE_NOUNS: [&str; 16] = [
     "large", "complete",
 ];
 /// Messages about the verdict `answer`.
-const ABOUT_VERDICT: [&str; 2] = ["an answer with the code", "on an answer of its own"];
+const ABOUT_VERDICT: [&str; 3] = [
+    "an answer with the code",
+    "on an answer of its own",
+    "An answer that is no Status",
+];
+/// Files of the interface that keep their words, because hosts support them as they are.
+const EARLIER_INTERFACE: &str = "wit/0.1/";
 /// Folders of sources whose names and comments may have no retired word.
 const SOURCES: [&str; 9] = [
     "benches", "cli", "contract", "manager", "plugins", "proxy", "sdk", "testkit", "wire",
@@ -54,13 +60,17 @@ fn read_pages(root: &Path) -> BTreeMap<String, String> {
     pages
 }
 
-fn add_readmes(root: &Path, pages: &mut BTreeMap<String, String>) {
+/// Adds READMEs outside of docs/, and the interface, whose comments are the specification for authors of plugins.
+fn add_readmes_and_interface(root: &Path, pages: &mut BTreeMap<String, String>) {
     for folder in SOURCES.iter().chain(&["tests", "wit"]) {
         add_files(root, folder, &["README.md"], pages);
     }
+    add_files(root, "wit", &[".wit"], pages);
+    pages.retain(|name, _| !name.starts_with(EARLIER_INTERFACE));
 }
 
-/// What people read beside the pages, by path: sources, tests in Go, what is deployed, READMEs and the Makefile.
+/// Texts that people read beside the pages, by path: sources, tests in Go, what is deployed, READMEs, the interface and
+/// the Makefile.
 fn read_names(root: &Path) -> BTreeMap<String, String> {
     let mut texts = BTreeMap::new();
     for folder in SOURCES {
@@ -68,7 +78,7 @@ fn read_names(root: &Path) -> BTreeMap<String, String> {
     }
     add_files(root, "tests", &[".go"], &mut texts);
     add_files(root, "deploy", &[".yaml", ".json", ".tpl", ".txt"], &mut texts);
-    add_readmes(root, &mut texts);
+    add_readmes_and_interface(root, &mut texts);
     texts.insert(
         "Makefile".to_owned(),
         fs::read_to_string(root.join("Makefile")).unwrap(),
@@ -260,7 +270,7 @@ fn answer_is_a_verb_or_the_verdict() {
         "SECURITY.md".to_owned(),
         fs::read_to_string(root.join("SECURITY.md")).unwrap(),
     );
-    add_readmes(&root, &mut texts);
+    add_readmes_and_interface(&root, &mut texts);
     add_messages(&root, &mut texts);
     let found: Vec<_> = texts
         .iter()
@@ -317,6 +327,20 @@ fn answers_are_found_in_falsified_text() {
     assert!(answers_as_nouns(text).is_empty(), "{:?}", answers_as_nouns(text));
     let falsified = format!("{text} It reads none of its\nanswers, or the late answer.");
     assert_eq!(answers_as_nouns(&falsified), ["its answers", "late answer"]);
+    let interface = "  /// An answer that is no Status.\n  record answer {}\n  /// The answer to `take`.\n";
+    assert_eq!(answers_as_nouns(interface), ["the answer"]);
+}
+
+#[test]
+fn interface_is_read_without_its_earlier_version() {
+    let mut pages = BTreeMap::new();
+    add_readmes_and_interface(&repository_root(), &mut pages);
+    let files = pages.keys().map(String::as_str);
+    let files: Vec<&str> = files.filter(|name| name.starts_with("wit/")).collect();
+    assert_eq!(
+        files,
+        ["wit/README.md", "wit/host.wit", "wit/plugin.wit", "wit/types.wit"]
+    );
 }
 
 #[test]

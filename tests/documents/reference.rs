@@ -31,7 +31,8 @@ fn compare_page(name: &str, text: &str) {
 #[test]
 fn flags_reference_is_up_to_date() {
     let mut text = "# Flags\n\n<!-- Written by `make docs`. -->\n\n\
-        Flags and environment variables of all programs, as `--help` prints them. A flag wins over its variable.\n"
+        Flags and environment variables of all programs that users run, as `--help` prints them. A flag wins over its \
+        variable.\n"
         .to_owned();
     for (command, about) in [
         (
@@ -170,8 +171,8 @@ async fn metrics_reference_is_up_to_date() -> anyhow::Result<()> {
     let sidecar = sidecar_metrics().await?;
     let manager = ctrlmesh_manager::metrics::Metrics::sample().render()?;
     let mut text = "# Metrics\n\n<!-- Written by `make docs`. -->\n\n\
-        What the programs serve at `/metrics`, with the help text that they serve. Histograms have the suffixes `_bucket`, `_sum` \
-        and `_count`.\n"
+        Metrics that the programs serve at `/metrics`, with their help texts. Histograms have the suffixes `_bucket`, \
+        `_sum` and `_count`.\n"
         .to_owned();
     let about = "Port 5441. [Operating the sidecar](../operating.md#metrics) says what to look at. A plugin adds counters \
         `ctrlmesh_plugin_<name>_total` and gauges `ctrlmesh_plugin_<name>` of its own, with the labels `entry` and `label`.";

@@ -131,7 +131,7 @@ fn imports_of(path: &str, with_tests: bool) -> Imports {
     folder_at(path, with_tests).imports()
 }
 
-/// What is wrong with a table, or with the imports of the modules in it.
+/// Mistakes in a table, or in the imports of its modules.
 fn problems(rows: &[Row], imports: &Imports) -> Vec<String> {
     let mut places = BTreeMap::new();
     let mut problems = Vec::new();
@@ -264,7 +264,7 @@ fn tables_in_first_lines_list_every_module() {
 
 #[test]
 fn every_room_with_files_begins_with_a_table_of_them() {
-    for program in ["proxy/src", "manager/src", "cli/src"] {
+    for program in PROGRAMS {
         for room in modules_of(program) {
             let folder = format!("{program}/{room}");
             // Some rooms have a folder for their tests only.
@@ -279,7 +279,7 @@ fn every_room_with_files_begins_with_a_table_of_them() {
     }
 }
 
-/// What a source file at `module` imports of the modules below `base`.
+/// Imports of a source file at `module`, of the modules below `base`.
 fn imported(source: &str, module: &str, base: &str, with_tests: bool) -> BTreeSet<String> {
     imported_below(&[], source, module, base, with_tests)
 }

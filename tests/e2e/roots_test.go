@@ -305,5 +305,5 @@ func (s *managerReplicas) testOverlapIsReported(t *testing.T) {
 	s.apply(t, namespace, only)
 	reaches("only", "None", "")
 	check(t, s.tryCreateNamespace(t.Context(), "late"))
-	reaches("only", "Orphaned", "in namespace late; add the namespace or its bucket to one")
+	reaches("only", "Orphaned", "in namespace late; add the namespace or its hash bucket to one")
 }

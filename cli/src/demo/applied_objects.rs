@@ -109,7 +109,7 @@ impl Objects {
         if late.is_empty() { Ok(()) } else { Err(late.join("; ")) }
     }
 
-    /// The message with which the manager rejects the current generation; `None` if it does not, or has not looked yet.
+    /// The message with which the manager refuses the current generation; `None` if it does not, or has not looked yet.
     pub(crate) fn refusal_message(&self, applied: &Applied) -> Option<&str> {
         let known = self.known.get(&applied.name)?;
         let accepted = known.current_condition(condition::ACCEPTED)?;

@@ -65,7 +65,7 @@ async fn rebuild_until_replaced(
     keepers: &TaskTracker,
     mut build: Build<'_>,
 ) -> Result<(), Error> {
-    let mut sources = Sources::of(&args.sources)?;
+    let mut sources = Sources::in_folder(&args.sources)?;
     let mut env = DemoEnv::new(directory).await?;
     let _tails = tail::follow(directory);
     env.start_manager(binaries.manager.clone(), keepers.clone()).await?;

@@ -36,7 +36,6 @@ pub(crate) struct Setup {
     pub(crate) directory: PathBuf,
     /// Kubeconfig of the API server.
     pub(crate) kubeconfig: PathBuf,
-    /// CA of the registry.
     pub(crate) registry_ca: PathBuf,
     /// Tracks the task that waits for the end of the process.
     pub(crate) keepers: TaskTracker,

@@ -23,7 +23,7 @@ pub(super) struct LintedObject {
     /// Line of its first field.
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
-    /// The object is rejected if there are any.
+    /// The object is refused if there are any.
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
     /// Parts of which nobody can say here whether they are right.

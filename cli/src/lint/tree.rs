@@ -215,8 +215,8 @@ fn byte_range(span: &Span) -> Range<usize> {
 }
 
 impl Node {
-    /// Whether the value is missing.
-    pub(super) fn is_nothing(&self, text: &str) -> bool {
+    /// Whether the value is missing, or written as null.
+    pub(super) fn is_null(&self, text: &str) -> bool {
         let written = text.get(self.span.clone()).unwrap_or_default();
         matches!(self.kind, Kind::Scalar(ScalarStyle::Plain)) && matches!(written, "" | "~" | "null")
     }
@@ -363,7 +363,7 @@ spec:
         ] {
             assert_eq!(root.line_of(path), line, "{path}");
         }
-        assert!(documents[1].root.as_ref().unwrap().is_nothing(TEXT));
+        assert!(documents[1].root.as_ref().unwrap().is_null(TEXT));
         let json = documents[2].root.as_ref().unwrap();
         assert_eq!((json.line_of("kind"), json.line_of("spec.x[0].y")), (14, 16));
         assert_eq!(documents[0].comments, 1, "the first stands before it");

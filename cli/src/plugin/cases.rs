@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_file_is_rejected_without_requests_or_settings() {
+    fn cases_file_is_refused_without_requests_or_settings() {
         for text in [
             "{}",
             "requests: []",

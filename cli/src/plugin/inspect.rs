@@ -26,12 +26,12 @@ struct Inspection {
     /// Version of `ctrlmesh:plugin` that it was built against, if a sidecar accepts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     interface: Option<&'static str>,
-    /// Why a sidecar rejects it, and what to do.
+    /// Why a sidecar refuses it, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
 }
 
-/// Fails if a sidecar would reject the file.
+/// Fails if a sidecar would refuse the file.
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Error> {
     let wasm = read_wasm(&args.file)?;
     let inspection = inspect_wasm(&wasm);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_rejected_with_reason() {
+    fn other_files_are_refused_with_reason() {
         let module = inspect_wasm(b"\0asm\x01\0\0\0");
         assert!(
             module

@@ -20,7 +20,7 @@ struct PluginAnswer {
     more: String,
 }
 
-/// Exits 1 if a sidecar would reject the plugin, or if a verdict differs from the expected one.
+/// Exits 1 if a sidecar would refuse the plugin, or if a verdict differs from the expected one.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
     let bytes = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
     let Cases { settings, requests } = match &args.cases {

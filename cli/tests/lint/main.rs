@@ -527,7 +527,7 @@ fn shards_that_share_pods_or_objects_are_warned_about() -> Result<()> {
                 file.display()
             ),
             format!(
-                "{}:7: ShardingConfig demo/{name}: warning: spec.limits: pods of bucket 7 can be in both ",
+                "{}:7: ShardingConfig demo/{name}: warning: spec.limits: pods of hash bucket 7 can be in both ",
                 file.display()
             ),
         ] {
@@ -573,7 +573,10 @@ fn keys_of_the_managers_labels_are_those_that_flags_or_the_environment_say() -> 
 
     std::fs::write(&file, shard(KEY, "32"))?;
     let (code, printed) = run_lint(&[&flag], &[&file])?;
-    assert!(code == Some(1) && printed.contains("\"32\" is no bucket"), "{printed}");
+    assert!(
+        code == Some(1) && printed.contains("\"32\" is no hash bucket"),
+        "{printed}"
+    );
 
     std::fs::write(&file, shard(KEY, "1"))?;
     let (code, printed) = run_lint(&["--fix"], &[&file])?;

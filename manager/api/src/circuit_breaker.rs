@@ -200,8 +200,8 @@ pub struct RecoverPolicy {
     /// SleepingWindow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeping_window_size: Option<String>,
-    /// Maximum of the sleeping window, in Go's notation (5m): each failed probe doubles the window up to this. Default:
-    /// the window stays the same.
+    /// Maximum of the sleeping window, in Go's notation (5m): each failed probe doubles it up to this. Default: it
+    /// stays the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_sleeping_window_size: Option<String>,
 }

@@ -257,7 +257,6 @@ pub struct Abort {
     pub retry_after: Option<u32>,
 }
 
-/// A percentage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "write a whole number, or a number as a text")]
 pub enum Percent {

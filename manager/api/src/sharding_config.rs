@@ -250,7 +250,7 @@ pub struct Root {
     pub resource_selector: Vec<Limit>,
 }
 
-/// The canary shard. It has the objects of the listed namespaces and of the namespaces in the listed buckets.
+/// The canary shard. It has the objects of the listed namespaces and of the namespaces in the listed hash buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -265,7 +265,7 @@ pub struct Canary {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
     pub in_namespaces: Vec<String>,
-    /// Buckets whose namespaces the canary shard sees, "0" to "31". The bucket of a namespace follows from its name.
+    /// Hash buckets whose namespaces the canary shard sees, "0" to "31". A namespace's name determines its hash bucket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 32),
@@ -279,7 +279,7 @@ pub struct Canary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Auto {
-    /// Number of shards, 1 to 32. They divide the 32 buckets of namespaces among them.
+    /// Number of shards, 1 to 32. They divide the 32 hash buckets of namespaces among them.
     #[schemars(range(min = 1, max = 32))]
     pub sharding_size: i32,
     /// Number of pods of each shard, 1 to 256.

@@ -122,10 +122,11 @@ impl PullPolicy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NativeSidecar {
-    /// If every node supports them.
+    /// From Kubernetes 1.32 on.
     Auto,
+    /// Always.
     On,
-    /// The sidecar is the first of the regular containers.
+    /// Never: the sidecar is the first of the ordinary containers.
     Off,
 }
 

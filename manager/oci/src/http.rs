@@ -258,7 +258,7 @@ impl<'a> Repository<'a> {
             let message = format!("{host} is not followed: {}", error_with_causes(error));
             return Failure::new(FailureReason::UnsafeRedirect, message);
         }
-        let hint = if is_answer_without_tls(&error) {
+        let hint = if is_response_without_tls(&error) {
             "; if it speaks plain HTTP, name it with --insecure-registry"
         } else {
             ""
@@ -279,7 +279,7 @@ impl<'a> Repository<'a> {
 }
 
 /// Whether the handshake failed because the server does not speak TLS.
-fn is_answer_without_tls(error: &reqwest::Error) -> bool {
+fn is_response_without_tls(error: &reqwest::Error) -> bool {
     let mut of_tls = error_chain(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
     of_tls.any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
 }

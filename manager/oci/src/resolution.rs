@@ -1,4 +1,4 @@
-//! What is resolved, and the result.
+//! A plugin reference to resolve, and its resolution.
 
 use std::sync::Arc;
 

@@ -31,7 +31,6 @@ pub struct Proxies {
     pub except: Option<String>,
 }
 
-/// Timeouts and pauses.
 #[derive(Clone, Debug)]
 pub struct Times {
     /// Timeout of a connection attempt.

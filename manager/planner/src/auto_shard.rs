@@ -1,9 +1,9 @@
 //! Makes the shards of a root: an optional canary and a number of equal shards.
 //!
 //! Guarantees:
-//! - Every object in a labelled namespace is in one shard at most. It is in exactly one if the canary does not combine buckets with
-//!   a namespace list, or if all namespaces are known.
-//! - Buckets are divided evenly: sizes differ by one at most. They do not move when the canary's part changes.
+//! - Every object in a labelled namespace is in one shard at most. It is in exactly one if the canary does not combine hash buckets
+//!   with a namespace list, or if all namespaces are known.
+//! - Hash buckets are divided evenly: sizes differ by one at most. They do not move when the canary's part changes.
 //! - Equal roots make equal shards, with the names that KusionStack gives them (`<prefix>-0-canary`, `<prefix>-1-normal`).
 
 mod sets;
@@ -28,7 +28,7 @@ pub use sets::{held_back, owner_uid};
 /// Keys of the labels on objects. The manager's flags can change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelKeys {
-    /// The bucket of the object's namespace.
+    /// The hash bucket of the object's namespace.
     pub shard_hash: String,
     pub namespace: String,
     /// Whether the object is managed.
@@ -46,8 +46,8 @@ impl Default for LabelKeys {
 }
 
 impl LabelKeys {
-    /// Checks that these are keys of labels, and that they differ. `flags`: the names of the flags with the bucket, the namespace, and
-    /// whether the object is managed.
+    /// Checks that these are keys of labels, and that they differ. `flags`: the names of the flags with the hash bucket, the
+    /// namespace, and whether the object is managed.
     ///
     /// # Errors
     /// The first flag with an invalid key, and what is wrong with it.
@@ -76,9 +76,9 @@ pub const SET: &str = "ctrlmesh.kusionstack.io/auto-sharding-set";
 
 /// Makes the shards of a root; none if the object is disabled or not a root.
 ///
-/// `namespaces` are the labelled namespaces of the cluster. They matter only if the canary has both namespaces and buckets: a label
-/// selector can't say "in one of these namespaces or in one of these buckets", so the namespaces in those buckets are listed by
-/// name. A new namespace is in no shard until the next call.
+/// `namespaces` are the labelled namespaces of the cluster. They matter only if the canary has both namespaces and hash buckets: a
+/// label selector can't say "in one of these namespaces or in one of these hash buckets", so the namespaces in those hash buckets
+/// are listed by name. A new namespace is in no shard until the next call.
 ///
 /// # Errors
 /// The fields for which no shards can be made.
@@ -149,7 +149,7 @@ fn checked_auto(root: &Root) -> Result<&Auto, Mistakes> {
     };
     if !(1..=buckets).contains(&auto.sharding_size) {
         let problem = format!(
-            "is {}; write 1 to {buckets}: there are {buckets} buckets to divide",
+            "is {}; write 1 to {buckets}: there are {buckets} hash buckets to divide",
             auto.sharding_size
         );
         mistakes.add("spec.root.auto.shardingSize", problem);
@@ -184,13 +184,13 @@ fn check_canary(canary: &Canary, mistakes: &mut Mistakes) {
             let path = format!("spec.root.canary.inShardHash[{index}]");
             mistakes.add(
                 path,
-                format!("{bucket:?} is no bucket; write \"0\" to \"{}\"", BUCKETS - 1),
+                format!("{bucket:?} is no hash bucket; write \"0\" to \"{}\"", BUCKETS - 1),
             );
         }
     }
 }
 
-/// The buckets of shard `id` of `shards`.
+/// The hash buckets of shard `id` of `shards`.
 fn buckets_of(id: i32, shards: i32) -> Vec<String> {
     let buckets = i32::try_from(BUCKETS).unwrap_or(i32::MAX);
     let bound = |id: i32| buckets * id / shards;

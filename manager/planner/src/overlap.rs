@@ -290,7 +290,8 @@ impl fmt::Display for Overlap {
             ),
             OverlapKind::Orphaned => write!(
                 f,
-                "the limits of {shards} leave out {} in namespace {examples}{more}; add the namespace or its bucket to one",
+                "the limits of {shards} leave out {} in namespace {examples}{more}; add the namespace or its hash bucket \
+                 to one",
                 self.resource
             ),
         }

@@ -1,8 +1,8 @@
-//! Computes the bucket of a namespace and its objects.
+//! Computes the hash bucket of a namespace and its objects.
 
 pub const BUCKETS: u32 = 32;
 
-/// The bucket of a namespace, the value of label `ctrlmesh.kusionstack.io/shard-hash`.
+/// The hash bucket of a namespace, the value of label `ctrlmesh.kusionstack.io/shard-hash`.
 ///
 /// The function is KusionStack's (`pkg/utils/rand/hash.go`: `h*33 + c` modulo 32, which is the sum of the code points), because
 /// objects in clusters carry its results. It spreads numbered names badly.
@@ -13,7 +13,7 @@ pub fn shard_hash(namespace: &str) -> u32 {
         .fold(0, |hash, c| (hash + u32::from(c) % BUCKETS) % BUCKETS)
 }
 
-/// Whether a value of that label is a bucket, as the manager writes it.
+/// Whether a value of that label is a hash bucket, as the manager writes it.
 #[must_use]
 pub fn is_bucket(value: &str) -> bool {
     (0..BUCKETS).any(|bucket| bucket.to_string() == value)

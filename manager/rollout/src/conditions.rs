@@ -253,13 +253,13 @@ fn conditions_by_type(status: &Value, is_ours: bool) -> impl Iterator<Item = (&s
 #[must_use]
 pub fn is_same(before: &Value, after: &Value) -> bool {
     let ours = |status| conditions_by_type(status, true).collect::<BTreeMap<_, _>>();
-    let is_nothing = |value: &Value| match value {
+    let is_null_or_empty = |value: &Value| match value {
         Value::Array(list) => list.is_empty(),
         Value::String(text) => text.is_empty(),
         value => value.is_null(),
     };
     let is_field = |field: &str| match (&before[field], &after[field]) {
-        (before, after) if is_nothing(before) => is_nothing(after),
+        (before, after) if is_null_or_empty(before) => is_null_or_empty(after),
         (before, after) if field == "targetStatus" => without_counters(before) == without_counters(after),
         (before, after) => before == after,
     };

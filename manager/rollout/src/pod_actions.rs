@@ -186,7 +186,6 @@ pub struct EvictionError {
     pub message: String,
 }
 
-/// The result of a [`RestartAction`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RestartResult {
     /// The number of pods is noted on those that wait, unless there is an error.
@@ -344,7 +343,7 @@ impl Restarts {
         }
         let new = all
             .iter()
-            .filter(|sidecar| !evict.stale.has(&sidecar.uid, &sidecar.labels));
+            .filter(|sidecar| !evict.stale.has_pod(&sidecar.uid, &sidecar.labels));
         let new: Vec<&Sidecar> = new.copied().collect();
         if let Some(message) = unfinished_replacement(&new, &chain.entries, fleet) {
             return RestartStep::Wait(message);

@@ -130,7 +130,6 @@ impl hand_over::FleetState for Pods<'_> {
     }
 }
 
-/// Result of [`assess_pods`].
 #[derive(Debug, Default)]
 pub struct PodAssessment {
     pub states: PodStates,

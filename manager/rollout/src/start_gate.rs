@@ -111,7 +111,7 @@ impl<'a> StartedShards<'a> {
         };
     }
 
-    fn has(&self, name: &str, lock: Option<&str>) -> bool {
+    fn has_entry(&self, name: &str, lock: Option<&str>) -> bool {
         lock.map_or_else(|| self.names.contains(name), |lock| self.locks.contains(lock))
     }
 }
@@ -154,7 +154,7 @@ pub fn blocked_shards(
     now: Instant,
 ) -> BlockedShards {
     let started = StartedShards::in_namespace(chain, claims, desired, &pods);
-    let has_not_started = |entry: &&Entry| is_of_shard(&entry.name) && !started.has(&entry.name, lock_of(entry));
+    let has_not_started = |entry: &&Entry| is_of_shard(&entry.name) && !started.has_entry(&entry.name, lock_of(entry));
     let blocker = |entry: &Entry| {
         let is_sibling = |other: &&Entry| other.name == entry.name || has_lock_of(other, entry);
         // A pod without a sidecar handles objects of any shard, also of one that is not compiled yet.
@@ -216,8 +216,8 @@ pub fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> bool {
     let mut shards = resources.sharding_configs.iter().filter(is_shard);
     // Unreadable objects still have their entries.
     let mut kept = last.iter().filter(|entry| is_unstarted(entry));
-    shards.any(|config| !started.has(&entry_name_of(config), config_lock(config)))
-        || kept.any(|entry| !started.has(&entry.name, lock_of(entry)))
+    shards.any(|config| !started.has_entry(&entry_name_of(config), config_lock(config)))
+        || kept.any(|entry| !started.has_entry(&entry.name, lock_of(entry)))
 }
 
 /// Blocked shards, from one pass to the next.

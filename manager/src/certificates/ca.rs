@@ -50,9 +50,9 @@ pub enum Error {
         "failed to issue a certificate: {0}; check that WEBHOOK_HOST, SERVICE_NAME and --proxy-serving-names (CTRLMESH_PROXY_SERVING_NAMES) are valid names"
     )]
     Issue(#[from] rcgen::Error),
-    /// The certificate was created, and clients would reject it.
+    /// The certificate was created, and clients would refuse it.
     #[error(
-        "clients would reject a certificate for {0}; correct WEBHOOK_HOST, SERVICE_NAME or --proxy-serving-names \
+        "clients would refuse a certificate for {0}; correct WEBHOOK_HOST, SERVICE_NAME or --proxy-serving-names \
          (CTRLMESH_PROXY_SERVING_NAMES)"
     )]
     Names(String),
@@ -107,7 +107,7 @@ pub(crate) trait TrustDomain: Send {
 #[derive(Clone, Debug)]
 pub(crate) struct CaSecret {
     /// The CA's purpose, for logs.
-    pub(crate) what: String,
+    pub(crate) purpose: String,
     /// The Secret's metadata when it is created. It is in the manager's namespace.
     pub(crate) secret: ObjectMeta,
     pub(crate) schedule: Schedule,
@@ -124,7 +124,7 @@ pub(crate) async fn maintain<T: TrustDomain>(
 ) {
     let secrets = secrets.map(|secret| CaEvent::Secret(Box::new(secret))).boxed();
     let mut seen = futures_util::stream::select_all([secrets, others.map(CaEvent::Other).boxed()]);
-    let what = ca_secret.what.clone();
+    let purpose = ca_secret.purpose.clone();
     let mut keeper = CaKeeper::new(context, ca_secret, domain);
     let mut pause = FIRST_PAUSE;
     let mut last = None;
@@ -132,7 +132,7 @@ pub(crate) async fn maintain<T: TrustDomain>(
         let (rest, is_firm) = match keeper.take_step(SystemTime::now()).await {
             Ok(Step::Rest(rest)) => (rest, false),
             Ok(step) => {
-                tracing::info!(?step, what, "certificate step done");
+                tracing::info!(?step, purpose, "certificate step done");
                 if last.replace(step) != Some(step) {
                     continue;
                 }
@@ -140,7 +140,7 @@ pub(crate) async fn maintain<T: TrustDomain>(
                 (pause, true)
             }
             Err(error) => {
-                tracing::warn!(%error, what, "failed to maintain the certificate; retrying");
+                tracing::warn!(%error, purpose, "failed to maintain the certificate; retrying");
                 (pause, true)
             }
         };

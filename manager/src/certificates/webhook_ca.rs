@@ -34,7 +34,7 @@ pub(crate) async fn maintain(context: Context, schedule: Schedule) {
     }
     let name = &context.args.webhook_secret_name;
     let ca_secret = CaSecret {
-        what: "webhooks".to_owned(),
+        purpose: "webhooks".to_owned(),
         secret: ObjectMeta {
             name: Some(name.clone()),
             ..ObjectMeta::default()

@@ -158,7 +158,7 @@ async fn reconcile_namespace(namespace: Arc<Namespace>, distributor: Arc<Distrib
 }
 
 fn requeue_after_error(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Action {
-    distributor.context.metrics.distribution.failed.inc();
+    distributor.context.metrics.distribution.passes_failed.inc();
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
     if error.is_conflict() {
         tracing::debug!(%error, namespace = name, "write conflict; retrying");

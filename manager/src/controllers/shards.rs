@@ -81,8 +81,7 @@ pub const RULES: &[RbacRule] = &[
     },
 ];
 
-/// Maximum concurrent passes.
-const CONCURRENCY: u16 = 8;
+const MAX_CONCURRENT_PASSES: u16 = 8;
 /// Pause before a failed pass is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Time after which a namespace is checked again although nothing has changed.
@@ -103,7 +102,7 @@ async fn follow_roots(context: Context, caches: Caches, triggers: Triggers) -> R
     let triggers = debounce(triggers, context.args.debounce_time());
     let namespaces = caches.namespace_store();
     let controller = Controller::for_stream(stream::pending(), namespaces.clone())
-        .with_config(Config::default().concurrency(CONCURRENCY))
+        .with_config(Config::default().concurrency(MAX_CONCURRENT_PASSES))
         .reconcile_on(triggers)
         .graceful_shutdown_on(stop.clone().cancelled_owned());
     let passes = controller.run(

@@ -24,15 +24,12 @@ struct Kind {
 /// Counters and gauges of distribution.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Chains written.
-    pub written: Counter,
+    pub chains_written: Counter,
     /// Passes over a namespace.
     pub passes: Counter,
-    /// Passes that failed.
-    pub failed: Counter,
+    pub passes_failed: Counter,
     /// Status updates that failed.
     pub status_failed: Counter,
-    /// Polls of sidecars.
     pub polls: Counter,
     /// Polls without a status.
     pub polls_failed: Counter,
@@ -50,10 +47,10 @@ pub struct Metrics {
 impl Metrics {
     /// Registers all under their names.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("chains_written", "Chains written", self.written.clone());
+        registry.register("chains_written", "Chains written", self.chains_written.clone());
         registry.register("passes", "Passes over a namespace", self.passes.clone());
         let failed = "Passes over a namespace that ended with an error";
-        registry.register("passes_failed", failed, self.failed.clone());
+        registry.register("passes_failed", failed, self.passes_failed.clone());
         let status_failed = "Writes of a status that failed";
         registry.register("status_failed", status_failed, self.status_failed.clone());
         let polls = "Requests for the status of a sidecar";

@@ -82,14 +82,14 @@ impl Connections {
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn lock_open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for a new connection. `None`: there is none, and no idle connection can be closed.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Arc<Peer>> {
         let source = Source::from_address(address);
-        let mut open = self.open();
+        let mut open = self.lock_open();
         let of_source = open.by_id.values().filter(|entry| entry.source == source).count();
         if of_source >= self.of_source {
             open.evict_idle(self.young, |entry| entry.source == source)?;
@@ -209,7 +209,7 @@ impl Peer {
 
     /// A review was read. The connection keeps its place until the response is ready.
     pub(super) fn begin_review(self: Arc<Self>) -> Reviewing {
-        if let Some(entry) = self.connections.open().by_id.get_mut(&self.id) {
+        if let Some(entry) = self.connections.lock_open().by_id.get_mut(&self.id) {
             entry.reviews += 1;
         }
         Reviewing(self)
@@ -218,7 +218,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.connections.open().by_id.remove(&self.id);
+        self.connections.lock_open().by_id.remove(&self.id);
     }
 }
 
@@ -228,7 +228,7 @@ pub(super) struct Reviewing(Arc<Peer>);
 
 impl Drop for Reviewing {
     fn drop(&mut self) {
-        if let Some(entry) = self.0.connections.open().by_id.get_mut(&self.0.id) {
+        if let Some(entry) = self.0.connections.lock_open().by_id.get_mut(&self.0.id) {
             entry.reviews = entry.reviews.saturating_sub(1);
             entry.is_used = true;
             entry.since = Instant::now();

@@ -43,7 +43,7 @@ impl Folder {
         found
     }
 
-    /// What modules import of the definitions in the file above them, by module.
+    /// Definitions in the file above that modules import, by module.
     pub(super) fn imports_from_above(&self) -> Imports {
         let above = self.read(&self.base).unwrap_or_default();
         let own = own_definitions(&above);

@@ -10,7 +10,7 @@ use super::source::{Import, child_modules, code, defined_names, resolve, uses};
 /// Steps from one file above to the next one; more would be a circle.
 const MAX_STEPS: usize = 16;
 
-/// What the files above a folder import.
+/// Imports of the files above a folder.
 #[derive(Debug, Default)]
 pub(super) struct Reexports {
     base: Vec<String>,

@@ -17,7 +17,7 @@ const DEFINING: [&str; 10] = [
     "union",
 ];
 
-/// What a use tree, or a path elsewhere in code, names.
+/// A name in a use tree, or in a path elsewhere in code.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Import {
     pub(super) path: Vec<String>,
@@ -140,7 +140,7 @@ fn is_in_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// What the `use` declarations of a module import, apart from those in its functions and inline modules.
+/// Imports of the `use` declarations of a module, apart from those in its functions and inline modules.
 pub(super) fn uses(code: &str) -> Vec<Import> {
     let mut found = Vec::new();
     let mut depth = 0_usize;

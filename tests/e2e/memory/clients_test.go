@@ -23,8 +23,10 @@ import (
 // This file has clients that make the sidecar hold as much as they can, while plugins hold as much as they may.
 
 const (
-	largePath  = "/api/v1/namespaces/default/secrets"
-	largeBytes = 4 * mib
+	largePath = "/api/v1/namespaces/default/secrets"
+	// largeBytes is more than the kernel keeps for a socket (4 MiB by default, net.ipv4.tcp_wmem): the rest has to wait
+	// in the sidecar.
+	largeBytes = 16 * mib
 	locksPath  = "/apis/coordination.k8s.io/v1/namespaces/" + sidecar.Namespace + "/leases/"
 )
 
@@ -207,8 +209,8 @@ func (c *limitedSidecar) readLarge() error {
 	return nil
 }
 
-// waitLarge reads a large list, and again if that fails: while many deaf clients send requests, responses of others may be
-// reset.
+// waitLarge reads a large list, and again if that fails: while many clients that do not read send requests, responses of
+// others may be reset.
 func (c *limitedSidecar) waitLarge() {
 	c.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)

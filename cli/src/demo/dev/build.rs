@@ -52,7 +52,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Has cargo build; what it says goes where ours goes. `None`: the build failed.
+    /// Runs `cargo build`, with our standard output and error. `None`: the build failed.
     pub(super) async fn run(&mut self, changed: Changed) -> Result<Option<Rebuilt>, Error> {
         print::line("dev: building");
         // As `make build` does: with the features of fewer packages, or without those of tests, dependencies would be built once more.

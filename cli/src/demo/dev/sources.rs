@@ -49,7 +49,7 @@ struct Newest {
 
 impl Sources {
     /// The checkout at `root`, as it is now.
-    pub(super) fn of(root: &Path) -> Result<Self, Error> {
+    pub(super) fn in_folder(root: &Path) -> Result<Self, Error> {
         let root = root.to_owned();
         let built = newest_of_parts(&root)?;
         Ok(Self { root, built })
@@ -132,7 +132,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "proxy/src/main.rs", 1);
         write(root.path(), "cli/src/main.rs", 1);
-        let mut sources = Sources::of(root.path()).unwrap();
+        let mut sources = Sources::in_folder(root.path()).unwrap();
         for (seconds, file, expected) in [
             (2, "proxy/src/deep/er.rs", Changed::Programs),
             (3, "testkit/src/lib.rs", Changed::Command),
@@ -147,7 +147,7 @@ mod tests {
     async fn files_of_editors_and_other_folders_are_no_change() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "proxy/src/main.rs", 1);
-        let mut sources = Sources::of(root.path()).unwrap();
+        let mut sources = Sources::in_folder(root.path()).unwrap();
         for file in [
             "proxy/src/.main.rs.swp",
             "proxy/src/main.rs~",

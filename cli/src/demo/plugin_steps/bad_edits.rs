@@ -1,5 +1,5 @@
 //! Step 10: a user empties the chain that the manager has written, then applies an invalid ShardingConfig. The manager restores the
-//! first and rejects the second; the sidecars keep working.
+//! first and refuses the second; the sidecars keep working.
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, files};
@@ -22,7 +22,7 @@ const STEP: usize = 10;
 const EMPTIED_CHAIN: &str =
     "apiVersion: chain.ctrlmesh.kusionstack.io/v1\nnamespace: widgets-system\ngeneration: 1000\nentries: []\n";
 
-/// A label key with a space in it: schemas accept it, the manager rejects it.
+/// A label key with a space in it: schemas accept it, the manager refuses it.
 const INVALID_LABEL_KEY: &str = "shard hash";
 
 /// The field with the invalid key.
@@ -120,7 +120,7 @@ impl Scenario<'_> {
         self.apply_documents(&[invalid_document(document)]).await
     }
 
-    /// Waits until the manager rejects all of these. Returns the message for the first.
+    /// Waits until the manager refuses all of these. Returns the message for the first.
     async fn wait_for_refusal(&self, applied: &[Applied]) -> Result<String, Error> {
         self.wait_until("the manager refuses what makes no sense", |_, observations| {
             let refusal = applied

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What was done, and the text after it; doing it again does nothing.
+/// Returns the changes and the changed text. Fails if a second run changes more.
 fn fix_twice(text: &str) -> (Vec<String>, String) {
     let fix_text = |text: &str| super::fix_text(text, &LabelKeys::default());
     let (new, done) = fix_text(text);

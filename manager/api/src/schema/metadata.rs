@@ -23,7 +23,6 @@ static METADATA: LazyLock<JSONSchemaProps> = LazyLock::new(|| {
     serde_json::from_value(schema).unwrap_or_default()
 });
 
-/// The schema of `metadata`.
 pub fn metadata_schema() -> &'static JSONSchemaProps {
     &METADATA
 }

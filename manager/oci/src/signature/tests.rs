@@ -81,7 +81,7 @@ fn signatures_by_every_key_type_of_cosign_verify() {
 }
 
 #[test]
-fn signature_of_other_manifest_or_type_is_rejected() {
+fn signature_of_other_manifest_or_type_is_refused() {
     let key = Ed25519KeyPair::generate().unwrap();
     let public = VerificationKey::parse(&spki(key.public_key())).unwrap();
     let counts = |text: &[u8]| one_signature(text, key.sign(text).as_ref())[0].is_of(&manifest(), text, &public);

@@ -8,7 +8,7 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::limits::{is_nothing, is_nothing_yet};
+use super::limits::{are_before_start, hide_everything_named};
 use super::restart_policy::Evict;
 use super::settle::{self, SettleTimes, StoredTimes};
 use super::shard::{Shard, limits_of};
@@ -77,7 +77,7 @@ pub(super) struct HeldClaim {
 }
 
 impl Claim {
-    fn of(shard: &Shard) -> Self {
+    fn from_shard(shard: &Shard) -> Self {
         Self {
             pods: Some(json!(shard.all_pods())),
             named: BTreeSet::new(),
@@ -96,20 +96,20 @@ impl Claim {
 
     /// Whether the pod has the claim, and may still show its view.
     fn may_be_shown_by(&self, pod: &Pod<'_>) -> bool {
-        !pod.is_blank && !pod.is_quiet && self.has(pod)
+        !pod.is_blank && !pod.is_quiet && self.is_of_pod(pod)
     }
 
     /// Whether the pod has the claim, and may still show its view or lead by its lock.
     fn may_be_used_by(&self, pod: &Pod<'_>) -> bool {
-        let may_lead = self.leads && pod.may_lead && !pod.is_blank && self.has(pod);
+        let may_lead = self.leads && pod.may_lead && !pod.is_blank && self.is_of_pod(pod);
         may_lead || self.may_be_shown_by(pod)
     }
 
-    fn has(&self, pod: &Pod<'_>) -> bool {
-        self.has_pod(pod.uid, pod.labels)
+    fn is_of_pod(&self, pod: &Pod<'_>) -> bool {
+        self.names_or_selects(pod.uid, pod.labels)
     }
 
-    fn has_pod(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
+    fn names_or_selects(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
         self.named.contains(uid) || self.selector().is_some_and(|pods| pods.matches(labels))
     }
 
@@ -125,7 +125,7 @@ impl HeldClaim {
     /// The pods that may show the claim's view, or lead by its lock.
     pub(super) fn pods<'f>(&self, fleet: &'f impl FleetState) -> Vec<Pod<'f>> {
         let shows = |pod: &Pod<'f>| {
-            let has_view = self.is_of_last_chain && !pod.is_blank && self.claim.has(pod);
+            let has_view = self.is_of_last_chain && !pod.is_blank && self.claim.is_of_pod(pod);
             has_view || self.claim.may_be_used_by(pod)
         };
         fleet.pods().filter(shows).collect()
@@ -155,7 +155,7 @@ impl Claims {
         labels: &BTreeMap<String, String>,
         entries: &[Entry],
     ) -> impl Iterator<Item = Option<Duration>> {
-        let is_its = |claims: &Vec<Claim>| claims.iter().any(|claim| claim.has_pod(uid, labels));
+        let is_its = |claims: &Vec<Claim>| claims.iter().any(|claim| claim.names_or_selects(uid, labels));
         let claimed = self.shown.iter().filter(move |(_, claims)| is_its(claims));
         let claimed = claimed.map(|(name, _)| settle::stored_time(&self.settle, name));
         let own = entries.iter().filter(|entry| entry.pod_selector.matches(labels));
@@ -220,7 +220,7 @@ impl Claims {
         // Merged claims do not say whether a shard had begun.
         let is_known = |claim: &&Claim| claim.shard.is_some() && !claim.limits.is_empty();
         let known = self.shown.values().flatten().filter(is_known);
-        let begun = known.filter(|claim| !is_nothing_yet(&claim.limits));
+        let begun = known.filter(|claim| !are_before_start(&claim.limits));
         let shown = begun.filter(move |claim| fleet.pods().any(|pod| claim.may_be_shown_by(&pod)));
         shown.filter_map(|claim| claim.lock.as_deref())
     }
@@ -270,8 +270,9 @@ impl Claims {
             possible.push(HeldClaim { claim, ..held });
         }
         for (name, shard) in before {
-            let claim = Claim::of(shard);
-            let ran = |pod: &Pod<'_>| !pod.is_blank && (claim.has(pod) || !pod.is_quiet && pod.running.contains(*name));
+            let claim = Claim::from_shard(shard);
+            let ran =
+                |pod: &Pod<'_>| !pod.is_blank && (claim.is_of_pod(pod) || !pod.is_quiet && pod.running.contains(*name));
             let named = limit_named_pods(fleet.pods().filter(ran).map(|pod| pod.uid.to_owned()).collect());
             possible.push(HeldClaim {
                 name: (*name).to_owned(),
@@ -295,7 +296,7 @@ impl Claims {
         for held in possible {
             let is_in_entry = now.get(held.name.as_str()).is_some_and(|shard| {
                 let is_own = |pod: &Pod<'_>| shard.all_pods().matches(pod.labels);
-                Claim::of(shard).is_like(&held.claim) && held.pods(fleet).iter().all(is_own)
+                Claim::from_shard(shard).is_like(&held.claim) && held.pods(fleet).iter().all(is_own)
             });
             if is_in_entry {
                 continue;
@@ -347,7 +348,7 @@ pub fn is_released(entry: &str, entries: &[Entry], claims: &Claims, evict: &[Evi
     }
     let is_its = |name: &str| shard_of(name) == shard_of(entry);
     let shows_nothing = |own: &Entry| {
-        let is_empty = Shard::of(own).is_none_or(|(_, shard)| is_nothing(&shard.limits));
+        let is_empty = Shard::of(own).is_none_or(|(_, shard)| hide_everything_named(&shard.limits));
         is_empty && fleet.is_settled(&all_pods(own))
     };
     let mut own = entries.iter().filter(|own| is_of_shard(&own.name) && is_its(&own.name));

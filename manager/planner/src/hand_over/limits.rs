@@ -11,7 +11,7 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use ctrlmesh_manager_api::{LabelSelector, Operator, Requirement};
 
 /// The key of selectors that select nothing, like [`NO_OBJECT_KEY`], for shards that have not begun yet: [`super::unstarted_entry`].
-const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
+const BEFORE_START_KEY: &str = "ctrlmesh.kusionstack.io/nothing-yet";
 /// Maximum bytes of limits as JSON: half of what the shard-selector plugin allows, so that sidecars accept them for certain.
 const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
@@ -27,24 +27,24 @@ pub(super) fn limits_hiding_everything(limits: &[Limit]) -> Vec<Limit> {
 
 /// Limits of a shard that has not begun, which hide every object of these resources; without limits, of all resources.
 pub(super) fn limits_before_start(limits: &[Limit]) -> Vec<Limit> {
-    hiding_limits(limits, NOTHING_YET)
+    hiding_limits(limits, BEFORE_START_KEY)
 }
 
 /// Whether these are limits of a shard that has not begun.
-pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
-    let nothing = Some(no_object(NOTHING_YET));
+pub(super) fn are_before_start(limits: &[Limit]) -> bool {
+    let nothing = Some(no_object(BEFORE_START_KEY));
     !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
 }
 
 /// Whether limits show no object of any resource that they name.
-pub(super) fn is_nothing(limits: &[Limit]) -> bool {
-    let nothing = [NO_OBJECT_KEY, NOTHING_YET].map(|key| Some(no_object(key)));
+pub(super) fn hide_everything_named(limits: &[Limit]) -> bool {
+    let nothing = [NO_OBJECT_KEY, BEFORE_START_KEY].map(|key| Some(no_object(key)));
     !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
 }
 
 /// Whether the limit hides every object of every resource.
-pub(super) fn is_nothing_at_all(limit: &Limit) -> bool {
-    limit.relate_resources.is_empty() && is_nothing(std::slice::from_ref(limit))
+pub(super) fn hides_everything(limit: &Limit) -> bool {
+    limit.relate_resources.is_empty() && hide_everything_named(std::slice::from_ref(limit))
 }
 
 fn of_all_kinds(key: &str) -> Vec<Limit> {

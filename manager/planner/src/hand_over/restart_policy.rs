@@ -55,13 +55,13 @@ impl Evict {
     /// Whether a pod of the shard is to be evicted.
     #[must_use]
     pub fn is_due(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.pods.matches(labels) && self.stale.has(uid, labels)
+        self.pods.matches(labels) && self.stale.has_pod(uid, labels)
     }
 }
 
 impl Stale {
     #[must_use]
-    pub fn has(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
+    pub fn has_pod(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
         match self {
             Self::Keeping(selector) => selector.matches(labels),
             Self::Named(uids) => uids.contains(uid),

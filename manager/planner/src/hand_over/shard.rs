@@ -7,7 +7,7 @@ use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use ctrlmesh_manager_api::sharding_config::Limit;
 use serde_json::{Value, json};
 
-use super::limits::{is_nothing_at_all, is_nothing_yet, is_too_large, limits_before_start, limits_hiding_everything};
+use super::limits::{are_before_start, hides_everything, is_too_large, limits_before_start, limits_hiding_everything};
 use crate::label_set::LabelSet;
 
 /// The shard-selector setting that makes lists at least as new as their request: the first list of gained objects has to show the
@@ -102,7 +102,7 @@ pub fn unstarted_entry(entry: &Entry) -> Entry {
 /// Whether the entry belongs to a shard that has not begun.
 #[must_use]
 pub fn is_unstarted(entry: &Entry) -> bool {
-    Shard::of(entry).is_some_and(|(_, shard)| is_nothing_yet(&shard.limits))
+    Shard::of(entry).is_some_and(|(_, shard)| are_before_start(&shard.limits))
 }
 
 /// The entry of pods that leave the shard: they see nothing of `hidden` resources, and use a lease of no shard. If the shard has not
@@ -140,7 +140,7 @@ pub(super) fn hidden_from_leavers(
     let shards = || last.iter().chain(wanted).filter_map(Shard::of);
     let own = shards().filter(|(_, shard)| shard.lock.as_deref() == lock);
     let limits = own.flat_map(|(_, shard)| shard.limits);
-    let limits = limits.filter(|limit| !is_nothing_at_all(limit));
+    let limits = limits.filter(|limit| !hides_everything(limit));
     let hidden = limits.collect::<Vec<_>>();
     if is_too_large(&limits_hiding_everything(&hidden)) {
         return Vec::new();

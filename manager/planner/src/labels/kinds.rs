@@ -20,7 +20,6 @@ use serde::Deserialize;
 
 use super::rules::OWN_GROUP;
 
-/// Key of the ConfigMap.
 pub const CONFIG_KEY: &str = "resource-config";
 /// Every kind of a group and version.
 const ALL: &str = "*";

@@ -1,7 +1,7 @@
 //! Decides which labels a namespace and its objects carry. Webhooks and the back-fill use the same rules.
 //!
 //! A namespace is managed if its control label is `true`. Without the label it is managed unless it is one of Kubernetes' own
-//! ([`EXCEPTED`]). A managed namespace and every object in it carry the bucket, the name and the control label. In any other
+//! ([`EXCEPTED`]). A managed namespace and every object in it carry the hash bucket, the name and the control label. In any other
 //! namespace no object carries one of the three, and the namespace keeps only the control label that a person wrote.
 //!
 //! Different from KusionStack: labels are removed when a namespace opts out (there they stayed, and objects stayed in their
@@ -92,7 +92,7 @@ pub fn is_managed(namespace: &ObjectMeta, keys: &LabelKeys) -> bool {
     }
 }
 
-/// Changes for a namespace. A namespace whose name the API server is still to generate has no bucket; it is labelled by the
+/// Changes for a namespace. A namespace whose name the API server is still to generate has no hash bucket; it is labelled by the
 /// back-fill.
 #[must_use]
 pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<Changes> {

@@ -1,5 +1,5 @@
 //! Finds what shards of one controller share, from files alone. The namespaces of the cluster are not known, so one name of each
-//! bucket stands for all namespaces that no limit names.
+//! hash bucket stands for all namespaces that no limit names.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -196,7 +196,7 @@ fn place_text(overlap: &Overlap, all: usize, of_buckets: &BTreeMap<String, u32>)
         return "every namespace".to_owned();
     }
     let examples = overlap.examples.iter().map(|example| match of_buckets.get(example) {
-        Some(bucket) => format!("bucket {bucket}"),
+        Some(bucket) => format!("hash bucket {bucket}"),
         None => format!("namespace {example}"),
     });
     let examples = examples.collect::<Vec<_>>().join(", ");
@@ -206,7 +206,8 @@ fn place_text(overlap: &Overlap, all: usize, of_buckets: &BTreeMap<String, u32>)
     }
 }
 
-/// A name in this bucket that no namespace has, because it contains an upper-case letter. Names sort in the order of their buckets.
+/// A name in this hash bucket that no namespace has, because it contains an upper-case letter. Names sort in the order of their
+/// hash buckets.
 fn any_of_bucket(bucket: u32) -> String {
     let names = ('@'..='_').map(|last| format!("{bucket:02}{last}"));
     let mut of_bucket = names.filter(|name| shard_hash(name) == bucket);
@@ -281,11 +282,11 @@ mod tests {
         assert_eq!(
             told_beside(&in_buckets(&["5", "9", "31"])),
             [
-                "spec.limits: pods of bucket 5, bucket 9 can be in both left, right; let their selectors exclude each other"
+                "spec.limits: pods of hash bucket 5, hash bucket 9 can be in both left, right; let their selectors exclude each other"
             ]
         );
         assert_eq!(told_beside(&in_buckets(&["1", "2"])), Vec::<String>::new());
-        // `default` is in bucket 5.
+        // `default` is in hash bucket 5.
         assert_eq!(
             told_beside(&in_namespaces(&["default", "kube-system"])),
             [

@@ -46,7 +46,7 @@ fn object_in_two_shards_or_in_none_is_found() {
         overlap_lines(&shards, &["x", "y", "z", "w"]),
         [
             "pods (of any group) in namespace y can be in both a, b; let their selectors exclude each other",
-            "the limits of a, b leave out pods (of any group) in namespace w; add the namespace or its bucket to one",
+            "the limits of a, b leave out pods (of any group) in namespace w; add the namespace or its hash bucket to one",
         ]
     );
     let shards = [

@@ -1,5 +1,5 @@
-//! Validates selectors of limits that use the manager's labels: buckets must exist, and keys must not be misspelt. A wrong bucket
-//! or key hides objects that the shard should show, or shows those of another shard.
+//! Validates selectors of limits that use the manager's labels: hash buckets must exist, and keys must not be misspelt. A wrong
+//! hash bucket or key hides objects that the shard should show, or shows those of another shard.
 
 use ctrlmesh_contract::error::quote;
 use ctrlmesh_contract::suggest::closest_word;
@@ -13,7 +13,7 @@ use crate::shard_hash::is_bucket;
 /// Default prefix of the manager's labels.
 const PREFIX: &str = "ctrlmesh.kusionstack.io/";
 
-/// Refuses buckets that do not exist, and misspelt keys.
+/// Refuses hash buckets that do not exist, and misspelt keys.
 pub(super) fn check_buckets(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
     let root = config.spec.root.as_ref();
     let lists: [(&str, &[Limit]); 2] = [
@@ -60,7 +60,7 @@ fn check_key(key: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
 fn check_value(key: &str, value: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
     if key == keys.shard_hash && !is_bucket(value) {
         let problem = format!(
-            "{} is no bucket, so no object has it; write \"0\" to \"31\"",
+            "{} is no hash bucket, so no object has it; write \"0\" to \"31\"",
             quote(value)
         );
         findings.refuse(path, problem);
@@ -124,7 +124,7 @@ mod tests {
         for wrong in ["32", "-1", "07", "", "a"] {
             let mistakes = mistakes_of(&one_of(HASH, &["0", wrong]), &keys);
             let expected = format!(
-                "matchExpressions[0].values[1]: \"{wrong}\" is no bucket, so no object has it; write \"0\" to \"31\""
+                "matchExpressions[0].values[1]: \"{wrong}\" is no hash bucket, so no object has it; write \"0\" to \"31\""
             );
             assert!(mistakes.contains(&expected), "{wrong}: {mistakes:?}");
         }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(
             mistakes,
             [format!(
-                "matchLabels.\"{HASH}\": \"32\" is no bucket, so no object has it; write \"0\" to \"31\""
+                "matchLabels.\"{HASH}\": \"32\" is no hash bucket, so no object has it; write \"0\" to \"31\""
             )]
         );
         let exists = json!({"matchExpressions": [{"key": HASH, "operator": "Exists"}]});

@@ -63,14 +63,17 @@ fn nudges_are_read_from_annotations() {
 
 #[test]
 fn report_of_an_unwritten_generation_is_not_believed() {
-    let heard = |generation| LastReport {
+    let last_report = |generation| LastReport {
         report: Report::Status(Box::new(running(generation, &[]))),
         polled_at: Some(std::time::Instant::now()),
         failures: 0,
         is_fresh: true,
     };
-    let heard = BTreeMap::from([("a".to_owned(), heard(u64::MAX)), ("b".to_owned(), heard(9))]);
-    let fleet = Fleet::from_reports(Vec::new(), &heard, 1 << 20);
+    let last_reports = BTreeMap::from([
+        ("a".to_owned(), last_report(u64::MAX)),
+        ("b".to_owned(), last_report(9)),
+    ]);
+    let fleet = Fleet::from_reports(Vec::new(), &last_reports, 1 << 20);
     assert_eq!(fleet.generation(), 9);
     assert!(matches!(&fleet.reports["a"], Report::Unavailable(problem) if problem.contains("no manager has written")));
 }

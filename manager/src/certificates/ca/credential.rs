@@ -92,7 +92,7 @@ impl Credential {
         signed.ensure_valid(names, now)
     }
 
-    /// Fails if the certificate would be rejected; otherwise it would be issued again and again.
+    /// Fails if the certificate would be refused; otherwise it would be issued again and again.
     fn ensure_valid(self, names: &[String], now: SystemTime) -> Result<Self, Error> {
         if self.is_accepted(names, now) {
             Ok(self)

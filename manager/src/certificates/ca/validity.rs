@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn part_of_certificate_is_rejected() {
+    fn part_of_certificate_is_refused() {
         let (der, end) = certificate_ending(1_795_000_000);
         for length in 0..der.len() {
             assert_eq!(not_after(&der[..length]), None, "{length}");

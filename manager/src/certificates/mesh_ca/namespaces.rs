@@ -25,7 +25,6 @@ use crate::certificates::ca::{self, CaSecret, log_watch_errors, parse_certificat
 use crate::certificates::lifetimes::Schedule;
 use crate::cluster::{Context, Error};
 
-/// An event of a watch.
 enum WatchEvent {
     Namespace(Event<PartialObjectMeta<Core>>),
     Pod(Event<PartialObjectMeta<Pod>>),
@@ -52,7 +51,6 @@ pub(super) struct Namespaces {
     tasks: JoinSet<()>,
 }
 
-/// The task of a namespace.
 struct NamespaceTask {
     /// UID of the namespace. A recreated namespace has another one.
     uid: Option<String>,
@@ -201,7 +199,7 @@ impl Namespaces {
         let stop = self.context.stop.child_token();
         let context = self.context.with_stop(stop.clone());
         let ca_secret = CaSecret {
-            what: format!("sidecars of namespace {name}"),
+            purpose: format!("sidecars of namespace {name}"),
             secret: ca_metadata(&name, uid.as_deref()),
             schedule: self.schedule,
         };

@@ -154,7 +154,7 @@ async fn write_config_maps(
     let version = write_chain(client, key, observation, decision).await?;
     versions.push((CHAIN_CONFIG_MAP.to_owned(), version));
     let (chain, metrics) = (&decision.next.chain, &context.metrics.distribution);
-    metrics.written.inc();
+    metrics.chains_written.inc();
     tracing::info!(%namespace, generation = chain.generation, entries = chain.entries.len(), "chain written");
     for overtaking in &decision.overtakings {
         metrics.overtaken.inc();

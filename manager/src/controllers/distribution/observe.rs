@@ -1,5 +1,10 @@
 //! Reads everything that a pass decides on into one plain value, [`Observation`]. Writes nothing and decides nothing.
 //!
+//! | file | what it does |
+//! |---|---|
+//! | `named_plugins` | resolves the plugins that ShardingConfigs name to digests, packed bytes and status |
+//! | `sidecar_poller` | asks sidecars for `/status`, and keeps their last reports |
+//!
 //! Custom resources, ConfigMaps and pods come from watch caches ([`Caches`]), sidecar status from [`sidecar_poller`], plugin bytes
 //! from [`ctrlmesh_manager_oci`] ([`named_plugins`]). Pods without a sidecar are not watched, because those are all other
 //! pods of the cluster; [`Observer::list_uninjected`] lists them when a shard may have to wait for them.

@@ -257,7 +257,7 @@ async fn objects_report_write_failed_when_chain_cannot_be_written() {
     server.store().read(|state| {
         assert_eq!(condition(state, "a", "Enforced")[..2], ["False", "Progressing"]);
     });
-    until_counted(|| context.metrics.distribution.failed.get() > 0).await;
+    until_counted(|| context.metrics.distribution.passes_failed.get() > 0).await;
     server.faults().clear();
     until(&server, "it is written in the end", |state| {
         condition(state, "a", "Distributed")[0] == "True"
@@ -329,7 +329,7 @@ async fn foreign_keys_are_removed_from_plugin_config_maps() {
 }
 
 #[tokio::test]
-async fn answers_of_other_pods_and_unwritten_generations_are_not_believed() {
+async fn reports_of_other_pods_and_unwritten_generations_are_not_believed() {
     let (liar, port) = Sidecar::start(35, 0).await;
     liar.set_status(status_running("liar", u64::MAX, None));
     let (other, _) = Sidecar::start(36, port).await;

@@ -58,12 +58,12 @@ impl Flood {
             stop,
             thread: Some(thread),
         };
-        flood.wait_for_answers().await;
+        flood.wait_for_responses().await;
         flood
     }
 
     /// Waits until heads have been answered, because there is no room for all, and others have been sent instead.
-    async fn wait_for_answers(&self) {
+    async fn wait_for_responses(&self) {
         let before = self.answered.load(Ordering::Relaxed);
         wait_for(|| self.answered.load(Ordering::Relaxed) > before + CONNECTIONS * HEADS).await;
     }
@@ -123,7 +123,7 @@ async fn reviews_are_answered_in_time(server: &Server, flood: &Flood) {
         let took = review(server).await;
         assert!(took < IN_TIME, "{took:?}");
     }
-    flood.wait_for_answers().await;
+    flood.wait_for_responses().await;
     let took = review(server).await;
     assert!(took < IN_TIME, "{took:?}");
 }
@@ -177,11 +177,11 @@ async fn two_hundred_reviews_at_once_are_answered_in_time_beside_flood() {
         }
     }
     for connection in &mut connections {
-        for answer in 0..REVIEWS {
-            assert!(connection.answer().await.unwrap(), "{answer}");
+        for response in 0..REVIEWS {
+            assert!(connection.answer().await.unwrap(), "{response}");
         }
     }
     let took = begun.elapsed();
     assert!(took < IN_TIME, "{took:?}");
-    flood.wait_for_answers().await;
+    flood.wait_for_responses().await;
 }

@@ -114,13 +114,13 @@ impl Cluster {
             }
         }
         for evict in &plan.evict {
-            let is_new = |pod: &Running| evict.pods.matches(&pod.labels) && !evict.stale.has("", &pod.labels);
+            let is_new = |pod: &Running| evict.pods.matches(&pod.labels) && !evict.stale.has_pod("", &pod.labels);
             let mut new = self.pods.iter().filter(|pod| is_new(pod));
             if new.any(|pod| pod.running.is_none() || !pod.is_at(&self.last)) {
                 continue;
             }
             let mut pods = self.pods.iter_mut().enumerate();
-            if let Some((id, pod)) = pods.find(|(_, pod)| evict.stale.has("", &pod.labels)) {
+            if let Some((id, pod)) = pods.find(|(_, pod)| evict.stale.has_pod("", &pod.labels)) {
                 *pod = Running::new(id);
                 self.evictions += 1;
             }

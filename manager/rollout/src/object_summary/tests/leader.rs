@@ -33,7 +33,7 @@ fn report_with(elections: &[LeaderElection]) -> Report {
     }))
 }
 
-fn no_answer() -> Report {
+fn no_report() -> Report {
     Report::Unavailable("does not answer".to_owned())
 }
 
@@ -75,7 +75,7 @@ fn holder_of_the_shards_own_lock_leads() {
     let mut reports = vec![
         ("left-0", report_with(&[held_lock("lock---left", EARLY)])),
         ("left-1", report_with(&others)),
-        ("left-2", no_answer()),
+        ("left-2", no_report()),
     ];
     assert_eq!(of_left(&fleet(&reports)), Some(leader("left-0", EARLY)));
     reports.remove(0);
@@ -127,7 +127,7 @@ fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
     let before = json!(leader("left-0", EARLY));
     let own = entry("shard-selector/left", "left");
     let leader_in = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));
-    let mut unpolled = fleet(&[("left-0", no_answer())]);
+    let mut unpolled = fleet(&[("left-0", no_report())]);
     assert_eq!(leader_in(&unpolled), Some(leader("left-0", EARLY)));
     for (failures, stands) in [
         (0, true),
@@ -138,16 +138,16 @@ fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
         assert_eq!(leader_in(&unpolled).is_some(), stands, "{failures}");
     }
     assert_eq!(leader_in(&fleet(&[("left-0", report_with(&[]))])), None, "it says no");
-    assert_eq!(leader_in(&fleet(&[("left-1", no_answer())])), None, "it is gone");
-    let mut new = fleet(&[("left-0", no_answer())]);
+    assert_eq!(leader_in(&fleet(&[("left-1", no_report())])), None, "it is gone");
+    let mut new = fleet(&[("left-0", no_report())]);
     new.sidecars[0].ip = None;
     assert_eq!(leader_in(&new), None, "another pod of its name");
     let other = fleet(&[
-        ("left-0", no_answer()),
+        ("left-0", no_report()),
         ("left-1", report_with(&[held_lock("lock---left", LATE)])),
     ]);
     assert_eq!(leader_in(&other), Some(leader("left-1", LATE)));
-    let again = fleet(&[("left-0", no_answer())]);
+    let again = fleet(&[("left-0", no_report())]);
     assert_eq!(leader_of(&[], &again, Some(&before)), None, "the shard has no lock");
     assert_eq!(leader_of(&[&own], &again, Some(&json!({ "podName": "left-0" }))), None);
 }

@@ -117,7 +117,7 @@ async fn two_leading_managers_never_give_objects_to_two_shards() {
     let flags = ["--settle-ms=0"];
     let (first, one) = start(&server, port, &flags).await;
     let (second, other) = start(&server, port, &flags).await;
-    let written = |context: &Context| context.metrics.distribution.written.get();
+    let written = |context: &Context| context.metrics.distribution.chains_written.get();
     // No two objects have a bucket at the same time: the shard that loses it is edited first.
     let mut before: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
     let mut edit = 0;

@@ -373,7 +373,7 @@ impl Mesh {
             }
         }
         for evict in &plan.evict {
-            let is_stale = |pod: &Controller| evict.stale.has(&pod.uid, &pod.labels);
+            let is_stale = |pod: &Controller| evict.stale.has_pod(&pod.uid, &pod.labels);
             let mut own = self.pods.iter().filter(|(_, pod)| evict.pods.matches(&pod.labels));
             let is_late = |pod: &Controller| pod.running.is_none() || pod.memory.quiet.is_none();
             if own.clone().any(|(_, pod)| !is_stale(pod) && is_late(pod)) {
