@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn log_tells_whether_chains_are_verified() {
+    fn log_says_whether_chains_are_verified() {
         let tell = |flags: &[&str]| {
             let flags = ["ctrlmesh-proxy"].into_iter().chain(flags.iter().copied());
             Cli::try_parse_from(flags).unwrap().settings.chain_verification()

@@ -16,6 +16,7 @@
 //! | `early_response` | requests that end early |
 //! | `headers` | header fields that do not pass from one connection to the other |
 //! | `worker` | the state with which one worker thread serves requests, and the state that all threads share |
+//! | `narrowed_lists` | edited targets of lists that clients repeat |
 
 mod earlier_lock;
 pub(crate) mod early_response;
@@ -26,6 +27,7 @@ mod filtered;
 pub(crate) mod handler;
 pub(crate) mod headers;
 mod hidden_objects;
+mod narrowed_lists;
 mod recheck;
 mod selection;
 mod upgrade;

@@ -224,8 +224,8 @@ impl Reply {
         Self::new(StatusCode::BAD_GATEWAY, format!("a body broke off: {error}")).with_failure(Failure::UpstreamReset)
     }
 
-    /// Sending to a server failed. `whom` names the server in a sentence. `repeatable`: the verb changes nothing.
-    pub(crate) fn upstream_failed(error: &SendError, whom: &str, repeatable: bool) -> Self {
+    /// Sending to a server failed. `server` names the server in a sentence. `repeatable`: the verb changes nothing.
+    pub(crate) fn upstream_failed(error: &SendError, server: &str, repeatable: bool) -> Self {
         match error {
             SendError::Unreachable { source } if matches!(**source, ConnectError::Refused { .. }) => {
                 Self::forbidden(source.to_string())
@@ -233,13 +233,13 @@ impl Reply {
             SendError::Unreachable { .. } | SendError::NotProcessed { .. } | SendError::TooManyConnections { .. } => {
                 Self::new(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    format!("{whom} can't be reached: {error}"),
+                    format!("{server} can't be reached: {error}"),
                 )
                 .retry_after(1)
                 .with_failure(Failure::Unreachable)
             }
             SendError::HeadTimeout { .. } => {
-                let reply = Self::new(StatusCode::GATEWAY_TIMEOUT, format!("{whom} did not answer in time"))
+                let reply = Self::new(StatusCode::GATEWAY_TIMEOUT, format!("{server} did not answer in time"))
                     .with_failure(Failure::Timeout);
                 if repeatable { reply.retry_after(1) } else { reply }
             }
@@ -250,7 +250,7 @@ impl Reply {
             }
             SendError::InvalidRequest { .. } => Self::bad_request(error.to_string()),
             SendError::Broken { .. } => {
-                let reply = Self::new(StatusCode::BAD_GATEWAY, format!("{whom} broke off: {error}"))
+                let reply = Self::new(StatusCode::BAD_GATEWAY, format!("{server} broke off: {error}"))
                     .reason("ServiceUnavailable")
                     .with_failure(Failure::UpstreamReset);
                 if repeatable { reply.retry_after(1) } else { reply }

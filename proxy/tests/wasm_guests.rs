@@ -109,7 +109,7 @@ fn deadline_is_kept_and_next_request_is_answered() {
     // A fresh instance of the same plugin serves the next phase.
     plugin
         .response(&get("/api/v1/pods"), &response(StatusCode::OK))
-        .expect("an answer");
+        .expect("a verdict");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn fresh_instance_serves_next_request_after_trap() {
         assert!(plugin.request(&get("/api/v1/pods")).is_err());
         plugin
             .response(&get("/api/v1/pods"), &response(StatusCode::OK))
-            .expect("an answer");
+            .expect("a verdict");
     }
 }
 

@@ -153,7 +153,7 @@ fn delay_is_cut_to_minute() {
     assert_eq!(delay, Duration::from_secs(60));
 }
 
-/// Scripts of `scripted` whose answers break a rule, and words of the fault.
+/// Scripts of `scripted` whose verdicts break a rule, and words of the fault.
 fn illegal_scripts() -> Vec<(String, &'static str)> {
     let proceed = |edits: &str| format!(r#"{{"then": {{"proceed": [{edits}]}}}}"#);
     let long = "x".repeat(70_000);
@@ -196,7 +196,7 @@ fn illegal_scripts() -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn invalid_answer_is_fault_that_names_broken_rule() {
+fn invalid_verdict_is_fault_that_names_broken_rule() {
     for (then, expected) in illegal_scripts() {
         let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
         let Fault::Invalid { what, .. } = &fault else {
@@ -211,7 +211,7 @@ fn invalid_answer_is_fault_that_names_broken_rule() {
 }
 
 #[test]
-fn answer_of_many_megabytes_is_stopped_before_host_allocates_it() {
+fn verdict_of_many_megabytes_is_stopped_before_host_allocates_it() {
     let text = "x".repeat(100_000);
     let long = format!(r#"{{"times": 60, "then": {{"proceed": [{{"andLabelSelector": "{text}"}}]}}}}"#);
     let many = r#"{"times": 100000, "then": {"proceed": [{"removeHeader": "x"}]}}"#;
@@ -284,7 +284,7 @@ fn outcomes_are_counted_by_the_rules_of_a_verdict() {
 }
 
 #[test]
-fn fresh_instance_serves_after_invalid_answer() {
+fn fresh_instance_serves_after_invalid_verdict() {
     let mut plugin = new_harness(
         "scripted",
         r#"{"onRequest": [{"when": {"name": "bad"}, "then": {"refuse": {"code": 1}}}]}"#,

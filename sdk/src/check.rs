@@ -1,4 +1,4 @@
-//! Validates settings with a plugin outside of a sidecar, so that the manager can reject them before it distributes a chain.
+//! Validates settings with a plugin outside of a sidecar, so that the manager can refuse them before it distributes a chain.
 //!
 //! Leaves to the sidecar what depends on its state. Native tests of behaviour have `testing`.
 
@@ -8,11 +8,11 @@ use crate::{
     Admission, Ask, Cell, Claim, Counted, Grant, Host, InstanceInfo, Level, Part, Place, Plugin, StateError, settings,
 };
 
-/// Configures the plugin once on a host that keeps nothing, and answers with its warnings.
+/// Configures the plugin once on a host that keeps nothing. Returns its warnings.
 ///
 /// # Errors
 ///
-/// What the sidecar would refuse the chain with: the field, and what to write instead.
+/// The text with which a sidecar would refuse the chain: the field, and what to write instead.
 pub fn check<P: Plugin>(settings: &str, about: &InstanceInfo) -> Result<Vec<String>, String> {
     let host = Nowhere::default();
     let settings = settings::parse::<P::Settings>(settings)?;

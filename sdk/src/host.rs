@@ -1,5 +1,5 @@
-//! What a plugin may ask of its host, as a trait: calling a WIT import outside of a component aborts the process, so native
-//! tests bring their own (`testing::FakeHost`).
+//! The functions of the host that a plugin may call, as a trait. Calling a WIT import outside of a component aborts the
+//! process, so native tests bring a host of their own (`testing::FakeHost`).
 
 use crate::bindings::ctrlmesh::plugin::{clock, log, metrics, random, report, state};
 use crate::{Admission, Ask, Cell, Claim, Counted, Grant, Level, Part, Place, StateError};
@@ -12,7 +12,7 @@ pub trait Host {
     fn monotonic_ns(&self) -> u64;
     /// A random number. Not for secrets.
     fn random(&self) -> u64;
-    /// Writes to the sidecar's log. Bounded; what is too much is counted, not written.
+    /// Writes to the sidecar's log. The rate of lines is bounded: lines above it are counted and not written.
     fn log(&self, level: Level, message: &str);
     /// Adds to the counter `ctrlmesh_plugin_<name>_total`. `name`: lower-case letters, digits and `_`.
     fn count(&self, name: &str, label: &str, by: u64);

@@ -33,8 +33,7 @@
 //! ```
 //!
 //! Modules: [`settings`] turns JSON into a struct and names the field that is wrong; `testing` (feature `testing`) is the
-//! fake host. What a plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with
-//! constructors.
+//! fake host. Host functions and verdicts are defined in `wit/`; the types here are generated from it, with constructors.
 //!
 //! | file | holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Constructors for rules by which the host counts outcomes. What they mean is defined in `wit/types.wit`.
+//! Constructors for rules by which the host counts outcomes. Their meaning is defined in `wit/types.wit`.
 
 use crate::{ConnectionFailures, OutcomeRule, OutcomeWindow, StatusRange};
 
@@ -29,7 +29,8 @@ impl OutcomeRule {
         self
     }
 
-    /// Whether the response head is counted instead of the end of the request, as for a watch. Default: no.
+    /// Whether the response head is counted instead of the end of the request, as for a watch. Default: no. A 101, with which a
+    /// tunnel begins, is always counted at its head.
     #[must_use]
     pub fn at_head(mut self, at_head: bool) -> Self {
         self.at_head = at_head;

@@ -1,4 +1,4 @@
-//! Constructors for refusals and plain answers. What they mean is defined in `wit/types.wit`.
+//! Constructors for refusals and plain answers. Their meaning is defined in `wit/types.wit`.
 
 use crate::{Answer, Cause, Details, Field, Refusal};
 
@@ -91,7 +91,7 @@ impl Answer {
         self
     }
 
-    /// Closes the connection after this answer: GOAWAY, or `connection: close` on HTTP/1.1.
+    /// Closes the connection after this response: GOAWAY, or `connection: close` on HTTP/1.1.
     #[must_use]
     pub fn close_connection(mut self) -> Self {
         self.close_connection = true;

@@ -14,9 +14,9 @@ use crate::{Facts, Traffic, Verb};
 pub trait Request {
     /// All facts, in one call to the host.
     fn facts(&self) -> &Facts;
-    /// Which kind of traffic it belongs to.
+    /// Whether the request goes to the API server or to another service.
     fn traffic(&self) -> Traffic;
-    /// What it does.
+    /// The Kubernetes verb of the request.
     fn verb(&self) -> Verb;
     /// API group; empty for the core group.
     fn group(&self) -> &str;

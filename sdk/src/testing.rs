@@ -78,12 +78,14 @@ impl<P: Plugin> Bench<P> {
         Self::on(FakeHost::default(), settings, &about())
     }
 
-    /// As [`Bench::new`], on this host and under this identity.
+    /// As [`Bench::new`], on this host and under this identity. On the host of another bench, it is the next chain: with other
+    /// settings, outcomes of requests from before are not counted once one under these settings was.
     ///
     /// # Errors
     ///
     /// As [`Bench::new`].
     pub fn on(host: FakeHost, settings: &str, about: &InstanceInfo) -> Result<Self, String> {
+        host.begin_settings(settings);
         let settings = settings::parse(settings)?;
         let (plugin, subscription) = host.while_configuring(|| P::configure(settings, about, &host))?;
         Ok(Self {
@@ -110,10 +112,14 @@ impl<P: Plugin> Bench<P> {
     /// # Panics
     ///
     /// The second call decides, does or reads something else, or this call contradicts a verdict that an earlier one marked
-    /// as reusable. The plugin depends on something that it did not read through the host in this call.
+    /// as reusable. The plugin depends on something that it did not read through the host in this call. Writing, logging,
+    /// drawing a random number, and not marking the verdict again are contradictions, too; the mark may end with its time.
+    ///
+    /// An outcome rule is invalid, as for [`FakeHost::keep_verdict`].
     #[expect(clippy::panic, reason = "it fails the test of a plugin that is wrong")]
     #[track_caller]
     pub fn on_request(&mut self, req: &TestRequest) -> RequestVerdict {
+        self.host.cell_log.forget_reads();
         match self.audits.call(&mut self.plugin, req, &self.host) {
             Ok(verdict) => {
                 self.host.keep_verdict(req, &verdict);
@@ -125,11 +131,14 @@ impl<P: Plugin> Bench<P> {
 
     /// Calls `on_response`, whether subscribed or not; [`respond`](Self::respond) does all that a host does.
     pub fn on_response(&mut self, req: &TestRequest, res: &TestResponse) -> ResponseVerdict {
-        self.plugin.on_response(req, res, &self.host)
+        let verdict = self.plugin.on_response(req, res, &self.host);
+        self.host.cell_log.forget_reads();
+        verdict
     }
 
     /// Calls `on_complete`, whether subscribed or not; [`finish`](Self::finish) does all that a host does.
     pub fn on_complete(&mut self, req: &TestRequest, outcome: &Outcome) {
         self.plugin.on_complete(req, outcome, &self.host);
+        self.host.cell_log.forget_reads();
     }
 }

@@ -1,4 +1,4 @@
-//! Constructors for verdicts and edits; those for refusals and answers are in `refusal.rs`. What they mean is defined in `wit/types.wit`.
+//! Constructors for verdicts and edits; those for refusals and answers are in `refusal.rs`. Their meaning is defined in `wit/types.wit`.
 
 use crate::{
     Answer, BodyShape, Counted, Field, OutcomeRule, Phases, Refusal, Rename, RequestAction, RequestEdit,
@@ -167,19 +167,19 @@ impl ResponseVerdict {
         ResponseAction::Proceed(plan).into()
     }
 
-    /// Answer this instead; the API server's answer is thrown away.
+    /// Send this instead; the API server's response is dropped.
     #[must_use]
     pub fn replace(refusal: Refusal) -> Self {
         ResponseAction::Replace(refusal).into()
     }
 
-    /// The request was executed, its response is lost.
+    /// Break off. The request was executed, and its response is lost.
     #[must_use]
     pub fn reset(reset: Reset) -> Self {
         ResponseAction::Reset(reset).into()
     }
 
-    /// Answer these bytes instead, which are no Status; the API server's answer is thrown away.
+    /// Send these bytes instead, which are no Status; the API server's response is dropped.
     #[must_use]
     pub fn answer(answer: Answer) -> Self {
         ResponseAction::Answer(answer).into()

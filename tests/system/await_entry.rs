@@ -5,7 +5,7 @@ use ctrlmesh_tests::{TestEnv, shard_entry};
 
 use crate::in_flight_requests::LIST;
 
-async fn readyz_answer(env: &TestEnv) -> anyhow::Result<(u16, String)> {
+async fn readyz_response(env: &TestEnv) -> anyhow::Result<(u16, String)> {
     let answer = env.sidecar.admin_client().get("/readyz").await?;
     Ok((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
 }
@@ -28,7 +28,7 @@ async fn check_nothing_is_served_before(name: &str) -> anyhow::Result<()> {
     // A sidecar that restarts before it has served anything waits like the first one.
     for _ in 0..2 {
         env.sidecar.wait_generation(1).await?;
-        let (status, missing) = readyz_answer(&env).await?;
+        let (status, missing) = readyz_response(&env).await?;
         assert_eq!(status, 503, "{missing}");
         assert!(
             missing.contains("--await-entry") && !missing.contains("first chain"),
@@ -44,7 +44,7 @@ async fn check_nothing_is_served_before(name: &str) -> anyhow::Result<()> {
     assert_eq!(env.client().get(LIST).await?.names(), ["a0"]);
     // The shard was deleted: running pods continue, even after a crash.
     env.publish(vec![]).await?;
-    assert_eq!(readyz_answer(&env).await?.0, 200);
+    assert_eq!(readyz_response(&env).await?.0, 200);
     env.restart_sidecar(|_| Ok(())).await?;
     assert_eq!(env.client().get(LIST).await?.names(), ["a0", "b0"]);
     Ok(())

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::limits::{LIST, match_config_maps};
+use crate::upgrades::{EXEC, VNC, open_tunnel, tunnel_client};
 
 const SECRETS: &str = "/api/v1/secrets";
 
@@ -137,6 +138,68 @@ async fn closed_breaker_is_called_only_to_open() -> anyhow::Result<()> {
         assert_eq!(env.sidecar.metric_value(&calls).await?, expected, "{phase}");
     }
     assert_eq!(plugin_count(&env, "passed", "api").await?, 23.0);
+    Ok(())
+}
+
+/// A rule for tunnels that opens after two failures.
+fn tunnel_rule(recover_policy: Value) -> Value {
+    let resources = ["pods/exec", "virtualmachineinstances/vnc"];
+    let tunnels = json!({ "apiGroups": ["*"], "resources": resources, "verbs": ["*"], "namespaces": ["*"] });
+    rule_for_all(json!({
+        "resourceRules": [tunnels], "trip": { "consecutiveFailures": 2 }, "recoverPolicy": recover_policy,
+    }))
+}
+
+async fn fail_tunnels(env: &TestEnv, client: &Client, path: &str, count: u32) -> anyhow::Result<()> {
+    let fault = Fault::Status {
+        code: 500,
+        retry_after: None,
+    };
+    env.api.faults().add(Rule::new(fault).path(path).times(count));
+    for _ in 0..count {
+        assert_eq!(open_tunnel(client, path).await?.head.status, 500);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tunnel_counts_as_success_when_it_begins() -> anyhow::Result<()> {
+    for path in [EXEC, VNC] {
+        let env = TestEnv::start(vec![breaker_entry(json!([tunnel_rule(json!({ "type": "Manual" }))]))]).await?;
+        let client = tunnel_client(&env, path);
+        let mut tunnels = Vec::new();
+        for _ in 0..2 {
+            fail_tunnels(&env, &client, path, 1).await?;
+            let tunnel = open_tunnel(&client, path).await?;
+            assert_eq!(tunnel.head.status, 101, "{path}: the failures are not in a row");
+            tunnels.push(tunnel);
+        }
+        fail_tunnels(&env, &client, path, 2).await?;
+        wait_state(&env, "api", "Opened").await?;
+    }
+    Ok(())
+}
+
+/// The bytes of a tunnel are not read, so the 101 is the success of a probe, long before the tunnel ends.
+#[tokio::test]
+async fn tunnel_that_begins_closes_half_open_breaker() -> anyhow::Result<()> {
+    for path in [EXEC, VNC] {
+        let rule = tunnel_rule(sleeping_policy("50ms"));
+        let env = TestEnv::start(vec![breaker_entry(json!([rule]))]).await?;
+        let client = tunnel_client(&env, path);
+        fail_tunnels(&env, &client, path, 2).await?;
+        wait_state(&env, "api", "Opened").await?;
+        let probe = loop {
+            let tunnel = open_tunnel(&client, path).await?;
+            if tunnel.head.status != 429 {
+                break tunnel;
+            }
+        };
+        assert_eq!(probe.head.status, 101, "{path}");
+        wait_state(&env, "api", "Closed").await?;
+        assert_eq!(open_tunnel(&client, path).await?.head.status, 101, "{path}");
+        drop(probe);
+    }
     Ok(())
 }
 

@@ -252,7 +252,7 @@ async fn call_refused_by_list_is_forbidden_and_counted() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn answers_of_external_services_are_judged() -> anyhow::Result<()> {
+async fn responses_of_external_services_are_judged() -> anyhow::Result<()> {
     let rule = json!({
         "name": "cloud", "triggerPolicy": "Normal", "trip": { "consecutiveFailures": 2 },
         "failures": { "statusCodes": ["200"] }, "restRules": [{ "url": "*", "method": "*" }],

@@ -40,7 +40,7 @@ fn status_of(body: &[u8]) -> Value {
     status
 }
 
-async fn read_answer(response: Response<Incoming>) -> anyhow::Result<(u16, Bytes)> {
+async fn read_response(response: Response<Incoming>) -> anyhow::Result<(u16, Bytes)> {
     let status = response.status().as_u16();
     Ok((status, response.into_body().collect().await?.to_bytes()))
 }
@@ -61,7 +61,7 @@ async fn large_heads_are_refused_beyond_the_bound_of_a_connection() -> anyhow::R
         let request = Request::get("http://x/api/v1/configmaps").header("x-large", "x".repeat(120 << 10));
         let request = request.body(Empty::<Bytes>::new())?;
         sender.ready().await?;
-        answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
+        answers.spawn(async move { read_response(sender.send_request(request).await?).await });
     }
     let (mut refused, mut served) = (0, 0);
     while refused < 800 {
@@ -112,7 +112,7 @@ async fn heads_of_many_fields_are_refused() -> anyhow::Result<()> {
     for _ in 0..300 {
         let (mut sender, request) = (sender.clone(), request_with_fields(3_400)?);
         sender.ready().await?;
-        answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
+        answers.spawn(async move { read_response(sender.send_request(request).await?).await });
     }
     let mut codes = std::collections::BTreeSet::new();
     while let Some(answer) = answers.join_next().await {
@@ -144,7 +144,7 @@ async fn fields_of_held_heads_count_with_the_memory_that_they_take() -> anyhow::
         for _ in 0..600 {
             let (mut sender, request) = (sender.clone(), request_with_fields(250)?);
             sender.ready().await?;
-            answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
+            answers.spawn(async move { read_response(sender.send_request(request).await?).await });
         }
     }
     // The bound of 32 MiB has room for about 250.
@@ -216,7 +216,7 @@ async fn body_beyond_the_bound_of_its_connection_is_distinguished() -> anyhow::R
         let request = Request::put(format!("http://x{LEASES}/lock")).header("content-type", "application/json");
         let request = request.body(Unfinished(Some(Bytes::from(vec![b'x'; 2_900_000]))))?;
         let mut sender = sender.clone();
-        writes.spawn(async move { read_answer(sender.send_request(request).await?).await });
+        writes.spawn(async move { read_response(sender.send_request(request).await?).await });
     }
     let (code, body) = writes.join_next().await.expect("four were sent")??;
     assert_eq!((code, &status_of(&body)["reason"]), (429, &"TooManyRequests".into()));
@@ -237,8 +237,8 @@ async fn connect(
     Ok(sender)
 }
 
-/// So many GETs of a list that is larger than the window of a stream to the API server. Returns when all answers have begun, or
-/// all requests were written if nothing is read.
+/// So many GETs of a list that is larger than the window of a stream to the API server. Returns when all responses have
+/// begun, or all requests were written if nothing is read.
 async fn ask_for_lists(
     env: &TestEnv,
     sender: &http2::SendRequest<Full<Bytes>>,
@@ -273,7 +273,7 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
         let request = Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
         let mut sender = sender.clone();
         sender.ready().await?;
-        answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
+        answers.spawn(async move { read_response(sender.send_request(request).await?).await });
     }
     gate.wait_for_arrivals(WRITES).await?;
     let grown = env.sidecar.peak_memory()?.saturating_sub(before);
@@ -287,7 +287,7 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Result<()> {
+async fn responses_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Result<()> {
     const LISTS: usize = 600;
     let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
     let sender = connect(TcpStream::connect(env.sidecar.api_address()).await?, 0).await?;
@@ -298,7 +298,7 @@ async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Res
     while let Some(answer) = answers.join_next().await {
         unread.push(answer??);
     }
-    // The earlier answers have arrived once another client has read this much.
+    // The earlier responses have arrived once another client has read this much.
     for _ in 0..20 {
         assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["large"]);
     }
@@ -309,7 +309,7 @@ async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Res
 }
 
 #[tokio::test]
-async fn answers_that_a_client_does_not_read_from_its_socket_are_bounded() -> anyhow::Result<()> {
+async fn responses_that_a_client_does_not_read_from_its_socket_are_bounded() -> anyhow::Result<()> {
     const LISTS: usize = 400;
     let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
     let is_deaf = Arc::new(AtomicBool::new(false));
@@ -357,7 +357,7 @@ async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_
                 Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
             let mut sender = sender.clone();
             sender.ready().await?;
-            answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
+            answers.spawn(async move { read_response(sender.send_request(request).await?).await });
         }
     }
     let (code, body) = answers.join_next().await.context("some are refused")???;

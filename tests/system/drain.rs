@@ -1,4 +1,4 @@
-//! SIGTERM: new connections are rejected, running requests finish, watches end cleanly, the process ends.
+//! SIGTERM: new connections are refused, running requests finish, watches end cleanly, the process ends.
 
 use std::time::Duration;
 

@@ -258,7 +258,7 @@ async fn requests_in_flight_finish_when_the_sidecar_drains() -> anyhow::Result<(
     wait_until("it arrives", || async { Ok(target.arrived_requests().len() == 1) }).await?;
     env.sidecar.send_sigterm()?;
     wait_until("nothing new is taken", || async { Ok(client.get("/").await.is_err()) }).await?;
-    target.release_late_answer();
+    target.release_late_response();
     assert_eq!(held.await??.status, 200);
     assert!(env.sidecar.wait_end().await?.success(), "{}", env.sidecar.log());
     Ok(())

@@ -21,7 +21,7 @@ async fn send_connect(env: &TestEnv, place: &str) -> anyhow::Result<String> {
     .await
 }
 
-/// A stand whose API server says that it is somewhere else; of several places, each connection is told another.
+/// An environment whose API server advertises other addresses; each connection gets the next one.
 async fn env_with_advertised_addresses(addresses: &[&str], token: Option<&str>) -> anyhow::Result<TestEnv> {
     let api = ApiServer::builder();
     let mut api = addresses.iter().fold(api, |api, address| api.advertise(address));

@@ -35,7 +35,7 @@ async fn older_target_protocol_does_not_change_the_client_protocol() -> anyhow::
 }
 
 #[tokio::test]
-async fn answer_continues_while_many_targets_are_called() -> anyhow::Result<()> {
+async fn response_continues_while_many_targets_are_called() -> anyhow::Result<()> {
     let target = Target::start_plain().await?;
     let (env, client) = start_env(vec![], &["--workers", "1"]).await?;
     let mut held = client

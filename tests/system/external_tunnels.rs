@@ -203,3 +203,16 @@ async fn plugins_break_tunnels_before_and_after_they_open() -> anyhow::Result<()
     assert!(head.starts_with("HTTP/1.1 502"), "{head}");
     Ok(())
 }
+
+#[tokio::test]
+async fn shape_of_body_is_not_reported_for_tunnel() -> anyhow::Result<()> {
+    let shape = json!({ "cutAfter": 10, "reset": "close" });
+    let script = json!({ "onResponse": [{ "then": { "proceed": { "body": shape } } }] });
+    let (env, _) = start_env(vec![guest_entry("scripted", script)], &[]).await?;
+    drop(open_tunnel(&env).await?);
+    let is_expected = |line: &str| line.contains("upstream_status=200") && line.contains(r#"touched="""#);
+    wait_until("the tunnel is logged without effects of plugins", || async {
+        Ok(env.sidecar.log().lines().any(is_expected))
+    })
+    .await
+}

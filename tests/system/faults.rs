@@ -1,7 +1,7 @@
 //! The real fault-inject plugin: its responses, what of a request was executed, and the result over HTTP/1.1 and HTTP/2, in JSON and in
 //! protobuf.
 
-use ctrlmesh_tests::{Answer, Client, EntrySpec, TestEnv, config_map};
+use ctrlmesh_tests::{Client, EntrySpec, ReceivedResponse, TestEnv, config_map};
 use ctrlmesh_wire::Status;
 use http::Method;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ pub(crate) async fn rule_counts(env: &TestEnv, rule: &str) -> anyhow::Result<(u6
 }
 
 /// Sends a request that some fault applies to.
-async fn send_kind(client: &Client, what: &str) -> anyhow::Result<Answer> {
+async fn send_kind(client: &Client, what: &str) -> anyhow::Result<ReceivedResponse> {
     let name = format!("{MAPS}/a0");
     match what {
         "create" => {

@@ -218,7 +218,7 @@ fn unix_seconds() -> anyhow::Result<u64> {
 }
 
 #[tokio::test]
-async fn fi_05_fault_comes_and_goes_with_its_window() -> anyhow::Result<()> {
+async fn fi_05_fault_comes_and_goes_with_its_times() -> anyhow::Result<()> {
     const HOUR: u64 = 3600;
     let now = unix_seconds()?;
     let mut env = TestEnv::start(vec![daily_fault(now + HOUR, now + 2 * HOUR)]).await?;
@@ -227,9 +227,9 @@ async fn fi_05_fault_comes_and_goes_with_its_window() -> anyhow::Result<()> {
     let (start, end) = (unix_seconds()? + 2, unix_seconds()? + 10);
     env.publish(vec![daily_fault(start, end)]).await?;
     let answers = async |status: u16| -> anyhow::Result<bool> { Ok(client.get(LIST).await?.status == status) };
-    ctrlmesh_tests::wait_until("the window opens", || answers(503)).await?;
+    ctrlmesh_tests::wait_until("the fault begins", || answers(503)).await?;
     assert!(unix_seconds()? >= start, "too early");
-    ctrlmesh_tests::wait_until("the window closes", || answers(200)).await?;
+    ctrlmesh_tests::wait_until("the fault ends", || answers(200)).await?;
     assert!(unix_seconds()? > end, "too early");
     Ok(())
 }

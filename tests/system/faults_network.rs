@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use ctrlmesh_tests::{Answer, Client, TestEnv, wait_until};
+use ctrlmesh_tests::{Client, ReceivedResponse, TestEnv, wait_until};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -69,7 +69,7 @@ async fn slow_body_is_complete_and_paced() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn connection_is_retired_after_its_answer() -> anyhow::Result<()> {
+async fn connection_is_retired_after_its_response() -> anyhow::Result<()> {
     let env = start_with_fault(json!("goaway")).await?;
     let answer = env.client().get(LIST).await?;
     assert_eq!((answer.status, &answer.headers["connection"]), (200, &"close".parse()?));
@@ -112,7 +112,7 @@ async fn port_is_closed_for_the_given_time() -> anyhow::Result<()> {
 }
 
 /// The stage of the server's restart that a response belongs to.
-fn stage_of_answer(answer: anyhow::Result<Answer>) -> anyhow::Result<&'static str> {
+fn stage_of_response(answer: anyhow::Result<ReceivedResponse>) -> anyhow::Result<&'static str> {
     let Ok(answer) = answer else {
         return Ok("down");
     };
@@ -140,7 +140,7 @@ async fn server_restart_goes_through_its_stages() -> anyhow::Result<()> {
     let mut stages: Vec<&str> = Vec::new();
     let start = Instant::now();
     while stages.last() != Some(&"up") {
-        let stage = stage_of_answer(client.get(&path).await)?;
+        let stage = stage_of_response(client.get(&path).await)?;
         if stages.last() != Some(&stage) {
             stages.push(stage);
         }

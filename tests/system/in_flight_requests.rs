@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ctrlmesh_contract::status::{InFlight, Status};
 use ctrlmesh_testkit::{Fault, FaultTime, Gate, Rule};
-use ctrlmesh_tests::client::{Answer, Stream};
+use ctrlmesh_tests::client::{ReceivedResponse, Stream};
 use ctrlmesh_tests::{Client, EntrySpec, TestEnv, config_map, shard_entry, wait_until};
 use http::Method;
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ pub(crate) async fn wait_earlier(env: &TestEnv, expected: InFlight) -> anyhow::R
 async fn start_held_writes(
     env: &TestEnv,
     client: &Client,
-) -> anyhow::Result<(Gate, Vec<JoinHandle<anyhow::Result<Answer>>>)> {
+) -> anyhow::Result<(Gate, Vec<JoinHandle<anyhow::Result<ReceivedResponse>>>)> {
     env.seed_config_maps("default", "a", 3)?;
     let gate = Gate::new();
     for verb in ["create", "update", "patch", "delete", "deletecollection"] {
@@ -171,7 +171,7 @@ async fn write_is_reported_while_it_may_execute_when_its_connection_broke() -> a
 }
 
 #[tokio::test]
-async fn write_ends_with_its_answer_when_it_never_reached_the_api_server() -> anyhow::Result<()> {
+async fn write_ends_with_its_response_when_it_never_reached_the_api_server() -> anyhow::Result<()> {
     let mut env = TestEnv::start(vec![faults_entry(json!([fault_rule(json!("refuse"), json!({}))]))]).await?;
     let refused = env
         .client()
@@ -251,7 +251,7 @@ async fn lists_of_an_earlier_chain_are_reported_until_answered() -> anyhow::Resu
 }
 
 #[tokio::test]
-async fn list_is_reported_while_its_answer_is_passed_on() -> anyhow::Result<()> {
+async fn list_is_reported_while_its_response_is_passed_on() -> anyhow::Result<()> {
     let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
     let mut object = config_map("default", "large", "a");
     object["data"]["k"] = Value::String("x".repeat(900_000));

@@ -11,18 +11,18 @@ use crate::limits::LIST;
 
 const GONE: &str = r#"ctrlmesh_request_failures_total{reason="client_gone"}"#;
 
-/// Lets all answers end late; the gate releases the end.
-fn delay_ends_of_answers(env: &TestEnv) -> Gate {
+/// Lets all responses end late; the gate releases the end.
+fn delay_ends_of_responses(env: &TestEnv) -> Gate {
     let gate = Gate::new();
     env.api.faults().add(Rule::new(Fault::LateEnd(gate.clone())));
     gate
 }
 
 #[tokio::test]
-async fn answer_is_complete_for_metrics_log_and_plugins_when_its_end_comes_late() -> anyhow::Result<()> {
+async fn response_is_complete_for_metrics_log_and_plugins_when_its_end_comes_late() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![guest_entry("recorder", json!({}))]).await?;
     env.seed_config_maps("default", "a", 3)?;
-    let gate = delay_ends_of_answers(&env);
+    let gate = delay_ends_of_responses(&env);
     let client = Client::http1(env.sidecar.api_address());
     let name = "/api/v1/namespaces/default/configmaps/a0";
     for path in [LIST, name] {
@@ -49,14 +49,14 @@ async fn answer_is_complete_for_metrics_log_and_plugins_when_its_end_comes_late(
 async fn failures_open_a_breaker_when_their_end_comes_late() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({}))]))]).await?;
     let _failing = fail_config_maps(&env, 500);
-    let _closed = delay_ends_of_answers(&env);
+    let _closed = delay_ends_of_responses(&env);
     let client = Client::http1(env.sidecar.api_address());
     assert_eq!(get_statuses(&client, LIST, 3).await?, [500; 3]);
     wait_state(&env, "api", "Opened").await.map(drop)
 }
 
 #[tokio::test]
-async fn external_answers_are_complete_at_their_length() -> anyhow::Result<()> {
+async fn external_responses_are_complete_at_their_length() -> anyhow::Result<()> {
     let target = Target::start_tls(&["h2"]).await?;
     let (env, client, _files) = start_env_trusting(&target).await?;
     let url = format!("https://localhost:{}/length", target.port());

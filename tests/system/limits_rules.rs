@@ -1,6 +1,6 @@
 //! The real rate-limit plugin: which rules match a request, what it costs, and what a client is told.
 
-use ctrlmesh_tests::{Answer, Client, NAMESPACE, Target, TestEnv};
+use ctrlmesh_tests::{Client, NAMESPACE, ReceivedResponse, Target, TestEnv};
 use ctrlmesh_wire::Status;
 use http::Method;
 use serde_json::{Value, json};
@@ -98,7 +98,7 @@ async fn each_key_has_its_own_limit() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn retry_after(answer: &Answer) -> u64 {
+fn retry_after(answer: &ReceivedResponse) -> u64 {
     answer.headers["retry-after"].to_str().unwrap().parse().unwrap()
 }
 

@@ -18,7 +18,7 @@ async fn wait_line(env: &TestEnv, part: &str) -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn on_complete_reports_answers_failures_and_vanished_clients() -> anyhow::Result<()> {
+async fn on_complete_reports_responses_failures_and_vanished_clients() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![guest_entry("recorder", json!({}))]).await?;
     let client = env.client();
     client.get("/api/v1/namespaces/default/configmaps/none").await?;

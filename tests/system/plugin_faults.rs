@@ -53,7 +53,7 @@ async fn closed_entry_answers_500_and_open_entry_lets_pass() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn invalid_answer_is_a_fault() -> anyhow::Result<()> {
+async fn invalid_verdict_is_a_fault() -> anyhow::Result<()> {
     let too_many: Vec<Value> = (0..100).map(|_| json!({ "removeHeader": "x" })).collect();
     for then in [
         json!({ "refuse": { "code": 200, "message": "no" } }),

@@ -1,11 +1,18 @@
 //! The shard's selector always applies, to every verb that reads or deletes a collection.
 
-use ctrlmesh_tests::{EntrySpec, TestEnv, shard_entry};
+use ctrlmesh_tests::{EntrySpec, TestEnv, guest_entry, shard_entry};
 use http::Method;
 use serde_json::json;
 
+/// One thread remembers the lists of all requests.
+const ONE_THREAD: [&str; 2] = ["--workers", "1"];
+
 async fn start_env() -> anyhow::Result<TestEnv> {
-    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    start_env_with(&[]).await
+}
+
+async fn start_env_with(arguments: &[&str]) -> anyhow::Result<TestEnv> {
+    let env = TestEnv::start_with(vec![shard_entry("a")], arguments).await?;
     env.seed_config_maps("default", "a", 3)?;
     env.seed_config_maps("default", "b", 2)?;
     Ok(env)
@@ -40,6 +47,44 @@ async fn list_is_narrowed_to_shard() -> anyhow::Result<()> {
         (200, 0),
         "a foreign shard is empty, not an error"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn repeated_list_is_narrowed_by_each_chain() -> anyhow::Result<()> {
+    let mut env = start_env_with(&ONE_THREAD).await?;
+    let client = env.client();
+    for (shard, expected) in [("a", MINE.as_slice()), ("b", &["b0", "b1"]), ("a", &MINE)] {
+        env.publish(vec![shard_entry(shard)]).await?;
+        for _ in 0..2 {
+            assert_eq!(client.get("/api/v1/configmaps").await?.names(), expected, "{shard}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn repeated_list_gets_header_edits_each_time() -> anyhow::Result<()> {
+    let edits = json!([{ "setHeader": { "name": "x-a", "value": "1" } }, { "andLabelSelector": "shard=a" }]);
+    let entry = guest_entry("scripted", json!({ "onRequest": [{ "then": { "proceed": edits } }] }));
+    let env = TestEnv::start_with(vec![entry], &ONE_THREAD).await?;
+    for _ in 0..2 {
+        assert_eq!(env.client().get("/api/v1/configmaps").await?.status, 200);
+    }
+    let lists = env.api.requests().recent();
+    let lists = lists
+        .iter()
+        .filter(|request| request.target.starts_with("/api/v1/configmaps"));
+    let is_edited: Vec<bool> = lists
+        .map(|list| list.headers.get("x-a").is_some_and(|value| value == "1"))
+        .collect();
+    assert_eq!(is_edited, [true, true]);
+    env.sidecar
+        .wait_status("both lists are noted as edited", |status| {
+            let mut rows = status.touched.iter();
+            rows.any(|row| row.entry == "scripted/test" && row.did == "edited" && row.count == 2)
+        })
+        .await?;
     Ok(())
 }
 

@@ -77,7 +77,7 @@ async fn port_serves_tls_and_plaintext_and_rotates_its_certificate() -> anyhow::
 }
 
 #[tokio::test]
-async fn tls_is_rejected_without_a_certificate() -> anyhow::Result<()> {
+async fn tls_is_refused_without_a_certificate() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let certificate = write_certificate(directory.path())?;
     let env = TestEnv::start(vec![]).await?;

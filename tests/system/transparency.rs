@@ -33,7 +33,7 @@ async fn responses_have_the_bytes_of_the_api_server() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Headers without those that differ between answers of the same server.
+/// Headers without those that differ between responses of the same server.
 fn without_date(mut headers: HeaderMap) -> HeaderMap {
     headers.remove("date");
     headers.remove("audit-id");

@@ -2,13 +2,42 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ctrlmesh_testkit::ApiServer;
+use ctrlmesh_testkit::{ApiServer, Fault, Rule};
+use ctrlmesh_tests::client::Stream;
 use ctrlmesh_tests::path_cleaning_proxy::kubeconfig_for;
-use ctrlmesh_tests::{Client, TestEnv, shard_entry};
-use serde_json::json;
+use ctrlmesh_tests::{Client, EntrySpec, TestEnv, guest_entry, shard_entry, wait_until};
+use http::Method;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+
+pub(crate) const EXEC: &str = "/api/v1/namespaces/default/pods/p/exec";
+/// A subresource of an aggregated API server.
+pub(crate) const VNC: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/v/vnc";
+
+/// A client that asks to upgrade. The API server switches protocols for each exec from now on.
+fn exec_client(env: &TestEnv) -> Client {
+    tunnel_client(env, EXEC)
+}
+
+/// A client that asks to upgrade. The API server switches protocols for each request of this path from now on.
+pub(crate) fn tunnel_client(env: &TestEnv, path: &str) -> Client {
+    env.api.faults().add(Rule::new(Fault::Tunnel).path(path));
+    env.client()
+        .with_header("connection", "Upgrade")
+        .with_header("upgrade", "SPDY/3.1")
+}
+
+/// The response to an exec. After a 101, the exec lasts as long as this.
+async fn open_exec(client: &Client) -> anyhow::Result<Stream> {
+    open_tunnel(client, EXEC).await
+}
+
+/// The response to a request for a tunnel. After a 101, the tunnel lasts as long as this.
+pub(crate) async fn open_tunnel(client: &Client, path: &str) -> anyhow::Result<Stream> {
+    client.open_stream_with(Method::POST, path).await
+}
 
 async fn check_echo(env: &TestEnv, subresource: &str, protocol: &str) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(env.sidecar.api_address()).await?;
@@ -63,13 +92,89 @@ async fn bytes_pass_both_ways_after_101() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn refused_upgrade_is_an_ordinary_answer() -> anyhow::Result<()> {
+async fn refused_upgrade_is_an_ordinary_response() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
     let client = Client::http1(env.sidecar.api_address())
         .with_header("connection", "Upgrade")
         .with_header("upgrade", "SPDY/3.1");
     let answer = client.get("/api/v1/namespaces/default/pods/missing/exec").await?;
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (404, Some("Status")));
+    Ok(())
+}
+
+/// A plugin that gives this verdict on each 101.
+fn entry_for_switches(then: Value) -> EntrySpec {
+    guest_entry("scripted", json!({ "onResponse": [{ "status": 101, "then": then }] }))
+}
+
+#[tokio::test]
+async fn plugin_edits_head_of_101_without_breaking_the_tunnel() -> anyhow::Result<()> {
+    let edits = json!([{ "setHeader": { "name": "x-shard", "value": "a" } }, "closeConnection"]);
+    let plan = json!({ "edits": edits, "body": { "cutAfter": 10, "reset": "close" } });
+    let env = TestEnv::start(vec![entry_for_switches(json!({ "proceed": plan }))]).await?;
+    let exec = open_exec(&exec_client(&env)).await?;
+    assert_eq!(exec.head.status, 101);
+    for (name, expected) in [("x-shard", "a"), ("connection", "Upgrade"), ("upgrade", "SPDY/3.1")] {
+        let values: Vec<_> = exec.head.headers.get_all(name).iter().collect();
+        assert_eq!(values, [expected], "{name}");
+    }
+    check_echo(&env, "exec", "SPDY/3.1").await
+}
+
+#[tokio::test]
+async fn only_edits_of_tunnel_head_are_reported() -> anyhow::Result<()> {
+    let set_header = json!({ "setHeader": { "name": "x-shard", "value": "a" } });
+    for (edits, touched) in [
+        (
+            json!([set_header, "closeConnection"]),
+            r#"touched="edited by scripted/test""#,
+        ),
+        (json!(["closeConnection"]), r#"touched="""#),
+    ] {
+        let plan = json!({ "edits": edits, "body": { "cutAfter": 10, "reset": "close" } });
+        let env = TestEnv::start(vec![entry_for_switches(json!({ "proceed": plan }))]).await?;
+        drop(open_exec(&exec_client(&env)).await?);
+        let is_expected = |line: &str| line.contains("upstream_status=101") && line.contains(touched);
+        wait_until(touched, || async { Ok(env.sidecar.log().lines().any(is_expected)) }).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn exec_that_plugin_stops_at_101_ends_at_the_api_server() -> anyhow::Result<()> {
+    let header = |name: &str| json!({ "setHeader": { "name": name, "value": "x" } });
+    let set = |name: &str| json!({ "proceed": { "edits": [header(name)] } });
+    for (then, expected) in [
+        (json!({ "replace": { "code": 503, "message": "lost" } }), 503),
+        (json!({ "answer": { "code": 429 } }), 429),
+        (set("upgrade"), 500),
+        (set("x-stream-protocol-version"), 500),
+        (
+            json!({ "proceed": { "edits": [{ "removeHeader": "sec-websocket-accept" }] } }),
+            500,
+        ),
+    ] {
+        let env = TestEnv::start(vec![entry_for_switches(then.clone())]).await?;
+        let answer = exec_client(&env).send(Method::POST, EXEC, "").await?;
+        assert_eq!(answer.status, expected, "{then}");
+        env.api.wait_until(|activity| activity.tunnels == 0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn exec_that_plugin_leaves_hanging_at_101_ends_at_the_api_server() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![entry_for_switches(json!({ "reset": "hang" }))]).await?;
+    let client = exec_client(&env);
+    let hanging = tokio::spawn(async move { open_exec(&client).await });
+    let calls = r#"ctrlmesh_plugin_calls_total{entry="scripted/test",phase="response"}"#;
+    wait_until("the plugin has seen the 101", || async {
+        Ok(env.sidecar.metric_value(calls).await? >= 1.0)
+    })
+    .await?;
+    env.api.wait_until(|activity| activity.tunnels == 0).await?;
+    assert!(!hanging.is_finished());
+    hanging.abort();
     Ok(())
 }
 
@@ -188,7 +293,6 @@ async fn switch_protocols(stream: TcpStream, heads: Arc<Mutex<Vec<String>>>) {
     }
 }
 
-const EXEC: &str = "/api/v1/namespaces/default/pods/p/exec";
 const CONSOLE: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/v/console";
 
 #[tokio::test]

@@ -29,7 +29,7 @@ async fn goaway_and_lost_connections_cost_no_request() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn write_is_not_repeated_and_has_no_retry_after_when_its_answer_is_lost() -> anyhow::Result<()> {
+async fn write_is_not_repeated_and_has_no_retry_after_when_its_response_is_lost() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
     let client = env.client().with_header("content-type", "application/json");
     env.api.faults().add(
@@ -84,7 +84,7 @@ async fn broken_body_is_broken_for_the_client() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn upstream_answer_passes_with_its_retry_after() -> anyhow::Result<()> {
+async fn upstream_response_passes_with_its_retry_after() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;
     env.api.faults().add(
         Rule::new(Fault::Status {

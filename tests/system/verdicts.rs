@@ -1,6 +1,6 @@
 //! Every verdict and edit of the plugin interface, given by the guest `scripted`, as seen by a client.
 
-use ctrlmesh_tests::{Answer, Client, TestEnv, guest_entry};
+use ctrlmesh_tests::{Client, ReceivedResponse, TestEnv, guest_entry};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ async fn start_with_response_line(line: Value) -> anyhow::Result<TestEnv> {
     start_scripted(json!({ "onResponse": [line] })).await
 }
 
-async fn list_config_maps(env: &TestEnv) -> anyhow::Result<Answer> {
+async fn list_config_maps(env: &TestEnv) -> anyhow::Result<ReceivedResponse> {
     env.client().get("/api/v1/configmaps").await
 }
 

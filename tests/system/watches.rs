@@ -122,6 +122,24 @@ async fn watch_or_page_of_another_view_is_answered_410() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The second list is from another part of the program, which has not begun its watch when the shard changes. One thread gets both lists, so
+/// that it narrows the second one as it did the first.
+#[tokio::test]
+async fn watch_from_repeated_list_of_another_view_is_answered_410() -> anyhow::Result<()> {
+    let mut env = TestEnv::start_with(vec![shard_entry("a")], &["--workers", "1"]).await?;
+    env.seed_config_maps("default", "a", 2)?;
+    let client = env.client();
+    let mut watch = list_and_watch(&env, &client).await?;
+    let repeated = client.get("/api/v1/configmaps").await?.json();
+    let version = repeated["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    env.publish(vec![shard_entry("b")]).await?;
+    assert_eq!(watch.next_event().await?["object"]["code"], 410);
+    assert_eq!(client.get("/api/v1/configmaps").await?.status, 200);
+    let late = client.open_stream(&format!("{WATCH}{version}")).await?;
+    assert_eq!(late.head.status, 410, "listed under the old rule");
+    Ok(())
+}
+
 #[tokio::test]
 async fn upstream_watch_ends_when_the_client_goes_away() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![]).await?;

@@ -42,7 +42,7 @@ pub(crate) struct Status {
     /// When the sleeping window ends; 0 if only a new `recover` value ends it.
     pub(crate) recovers_ms: u64,
     pub(crate) counts: Counts,
-    /// Consecutive failed probes, each at the end of a window.
+    /// Consecutive failed probes, each at the end of a sleeping window.
     pub(crate) failed_probes: u32,
 }
 

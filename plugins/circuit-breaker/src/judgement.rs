@@ -1,4 +1,5 @@
-//! What says that the server is healthy: for the host, which counts while a breaker is closed, and for the ends of probes.
+//! Criteria by which a response shows that the server is healthy: for the host, which counts while a breaker is closed,
+//! and for the ends of probes.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{ConnectionFailures, Failure, Outcome};

@@ -3,7 +3,7 @@
 
 /// Kind of the tally in which the host counts outcomes while a breaker is closed.
 pub(crate) const TALLY: &str = "tally";
-/// What is reset with each change of state.
+/// Kinds of the keys that are reset with each change of state.
 pub(crate) const COUNTED: [&str; 2] = [TALLY, "succeeded"];
 /// The kinds of keys that a breaker has as long as it exists.
 const KINDS: [&str; 4] = [TALLY, "succeeded", "state", "tokens"];

@@ -21,6 +21,8 @@ use crate::{recovery, snapshot};
 const MAX_RETRY_SECONDS: u64 = 30;
 /// Random addition to `Retry-After`, so that refused clients do not return together: a fifth, at least a second.
 const JITTER_PARTS: u64 = 5;
+/// The status with which a tunnel begins.
+const SWITCHING_PROTOCOLS: u16 = 101;
 /// Retries when a state changes during admission. Sleeping windows rarely end in that moment, so more would be of no use.
 const MAX_LOOKS: usize = 3;
 
@@ -114,16 +116,15 @@ impl Plugin for CircuitBreaker {
     }
 
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
-        if is_long_running(req) {
-            let status = res.status();
+        let status = res.status();
+        if is_judged_at_head(req, status) {
             self.record_probe(req, host, 0, |rule| rule.judge.of_status(status));
         }
         ResponseVerdict::proceed()
     }
 
     fn on_complete(&mut self, req: &dyn Request, outcome: &Outcome, host: &dyn Host) {
-        // A watch was judged when its response began.
-        if is_long_running(req) && outcome.upstream_status != 0 {
+        if outcome.upstream_status != 0 && is_judged_at_head(req, outcome.upstream_status) {
             return;
         }
         // For a call that its client gave up, only the time it waited is known.
@@ -201,6 +202,12 @@ fn read_states(met: &mut [MatchedBreaker<'_>], host: &dyn Host) {
     }
 }
 
+/// Whether a probe is judged when its response begins, with this status. The end of a watch or tunnel comes much later, and says nothing
+/// about the server.
+fn is_judged_at_head(req: &dyn Request, status: u16) -> bool {
+    status == SWITCHING_PROTOCOLS || is_long_running(req)
+}
+
 /// Whether the request is a call to an external service, which never has a verb of Kubernetes.
 fn is_external(req: &dyn Request) -> bool {
     req.verb() == Verb::NonResource && req.traffic() == Traffic::External
@@ -241,14 +248,18 @@ fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, 
         note.mark_probe(met.index);
     }
     count_admitted(met, note, host);
-    // A watch is judged when its response begins.
     let may_last = is_long_running(req);
     let verdict = count_outcomes(&closed, may_last, host);
     if probing.is_empty() {
         return reusable_while_closed(verdict.later(Phases::empty()), &closed, host);
     }
     req.set_note(note.pack());
-    let response = if may_last { Phases::ON_RESPONSE } else { Phases::empty() };
+    // The server may answer any subresource with a 101.
+    let response = if may_last || !req.subresource().is_empty() {
+        Phases::ON_RESPONSE
+    } else {
+        Phases::empty()
+    };
     verdict.later(response | Phases::ON_COMPLETE)
 }
 

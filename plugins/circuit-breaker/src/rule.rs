@@ -47,7 +47,7 @@ pub(crate) struct SleepingWindow {
 }
 
 impl SleepingWindow {
-    /// Length of the window after this many consecutive failed probes: it doubles each time.
+    /// Length of the sleeping window after this many consecutive failed probes: it doubles each time.
     pub(crate) fn after_ms(self, failed_probes: u32) -> u64 {
         let factor = 1_u64.checked_shl(failed_probes).unwrap_or(u64::MAX);
         self.first_ms.saturating_mul(factor).min(self.longest_ms)

@@ -48,7 +48,7 @@ pub(crate) struct RecoverPolicy {
     #[serde(rename = "type")]
     pub(crate) kind: RecoverType,
     pub(crate) sleeping_window_size: Option<GoDuration>,
-    /// Each failed probe doubles the window up to this. Default: the window stays the same.
+    /// Each failed probe doubles the sleeping window up to this. Default: it stays the same.
     pub(crate) max_sleeping_window_size: Option<GoDuration>,
 }
 

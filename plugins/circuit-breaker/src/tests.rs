@@ -59,7 +59,12 @@ fn get_request(namespace: &str) -> TestRequest {
     TestRequest::get("", "pods", "p").namespace(namespace)
 }
 
-/// An answer with this status.
+/// A subresource of another API server, which may answer with a 101.
+fn vnc_request() -> TestRequest {
+    TestRequest::get("subresources.kubevirt.io", "virtualmachineinstances", "v").subresource("vnc")
+}
+
+/// A response with this status.
 fn answered_with(status: u16) -> Outcome {
     Outcome {
         status,
@@ -72,7 +77,7 @@ fn answered_with(status: u16) -> Outcome {
     }
 }
 
-/// An end without an answer.
+/// An end without a response.
 fn failed_with(failure: Failure) -> Outcome {
     Outcome {
         failure: Some(failure),

@@ -93,7 +93,7 @@ pub enum Error {
     /// A plugin can't be loaded.
     #[error("entry {entry}: {source}")]
     Plugin { entry: String, source: wasm::Error },
-    /// A plugin rejects its settings, or fails while it is configured.
+    /// A plugin refuses its settings, or fails while it is configured.
     #[error("entry {entry}: {source}")]
     Configure { entry: String, source: wasm::Fault },
     /// The chain's plugins do not fit into memory.

@@ -113,17 +113,23 @@ impl Instances {
     }
 
     /// Ends the instances of entries that are not kept, and returns whether there were any. A request that still needs one starts it again.
+    /// Their verdicts end with them, because an audit compares calls of one instance: the first call of another may draw the seed of a hash
+    /// map.
     pub(crate) fn make_room(&self, is_kept: impl Fn(EntryId) -> bool) -> bool {
         let mut cells = self.cells.borrow_mut();
         let others = cells.iter_mut().filter(|(id, _)| !is_kept(**id));
-        others.filter_map(|(_, cell)| cell.instance.take()).count() > 0
+        let ended = others.filter_map(|(_, cell)| {
+            cell.remembered.clear();
+            cell.instance.take()
+        });
+        ended.count() > 0
     }
 
     fn start(&self, entry: &Entry) -> Result<Instance, Fault> {
         Instance::start(&self.engine, &entry.plugin, &entry.config, &entry.state).map(|(instance, _)| instance)
     }
 
-    /// The entry's verdict on a request: a remembered one if that can be repeated, or that of a call.
+    /// The entry's verdict on a request: a remembered one if that can be repeated, or that of a call, which may be remembered.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -131,7 +137,7 @@ impl Instances {
         &self,
         entry: &Arc<Entry>,
         request: &Rc<RequestView>,
-    ) -> Result<RequestVerdict, CallError> {
+    ) -> Result<Rc<RequestVerdict>, CallError> {
         let admission = self.admit(entry)?;
         let is_impure = entry.reuse.is_impure();
         if is_impure {
@@ -140,7 +146,7 @@ impl Instances {
         }
         let Some(draw) = self.reuse.as_ref().filter(|_| !is_impure) else {
             return self.call_admitted(entry, admission, Phase::Request, |instance| {
-                instance.on_request(request, false)
+                instance.on_request(request, false).map(Rc::new)
             });
         };
         let (mut audited, mut is_recorded) = (None, false);
@@ -150,9 +156,9 @@ impl Instances {
             && let Some(cell) = self.cells.borrow_mut().get_mut(&entry.id)
         {
             match cell.remembered.look_up(request, &entry.state, draw) {
-                LookUp::Repeated(call) => {
+                LookUp::Repeated(verdict) => {
                     cell.metrics.reused.inc();
-                    return Ok(call.verdict());
+                    return Ok(verdict);
                 }
                 LookUp::Audit(call) => {
                     cell.metrics.audited.inc();
@@ -167,7 +173,7 @@ impl Instances {
                 instance.begin_trace();
             }
             let verdict = instance.on_request(request, false)?;
-            Ok((verdict, instance.take_trace()))
+            Ok((Rc::new(verdict), instance.take_trace()))
         })?;
         if let Some(trace) = trace {
             self.learn(entry, *trace, &verdict, audited.as_deref(), called_ms);
@@ -186,7 +192,7 @@ impl Instances {
         &self,
         entry: &Entry,
         trace: Trace,
-        verdict: &RequestVerdict,
+        verdict: &Rc<RequestVerdict>,
         audited: Option<&RememberedCall>,
         called_ms: u64,
     ) {
@@ -195,9 +201,11 @@ impl Instances {
         let learnt = cell.remembered.learn(trace, verdict, audited, called_ms, &entry.state);
         if let Err(impure) = learnt {
             cell.remembered.clear();
-            let origin = Box::new(origin_of(entry));
-            let what = impure.what;
-            self.chain.record_impure(entry, &Fault::Impure { origin, what });
+            let fault = Fault::Impure {
+                origin: Box::new(origin_of(entry)),
+                contradiction: impure.contradiction,
+            };
+            self.chain.record_impure(entry, &fault);
         }
     }
 
@@ -231,11 +239,16 @@ impl Instances {
         }
     }
 
-    /// Number of verdicts of all entries that were repeated.
+    /// Number of verdicts of all entries that were repeated. Entries of one name have one counter.
     #[cfg(test)]
     pub(super) fn repeated_verdicts(&self) -> u64 {
         let cells = self.cells.borrow();
-        cells.values().map(|cell| cell.metrics.reused.get()).sum()
+        let counts = cells.values().filter_map(|cell| {
+            let entry = cell.entry.upgrade()?;
+            Some((entry.name.clone(), cell.metrics.reused.get()))
+        });
+        let by_name: std::collections::BTreeMap<_, _> = counts.collect();
+        by_name.values().sum()
     }
 
     fn admit(&self, entry: &Entry) -> Result<Admission, CallError> {

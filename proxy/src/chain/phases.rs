@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ctrlmesh_contract::FailurePolicy;
-use http::{HeaderMap, response};
+use http::{HeaderMap, StatusCode, response};
 
 use crate::chain::instances::{CallError, Instances, Phase};
 use crate::chain::touched::{self, Effect, NamedTouch, Touch, TouchedRequests};
@@ -78,6 +78,14 @@ pub(crate) enum RequestDecision {
     Stop(Stop),
 }
 
+/// What follows the head of a response.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AfterHead {
+    Body,
+    /// The bytes of a tunnel, which are not read.
+    Tunnel,
+}
+
 /// Decision of the response phase.
 enum ResponseDecision {
     Proceed {
@@ -131,18 +139,21 @@ impl Plugins {
                     }
                 }
             };
-            self.record_touches(entry, touches::of_request(&verdict, self.view.state.take_named_rules()));
-            self.note_remark(entry, verdict.later, verdict.outcomes);
-            wait_for_delay(verdict.delay).await;
-            match verdict.action {
-                RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
+            self.note_remark(entry, &verdict);
+            let named = self.view.state.take_named_rules();
+            if !touches::lets_pass_at_once(&verdict) {
+                self.record_touches(entry, touches::of_request(&verdict, named));
+                wait_for_delay(verdict.delay).await;
+            }
+            match &verdict.action {
+                RequestAction::Proceed(more) => edits.extend(more.iter().map(|edit| (entry.id, edit.clone()))),
                 RequestAction::Refuse(refusal) => {
-                    return RequestDecision::Stop(Reply::refused_by_plugin(&refusal).into());
+                    return RequestDecision::Stop(Reply::refused_by_plugin(refusal).into());
                 }
-                RequestAction::Reset(how) => return RequestDecision::Stop(Stop::Reset(how)),
-                RequestAction::Answer(answer) => return RequestDecision::Stop(Stop::Answer(answer)),
+                RequestAction::Reset(how) => return RequestDecision::Stop(Stop::Reset(*how)),
+                RequestAction::Answer(answer) => return RequestDecision::Stop(Stop::Answer(answer.clone())),
                 RequestAction::RefuseConnections(length) => {
-                    return RequestDecision::Stop(Stop::RefuseConnections(length));
+                    return RequestDecision::Stop(Stop::RefuseConnections(*length));
                 }
             }
         }
@@ -258,6 +269,25 @@ impl Plugins {
         head: &mut response::Parts,
         connection: &Connection,
     ) -> Result<Vec<BodyShape>, Stop> {
+        self.run_response_phase(head, connection, AfterHead::Body).await
+    }
+
+    /// Runs the response phase for the response with which a tunnel begins: edits the head.
+    pub(crate) async fn edit_tunnel_response(
+        &self,
+        head: &mut response::Parts,
+        connection: &Connection,
+    ) -> Result<(), Stop> {
+        let shapes = self.run_response_phase(head, connection, AfterHead::Tunnel).await;
+        shapes.map(drop)
+    }
+
+    async fn run_response_phase(
+        &self,
+        head: &mut response::Parts,
+        connection: &Connection,
+        after_head: AfterHead,
+    ) -> Result<Vec<BodyShape>, Stop> {
         if !self.wants_response() {
             self.count_head_for_all(head.status.as_u16());
             return Ok(Vec::new());
@@ -266,7 +296,7 @@ impl Plugins {
             status: head.status,
             headers: head.headers.clone(),
         });
-        match self.on_response(&view).await {
+        match self.on_response(&view, after_head).await {
             ResponseDecision::Proceed { edits, shapes } => {
                 apply_head(&mut head.headers, &edits, connection);
                 Ok(shapes)
@@ -276,7 +306,7 @@ impl Plugins {
     }
 
     /// Calls every entry that wants the response, and counts the head for every entry, last first.
-    async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
+    async fn on_response(&self, head: &Rc<ResponseView>, after_head: AfterHead) -> ResponseDecision {
         let mut edits = Vec::new();
         let mut shapes = Vec::new();
         for entry in self.snapshot.matched_entries(self.matched).rev() {
@@ -287,7 +317,7 @@ impl Plugins {
             let verdict = self.instances.call(entry, Phase::Response, |instance| {
                 instance.on_response(&self.view, head)
             });
-            let verdict = match verdict {
+            let mut verdict = match verdict {
                 Ok(verdict) => verdict,
                 Err(error) => {
                     self.view.state.take_named_rules();
@@ -297,6 +327,9 @@ impl Plugins {
                     }
                 }
             };
+            if after_head == AfterHead::Tunnel {
+                leave_tunnel_alone(&mut verdict.action, head.status);
+            }
             self.record_touches(
                 entry,
                 touches::of_response(&verdict, self.view.state.take_named_rules()),
@@ -341,8 +374,8 @@ impl Plugins {
         self.view.state.release();
     }
 
-    /// The edits that this chain would make to an open watch now, computed without effects. Returns `None` if the answer would not be a
-    /// stream at all: refused, reset, or a failure of an entry that fails closed.
+    /// The edits that this chain would make to an open watch now, computed without effects. Returns `None` if the response would not be
+    /// a stream at all: refused, reset, or a failure of an entry that fails closed.
     pub(crate) fn recheck(&self) -> Option<Vec<Attributed>> {
         let mut edits = Vec::new();
         for entry in self.snapshot.on_request(self.matched) {
@@ -386,6 +419,17 @@ async fn wait_for_delay(delay: Duration) {
     }
 }
 
+/// Removes from a verdict what has no effect on a tunnel, so that it is not reported as done: the shape of the body, and after a 101 also
+/// the end of the connection, which takes no other request and whose client needs `Connection: upgrade`.
+fn leave_tunnel_alone(action: &mut ResponseAction, status: StatusCode) {
+    if let ResponseAction::Proceed { edits, body } = action {
+        *body = None;
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            edits.retain(|edit| *edit != ResponseEdit::CloseConnection);
+        }
+    }
+}
+
 fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Connection) {
     for edit in edits {
         match edit {
@@ -425,5 +469,31 @@ mod tests {
         edit_headers(&mut headers, &edits);
         assert_eq!(headers.get_all("x-a").iter().collect::<Vec<_>>(), ["9"]);
         assert!(!headers.contains_key("x-b"));
+    }
+
+    #[test]
+    fn verdict_on_tunnel_keeps_only_effective_parts() {
+        let shape = BodyShape {
+            pace: Some(1),
+            hold: None,
+            cut_after: Some(1),
+            end_after: None,
+            expired: false,
+            reset: Reset::Close,
+        };
+        let set = ResponseEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("1"));
+        let close = ResponseEdit::CloseConnection;
+        for (status, expected) in [
+            (StatusCode::SWITCHING_PROTOCOLS, vec![set.clone()]),
+            (StatusCode::OK, vec![set.clone(), close.clone()]),
+        ] {
+            let mut action = ResponseAction::Proceed {
+                edits: vec![set.clone(), close.clone()],
+                body: Some(shape.clone()),
+            };
+            leave_tunnel_alone(&mut action, status);
+            let (edits, body) = (expected, None);
+            assert_eq!(action, ResponseAction::Proceed { edits, body }, "{status}");
+        }
     }
 }

@@ -115,7 +115,7 @@ impl Updater {
             (attempt, before)
         });
         match task.await {
-            Ok((Some(look), _)) => self.take(look).await,
+            Ok((Some(attempt), _)) => self.finish_attempt(attempt).await,
             Ok((None, before)) => {
                 self.refused = before;
                 Outcome::Settled
@@ -127,8 +127,8 @@ impl Updater {
         }
     }
 
-    async fn take(&mut self, look: LoadAttempt) -> Outcome {
-        let result = match look.result {
+    async fn finish_attempt(&mut self, attempt: LoadAttempt) -> Outcome {
+        let result = match attempt.result {
             Ok(Some(snapshot)) => self.put_into_force(snapshot).await,
             Ok(None) => {
                 self.handle.clear_refusal();
@@ -140,11 +140,11 @@ impl Updater {
         let current = self.handle.current();
         self.source.host().states.retain(|name| current.entry(name).is_some());
         let Err(error) = result else { return Outcome::Settled };
-        self.handle.refuse(look.generation, &error);
+        self.handle.refuse(attempt.generation, &error);
         if error.is_transient() {
             return Outcome::Transient;
         }
-        self.refused = Some(look.seen);
+        self.refused = Some(attempt.seen);
         Outcome::Settled
     }
 

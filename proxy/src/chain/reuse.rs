@@ -3,19 +3,20 @@
 //!
 //! Each instance has its own memory ([`RememberedCalls`]). A verdict is remembered if the plugin marks it as reusable and the call did
 //! nothing that must not be repeated (`wasm/reads.rs`). A repetition takes the same tokens and places, adds to the same counters, and
-//! leaves the same note. One in N repetitions is audited: the plugin is asked after all, the request gets that verdict alone, and a verdict
-//! that differs from the remembered one is a fault of the plugin. See docs/adr/0050-reusable-verdicts.md.
+//! leaves the same note. One in N repetitions is audited: the plugin is asked after all, the request gets that verdict alone, and a call
+//! that decides or does something else than the remembered one is a fault of the plugin. See docs/adr/0050-reusable-verdicts.md.
 
 mod table;
 
-use std::cell::Cell;
+use std::borrow::Cow;
+use std::cell::{Cell, LazyCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aws_lc_rs::rand;
+use ctrlmesh_wire::ParsedQuery;
 use tokio::time::Instant;
 
 use crate::plugin::request_view::RequestView;
@@ -35,6 +36,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Estimated bytes of a remembered verdict besides its texts.
 const VERDICT_BYTES: usize = 256;
 
+/// How a plugin contradicts a verdict by its reads.
+const OTHER_READS: &str = "it asked the host for something else although it had read the same values";
+
 /// Whether verdicts are repeated, and how often repetitions are audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReuseSettings {
@@ -46,21 +50,18 @@ pub struct ReuseSettings {
 /// Whether verdicts of an entry may be repeated. Shared by all threads, and kept by later chains with the same entry.
 #[derive(Debug, Default)]
 pub struct ReuseState {
-    is_impure: AtomicBool,
     first_contradiction: OnceLock<String>,
 }
 
 impl ReuseState {
     /// Whether the plugin has contradicted one of its reusable verdicts.
     pub(crate) fn is_impure(&self) -> bool {
-        self.is_impure.load(Ordering::Acquire)
+        self.first_contradiction.get().is_some()
     }
 
     /// Notes that the plugin has contradicted a reusable verdict. Returns whether it is the first time.
     pub(super) fn set_impure(&self, contradiction: &str) -> bool {
-        let is_first = self.first_contradiction.set(contradiction.to_owned()).is_ok();
-        self.is_impure.store(true, Ordering::Release);
-        is_first
+        self.first_contradiction.set(contradiction.to_owned()).is_ok()
     }
 
     /// How the plugin contradicted its reusable verdict first.
@@ -115,29 +116,30 @@ pub(super) struct RememberedCalls {
 /// A verdict with what belongs to it.
 #[derive(Debug)]
 pub(super) struct RememberedCall {
-    verdict: RequestVerdict,
+    /// Shared with the requests that get it, so that a repetition copies nothing.
+    verdict: Rc<RequestVerdict>,
     effects: Effects,
-    /// The cells that the call read: key, and number of the write.
-    cells: Vec<(Box<str>, u64)>,
     /// Milliseconds since 1970 at the call, and until when the verdict holds.
     holds: Option<(u64, u64)>,
+    /// Whether an audit has ended the repetitions before that time.
+    is_withdrawn: Cell<bool>,
 }
 
 /// Result of a look-up.
 #[derive(Debug)]
 pub(super) enum LookUp {
-    /// This call was repeated, with all effects that belong to its verdict.
-    Repeated(Rc<RememberedCall>),
+    /// This verdict was repeated, with all effects that belong to it.
+    Repeated(Rc<RequestVerdict>),
     /// The plugin is to be called, and its verdict compared with this one.
     Audit(Rc<RememberedCall>),
     /// The plugin is to be called.
     Unknown,
 }
 
-/// The plugin decided differently although nothing that it read has changed.
+/// The plugin decided or did something else although nothing that it read has changed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Impure {
-    pub(super) what: String,
+    pub(super) contradiction: String,
 }
 
 impl RememberedCalls {
@@ -146,11 +148,15 @@ impl RememberedCalls {
         self.table.clear();
     }
 
-    /// Looks for a verdict to repeat, and repeats what belongs to it.
+    /// Looks for a verdict to repeat, and repeats what belongs to it. Cells are compared on the way to the verdict, and stay locked until
+    /// its tokens and places are taken.
     pub(super) fn look_up(&mut self, request: &RequestView, state: &Arc<EntryState>, draw: &AuditDraw) -> LookUp {
+        let mut repetition = state.repetition();
+        // The state may be locked while parameters are read, so a long query is parsed once for all of them.
+        let query = LazyCell::new(|| ParsedQuery::new(request.uri.query().unwrap_or_default()));
         let answer = |step: Step<&str>| match step {
-            Step::Cell(key) => state.write_of(key).map_or(Seen::Absent, Seen::Number),
-            step => step.evaluate(request, false),
+            Step::Cell(key) => repetition.write_of(key).map_or(Seen::Absent, Seen::Number),
+            step => step.evaluate_with(request, false, |name| query.get(name).map(Cow::Borrowed)),
         };
         let Some(known) = self.table.find(answer) else {
             return LookUp::Unknown;
@@ -161,12 +167,16 @@ impl RememberedCalls {
         if draw.next() {
             return LookUp::Audit(Rc::clone(known));
         }
-        if !known.repeat_effects(request, state) {
+        let Some(held) = repetition.take(&known.effects.asks, &known.effects.places) else {
             return LookUp::Unknown;
+        };
+        if !held.is_empty() {
+            request.state.hold(held);
         }
-        let known = Rc::clone(known);
+        known.repeat_other_effects(request, state);
+        let verdict = Rc::clone(&known.verdict);
         self.repeats = self.repeats.saturating_add(1);
-        LookUp::Repeated(known)
+        LookUp::Repeated(verdict)
     }
 
     /// Whether the next call is recorded.
@@ -189,12 +199,15 @@ impl RememberedCalls {
     /// Compares a call with the one that it audits, and remembers it if its verdict is reusable. `called_ms`: when the call began, in
     /// milliseconds since 1970.
     ///
+    /// A call that met a change is not compared: a cell that was written meanwhile, or tokens or places that were short. So what a plugin
+    /// writes for such a reason is no contradiction.
+    ///
     /// # Errors
     /// The call contradicts what is remembered. Nothing is remembered then.
     pub(super) fn learn(
         &mut self,
         trace: Trace,
-        verdict: &RequestVerdict,
+        verdict: &Rc<RequestVerdict>,
         audited: Option<&RememberedCall>,
         called_ms: u64,
         state: &EntryState,
@@ -204,17 +217,18 @@ impl RememberedCalls {
             Reuse::WhileUnchanged | Reuse::Never => None,
         };
         let obstacle = trace.reason_to_forget(until.is_some());
-        let is_comparable = trace.is_comparable();
+        let (is_comparable, withdrawal) = (trace.is_comparable(), withdrawal_of(&trace, verdict.reuse));
         let (reads, effects) = trace.into_parts();
         // The time of the remembered verdict may have passed before the plugin read the clock.
         if let Some(audited) = audited.filter(|audited| audited.holds_at(|| unix_ms(state))) {
             match self.table.known(&reads) {
                 Known::Leaf(known) if is_comparable && std::ptr::eq(Rc::as_ptr(known), audited) => {
                     audited.compare(verdict, &effects)?;
+                    if let Some(contradiction) = withdrawal {
+                        audited.withdraw(contradiction)?;
+                    }
                 }
-                Known::Contradiction if is_comparable && audited.holds.is_none() => {
-                    return Err(Impure::other_reads());
-                }
+                Known::Contradiction if is_comparable => audited.withdraw(OTHER_READS)?,
                 Known::Leaf(_) | Known::Contradiction | Known::Unknown => {}
             }
         }
@@ -223,21 +237,17 @@ impl RememberedCalls {
             return Ok(());
         }
         self.unmarked = 0;
-        let cells = reads.iter().filter_map(|(step, value)| match step {
-            Step::Cell(key) => Some((key.clone(), value.as_seen().number())),
-            _ => None,
-        });
         let call = RememberedCall {
-            cells: cells.collect(),
-            verdict: verdict.clone(),
+            verdict: Rc::clone(verdict),
             holds: until.map(|until| (called_ms, until)),
+            is_withdrawn: Cell::new(false),
             effects,
         };
         let bytes = call.bytes();
         let is_timed = |call: &Rc<RememberedCall>| call.holds.is_some();
         self.table
             .insert(reads, Rc::new(call), bytes, is_timed)
-            .map_err(|table::Contradiction| Impure::other_reads())?;
+            .map_err(|table::Contradiction| Impure::new(OTHER_READS))?;
         self.pause_if_useless();
         Ok(())
     }
@@ -256,37 +266,36 @@ impl RememberedCalls {
 }
 
 impl RememberedCall {
-    pub(super) fn verdict(&self) -> RequestVerdict {
-        self.verdict.clone()
-    }
-
     fn holds_at(&self, now_ms: impl FnOnce() -> u64) -> bool {
         // A clock that was set back says nothing about a verdict from before.
-        self.holds.is_none_or(|(called_ms, until)| {
+        let is_its_time = self.holds.is_none_or(|(called_ms, until)| {
             let now_ms = now_ms();
             called_ms <= now_ms && now_ms < until
-        })
+        });
+        is_its_time && !self.is_withdrawn.get()
     }
 
-    /// Does again what the call did. Returns `false`, without effect, if a cell has changed or tokens or places are missing.
-    fn repeat_effects(&self, request: &RequestView, state: &Arc<EntryState>) -> bool {
-        let Effects {
-            asks,
-            places,
-            counts,
-            note,
-            rules,
-        } = &self.effects;
-        if !(self.cells.is_empty() && asks.is_empty() && places.is_empty()) {
-            let cells = self.cells.iter().map(|(key, write)| (key.as_ref(), *write));
-            match state.repeat(cells, asks, places) {
-                Some(held) if held.is_empty() => {}
-                Some(held) => request.state.hold(held),
-                None => return false,
-            }
+    /// Ends the repetitions of this call, because a later call that read the same differs from it; `contradiction` says how.
+    ///
+    /// # Errors
+    /// The verdict has no time, so the plugin contradicts it. Otherwise time may be the reason: the plugin may go by another clock.
+    fn withdraw(&self, contradiction: &str) -> Result<(), Impure> {
+        if self.holds.is_none() {
+            return Err(Impure::new(contradiction));
         }
-        for (name, label, by) in counts {
-            state.series().count(name, label, *by);
+        self.is_withdrawn.set(true);
+        Ok(())
+    }
+
+    /// Repeats the call's effects other than taking tokens and places.
+    fn repeat_other_effects(&self, request: &RequestView, state: &Arc<EntryState>) {
+        let Effects {
+            counts, note, rules, ..
+        } = &self.effects;
+        if !counts.is_empty() {
+            let counted = counts.iter();
+            let counted = counted.map(|(name, label, by)| (name.as_str(), label.as_str(), *by));
+            state.series().count_all(counted);
         }
         if let Some(note) = note {
             request.state.set_note(Arc::as_ptr(state).addr(), *note);
@@ -294,14 +303,13 @@ impl RememberedCall {
         for rule in rules {
             request.state.name_rule(&rule.name, rule.decides);
         }
-        true
     }
 
     fn compare(&self, verdict: &RequestVerdict, effects: &Effects) -> Result<(), Impure> {
         let known = &self.verdict;
         if known.delay != verdict.delay || known.action != verdict.action || known.later != verdict.later {
             return Err(Impure {
-                what: format!(
+                contradiction: format!(
                     "it decided {} before and {} now",
                     action_name(&self.verdict.action),
                     action_name(&verdict.action)
@@ -309,14 +317,10 @@ impl RememberedCall {
             });
         }
         if known.outcomes != verdict.outcomes {
-            return Err(Impure {
-                what: "it has the outcome of the request counted in another way".to_owned(),
-            });
+            return Err(Impure::new("it returned other outcome rules"));
         }
         if self.effects != *effects {
-            return Err(Impure {
-                what: "it took, counted, noted or named something else".to_owned(),
-            });
+            return Err(Impure::new("it took, counted, noted or named something else"));
         }
         Ok(())
     }
@@ -339,7 +343,6 @@ impl RememberedCall {
             .chain(places.iter().map(|place| place.key.len()))
             .chain(counts.iter().map(|(name, label, _)| name.len() + label.len()))
             .chain(rules.iter().map(|rule| rule.name.len()))
-            .chain(self.cells.iter().map(|(key, _)| key.len()))
             .map(|bytes| bytes + size_of::<Ask>())
             .sum();
         let outcomes = self.verdict.outcomes.iter().flat_map(|rules| rules.iter());
@@ -348,10 +351,21 @@ impl RememberedCall {
 }
 
 impl Impure {
-    fn other_reads() -> Self {
+    fn new(contradiction: &str) -> Self {
         Self {
-            what: "it asked the host for something else although it had read the same values".to_owned(),
+            contradiction: contradiction.to_owned(),
         }
+    }
+}
+
+/// The reason why a call that read the same as a remembered one must not be repeated; `None` if it may be.
+fn withdrawal_of(trace: &Trace, reuse: Reuse) -> Option<&'static str> {
+    if trace.wrote_or_drew() {
+        Some("it wrote, logged or drew a random number, which it had not done before")
+    } else if reuse == Reuse::Never {
+        Some("it does not let its verdict be repeated any more")
+    } else {
+        None
     }
 }
 

@@ -40,7 +40,6 @@ pub struct Entry {
     pub subscription: Subscription,
     /// The subscription's rules, compiled.
     pub matcher: Matcher,
-    /// Quarantine state.
     pub quarantine: Arc<Quarantine>,
     /// Whether its verdicts may be repeated.
     pub reuse: Arc<ReuseState>,
@@ -48,7 +47,7 @@ pub struct Entry {
     pub(super) retirement: RetirementGuard,
 }
 
-/// See [`Entry::id`]. Unique within the process, and never reused.
+/// See [`Entry::id`]. Unique within the process, and never reused. An entry of a later chain has the same id or a higher one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId(u64);
 
@@ -56,6 +55,11 @@ impl EntryId {
     pub(crate) fn next_id() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The id as a number, for the state of entries, which knows no chains.
+    pub(crate) const fn number(self) -> u64 {
+        self.0
     }
 }
 

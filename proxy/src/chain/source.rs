@@ -58,7 +58,7 @@ pub(super) struct LoadAttempt {
     pub(super) result: Result<Option<Arc<Snapshot>>, Error>,
 }
 
-/// The input on which a `Look` depends. Errors are kept as text: a different error is reported again.
+/// The input on which a [`LoadAttempt`] depends. Errors are kept as text: a different error is reported again.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SeenFiles {
     fingerprint: Fingerprint,
@@ -84,22 +84,22 @@ impl Source {
     /// The reason why the chain in the directory cannot come into force.
     pub fn load(&self, previous: &Snapshot) -> Result<Option<Arc<Snapshot>>, Error> {
         self.load_if_changed(previous, None)
-            .map_or(Ok(None), |look| look.result)
+            .map_or(Ok(None), |attempt| attempt.result)
     }
 
     /// Like [`Self::load`], but returns `None` if the directory holds only what was seen before.
     pub(super) fn load_if_changed(&self, previous: &Snapshot, before: Option<&SeenFiles>) -> Option<LoadAttempt> {
-        let mut look = self.look_once(previous, before)?;
+        let mut attempt = self.attempt_load(previous, before)?;
         for _ in 1..MAX_READS {
-            if !matches!(look.result, Err(Error::Changing { .. })) {
+            if !matches!(attempt.result, Err(Error::Changing { .. })) {
                 break;
             }
-            look = self.look_once(previous, before)?;
+            attempt = self.attempt_load(previous, before)?;
         }
-        Some(look)
+        Some(attempt)
     }
 
-    fn look_once(&self, previous: &Snapshot, before: Option<&SeenFiles>) -> Option<LoadAttempt> {
+    fn attempt_load(&self, previous: &Snapshot, before: Option<&SeenFiles>) -> Option<LoadAttempt> {
         let version = Version::current_version(&self.location.directory);
         let fingerprint = version.fingerprint();
         let document = version.document();

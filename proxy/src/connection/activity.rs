@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answer_that_is_still_being_read_keeps_its_connection() {
+    async fn response_that_is_still_being_read_keeps_its_connection() {
         let (activity, mut deadlines, mut stream, mut client) = observed_connection(true);
         drop(activity.begin());
         let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;

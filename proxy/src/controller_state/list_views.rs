@@ -119,6 +119,13 @@ impl Representation {
     }
 }
 
+/// The note of a list: who listed, and under which view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotedList {
+    key: u64,
+    view: u64,
+}
+
 /// The relation of a resource version that a client sends to the view that the client gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KnownView {
@@ -209,26 +216,41 @@ impl ReaderStates {
 }
 
 impl ListViews {
-    /// Notes the view that a list is answered under. `is_first_chain`: no other chain was in force before.
+    /// Notes the view that a list is answered under. `is_first_chain`: no other chain was in force before. Returns the note; `None` if none
+    /// was made because no view was ever shaped.
     pub(crate) fn list<'e>(
         &self,
         reader: &Reader<'_>,
         view: impl Iterator<Item = &'e RequestEdit>,
         is_first_chain: bool,
-    ) {
+    ) -> Option<NotedList> {
         let was_used = self.is_used();
         let view = self.view_hash(view);
-        if (!was_used || self.has_predecessor()) && self.is_used() && !is_first_chain {
+        if !self.is_used() {
+            return None;
+        }
+        let key = self.key(reader);
+        let list = NotedList { key, view };
+        self.note(list, was_used, is_first_chain);
+        Some(list)
+    }
+
+    /// Notes another list by the same reader under the same view, as [`Self::list`] does.
+    pub(crate) fn list_again(&self, list: NotedList, is_first_chain: bool) {
+        self.note(list, true, is_first_chain);
+    }
+
+    fn note(&self, list: NotedList, was_used: bool, is_first_chain: bool) {
+        if (!was_used || self.has_predecessor()) && !is_first_chain {
             self.first_rule.get_or_init(Instant::now);
         }
-        if self.is_used() {
-            let may_be_unnoted = self
-                .first_rule
-                .get()
-                .is_some_and(|since| since.elapsed() < FIRST_RULE_TIME);
-            let key = self.key(reader);
-            self.lock_states().state_of(key, view, may_be_unnoted.into()).list(view);
-        }
+        let may_be_unnoted = self
+            .first_rule
+            .get()
+            .is_some_and(|since| since.elapsed() < FIRST_RULE_TIME);
+        let mut states = self.lock_states();
+        let state = states.state_of(list.key, list.view, may_be_unnoted.into());
+        state.list(list.view);
     }
 
     /// Notes that another process served this pod before: its states are lost, and it may have shaped views.

@@ -136,7 +136,10 @@ impl ApiServer {
         for advertised_address in addresses {
             if advertised.insert(advertised_address.clone(), now).is_none() {
                 has_changed = true;
-                tracing::info!(place = %advertised_address, "the API server advertises this address; external requests may not reach it");
+                tracing::info!(
+                    address = %advertised_address,
+                    "the API server advertises this address; external requests may not reach it"
+                );
             }
         }
         advertised.retain(|_, last| now.duration_since(*last) < ADVERTISED_LIFETIME);

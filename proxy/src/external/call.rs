@@ -71,9 +71,9 @@ impl Call {
 
     /// The reply to a request that could not be sent.
     pub(super) fn failure_reply(&self, error: &SendError, is_repeatable: bool) -> Reply {
-        let whom = format!("{}:{}", self.destination.host(), self.destination.target.port);
-        tracing::debug!(%error, target = whom, "external request failed");
-        Reply::upstream_failed(error, &whom, is_repeatable)
+        let server = format!("{}:{}", self.destination.host(), self.destination.target.port);
+        tracing::debug!(%error, target = server, "external request failed");
+        Reply::upstream_failed(error, &server, is_repeatable)
     }
 
     pub(super) fn sidecar_response(&self, reply: Reply) -> Response<ClientBody> {

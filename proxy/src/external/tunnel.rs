@@ -66,11 +66,10 @@ pub(super) async fn open_tunnel(call: &Call, mut parts: Parts, plugins: Option<&
     let (mut head, ()) = Response::new(()).into_parts();
     // The target sends no readable response; the successful connection counts as one.
     call.record.set_upstream(head.status.as_u16(), began.elapsed());
-    if let Some(plugins) = plugins {
-        // The shape of a body does not apply, because the bytes of a tunnel are not read.
-        if let Err(stop) = plugins.edit_response(&mut head, &call.connection).await {
-            return call.stop(stop).await;
-        }
+    if let Some(plugins) = plugins
+        && let Err(stop) = plugins.edit_tunnel_response(&mut head, &call.connection).await
+    {
+        return call.stop(stop).await;
     }
     call.record.set_status(head.status.as_u16());
     if let Some(client) = parts.extensions.remove::<OnUpgrade>() {

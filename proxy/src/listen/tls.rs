@@ -21,7 +21,7 @@ use crate::error::Error;
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// The certificate in use; without one, TLS clients are rejected.
+/// The certificate in use; without one, TLS clients are refused.
 #[derive(Clone, Default)]
 pub(crate) struct ServerTls(Arc<ArcSwapOption<Served>>);
 

@@ -80,7 +80,7 @@ impl fmt::Display for PluginLabelSelector {
 
 impl PartialEq for PluginLabelSelector {
     fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text()
+        Rc::ptr_eq(&self.0, &other.0) || self.text() == other.text()
     }
 }
 
@@ -110,6 +110,7 @@ mod tests {
     fn selectors_are_equal_by_their_texts() {
         let selector = PluginLabelSelector::from("a=b");
         selector.parsed().unwrap();
+        assert_eq!(selector, selector.clone());
         assert_eq!(selector, PluginLabelSelector::from("a=b"));
         assert_ne!(selector, PluginLabelSelector::from("a==b"));
         assert!(PluginLabelSelector::from("a in").parsed().is_err());

@@ -83,7 +83,6 @@ pub struct Details {
 /// One cause (WIT `cause`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// Machine-readable reason.
     pub reason: String,
     pub message: String,
     pub field: String,

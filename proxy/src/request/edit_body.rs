@@ -35,7 +35,7 @@ pub(super) async fn edit_request(
     mut body: RequestBody,
     delete_options: &[DeleteOptionEdit],
     renames: Vec<Rename>,
-) -> Result<(RequestBody, Option<RenamedExchange>), Reply> {
+) -> Result<(RequestBody, Option<Box<RenamedExchange>>), Reply> {
     if !delete_options.is_empty() {
         body = edit_options(headers, body, delete_options).await?;
     }
@@ -83,7 +83,7 @@ async fn rename_request(
     headers: &mut HeaderMap,
     body: RequestBody,
     mut renames: Vec<Rename>,
-) -> Result<(RequestBody, Option<RenamedExchange>), Reply> {
+) -> Result<(RequestBody, Option<Box<RenamedExchange>>), Reply> {
     renaming::ask_for_plain(headers);
     let (bytes, named) = renaming::request_body(headers, body, &renames).await?;
     // If the body names none of them, the response names none either.
@@ -95,7 +95,8 @@ async fn rename_request(
     let leadership = &exchange.worker.shared.leadership;
     let lock_exchange = leadership.observe_request(info, &query, &rename, (&bytes, named.is_some()), arrived);
     let body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()));
-    Ok((body, Some(RenamedExchange { rename, lock_exchange })))
+    // Boxed, so that requests without one do not carry its size.
+    Ok((body, Some(Box::new(RenamedExchange { rename, lock_exchange }))))
 }
 
 impl RenamedExchange {

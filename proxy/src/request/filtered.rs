@@ -1,7 +1,8 @@
 //! A request that plugins want, or a watch that a new chain may want.
 //!
 //! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`),
-//! send, call the plugins for the response, shape the body.
+//! send, call the plugins for the response, shape the body. A list that was narrowed in the same way before is not edited again
+//! (`narrowed_lists`).
 
 use std::rc::Rc;
 
@@ -17,10 +18,11 @@ use super::earlier_lock;
 use super::early_response::{ServeResult, sidecar_response};
 use super::edit::{self, Edited};
 use super::edit_body::{self, RenamedExchange};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, user_agent};
+use super::narrowed_lists::{ListRequest, NarrowedList};
 use super::recheck;
-use super::upgrade::{self, Offered};
-use super::view_check::check_view;
+use super::upgrade::{self, Offered, Switched};
+use super::view_check::{CheckedView, check_view};
 use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::connection::IncomingBody;
 use crate::controller_state::leader_locks::LeaderLocks;
@@ -37,6 +39,7 @@ pub(super) struct FilteredRequest {
 }
 
 /// Result of the request phase, for the steps after it.
+#[derive(Default)]
 struct Prepared {
     /// `None` keeps the client's.
     uri: Option<Uri>,
@@ -49,7 +52,13 @@ struct Prepared {
     again: Option<Instant>,
     position: Option<Position>,
     /// Set if the response has to get the controller's name of its object.
-    renamed: Option<RenamedExchange>,
+    renamed: Option<Box<RenamedExchange>>,
+}
+
+impl Prepared {
+    fn edits_body(&self) -> bool {
+        !(self.renames.is_empty() && self.delete_options.is_empty())
+    }
 }
 
 impl FilteredRequest {
@@ -69,7 +78,8 @@ impl FilteredRequest {
             Ok(true) => self.plugins.view.is_leader_lock.set(true),
             Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
         }
-        let mut prepared = match self.prepare(exchange, &mut parts).await {
+        let decision = self.plugins.on_request().await;
+        let mut prepared = match self.prepare(exchange, &mut parts.headers, decision) {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
                 let reply = name_created_object(reply, &exchange.info, &parts.headers, body).await;
@@ -78,29 +88,37 @@ impl FilteredRequest {
             Err(stop) => return exchange.stop(stop, &self.accept()).await,
         };
         exchange.add_credentials(&mut parts.headers);
-        let renames = std::mem::take(&mut prepared.renames);
-        let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
-        (body, prepared.renamed) = match edited.await {
-            Ok(edited) => edited,
-            Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
-        };
+        if prepared.edits_body() {
+            let renames = std::mem::take(&mut prepared.renames);
+            let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
+            (body, prepared.renamed) = match edited.await {
+                Ok(edited) => edited,
+                Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
+            };
+        }
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
         // A tunnel has no bodies in which an object could be renamed.
-        let offered = if exchange.upgrade.is_some() && prepared.renamed.is_none() {
+        if exchange.upgrade.is_some() && prepared.renamed.is_none() {
             // Boxed, so that the future of other requests stays small.
-            Box::pin(upgrade::send_upgrade(exchange, parts, body, uri)).await
-        } else {
-            let sent = exchange.send(parts.headers, uri, body, Instant::now()).await;
-            sent.map_or_else(
-                |error| Offered::Failed(exchange.failure_response(&error, &self.accept())),
-                Offered::Ordinary,
-            )
+            let offered = Box::pin(upgrade::send_upgrade(exchange, parts, body, uri)).await;
+            return Box::pin(self.finish_offered(exchange, &mut prepared, offered)).await;
+        }
+        let response = match exchange.send(parts.headers, uri, body, Instant::now()).await {
+            Ok(response) => response,
+            Err(error) => return Ok(exchange.failure_response(&error, &self.accept())),
         };
+        self.finish_response(exchange, &mut prepared, response).await
+    }
+
+    /// Runs the response phase for a request that the client wants to upgrade.
+    async fn finish_offered(
+        &mut self,
+        exchange: &Exchange<'_>,
+        prepared: &mut Prepared,
+        offered: Offered,
+    ) -> ServeResult {
         match offered {
-            Offered::Switched(switched) => {
-                let watching = self.watch_reaction(exchange, prepared.edits, prepared.again, prepared.position);
-                Ok(upgrade::switch_protocols(exchange, switched, watching))
-            }
+            Offered::Switched(switched) => self.finish_upgrade(exchange, prepared, switched).await,
             Offered::Ordinary(response) => self.finish_response(exchange, prepared, response).await,
             Offered::Failed(response) => Ok(response),
         }
@@ -111,9 +129,14 @@ impl FilteredRequest {
         Accept::from_headers(&self.plugins.view.headers)
     }
 
-    /// Runs the request phase: calls the plugins, applies their edits, checks the view.
-    async fn prepare(&self, exchange: &Exchange<'_>, parts: &mut Parts) -> Result<Prepared, Stop> {
-        let mut edits = match self.plugins.on_request().await {
+    /// Applies the edits that the plugins decided on, and checks the view.
+    fn prepare(
+        &self,
+        exchange: &Exchange<'_>,
+        headers: &mut HeaderMap,
+        decision: RequestDecision,
+    ) -> Result<Prepared, Stop> {
+        let mut edits = match decision {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return Err(stop),
         };
@@ -124,8 +147,16 @@ impl FilteredRequest {
                 "the controller may still lead by the lock of its pod's earlier shard: it is shown no objects until that lock has expired"
             );
         }
+        if let Some(uri) = self.narrow_again(exchange, headers, &mut edits)? {
+            return Ok(Prepared {
+                uri: Some(uri),
+                edits,
+                again,
+                ..Prepared::default()
+            });
+        }
         let query = ParsedQuery::new(exchange.uri.query().unwrap_or_default());
-        let edited = self.plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
+        let edited = self.plugins.apply_edits(&mut edits, headers, |edits| {
             edit::apply(&exchange.info, exchange.uri, &query, edits)
         })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
@@ -135,7 +166,7 @@ impl FilteredRequest {
             )
             .into());
         }
-        let position = check_view(exchange, &self.plugins, &query, &edits)?;
+        let CheckedView { position, noted } = check_view(exchange, &self.plugins, &query, &edits)?;
         let Edited {
             path_and_query,
             renames,
@@ -143,6 +174,13 @@ impl FilteredRequest {
         } = edited;
         let uri = path_and_query.map(Uri::try_from).transpose();
         let uri = uri.map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?;
+        if let (Some(uri), Some(noted)) = (&uri, noted)
+            && let Some(list) = self.list_request(exchange, &edits)
+        {
+            let uri = uri.clone();
+            let mut narrowed_lists = exchange.worker.narrowed_lists.borrow_mut();
+            narrowed_lists.remember(&list, NarrowedList { uri, noted });
+        }
         Ok(Prepared {
             uri,
             renames,
@@ -154,11 +192,35 @@ impl FilteredRequest {
         })
     }
 
+    /// Narrows a repeated list as before, and notes its view again. Returns the edited target; `None` if the list is not remembered.
+    fn narrow_again(
+        &self,
+        exchange: &Exchange<'_>,
+        headers: &mut HeaderMap,
+        edits: &mut Vec<Attributed>,
+    ) -> Result<Option<Uri>, Reply> {
+        let list = self.list_request(exchange, edits);
+        let known = list.and_then(|list| exchange.worker.narrowed_lists.borrow().find(&list));
+        let Some(NarrowedList { uri, noted }) = known else {
+            return Ok(None);
+        };
+        // The edits of the target are known to be possible.
+        self.plugins.apply_edits(edits, headers, |_| Ok(()))?;
+        let list_views = &exchange.worker.shared.list_views;
+        list_views.list_again(noted, self.plugins.is_of_first_chain());
+        Ok(Some(uri))
+    }
+
+    fn list_request<'a>(&'a self, exchange: &Exchange<'a>, edits: &'a [Attributed]) -> Option<ListRequest<'a>> {
+        let headers = &self.plugins.view.headers;
+        ListRequest::new(&exchange.info, exchange.uri, headers, user_agent(headers), edits)
+    }
+
     /// Runs the response phase: calls the plugins, restores names, shapes the body.
     async fn finish_response(
-        mut self,
+        &mut self,
         exchange: &Exchange<'_>,
-        prepared: Prepared,
+        prepared: &mut Prepared,
         response: Response<UpstreamBody>,
     ) -> ServeResult {
         let (mut head, body) = response.into_parts();
@@ -167,7 +229,7 @@ impl FilteredRequest {
             Err(stop) => return exchange.stop(stop, &self.accept()).await,
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
-        let mut body: BoxBody = match prepared.renamed {
+        let mut body: BoxBody = match prepared.renamed.take() {
             Some(renamed) => match renamed.restore_names(&mut head, body, streams, exchange.record).await {
                 Ok(body) => body,
                 Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
@@ -182,25 +244,37 @@ impl FilteredRequest {
             let connection = Rc::clone(&exchange.connection);
             body = Box::pin(ShapedBody::new(body, shape, encoding, connection));
         }
-        if let Some(watching) = self
-            .watch_reaction(exchange, prepared.edits, prepared.again, prepared.position)
-            .filter(|_| streams)
-        {
+        if let Some(watching) = self.watch_reaction(exchange, prepared).filter(|_| streams) {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
         }
         Ok(ClientBody::boxed(head, body, exchange.record))
     }
 
-    /// The reaction of a watch to a new chain; `None` for other requests.
-    fn watch_reaction(
+    /// Runs the response phase for a 101, and begins the tunnel.
+    async fn finish_upgrade(
         &mut self,
         exchange: &Exchange<'_>,
-        edits: Vec<Attributed>,
-        again: Option<Instant>,
-        position: Option<Position>,
-    ) -> Option<Watching> {
+        prepared: &mut Prepared,
+        mut switched: Switched,
+    ) -> ServeResult {
+        let edited = self
+            .plugins
+            .edit_tunnel_response(&mut switched.head, &exchange.connection)
+            .await;
+        if let Err(stop) = edited {
+            // The API server's end must not stay open if the client is kept waiting.
+            drop(switched);
+            return exchange.stop(stop, &self.accept()).await;
+        }
+        let watching = self.watch_reaction(exchange, prepared);
+        Ok(upgrade::switch_protocols(exchange, switched, watching))
+    }
+
+    /// The reaction of a watch to a new chain; `None` for other requests.
+    fn watch_reaction(&mut self, exchange: &Exchange<'_>, prepared: &mut Prepared) -> Option<Watching> {
         let watch_start = self.watch_start.take()?;
-        let watching = recheck::watch_reaction(exchange, &self.plugins, watch_start, edits, again, position);
+        let (edits, position) = (std::mem::take(&mut prepared.edits), prepared.position.take());
+        let watching = recheck::watch_reaction(exchange, &self.plugins, watch_start, edits, prepared.again, position);
         Some(watching)
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use http::header::UPGRADE;
 use http::request::Parts;
-use http::{Request, Response, StatusCode, Uri};
+use http::{Request, Response, StatusCode, Uri, response};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
@@ -33,7 +33,8 @@ pub(crate) enum Offered {
 
 /// Both ends of a tunnel that is about to begin.
 pub(crate) struct Switched {
-    response: Response<()>,
+    /// The API server's 101.
+    pub(super) head: response::Parts,
     upstream: UpgradedStream,
     client: Option<OnUpgrade>,
 }
@@ -69,11 +70,8 @@ pub(crate) async fn send_upgrade(exchange: &Exchange<'_>, mut parts: Parts, body
         }
         Ok(Upgrade::Switched(response, upstream)) => {
             exchange.record_response(StatusCode::SWITCHING_PROTOCOLS, sent);
-            Offered::Switched(Switched {
-                response,
-                upstream,
-                client,
-            })
+            let (head, ()) = response.into_parts();
+            Offered::Switched(Switched { head, upstream, client })
         }
         Ok(Upgrade::Refused(mut response)) => {
             headers::strip_response(response.headers_mut());
@@ -95,15 +93,12 @@ pub(crate) fn switch_protocols(
     switched: Switched,
     watching: Option<Watching>,
 ) -> Response<ClientBody> {
-    let Switched {
-        response,
-        upstream,
-        client,
-    } = switched;
+    let Switched { head, upstream, client } = switched;
     if let Some(client) = client {
         start_tunnel(exchange, client, upstream, watching);
     }
-    response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(exchange.record))))
+    let body = ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(exchange.record)));
+    Response::from_parts(head, body)
 }
 
 /// Copies in both directions in a task of the worker. Record and connection (with its permit) live as long as the tunnel. A watch over

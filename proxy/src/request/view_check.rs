@@ -4,14 +4,22 @@ use ctrlmesh_wire::{ParsedQuery, RequestInfo, Verb};
 
 use super::exchange::{Exchange, user_agent};
 use crate::chain::phases::{Attributed, Plugins, shaping_entries};
-use crate::controller_state::list_views::{KnownView, Position, Reader, Representation};
+use crate::controller_state::list_views::{KnownView, NotedList, Position, Reader, Representation};
 use crate::respond::Reply;
 
 const OTHER_VIEW_MESSAGE: &str =
     "the rules of this controller's shard have changed since this resource version: list again";
 
-/// Notes the view of a list. A watch, or a later page of a list, must have the same view. `query` is the client's. Returns the position that
-/// a watch leaves when it ends.
+/// The result of [`check_view`].
+#[derive(Default)]
+pub(super) struct CheckedView {
+    /// The position that a watch leaves when it ends.
+    pub(super) position: Option<Position>,
+    /// The note of a list, except of its later pages.
+    pub(super) noted: Option<NotedList>,
+}
+
+/// Notes the view of a list. A watch, or a later page of a list, must have the same view. `query` is the client's.
 ///
 /// # Errors
 /// 410 `Expired`: the client must list again.
@@ -20,10 +28,10 @@ pub(super) fn check_view(
     plugins: &Plugins,
     query: &ParsedQuery<'_>,
     edits: &[Attributed],
-) -> Result<Option<Position>, Reply> {
+) -> Result<CheckedView, Reply> {
     let info = &exchange.info;
     if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
-        return Ok(None);
+        return Ok(CheckedView::default());
     }
     let reader = Reader {
         user_agent: user_agent(&plugins.view.headers).as_bytes(),
@@ -50,19 +58,18 @@ pub(super) fn check_view(
         plugins.expired(shaping_entries(edits));
         Reply::expired(OTHER_VIEW_MESSAGE)
     };
+    let mut checked = CheckedView::default();
     match (info.verb, starts_anew(info, query)) {
-        (Verb::List, true) => {
-            list_views.list(&reader, view(), plugins.is_of_first_chain());
-            Ok(None)
+        (Verb::List, true) => checked.noted = list_views.list(&reader, view(), plugins.is_of_first_chain()),
+        (Verb::List, false) if is_right(list_views.compare_page(&reader, view())) => {}
+        (Verb::List, false) => return Err(expired()),
+        (_, true) => checked.position = Some(list_views.start_anew(&reader, view())),
+        (_, false) => {
+            let position = list_views.resume(&reader, view(), is_right);
+            checked.position = Some(position.ok_or_else(expired)?);
         }
-        (Verb::List, false) if is_right(list_views.compare_page(&reader, view())) => Ok(None),
-        (Verb::List, false) => Err(expired()),
-        (_, true) => Ok(Some(list_views.start_anew(&reader, view()))),
-        (_, false) => list_views
-            .resume(&reader, view(), is_right)
-            .map(Some)
-            .ok_or_else(expired),
     }
+    Ok(checked)
 }
 
 /// Whether the client starts without a version: a first page, or a watch that begins with the current objects.

@@ -4,6 +4,7 @@
 //! `controller_state::list_views` for lists and watches while a plugin shapes them, and `controller_state::leadership` for exchanges about
 //! renamed locks. Leaves running the threads to `listen::threads`.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::narrowed_lists::NarrowedLists;
 use crate::chain::instances::Instances;
 use crate::chain::{ChainHandle, Counter, InFlightGuard, Kind, ReuseSettings, Snapshot};
 use crate::connection::StreamNotifier;
@@ -49,6 +51,8 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) instances: Rc<Instances>,
     pub(crate) notifier: Rc<StreamNotifier>,
+    /// Lists that this thread's clients may repeat.
+    pub(super) narrowed_lists: RefCell<NarrowedLists>,
     upstream: Rc<Upstream>,
     /// Connections for requests with credentials of their own. They lack the sidecar's client certificate, which would turn such requests
     /// into the sidecar's. If there is no certificate, these are the same connections.
@@ -81,6 +85,7 @@ impl Worker {
                 shared.reuse,
             )),
             notifier: StreamNotifier::new(),
+            narrowed_lists: RefCell::default(),
             upstream,
             client_identity_upstream,
             host: Rc::from(shared.target.authority().host()),

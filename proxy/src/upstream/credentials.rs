@@ -256,10 +256,10 @@ impl Refresh {
 
 /// Lets kube's layer add its headers to an empty request, and reads the result.
 fn header_of(layer: &AuthLayer) -> BoxFuture<'static, Result<Option<HeaderValue>, BoxError>> {
-    let dressed = layer
+    let authorized = layer
         .layer(service_fn(header_of_response))
         .oneshot(Request::new(Empty::new()));
-    Box::pin(dressed.map_ok(Response::into_body))
+    Box::pin(authorized.map_ok(Response::into_body))
 }
 
 async fn header_of_response(request: Request<Empty<Bytes>>) -> Result<Response<Option<HeaderValue>>, BoxError> {

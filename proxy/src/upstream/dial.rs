@@ -95,8 +95,8 @@ impl Gate {
     /// Closes open sockets whose addresses are refused by now.
     pub(crate) fn check_open_sockets(&self) {
         for socket in self.open.by_id().values() {
-            if let Err(why) = (self.check_address)(&socket.host, socket.address) {
-                tracing::info!(reason = why, "closing connection: its address is no longer allowed");
+            if let Err(reason) = (self.check_address)(&socket.host, socket.address) {
+                tracing::info!(reason, "closing connection: its address is no longer allowed");
                 socket.closed.cancel();
             }
         }

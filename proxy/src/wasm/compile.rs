@@ -94,20 +94,16 @@ impl Compiler {
     }
 
     /// Whether [`Compiler::load`] of this plugin would compile nothing, because the plugin is loaded, precompiled or in the cache. Artifacts
-    /// pass all checks but wasmtime's own, so that an artifact which is refused does not count.
+    /// pass all checks but wasmtime's own, so that an artifact which is refused does not count. `load` checks one of the cache again,
+    /// because this user can change it.
     #[must_use]
     pub fn is_compiled(&self, engine: &Engine, plugin: &Digest) -> bool {
+        let is_precompiled = || self.precompiled.has_artifact(engine.wasmtime(), &plugin.hex());
         let is_cached = || {
             let cache = self.cache.as_ref();
             cache.is_some_and(|cache| cache.has_artifact(&artifact_name(engine.wasmtime(), &plugin.hex())))
         };
-        engine.loaded_plugin(&plugin.to_string()).is_some() || self.is_precompiled(engine, plugin) || is_cached()
-    }
-
-    fn is_precompiled(&self, engine: &Engine, plugin: &Digest) -> bool {
-        let hex = plugin.hex();
-        let mut artifacts = self.precompiled.artifacts(engine.wasmtime(), &hex);
-        artifacts.any(|artifact| artifact.is_ok())
+        engine.loaded_plugin(&plugin.to_string()).is_some() || is_precompiled() || is_cached()
     }
 
     /// The first precompiled artifact that can be used.

@@ -20,9 +20,7 @@ pub struct EntryConfig {
 /// The sidecar that a plugin runs in (WIT `instance-info`).
 #[derive(Debug, Clone, Default)]
 pub struct InstanceInfo {
-    /// Namespace of the pod.
     pub pod_namespace: String,
-    /// Name of the pod.
     pub pod_name: String,
     /// `major.minor.patch` of this sidecar.
     pub host_version: String,

@@ -207,10 +207,10 @@ pub enum Fault {
     /// The plugin decided differently although nothing that it had read was changed. The instance is fine, but verdicts of the entry are
     /// not repeated any more.
     #[error(
-        "{origin} marked a verdict as reusable that depends on more than it read through the host: {what}. Its verdicts are \
-         not repeated any more; mark it as reusable only if it depends on nothing else"
+        "{origin} marked a verdict as reusable that depends on more than it read through the host: {contradiction}. Its \
+         verdicts are not repeated any more; mark it as reusable only if it depends on nothing else"
     )]
-    Impure { origin: Box<Origin>, what: String },
+    Impure { origin: Box<Origin>, contradiction: String },
     /// The plugin refused its settings.
     #[error("{origin} refused its settings: {message}")]
     Settings { origin: Box<Origin>, message: String },

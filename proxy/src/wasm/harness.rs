@@ -34,6 +34,8 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 const MEMORY_BYTES: usize = 16 * 1024 * 1024;
 /// Number of plugins that stay loaded between tests.
 const RECENT_PLUGINS: usize = 16;
+/// The entry id for outcome rules: a harness keeps its plugin, settings and limits.
+const ONLY_ENTRY_ID: u64 = 0;
 
 /// Why a plugin does not run.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +43,7 @@ pub enum HarnessError {
     /// A sidecar would refuse the plugin's bytes.
     #[error(transparent)]
     Load(#[from] wasm::Error),
-    /// A sidecar would refuse the chain: the plugin failed in `configure`, or rejected its settings.
+    /// A sidecar would refuse the chain: the plugin failed in `configure`, or refused its settings.
     #[error(transparent)]
     Start(#[from] Fault),
 }
@@ -155,7 +157,7 @@ impl Harness {
             return Ok(0);
         };
         let end = outcome.end();
-        let counted = self.state.count_outcome(rules, |rule| {
+        let counted = self.state.count_outcome(rules, ONLY_ENTRY_ID, |rule| {
             let has_head = end.upstream_status != 0;
             let judged = has_head.then(|| rule.counting.judge_head(end.upstream_status));
             judged.flatten().or_else(|| rule.counting.judge_end(&end))
@@ -175,7 +177,6 @@ impl Harness {
         self.call(|_| Ok(()))
     }
 
-    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }

@@ -15,8 +15,8 @@ use super::stdio::Stdio;
 use crate::plugin::request_view::{RequestView, ResponseView};
 use crate::plugin::verdict::CellWrite;
 
-/// Maximum number of reads of cells that a call's outcome rules can name: built-in plugins read two cells for each of 24 rules, up to
-/// three times.
+/// After this many reads of cells in a call no further cell can be named by its outcome rules. Built-in plugins read two cells for each of
+/// 24 rules, up to three times and again after each write.
 const MAX_CELL_READS: usize = 256;
 /// Maximum number of core instances in a component: its module, the shims of the component encoder, WASI's adapter.
 const MAX_CORE_INSTANCES: usize = 16;
@@ -120,8 +120,14 @@ impl HostState {
         if let Some(trace) = &mut self.trace {
             trace.record_read(Step::Cell(key.as_str()), &Seen::Number(write));
         }
-        if self.may_hold && self.cells.len() < MAX_CELL_READS {
+        if !self.may_hold {
+            return;
+        }
+        if self.cells.len() < MAX_CELL_READS {
             self.cells.push(CellWrite { key, write });
+        } else if let Some(known) = self.cells.iter_mut().rfind(|known| known.key == key) {
+            // An outcome rule belongs to the last read of its cells.
+            known.write = write;
         }
     }
 
@@ -237,5 +243,35 @@ impl ResourceLimiter for Limits {
 
     fn memories(&self) -> usize {
         MAX_MEMORIES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wasm::memory::GuestMemory;
+    use crate::wasm::state::StateStore;
+
+    #[test]
+    fn later_reads_of_known_cells_count_however_many_cells_were_read() {
+        let entry = StateStore::with_clock(Clock::manual()).entry("e");
+        let (deadline, _) = Deadline::start(Duration::from_secs(1));
+        let mut host = HostState::new(entry, 1 << 20, GuestMemory::unlimited().account(), deadline);
+        host.record_cell("k".to_owned(), 1);
+        assert!(host.cells.is_empty(), "it was read in another phase");
+        host.may_hold = true;
+        for _ in 0..2 {
+            host.record_cell("k".to_owned(), 1);
+        }
+        for number in 2..MAX_CELL_READS {
+            host.record_cell(format!("other {number}"), 1);
+        }
+        host.record_cell("k".to_owned(), 2);
+        host.record_cell("unknown".to_owned(), 2);
+        let last_write = |key: &str| host.cells.iter().rfind(|cell| cell.key == key).map(|cell| cell.write);
+        assert_eq!((last_write("k"), last_write("unknown")), (Some(2), None));
+        assert_eq!(host.cells.len(), MAX_CELL_READS);
     }
 }

@@ -55,7 +55,7 @@ impl Instance {
     /// Creates an instance and configures it.
     ///
     /// # Errors
-    /// [`Fault::Settings`] if the plugin rejects its settings; any other fault if it fails.
+    /// [`Fault::Settings`] if the plugin refuses its settings; any other fault if it fails.
     pub fn start(
         engine: &Arc<Engine>,
         plugin: &Arc<Plugin>,
@@ -66,7 +66,7 @@ impl Instance {
     }
 
     /// The subscription of the plugin with these settings, and the memory in bytes that an instance needs initially; or the plugin's reason
-    /// for rejecting the settings. Has no effects, because the chain may still be refused for another entry: `state`, `report`, `log` and
+    /// for refusing the settings. Has no effects, because the chain may still be refused for another entry: `state`, `report`, `log` and
     /// `metrics` answer as usual, but nothing changes.
     ///
     /// # Errors

@@ -17,7 +17,6 @@ use crate::memory_shares;
     limit_bytes >> 20
 )]
 pub struct OverLimit {
-    /// Limit of plugins.
     pub plugin_limit_bytes: usize,
     /// Limit of the process.
     pub limit_bytes: usize,

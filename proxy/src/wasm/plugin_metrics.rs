@@ -41,7 +41,6 @@ pub struct Series {
     pub value: SeriesValue,
 }
 
-/// A value of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SeriesValue {
     Counter(u64),

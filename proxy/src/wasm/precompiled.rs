@@ -4,10 +4,12 @@
 //! by root alone and not by this process. Everything else is a [`RefusedArtifact`]. Why such a file is trusted like the sidecar's program:
 //! docs/adr/0051-precompiled-artifacts.md.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use aws_lc_rs::digest;
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags};
@@ -18,6 +20,7 @@ use super::component_bytes;
 use super::engine::{self, Engine, Processor};
 use super::error::Error;
 use super::plugin::Plugin;
+use crate::lock::lock_unpoisoned;
 
 /// File name extension of artifacts.
 const SUFFIX: &str = "cwasm";
@@ -28,6 +31,9 @@ const CHECKSUM_BYTES: usize = 32;
 pub(crate) struct Precompiled {
     directories: Vec<PathBuf>,
     check: Check,
+    /// Artifacts that [`Precompiled::has_artifact`] has checked, by path and name, until they are loaded. If the chain is refused before that,
+    /// a later chain loads them. Only root can change them meanwhile.
+    checked: Mutex<BTreeMap<(PathBuf, String), MappedArtifact>>,
 }
 
 /// Checks that only those who could replace the sidecar's program can change a file.
@@ -44,6 +50,7 @@ impl Precompiled {
         Self {
             directories: directories.to_vec(),
             check: check_unchangeable,
+            checked: Mutex::default(),
         }
     }
 
@@ -53,7 +60,19 @@ impl Precompiled {
         Self {
             directories: directories.iter().map(|directory| directory.to_path_buf()).collect(),
             check: |_| Ok(()),
+            checked: Mutex::default(),
         }
+    }
+
+    /// Whether there is an artifact of this plugin (SHA-256 in hex) that passes the checks. [`Precompiled::artifacts`] does not repeat them
+    /// for that one.
+    pub(crate) fn has_artifact(&self, engine: &wasmtime::Engine, plugin: &str) -> bool {
+        let Some(artifact) = self.artifacts(engine, plugin).find_map(Result::ok) else {
+            return false;
+        };
+        let key = (artifact.path().to_owned(), file_name(engine, plugin));
+        lock_unpoisoned(&self.checked).insert(key, artifact);
+        true
     }
 
     /// The artifacts of this plugin (SHA-256 in hex), in the order of the directories. Each is checked when it is its turn. If there is none
@@ -85,6 +104,10 @@ impl Precompiled {
 
     fn open(&self, path: &Path, name: &str) -> Result<MappedArtifact, String> {
         let path = path.canonicalize().map_err(|error| error.to_string())?;
+        let checked = lock_unpoisoned(&self.checked).remove(&(path.clone(), name.to_owned()));
+        if let Some(artifact) = checked {
+            return Ok(artifact);
+        }
         (self.check)(&path)?;
         let bytes = verify_checksum(&path, name).map_err(|error| error.to_string())?;
         Ok(MappedArtifact::unchangeable_file(path, bytes))

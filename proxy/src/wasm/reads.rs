@@ -9,14 +9,15 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::state::{Ask, Place};
-use crate::plugin::request_view::{NamedRule, Part, RequestView};
+use crate::plugin::request_view::{NamedRule, Part, RequestView, header_text};
 
-/// Maximum number of different reads of a call that is remembered. Built-in plugins need at most about ten.
-const MAX_READS: usize = 32;
+/// Maximum number of different reads of a call that is remembered: two cells for each of the 24 rules of a circuit breaker, and the facts
+/// that decide which of them match. Most calls need about ten.
+const MAX_READS: usize = 64;
 /// Maximum length of a text that is remembered, in bytes.
 const MAX_TEXT_BYTES: usize = 512;
-/// Maximum number of counters that a remembered call adds to.
-const MAX_COUNTS: usize = 16;
+/// Maximum number of counters that a remembered call adds to: one for each rule of a circuit breaker.
+const MAX_COUNTS: usize = 24;
 
 /// A question to the host. `S` holds names: borrowed in a call, owned in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +102,8 @@ pub(crate) struct Trace {
     obstacle: Option<ReuseObstacle>,
     /// Whether the call met what another call may not meet: a cell that was written meanwhile, or tokens that were short.
     met_change: bool,
+    /// Whether the call wrote or drew a random number. Remembered calls do neither.
+    wrote_or_drew: bool,
 }
 
 impl<S: AsRef<str>> Step<S> {
@@ -143,6 +146,17 @@ impl Step<&str> {
 
     /// The value that a guest is shown. `Absent` for a cell, which the request does not have.
     pub(crate) fn evaluate(self, request: &RequestView, recheck: bool) -> Seen<'_> {
+        let query = request.uri.query().map(ctrlmesh_wire::Query::new);
+        self.evaluate_with(request, recheck, |name| query.and_then(|query| query.get(name)))
+    }
+
+    /// As [`Self::evaluate`], for a caller that has parsed the query: `parameter` returns the first value of a parameter.
+    pub(crate) fn evaluate_with<'r>(
+        self,
+        request: &'r RequestView,
+        recheck: bool,
+        parameter: impl FnOnce(&str) -> Option<Cow<'r, str>>,
+    ) -> Seen<'r> {
         let text = |text| Seen::Text(Cow::Borrowed(text));
         match self {
             Self::Traffic => Seen::Number(request.traffic as u64),
@@ -160,10 +174,7 @@ impl Step<&str> {
             Self::IsLeaderLock => Seen::Number(request.is_leader_lock.get().into()),
             Self::IsRecheck => Seen::Number(recheck.into()),
             Self::Header(name) => visible_header(&request.headers, name).map_or(Seen::Absent, text),
-            Self::Query(name) => {
-                let query = request.uri.query().map(ctrlmesh_wire::Query::new);
-                query.and_then(|query| query.get(name)).map_or(Seen::Absent, Seen::Text)
-            }
+            Self::Query(name) => parameter(name).map_or(Seen::Absent, Seen::Text),
             Self::Cell(_) => Seen::Absent,
         }
     }
@@ -184,7 +195,7 @@ pub(crate) fn visible_header<'h>(headers: &'h http::HeaderMap, name: &str) -> Op
     if CREDENTIALS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) {
         return None;
     }
-    headers.get(name)?.to_str().ok()
+    headers.get(name).and_then(header_text)
 }
 
 impl Seen<'_> {
@@ -305,11 +316,17 @@ impl Trace {
     pub(crate) fn end(&mut self, obstacle: ReuseObstacle) {
         self.obstacle.get_or_insert(obstacle);
         self.met_change |= matches!(obstacle, ReuseObstacle::Changed | ReuseObstacle::Admission);
+        self.wrote_or_drew |= matches!(obstacle, ReuseObstacle::Write | ReuseObstacle::Random);
     }
 
     /// Whether the call must decide as another one that read the same.
     pub(crate) const fn is_comparable(&self) -> bool {
         !self.met_change
+    }
+
+    /// Whether the call wrote anything (state, a gauge, a report, a line of the log, output) or drew a random number.
+    pub(crate) const fn wrote_or_drew(&self) -> bool {
+        self.wrote_or_drew
     }
 
     /// Why the call is not remembered. `may_read_clock`: the verdict says until when it holds.
@@ -407,6 +424,18 @@ mod tests {
         let mut trace = Trace::default();
         trace.record_read(Step::Name, &seen(&"x".repeat(MAX_TEXT_BYTES + 1)));
         assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::TooMuch));
+    }
+
+    #[test]
+    fn write_is_noticed_after_another_reason_to_forget() {
+        for obstacle in [ReuseObstacle::Write, ReuseObstacle::Random] {
+            let mut trace = Trace::default();
+            trace.end(ReuseObstacle::TooMuch);
+            assert!(!trace.wrote_or_drew());
+            trace.end(obstacle);
+            assert!(trace.wrote_or_drew() && trace.is_comparable());
+            assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::TooMuch));
+        }
     }
 
     #[test]

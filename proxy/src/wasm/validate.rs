@@ -30,8 +30,8 @@ const MAX_NAME_BYTES: usize = 253;
 /// Maximum length of a refusal's reason; upstream's longest has 22 characters.
 const MAX_REASON_BYTES: usize = 128;
 
-/// Header fields that belong to the connection or to the framing of a message (RFC 9110 §7.6.1, RFC 9113 §8.2.2), or describe the body's
-/// encoding, which an edit of the head cannot change.
+/// Header fields that belong to the connection or to the framing of a message (RFC 9110 §7.6.1, RFC 9113 §8.2.2), or describe the encoding of
+/// a body, which an edit of the head cannot change.
 const FRAMING_FIELDS: [&str; 14] = [
     "connection",
     "content-encoding",
@@ -48,6 +48,10 @@ const FRAMING_FIELDS: [&str; 14] = [
     "upgrade",
     "via",
 ];
+
+/// Header field of a 101 with the protocol of the tunnel (apimachinery `pkg/util/httpstream`). A client may offer any protocol, so the field
+/// of a request may be edited.
+const TUNNEL_PROTOCOL_FIELD: &str = "x-stream-protocol-version";
 
 /// Header fields that define the identity of a request. A plugin that could set or drop one would act with rights that nobody granted: a
 /// request without `authorization` gets the sidecar's own.
@@ -188,6 +192,15 @@ pub(crate) fn header_name(name: &str) -> Result<HeaderName, String> {
     Ok(parsed)
 }
 
+/// The name of a header field of a response that a plugin may set or remove.
+pub(crate) fn response_header_name(name: &str) -> Result<HeaderName, String> {
+    let name = header_name(name)?;
+    if name.as_str() == TUNNEL_PROTOCOL_FIELD {
+        return Err(format!("the header {name} belongs to the tunnel and is the host's"));
+    }
+    Ok(name)
+}
+
 /// The value of a header field.
 pub(crate) fn header_value(name: &HeaderName, value: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_str(value)
@@ -266,6 +279,23 @@ mod tests {
     }
 
     #[test]
+    fn headers_of_upgrade_are_refused() {
+        for name in [
+            "Connection",
+            "Upgrade",
+            "Sec-WebSocket-Accept",
+            "Sec-WebSocket-Extensions",
+            "Sec-WebSocket-Protocol",
+        ] {
+            assert!(header_name(name).is_err(), "{name}");
+            assert!(response_header_name(name).is_err(), "{name}");
+        }
+        assert!(response_header_name("X-Stream-Protocol-Version").is_err());
+        assert!(header_name("X-Stream-Protocol-Version").is_ok(), "a client offers it");
+        assert!(response_header_name("X-Shard").is_ok());
+    }
+
+    #[test]
     fn header_value_can_not_start_new_line() {
         let name = HeaderName::from_static("x-shard");
         assert!(header_value(&name, "a\r\nhost: evil").is_err());
@@ -308,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_bounded_over_whole_answer() {
+    fn text_is_bounded_over_whole_verdict() {
         let mut text = TextLimit::default();
         assert!(text.take("x".repeat(MAX_TEXT_BYTES - 1)).is_ok());
         assert!(text.take(String::new()).is_err());

@@ -238,7 +238,7 @@ fn trailers_pass_in_both_directions() {
 }
 
 #[test]
-fn early_answer_does_not_wait_for_upload() {
+fn early_response_does_not_wait_for_upload() {
     run_on_worker(async {
         let (_, upstream) = http2(|exchange| async move { exchange.answer("no need") }).await;
         let body = StreamBody::new(futures_util::stream::pending::<

@@ -23,7 +23,7 @@ use crate::{Host, Plugin, RequestVerdict, Reuse};
 /// Maximum number of calls that later ones are compared with.
 const MAX_EARLIER: usize = 128;
 
-/// What a plugin has decided for good, with what it depended on.
+/// Reusable verdicts of a plugin, each with the reads on which it depends.
 #[derive(Default)]
 pub(super) struct Audits {
     earlier: Vec<Call>,
@@ -56,7 +56,7 @@ impl Audits {
         if let Some(earlier) = earlier.filter(|_| !call.trace.met_obstacle) {
             earlier.compare(
                 &call,
-                "an earlier call with the same answers decided or did something else",
+                "an earlier call that read the same values decided or did something else",
             )?;
         }
         if !call.trace.is_repeatable(&call.verdict, host_before.unix_ms()) {
@@ -95,7 +95,7 @@ impl Call {
         Self { verdict, trace }
     }
 
-    /// Whether each question of the call has the same answer now.
+    /// Whether each read of the call gives the same value now.
     fn reads_the_same(&self, request: &TestRequest, host: &FakeHost) -> bool {
         self.trace.reads.iter().all(|(read, value)| match read {
             Read::Cell(key) => host.get(key).is_ok_and(|cell| cell.as_ref().map(cell_text) == *value),
@@ -120,8 +120,9 @@ impl Call {
         Changed { request, host, what }
     }
 
-    /// Compares a call with this one, whose verdict is reusable. What a verdict says about its reuse may differ, and with the time also
-    /// what a plugin asks.
+    /// Compares a call with this one, whose verdict is reusable. The other call must not do anything that a host leaves out when it repeats
+    /// a verdict, such as writing, and must not withdraw the mark. Only if the verdict holds until a moment, the mark may end before it,
+    /// and the plugin may ask something else.
     fn compare(&self, other: &Self, what: &str) -> Result<(), String> {
         let (one, two) = (&self.verdict, &other.verdict);
         let same_verdict = (one.delay_ms, one.later) == (two.delay_ms, two.later)
@@ -131,7 +132,9 @@ impl Call {
         let is_timed = matches!(one.reuse, Reuse::UntilUnixMs(_));
         let (reads, other_reads) = (self.trace.read_names(), other.trace.read_names());
         let same_reads = is_timed || reads == other_reads;
-        if same_verdict && own == others && same_reads {
+        let used_once = other.trace.used_once();
+        let is_unmarked = !is_timed && two.reuse == Reuse::Never;
+        if same_verdict && own == others && same_reads && used_once.is_none() && !is_unmarked {
             return Ok(());
         }
         let mut text = format!(
@@ -140,6 +143,14 @@ impl Call {
         );
         if own != others {
             text.push_str(&format!("\n  first effects: {own:?}\n  second effects: {others:?}"));
+        }
+        if let Some(function) = used_once {
+            text.push_str(&format!(
+                "\n  the second call used {function}, which a host does not do again with a verdict"
+            ));
+        }
+        if is_unmarked {
+            text.push_str("\n  the second verdict is not marked as reusable");
         }
         if !same_reads {
             text.push_str(&format!("\n  read by the second call: {}", other_reads.join(", ")));

@@ -60,6 +60,9 @@ pub struct FakeHost {
     state: RefCell<State>,
     reports: RefCell<BTreeMap<String, Report>>,
     is_configuring: Mutable<bool>,
+    settings: RefCell<String>,
+    /// How often the settings have changed.
+    settings_number: Mutable<u64>,
     named: RefCell<Vec<(String, Part)>>,
     before_report: Interruption,
     pub(super) cell_log: CellLog,
@@ -85,6 +88,8 @@ impl FakeHost {
             state: RefCell::default(),
             reports: RefCell::default(),
             is_configuring: Mutable::new(false),
+            settings: RefCell::default(),
+            settings_number: Mutable::new(0),
             named: RefCell::default(),
             before_report: Interruption::default(),
             cell_log: CellLog::default(),
@@ -165,11 +170,24 @@ impl FakeHost {
         }
     }
 
+    /// Begins a chain with these settings of the plugin. Outcome rules of later verdicts belong to them. Other text counts as other
+    /// settings; a sidecar goes by the values.
+    pub(super) fn begin_settings(&self, json: &str) {
+        if self.settings.replace(json.to_owned()) != json {
+            self.settings_number.set(self.settings_number.get() + 1);
+        }
+    }
+
+    pub(super) fn settings_number(&self) -> u64 {
+        self.settings_number.get()
+    }
+
     /// Calls a function as the host calls `configure`: reports of counters can be set up.
     pub(super) fn while_configuring<R>(&self, call: impl FnOnce() -> R) -> R {
         self.is_configuring.set(true);
         let result = call();
         self.is_configuring.set(false);
+        self.cell_log.forget_reads();
         result
     }
 
@@ -339,8 +357,9 @@ impl Host for FakeHost {
     }
 
     fn remove(&self, key: &str) {
-        self.state.borrow_mut().remove(key);
-        self.cell_log.note_change(key);
+        if self.state.borrow_mut().remove(key) {
+            self.cell_log.note_change(key);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a host does for outcome rules: keeps them with the request, counts by them, and tells the plugin of crossings.
+//! The host's part in outcome rules: keeps them with the request, counts by them, and reports crossings to the plugin.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,28 +11,30 @@ use crate::{Crossing, Failure, Outcome, OutcomeRule, Phases, Plugin, RequestVerd
 const MAX_RULES: usize = 24;
 const MAX_CELLS: usize = 4;
 
-/// What a host keeps of the verdict on a request until the request is over.
+/// The parts of a verdict that a host keeps until the request is over.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeptVerdict {
     later: Phases,
     rules: Vec<KeptRule>,
 }
 
-/// An outcome rule, with the cells as the call read them.
+/// An outcome rule, with the cells as the call read them, and the settings under which it was given.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeptRule {
     pub(super) tally: String,
     /// Keys, and how often each had been changed when it was read last.
     pub(super) cells: Vec<(String, u64)>,
     pub(super) counting: CountingRule,
+    /// How often the settings had changed.
+    pub(super) settings: u64,
 }
 
-/// Which cells were changed and read.
+/// Cells that were changed, and cells that were read.
 #[derive(Debug, Default)]
 pub(super) struct CellLog {
     /// How often each cell was written or removed.
     changes: RefCell<BTreeMap<String, u64>>,
-    /// Cells that were read since the last verdict was kept, with how often each had been changed at its last read.
+    /// Cells that the call for a verdict on a request has read, with how often each had been changed at its last read.
     reads: RefCell<BTreeMap<String, u64>>,
 }
 
@@ -44,6 +46,11 @@ impl CellLog {
     pub(super) fn note_read(&self, key: &str) {
         let changes = self.changes_of(key);
         self.reads.borrow_mut().insert(key.to_owned(), changes);
+    }
+
+    /// Outcome rules can name only cells that are read from now on: another call begins.
+    pub(super) fn forget_reads(&self) {
+        self.reads.borrow_mut().clear();
     }
 
     fn changes_of(&self, key: &str) -> u64 {
@@ -71,6 +78,7 @@ impl FakeHost {
                 tally: rule.tally.clone(),
                 cells: rule.cells.iter().filter_map(read).collect(),
                 counting,
+                settings: self.settings_number(),
             }
         };
         let rules: Vec<KeptRule> = verdict.outcomes.iter().map(keep).collect();
@@ -164,6 +172,7 @@ impl<P: Plugin> Bench<P> {
     fn tell_crossings(&mut self, crossings: &[Crossing]) {
         if !crossings.is_empty() {
             self.plugin.on_crossed(crossings, &self.host);
+            self.host.cell_log.forget_reads();
         }
     }
 }
@@ -211,11 +220,14 @@ fn end_of(outcome: &Outcome) -> End {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::settings::NoSettings;
-    use crate::{Host, InstanceInfo, MatchRule, Request, Subscription};
+    use crate::testing::about;
+    use crate::{Host, InstanceInfo, MatchRule, OutcomeWindow, Request, ResponseHead, ResponseVerdict, Subscription};
 
-    /// Has two failures in a row counted, in a tally that belongs to a cell.
+    /// Counts two failures in a row, in a tally that belongs to a cell.
     struct Counter {
         crossings: Vec<Crossing>,
     }
@@ -307,6 +319,54 @@ mod tests {
     }
 
     #[test]
+    fn outcome_under_earlier_settings_is_not_counted_after_one_under_later_settings() {
+        let host = FakeHost::default();
+        let rule = |length_ms| {
+            OutcomeRule::new("t").window(OutcomeWindow {
+                length_ms,
+                slots: 10,
+                minimum_requests: 4,
+                failure_percent: Some(50),
+                slow_percent: None,
+            })
+        };
+        let admit = |settings: &str, rule: OutcomeRule| {
+            host.begin_settings(settings);
+            let req = TestRequest::list("", "pods");
+            host.keep_verdict(&req, &RequestVerdict::proceed().count_outcome(rule));
+            req
+        };
+        let early: Vec<TestRequest> = (0..4)
+            .map(|_| admit("early", rule(1000).consecutive_failures(2)))
+            .collect();
+        assert_eq!(host.count_end(&early[0], &ended(500)), []);
+        for request in &early[1..] {
+            assert_eq!(host.count_end(&admit("late", rule(2000)), &ended(500)), []);
+            assert_eq!(host.count_end(request, &ended(500)), []);
+        }
+        let crossings = host.count_end(&admit("late", rule(2000)), &ended(500));
+        let requests: Vec<u32> = crossings.iter().map(|crossing| crossing.counts.requests).collect();
+        assert_eq!(requests, [4], "the window was neither emptied nor filled by the others");
+    }
+
+    #[test]
+    fn reload_with_the_same_settings_goes_on_counting_requests_from_before() {
+        for (settings, expected) in [("{}", 1), ("{ }", 0)] {
+            let mut bench = bench();
+            let early: Vec<TestRequest> = (0..2)
+                .map(|_| admitted(&mut bench, TestRequest::get("", "pods", "p")))
+                .collect();
+            let mut bench = Bench::<Counter>::on(bench.host, settings, &about()).unwrap();
+            let late = admitted(&mut bench, TestRequest::get("", "pods", "p"));
+            bench.finish(&late, &ended(200));
+            for request in &early {
+                bench.finish(request, &ended(500));
+            }
+            assert_eq!(bench.plugin.crossings.len(), expected, "{settings}");
+        }
+    }
+
+    #[test]
     fn watch_is_counted_at_its_head_or_at_its_end_without_one() {
         let mut bench = bench();
         let watch = admitted(&mut bench, TestRequest::watch("", "pods"));
@@ -320,6 +380,24 @@ mod tests {
         };
         bench.finish(&watch, &unreachable);
         assert_eq!(bench.plugin.crossings.len(), 1);
+    }
+
+    #[test]
+    fn tunnel_is_counted_at_its_head_under_any_rule() {
+        let mut bench = bench();
+        let get = || TestRequest::get("", "pods", "p");
+        let fail = |bench: &mut Bench<Counter>| {
+            let req = admitted(bench, get());
+            bench.finish(&req, &ended(500));
+        };
+        fail(&mut bench);
+        let tunnel = admitted(&mut bench, get().subresource("vnc"));
+        bench.respond(&tunnel, &TestResponse::new(101));
+        fail(&mut bench);
+        assert_eq!(bench.plugin.crossings, [], "the 101 has ended the row");
+        bench.finish(&tunnel, &ended(101));
+        fail(&mut bench);
+        assert_eq!(bench.plugin.crossings.len(), 1, "the end of the tunnel does not count");
     }
 
     #[test]
@@ -337,10 +415,85 @@ mod tests {
     }
 
     #[test]
+    fn removal_of_a_cell_that_does_not_exist_is_no_change() {
+        let (host, req) = (FakeHost::default(), TestRequest::list("", "pods"));
+        let rule = OutcomeRule::new("t").cell("c").consecutive_failures(1);
+        host.get("c").unwrap();
+        host.keep_verdict(&req, &RequestVerdict::proceed().count_outcome(rule));
+        host.remove("c");
+        assert_eq!(host.count_end(&req, &ended(500)).len(), 1);
+    }
+
+    #[test]
     #[should_panic(expected = "a cell that the call has not read")]
     fn rule_of_a_cell_that_was_not_read_is_invalid() {
         let rule = OutcomeRule::new("t").cell("c").consecutive_failures(1);
         let verdict = RequestVerdict::proceed().count_outcome(rule);
         FakeHost::default().keep_verdict(&TestRequest::list("", "pods"), &verdict);
+    }
+
+    /// Names a cell for its verdicts that it reads in all other phases.
+    struct EarlyReader;
+
+    impl Plugin for EarlyReader {
+        type Settings = NoSettings;
+
+        fn configure(_: NoSettings, _: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
+            let _ = host.get("c");
+            Ok((Self, Subscription::new(Phases::ON_REQUEST, [MatchRule::any()])))
+        }
+
+        fn on_request(&mut self, _: &dyn Request, _: &dyn Host) -> RequestVerdict {
+            RequestVerdict::proceed().count_outcome(OutcomeRule::new("t").cell("c").consecutive_failures(1))
+        }
+
+        fn on_response(&mut self, _: &dyn Request, _: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
+            let _ = host.get("c");
+            ResponseVerdict::proceed()
+        }
+
+        fn on_complete(&mut self, _: &dyn Request, _: &Outcome, host: &dyn Host) {
+            let _ = host.get("c");
+        }
+
+        fn on_crossed(&mut self, _: &[Crossing], host: &dyn Host) {
+            let _ = host.get("c");
+        }
+    }
+
+    #[test]
+    fn rule_of_a_cell_that_another_phase_has_read_is_invalid() {
+        let crossing = || Crossing {
+            tally: "t".to_owned(),
+            versions: Vec::new(),
+            threshold: Threshold::ConsecutiveFailures,
+            counts: TallyCounts {
+                requests: 0,
+                failures: 0,
+                slow: 0,
+                consecutive_failures: 1,
+            },
+        };
+        for phase in ["configure", "on_response", "on_complete", "on_crossed"] {
+            let mut bench = Bench::<EarlyReader>::new("{}").unwrap();
+            let req = TestRequest::list("", "pods");
+            match phase {
+                "on_response" => drop(bench.on_response(&req, &TestResponse::new(200))),
+                "on_complete" => bench.on_complete(&req, &ended(200)),
+                "on_crossed" => bench.tell_crossings(&[crossing()]),
+                _ => {}
+            }
+            let verdict = bench.plugin.on_request(&req, &bench.host);
+            let kept = catch_unwind(AssertUnwindSafe(|| bench.host.keep_verdict(&req, &verdict)));
+            assert!(kept.is_err(), "{phase}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a cell that the call has not read")]
+    fn rule_of_a_cell_that_was_read_before_the_call_is_invalid() {
+        let mut bench = Bench::<EarlyReader>::new("{}").unwrap();
+        bench.host.get("c").unwrap();
+        bench.on_request(&TestRequest::list("", "pods"));
     }
 }

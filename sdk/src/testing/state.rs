@@ -27,8 +27,17 @@ enum Slot {
     Places(u32),
     Window(Window),
     Cell(Cell),
-    /// With how often each of its rule's cells had been changed.
-    Tally(Tally, Vec<u64>),
+    Tally(StoredTally),
+}
+
+/// A tally, with the settings and the states of cells that it belongs to.
+#[derive(Clone, Debug, Default)]
+struct StoredTally {
+    tally: Tally,
+    /// How often each of its rule's cells had been changed.
+    changes: Vec<u64>,
+    /// The latest settings under which an outcome was counted, by their number.
+    newest_settings: u64,
 }
 
 /// Fill level of a bucket. One token is `interval_ms` parts, so that a millisecond brings back exactly `limit` parts.
@@ -326,26 +335,33 @@ impl State {
         Ok(Some(version))
     }
 
-    /// Counts an outcome by a rule whose cells are as they were. A tally of an earlier state of the cells starts anew.
+    /// Counts an outcome by a rule whose cells are as they were. A tally of an earlier state of the cells starts anew. Once an
+    /// outcome was counted under later settings, those under earlier ones are not.
     pub(super) fn count_outcome(
         &mut self,
         rule: &KeptRule,
         judged: Judged,
         now_ms: u64,
     ) -> Result<Option<(Crossed, Counts)>, StateError> {
-        let fresh = || Slot::Tally(Tally::default(), Vec::new());
-        let Slot::Tally(tally, known) = self.slot_mut(&rule.tally, now_ms, fresh)? else {
+        let fresh = || Slot::Tally(StoredTally::default());
+        let Slot::Tally(stored) = self.slot_mut(&rule.tally, now_ms, fresh)? else {
             return Err(StateError::WrongKind);
         };
-        let changes: Vec<u64> = rule.cells.iter().map(|(_, changes)| *changes).collect();
-        if *known != changes {
-            (*tally, *known) = (Tally::default(), changes);
+        if rule.settings < stored.newest_settings {
+            return Ok(None);
         }
-        Ok(tally.count(&rule.counting, judged, now_ms))
+        stored.newest_settings = rule.settings;
+        let changes: Vec<u64> = rule.cells.iter().map(|(_, changes)| *changes).collect();
+        if stored.changes != changes {
+            stored.tally = Tally::default();
+            stored.changes = changes;
+        }
+        Ok(stored.tally.count(&rule.counting, judged, now_ms))
     }
 
-    pub(super) fn remove(&mut self, key: &str) {
-        self.0.remove(key);
+    /// Removes a key of any kind. Returns whether it held a cell.
+    pub(super) fn remove(&mut self, key: &str) -> bool {
+        matches!(self.0.remove(key), Some(Slot::Cell(_)))
     }
 
     fn slot_mut(&mut self, key: &str, now_ms: u64, fresh: impl FnOnce() -> Slot) -> Result<&mut Slot, StateError> {
@@ -369,7 +385,7 @@ impl Slot {
             Self::Places(held) => *held == 0,
             Self::Window(window) => window.sum(now_ms) == 0,
             Self::Cell(_) => false,
-            Self::Tally(tally, _) => tally.is_empty(now_ms),
+            Self::Tally(stored) => stored.tally.is_empty(now_ms),
         }
     }
 }

@@ -22,7 +22,7 @@ impl Plugin for ReadOnly {
         if settings.read_only_namespaces.is_empty() {
             return Err("readOnlyNamespaces: name at least one namespace".to_owned());
         }
-        // What does not match here costs nothing: the host never calls the plugin for it.
+        // Other requests cost nothing: the host does not call the plugin for them.
         let writes = MatchRule::api()
             .verbs([
                 Verb::Create,

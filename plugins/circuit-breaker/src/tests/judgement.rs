@@ -77,7 +77,7 @@ fn ends_caused_by_the_server_are_failures() {
             },
             false,
         ),
-        // Another plugin answered in the server's place, or hid its answer.
+        // Another plugin answered in the server's place, or hid its response.
         (
             Outcome {
                 upstream_status: 0,
@@ -193,9 +193,9 @@ fn any_number_of_statuses_can_be_failures() {
     assert!(!opens_after_two(&failures(&overlapping), &answered_with(501)));
 }
 
-/// Other answers are judged when they are complete: a body that breaks off is a failure despite a 200.
+/// Other responses are judged when they are complete: a body that breaks off is a failure despite a 200.
 #[test]
-fn other_answers_count_when_complete() {
+fn other_responses_count_when_complete() {
     let mut bench = new_bench(&[rule_named("a")]);
     let list = || TestRequest::list("", "pods");
     let first = list();

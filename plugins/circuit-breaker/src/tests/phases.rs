@@ -1,4 +1,5 @@
-//! What the plugin wants of a request after its admission: later phases for probes, and rules by which the host counts for closed breakers.
+//! The part of a request that the plugin follows after admission: later phases for probes, and rules by which the host
+//! counts for closed breakers.
 
 use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{
@@ -7,7 +8,8 @@ use ctrlmesh_sdk::{
 use serde_json::{Value, json};
 
 use super::{
-    answered_with, failed_with, get_request, new_bench, rule_named, run_request, shown_state, trip_breaker, with_fields,
+    answered_with, failed_with, get_request, new_bench, rule_named, run_request, shown_state, trip_breaker,
+    vnc_request, with_fields,
 };
 
 /// The verdict of a plugin with one rule on its first request.
@@ -71,7 +73,7 @@ fn probe_wants_later_phases_and_is_not_reused() {
     let nodes =
         json!({"resourceRules": [{"apiGroups": ["*"], "resources": ["nodes"], "verbs": ["*"], "namespaces": ["*"]}]});
     let other = with_fields(rule_named("b"), &json!({"trip": {"consecutiveFailures": 9}}));
-    let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({"probes": 2})), other]);
+    let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({"probes": 3})), other]);
     trip_breaker(&mut bench, &get_request("x"));
     bench.host.advance_ms(10_000);
     for (request, later) in [
@@ -80,6 +82,7 @@ fn probe_wants_later_phases_and_is_not_reused() {
             TestRequest::watch("", "pods"),
             Phases::ON_RESPONSE | Phases::ON_COMPLETE,
         ),
+        (vnc_request(), Phases::ON_RESPONSE | Phases::ON_COMPLETE),
     ] {
         let verdict = bench.on_request(&request);
         assert_eq!((verdict.later, verdict.reuse), (later, Reuse::Never), "{request:?}");

@@ -89,7 +89,7 @@ fn cb_07_recovery_closes_circuits_of_all_keys() {
 
 /// Requests admitted before the reset do not open the breaker again.
 #[test]
-fn cb_07_answers_from_before_recovery_do_not_count() {
+fn cb_07_responses_from_before_recovery_do_not_count() {
     let mut bench = new_bench(&[manual_rule("")]);
     let late: Vec<TestRequest> = (0..4).map(|_| get_request("x")).collect();
     for req in &late {
@@ -106,7 +106,7 @@ fn cb_07_answers_from_before_recovery_do_not_count() {
 
 /// A breaker that never opened has no cell of its own; the rule's marks change.
 #[test]
-fn cb_07_answers_from_before_recovery_do_not_open_a_closed_breaker() {
+fn cb_07_responses_from_before_recovery_do_not_open_a_closed_breaker() {
     let mut bench = new_bench(&[manual_rule("")]);
     let late: Vec<TestRequest> = (0..4).map(|_| get_request("x")).collect();
     for req in &late {

@@ -23,7 +23,7 @@ fn check_cases(cases: impl IntoIterator<Item = (Value, &'static str)>) {
 }
 
 #[test]
-fn invalid_rules_are_rejected_by_field() {
+fn invalid_rules_are_refused_by_field() {
     let a = || rule_named("a");
     check_cases([
         (
@@ -61,7 +61,7 @@ fn invalid_rules_are_rejected_by_field() {
 }
 
 #[test]
-fn invalid_buckets_names_and_failures_are_rejected_by_field() {
+fn invalid_buckets_names_and_failures_are_refused_by_field() {
     let a = || rule_named("a");
     check_cases([
         (
@@ -86,7 +86,7 @@ fn invalid_buckets_names_and_failures_are_rejected_by_field() {
 }
 
 #[test]
-fn invalid_triggers_are_rejected_by_field() {
+fn invalid_triggers_are_refused_by_field() {
     check_cases([
         (rule_with_trip(&json!({})), "trip: nothing opens the breaker"),
         (
@@ -129,7 +129,7 @@ fn rules_are_bounded_and_uniquely_named() {
 }
 
 #[test]
-fn invalid_lists_are_rejected_by_field() {
+fn invalid_lists_are_refused_by_field() {
     let list = |fields: &Value| {
         let list = json!({"name": "l", "interceptType": "Whitelist", "contentType": "Regexp", "contents": ["a"], "methods": ["*"]});
         json!({"trafficInterceptRules": [with_fields(list, fields)]}).to_string()
@@ -198,7 +198,7 @@ fn settings_match_the_crd() {
 
 /// The peer has such a field but never reads it.
 #[test]
-fn ok_63_webhook_rules_are_rejected_not_ignored() {
+fn ok_63_webhook_rules_are_refused_not_ignored() {
     let error = settings_error(&settings_json(&[with_fields(
         rule_named("a"),
         &json!({"admissionRules": []}),

@@ -1,15 +1,23 @@
-use ctrlmesh_sdk::testing::{Bench, TestRequest};
-use ctrlmesh_sdk::{Failure, Phases, Verb};
+use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse};
+use ctrlmesh_sdk::{Failure, Outcome, Phases, Verb};
 use serde_json::json;
 
 use super::{
     CircuitBreaker, active_probes, admit_request, answered_with, failed_with, get_request, new_bench, reload_rules,
-    rule_named, run_request, shown_state, trip_breaker, with_fields,
+    rule_named, run_request, shown_state, trip_breaker, vnc_request, with_fields,
 };
 
 fn bucket_rule() -> serde_json::Value {
     let fields = json!({"trip": null, "bucket": {"limit": 1, "interval": "1s", "burst": 2}});
     with_fields(rule_named("a"), &fields)
+}
+
+/// A bench whose breaker has opened, and whose sleeping window is over: the next request is a probe.
+fn bench_before_probe() -> Bench<CircuitBreaker> {
+    let mut bench = new_bench(&[rule_named("a")]);
+    trip_breaker(&mut bench, &get_request("x"));
+    bench.host.advance_ms(10_000);
+    bench
 }
 
 /// The trigger of the CRD: the bucket is empty.
@@ -115,7 +123,7 @@ fn cb_06_sleeping_window_ends_in_a_closing_probe() {
 
 /// In the peer, an edit while the breaker is open can leave it open for ever.
 #[test]
-fn cb_06_edit_does_not_move_the_end_of_the_window() {
+fn cb_06_edit_does_not_move_the_end_of_the_sleeping_window() {
     let mut bench = new_bench(&[rule_named("a")]);
     trip_breaker(&mut bench, &get_request("x"));
     bench.host.advance_ms(5000);
@@ -157,10 +165,8 @@ fn cb_08_half_open_admits_a_bounded_number_of_probes() {
 }
 
 #[test]
-fn cb_08_failed_probe_opens_for_a_whole_window() {
-    let mut bench = new_bench(&[rule_named("a")]);
-    trip_breaker(&mut bench, &get_request("x"));
-    bench.host.advance_ms(10_000);
+fn cb_08_failed_probe_opens_for_a_whole_sleeping_window() {
+    let mut bench = bench_before_probe();
     assert!(run_request(
         &mut bench,
         &get_request("x"),
@@ -178,7 +184,7 @@ fn cb_08_failed_probe_opens_for_a_whole_window() {
 
 /// The peer's exponential back-off panics at the first request.
 #[test]
-fn ok_66_failed_probes_double_the_window_up_to_a_bound() {
+fn ok_66_failed_probes_double_the_sleeping_window_up_to_a_bound() {
     let policy = json!({"type": "SleepingWindow", "sleepingWindowSize": "10s", "maxSleepingWindowSize": "35s"});
     let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({"recoverPolicy": policy}))]);
     let waits_and_probes = |bench: &mut Bench<CircuitBreaker>, window_ms: u64, status: u16| {
@@ -203,9 +209,7 @@ fn ok_66_failed_probes_double_the_window_up_to_a_bound() {
 /// An inconclusive probe frees its place, and the next request is a probe.
 #[test]
 fn cb_08_inconclusive_probe_is_followed_by_another() {
-    let mut bench = new_bench(&[rule_named("a")]);
-    trip_breaker(&mut bench, &get_request("x"));
-    bench.host.advance_ms(10_000);
+    let mut bench = bench_before_probe();
     assert!(run_request(
         &mut bench,
         &get_request("x"),
@@ -216,20 +220,51 @@ fn cb_08_inconclusive_probe_is_followed_by_another() {
     assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
 }
 
-/// A watch as a probe is judged when its answer begins; the place that it keeps for hours belongs to no later round.
+/// A watch as a probe is judged when its response begins; the place that it keeps for hours belongs to no later round.
 #[test]
 fn cb_08_watch_can_be_a_probe() {
-    let mut bench = new_bench(&[rule_named("a")]);
-    trip_breaker(&mut bench, &get_request("x"));
-    bench.host.advance_ms(10_000);
+    let mut bench = bench_before_probe();
     let watch = TestRequest::watch("", "pods");
     admit_request(&mut bench, &watch).unwrap();
-    bench.on_response(&watch, &ctrlmesh_sdk::testing::TestResponse::new(200));
+    bench.on_response(&watch, &TestResponse::new(200));
     assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
     trip_breaker(&mut bench, &get_request("x"));
     bench.host.advance_ms(10_000);
     assert!(active_probes(&bench.host).iter().any(|(_, held)| *held == 1));
     assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
+}
+
+/// Any subresource may become a tunnel, whose end says nothing about the server.
+#[test]
+fn cb_08_tunnel_of_any_subresource_is_judged_at_its_101() {
+    let mut bench = bench_before_probe();
+    let vnc = vnc_request();
+    admit_request(&mut bench, &vnc).unwrap();
+    assert!(
+        admit_request(&mut bench, &get_request("x")).is_err(),
+        "the probe has the only place"
+    );
+    bench.respond(&vnc, &TestResponse::new(101));
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
+    assert!(admit_request(&mut bench, &get_request("x")).is_ok());
+    let cut = Outcome {
+        failure: Some(Failure::UpstreamReset),
+        ..answered_with(101)
+    };
+    bench.finish(&vnc, &cut);
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
+}
+
+/// A response without a tunnel is judged when it is complete, as for other requests.
+#[test]
+fn cb_08_subresource_without_tunnel_is_judged_at_its_end() {
+    let mut bench = bench_before_probe();
+    let vnc = vnc_request();
+    admit_request(&mut bench, &vnc).unwrap();
+    bench.respond(&vnc, &TestResponse::new(200));
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "HalfOpen");
+    bench.finish(&vnc, &answered_with(200));
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
 }
 
 #[test]

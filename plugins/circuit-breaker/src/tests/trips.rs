@@ -100,7 +100,7 @@ fn cb_08_each_resource_or_host_has_its_own_circuit() {
 
 /// A response to a request from before the breaker opened is no evidence about the time after.
 #[test]
-fn late_answers_do_not_count() {
+fn late_responses_do_not_count() {
     let mut bench = new_bench(&[rule_named("a")]);
     let late: Vec<TestRequest> = (0..6).map(|_| get_request("x")).collect();
     for req in &late {

@@ -12,7 +12,7 @@ fn bucket_rule(limit: u32, interval: &str, burst: u32) -> Value {
 }
 
 #[test]
-fn invalid_settings_are_rejected_by_field() {
+fn invalid_settings_are_refused_by_field() {
     let no_limit = json!({"name": "a", "resourceRules": all_resources()});
     let in_flight = json!({"name": "a", "resourceRules": all_resources(), "maxInFlight": 1});
     let with = |fields| with_fields(in_flight.clone(), &fields);

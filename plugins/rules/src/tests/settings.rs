@@ -80,7 +80,7 @@ fn settings_error(settings: &str) -> String {
 }
 
 #[test]
-fn invalid_settings_are_rejected_by_field() {
+fn invalid_settings_are_refused_by_field() {
     for (settings, expected) in RESOURCES.into_iter().chain(RESTS) {
         let error = settings_error(settings);
         assert!(error.starts_with(expected), "{settings} gave {error}");

@@ -59,7 +59,7 @@ fn other_namespaces_and_subresources_are_not_about_the_lock() {
 }
 
 #[test]
-fn invalid_object_names_are_rejected() {
+fn invalid_object_names_are_refused() {
     let long = "a".repeat(250);
     for (name, shard, namespace, path, hint) in [
         ("", "a", "ns", "leaderElectionName: ", "not the name of an object"),

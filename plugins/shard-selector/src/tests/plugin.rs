@@ -182,7 +182,7 @@ fn settings_without_effect_are_warned_about() {
 }
 
 #[test]
-fn invalid_settings_are_rejected_by_field() {
+fn invalid_settings_are_refused_by_field() {
     for (settings, path) in [
         (
             r#"{"leaderElectionName": "operator"}"#,

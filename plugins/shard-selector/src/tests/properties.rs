@@ -88,7 +88,7 @@ proptest! {
                 prop_assert_eq!(parsed.requirements.len(), 2);
                 prop_assert!(parsed.requirements.iter().all(|it| it.key == key && it.values == [value.clone()]));
             }
-            // Upstream's parser rejects the same texts.
+            // Upstream's parser refuses the same texts.
             Err(_) => {
                 let mine = ctrlmesh_wire::Requirement::new(key, ctrlmesh_wire::Operator::In, vec![value]);
                 prop_assert!(mine.is_err());

@@ -59,7 +59,7 @@ fn same_key_in_both_forms_stays_two_requirements() {
     assert_eq!(selector_text(json).as_deref(), Ok("a in (2),a=1"));
 }
 
-/// Checks that `json` is rejected with this path and hint.
+/// Checks that `json` is refused with this path and hint.
 fn assert_refused(json: &str, path: &str, hint: &str) {
     let error = selector_text(json)
         .err()

@@ -112,7 +112,7 @@ fn matching_limits_are_anded_even_on_one_key() {
     assert_eq!(selector_for(limits, "batch", "jobs"), None);
 }
 
-/// Checks that `limits` is rejected with this path and hint.
+/// Checks that `limits` is refused with this path and hint.
 fn assert_refused(limits: &str, path: &str, hint: &str) {
     let error = parse_view(limits)
         .err()
@@ -124,7 +124,7 @@ fn assert_refused(limits: &str, path: &str, hint: &str) {
 }
 
 #[test]
-fn star_among_others_is_rejected() {
+fn star_among_others_is_refused() {
     assert_refused(
         &limits_json(r#"["*", "apps"]"#, r#"["pods"]"#),
         "limits[0].relateResources[0].apiGroups: ",
@@ -143,7 +143,7 @@ fn star_among_others_is_rejected() {
 }
 
 #[test]
-fn invalid_group_or_resource_is_rejected() {
+fn invalid_group_or_resource_is_refused() {
     for (resource, hint) in [
         ("Pods", "lower case"),
         ("pods/status", "subresource"),

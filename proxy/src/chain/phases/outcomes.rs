@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Plugins;
 use crate::chain::{Entry, EntryId};
-use crate::plugin::verdict::{Outcome, OutcomeRule, Phases};
+use crate::plugin::verdict::{Outcome, OutcomeRule, Phases, RequestVerdict};
 use crate::wasm::CountedOutcome;
 
 /// Remarks of verdicts about the rest of a request. The first one is kept in place: most requests have no other, and allocate nothing.
@@ -39,30 +39,33 @@ impl Remarks {
         self.first.iter().chain(&self.others)
     }
 
-    fn of(&self, entry: EntryId) -> Option<&Remark> {
+    fn remark_of(&self, entry: EntryId) -> Option<&Remark> {
         self.iter().find(|remark| remark.entry == entry)
     }
 }
 
 impl Plugins {
     /// Keeps what the verdict of an entry says about the rest of the request.
-    pub(super) fn note_remark(&self, entry: &Entry, later: Phases, outcomes: Option<Rc<[OutcomeRule]>>) {
-        let subscribed = entry.subscription.phases;
+    pub(super) fn note_remark(&self, entry: &Entry, verdict: &RequestVerdict) {
+        let (subscribed, later) = (entry.subscription.phases, verdict.later);
         let leaves_out = subscribed.response && !later.response || subscribed.complete && !later.complete;
-        if leaves_out || outcomes.is_some() {
-            let entry = entry.id;
-            self.remarks.borrow_mut().push(Remark { entry, later, outcomes });
+        if leaves_out || verdict.outcomes.is_some() {
+            self.remarks.borrow_mut().push(Remark {
+                entry: entry.id,
+                later,
+                outcomes: verdict.outcomes.clone(),
+            });
         }
     }
 
     /// The later phases that the entry wants for this request, of those that it subscribes to.
     pub(super) fn later_phases(&self, entry: &Entry) -> Phases {
         let remarks = self.remarks.borrow();
-        remarks.of(entry.id).map_or(Phases::ALL, |remark| remark.later)
+        remarks.remark_of(entry.id).map_or(Phases::ALL, |remark| remark.later)
     }
 
     fn outcome_rules(&self, entry: &Entry) -> Option<Rc<[OutcomeRule]>> {
-        self.remarks.borrow().of(entry.id)?.outcomes.clone()
+        self.remarks.borrow().remark_of(entry.id)?.outcomes.clone()
     }
 
     /// Whether any entry counts the outcome of the request.
@@ -74,7 +77,7 @@ impl Plugins {
     pub(super) fn count_head(&self, entry: &Arc<Entry>, status: u16) {
         if let Some(rules) = self.outcome_rules(entry) {
             let judge = |rule: &OutcomeRule| rule.counting.judge_head(status);
-            self.report(entry, &entry.state.count_outcome(&rules, judge));
+            self.report(entry, &entry.state.count_outcome(&rules, entry.id.number(), judge));
         }
     }
 
@@ -96,7 +99,7 @@ impl Plugins {
         let judge = |rule: &OutcomeRule| rule.counting.judge_end(&end);
         for entry in self.snapshot.matched_entries(self.matched) {
             if let Some(rules) = self.outcome_rules(entry) {
-                self.report(entry, &entry.state.count_outcome(&rules, judge));
+                self.report(entry, &entry.state.count_outcome(&rules, entry.id.number(), judge));
             }
         }
     }

@@ -8,6 +8,11 @@ use crate::plugin::verdict::{RequestAction, RequestVerdict, ResponseAction, Resp
 
 type Done = Vec<(String, Effect)>;
 
+/// Whether a verdict lets the request pass without a delay, so that it has no effect but its edits.
+pub(super) const fn lets_pass_at_once(verdict: &RequestVerdict) -> bool {
+    verdict.delay.is_zero() && matches!(verdict.action, RequestAction::Proceed(_))
+}
+
 /// Effect of a verdict on a request.
 pub(super) fn of_request(verdict: &RequestVerdict, named: Vec<NamedRule>) -> Done {
     let (effect, cause) = match &verdict.action {
@@ -112,6 +117,7 @@ mod tests {
             outcomes: None,
         };
         let done = of_request(&verdict, rules);
+        assert_eq!(lets_pass_at_once(&verdict), done.is_empty());
         done.into_iter().map(|(rule, effect)| (rule, effect.as_str())).collect()
     }
 
@@ -134,7 +140,9 @@ mod tests {
         assert_eq!(refuse(None), [(String::new(), "refused")]);
         let reset = on_request(0, RequestAction::Reset(Reset::Close), Vec::new());
         assert_eq!(reset, [(String::new(), "faulted")]);
-        assert_eq!(on_request(0, RequestAction::Proceed(Vec::new()), Vec::new()), []);
+        let proceed = |delay_ms| on_request(delay_ms, RequestAction::Proceed(Vec::new()), Vec::new());
+        assert_eq!(proceed(0), []);
+        assert_eq!(proceed(1), [(String::new(), "delayed")]);
     }
 
     #[test]

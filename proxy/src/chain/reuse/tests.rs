@@ -24,14 +24,14 @@ fn fixture() -> Fixture {
     }
 }
 
-fn verdict(edit: &str, reuse: Reuse) -> RequestVerdict {
-    RequestVerdict {
+fn verdict(edit: &str, reuse: Reuse) -> Rc<RequestVerdict> {
+    Rc::new(RequestVerdict {
         delay: Duration::ZERO,
         action: RequestAction::Proceed(vec![RequestEdit::AndLabelSelector(edit.into())]),
         reuse,
         later: Phases::ALL,
         outcomes: None,
-    }
+    })
 }
 
 fn outcome_rule(tally: &str) -> OutcomeRule {
@@ -74,7 +74,7 @@ impl Fixture {
         trace
     }
 
-    fn learn(&mut self, trace: Trace, verdict: &RequestVerdict) -> Result<(), Impure> {
+    fn learn(&mut self, trace: Trace, verdict: &Rc<RequestVerdict>) -> Result<(), Impure> {
         let now_ms = unix_ms(&self.state);
         self.calls.learn(trace, verdict, None, now_ms, &self.state)
     }
@@ -82,7 +82,7 @@ impl Fixture {
     /// The edit that is repeated for this request.
     fn repeated(&mut self, request: &RequestView) -> Option<String> {
         match self.calls.look_up(request, &self.state, &never_audited()) {
-            LookUp::Repeated(call) => match call.verdict().action {
+            LookUp::Repeated(verdict) => match &verdict.action {
                 RequestAction::Proceed(edits) => match edits.as_slice() {
                     [RequestEdit::AndLabelSelector(selector)] => Some(selector.to_string()),
                     other => panic!("{other:?}"),
@@ -201,7 +201,7 @@ fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
     let mut fixture = fixture();
     let trace = fixture.trace(&view("a"));
     fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
-    let mut audit = |trace: Trace, verdict: &RequestVerdict| {
+    let mut audit = |trace: Trace, verdict: &Rc<RequestVerdict>| {
         let audited = fixture.audited(&view("a"));
         fixture.calls.learn(trace, verdict, Some(&audited), 0, &fixture.state)
     };
@@ -224,14 +224,91 @@ fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
     name.record_count("seen", "", 1);
     assert!(audit(name, &verdict("x", Reuse::WhileUnchanged)).is_err());
     assert_eq!(audit(same(None), &verdict("x", Reuse::WhileUnchanged)), Ok(()));
-    let counted = RequestVerdict {
+    let counted = Rc::new(RequestVerdict {
         outcomes: Some(Rc::new([outcome_rule("t")])),
-        ..verdict("x", Reuse::WhileUnchanged)
-    };
+        ..Rc::unwrap_or_clone(verdict("x", Reuse::WhileUnchanged))
+    });
     assert!(audit(same(None), &counted).is_err());
     let mut other_reads = Trace::default();
     other_reads.record_read(Step::Group, &Seen::Text("".into()));
     assert!(audit(other_reads, &verdict("x", Reuse::Never)).is_err());
+}
+
+/// Remembers a call, and audits it by a call with these obstacles whose verdict has this mark.
+fn audit_of_call(remembered: Reuse, obstacles: &[ReuseObstacle], reuse: Reuse) -> (Fixture, Result<(), Impure>) {
+    let mut fixture = fixture();
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", remembered)).unwrap();
+    let audited = fixture.audited(&view("a"));
+    let mut trace = fixture.trace(&view("a"));
+    obstacles.iter().for_each(|obstacle| trace.end(*obstacle));
+    let learnt = fixture
+        .calls
+        .learn(trace, &verdict("x", reuse), Some(&audited), 0, &fixture.state);
+    (fixture, learnt)
+}
+
+#[test]
+fn audit_finds_call_that_writes_draws_or_withdraws_its_mark() {
+    use ReuseObstacle::{Admission, Changed, Clock, Random, TooMuch, Write};
+    let audit = |obstacles: &[ReuseObstacle], reuse| audit_of_call(Reuse::WhileUnchanged, obstacles, reuse).1;
+    for obstacle in [Write, Random] {
+        let alone = audit(&[obstacle], Reuse::WhileUnchanged).unwrap_err();
+        let after_another = audit(&[TooMuch, obstacle], Reuse::WhileUnchanged).unwrap_err();
+        assert!(
+            alone.contradiction.contains("drew") && alone == after_another,
+            "{alone:?}"
+        );
+        // A plugin may write because a cell has changed or tokens are short.
+        for change in [Changed, Admission] {
+            for obstacles in [[obstacle, change], [change, obstacle]] {
+                assert_eq!(audit(&obstacles, Reuse::Never), Ok(()), "{obstacles:?}");
+            }
+        }
+    }
+    let impure = audit(&[], Reuse::Never).unwrap_err();
+    assert!(impure.contradiction.contains("any more"), "{impure:?}");
+    assert_eq!(audit(&[Clock], Reuse::WhileUnchanged), Ok(()));
+}
+
+#[test]
+fn timed_verdict_is_not_repeated_after_an_audit_that_differs_in_what_can_be_repeated() {
+    let until = Reuse::UntilUnixMs(60);
+    let audits: [(&[ReuseObstacle], Reuse); 3] = [
+        (&[ReuseObstacle::Write], until),
+        (&[ReuseObstacle::Random], until),
+        (&[], Reuse::Never),
+    ];
+    for (obstacles, reuse) in audits {
+        let (mut fixture, learnt) = audit_of_call(until, obstacles, reuse);
+        assert_eq!((learnt, fixture.repeated(&view("a"))), (Ok(()), None), "{obstacles:?}");
+        let trace = fixture.trace(&view("a"));
+        fixture.learn(trace, &verdict("y", until)).unwrap();
+        assert_eq!(fixture.repeated(&view("a")).as_deref(), Some("y"));
+    }
+}
+
+#[test]
+fn timed_verdict_is_not_repeated_after_an_audit_that_reads_something_else() {
+    let mut fixture = fixture();
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", Reuse::UntilUnixMs(60))).unwrap();
+    let audited = fixture.audited(&view("a"));
+    let mut trace = Trace::default();
+    trace.record_read(Step::Group, &Seen::Text("".into()));
+    let learnt = fixture
+        .calls
+        .learn(trace, &verdict("x", Reuse::Never), Some(&audited), 0, &fixture.state);
+    assert_eq!((learnt, fixture.repeated(&view("a"))), (Ok(()), None));
+}
+
+#[test]
+fn first_contradiction_of_a_plugin_stays() {
+    let state = ReuseState::default();
+    assert_eq!((state.is_impure(), state.first_contradiction()), (false, None));
+    assert!(state.set_impure("first"));
+    assert!(!state.set_impure("second"));
+    assert_eq!((state.is_impure(), state.first_contradiction()), (true, Some("first")));
 }
 
 #[test]
@@ -279,17 +356,17 @@ fn size_of_a_call_counts_all_texts_of_its_verdict() {
         close_connection: false,
     };
     for (action, texts) in [(RequestAction::Refuse(refusal), 9), (RequestAction::Answer(answer), 2)] {
-        let verdict = RequestVerdict {
+        let verdict = Rc::new(RequestVerdict {
             action,
-            ..verdict("", Reuse::WhileUnchanged)
-        };
+            ..Rc::unwrap_or_clone(verdict("", Reuse::WhileUnchanged))
+        });
         let call = RememberedCall {
             verdict,
             effects: Effects::default(),
-            cells: vec![(text.as_str().into(), 1)],
             holds: None,
+            is_withdrawn: Cell::new(false),
         };
-        assert!(call.bytes() > (texts + 1) * text.len(), "{}", call.bytes());
+        assert!(call.bytes() > texts * text.len(), "{}", call.bytes());
     }
     let mut rule = outcome_rule(&text);
     rule.cells.push(CellWrite {
@@ -297,13 +374,13 @@ fn size_of_a_call_counts_all_texts_of_its_verdict() {
         write: 1,
     });
     let call = RememberedCall {
-        verdict: RequestVerdict {
+        verdict: Rc::new(RequestVerdict {
             outcomes: Some(Rc::new([rule])),
-            ..verdict("", Reuse::WhileUnchanged)
-        },
+            ..Rc::unwrap_or_clone(verdict("", Reuse::WhileUnchanged))
+        }),
         effects: Effects::default(),
-        cells: Vec::new(),
         holds: None,
+        is_withdrawn: Cell::new(false),
     };
     assert!(call.bytes() > 2 * text.len(), "{}", call.bytes());
 }

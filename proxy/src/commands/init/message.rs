@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_yields_every_answer() {
+    fn datagram_yields_every_reply() {
         let mut datagram = answer_bytes(ERROR, 2, 0, &[7; 18]);
         // Padding to a multiple of four.
         datagram.extend([0; 2]);

@@ -106,7 +106,7 @@ impl Election {
     pub(super) fn read(&mut self, record: LockRecord, asked: Instant) {
         if self.known_from.is_none_or(|from| asked >= from) {
             self.known_from = Some(asked);
-            self.take(record);
+            self.set_record(record);
         }
     }
 
@@ -118,11 +118,11 @@ impl Election {
             both.is_some_and(|(shown, written)| shown > written)
         };
         if self.term.as_ref().is_none_or(is_later) {
-            self.take(record);
+            self.set_record(record);
         }
     }
 
-    fn take(&mut self, record: LockRecord) {
+    fn set_record(&mut self, record: LockRecord) {
         if self.term.as_ref().is_some_and(|term| term.holder != record.holder) {
             self.term = None;
         }

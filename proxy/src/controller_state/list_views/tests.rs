@@ -72,6 +72,40 @@ fn view_of_watch_or_page_is_recognized_as_same_or_other() {
 }
 
 #[test]
+fn repeated_note_counts_as_list() {
+    let list_views = Arc::new(ListViews::default());
+    let [a, b] = ["a", "b"].map(|name| list_views.list(&READER, shard_edits(name).iter(), true));
+    assert_ne!(a, b);
+    list_views.list_again(a.unwrap(), true);
+    assert_eq!(list_views.list(&READER, shard_edits("a").iter(), true), a);
+    list_views.list_again(b.unwrap(), true);
+    for (name, known) in [("a", KnownView::Other), ("b", KnownView::Same)] {
+        assert_eq!(
+            list_views.compare_page(&READER, shard_edits(name).iter()),
+            known,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn repeated_note_of_dropped_reader_begins_its_state() {
+    let list_views = Arc::new(ListViews::default());
+    let noted = list_views.list(&READER, shard_edits("a").iter(), true).unwrap();
+    *list_views.lock_states() = ReaderStates::default();
+    list_views.list_again(noted, true);
+    assert_eq!(resume_watch(&list_views, "a"), KnownView::Same);
+}
+
+#[test]
+fn list_is_not_noted_before_any_view_was_shaped() {
+    let list_views = Arc::new(ListViews::default());
+    assert_eq!(list_views.list(&READER, [].iter(), true), None);
+    record_list(&list_views, "a");
+    assert!(list_views.list(&READER, [].iter(), true).is_some());
+}
+
+#[test]
 fn list_by_other_reader_does_not_hide_watch_from_another_view() {
     let list_views = Arc::new(ListViews::default());
     record_list(&list_views, "a");

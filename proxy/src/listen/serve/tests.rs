@@ -52,7 +52,7 @@ async fn with_client<T>(act: impl AsyncFnOnce(&mut DuplexStream) -> T) -> T {
     }
 }
 
-async fn read_answer(client: &mut DuplexStream) -> String {
+async fn read_response(client: &mut DuplexStream) -> String {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\nno") {
         read.push(client.read_u8().await.unwrap());
@@ -88,7 +88,7 @@ async fn connection_is_idle_and_usable_after_refused_body_arrives() {
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     client.write_all(rest).await.unwrap();
                 }
-                let refused = read_answer(client).await;
+                let refused = read_response(client).await;
                 assert!(
                     refused.starts_with("HTTP/1.1 429") && !refused.contains("close"),
                     "{refused}"
@@ -99,7 +99,7 @@ async fn connection_is_idle_and_usable_after_refused_body_arrives() {
                 }
                 tokio::time::sleep(3 * HEAD_TIMEOUT).await;
                 send_post(client, "").await;
-                read_answer(client).await;
+                read_response(client).await;
                 time_to_end(client).await
             })
             .await;
@@ -112,7 +112,7 @@ async fn connection_is_idle_and_usable_after_refused_body_arrives() {
 async fn connection_ends_after_head_timeout_when_refused_body_does_not_arrive() {
     let time = with_client(async |client| {
         send_post(client, "content-length: 4\r\n").await;
-        read_answer(client).await;
+        read_response(client).await;
         time_to_end(client).await
     })
     .await;
@@ -125,7 +125,7 @@ async fn response_has_connection_close_when_body_is_too_long_or_may_not_arrive()
     for fields in [long.as_str(), "content-length: 4\r\nexpect: 100-continue\r\n"] {
         let refused = with_client(async |client| {
             send_post(client, fields).await;
-            let refused = read_answer(client).await;
+            let refused = read_response(client).await;
             time_to_end(client).await;
             refused
         })
@@ -142,12 +142,12 @@ async fn discarded_bytes_are_bounded() {
     for (last, is_kept) in [(&b"0\r\n\r\n"[..], true), (b"1\r\nx\r\n", false)] {
         with_client(async |client| {
             send_post(client, "transfer-encoding: chunked\r\n").await;
-            read_answer(client).await;
+            read_response(client).await;
             client.write_all(&chunk).await.unwrap();
             client.write_all(last).await.unwrap();
             if is_kept {
                 send_post(client, "").await;
-                read_answer(client).await;
+                read_response(client).await;
             } else {
                 assert_eq!(time_to_end(client).await, Duration::ZERO);
             }

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -79,6 +80,46 @@ fn precompiled_plugin_is_loaded_without_compiler() {
     assert!(compiler.is_compiled(&engine, &digest));
     let plugin = compiler.load(&engine, guest_bytes()).expect("a plugin");
     assert_eq!(plugin.code_bytes() as u64, fs::metadata(&path).expect("a file").len());
+}
+
+thread_local! {
+    static CHECKS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn counted_check(_: &Path) -> Result<(), String> {
+    CHECKS.set(CHECKS.get() + 1);
+    Ok(())
+}
+
+/// Counts checks of an artifact. Here nobody can change it, so a load after a check does not check it again.
+#[test]
+fn artifact_is_checked_once_for_each_load() {
+    let (_files, path) = precompiled_guest();
+    let mut compiler = broken_compiler();
+    compiler.replace_precompiled(Precompiled {
+        check: counted_check,
+        ..Precompiled::with_changeable_files(&[directory_of(&path)])
+    });
+    for loads in 1..=2 {
+        let engine = engine();
+        assert!(compiler.is_compiled(&engine, &guest_digest()));
+        assert!(compiler.is_compiled(&engine, &guest_digest()));
+        compiler.load(&engine, guest_bytes()).expect("a plugin");
+        assert_eq!(CHECKS.get(), loads);
+    }
+}
+
+/// A link to the artifact under the name of another plugin.
+#[test]
+fn artifact_that_was_checked_is_not_used_under_another_name() {
+    let (_files, path) = precompiled_guest();
+    let precompiled = Precompiled::with_changeable_files(&[directory_of(&path)]);
+    assert!(precompiled.has_artifact(engine().wasmtime(), &guest_hex()));
+    let other = "0".repeat(64);
+    let link = path.with_file_name(file_name(engine().wasmtime(), &other));
+    std::os::unix::fs::symlink(&path, link).expect("linked");
+    assert!(!precompiled.has_artifact(engine().wasmtime(), &other));
+    assert!(precompiled.has_artifact(engine().wasmtime(), &guest_hex()));
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Rejects limits that can never grant anything.
+    /// Refuses limits that can never grant anything.
     pub(super) const fn check(self) -> Result<(), StateError> {
         if self.limit == 0 || self.interval_ms == 0 || self.burst == 0 {
             return Err(StateError::Invalid);
@@ -72,6 +72,10 @@ impl Bucket {
     /// Assumes that [`Bucket::advance`] has been called for this moment and that the number does not exceed the burst.
     pub(super) fn wait_ms(&self, tokens: u64) -> u64 {
         let missing = (self.rule.units(tokens) + self.debt).saturating_sub(self.level);
+        if missing == 0 {
+            // The usual case, and a division of 128 bits is slow.
+            return 0;
+        }
         u64::try_from(missing.div_ceil(u128::from(self.rule.limit))).unwrap_or(u64::MAX)
     }
 

@@ -16,7 +16,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Rejects a window without length, or with other than 1 to [`MAX_SLOTS`] slots.
+    /// Refuses a window without length, or with other than 1 to [`MAX_SLOTS`] slots.
     pub(super) const fn check(length_ms: u32, slots: u32) -> Result<(), StateError> {
         if length_ms == 0 || slots == 0 || slots > MAX_SLOTS {
             Err(StateError::Invalid)

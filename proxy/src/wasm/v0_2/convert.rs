@@ -312,12 +312,12 @@ pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<Respon
 fn response_edit(edit: types::ResponseEdit, text: &mut TextLimit) -> Result<ResponseEdit, String> {
     Ok(match edit {
         types::ResponseEdit::SetHeader(field) => {
-            let name = validate::header_name(&text.take(field.name)?)?;
+            let name = validate::response_header_name(&text.take(field.name)?)?;
             let value = validate::header_value(&name, &text.take(field.value)?)?;
             ResponseEdit::SetHeader(name, value)
         }
         types::ResponseEdit::RemoveHeader(name) => {
-            ResponseEdit::RemoveHeader(validate::header_name(&text.take(name)?)?)
+            ResponseEdit::RemoveHeader(validate::response_header_name(&text.take(name)?)?)
         }
         types::ResponseEdit::CloseConnection => ResponseEdit::CloseConnection,
     })

@@ -16,9 +16,9 @@ impl<'a> RecordedHost<'a> {
         Self { host, trace }
     }
 
-    /// The host, for a call that does what is not done again with a verdict.
-    fn use_once(&self) -> &FakeHost {
-        self.trace.borrow_mut().use_once();
+    /// Records a function that is not repeated with a verdict, and returns the host.
+    fn use_once(&self, function: &'static str) -> &FakeHost {
+        self.trace.borrow_mut().use_once(function);
         self.host
     }
 
@@ -40,11 +40,11 @@ impl Host for RecordedHost<'_> {
     }
 
     fn random(&self) -> u64 {
-        self.use_once().random()
+        self.use_once("random").random()
     }
 
     fn log(&self, level: Level, message: &str) {
-        self.use_once().log(level, message);
+        self.use_once("log").log(level, message);
     }
 
     fn count(&self, name: &str, label: &str, by: u64) {
@@ -62,11 +62,11 @@ impl Host for RecordedHost<'_> {
     }
 
     fn gauge(&self, name: &str, label: &str, value: f64) {
-        self.use_once().gauge(name, label, value);
+        self.use_once("gauge").gauge(name, label, value);
     }
 
     fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
-        self.use_once().take(claims)
+        self.use_once("take").take(claims)
     }
 
     fn admit(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
@@ -80,15 +80,15 @@ impl Host for RecordedHost<'_> {
     }
 
     fn put_report(&self, key: &str, json: &str) {
-        self.use_once().put_report(key, json);
+        self.use_once("put_report").put_report(key, json);
     }
 
     fn remove_report(&self, key: &str) {
-        self.use_once().remove_report(key);
+        self.use_once("remove_report").remove_report(key);
     }
 
     fn show_counters(&self, key: &str, fields: &[(String, String)]) {
-        self.use_once().show_counters(key, fields);
+        self.use_once("show_counters").show_counters(key, fields);
     }
 
     fn name_rule(&self, name: &str, decides: Part) {
@@ -97,11 +97,11 @@ impl Host for RecordedHost<'_> {
     }
 
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
-        self.use_once().add(key, delta, max)
+        self.use_once("add").add(key, delta, max)
     }
 
     fn window_add(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError> {
-        self.use_once().window_add(key, length_ms, slots, amount)
+        self.use_once("window_add").window_add(key, length_ms, slots, amount)
     }
 
     fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
@@ -127,10 +127,10 @@ impl Host for RecordedHost<'_> {
     }
 
     fn compare_and_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {
-        self.use_once().compare_and_swap(key, expected, value)
+        self.use_once("compare_and_swap").compare_and_swap(key, expected, value)
     }
 
     fn remove(&self, key: &str) {
-        self.use_once().remove(key);
+        self.use_once("remove").remove(key);
     }
 }

@@ -8,7 +8,7 @@ use crate::{Facts, Request, Traffic, Verb};
 
 pub(super) struct RecordedRequest<'a> {
     request: &'a TestRequest,
-    /// Is asked for the answers that are recorded, so that [`TestRequest::take_reads`] has the plugin's reads alone.
+    /// Supplies the recorded values, so that [`TestRequest::take_reads`] has the plugin's reads alone.
     copy: TestRequest,
     trace: &'a RefCell<Trace>,
 }

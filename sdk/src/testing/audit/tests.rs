@@ -12,9 +12,15 @@ type Decide = fn(&dyn Request, &dyn Host) -> RequestVerdict;
 thread_local! {
     /// How the plugin of a test decides.
     static DECIDE: Cell<Decide> = const { Cell::new(proceed as Decide) };
-    /// What a plugin remembers in a static.
+    /// A value that a plugin keeps in a static.
     static REMEMBERED: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// An extra action of the test's plugin in its second call.
+    static SECOND: Cell<Act> = const { Cell::new(nothing as Act) };
 }
+
+type Act = fn(&dyn Host);
+
+fn nothing(_: &dyn Host) {}
 
 struct Deciding {
     calls: u32,
@@ -91,7 +97,10 @@ fn verdict_by_header_of_an_earlier_call_is_found() {
     assert_eq!(bench.on_request(&get()), RequestVerdict::proceed().reusable());
     bench.on_request(&create("b"));
     let message = failure(&mut bench, &get());
-    assert!(message.contains("an earlier call with the same answers"), "{message}");
+    assert!(
+        message.contains("an earlier call that read the same values"),
+        "{message}"
+    );
     assert!(message.contains("read: verb\n"), "{message}");
     let (_, verdicts) = message.split_once("first verdict: ").unwrap();
     let (first, second) = verdicts.split_once("second verdict: ").unwrap();
@@ -191,7 +200,109 @@ fn timed_verdict_must_hold_to_its_end() {
     assert!(matches!(bench.on_request(&get()).action, RequestAction::Refuse(_)));
 }
 
-/// The second call takes a token and a place, counts, notes and names a rule as the first one does, and logs and writes besides.
+/// Functions whose effect or result a host does not repeat, each with a call of it.
+const USED_ONCE: [(&str, Act); 11] = [
+    ("random", |host| {
+        let _ = host.random();
+    }),
+    ("log", |host| host.log(Level::Info, "again")),
+    ("gauge", |host| host.gauge("level", "", 1.0)),
+    ("take", |host| {
+        let _ = host.take(&[]);
+    }),
+    ("put_report", |host| host.put_report("r", "1")),
+    ("remove_report", |host| host.remove_report("r")),
+    ("show_counters", |host| host.show_counters("r", &[])),
+    ("add", |host| {
+        let _ = host.add("n", 1, None);
+    }),
+    ("window_add", |host| {
+        let _ = host.window_add("w", 1000, 10, 1);
+    }),
+    ("compare_and_swap", |host| {
+        let _ = host.compare_and_swap("cell", 0, b"x");
+    }),
+    ("remove", |host| host.remove("cell")),
+];
+
+#[test]
+fn second_call_that_does_what_is_not_repeated_is_found() {
+    for (function, act) in USED_ONCE {
+        SECOND.set(act);
+        remember(None);
+        let mut bench = bench(|_, host| {
+            if remembered().is_some() {
+                SECOND.get()(host);
+            }
+            remember(Some(String::new()));
+            RequestVerdict::proceed().reusable()
+        });
+        let message = failure(&mut bench, &get());
+        assert!(
+            message.contains(&format!("the second call used {function},")),
+            "{message}"
+        );
+        let host = &bench.host;
+        assert_eq!((host.logs().len(), host.report("r")), (0, None));
+        assert_eq!((host.gauge_value("level", ""), host.get("cell").unwrap()), (None, None));
+        assert_eq!(host.add("n", 0, None), Ok(Some(0)));
+    }
+}
+
+/// The third call is one of the next request: the second one audited the first.
+#[test]
+fn later_call_that_writes_although_an_earlier_one_was_marked_is_found() {
+    let mut bench = bench(|_, host| {
+        let before = remembered().unwrap_or_default();
+        if before.len() == 2 {
+            host.put_report("r", "1");
+        }
+        remember(Some(before + "x"));
+        RequestVerdict::proceed().reusable()
+    });
+    bench.on_request(&get());
+    let message = failure(&mut bench, &get());
+    assert!(
+        message.contains("an earlier call that read the same values"),
+        "{message}"
+    );
+    assert!(message.contains("the second call used put_report,"), "{message}");
+}
+
+#[test]
+fn second_verdict_without_the_mark_of_the_first_is_found() {
+    let mut bench = bench(|_, _| {
+        let is_second = remembered().is_some();
+        remember(Some(String::new()));
+        if is_second {
+            RequestVerdict::proceed()
+        } else {
+            RequestVerdict::proceed().reusable()
+        }
+    });
+    let message = failure(&mut bench, &get());
+    assert!(
+        message.ends_with("the second verdict is not marked as reusable"),
+        "{message}"
+    );
+}
+
+#[test]
+fn mark_of_a_timed_verdict_may_end_before_its_time() {
+    let mut bench = bench(|_, host| {
+        let is_second = remembered().is_some();
+        remember(Some(String::new()));
+        if is_second {
+            RequestVerdict::proceed()
+        } else {
+            RequestVerdict::proceed().reusable_until(host.unix_ms() + 1_000)
+        }
+    });
+    bench.on_request(&get());
+    assert_eq!(bench.plugin.calls, 2);
+}
+
+/// The second call takes a token and a place, counts, notes and names a rule as the first one does.
 #[test]
 fn second_call_leaves_nothing_behind() {
     let mut bench = bench(|req, host| {
@@ -216,14 +327,6 @@ fn second_call_leaves_nothing_behind() {
         host.count("seen", req.name(), 1);
         host.name_rule("rule", Part::Action);
         req.set_note(req.note() + 1);
-        if remembered().is_some() {
-            host.log(Level::Info, "again");
-            host.gauge("level", "", 1.0);
-            host.put_report("r", "1");
-            host.add("c", 1, None).unwrap();
-            host.compare_and_swap("cell", 0, b"x").unwrap();
-        }
-        remember(Some(String::new()));
         RequestVerdict::proceed().reusable()
     });
     let req = get();
@@ -233,15 +336,9 @@ fn second_call_leaves_nothing_behind() {
     let host = &bench.host;
     assert_eq!((host.counter("seen", "p"), host.counter("seen", "p-other")), (1, 0));
     assert_eq!(host.take_named_rules(), [("rule".to_owned(), Part::Action)]);
-    assert_eq!(
-        (host.held_places("p"), host.logs().len(), host.report("r")),
-        (1, 0, None)
-    );
-    assert_eq!((host.gauge_value("level", ""), host.get("cell").unwrap()), (None, None));
-    remember(None);
+    assert_eq!(host.held_places("p"), 1);
     for _ in 0..2 {
         assert_eq!(bench.on_request(&get()).action, RequestAction::Proceed(Vec::new()));
-        remember(None);
     }
     assert_eq!(
         bench.on_request(&get()),

@@ -1,10 +1,11 @@
-//! What a call of a plugin reads through the host, and what it does there: what its verdict depends on, and what belongs to it.
+//! Records the reads and the effects of one call of a plugin. The verdict depends on the reads; the effects are
+//! repeated with it.
 
 use std::fmt;
 
 use crate::{Ask, Cell, Counted, Part, Place, Request, RequestVerdict, Reuse};
 
-/// A question of a plugin about the request or about a cell of its state.
+/// A read by a plugin, of the request or of a cell of its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::testing) enum Read {
     Traffic,
@@ -29,7 +30,7 @@ pub(in crate::testing) enum Read {
     Cell(String),
 }
 
-/// What a call did through the host that a host does again with its verdict.
+/// Effects of a call that a host repeats with the verdict.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Effects {
     pub(super) asks: Vec<Ask>,
@@ -42,18 +43,19 @@ pub(super) struct Effects {
 /// The reads and effects of one call, in its order.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
-    /// Each question once, with the answer; `None` if there was no value.
+    /// Each read once, with its value; `None` if there was no value.
     pub(super) reads: Vec<(Read, Option<String>)>,
     pub(super) effects: Effects,
     /// Whether tokens or places were not there at once, or a cell could not be read or was written during the call.
     pub(super) met_obstacle: bool,
     read_clock: bool,
     has_admitted: bool,
-    is_used_once: bool,
+    /// The first call of a host function that a host does not repeat with a verdict.
+    used_once: Option<&'static str>,
 }
 
 impl Read {
-    /// What `facts` reads.
+    /// The facts that a call of `facts` counts as read.
     pub(super) const FACTS: [Self; 8] = [
         Self::Traffic,
         Self::Verb,
@@ -73,7 +75,7 @@ impl Read {
         Self::Query(name.to_owned())
     }
 
-    /// The answer that this request gives; `None` for a cell, which is no part of it.
+    /// The value that this request has; `None` for a cell, which is no part of it.
     pub(in crate::testing) fn value_in(&self, request: &dyn Request) -> Option<String> {
         match self {
             Self::Traffic => Some(format!("{:?}", request.traffic())),
@@ -123,13 +125,13 @@ impl fmt::Display for Read {
     }
 }
 
-/// A cell as the answer to a question.
+/// A cell as the value of a read.
 pub(super) fn cell_text(cell: &Cell) -> String {
     format!("version {} {:?}", cell.version, String::from_utf8_lossy(&cell.value))
 }
 
 impl Trace {
-    /// Records a question, once. If its answer has changed during the call, somebody wrote in between.
+    /// Records a read, once. If its value has changed during the call, somebody wrote in between.
     pub(super) fn record_read(&mut self, read: Read, value: Option<String>) {
         match self.reads.iter().find(|(known, _)| *known == read) {
             Some((_, known)) => self.met_obstacle |= *known != value,
@@ -147,7 +149,9 @@ impl Trace {
 
     /// Records tokens and places that were there at once. A call that asks twice is not repeated.
     pub(super) fn record_grant(&mut self, asks: &[Ask], places: &[Place]) {
-        self.is_used_once |= std::mem::replace(&mut self.has_admitted, true);
+        if std::mem::replace(&mut self.has_admitted, true) {
+            self.use_once("admit twice");
+        }
         self.effects.asks = asks.to_vec();
         self.effects.places = places.to_vec();
     }
@@ -156,9 +160,13 @@ impl Trace {
         self.met_obstacle = true;
     }
 
-    /// Records that the call did something that a host does not do again.
-    pub(super) fn use_once(&mut self) {
-        self.is_used_once = true;
+    /// Records a function whose effect or result a host does not repeat.
+    pub(super) fn use_once(&mut self, function: &'static str) {
+        self.used_once.get_or_insert(function);
+    }
+
+    pub(super) const fn used_once(&self) -> Option<&'static str> {
+        self.used_once
     }
 
     /// Whether a host may give the verdict of this call again after this time (`reuse` in `wit/types.wit`).
@@ -168,6 +176,6 @@ impl Trace {
             Reuse::WhileUnchanged => !self.read_clock,
             Reuse::UntilUnixMs(until) => unix_ms < until,
         };
-        is_marked && !self.is_used_once && !self.met_obstacle
+        is_marked && self.used_once.is_none() && !self.met_obstacle
     }
 }

@@ -63,7 +63,7 @@ fn changed_bucket_keeps_its_proportion() {
 }
 
 #[test]
-fn invalid_numbers_are_rejected() {
+fn invalid_numbers_are_refused() {
     let mut state = State::default();
     assert_eq!(state.take(&[claim("b", 1, 0, 1, 1)], 0), Err(StateError::Invalid));
     assert_eq!(state.take(&[claim("b", 0, 1, 1, 1)], 0), Err(StateError::Invalid));

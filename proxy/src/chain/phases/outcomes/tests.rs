@@ -19,14 +19,22 @@ use crate::wasm::{SeriesValue, StateStore};
 /// A worker of a sidecar with a chain of these plugins.
 struct Worker {
     snapshot: Arc<Snapshot>,
-    states: StateStore,
+    states: Rc<StateStore>,
     handle: Arc<ChainHandle>,
     instances: Rc<Instances>,
 }
 
 impl Worker {
     fn new(entries: &[(&str, Value)]) -> Self {
-        let states = StateStore::new();
+        Self::with_states(Rc::default(), entries)
+    }
+
+    /// The worker after a reload: with a later chain on the same state.
+    fn reloaded(&self, entries: &[(&str, Value)]) -> Self {
+        Self::with_states(Rc::clone(&self.states), entries)
+    }
+
+    fn with_states(states: Rc<StateStore>, entries: &[(&str, Value)]) -> Self {
         let entries = entries.iter().zip(0..).map(|((guest, settings), order)| {
             let name = format!("{guest}/{order}");
             test_entry(&name, order, guest_bytes(guest), &settings.to_string(), &states)
@@ -86,7 +94,7 @@ fn ended_with(status: u16) -> Outcome {
     }
 }
 
-/// A script that lets all requests pass, and has failures in a row counted.
+/// A script that lets all requests pass, and counts failures in a row.
 fn counting(failures: u32, at_head: bool) -> Value {
     let outcomes = json!([{"tally": "t", "cells": ["c"], "failures": failures, "atHead": at_head}]);
     json!({"onRequest": [{"reuse": "whileUnchanged", "outcomes": outcomes, "then": {"proceed": []}}]})
@@ -106,6 +114,20 @@ async fn repeated_verdict_counts_like_the_first_one() {
 }
 
 #[tokio::test]
+async fn outcome_under_earlier_chain_is_not_counted_after_one_under_later_chain() {
+    let earlier = Worker::new(&[("scripted", counting(1, false))]);
+    let later = earlier.reloaded(&[("scripted", counting(2, false))]);
+    let requests = [earlier.admit().await, earlier.admit().await];
+    later.admit().await.on_complete(&ended_with(500));
+    for request in requests {
+        request.on_complete(&ended_with(500));
+    }
+    assert_eq!(later.crossings(), 0);
+    later.admit().await.on_complete(&ended_with(500));
+    assert_eq!(later.crossings(), 1);
+}
+
+#[tokio::test]
 async fn request_is_counted_at_its_head_or_at_its_end() {
     let worker = Worker::new(&[("scripted", counting(2, true))]);
     let plugins = worker.admit().await;
@@ -122,6 +144,26 @@ async fn request_is_counted_at_its_head_or_at_its_end() {
     let worker = Worker::new(&[("scripted", counting(1, false))]);
     receive_head(&worker.admit().await, 500).await;
     assert_eq!(worker.crossings(), 0, "its end counts");
+}
+
+#[tokio::test]
+async fn tunnel_is_counted_at_its_head_under_any_rule() {
+    for at_head in [false, true] {
+        let worker = Worker::new(&[("scripted", counting(2, at_head))]);
+        let fail = async || {
+            let plugins = worker.admit().await;
+            receive_head(&plugins, 500).await;
+            plugins.on_complete(&ended_with(500));
+        };
+        fail().await;
+        let tunnel = worker.admit().await;
+        receive_head(&tunnel, 101).await;
+        fail().await;
+        assert_eq!(worker.crossings(), 0, "the 101 has ended the row");
+        tunnel.on_complete(&ended_with(101));
+        fail().await;
+        assert_eq!(worker.crossings(), 1, "the end of the tunnel does not count");
+    }
 }
 
 #[tokio::test]

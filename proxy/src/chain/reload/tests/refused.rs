@@ -91,7 +91,7 @@ async fn check(cases: Vec<Case>) {
         assert_eq!(
             fixture.updater.handle.status().refused,
             None,
-            "{name}: is still told of after it was put right"
+            "{name}: is still reported after it was corrected"
         );
     }
 }

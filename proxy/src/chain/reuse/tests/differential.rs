@@ -21,7 +21,7 @@ use crate::connection::Connection;
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::wasm::reads_hooks;
 
-use generated::{builtin, operation, tree};
+use generated::{chain, operation};
 
 /// Number of random streams; more in `make soak-reuse`.
 const STREAMS: u32 = 200;
@@ -37,6 +37,8 @@ struct Sidecar {
     clock: Clock,
     workers: [Rc<Instances>; 2],
     in_flight: Vec<Plugins>,
+    /// Whether a plugin of an earlier chain is impure.
+    was_impure: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -67,6 +69,8 @@ enum Operation {
     Remove(&'static str),
     /// Prepares the chain again, as a reload does.
     Reload,
+    /// Brings another chain into force. Its entries have the state of earlier ones with their names; requests in flight keep their chain.
+    NewChain(Vec<EntrySpec>),
 }
 
 #[derive(Debug, Clone)]
@@ -82,17 +86,7 @@ impl Sidecar {
         let clock = Clock::manual();
         clock.advance(Duration::from_secs(1_000_000));
         let states = StateStore::with_clock(clock.clone());
-        let entries = entries.iter().zip(0..).map(|(entry, order)| {
-            let name = format!("{}/{order}", entry.plugin.split('@').next().unwrap());
-            test_entry(
-                &name,
-                order,
-                plugin_bytes(entry.plugin),
-                &entry.settings.to_string(),
-                &states,
-            )
-        });
-        let snapshot = Arc::new(Snapshot::new(1, ctrlmesh_contract::Digest::of(b""), entries.collect()));
+        let snapshot = snapshot_of(entries, &states);
         let worker = || {
             let handle = test_handle(Metrics::default());
             Rc::new(Instances::new(Arc::clone(test_engine()), handle, reuse))
@@ -103,6 +97,7 @@ impl Sidecar {
             clock,
             workers: [worker(), worker()],
             in_flight: Vec::new(),
+            was_impure: false,
         };
         sidecar.reload();
         sidecar
@@ -162,6 +157,12 @@ impl Sidecar {
                 self.reload();
                 String::new()
             }
+            Operation::NewChain(entries) => {
+                self.was_impure = self.repeated().1;
+                self.snapshot = snapshot_of(entries, &self.states);
+                self.reload();
+                String::new()
+            }
         }
     }
 
@@ -196,8 +197,18 @@ impl Sidecar {
     fn repeated(&self) -> (u64, bool) {
         let counts = self.workers.iter().map(|worker| worker.repeated_verdicts()).sum();
         let is_impure = self.snapshot.entries().iter().any(|entry| entry.reuse.is_impure());
-        (counts, is_impure)
+        (counts, is_impure || self.was_impure)
     }
+}
+
+/// The chain of these entries, which are named after their plugins and places.
+fn snapshot_of(entries: &[EntrySpec], states: &StateStore) -> Arc<Snapshot> {
+    let entries = entries.iter().zip(0..).map(|(entry, order)| {
+        let name = format!("{}/{order}", entry.plugin.split('@').next().unwrap());
+        let settings = entry.settings.to_string();
+        test_entry(&name, order, plugin_bytes(entry.plugin), &settings, states)
+    });
+    Arc::new(Snapshot::new(1, ctrlmesh_contract::Digest::of(b""), entries.collect()))
 }
 
 impl RequestSpec {
@@ -242,7 +253,7 @@ const fn reuse(is_on: bool, audited_one_in: u64) -> ReuseSettings {
     }
 }
 
-/// What was different, and how many verdicts were repeated.
+/// The first difference, and the number of repeated verdicts.
 struct Compared {
     difference: Option<String>,
     repeated: u64,
@@ -288,7 +299,7 @@ proptest! {
 
     #[test]
     fn repeated_verdicts_have_the_same_results_as_calls(
-        entries in prop::collection::vec(prop_oneof![3 => tree(), 1 => builtin()], 1..4),
+        entries in chain(),
         operations in prop::collection::vec(operation(), OPERATIONS),
         audited_one_in in prop::sample::select(vec![1, 7, 0]),
     ) {
@@ -434,6 +445,27 @@ fn write_of_a_cell_makes_plugin_decide_again() {
     assert_eq!((compared.difference, compared.repeated), (None, 2));
 }
 
+#[test]
+fn entry_with_other_settings_decides_anew() {
+    let entry = |edit: &str| EntrySpec {
+        plugin: "decision_tree",
+        settings: json!({"root": {"leaf": {"edit": edit, "reuse": "whileUnchanged"}}}),
+    };
+    let request = || Operation::Request {
+        worker: 0,
+        request: get("/api/v1/pods"),
+    };
+    let operations = [
+        request(),
+        request(),
+        Operation::NewChain(vec![entry("a=2")]),
+        request(),
+        request(),
+    ];
+    let compared = compare(&[entry("a=1")], &operations, 0);
+    assert_eq!((compared.difference, compared.repeated), (None, 2));
+}
+
 /// A request from beginning to end.
 fn whole_request(target: &'static str, status: u16) -> [Operation; 3] {
     let request = Operation::Request {
@@ -475,6 +507,55 @@ fn closed_breaker_is_not_called_and_opens_all_the_same() {
         (None, 2),
         "the fourth is refused"
     );
+}
+
+/// Each of as many rules as an entry may have reads two cells and counts.
+#[test]
+fn breaker_with_all_its_rules_closed_is_not_called() {
+    let matches = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}]);
+    let rule = |number: usize| {
+        json!({
+            "name": format!("rule-{number}"), "resourceRules": matches, "triggerPolicy": "Normal",
+            "trip": {"consecutiveFailures": 3}, "key": "namespace",
+            "recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "1s"},
+        })
+    };
+    let rules: Vec<Json> = (0..24).map(rule).collect();
+    let entry = EntrySpec {
+        plugin: "circuit-breaker",
+        settings: json!({"rateLimitings": rules}),
+    };
+    let operations: Vec<Operation> = (0..4).flat_map(|_| whole_request(POD, 200)).collect();
+    let compared = compare(&[entry], &operations, 0);
+    assert_eq!((compared.difference, compared.repeated), (None, 3));
+}
+
+#[test]
+fn verdicts_end_with_the_instance_that_made_them() {
+    let entry = EntrySpec {
+        plugin: "decision_tree",
+        settings: json!({"root": {"leaf": {"edit": "a=1", "reuse": "whileUnchanged"}}}),
+    };
+    let request = || Operation::Request {
+        worker: 0,
+        request: get("/api/v1/pods"),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let repeated = runtime.block_on(async {
+        let mut sidecar = Sidecar::new(&[entry], reuse(true, 0));
+        let mut repeated = Vec::new();
+        for _ in 0..2 {
+            sidecar.apply(&request()).await;
+            sidecar.apply(&request()).await;
+            repeated.push(sidecar.repeated().0);
+            assert!(sidecar.workers[0].make_room(|_| false));
+        }
+        repeated
+    });
+    assert_eq!(repeated, [1, 2], "the second instance is called first");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
     assert_eq!(
         timeline.leading_since(25),
         None,
-        "15 s after it was asked for, and not after the answer"
+        "15 s after it was asked for, and not after the response"
     );
     let status = timeline.election.to_status(timeline.instant_at(24));
     let expected = LeaderElection {

@@ -25,6 +25,16 @@ impl Drop for Held {
     }
 }
 
+/// The state of an entry while a verdict is repeated. It is locked from the first cell that is read until tokens and places are taken, so
+/// that no cell is written in between, and each cell is looked up once. What a plugin reads of the request after a cell is compared under
+/// the lock as well: 64 steps at most, in a query that was parsed once.
+#[derive(Debug)]
+pub(crate) struct Repetition<'s> {
+    entry: &'s Arc<EntryState>,
+    /// Locked when it is first needed: most plugins read facts of the request first, and some have no state.
+    keys: Option<MutexGuard<'s, Keys>>,
+}
+
 impl EntryState {
     /// Takes tokens from all buckets or from none. Claims on the same key add up.
     ///
@@ -55,7 +65,7 @@ impl EntryState {
         Ok((admission, held))
     }
 
-    /// Rejects requests that could never be granted. Changes nothing.
+    /// Refuses requests that could never be granted. Changes nothing.
     pub(crate) fn check_admission(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
         if asks.len() > MAX_CLAIMS || places.len() > MAX_CLAIMS {
             return Err(StateError::Invalid);
@@ -76,28 +86,18 @@ impl EntryState {
         Ok(())
     }
 
-    /// Takes again what a call took, if nothing was written since to the cells that it read: the key of each cell and the number of its
-    /// write. Compares and takes in one atomic step. Returns `None` if a cell was written, or if not all tokens and places are there now;
-    /// nothing was taken then. `asks` may not wait.
-    pub(crate) fn repeat<'c>(
-        self: &Arc<Self>,
-        cells: impl IntoIterator<Item = (&'c str, u64)>,
-        asks: &[Ask],
-        places: &[Place],
-    ) -> Option<Vec<Held>> {
-        debug_assert!(asks.iter().all(|ask| ask.max_wait_ms == 0), "a wait is no repetition");
-        let keys = lock_unpoisoned(&self.keys);
-        let is_unchanged = cells.into_iter().all(|(key, write)| keys.write_of(key) == Some(write));
-        if !is_unchanged {
-            return None;
+    /// Begins to look for a verdict to repeat. Locks nothing yet.
+    pub(crate) fn repetition(self: &Arc<Self>) -> Repetition<'_> {
+        Repetition {
+            entry: self,
+            keys: None,
         }
-        if asks.is_empty() && places.is_empty() {
-            return Some(Vec::new());
-        }
-        match self.decide_and_take_locked(keys, asks, places) {
-            Ok(Admission::Granted { .. }) => Some(self.hold(places)),
-            Ok(Admission::Short { .. } | Admission::Full { .. }) | Err(_) => None,
-        }
+    }
+
+    /// Whether anyone holds the lock of the keys.
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.keys.try_lock().is_err()
     }
 
     fn hold(self: &Arc<Self>, places: &[Place]) -> Vec<Held> {
@@ -110,30 +110,61 @@ impl EntryState {
 
     fn decide_and_take(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
         Self::check_admission(asks, places)?;
-        self.decide_and_take_locked(lock_unpoisoned(&self.keys), asks, places)
+        let mut keys = lock_unpoisoned(&self.keys);
+        keys.decide_and_take(asks, places, self.clock.monotonic_ms())
+    }
+}
+
+impl Repetition<'_> {
+    /// The number of the write that [`EntryState::get_with_write`] would return; `None` if the key holds another kind of value.
+    pub(crate) fn write_of(&mut self, key: &str) -> Option<u64> {
+        self.locked_keys().write_of(key)
     }
 
-    fn decide_and_take_locked(
-        &self,
-        mut keys: MutexGuard<'_, Keys>,
-        asks: &[Ask],
-        places: &[Place],
-    ) -> Result<Admission, StateError> {
-        let now = self.clock.monotonic_ms();
-        let wanted = asks.iter().map(|ask| ask.claim.key.as_str());
-        keys.make_room(now, wanted.chain(places.iter().map(|place| place.key.as_str())))?;
-        if let Some(index) = keys.full_place(places, now)? {
-            return Ok(Admission::Full { place: index });
+    /// Takes the tokens and places of a remembered call, in one atomic step with the reads of cells. Returns `None` if not all of them are
+    /// there now; nothing was taken then. `asks` may not wait.
+    pub(crate) fn take(mut self, asks: &[Ask], places: &[Place]) -> Option<Vec<Held>> {
+        debug_assert!(asks.iter().all(|ask| ask.max_wait_ms == 0), "a wait is no repetition");
+        if asks.is_empty() && places.is_empty() {
+            return Some(Vec::new());
         }
-        let admission = keys.check_buckets(asks, now)?;
-        if let Admission::Granted { .. } = admission {
-            keys.charge(asks, places);
+        let entry = self.entry;
+        let keys = self.locked_keys();
+        let admission = keys.decide_and_take(asks, places, entry.clock.monotonic_ms());
+        // Unlocks the keys.
+        drop(self);
+        match admission {
+            Ok(Admission::Granted { .. }) => Some(entry.hold(places)),
+            Ok(Admission::Short { .. } | Admission::Full { .. }) | Err(_) => None,
         }
-        Ok(admission)
+    }
+
+    fn locked_keys(&mut self) -> &mut Keys {
+        let mutex = &self.entry.keys;
+        self.keys.get_or_insert_with(|| lock_unpoisoned(mutex))
     }
 }
 
 impl Keys {
+    fn decide_and_take(&mut self, asks: &[Ask], places: &[Place], now_ms: u64) -> Result<Admission, StateError> {
+        // Most plugins take tokens from one bucket: if it exists, its key is looked up once.
+        if let ([ask], []) = (asks, places)
+            && let Some(Value::Bucket(bucket)) = self.values.get_mut(&ask.claim.key)
+        {
+            return Ok(take_from_bucket(bucket, ask, now_ms));
+        }
+        let wanted = asks.iter().map(|ask| ask.claim.key.as_str());
+        self.make_room(now_ms, wanted.chain(places.iter().map(|place| place.key.as_str())))?;
+        if let Some(index) = self.full_place(places, now_ms)? {
+            return Ok(Admission::Full { place: index });
+        }
+        let admission = self.check_buckets(asks, now_ms)?;
+        if let Admission::Granted { .. } = admission {
+            self.charge(asks, places);
+        }
+        Ok(admission)
+    }
+
     /// The first place that is not free.
     fn full_place(&mut self, places: &[Place], now_ms: u64) -> Result<Option<usize>, StateError> {
         for (index, place) in places.iter().enumerate() {
@@ -182,6 +213,18 @@ impl Keys {
             }
         }
     }
+}
+
+/// Takes the tokens of the only ask of a request.
+fn take_from_bucket(bucket: &mut Bucket, Ask { claim, max_wait_ms }: &Ask, now_ms: u64) -> Admission {
+    let tokens = u64::from(claim.tokens);
+    bucket.advance(claim.rule, now_ms);
+    let wait_ms = bucket.wait_ms(tokens);
+    if wait_ms > u64::from(*max_wait_ms) {
+        return Admission::Short { ask: 0, wait_ms };
+    }
+    bucket.take(tokens);
+    Admission::Granted { wait_ms }
 }
 
 /// Number of tokens that all asks together need from a bucket.

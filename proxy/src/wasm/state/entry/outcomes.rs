@@ -11,6 +11,16 @@ pub(super) struct StoredTally {
     tally: Tally,
     /// Numbers of the cells' writes.
     writes: Vec<u64>,
+    /// The highest entry id under which an outcome was counted.
+    newest_entry_id: u64,
+}
+
+#[cfg(test)]
+impl StoredTally {
+    /// The counts, and the writes that they belong to. The entry id is left out: two sidecars number entries differently.
+    pub(super) fn describe(&self) -> String {
+        format!("{:?} {:?}", self.tally, self.writes)
+    }
 }
 
 /// Effects of counting an outcome.
@@ -31,9 +41,14 @@ impl StoredTally {
 impl EntryState {
     /// Counts an outcome, in one atomic step. `judge` says how a rule counts it; `None`: not at all. An outcome of a request that was let
     /// through under another state of a rule's cells is not counted by that rule.
+    ///
+    /// `entry_id` is the id of the entry that gave the rules; an entry gets a new, higher id with each change of its settings, plugin or
+    /// limits. Once a rule under a higher id has counted in a tally, outcomes under lower ids are not counted there: their thresholds and
+    /// windows may be obsolete.
     pub(crate) fn count_outcome(
         &self,
         rules: &[OutcomeRule],
+        entry_id: u64,
         judge: impl Fn(&OutcomeRule) -> Option<Judged>,
     ) -> CountedOutcome {
         let mut counted = CountedOutcome::default();
@@ -44,7 +59,7 @@ impl EntryState {
         let now_ms = self.clock.monotonic_ms();
         let mut keys = lock_unpoisoned(&self.keys);
         for (rule, judged) in judged {
-            match keys.count_outcome(rule, judged, now_ms) {
+            match keys.count_outcome(rule, entry_id, judged, now_ms) {
                 Ok(crossing) => counted.crossings.extend(crossing),
                 Err(_) => counted.uncounted += 1,
             }
@@ -67,6 +82,7 @@ impl Keys {
     fn count_outcome(
         &mut self,
         rule: &OutcomeRule,
+        entry_id: u64,
         judged: Judged,
         now_ms: u64,
     ) -> Result<Option<Crossing>, StateError> {
@@ -75,16 +91,23 @@ impl Keys {
             return Ok(None);
         }
         let fresh = || Value::Tally(StoredTally::default());
-        let Value::Tally(stored) = self.value(&rule.tally, now_ms, fresh)? else {
+        // The key of a tally that exists is looked up once.
+        let stored = match self.values.get_mut(&rule.tally) {
+            Some(stored) => stored,
+            None => self.value(&rule.tally, now_ms, fresh)?,
+        };
+        let Value::Tally(stored) = stored else {
             return Err(StateError::WrongKind);
         };
+        if entry_id < stored.newest_entry_id {
+            return Ok(None);
+        }
+        stored.newest_entry_id = entry_id;
         let writes = rule.cells.iter().map(|cell| cell.write);
         if !writes.clone().eq(stored.writes.iter().copied()) {
             // The rule's cells are as they are now, so the tally is of an earlier state.
-            *stored = StoredTally {
-                tally: Tally::default(),
-                writes: writes.collect(),
-            };
+            stored.tally = Tally::default();
+            stored.writes = writes.collect();
         }
         let Some((crossed, counts)) = stored.tally.count(&rule.counting, judged, now_ms) else {
             return Ok(None);

@@ -120,7 +120,14 @@ fn repetition_takes_tokens_and_places_while_cells_are_unchanged() {
     let (state, clock) = entry();
     let ask = || Ask::available_now(claim("b", 1, 100, 2, 1));
     let (_, write) = state.get_with_write("c").unwrap();
-    let repeat = || state.repeat([("c", write)], &[ask()], &[place("p", 2)]);
+    let repeat_with = |write: u64, places: &[Place]| {
+        let mut repetition = state.repetition();
+        if repetition.write_of("c") != Some(write) {
+            return None;
+        }
+        repetition.take(&[ask()], places)
+    };
+    let repeat = || repeat_with(write, &[place("p", 2)]);
     let first = repeat().unwrap();
     assert_eq!(first.len(), 1);
     let second = repeat().unwrap();
@@ -137,7 +144,39 @@ fn repetition_takes_tokens_and_places_while_cells_are_unchanged() {
     state.compare_and_swap("c", 0, vec![1]).unwrap();
     assert!(repeat().is_none(), "the cell was written");
     let (_, write) = state.get_with_write("c").unwrap();
-    assert!(state.repeat([("c", write)], &[ask()], &[]).is_some());
+    assert!(repeat_with(write, &[]).is_some());
+}
+
+#[test]
+fn keys_are_locked_from_first_cell_of_repetition_until_tokens_are_taken() {
+    let (state, _) = entry();
+    let mut repetition = state.repetition();
+    assert!(!state.is_locked(), "facts of a request need no lock");
+    assert_eq!(repetition.write_of("c"), Some(0));
+    assert!(state.is_locked(), "nobody writes the cell before tokens are taken");
+    assert!(repetition.take(&[ask("b", 0)], &[]).is_some());
+    assert!(!state.is_locked());
+    let mut given_up = state.repetition();
+    assert_eq!(given_up.write_of("c"), Some(0));
+    drop(given_up);
+    assert!(!state.is_locked());
+}
+
+#[test]
+fn ask_of_one_bucket_is_granted_short_or_refused() {
+    let (state, clock) = entry();
+    let admit = |ask: Ask| state.admit(&[ask], &[]).map(|(admission, _)| admission);
+    let granted = |wait_ms| Ok(Admission::Granted { wait_ms });
+    assert_eq!(admit(ask("b", 0)), granted(0));
+    assert_eq!(admit(ask("b", 0)), granted(0));
+    let short = Ok(Admission::Short { ask: 0, wait_ms: 100 });
+    assert_eq!(admit(ask("b", 99)), short);
+    assert_eq!(admit(ask("b", 0)), short, "an ask in vain takes nothing");
+    assert_eq!(admit(ask("b", 100)), granted(100));
+    clock.advance(ms(200));
+    assert_eq!(admit(ask("b", 0)), granted(0));
+    state.add("n", 1, None).unwrap();
+    assert_eq!(admit(ask("n", 0)), Err(StateError::WrongKind));
 }
 
 #[test]
@@ -159,7 +198,8 @@ fn cell_that_is_removed_and_made_again_has_another_write() {
     state.remove("c");
     assert_eq!(writes.last(), Some(&write()), "nothing was removed");
     state.add("n", 1, None).unwrap();
-    assert_eq!(state.write_of("n"), None, "it is no cell");
+    assert_eq!(state.repetition().write_of("n"), None, "it is no cell");
     state.remove("n");
-    assert_eq!(state.write_of("n"), Some(writes[0]), "no cell of this key was removed");
+    let write = state.repetition().write_of("n");
+    assert_eq!(write, Some(writes[0]), "no cell of this key was removed");
 }

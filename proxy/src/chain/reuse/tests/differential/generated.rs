@@ -101,7 +101,11 @@ fn leaf() -> impl Strategy<Value = Json> {
     })
 }
 
-pub(super) fn tree() -> impl Strategy<Value = EntrySpec> {
+pub(super) fn chain() -> impl Strategy<Value = Vec<EntrySpec>> {
+    prop::collection::vec(prop_oneof![3 => tree(), 1 => builtin()], 1..4)
+}
+
+fn tree() -> impl Strategy<Value = EntrySpec> {
     let node = leaf().prop_recursive(4, 16, 3, |node| {
         let answers = prop::collection::vec((prop::sample::select(&ANSWERS[..]), node.clone()), 1..3);
         (fact(), answers, node)
@@ -117,7 +121,7 @@ pub(super) fn tree() -> impl Strategy<Value = EntrySpec> {
 }
 
 /// The built-in plugins with settings that wake them for the requests of the streams.
-pub(super) fn builtin() -> impl Strategy<Value = EntrySpec> {
+fn builtin() -> impl Strategy<Value = EntrySpec> {
     let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}]);
     let specs = [
         (
@@ -199,12 +203,14 @@ fn request_spec() -> impl Strategy<Value = RequestSpec> {
 pub(super) fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         12 => (0_usize..2, request_spec()).prop_map(|(worker, request)| Operation::Request { worker, request }),
-        3 => (0_usize..8, prop::sample::select(vec![200, 500])).prop_map(|(place, status)| Operation::Head { place, status }),
-        5 => (0_usize..8, prop::sample::select(vec![0, 200, 404, 500]))
+        3 => (0_usize..8, prop::sample::select(vec![101, 200, 500]))
+            .prop_map(|(place, status)| Operation::Head { place, status }),
+        5 => (0_usize..8, prop::sample::select(vec![0, 101, 200, 404, 500]))
             .prop_map(|(place, status)| Operation::End { place, outcome: outcome(status) }),
         2 => (0_u64..300).prop_map(Operation::Advance),
         1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Write),
         1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Remove),
         1 => Just(Operation::Reload),
+        1 => chain().prop_map(Operation::NewChain),
     ]
 }
