@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ctrlmesh_proxy::plugin::request_view::{RequestState, RequestView};
+use ctrlmesh_proxy::plugin::request_view::{ClientHeaders, RequestState, RequestView};
 use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, Traffic};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 use ctrlmesh_wire::Verb;
@@ -127,6 +127,12 @@ fn request_view(verb: Verb, name: &str) -> Rc<RequestView> {
         ("user-agent", "my-operator/v1.0.0 (linux/amd64) kubernetes/abcdef"),
         ("x-request-id", "1"),
     ];
+    let fields = headers.into_iter().map(|(name, value)| {
+        (
+            http::HeaderName::from_static(name),
+            http::HeaderValue::from_static(value),
+        )
+    });
     Rc::new(RequestView {
         traffic: Traffic::Api,
         verb,
@@ -142,15 +148,7 @@ fn request_view(verb: Verb, name: &str) -> Rc<RequestView> {
         port: 443,
         is_leader_lock: false.into(),
         state: RequestState::default(),
-        headers: headers
-            .into_iter()
-            .map(|(name, value)| {
-                (
-                    http::HeaderName::from_static(name),
-                    http::HeaderValue::from_static(value),
-                )
-            })
-            .collect(),
+        headers: ClientHeaders::new(fields.collect()),
     })
 }
 

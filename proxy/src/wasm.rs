@@ -87,7 +87,7 @@ pub use precompiled::precompile;
 pub(crate) use reads::ReuseObstacle;
 #[cfg(test)]
 pub(crate) use reads::hooks as reads_hooks;
-pub(crate) use reads::{Effects, Read, Seen, Step, Trace, Value};
+pub(crate) use reads::{Effects, Read, Seen, Step, Trace, Value, visible_header};
 pub(crate) use state::{Ask, CountedOutcome};
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 

@@ -150,6 +150,6 @@ fn outcome_arrives_whole() {
     let line = refusal.message.trim();
     assert_eq!(
         line,
-        "Verb::Get pods/p status=503 upstream=200 failure=Some(Failure::UpstreamReset) request=11 response=22 timed=true"
+        "Verb::Get pods/p status=503 upstream=200 failure=Some(Failure::UpstreamReset) request=11 response=22 timed=true agent="
     );
 }

@@ -21,8 +21,14 @@ async fn wait_line(env: &TestEnv, part: &str) -> anyhow::Result<()> {
 async fn on_complete_reports_responses_failures_and_vanished_clients() -> anyhow::Result<()> {
     let env = TestEnv::start(vec![guest_entry("recorder", json!({}))]).await?;
     let client = env.client();
-    client.get("/api/v1/namespaces/default/configmaps/none").await?;
+    client
+        .clone()
+        .with_header("user-agent", "some-operator")
+        .get("/api/v1/namespaces/default/configmaps/none")
+        .await?;
     wait_line(&env, "configmaps/none status=404 upstream=404 failure=None").await?;
+    // Header fields can still be read when the request is over.
+    wait_line(&env, "timed=true agent=some-operator\n").await?;
     env.api.faults().add(
         Rule::new(Fault::ResetStream(FaultTime::AfterExecuting))
             .verb("delete")

@@ -76,9 +76,9 @@ fn format_time(time: Duration) -> String {
 
 fn ask_plugin(plugin: &mut Harness, request: &Request) -> PluginAnswer {
     let subscription = plugin.subscription();
-    let is_asked =
-        subscription.phases.request && Matcher::new(subscription).matches(&MatchQuery::from(&request.view()));
-    if !is_asked {
+    let view = request.view();
+    let is_matched = Matcher::new(subscription).matches(&MatchQuery::new(&view, &view.headers.borrow()));
+    if !(subscription.phases.request && is_matched) {
         return PluginAnswer {
             word: NOT_ASKED.to_owned(),
             more: "no match rule of its subscription matches".to_owned(),

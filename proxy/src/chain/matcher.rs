@@ -4,6 +4,7 @@
 //! and strings are compared only where a rule names some. Leaves the choice of entries to `snapshot.rs`.
 
 use ctrlmesh_wire::Verb;
+use http::HeaderMap;
 use http::header::USER_AGENT;
 
 use crate::plugin::request_view::RequestView;
@@ -48,9 +49,10 @@ pub struct MatchQuery<'a> {
     pub user_agent: &'a str,
 }
 
-impl<'a> From<&'a RequestView> for MatchQuery<'a> {
-    fn from(view: &'a RequestView) -> Self {
-        let user_agent = view.headers.get(USER_AGENT);
+impl<'a> MatchQuery<'a> {
+    /// The properties of a request; `headers` are those of the view.
+    pub fn new(view: &'a RequestView, headers: &'a HeaderMap) -> Self {
+        let user_agent = headers.get(USER_AGENT);
         Self {
             traffic: view.traffic,
             verb: view.verb,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ctrlmesh_contract::FailurePolicy;
+use ctrlmesh_wire::Verb;
 use http::{HeaderMap, StatusCode, response};
 
 use crate::chain::instances::{CallError, Instances, Phase};
@@ -114,7 +115,9 @@ impl Plugins {
 
     /// The plugins of the same chain that want another request.
     pub(crate) fn of_same_chain(&self, view: RequestView) -> Self {
-        let matched = self.snapshot.matching_entries(&MatchQuery::from(&view));
+        let matched = self
+            .snapshot
+            .matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
         let instances = Rc::clone(&self.instances);
         Self::new(Arc::clone(&self.snapshot), matched, Rc::new(view), instances)
     }
@@ -239,12 +242,11 @@ impl Plugins {
         }
     }
 
-    /// Applies the edits: `apply` handles all but those of headers, which are applied here. An entry whose edit is impossible is left out,
-    /// or answers the request, as its failure policy says.
+    /// Applies all edits but those of headers, which [`Self::headers_to_send`] applies. An entry whose edit is impossible is left out, or
+    /// answers the request, as its failure policy says.
     pub(crate) fn apply_edits<T>(
         &self,
         edits: &mut Vec<Attributed>,
-        headers: &mut HeaderMap,
         apply: impl Fn(&[Attributed]) -> Result<T, EditError>,
     ) -> Result<T, Reply> {
         let edited = loop {
@@ -257,10 +259,17 @@ impl Plugins {
                 },
             }
         };
-        // Headers are set last, because those of an entry that is left out must not stay.
-        edit_headers(headers, edits);
         self.touch_once(edits.iter().map(|(entry, _)| *entry), Effect::Edited);
         Ok(edited)
+    }
+
+    /// The client's header fields with the edits, to be sent. The view keeps a copy if a guest may still read them: a later phase, or the
+    /// request phase again, of a watch under a new chain.
+    pub(crate) fn headers_to_send(&self, edits: &[Attributed]) -> HeaderMap {
+        let are_read_later = self.view.verb == Verb::Watch || self.wants_response() || self.wants_end();
+        let mut headers = self.view.headers.fields_to_send(are_read_later);
+        edit_headers(&mut headers, edits);
+        headers
     }
 
     /// Runs the response phase: edits the head, and returns how the body is to be shaped.
@@ -358,6 +367,12 @@ impl Plugins {
     fn wants_response(&self) -> bool {
         let mut entries = self.snapshot.on_response(self.matched);
         entries.any(|entry| self.later_phases(entry).response)
+    }
+
+    /// Whether any entry wants the outcome of the request.
+    fn wants_end(&self) -> bool {
+        let mut entries = self.snapshot.on_complete(self.matched);
+        entries.any(|entry| self.later_phases(entry).complete)
     }
 
     /// Reports the outcome of the request to every entry that wants it, counts it, and releases the places that the request held. A fault

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::{Answer, Cause, OutcomeRule, Refusal, RequestAction, RequestEdit, RequestVerdict, Reuse};
-use crate::wasm::{Ask, Effects, EntryState, Seen, Step, Trace};
+use crate::wasm::{Ask, Effects, EntryState, Seen, Step, Trace, visible_header};
 
 use table::{Known, Table};
 
@@ -154,9 +154,15 @@ impl RememberedCalls {
         let mut repetition = state.repetition();
         // The state may be locked while parameters are read, so a long query is parsed once for all of them.
         let query = LazyCell::new(|| ParsedQuery::new(request.uri.query().unwrap_or_default()));
+        let headers = request.headers.borrow();
         let answer = |step: Step<&str>| match step {
             Step::Cell(key) => repetition.write_of(key).map_or(Seen::Absent, Seen::Number),
-            step => step.evaluate_with(request, false, |name| query.get(name).map(Cow::Borrowed)),
+            step => step.evaluate_with(
+                request,
+                false,
+                |name| visible_header(&headers, name).map(Cow::Borrowed),
+                |name| query.get(name).map(Cow::Borrowed),
+            ),
         };
         let Some(known) = self.table.find(answer) else {
             return LookUp::Unknown;

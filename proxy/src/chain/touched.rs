@@ -310,7 +310,7 @@ mod tests {
     use ctrlmesh_wire::Verb;
 
     use super::*;
-    use crate::plugin::request_view::RequestState;
+    use crate::plugin::request_view::{ClientHeaders, RequestState};
 
     fn view_of(name: &str) -> RequestView {
         RequestView {
@@ -327,7 +327,7 @@ mod tests {
             host: "api".into(),
             port: 443,
             is_leader_lock: Cell::new(false),
-            headers: http::HeaderMap::new(),
+            headers: ClientHeaders::default(),
             state: RequestState::default(),
         }
     }

@@ -22,7 +22,7 @@ use crate::connection::head_size;
 use crate::connection::{Connection, IncomingBody};
 use crate::observe::record::Record;
 use crate::observe::{Class, ProxyForm};
-use crate::plugin::request_view::{RequestState, RequestView};
+use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
 use crate::plugin::verdict::Traffic;
 use crate::request::early_response::{ServeResult, sidecar_response};
 use crate::request::exchange::user_agent;
@@ -80,7 +80,7 @@ pub(crate) async fn handle(
         record,
         accept,
     };
-    match call.matching_plugins(&parts) {
+    match call.matching_plugins(&mut parts) {
         Some(plugins) => Box::pin(call.send_filtered(&plugins, parts, incoming)).await,
         None => call.send_unfiltered(parts, incoming).await,
     }
@@ -96,8 +96,8 @@ fn bad_destination(error: &DestinationError) -> Reply {
 }
 
 impl Call {
-    /// The plugins that want this request.
-    fn matching_plugins(&self, parts: &Parts) -> Option<Rc<Plugins>> {
+    /// The plugins that want this request. If there are any, the header fields move into their view.
+    fn matching_plugins(&self, parts: &mut Parts) -> Option<Rc<Plugins>> {
         let snapshot = self.worker.shared.chain.load();
         let matched = snapshot.matching_entries(&MatchQuery {
             traffic: Traffic::External,
@@ -130,7 +130,7 @@ impl Call {
         percent_decode_str(self.destination.uri.path()).decode_utf8_lossy()
     }
 
-    fn request_view(&self, parts: &Parts) -> RequestView {
+    fn request_view(&self, parts: &mut Parts) -> RequestView {
         RequestView {
             traffic: Traffic::External,
             verb: Verb::NonResource,
@@ -145,7 +145,7 @@ impl Call {
             host: self.destination.host().into(),
             port: self.destination.target.port,
             is_leader_lock: Cell::new(false),
-            headers: parts.headers.clone(),
+            headers: ClientHeaders::new(std::mem::take(&mut parts.headers)),
             state: RequestState::default(),
         }
     }
@@ -166,13 +166,12 @@ impl Call {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return self.stop(stop).await,
         };
-        let settled = plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
-            edit::apply(&self.destination.uri, edits)
-        });
-        let target = match settled {
+        let applied = plugins.apply_edits(&mut edits, |edits| edit::apply(&self.destination.uri, edits));
+        let target = match applied {
             Ok(target) => target,
             Err(reply) => return Ok(self.sidecar_response(reply)),
         };
+        parts.headers = plugins.headers_to_send(&edits);
         parts.headers.remove(ENDPOINT);
         if self.destination.form == ProxyForm::Connect {
             return tunnel::open_tunnel(self, parts, Some(plugins)).await;

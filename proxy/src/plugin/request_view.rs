@@ -3,7 +3,7 @@
 //! Created only for requests that some entry wants (`request/filtered.rs`); leaves the parsing to `ctrlmesh-wire`.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use crate::plugin::verdict::Traffic;
@@ -31,10 +31,35 @@ pub struct RequestView {
     /// Whether the request is about the lock of a leader election. For some requests only the body shows it
     /// (`controller_state/leader_locks.rs`).
     pub is_leader_lock: Cell<bool>,
-    /// Header fields as sent by the client. Credentials are filtered where a guest reads them.
-    pub headers: http::HeaderMap,
+    pub headers: ClientHeaders,
     /// State that entries keep for the request.
     pub state: RequestState,
+}
+
+/// Header fields as sent by the client. They are here until the request is sent, and then only if a guest may still read them. Credentials
+/// are filtered where a guest reads them.
+#[derive(Debug, Clone, Default)]
+pub struct ClientHeaders(RefCell<http::HeaderMap>);
+
+impl ClientHeaders {
+    #[must_use]
+    pub fn new(fields: http::HeaderMap) -> Self {
+        Self(RefCell::new(fields))
+    }
+
+    /// The fields, for reading.
+    pub fn borrow(&self) -> Ref<'_, http::HeaderMap> {
+        self.0.borrow()
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut http::HeaderMap {
+        self.0.get_mut()
+    }
+
+    /// The fields, to be sent. They are copied only if they are to stay here.
+    pub(crate) fn fields_to_send(&self, stay: bool) -> http::HeaderMap {
+        if stay { self.0.borrow().clone() } else { self.0.take() }
+    }
 }
 
 /// State that entries keep for one request: a number for each entry, and the places that it holds.

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use ctrlmesh_contract::names::labels::NO_OBJECT_KEY;
 use ctrlmesh_wire::{RequestInfo, Verb};
-use http::{HeaderMap, Method, Uri};
+use http::{Method, Uri};
 use tokio::time::Instant;
 
 use super::worker::Worker;
 use crate::chain::EntryId;
 use crate::chain::phases::{Attributed, Plugins};
 use crate::controller_state::leadership::HeldLock;
-use crate::plugin::request_view::{RequestState, RequestView};
+use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
 
 /// How often a watch that shows nothing checks whether the controller leads by its new lock.
@@ -81,7 +81,7 @@ fn name_in_force(worker: &Worker, plugins: &Plugins, held: &HeldLock) -> Option<
         host: Rc::clone(worker.host()),
         port: worker.port(),
         is_leader_lock: Cell::new(true),
-        headers: HeaderMap::new(),
+        headers: ClientHeaders::default(),
         state: RequestState::default(),
     };
     let edits = plugins.of_same_chain(view).recheck()?;

@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use ctrlmesh_wire::rename::Rename;
 use ctrlmesh_wire::{DeleteOptionEdit, ParsedQuery, RequestInfo, Verb};
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri};
 use http_body::Body as _;
 use tokio::time::Instant;
 use tracing::info;
@@ -27,6 +28,7 @@ use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::connection::IncomingBody;
 use crate::controller_state::leader_locks::LeaderLocks;
 use crate::controller_state::list_views::Position;
+use crate::plugin::request_view::ClientHeaders;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::shape::ShapedBody;
@@ -36,6 +38,8 @@ use crate::upstream::UpstreamBody;
 pub(super) struct FilteredRequest {
     plugins: Rc<Plugins>,
     watch_start: Option<WatchStart>,
+    /// For a response of the sidecar's own.
+    accept: Accept,
 }
 
 /// Result of the request phase, for the steps after it.
@@ -62,8 +66,13 @@ impl Prepared {
 }
 
 impl FilteredRequest {
-    pub(super) const fn new(plugins: Rc<Plugins>, watch_start: Option<WatchStart>) -> Self {
-        Self { plugins, watch_start }
+    pub(super) fn new(plugins: Rc<Plugins>, watch_start: Option<WatchStart>) -> Self {
+        let accept = Accept::from_headers(&plugins.view.headers.borrow());
+        Self {
+            plugins,
+            watch_start,
+            accept,
+        }
     }
 
     pub(super) async fn serve(
@@ -73,27 +82,29 @@ impl FilteredRequest {
         incoming: IncomingBody,
     ) -> ServeResult {
         let mut body = RequestBody::new(incoming, exchange.record);
-        match read_leader_lock(exchange, &parts.headers, &mut body).await {
+        match read_leader_lock(exchange, &self.plugins.view.headers, &mut body).await {
             Ok(false) => {}
             Ok(true) => self.plugins.view.is_leader_lock.set(true),
-            Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
+            Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
         }
         let decision = self.plugins.on_request().await;
-        let mut prepared = match self.prepare(exchange, &mut parts.headers, decision) {
+        let mut prepared = match self.prepare(exchange, decision) {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
-                let reply = name_created_object(reply, &exchange.info, &parts.headers, body).await;
-                return Ok(sidecar_response(exchange.record, &self.accept(), reply));
+                let content_type = self.plugins.view.headers.borrow().get(CONTENT_TYPE).cloned();
+                let reply = name_created_object(reply, &exchange.info, content_type, body).await;
+                return Ok(sidecar_response(exchange.record, &self.accept, reply));
             }
-            Err(stop) => return exchange.stop(stop, &self.accept()).await,
+            Err(stop) => return exchange.stop(stop, &self.accept).await,
         };
+        parts.headers = self.plugins.headers_to_send(&prepared.edits);
         exchange.add_credentials(&mut parts.headers);
         if prepared.edits_body() {
             let renames = std::mem::take(&mut prepared.renames);
             let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
             (body, prepared.renamed) = match edited.await {
                 Ok(edited) => edited,
-                Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
+                Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
             };
         }
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
@@ -105,7 +116,7 @@ impl FilteredRequest {
         }
         let response = match exchange.send(parts.headers, uri, body, Instant::now()).await {
             Ok(response) => response,
-            Err(error) => return Ok(exchange.failure_response(&error, &self.accept())),
+            Err(error) => return Ok(exchange.failure_response(&error, &self.accept)),
         };
         self.finish_response(exchange, &mut prepared, response).await
     }
@@ -124,18 +135,8 @@ impl FilteredRequest {
         }
     }
 
-    /// The client's `Accept` field, for a response of the sidecar's own.
-    fn accept(&self) -> Accept {
-        Accept::from_headers(&self.plugins.view.headers)
-    }
-
-    /// Applies the edits that the plugins decided on, and checks the view.
-    fn prepare(
-        &self,
-        exchange: &Exchange<'_>,
-        headers: &mut HeaderMap,
-        decision: RequestDecision,
-    ) -> Result<Prepared, Stop> {
+    /// Applies the edits that the plugins decided on, except those of headers, and checks the view.
+    fn prepare(&self, exchange: &Exchange<'_>, decision: RequestDecision) -> Result<Prepared, Stop> {
         let mut edits = match decision {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return Err(stop),
@@ -147,7 +148,7 @@ impl FilteredRequest {
                 "the controller may still lead by the lock of its pod's earlier shard: it is shown no objects until that lock has expired"
             );
         }
-        if let Some(uri) = self.narrow_again(exchange, headers, &mut edits)? {
+        if let Some(uri) = self.narrow_again(exchange, &mut edits)? {
             return Ok(Prepared {
                 uri: Some(uri),
                 edits,
@@ -156,7 +157,7 @@ impl FilteredRequest {
             });
         }
         let query = ParsedQuery::new(exchange.uri.query().unwrap_or_default());
-        let edited = self.plugins.apply_edits(&mut edits, headers, |edits| {
+        let edited = self.plugins.apply_edits(&mut edits, |edits| {
             edit::apply(&exchange.info, exchange.uri, &query, edits)
         })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
@@ -175,7 +176,8 @@ impl FilteredRequest {
         let uri = path_and_query.map(Uri::try_from).transpose();
         let uri = uri.map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?;
         if let (Some(uri), Some(noted)) = (&uri, noted)
-            && let Some(list) = self.list_request(exchange, &edits)
+            && let headers = self.plugins.view.headers.borrow()
+            && let Some(list) = list_request(exchange, &headers, &edits)
         {
             let uri = uri.clone();
             let mut narrowed_lists = exchange.worker.narrowed_lists.borrow_mut();
@@ -193,27 +195,18 @@ impl FilteredRequest {
     }
 
     /// Narrows a repeated list as before, and notes its view again. Returns the edited target; `None` if the list is not remembered.
-    fn narrow_again(
-        &self,
-        exchange: &Exchange<'_>,
-        headers: &mut HeaderMap,
-        edits: &mut Vec<Attributed>,
-    ) -> Result<Option<Uri>, Reply> {
-        let list = self.list_request(exchange, edits);
+    fn narrow_again(&self, exchange: &Exchange<'_>, edits: &mut Vec<Attributed>) -> Result<Option<Uri>, Reply> {
+        let headers = self.plugins.view.headers.borrow();
+        let list = list_request(exchange, &headers, edits);
         let known = list.and_then(|list| exchange.worker.narrowed_lists.borrow().find(&list));
         let Some(NarrowedList { uri, noted }) = known else {
             return Ok(None);
         };
         // The edits of the target are known to be possible.
-        self.plugins.apply_edits(edits, headers, |_| Ok(()))?;
+        self.plugins.apply_edits(edits, |_| Ok(()))?;
         let list_views = &exchange.worker.shared.list_views;
         list_views.list_again(noted, self.plugins.is_of_first_chain());
         Ok(Some(uri))
-    }
-
-    fn list_request<'a>(&'a self, exchange: &Exchange<'a>, edits: &'a [Attributed]) -> Option<ListRequest<'a>> {
-        let headers = &self.plugins.view.headers;
-        ListRequest::new(&exchange.info, exchange.uri, headers, user_agent(headers), edits)
     }
 
     /// Runs the response phase: calls the plugins, restores names, shapes the body.
@@ -226,13 +219,13 @@ impl FilteredRequest {
         let (mut head, body) = response.into_parts();
         let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
             Ok(shapes) => shapes,
-            Err(stop) => return exchange.stop(stop, &self.accept()).await,
+            Err(stop) => return exchange.stop(stop, &self.accept).await,
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match prepared.renamed.take() {
             Some(renamed) => match renamed.restore_names(&mut head, body, streams, exchange.record).await {
                 Ok(body) => body,
-                Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept(), reply)),
+                Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
             },
             None if !streams && shapes.is_empty() => {
                 return Ok(ClientBody::upstream(Response::from_parts(head, body), exchange.record));
@@ -264,7 +257,7 @@ impl FilteredRequest {
         if let Err(stop) = edited {
             // The API server's end must not stay open if the client is kept waiting.
             drop(switched);
-            return exchange.stop(stop, &self.accept()).await;
+            return exchange.stop(stop, &self.accept).await;
         }
         let watching = self.watch_reaction(exchange, prepared);
         Ok(upgrade::switch_protocols(exchange, switched, watching))
@@ -279,17 +272,29 @@ impl FilteredRequest {
     }
 }
 
+fn list_request<'a>(
+    exchange: &Exchange<'a>,
+    headers: &'a HeaderMap,
+    edits: &'a [Attributed],
+) -> Option<ListRequest<'a>> {
+    ListRequest::new(&exchange.info, exchange.uri, headers, user_agent(headers), edits)
+}
+
 /// Whether the body of a write shows that it is about a leader lock. A body that is small enough is read for this, and stays complete.
 ///
 /// # Errors
 /// The reply to send if the client's body breaks off.
-async fn read_leader_lock(exchange: &Exchange<'_>, headers: &HeaderMap, body: &mut RequestBody) -> Result<bool, Reply> {
+async fn read_leader_lock(
+    exchange: &Exchange<'_>,
+    headers: &ClientHeaders,
+    body: &mut RequestBody,
+) -> Result<bool, Reply> {
     if !LeaderLocks::is_detected_from_body(&exchange.info, body.size_hint().exact()) {
         return Ok(false);
     }
     let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;
     let leader_locks = &exchange.worker.shared.leader_locks;
-    let is_lock = leader_locks.learn_from_body(&exchange.info, headers, &bytes);
+    let is_lock = leader_locks.learn_from_body(&exchange.info, &headers.borrow(), &bytes);
     *body = RequestBody::Full(Some(bytes));
     Ok(is_lock)
 }
@@ -301,15 +306,13 @@ const UNKNOWN_NAME: &str = "Unknown";
 async fn name_created_object(
     mut reply: Reply,
     info: &RequestInfo<'_>,
-    headers: &HeaderMap,
+    content_type: Option<HeaderValue>,
     body: RequestBody,
 ) -> Reply {
     if info.verb != Verb::Create || !reply.lacks_name() {
         return reply;
     }
-    let content_type = headers
-        .get(http::header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
+    let content_type = content_type.as_ref().and_then(|value| value.to_str().ok());
     let bytes = body.collect().await.unwrap_or_default();
     let name = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes);
     reply.set_name(name.as_deref().unwrap_or(UNKNOWN_NAME));

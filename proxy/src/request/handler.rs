@@ -67,7 +67,7 @@ pub(crate) async fn handle(
         upgrade,
         uses_sidecar_credentials: Cell::new(false),
     };
-    match selection::select_plugins(&exchange, &parts) {
+    match selection::select_plugins(&exchange, &mut parts) {
         // Boxed, so that the future of an unfiltered request stays small.
         Some(filtered) => Box::pin(filtered.serve(&exchange, parts, incoming)).await,
         None => send_unfiltered(&exchange, parts, incoming).await,

@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{Method, StatusCode, Uri};
 
 use crate::chain::MatchQuery;
 use crate::chain::phases::Plugins;
-use crate::plugin::request_view::{RequestState, RequestView};
+use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::request::worker::Worker;
 
@@ -24,7 +24,7 @@ pub(crate) fn is_already_exists(verb: Verb, subresource: &str, status: StatusCod
 pub(crate) fn count_hidden_create(worker: &Worker, info: &RequestInfo<'_>, uri: &Uri) {
     let snapshot = worker.shared.chain.current();
     let view = list_of(worker, info, uri);
-    let matched = snapshot.matching_entries(&MatchQuery::from(&view));
+    let matched = snapshot.matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
     if matched.is_empty() {
         return;
     }
@@ -60,7 +60,7 @@ fn list_of(worker: &Worker, info: &RequestInfo<'_>, uri: &Uri) -> RequestView {
         host: Rc::clone(worker.host()),
         port: worker.port(),
         is_leader_lock: Cell::new(false),
-        headers: HeaderMap::new(),
+        headers: ClientHeaders::default(),
         state: RequestState::default(),
     }
 }

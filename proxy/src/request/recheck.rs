@@ -35,7 +35,7 @@ pub(super) fn watch_reaction(
         worker.shared.metrics.rechecks.inc();
         let (snapshot, in_flight_guard) = worker.begin_request(Kind::Watch);
         let snapshot = Guard::into_inner(snapshot);
-        let matched = snapshot.matching_entries(&MatchQuery::from(&*view));
+        let matched = snapshot.matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
         let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
         let mut edits = possible_edits(&view, plugins.recheck()?);
         let again = earlier_lock::hide_objects(&worker, &plugins, &mut edits);

@@ -11,12 +11,13 @@ use super::exchange::{Exchange, user_agent};
 use super::filtered::FilteredRequest;
 use crate::chain::phases::Plugins;
 use crate::chain::{Kind, Matched, Snapshot};
-use crate::plugin::request_view::{RequestState, RequestView};
+use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView};
 use crate::plugin::verdict::Traffic;
 use crate::stream::watch::WatchStart;
 
-/// The plugins that want this request, or may want its watch when the chain changes. `None` lets the request pass unfiltered.
-pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &Parts) -> Option<FilteredRequest> {
+/// The plugins that want this request, or may want its watch when the chain changes. The header fields move into their view. `None` lets
+/// the request pass unfiltered.
+pub(super) fn select_plugins(exchange: &Exchange<'_>, parts: &mut Parts) -> Option<FilteredRequest> {
     let worker = exchange.worker;
     let (snapshot, watch_start) = match exchange.info.verb {
         Verb::Watch => {
@@ -75,7 +76,7 @@ fn may_change_objects(info: &RequestInfo<'_>) -> bool {
 
 fn plugins_of(
     exchange: &Exchange<'_>,
-    parts: &Parts,
+    parts: &mut Parts,
     is_lock: bool,
     snapshot: Arc<Snapshot>,
     matched: Matched,
@@ -95,7 +96,7 @@ fn plugins_of(
         host: Rc::clone(worker.host()),
         port: worker.port(),
         is_leader_lock: Cell::new(is_lock),
-        headers: parts.headers.clone(),
+        headers: ClientHeaders::new(std::mem::take(&mut parts.headers)),
         state: RequestState::default(),
     };
     let plugins = Plugins::new(snapshot, matched, Rc::new(view), Rc::clone(&worker.instances));

@@ -33,9 +33,10 @@ pub(super) fn check_view(
     if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
         return Ok(CheckedView::default());
     }
+    let headers = plugins.view.headers.borrow();
     let reader = Reader {
-        user_agent: user_agent(&plugins.view.headers).as_bytes(),
-        representation: Representation::from_headers(&plugins.view.headers),
+        user_agent: user_agent(&headers).as_bytes(),
+        representation: Representation::from_headers(&headers),
         group: &info.group,
         version: &info.version,
         resource: &info.resource,

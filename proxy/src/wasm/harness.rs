@@ -21,7 +21,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use crate::lock::lock_unpoisoned;
-use crate::plugin::request_view::{RequestState, RequestView, ResponseView};
+use crate::plugin::request_view::{ClientHeaders, RequestState, RequestView, ResponseView};
 use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
 use crate::wasm::{
     self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine,
@@ -273,7 +273,7 @@ pub fn request(method: Method, target: &str) -> Request {
         host: "kubernetes.default.svc".into(),
         port: 443,
         is_leader_lock: (info.group == "coordination.k8s.io" && info.resource == "leases").into(),
-        headers: HeaderMap::new(),
+        headers: ClientHeaders::default(),
         state: RequestState::default(),
         method: method.clone(),
         uri: uri.clone(),
@@ -287,7 +287,7 @@ impl Request {
     /// Name or value are invalid.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        append_header(&mut self.0.headers, name, value);
+        append_header(self.0.headers.get_mut(), name, value);
         self
     }
 

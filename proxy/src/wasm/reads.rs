@@ -146,15 +146,21 @@ impl Step<&str> {
 
     /// The value that a guest is shown. `Absent` for a cell, which the request does not have.
     pub(crate) fn evaluate(self, request: &RequestView, recheck: bool) -> Seen<'_> {
+        let header = |name: &str| {
+            let headers = request.headers.borrow();
+            visible_header(&headers, name).map(|value| Cow::Owned(value.to_owned()))
+        };
         let query = request.uri.query().map(ctrlmesh_wire::Query::new);
-        self.evaluate_with(request, recheck, |name| query.and_then(|query| query.get(name)))
+        self.evaluate_with(request, recheck, header, |name| query.and_then(|query| query.get(name)))
     }
 
-    /// As [`Self::evaluate`], for a caller that has parsed the query: `parameter` returns the first value of a parameter.
+    /// As [`Self::evaluate`], for a caller that holds the header fields and has parsed the query. `header` returns what
+    /// [`visible_header`] does, `parameter` the first value of a parameter.
     pub(crate) fn evaluate_with<'r>(
         self,
         request: &'r RequestView,
         recheck: bool,
+        header: impl FnOnce(&str) -> Option<Cow<'r, str>>,
         parameter: impl FnOnce(&str) -> Option<Cow<'r, str>>,
     ) -> Seen<'r> {
         let text = |text| Seen::Text(Cow::Borrowed(text));
@@ -173,7 +179,7 @@ impl Step<&str> {
             Self::Port => Seen::Number(request.port.into()),
             Self::IsLeaderLock => Seen::Number(request.is_leader_lock.get().into()),
             Self::IsRecheck => Seen::Number(recheck.into()),
-            Self::Header(name) => visible_header(&request.headers, name).map_or(Seen::Absent, text),
+            Self::Header(name) => header(name).map_or(Seen::Absent, Seen::Text),
             Self::Query(name) => parameter(name).map_or(Seen::Absent, Seen::Text),
             Self::Cell(_) => Seen::Absent,
         }

@@ -1,5 +1,6 @@
 //! Records how requests ended, one line each, in the state cell `outcomes`: `<verb> <resource>/<name> status=… upstream=…
-//! failure=… request=… response=…`. Answers a request with the user agent `recorder` with the recorded lines (400, message).
+//! failure=… request=… response=… timed=… agent=…`. Answers a request with the user agent `recorder` with the recorded
+//! lines (400, message).
 
 use ctrlmesh_sdk::{Host, InstanceInfo, Outcome, Plugin, Refusal, Request, RequestVerdict, Subscription, settings};
 use ctrlmesh_test_guests::subscribe_to_everything;
@@ -30,7 +31,7 @@ impl Plugin for Recorder {
             return;
         }
         let line = format!(
-            "{:?} {}/{} status={} upstream={} failure={:?} request={} response={} timed={}\n",
+            "{:?} {}/{} status={} upstream={} failure={:?} request={} response={} timed={} agent={}\n",
             req.verb(),
             req.resource(),
             req.name(),
@@ -40,6 +41,7 @@ impl Plugin for Recorder {
             outcome.request_bytes,
             outcome.response_bytes,
             outcome.duration_us > 0 && outcome.duration_us >= outcome.upstream_us,
+            req.user_agent(),
         );
         loop {
             let (version, mut text) = read_outcomes(host);

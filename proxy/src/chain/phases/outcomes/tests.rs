@@ -57,7 +57,9 @@ impl Worker {
 
     async fn admit(&self) -> Plugins {
         let view = request(Method::GET, "/api/v1/pods").view();
-        let matched = self.snapshot.matching_entries(&MatchQuery::from(&view));
+        let matched = self
+            .snapshot
+            .matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
         let instances = Rc::clone(&self.instances);
         let plugins = Plugins::new(Arc::clone(&self.snapshot), matched, Rc::new(view), instances);
         assert!(matches!(plugins.on_request().await, RequestDecision::Proceed(_)));

@@ -114,7 +114,9 @@ impl Sidecar {
         match operation {
             Operation::Request { worker, request } => {
                 let view = request.view();
-                let matched = self.snapshot.matching_entries(&MatchQuery::from(&view));
+                let matched = self
+                    .snapshot
+                    .matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
                 let worker = Rc::clone(&self.workers[*worker]);
                 let plugins = Plugins::new(Arc::clone(&self.snapshot), matched, Rc::new(view), worker);
                 let begun = Instant::now();
