@@ -63,7 +63,7 @@ check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files a
 	rm -rf $(CARGO_TARGET_DIR)/doc
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --locked --workspace --no-deps \
 		--lib --bins --examples --document-private-items
-	cargo build --locked --workspace --bin ctrlmesh-proxy
+	cargo build --locked --workspace --bin ctrlmesh-proxy --example hello
 	cargo test --locked --workspace --test documents -- reference
 	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
 	cargo check --locked --manifest-path benches/envoy-filter/Cargo.toml
