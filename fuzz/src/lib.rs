@@ -3,6 +3,9 @@
 
 mod chain_document;
 mod destination;
+mod filter_input;
+mod filtered_list;
+mod filtered_watch;
 mod query_rewrite;
 mod rename;
 mod request_info;
@@ -10,6 +13,8 @@ mod selector;
 
 pub use chain_document::chain_document;
 pub use destination::destination;
+pub use filtered_list::filtered_list;
+pub use filtered_watch::filtered_watch;
 pub use query_rewrite::query_rewrite;
 pub use rename::rename;
 pub use request_info::request_info;
@@ -34,6 +39,11 @@ fn split_line(data: &[u8]) -> (&[u8], &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (line, rest) = data.split_at(end);
     (line, rest.get(1..).unwrap_or_default())
+}
+
+/// Whether the text, which is not empty, occurs in the body.
+fn contains_text(body: &[u8], text: &str) -> bool {
+    body.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
 #[cfg(test)]

@@ -1,6 +1,14 @@
 //! The properties on random inputs that look like real ones: a smoke test for any compiler.
 
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
+use serde_json::Value;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
@@ -79,5 +87,114 @@ proptest! {
         let entry = format!("- name: a\n  plugin: {digest}\n  settings: {{x: [{settings}], y: {number:?}}}\n");
         let yaml = format!("apiVersion: {version}\nnamespace: a\ngeneration: 1\nentries:\n{entry}");
         crate::chain_document(yaml.as_bytes());
+    }
+}
+
+/// An encoding of the filters as the first byte of their inputs, and a body.
+type GoldenBody = (u8, Vec<u8>);
+
+static GOLDEN_LISTS: LazyLock<Vec<GoldenBody>> = LazyLock::new(|| golden_bodies("list"));
+static GOLDEN_WATCHES: LazyLock<Vec<GoldenBody>> = LazyLock::new(|| golden_bodies("watch"));
+
+const ENCODINGS: [&str; 3] = ["json", "protobuf", "cbor"];
+
+/// Number of inputs for each golden body: they differ in chunks, fields and decisions.
+const CHOICES: u8 = 4;
+
+fn golden_bodies(kind: &str) -> Vec<GoldenBody> {
+    let lines = include_str!("../../tests/golden/filtered_lists.jsonl").lines();
+    let read = |line: &str| {
+        let line: Value = serde_json::from_str(line).expect("a line of JSON");
+        let text = |field: &str| line[field].as_str().expect("a text").to_owned();
+        let encoding = (0..).zip(ENCODINGS).find(|(_, name)| *name == text("encoding"));
+        let (encoding, _) = encoding.expect("a known encoding");
+        let body = STANDARD.decode(text("body")).expect("base64");
+        (text("kind") == kind).then_some((encoding, body))
+    };
+    // A body occurs in several lines, which differ in what is kept.
+    let bodies: BTreeSet<GoldenBody> = lines.filter_map(read).collect();
+    bodies.into_iter().collect()
+}
+
+fn filter_input(encoding: u8, choice: u8, body: &[u8]) -> Vec<u8> {
+    [&[encoding + 3 * (choice % 80)], body].concat()
+}
+
+/// A golden body in which some bytes are replaced by others.
+fn damaged_body(body: &[u8], position: Index, removed: usize, inserted: &[u8]) -> Vec<u8> {
+    let start = position.index(body.len());
+    let end = body.len().min(start + removed);
+    [&body[..start], inserted, &body[end..]].concat()
+}
+
+#[test]
+fn golden_list_is_filtered_alike_in_any_chunks() {
+    for (encoding, body) in GOLDEN_LISTS.iter() {
+        for choice in 0..CHOICES {
+            crate::filtered_list(&filter_input(*encoding, choice, body));
+        }
+    }
+}
+
+#[test]
+fn golden_watch_is_filtered_alike_in_any_chunks() {
+    for (encoding, body) in GOLDEN_WATCHES.iter() {
+        for choice in 0..CHOICES {
+            crate::filtered_watch(&filter_input(*encoding, choice, body));
+        }
+    }
+}
+
+proptest! {
+    // Each case filters its body about a dozen times.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn damaged_list_is_filtered_alike_in_any_chunks(
+        (golden, position) in any::<(Index, Index)>(),
+        choice in any::<u8>(),
+        removed in 0_usize..8,
+        inserted in vec(any::<u8>(), 0..4),
+    ) {
+        let (encoding, body) = golden.get(GOLDEN_LISTS.as_slice());
+        let body = damaged_body(body, position, removed, &inserted);
+        crate::filtered_list(&filter_input(*encoding, choice, &body));
+    }
+
+    #[test]
+    fn damaged_watch_is_filtered_alike_in_any_chunks(
+        (golden, position) in any::<(Index, Index)>(),
+        choice in any::<u8>(),
+        removed in 0_usize..8,
+        inserted in vec(any::<u8>(), 0..4),
+    ) {
+        let (encoding, body) = golden.get(GOLDEN_WATCHES.as_slice());
+        let body = damaged_body(body, position, removed, &inserted);
+        crate::filtered_watch(&filter_input(*encoding, choice, &body));
+    }
+
+    #[test]
+    fn json_list_is_filtered_alike_in_any_chunks(
+        choice in any::<u8>(),
+        kind in "PodList|Table|Status|S\\\\u0074atus",
+        array in "items|rows|other",
+        metadata in vec("\"(remainingItemCount|shardInfo|remainingItem\\\\u0043ount|resourceVersion)\"[ \n]?:(7|\"7\"|null|\\{\\})", 0..5),
+        objects in vec("\\{(\"object\":\\{)?\"metadata\":\\{(\"name\":\"[a-d]\")?\\}(,\"spec\":[0-9]{1,3})?[ }]?\\}", 0..5),
+        separator in "[ \n]{0,2},[ \n]{0,2}",
+    ) {
+        let (metadata, objects) = (metadata.join(separator.as_str()), objects.join(separator.as_str()));
+        let text = format!("{{\"kind\":\"{kind}\",\"metadata\":{{{metadata}}},\"{array}\":[{objects}]}}\n");
+        crate::filtered_list(&filter_input(0, choice, text.as_bytes()));
+    }
+
+    #[test]
+    fn json_watch_is_filtered_alike_in_any_chunks(
+        choice in any::<u8>(),
+        events in vec(
+            "\\{\"type\":\"(ADDED|MODIFI\\\\u0045D|DELETED|BOOKMARK|ERROR)\",\"object\":\\{(\"kind\":\"(Pod|Table|Status)\",)?(\"apiVersion\":\"(v1|meta\\.k8s\\.io/v1)\",)?(\"columnDefinitions\":(null|\\[\\]|\\[1\\]),)?(\"rows\":\\[\\{\"object\":\\{\"metadata\":\\{\"name\":\"[a-d]?\"\\}\\}\\}\\],)?\"metadata\":\\{(\"name\":\"[a-d]\",)?\"resourceVersion\":\"[0-9]?\"\\}\\}\\}[ \n]{0,2}",
+            0..5,
+        ),
+    ) {
+        crate::filtered_watch(&filter_input(0, choice, events.concat().as_bytes()));
     }
 }

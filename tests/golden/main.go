@@ -28,6 +28,7 @@ func main() {
 	write("statuses.jsonl", statuses())
 	write("redirects.jsonl", redirects())
 	write("protobuf_objects.jsonl", protobufObjects())
+	write("filtered_lists.jsonl", filteredLists())
 	write("../../testkit/src/protobuf/schema.jsonl", protobufSchema())
 }
 

@@ -8,6 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `error` | the error of the crate |
+//! | [`objects`] | the objects in responses: leaves out those that are not kept, as the bytes come in |
 //! | [`rename`] | calls one object by another name |
 //! | `request_info` | verb, resource, namespace and name of a request, from its method and URL |
 //! | `field_selector` | field selectors |
@@ -31,6 +32,7 @@ mod label_selector;
 mod lock_record;
 mod names;
 mod object_name;
+pub mod objects;
 mod percent;
 pub mod protobuf;
 mod query;

@@ -4,6 +4,9 @@
 /// First bytes of every protobuf body of the API (apimachinery `serializer/protobuf`).
 pub const MAGIC: &[u8] = b"k8s\0";
 
+/// Largest number of a field. Some decoders ignore the bits above it, and would see another field.
+pub(crate) const MAX_FIELD_NUMBER: u32 = (1 << 29) - 1;
+
 /// A message under construction. Fields are written in the order of the calls.
 #[derive(Debug, Clone, Default)]
 pub struct Message {
@@ -183,7 +186,7 @@ fn skip_group(rest: &mut &[u8]) -> Result<(), &'static str> {
 fn read_tag(rest: &mut &[u8]) -> Result<(u32, u64), &'static str> {
     let tag = read_varint(rest)?;
     match u32::try_from(tag >> 3) {
-        Ok(number) if number > 0 => Ok((number, tag & 7)),
+        Ok(number @ 1..=MAX_FIELD_NUMBER) => Ok((number, tag & 7)),
         _ => Err("an illegal field number"),
     }
 }

@@ -37,12 +37,13 @@ fn fields_of_every_wire_type_are_read() {
 
 #[test]
 fn broken_messages_are_refused() {
-    let messages: [&[u8]; 9] = [
+    let messages: [&[u8]; 10] = [
         &[0x0a],                                                                // no length
         &[0x0a, 2, 1],                                                          // too short
         &[0x08],                                                                // no number
         &[0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1], // eleven bytes
         &[0x02, 0],                                                             // field 0
+        &[0x80, 0x80, 0x80, 0x80, 0x10, 0],                                     // field 2^29
         &[0x0e],                                                                // wire type 6
         &[0x0c],                                                                // end of no group
         &[0x0b, 0x08, 0x01],                                                    // group without end
@@ -52,4 +53,12 @@ fn broken_messages_are_refused() {
         assert!(read_fields(message).is_err(), "{message:x?}");
     }
     assert_eq!(read_fields(&[0x08, 1, 0x0a, 2]).unwrap_err().position, 2);
+}
+
+#[test]
+fn largest_field_number_is_read() {
+    let message = Message::new().varint(MAX_FIELD_NUMBER, 0).finish();
+    assert_eq!(message, [0xf8, 0xff, 0xff, 0xff, 0x0f, 0]);
+    let expected: Vec<Read<'_>> = vec![(MAX_FIELD_NUMBER, None)];
+    assert_eq!(read_fields(&message).unwrap(), expected);
 }

@@ -1,0 +1,132 @@
+//! Filtered lists: the input is read by `filter_input`.
+
+use ctrlmesh_wire::objects::{
+    BodyEncoding, CborListFilter, DecideObjects, FilterError, JsonListFilter, ObjectMetadata, ProtobufListFilter,
+};
+use serde_json::Value;
+
+use crate::filter_input::FilterInput;
+
+/// Fields of a list's metadata that are wrong once objects are left out.
+const REMOVED_FIELDS: [&str; 2] = ["remainingItemCount", "shardInfo"];
+
+/// Decides by the text of an object's metadata.
+type IsKept<'d> = dyn Fn(&str) -> bool + 'd;
+
+#[derive(PartialEq)]
+struct FilteredList {
+    body: Vec<u8>,
+    /// The metadata of the objects that were kept.
+    kept: Vec<String>,
+}
+
+/// No panic; chunk boundaries do not matter; a list that is kept has all that it had, but for counts; a filtered list
+/// has the kept objects and no others, and is the same when it is filtered again.
+pub fn filtered_list(data: &[u8]) {
+    let Some(input) = FilterInput::read(data) else {
+        return;
+    };
+    let Some(whole) = filter_in_any_chunks(&input, &keep_all) else {
+        return;
+    };
+    check_again(&input, &whole);
+    if input.encoding == BodyEncoding::Json {
+        check_kept_json(input.body, &whole.body);
+    }
+    let keep_none = |_: &str| false;
+    let keep_some = |object: &str| input.draw(object) % 2 == 0;
+    let others: [&IsKept<'_>; 2] = [&keep_none, &keep_some];
+    for is_kept in others {
+        let filtered = filter_in_any_chunks(&input, is_kept).expect("a list is read whatever is kept");
+        check_again(&input, &filtered);
+    }
+}
+
+fn keep_all(_: &str) -> bool {
+    true
+}
+
+/// `None` if the body can't be filtered.
+fn filter_in_any_chunks(input: &FilterInput<'_>, is_kept: &IsKept<'_>) -> Option<FilteredList> {
+    let whole = filter_list(input, &[input.body], is_kept).ok();
+    for chunks in input.chunkings() {
+        let cut = filter_list(input, &chunks, is_kept).ok();
+        assert!(cut == whole, "{} chunks: another result", chunks.len());
+    }
+    whole
+}
+
+fn check_again(input: &FilterInput<'_>, filtered: &FilteredList) {
+    let again = input.with_body(&filtered.body);
+    let again = filter_list(&again, &[again.body], &keep_all).expect("a filtered list is read");
+    assert_eq!(again.kept, filtered.kept);
+    assert!(again.body == filtered.body, "a second time changes something");
+    if input.encoding == BodyEncoding::Protobuf {
+        assert_eq!(filtered.body.len(), input.body.len());
+    }
+}
+
+fn check_kept_json(body: &[u8], filtered: &[u8]) {
+    let may_have_counts = REMOVED_FIELDS.iter().any(|name| crate::contains_text(body, name));
+    if !may_have_counts && !body.contains(&b'\\') {
+        assert!(filtered == body, "a list that is kept passes byte for byte");
+    }
+    // Filters do not check numbers, and read more levels.
+    let Ok(mut expected) = serde_json::from_slice::<Value>(body) else {
+        return;
+    };
+    if let Some(Value::Object(metadata)) = expected.get_mut("metadata") {
+        metadata.retain(|name, _| !REMOVED_FIELDS.contains(&name.as_str()));
+    }
+    let value: Value = serde_json::from_slice(filtered).expect("a filtered list is JSON");
+    assert_eq!(value, expected);
+}
+
+fn filter_list(input: &FilterInput<'_>, chunks: &[&[u8]], is_kept: &IsKept<'_>) -> Result<FilteredList, FilterError> {
+    let mut kept = Vec::new();
+    let mut decide = |objects: &[ObjectMetadata<'_>], flags: &mut [bool]| {
+        assert_eq!(objects.len(), flags.len());
+        for (object, flag) in objects.iter().zip(flags) {
+            assert!(*flag, "an object is kept unless it is decided otherwise");
+            let object = format!("{object:?}");
+            *flag = is_kept(&object);
+            if *flag {
+                kept.push(object);
+            }
+        }
+    };
+    let body = push_list(input, chunks, &mut decide)?;
+    Ok(FilteredList { body, kept })
+}
+
+fn push_list(
+    input: &FilterInput<'_>,
+    chunks: &[&[u8]],
+    decide: &mut DecideObjects<'_>,
+) -> Result<Vec<u8>, FilterError> {
+    let mut out = Vec::new();
+    match input.encoding {
+        BodyEncoding::Json => {
+            let mut filter = JsonListFilter::new(input.fields());
+            for chunk in chunks {
+                filter.push(chunk, &mut out, decide)?;
+            }
+            filter.finish()?;
+        }
+        BodyEncoding::Protobuf => {
+            let mut filter = ProtobufListFilter::new(input.fields());
+            for chunk in chunks {
+                filter.push(chunk, &mut out, decide)?;
+            }
+            filter.finish()?;
+        }
+        BodyEncoding::Cbor => {
+            let mut filter = CborListFilter::new(input.fields());
+            for chunk in chunks {
+                filter.push(chunk, &mut out, decide)?;
+            }
+            filter.finish()?;
+        }
+    }
+    Ok(out)
+}
