@@ -1,13 +1,17 @@
 //! Compares the budgets in docs/benchmarks.md with those of this program.
 
 use crate::cost::CostBudget;
-use crate::{reload, requests, start, tls_requests, watch_events, watches};
+use crate::{object_filter, reload, requests, start, tls_requests, watch_events, watches};
 
 const PAGE: &str = include_str!("../../docs/benchmarks.md");
 
 /// How a row of the page begins.
 fn budget_cells(what: &str, at_most: f64, unit: &str) -> String {
     format!("| {what} | ≤ {at_most}{unit} |")
+}
+
+fn rate_cells(what: &str, at_least: f64) -> String {
+    format!("| {what} | ≥ {at_least} MB/s |")
 }
 
 fn cost_cells(request: &str, budgets: &[CostBudget]) -> Vec<String> {
@@ -35,6 +39,13 @@ fn page_lists_the_budgets() {
         &tls_requests::MANY_CONNECTIONS,
     ));
     expected.extend([
+        rate_cells("filtered JSON list, a tenth kept", object_filter::JSON_RATE),
+        rate_cells("filtered protobuf list, a tenth kept", object_filter::PROTOBUF_RATE),
+        budget_cells(
+            "filtered watch event: added time",
+            object_filter::ADDED_PER_EVENT,
+            " µs",
+        ),
         budget_cells("watch event, shard-selector: added p50", watch_events::ADDED_P50, " µs"),
         budget_cells("watch event, shard-selector: added p99", watch_events::ADDED_P99, " µs"),
         budget_cells(

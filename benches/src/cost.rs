@@ -13,7 +13,7 @@ use crate::bench_env::BenchEnv;
 use crate::closed_loop::{Load, WarmClients};
 use crate::contestants::{BARE, Contestant, NGINX};
 use crate::process::Process;
-use crate::report::{Budget, RATIO};
+use crate::report::{Budget, Limit, RATIO};
 use crate::stats::{Spread, as_mebibytes, as_micros, median};
 use crate::table::{format_number, format_range};
 use crate::work::{HttpVersion, Work};
@@ -60,7 +60,7 @@ impl CostBudget {
                 what: format!("{title}: {row} ÷ {to}"),
                 unit: RATIO,
                 values: rounds.ratios(row, to),
-                at_most,
+                limit: Limit::AtMost(at_most),
             },
             Self::Difference {
                 what,
@@ -71,7 +71,7 @@ impl CostBudget {
                 what: format!("{title}: {what}"),
                 unit: "µs",
                 values: rounds.differences(row, without),
-                at_most,
+                limit: Limit::AtMost(at_most),
             },
         }
     }
@@ -345,7 +345,7 @@ mod tests {
         };
         let measured = budget.measured("Lists", &rounds);
         assert_eq!((measured.what.as_str(), measured.unit), ("Lists: a call", "µs"));
-        assert_eq!((measured.values, measured.at_most), (vec![2.5, 2.5], 2.0));
+        assert_eq!((measured.values, measured.limit), (vec![2.5, 2.5], Limit::AtMost(2.0)));
         let budget = CostBudget::Ratio {
             row: "called",
             to: "absent",

@@ -11,6 +11,7 @@
 //! | `latency` | latency at fixed rates |
 //! | `plugin_call` | cost of a warm plugin call, and of an instance |
 //! | `list` | throughput, CPU time and memory of large lists |
+//! | `object_filter` | throughput of filtered lists, and the time that a watch event takes, without HTTP |
 //! | `watch_events`, `watches` | latency of watch events; memory of a thousand open watches |
 //! | `start`, `reload` | time to ready, and memory of an idle sidecar; hot reload under load |
 //! | `instructions` | instructions for a request, compared with baselines |
@@ -49,6 +50,7 @@ mod image;
 mod instructions;
 mod latency;
 mod list;
+mod object_filter;
 mod open_loop;
 mod origin;
 mod plugin_call;
@@ -112,6 +114,8 @@ enum Measurement {
     PluginCall,
     /// A list of 5,000 pods
     List,
+    /// Filtering of lists and watch events, without HTTP
+    ObjectFilter,
     /// Latency of watch events
     WatchEvents,
     /// Memory of a thousand open watches
@@ -127,7 +131,13 @@ enum Measurement {
 impl Measurement {
     const fn has_budget(self) -> bool {
         match self {
-            Self::Requests | Self::TlsRequests | Self::WatchEvents | Self::Watches | Self::Start | Self::Reload => true,
+            Self::Requests
+            | Self::TlsRequests
+            | Self::ObjectFilter
+            | Self::WatchEvents
+            | Self::Watches
+            | Self::Start
+            | Self::Reload => true,
             Self::Writes | Self::Latency | Self::PluginCall | Self::List | Self::Instructions => false,
         }
     }
@@ -205,6 +215,7 @@ async fn measure(cli: &Cli, env: &BenchEnv, measurement: Measurement) -> anyhow:
         Measurement::Latency => latency::measure_latencies(env).await,
         Measurement::PluginCall => plugin_call::measure_plugin_calls(env),
         Measurement::List => list::measure_lists(env).await,
+        Measurement::ObjectFilter => object_filter::measure_object_filter(env),
         Measurement::WatchEvents => watch_events::measure_events(env).await,
         Measurement::Watches => watches::measure_watches(env).await,
         Measurement::Start => start::measure_starts(env).await,

@@ -13,7 +13,7 @@ use crate::bench_env::BenchEnv;
 use crate::chain::{Chain, SidecarFolder, with_custom_section};
 use crate::contestants::sidecar::Sidecar;
 use crate::open_loop::{Pace, PacedLoad, run_open_loop};
-use crate::report::Budget;
+use crate::report::{Budget, Limit};
 use crate::stats::{Spread, as_micros, as_millis, median};
 use crate::table::{format_number, format_range};
 use crate::work::{GET, LIST, Work};
@@ -98,14 +98,14 @@ fn report_rows(env: &BenchEnv, rows: &[Row]) {
             what: format!("Hot reload: {}: p99.9 above that without", row.name),
             unit: "ms",
             values: row.added_p999(),
-            at_most: ADDED_P999,
+            limit: Limit::AtMost(ADDED_P999),
         });
     }
     env.report.add_budget(Budget {
         what: "Hot reload: failed requests".to_owned(),
         unit: "requests",
         values: rows.iter().map(|row| f64::from(row.failed)).collect(),
-        at_most: FAILED_REQUESTS,
+        limit: Limit::AtMost(FAILED_REQUESTS),
     });
 }
 

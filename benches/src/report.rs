@@ -23,14 +23,30 @@ struct Content {
     budgets: Vec<Budget>,
 }
 
-/// A value that should not be exceeded. The median of the rounds decides.
+/// A value that has a limit. The median of the rounds decides.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     pub(crate) what: String,
     pub(crate) unit: &'static str,
     /// One value for each round; empty if it was not measured.
     pub(crate) values: Vec<f64>,
-    pub(crate) at_most: f64,
+    pub(crate) limit: Limit,
+}
+
+/// The limit of a budget.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Limit {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(limit) => value <= limit,
+            Self::AtLeast(limit) => value >= limit,
+        }
+    }
 }
 
 impl Budget {
@@ -38,23 +54,31 @@ impl Budget {
         let spread = Spread::from_values(&self.values);
         let state = match spread {
             None => "not measured",
-            Some(spread) if spread.median <= self.at_most => "met",
+            Some(spread) if self.limit.is_met(spread.median) => "met",
             Some(_) => "missed",
         };
         // Ratios need more digits than milliseconds.
         let digits = if self.unit == RATIO { 2 } else { 1 };
+        let limit = match self.limit {
+            Limit::AtMost(limit) => format!("≤ {}", format_number(Some(limit), digits)),
+            Limit::AtLeast(limit) => format!("≥ {}", format_number(Some(limit), digits)),
+        };
         vec![
             self.what.clone(),
             self.unit.to_owned(),
             format_number(spread.map(|spread| spread.median), digits),
             format_range(spread, digits),
-            format!("≤ {}", format_number(Some(self.at_most), digits)),
+            limit,
             state.to_owned(),
         ]
     }
 
     fn to_json(&self) -> Value {
-        json!({ "what": self.what, "unit": self.unit, "values": self.values, "at_most": self.at_most })
+        let (name, limit) = match self.limit {
+            Limit::AtMost(limit) => ("at_most", limit),
+            Limit::AtLeast(limit) => ("at_least", limit),
+        };
+        json!({ "what": self.what, "unit": self.unit, "values": self.values, name: limit })
     }
 }
 
@@ -118,7 +142,7 @@ mod tests {
             what: "a".to_owned(),
             unit: RATIO,
             values: values.to_vec(),
-            at_most: 1.1,
+            limit: Limit::AtMost(1.1),
         }
     }
 
@@ -128,6 +152,18 @@ mod tests {
         assert_eq!(cells, ["a", "×", "1.10", "1.00–9.00", "≤ 1.10", "met"]);
         assert_eq!(budget(&[1.0, 1.2, 1.3]).table_cells()[5], "missed");
         assert_eq!(budget(&[]).table_cells()[2..], ["-", "-", "≤ 1.10", "not measured"]);
+    }
+
+    #[test]
+    fn lower_limit_is_missed_below_it() {
+        let rate = |values: &[f64]| Budget {
+            limit: Limit::AtLeast(600.0),
+            unit: "MB/s",
+            ..budget(values)
+        };
+        assert_eq!(rate(&[500.0, 600.0, 700.0]).table_cells()[4..], ["≥ 600.0", "met"]);
+        assert_eq!(rate(&[500.0, 599.0, 700.0]).table_cells()[5], "missed");
+        assert_eq!(rate(&[1.0]).to_json()["at_least"], json!(600.0));
     }
 
     #[test]
@@ -147,5 +183,6 @@ mod tests {
         let raw: Value = serde_json::from_slice(&std::fs::read(files.path().join("out/bench.json")).unwrap()).unwrap();
         assert_eq!(raw["tables"]["Title"], json!([1, 2]));
         assert_eq!(raw["budgets"][0]["values"], json!([1.0]));
+        assert_eq!(raw["budgets"][0]["at_most"], json!(1.1));
     }
 }

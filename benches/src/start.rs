@@ -6,7 +6,7 @@ use crate::bench_env::BenchEnv;
 use crate::chain::Chain;
 use crate::contestants::sidecar::Sidecar;
 use crate::image::ImageFolder;
-use crate::report::Budget;
+use crate::report::{Budget, Limit};
 use crate::stats::{Spread, as_mebibytes, as_millis, median};
 use crate::table::{format_number, format_range};
 
@@ -67,7 +67,7 @@ pub(crate) async fn measure_starts(env: &BenchEnv) -> anyhow::Result<()> {
         what: format!("{TITLE}: all four, {what}"),
         unit,
         values,
-        at_most,
+        limit: Limit::AtMost(at_most),
     };
     let what = "ready with precompiled plugins and a cold cache";
     env.report.add_budget(budget(what, "ms", precompiled.ready, READY));

@@ -10,7 +10,7 @@ use crate::bench_env::BenchEnv;
 use crate::chain::Chain;
 use crate::contestants::{BARE, Contestant, NO_ENTRY};
 use crate::origin::{sent_at, since_epoch, watch_target};
-use crate::report::Budget;
+use crate::report::{Budget, Limit};
 use crate::stats::{Durations, Spread, as_micros, median};
 use crate::stream::Stream;
 use crate::table::{format_number, format_range};
@@ -96,7 +96,7 @@ async fn measure_watches(env: &BenchEnv, version: HttpVersion, watches: u32) -> 
             what: format!("{title}: {which} above bare hyper's"),
             unit: "µs",
             values,
-            at_most,
+            limit: Limit::AtMost(at_most),
         };
         env.report.add_budget(budget("p50", row.added_p50, ADDED_P50));
         env.report.add_budget(budget("p99", row.added_p99, ADDED_P99));

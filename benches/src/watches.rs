@@ -6,7 +6,7 @@ use crate::bench_env::BenchEnv;
 use crate::chain::Chain;
 use crate::contestants::NO_ENTRY;
 use crate::origin::{OriginPort, QUIET_WATCH};
-use crate::report::Budget;
+use crate::report::{Budget, Limit};
 use crate::stats::{Spread, as_mebibytes, median};
 use crate::stream::Stream;
 use crate::table::{format_number, format_range};
@@ -43,7 +43,7 @@ pub(crate) async fn measure_watches(env: &BenchEnv) -> anyhow::Result<()> {
                     what: format!("{title}: added memory"),
                     unit: "MiB",
                     values: row.added,
-                    at_most,
+                    limit: Limit::AtMost(at_most),
                 });
             }
         }
