@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `request_view` | input: a request and its response |
 //! | `verdict` | output: edits, refusals, faults, subscriptions, how outcomes are counted |
+//! | `object_predicate` | the predicate of an edit, shared by its copies |
 //! | `label_selector` | the label selector of an edit, parsed once for all repetitions of a verdict |
 //! | `tally` | counts outcomes |
 
 pub mod label_selector;
+pub mod object_predicate;
 pub mod request_view;
 pub(crate) mod tally;
 pub mod verdict;

@@ -5,6 +5,7 @@
 //! | `handler` | **start here**: parse, match, and pass a request that no plugin wants |
 //! | `selection` | selects the requests that plugins see |
 //! | `filtered` | a request that plugins want: from the first call of a plugin to the response body |
+//! | `object_filter` | requests whose responses are filtered object by object, and these responses |
 //! | `view_check` | whether a resource version belongs to the view that the client gets |
 //! | `recheck` | whether an open watch may continue under a new chain |
 //! | `upgrade` | exec, port-forward and WebSockets |
@@ -28,6 +29,7 @@ pub(crate) mod handler;
 pub(crate) mod headers;
 mod hidden_objects;
 mod narrowed_lists;
+mod object_filter;
 mod recheck;
 mod selection;
 mod upgrade;

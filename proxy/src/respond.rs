@@ -152,6 +152,27 @@ impl Reply {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
+    /// The client accepts none of these media types. The message is that of the API server (k8s.io/apiserver
+    /// `pkg/endpoints/handlers/negotiation/errors.go`).
+    pub(crate) fn not_acceptable(media_types: &[&str]) -> Self {
+        Self::new(
+            StatusCode::NOT_ACCEPTABLE,
+            format!(
+                "only the following media types are accepted: {}",
+                media_types.join(", ")
+            ),
+        )
+    }
+
+    /// A response may hold objects that the client must not get, and cannot be filtered. Without `Retry-After`, because the next one would
+    /// be the same.
+    pub(crate) fn unfilterable_response(problem: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            format!("a plugin leaves objects out of the API server's response, and it cannot be filtered: {problem}"),
+        )
+    }
+
     /// The client took too long to send its body.
     pub(crate) fn slow_body() -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the request body came too slowly").with_failure(Failure::Timeout)

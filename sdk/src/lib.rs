@@ -46,6 +46,7 @@
 //! | `subscription` | constructors of match rules and subscriptions |
 //! | `verdict` | constructors of verdicts, edits and body shapes |
 //! | `outcomes` | constructors of outcome rules |
+//! | `predicate` | constructors of predicates on objects |
 //! | `refusal` | constructors of refusals and plain responses |
 //! | `settings` | settings, and errors that name the field |
 //! | `bindings` | the types and functions that are generated from `wit/` |
@@ -58,6 +59,7 @@ mod export;
 mod host;
 mod outcomes;
 mod plugin;
+mod predicate;
 mod refusal;
 mod request;
 pub mod settings;
@@ -73,14 +75,15 @@ pub use bindings::ctrlmesh::plugin::state::{
     Admission, Ask, Bucket, Cell, Claim, Error as StateError, Grant, Place, Shortage,
 };
 pub use bindings::ctrlmesh::plugin::types::{
-    Answer, BodyShape, Cause, ConnectionFailures, Crossing, Details, Facts, Failure, Field, InstanceInfo, MatchRule,
-    Outcome, OutcomeRule, OutcomeWindow, Phases, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset,
-    ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse, StatusRange, Subscription, TallyCounts,
-    Threshold, Traffic, Verb,
+    Answer, BodyShape, Cause, ConnectionFailures, Crossing, Details, Facts, Failure, Field, HashKey, HashRange,
+    HashRanges, InstanceInfo, MatchRule, NameSet, Outcome, OutcomeRule, OutcomeWindow, Phases, PredicateNode, Refusal,
+    Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan,
+    ResponseVerdict, Reuse, StatusRange, Subscription, TallyCounts, Threshold, Traffic, Verb,
 };
 pub use check::check;
 #[doc(hidden)]
 pub use export::Slot;
 pub use host::Host;
 pub use plugin::Plugin;
+pub use predicate::ObjectPredicate;
 pub use request::{Request, ResponseHead};

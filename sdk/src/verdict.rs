@@ -1,8 +1,8 @@
 //! Constructors for verdicts and edits; those for refusals and answers are in `refusal.rs`. Their meaning is defined in `wit/types.wit`.
 
 use crate::{
-    Answer, BodyShape, Counted, Field, OutcomeRule, Phases, Refusal, Rename, RequestAction, RequestEdit,
-    RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse,
+    Answer, BodyShape, Counted, Field, ObjectPredicate, OutcomeRule, Phases, Refusal, Rename, RequestAction,
+    RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Reuse,
 };
 
 impl RequestVerdict {
@@ -141,6 +141,12 @@ impl RequestEdit {
             from: from.into(),
             to: to.into(),
         })
+    }
+
+    /// Leaves objects that do not match out of the response. For list and watch. Several such edits add up.
+    #[must_use]
+    pub fn keep_objects(predicate: ObjectPredicate) -> Self {
+        Self::KeepObjects(predicate.into_nodes())
     }
 }
 
@@ -305,6 +311,7 @@ mod tests {
             RequestEdit::remove_query("g"),
             RequestEdit::set_header("h", "i"),
             RequestEdit::remove_header("j"),
+            RequestEdit::keep_objects(ObjectPredicate::labels("k")),
         ];
         let verdict = RequestVerdict::edit(edits.clone());
         assert_eq!(

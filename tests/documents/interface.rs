@@ -24,7 +24,7 @@ const VERSIONS: [(&str, &str); 3] = [
     // Not released: may still grow.
     (
         "0.2.0",
-        "sha256:b08c083aa14c4d028460b3daee17a4be0c8ac923c1add1890925935a5bfc4b30",
+        "sha256:7f6efd66ce9a6b8220f596f9f125f74c586e215ac16769a34a180f312a73f2ac",
     ),
 ];
 

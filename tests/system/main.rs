@@ -36,6 +36,7 @@ mod faults_watches;
 mod idle;
 mod in_flight_requests;
 mod invalid_flags;
+mod kept_objects;
 mod kept_plugins;
 mod late_stream_ends;
 mod leader_status;

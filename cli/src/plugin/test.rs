@@ -7,6 +7,7 @@ use ctrlmesh_proxy::chain::{MatchQuery, Matcher};
 use ctrlmesh_proxy::harness::{Harness, HarnessError, Request};
 use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
 use ctrlmesh_proxy::wasm::{self, Level};
+use ctrlmesh_wire::objects::{HashKey, NameSet, Predicate};
 use serde_json::Value;
 
 use super::cases::{self, Case, Cases, NOT_ASKED};
@@ -127,6 +128,46 @@ fn describe_edit(edit: &RequestEdit) -> String {
         RequestEdit::SetHeader(name, value) => format!("header {name}: {}", String::from_utf8_lossy(value.as_bytes())),
         RequestEdit::RemoveHeader(name) => format!("no header {name}"),
         RequestEdit::RenameObject { from, to } => format!("{from} is {to}"),
+        RequestEdit::KeepObjects(predicate) => format!("only objects of {}", describe_predicate(predicate.predicate())),
+    }
+}
+
+/// In the words of the contract. The depth of a predicate is bounded.
+fn describe_predicate(predicate: &Predicate) -> String {
+    match predicate {
+        Predicate::Namespaces(set) => format!("namespaces({})", describe_names(set)),
+        Predicate::Names(set) => format!("names({})", describe_names(set)),
+        Predicate::Labels(selector) => format!("labels({selector})"),
+        Predicate::HashRanges { key, ranges } => {
+            let ranges: Vec<String> = ranges.iter().map(|range| format!("[{range}]")).collect();
+            format!("hash-ranges({}: {})", describe_hash_key(key), ranges.join(", "))
+        }
+        Predicate::All(predicates) => format!("all({})", describe_predicates(predicates)),
+        Predicate::Any(predicates) => format!("any({})", describe_predicates(predicates)),
+        Predicate::Not(predicate) => format!("negation({})", describe_predicate(predicate)),
+    }
+}
+
+fn describe_predicates(predicates: &[Predicate]) -> String {
+    let predicates: Vec<String> = predicates.iter().map(describe_predicate).collect();
+    predicates.join(", ")
+}
+
+/// Exact names in quotes, prefixes with `*` and patterns between slashes.
+fn describe_names(set: &NameSet) -> String {
+    let mut names: Vec<String> = set.names().map(|name| format!("{name:?}")).collect();
+    names.sort_unstable();
+    names.extend(set.prefixes().map(|prefix| format!("{prefix:?}*")));
+    names.extend(set.patterns().iter().map(|pattern| format!("/{pattern}/")));
+    names.join(", ")
+}
+
+fn describe_hash_key(key: &HashKey) -> String {
+    match key {
+        HashKey::Uid => "uid".to_owned(),
+        HashKey::Namespace => "namespace".to_owned(),
+        HashKey::ControllerUid => "controller-uid".to_owned(),
+        HashKey::Label(label) => format!("label {label}"),
     }
 }
 
@@ -150,6 +191,8 @@ fn case_line(case: &Case, said: &PluginAnswer, is_good: bool) -> String {
 #[cfg(test)]
 mod tests {
     use ctrlmesh_proxy::plugin::verdict::{Phases, Reuse};
+    use ctrlmesh_wire::LabelSelector;
+    use ctrlmesh_wire::objects::HashRange;
 
     use super::*;
 
@@ -168,5 +211,22 @@ mod tests {
         };
         let PluginAnswer { word, more } = describe_verdict(&verdict);
         assert_eq!((&*word, &*more), ("reset", "after 20ms, no connections for 3s"));
+    }
+
+    #[test]
+    fn predicates_are_described_in_words_of_contract() {
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let set = NameSet::new(texts(&["b", "a", ""]), texts(&["team-"]), texts(&["x.*"])).unwrap();
+        let range = HashRange::new(1 << 62, None).unwrap();
+        let labels = Predicate::labels(LabelSelector::parse("a=b,c").unwrap()).unwrap();
+        let ranges = Predicate::hash_ranges(HashKey::Label("k".into()), vec![range]).unwrap();
+        let either = Predicate::any(vec![labels, ranges]).unwrap();
+        let all = vec![Predicate::Namespaces(set), either.negate().unwrap()];
+        let edit = RequestEdit::KeepObjects(Predicate::all(all).unwrap().into());
+        assert_eq!(
+            describe_edit(&edit),
+            "only objects of all(namespaces(\"\", \"a\", \"b\", \"team-\"*, /x.*/), negation(any(labels(a=b,c), \
+             hash-ranges(label k: ['0x4000000000000000', '0x10000000000000000']))))"
+        );
     }
 }

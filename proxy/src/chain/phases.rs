@@ -169,6 +169,12 @@ impl Plugins {
         self.answer_if_closed(entry, &self.instances.invalid(entry, what))
     }
 
+    /// Whether a mistake of this entry answers the request.
+    pub(crate) fn fails_closed(&self, id: EntryId) -> bool {
+        let mut entries = self.snapshot.entries().iter();
+        entries.any(|entry| entry.id == id && entry.on_failure == FailurePolicy::Closed)
+    }
+
     /// The response to a failed call, if the entry fails closed.
     fn answer_if_closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
         match entry.on_failure {

@@ -29,6 +29,12 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
                     what: "a selector on external traffic: it is legal on list, watch and deletecollection".to_owned(),
                 });
             }
+            RequestEdit::KeepObjects(_) => {
+                return Err(EditError::Plugin {
+                    entry: *entry,
+                    what: "keep-objects on external traffic: it is legal on list and watch".to_owned(),
+                });
+            }
         }
     }
     if !query.is_changed() {
@@ -48,6 +54,7 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_wire::objects::Predicate;
     use http::header::ACCEPT;
 
     use super::*;
@@ -74,12 +81,17 @@ mod tests {
     }
 
     #[test]
-    fn selector_edit_is_plugins_fault_and_rename_has_no_effect() {
-        let selector = RequestEdit::AndLabelSelector("a=b".into());
-        assert!(matches!(
-            edit_result("http://h/", vec![selector]),
-            Err(EditError::Plugin { .. })
-        ));
+    fn edit_of_a_list_is_plugins_fault_and_rename_has_no_effect() {
+        let everything = Predicate::All(Box::default());
+        for edit in [
+            RequestEdit::AndLabelSelector("a=b".into()),
+            RequestEdit::KeepObjects(everything.into()),
+        ] {
+            assert!(matches!(
+                edit_result("http://h/", vec![edit]),
+                Err(EditError::Plugin { .. })
+            ));
+        }
         let rename = RequestEdit::RenameObject {
             from: "a".to_owned(),
             to: "b".to_owned(),

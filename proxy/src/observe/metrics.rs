@@ -44,6 +44,8 @@ pub(crate) struct Metrics {
     pub(crate) connections_refused: Counter,
     pub(crate) watches_expired: Counter,
     pub(crate) rechecks: Counter,
+    pub(crate) objects_hidden: Counter,
+    pub(crate) unfilterable_responses: Counter,
     creates_of_existing: Family<[(&'static str, String); 1], Counter>,
     /// The last requests that plugins had an effect on; for these, a count alone does not help users.
     pub(crate) touched: TouchedRequests,
@@ -71,6 +73,8 @@ impl Metrics {
             connections_refused: Counter::default(),
             watches_expired: Counter::default(),
             rechecks: Counter::default(),
+            objects_hidden: Counter::default(),
+            unfilterable_responses: Counter::default(),
             creates_of_existing: Family::default(),
             touched: TouchedRequests::default(),
         };
@@ -96,6 +100,16 @@ impl Metrics {
             "rechecks",
             "Open watches compared with a new chain",
             self.rechecks.clone(),
+        );
+        registry.register(
+            "objects_hidden",
+            "Objects of lists and events of watches that plugins left out",
+            self.objects_hidden.clone(),
+        );
+        registry.register(
+            "unfilterable_responses",
+            "Lists and watches that were refused or broken off because objects could not be left out of them",
+            self.unfilterable_responses.clone(),
         );
         registry.register(
             "creates_already_exist",

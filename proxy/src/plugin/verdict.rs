@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::label_selector::PluginLabelSelector;
+use super::object_predicate::ObjectPredicate;
 use crate::plugin::tally::{CountingRule, Counts, Crossed, End, EndCause};
 
 /// A change to a request (WIT `request-edit`).
@@ -31,6 +32,8 @@ pub enum RequestEdit {
         /// The API server's name for it.
         to: String,
     },
+    /// Leave the objects that do not match out of a list or watch. Already validated.
+    KeepObjects(ObjectPredicate),
 }
 
 impl RequestEdit {
@@ -48,7 +51,7 @@ impl RequestEdit {
         }
     }
 
-    /// Whether the edit changes the request's path or query.
+    /// Whether the edit changes the request's path or query, or the objects of its response.
     #[must_use]
     pub const fn edits_target(&self) -> bool {
         !matches!(self, Self::SetHeader(..) | Self::RemoveHeader(_))

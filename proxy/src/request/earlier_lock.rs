@@ -52,7 +52,7 @@ pub(super) fn hide_objects(worker: &Worker, plugins: &Plugins, edits: &mut Vec<A
 fn narrows_lists(edit: &RequestEdit) -> bool {
     matches!(
         edit,
-        RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_)
+        RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_) | RequestEdit::KeepObjects(_)
     )
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a client selector can only be narrowed; a request that cannot be parsed the way the API server does is refused, never sent
 //! on unfiltered; parameters that no edit names keep their order and bytes; an edit that the API server would not read counts as a mistake
-//! of its plugin. Leaves bodies to `renaming` and `delete_options`.
+//! of its plugin. Leaves bodies to `renaming`, `delete_options` and `object_filter`.
 
 use ctrlmesh_wire::rename::{self, Rename};
 use ctrlmesh_wire::{
@@ -50,6 +50,7 @@ pub(crate) fn apply(
         query: query.edit(),
         renames: Vec::new(),
         delete_options: Vec::new(),
+        keeps_objects: false,
     };
     for (entry, edit) in edits {
         work.apply_edit(edit).map_err(|refused| match refused {
@@ -70,6 +71,8 @@ struct Work<'a> {
     query: QueryEditor<'a>,
     renames: Vec<Rename>,
     delete_options: Vec<DeleteOptionEdit>,
+    /// Whether the response is filtered object by object.
+    keeps_objects: bool,
 }
 
 impl Work<'_> {
@@ -99,6 +102,7 @@ impl Work<'_> {
                 });
                 Ok(())
             }
+            RequestEdit::KeepObjects(_) => self.keep_objects(),
         }
     }
 
@@ -174,7 +178,28 @@ impl Work<'_> {
         }
     }
 
-    fn finish(self, uri: &Uri) -> Result<Edited, EditError> {
+    fn keep_objects(&mut self) -> Result<(), Refused> {
+        match self.info.verb {
+            Verb::List | Verb::Watch => {
+                self.keeps_objects = true;
+                Ok(())
+            }
+            // Refused whatever the failure policy: without the plugin's edits, objects would be deleted that it does not keep.
+            Verb::DeleteCollection => Err(Refused::Client(
+                "a plugin keeps only some objects of this collection, and a collection cannot be deleted in part: delete objects by name"
+                    .to_owned(),
+            )),
+            other => Err(Refused::Plugin(format!(
+                "keep-objects on {other}: it is legal on list and watch"
+            ))),
+        }
+    }
+
+    fn finish(mut self, uri: &Uri) -> Result<Edited, EditError> {
+        // A row without an object could not be filtered.
+        if self.keeps_objects && self.query.get("includeObject").as_deref() == Some("None") {
+            self.query.set("includeObject", "Metadata");
+        }
         let changed = self.query.is_changed();
         let mut query = if changed { Some(self.query.finish()) } else { None };
         let mut path = None;

@@ -1,8 +1,8 @@
 //! A request that plugins want, or a watch that a new chain may want.
 //!
 //! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`),
-//! send, call the plugins for the response, shape the body. A list that was narrowed in the same way before is not edited again
-//! (`narrowed_lists`).
+//! send, call the plugins for the response, leave objects out of the body (`object_filter`), shape it. A list that was narrowed in the same
+//! way before is not edited again (`narrowed_lists`).
 
 use std::rc::Rc;
 
@@ -21,6 +21,7 @@ use super::edit::{self, Edited};
 use super::edit_body::{self, RenamedExchange};
 use super::exchange::{Exchange, user_agent};
 use super::narrowed_lists::{ListRequest, NarrowedList};
+use super::object_filter::{self, ObjectFilter};
 use super::recheck;
 use super::upgrade::{self, Offered, Switched};
 use super::view_check::{CheckedView, check_view};
@@ -55,6 +56,8 @@ struct Prepared {
     /// When a watch must compute its view again, even if the chain stays.
     again: Option<Instant>,
     position: Option<Position>,
+    /// Set if the response has to be filtered object by object.
+    object_filter: Option<ObjectFilter>,
     /// Set if the response has to get the controller's name of its object.
     renamed: Option<Box<RenamedExchange>>,
 }
@@ -99,6 +102,9 @@ impl FilteredRequest {
         };
         parts.headers = self.plugins.headers_to_send(&prepared.edits);
         exchange.add_credentials(&mut parts.headers);
+        if let Some(object_filter) = &prepared.object_filter {
+            object_filter.edit_request(&mut parts.headers);
+        }
         if prepared.edits_body() {
             let renames = std::mem::take(&mut prepared.renames);
             let edited = edit_body::edit_request(exchange, &mut parts.headers, body, &prepared.delete_options, renames);
@@ -108,8 +114,8 @@ impl FilteredRequest {
             };
         }
         let uri = prepared.uri.as_ref().unwrap_or(exchange.uri);
-        // A tunnel has no bodies in which an object could be renamed.
-        if exchange.upgrade.is_some() && prepared.renamed.is_none() {
+        // A tunnel has no bodies in which an object could be renamed or left out.
+        if exchange.upgrade.is_some() && prepared.renamed.is_none() && prepared.object_filter.is_none() {
             // Boxed, so that the future of other requests stays small.
             let offered = Box::pin(upgrade::send_upgrade(exchange, parts, body, uri)).await;
             return Box::pin(self.finish_offered(exchange, &mut prepared, offered)).await;
@@ -167,7 +173,6 @@ impl FilteredRequest {
             )
             .into());
         }
-        let CheckedView { position, noted } = check_view(exchange, &self.plugins, &query, &edits)?;
         let Edited {
             path_and_query,
             renames,
@@ -175,6 +180,10 @@ impl FilteredRequest {
         } = edited;
         let uri = path_and_query.map(Uri::try_from).transpose();
         let uri = uri.map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?;
+        let sent = uri.as_ref().unwrap_or(exchange.uri);
+        // Before the view is noted, because it may refuse the request.
+        let object_filter = ObjectFilter::new(&edits, &query, sent, &self.plugins.view.headers.borrow())?;
+        let CheckedView { position, noted } = check_view(exchange, &self.plugins, &query, &edits)?;
         if let (Some(uri), Some(noted)) = (&uri, noted)
             && let headers = self.plugins.view.headers.borrow()
             && let Some(list) = list_request(exchange, &headers, &edits)
@@ -190,6 +199,7 @@ impl FilteredRequest {
             edits,
             again,
             position,
+            object_filter,
             renamed: None,
         })
     }
@@ -209,7 +219,7 @@ impl FilteredRequest {
         Ok(Some(uri))
     }
 
-    /// Runs the response phase: calls the plugins, restores names, shapes the body.
+    /// Runs the response phase: calls the plugins, restores names, leaves objects out, shapes the body.
     async fn finish_response(
         &mut self,
         exchange: &Exchange<'_>,
@@ -217,9 +227,20 @@ impl FilteredRequest {
         response: Response<UpstreamBody>,
     ) -> ServeResult {
         let (mut head, body) = response.into_parts();
+        let object_filter = prepared.object_filter.take();
+        // Of the API server's head: plugins may edit it.
+        let filtered = object_filter.map(|filter| (filter, object_filter::filtered_body(&head, exchange.info.verb)));
         let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
             Ok(shapes) => shapes,
             Err(stop) => return exchange.stop(stop, &self.accept).await,
+        };
+        let filtered = match filtered {
+            Some((filter, Ok(filtered))) => Some((filter, filtered)),
+            Some((_, Err(reply))) => {
+                exchange.worker.shared.metrics.unfilterable_responses.inc();
+                return Ok(sidecar_response(exchange.record, &self.accept, reply));
+            }
+            None => None,
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match prepared.renamed.take() {
@@ -227,11 +248,14 @@ impl FilteredRequest {
                 Ok(body) => body,
                 Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
             },
-            None if !streams && shapes.is_empty() => {
+            None if !streams && shapes.is_empty() && filtered.is_none() => {
                 return Ok(ClientBody::upstream(Response::from_parts(head, body), exchange.record));
             }
             None => Box::pin(body),
         };
+        if let Some((filter, filtered)) = filtered {
+            body = filter.filter_body(exchange, &mut head, body, filtered);
+        }
         let encoding = watch::watch_encoding(&head.headers).filter(|_| streams);
         for shape in shapes {
             let connection = Rc::clone(&exchange.connection);

@@ -12,7 +12,6 @@ use super::{earlier_lock, edit};
 use crate::chain::phases::{Attributed, EditError, Plugins, shaping_entries};
 use crate::chain::{EntryId, Kind, MatchQuery};
 use crate::controller_state::list_views::Position;
-use crate::plugin::request_view::RequestView;
 use crate::plugin::verdict::RequestEdit;
 use crate::stream::watch::{SameView, WatchStart, Watching};
 
@@ -37,7 +36,7 @@ pub(super) fn watch_reaction(
         let snapshot = Guard::into_inner(snapshot);
         let matched = snapshot.matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
         let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
-        let mut edits = possible_edits(&view, plugins.recheck()?);
+        let mut edits = possible_edits(&plugins, plugins.recheck()?)?;
         let again = earlier_lock::hide_objects(&worker, &plugins, &mut edits);
         (view_of(edits) == before).then_some(SameView { in_flight_guard, again })
     });
@@ -55,16 +54,21 @@ pub(super) fn watch_reaction(
     }
 }
 
-/// Leaves out the edits of entries whose edits are impossible, as `prepare` did when the watch began.
-fn possible_edits(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
+/// Leaves out the edits of entries whose edits are impossible, as `prepare` did when the watch began. Returns `None` if such an entry fails
+/// closed.
+fn possible_edits(plugins: &Plugins, mut edits: Vec<Attributed>) -> Option<Vec<Attributed>> {
+    let view = &plugins.view;
     let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
-        return edits;
+        return Some(edits);
     };
     let query = ParsedQuery::new(view.uri.query().unwrap_or_default());
     while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &query, &edits) {
+        if plugins.fails_closed(entry) {
+            return None;
+        }
         edits.retain(|(owner, _)| *owner != entry);
     }
-    edits
+    Some(edits)
 }
 
 fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {

@@ -84,14 +84,17 @@ fn starts_anew(info: &RequestInfo<'_>, query: &ParsedQuery<'_>) -> bool {
 
 /// Whether there is no version, or 0 in any spelling that the API server accepts as a number (apiserver
 /// `pkg/storage/api_object_versioner.go`, `ParseResourceVersion`).
-fn is_unset_or_zero(version: &str) -> bool {
+pub(super) fn is_unset_or_zero(version: &str) -> bool {
     version.bytes().all(|digit| digit == b'0')
 }
 
-/// Parses the flag as apimachinery does (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_Pointer_bool`).
 fn asks_for_initial_events(query: &ParsedQuery<'_>) -> bool {
-    let flag = query.get("sendInitialEvents");
-    flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
+    query.get("sendInitialEvents").is_some_and(is_true_flag)
+}
+
+/// Parses a flag that is set as apimachinery does (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_bool`).
+pub(super) fn is_true_flag(flag: &str) -> bool {
+    flag != "0" && !flag.eq_ignore_ascii_case("false")
 }
 
 #[cfg(test)]

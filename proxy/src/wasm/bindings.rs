@@ -48,6 +48,42 @@ pub mod types_v0_1 {
 
     pub use crate::wasm::bindings::v0_2::ctrlmesh::plugin::types::*;
 
+    /// A change to a request. It has no `keep-objects`.
+    #[derive(Clone, ComponentType, Lift)]
+    #[component(variant)]
+    pub enum RequestEdit {
+        #[component(name = "and-label-selector")]
+        AndLabelSelector(String),
+        #[component(name = "and-field-selector")]
+        AndFieldSelector(String),
+        #[component(name = "set-query")]
+        SetQuery(Field),
+        #[component(name = "remove-query")]
+        RemoveQuery(String),
+        #[component(name = "set-header")]
+        SetHeader(Field),
+        #[component(name = "remove-header")]
+        RemoveHeader(String),
+        #[component(name = "rename-object")]
+        RenameObject(Rename),
+    }
+
+    /// What happens with a request.
+    #[derive(Clone, ComponentType, Lift)]
+    #[component(variant)]
+    pub enum RequestAction {
+        #[component(name = "proceed")]
+        Proceed(Vec<RequestEdit>),
+        #[component(name = "refuse")]
+        Refuse(Refusal),
+        #[component(name = "reset")]
+        Reset(Reset),
+        #[component(name = "answer")]
+        Answer(Answer),
+        #[component(name = "refuse-connections")]
+        RefuseConnections(u32),
+    }
+
     /// The result of `on-request`.
     #[derive(Clone, ComponentType, Lift)]
     #[component(record)]

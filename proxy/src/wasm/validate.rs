@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use ctrlmesh_wire::objects::{MAX_PATTERNS, MAX_PREDICATE_NODES};
 use http::{HeaderName, HeaderValue};
 
 use super::state::MAX_KEY_BYTES;
@@ -109,6 +110,16 @@ pub(crate) fn outcome_rule_count(count: usize) -> Result<(), String> {
 /// Bounds the number of cells of an outcome rule.
 pub(crate) fn cell_count(count: usize) -> Result<(), String> {
     check_count("cells of an outcome rule", count, MAX_RULE_CELLS)
+}
+
+/// Bounds the nodes of a predicate.
+pub(crate) fn predicate_node_count(count: usize) -> Result<(), String> {
+    check_count("nodes of a predicate", count, MAX_PREDICATE_NODES)
+}
+
+/// Bounds the patterns in all predicates of a verdict: each is compiled for the call.
+pub(crate) fn pattern_count(count: usize) -> Result<(), String> {
+    check_count("patterns in a verdict", count, MAX_PATTERNS)
 }
 
 /// Bounds the key of a tally.

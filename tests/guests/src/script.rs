@@ -1,6 +1,7 @@
 //! The script of the guest `scripted`, as JSON: a verdict for each request. It can express every verdict and edit of the contract,
 //! including invalid ones.
 
+mod predicate;
 mod request;
 mod response;
 mod subscription;

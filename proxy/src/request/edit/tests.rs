@@ -1,4 +1,5 @@
 use ctrlmesh_wire::Query;
+use ctrlmesh_wire::objects::Predicate;
 use http::{HeaderName, HeaderValue};
 
 use super::*;
@@ -252,4 +253,57 @@ fn options_of_delete_are_kept_for_its_body() {
     );
     assert_eq!(options("PUT", dry_run()), []);
     assert_eq!(options("DELETE", RequestEdit::RemoveQuery("a".into())), []);
+}
+
+fn keep_objects() -> RequestEdit {
+    RequestEdit::KeepObjects(Predicate::All(Box::default()).into())
+}
+
+#[test]
+fn keep_objects_edits_only_tables_without_objects() {
+    let edited = |query: &str| apply_to(&format!("/api/v1/pods?{query}"), "GET", vec![keep_objects()]);
+    for query in [
+        "limit=1",
+        "watch=1",
+        "includeObject=Object",
+        "includeObject=",
+        "watch=1&x=None",
+    ] {
+        assert_eq!(edited(query), Ok(None), "{query}");
+    }
+    for (query, expected) in [
+        ("includeObject=None&limit=1", "includeObject=Metadata&limit=1"),
+        (
+            "watch=1&include%4Fbject=None&includeObject=Object",
+            "watch=1&includeObject=Metadata",
+        ),
+    ] {
+        assert_eq!(edited(query), Ok(Some(format!("/api/v1/pods?{expected}"))), "{query}");
+    }
+    let set = RequestEdit::SetQuery("includeObject".into(), "None".into());
+    let both = apply_to("/api/v1/pods", "GET", vec![keep_objects(), set]);
+    assert_eq!(
+        both,
+        Ok(Some("/api/v1/pods?includeObject=Metadata".into())),
+        "an edit after it"
+    );
+}
+
+#[test]
+fn keep_objects_is_plugins_mistake_on_other_verbs() {
+    let (all, one) = ("/api/v1/namespaces/n/pods", "/api/v1/namespaces/n/pods/p");
+    for (method, target, expected) in [
+        ("GET", one, "keep-objects on get: it is legal on list and watch"),
+        ("POST", all, "keep-objects on create: it is legal on list and watch"),
+        ("DELETE", one, "keep-objects on delete: it is legal on list and watch"),
+    ] {
+        let refused = apply_to(target, method, vec![keep_objects()]);
+        assert_eq!(refused, Err(format!("plugin {expected}")));
+    }
+}
+
+#[test]
+fn deletecollection_of_kept_objects_is_refused_whatever_the_failure_policy() {
+    let refused = apply_to("/api/v1/namespaces/n/pods", "DELETE", vec![keep_objects()]);
+    assert_eq!(refused, Err("client 400".to_owned()));
 }

@@ -1,3 +1,4 @@
+use ctrlmesh_wire::objects::Predicate;
 use http::HeaderValue;
 use http::header::ACCEPT;
 
@@ -215,4 +216,23 @@ fn long_list_is_not_remembered() {
     let target = format!("/api/v1/configmaps?x={long}");
     lists.remember(&edited.request().unwrap(), narrowed(&target));
     assert!(lists.0.is_empty());
+}
+
+#[test]
+fn list_that_is_filtered_by_objects_is_neither_remembered_nor_found() {
+    let keep_objects = || RequestEdit::KeepObjects(Predicate::All(Box::default()).into());
+    let mut lists = NarrowedLists::default();
+    let plain = Sent::new(TARGET, vec![and_labels("shard=a")]);
+    plain.remember_in(&mut lists);
+    for edits in [
+        vec![and_labels("shard=a"), keep_objects()],
+        vec![keep_objects(), and_labels("shard=a")],
+        vec![keep_objects()],
+    ] {
+        let filtered = Sent::new(TARGET, edits);
+        assert!(!filtered.is_found_in(&lists));
+        filtered.remember_in(&mut lists);
+        assert!(!filtered.is_found_in(&lists));
+    }
+    assert!(plain.is_found_in(&lists));
 }

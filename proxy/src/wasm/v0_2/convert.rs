@@ -14,6 +14,7 @@ use crate::wasm::validate::{self, TextLimit};
 use ctrlmesh_wire::Verb;
 
 pub(crate) mod outcomes;
+mod predicate;
 
 /// The sidecar that an instance runs in.
 pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::InstanceInfo {
@@ -157,6 +158,7 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict, cells: &[CellWrite
     let action = match verdict.action {
         types::RequestAction::Proceed(edits) => {
             validate::edit_count(edits.len())?;
+            predicate::check_pattern_count(&edits)?;
             let edits = edits
                 .into_iter()
                 .map(|edit| request_edit(edit, &mut text))
@@ -222,6 +224,7 @@ fn request_edit(edit: types::RequestEdit, text: &mut TextLimit) -> Result<Reques
             from: validate::object_name(text.take(rename.from)?)?,
             to: validate::object_name(text.take(rename.to)?)?,
         },
+        types::RequestEdit::KeepObjects(nodes) => RequestEdit::KeepObjects(predicate::object_predicate(nodes, text)?),
     })
 }
 

@@ -6,6 +6,7 @@ use ctrlmesh_sdk::{
 };
 use serde::Deserialize;
 
+use super::predicate::PredicateText;
 use super::{AnswerText, FieldText, RefusalText, ResetText, When};
 
 #[derive(Debug, Deserialize)]
@@ -99,6 +100,7 @@ enum EditText {
     SetHeader(FieldText),
     RemoveHeader(String),
     RenameObject(RenameText),
+    KeepObjects(Box<PredicateText>),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -201,6 +203,7 @@ impl From<EditText> for RequestEdit {
             EditText::SetHeader(field) => RequestEdit::SetHeader(field.into()),
             EditText::RemoveHeader(name) => RequestEdit::RemoveHeader(name),
             EditText::RenameObject(RenameText { from, to }) => RequestEdit::RenameObject(Rename { from, to }),
+            EditText::KeepObjects(predicate) => RequestEdit::keep_objects((*predicate).into()),
         }
     }
 }

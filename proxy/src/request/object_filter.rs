@@ -1,0 +1,452 @@
+//! Leaves objects out of lists and watches (WIT `keep-objects`): asks for a response that can be filtered, and filters its body.
+//!
+//! Guarantees: a response that may hold objects and cannot be filtered is replaced by an error, whatever plugins do to its head. Errors of
+//! the API server pass if they are a `Status` or a short text. Leaves the flow of the body to `stream::kept_objects`, and rows of tables,
+//! which must have their objects, to `edit`.
+
+use bytes::Bytes;
+use ctrlmesh_wire::{ParsedQuery, Query, Verb, WatchEncoding};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_MATCH,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use prometheus_client::metrics::counter::Counter;
+
+use super::exchange::Exchange;
+use super::view_check::{is_true_flag, is_unset_or_zero};
+use crate::chain::phases::Attributed;
+use crate::plugin::object_predicate::ObjectPredicate;
+use crate::plugin::verdict::RequestEdit;
+use crate::respond::Reply;
+use crate::stream::body::{BoxBody, ClientBody};
+use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody};
+
+/// Media types of lists that can be filtered, for clients that accept none of them.
+const FILTERABLE_TYPES: [&str; 3] = [
+    "application/json",
+    "application/vnd.kubernetes.protobuf",
+    "application/cbor",
+];
+
+/// Longest error that is no `Status`, in bytes: a text of an overloaded server or of a proxy before it.
+const MAX_ERROR_TEXT_BYTES: usize = 64 << 10;
+
+/// Fields of requests for a part of a body, or for none if the client has it already.
+const CONDITIONS: [HeaderName; 6] = [
+    IF_NONE_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_MATCH,
+    IF_UNMODIFIED_SINCE,
+    IF_RANGE,
+    RANGE,
+];
+
+/// Fields of responses that are about the bytes of the body.
+const BODY_FIELDS: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, ETAG, LAST_MODIFIED, ACCEPT_RANGES];
+
+/// Filters the response of one list or watch.
+#[derive(Debug)]
+pub(super) struct ObjectFilter {
+    predicates: Box<[ObjectPredicate]>,
+    takes_bookmarks: bool,
+    /// The `Accept` field that is sent; `None` if the client has none.
+    accept: Option<HeaderValue>,
+}
+
+/// How the body of a response is filtered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FilteredBody {
+    /// A list, or a `Status`, which passes whole.
+    List(WatchEncoding),
+    Watch(WatchEncoding),
+    /// The text of an error, which passes up to a bound.
+    ErrorText,
+}
+
+impl ObjectFilter {
+    /// Returns `None` if no edit leaves objects out. `query` and `headers` are the client's, and `sent` the target that is sent.
+    ///
+    /// # Errors
+    /// 406 if the client accepts no response that can be filtered.
+    pub(super) fn new(
+        edits: &[Attributed],
+        query: &ParsedQuery<'_>,
+        sent: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<Self>, Reply> {
+        let predicates = edits.iter().filter_map(|(_, edit)| match edit {
+            RequestEdit::KeepObjects(predicate) => Some(predicate.clone()),
+            _ => None,
+        });
+        let predicates: Box<[ObjectPredicate]> = predicates.collect();
+        if predicates.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            predicates,
+            takes_bookmarks: takes_bookmarks(query, &Query::new(sent.query().unwrap_or_default())),
+            accept: filterable_accept(edited_accept(headers, edits))?,
+        }))
+    }
+
+    /// Asks for a response that can be filtered. `headers` are those to be sent.
+    pub(super) fn edit_request(&self, headers: &mut HeaderMap) {
+        // Compressed bodies cannot be filtered. A proxy may compress for a client that does not say what it accepts.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        for name in CONDITIONS {
+            headers.remove(name);
+        }
+        headers.remove(ACCEPT);
+        if let Some(accept) = &self.accept {
+            headers.insert(ACCEPT, accept.clone());
+        }
+    }
+
+    /// The body that the client gets. `filtered` is what [`filtered_body`] gave for the head.
+    pub(super) fn filter_body(
+        self,
+        exchange: &Exchange<'_>,
+        head: &mut response::Parts,
+        body: BoxBody,
+        filtered: FilteredBody,
+    ) -> BoxBody {
+        let metrics = &exchange.worker.shared.metrics;
+        let unfilterable = metrics.unfilterable_responses.clone();
+        let encoding = match filtered {
+            FilteredBody::List(encoding) | FilteredBody::Watch(encoding) => encoding,
+            FilteredBody::ErrorText => return error_text(body, unfilterable),
+        };
+        for name in BODY_FIELDS {
+            head.headers.remove(name);
+        }
+        if *exchange.record.method() == Method::HEAD {
+            return Box::pin(ClientBody::full(Bytes::new(), None));
+        }
+        let kept = KeptObjects::new(self.predicates, metrics.objects_hidden.clone(), unfilterable);
+        if matches!(filtered, FilteredBody::Watch(_)) {
+            Box::pin(KeptObjectsBody::watch(body, encoding, kept, self.takes_bookmarks))
+        } else {
+            Box::pin(KeptObjectsBody::list(body, encoding, kept))
+        }
+    }
+}
+
+/// Breaks the transfer off if the text is too long for an error. `unfilterable` counts that.
+fn error_text(body: BoxBody, unfilterable: Counter) -> BoxBody {
+    Box::pin(Limited::new(body, MAX_ERROR_TEXT_BYTES).map_err(move |error| {
+        if error.is::<LengthLimitError>() {
+            unfilterable.inc();
+        }
+        error
+    }))
+}
+
+/// How the body of a response to this verb is filtered.
+///
+/// # Errors
+/// The reply to send in place of a response that may hold objects and cannot be filtered.
+pub(super) fn filtered_body(head: &response::Parts, verb: Verb) -> Result<FilteredBody, Reply> {
+    let is_error = head.status.is_client_error() || head.status.is_server_error();
+    if head.status != StatusCode::OK && !is_error {
+        let problem = format!("its status is {}", head.status.as_u16());
+        return Err(Reply::unfilterable_response(&problem));
+    }
+    let mut codings = head.headers.get_all(CONTENT_ENCODING).iter();
+    if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(Reply::unfilterable_response("its body is compressed"));
+    }
+    let mut types = head.headers.get_all(CONTENT_TYPE).iter();
+    let content_type = types.next().and_then(|content_type| content_type.to_str().ok());
+    if types.next().is_some() {
+        // Clients differ in which of two they read.
+        return Err(Reply::unfilterable_response("it has several content types"));
+    }
+    match content_type.and_then(WatchEncoding::from_content_type) {
+        Some(encoding) if verb == Verb::Watch && !is_error => Ok(FilteredBody::Watch(encoding)),
+        Some(encoding) => Ok(FilteredBody::List(encoding)),
+        None if is_error => Ok(FilteredBody::ErrorText),
+        None => Err(Reply::unfilterable_response(
+            "its body is neither JSON nor protobuf nor CBOR",
+        )),
+    }
+}
+
+/// The client's `Accept` field with the edits. Only the first field counts, as in the API server (`Header.Get` of Go).
+fn edited_accept<'a>(headers: &'a HeaderMap, edits: &'a [Attributed]) -> Option<&'a HeaderValue> {
+    let client = headers.get(ACCEPT);
+    edits.iter().fold(client, |accept, (_, edit)| match edit {
+        RequestEdit::SetHeader(name, value) if *name == ACCEPT => Some(value),
+        RequestEdit::RemoveHeader(name) if *name == ACCEPT => None,
+        _ => accept,
+    })
+}
+
+/// The field with its filterable clauses alone. An empty field is none, as in the API server.
+fn filterable_accept(accept: Option<&HeaderValue>) -> Result<Option<HeaderValue>, Reply> {
+    let Some(accept) = accept.filter(|accept| !accept.is_empty()) else {
+        return Ok(None);
+    };
+    let kept = filterable_clauses(accept.to_str().unwrap_or_default());
+    let kept = HeaderValue::from_str(&kept).ok().filter(|kept| !kept.is_empty());
+    kept.map(Some).ok_or_else(|| Reply::not_acceptable(&FILTERABLE_TYPES))
+}
+
+/// The clauses of an `Accept` field that the API server can answer with a body that can be filtered, in their order.
+fn filterable_clauses(accept: &str) -> String {
+    let clauses = accept.split(',').map(str::trim);
+    let kept: Vec<&str> = clauses.filter(|clause| is_filterable(clause)).collect();
+    kept.join(",")
+}
+
+/// For a wildcard, API servers choose JSON.
+fn is_filterable(clause: &str) -> bool {
+    let media_type = clause.split(';').next().unwrap_or_default().trim();
+    matches!(media_type, "*/*" | "*" | "application/*") || WatchEncoding::from_content_type(media_type).is_some()
+}
+
+/// Whether a watch may have bookmarks that the API server did not send. A watch that begins with the current objects may not: these come in
+/// no order of their versions, and a bookmark among them could be taken for their end.
+fn takes_bookmarks(client: &ParsedQuery<'_>, sent: &Query<'_>) -> bool {
+    let has_version = sent
+        .get("resourceVersion")
+        .is_some_and(|version| !is_unset_or_zero(&version));
+    has_version
+        && sent.get("sendInitialEvents").is_none()
+        && client.get("allowWatchBookmarks").is_some_and(is_true_flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_wire::objects::Predicate;
+    use http::Response;
+
+    use super::*;
+    use crate::chain::EntryId;
+
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+    fn keep_everything() -> Attributed {
+        let everything = Predicate::All(Box::default());
+        (EntryId::next_id(), RequestEdit::KeepObjects(everything.into()))
+    }
+
+    fn object_filter(query: &str) -> ObjectFilter {
+        let sent: Uri = format!("/api/v1/configmaps?{query}").parse().unwrap();
+        let filter = ObjectFilter::new(&[keep_everything()], &ParsedQuery::new(query), &sent, &HeaderMap::new());
+        filter.unwrap().unwrap()
+    }
+
+    /// The fields that are sent for those of a client.
+    fn sent_headers(mut headers: HeaderMap, edits: &[Attributed]) -> Result<HeaderMap, u16> {
+        let sent = Uri::from_static("/api/v1/configmaps");
+        let filter = ObjectFilter::new(edits, &ParsedQuery::new(""), &sent, &headers);
+        let filter = filter.map_err(|reply| reply.code())?;
+        filter.unwrap().edit_request(&mut headers);
+        Ok(headers)
+    }
+
+    /// The `Accept` fields that are sent for those of a client.
+    fn sent_accept(fields: &[&'static str]) -> Result<Vec<String>, u16> {
+        let mut headers = HeaderMap::new();
+        for field in fields {
+            headers.append(ACCEPT, HeaderValue::from_static(field));
+        }
+        let sent = sent_headers(headers, &[keep_everything()])?;
+        let sent = sent.get_all(ACCEPT).iter();
+        Ok(sent.map(|value| value.to_str().unwrap().to_owned()).collect())
+    }
+
+    #[test]
+    fn request_without_keep_objects_is_not_filtered() {
+        let edits = [(EntryId::next_id(), RequestEdit::AndLabelSelector("a=b".into()))];
+        let sent = Uri::from_static("/api/v1/configmaps");
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/yaml"))]);
+        let filter = ObjectFilter::new(&edits, &ParsedQuery::new(""), &sent, &headers);
+        assert!(filter.unwrap().is_none());
+    }
+
+    #[test]
+    fn whole_body_is_asked_for_without_compression() {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        for name in [
+            "if-none-match",
+            "if-modified-since",
+            "if-match",
+            "if-unmodified-since",
+            "if-range",
+            "range",
+            "x-other",
+        ] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        let sent = sent_headers(headers, &[keep_everything()]).unwrap();
+        let expected = [
+            (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
+            (HeaderName::from_static("x-other"), HeaderValue::from_static("1")),
+        ];
+        assert_eq!(sent, HeaderMap::from_iter(expected));
+    }
+
+    #[test]
+    fn accept_field_of_plugin_counts() {
+        let client = || HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
+        let set = |value| RequestEdit::SetHeader(ACCEPT, HeaderValue::from_static(value));
+        let id = EntryId::next_id();
+        let yaml = [keep_everything(), (id, set("application/yaml"))];
+        assert_eq!(sent_headers(client(), &yaml), Err(406));
+        let removed = [keep_everything(), (id, RequestEdit::RemoveHeader(ACCEPT))];
+        assert!(!sent_headers(client(), &removed).unwrap().contains_key(ACCEPT));
+        let both = [keep_everything(), (id, set("application/yaml,application/cbor"))];
+        assert_eq!(sent_headers(client(), &both).unwrap()[ACCEPT], "application/cbor");
+    }
+
+    #[test]
+    fn media_types_that_cannot_be_filtered_are_not_asked_for() {
+        for (accept, expected) in [
+            ("application/json, */*", "application/json,*/*"),
+            (
+                "application/vnd.kubernetes.protobuf;q=0.9 , application/yaml, application/json;q=0.5",
+                "application/vnd.kubernetes.protobuf;q=0.9,application/json;q=0.5",
+            ),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,text/plain,application/json",
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+            ),
+            ("application/yaml,application/*", "application/*"),
+            ("text/html,*", "*"),
+            (
+                "application/cbor-seq,application/cbor",
+                "application/cbor-seq,application/cbor",
+            ),
+        ] {
+            assert_eq!(sent_accept(&[accept]), Ok(vec![expected.to_owned()]), "{accept}");
+        }
+    }
+
+    #[test]
+    fn first_accept_field_counts_alone() {
+        assert_eq!(sent_accept(&[]), Ok(vec![]));
+        assert_eq!(sent_accept(&["", "application/yaml"]), Ok(vec![]));
+        let first = "application/json";
+        assert_eq!(sent_accept(&[first, PROTOBUF]), Ok(vec![first.to_owned()]));
+        assert_eq!(sent_accept(&["application/yaml", first]), Err(406));
+    }
+
+    #[test]
+    fn client_that_accepts_nothing_filterable_gets_406() {
+        for accept in [
+            "application/yaml",
+            "text/*",
+            "application/jsonx",
+            "yaml/*,,",
+            "caf\u{e9}",
+        ] {
+            let value = HeaderValue::from_bytes(accept.as_bytes()).unwrap();
+            let headers = HeaderMap::from_iter([(ACCEPT, value)]);
+            assert_eq!(sent_headers(headers, &[keep_everything()]), Err(406), "{accept}");
+        }
+    }
+
+    fn filtered(status: u16, verb: Verb, headers: &[(&str, &str)]) -> Result<FilteredBody, u16> {
+        let mut response = Response::builder().status(status);
+        for (name, value) in headers {
+            response = response.header(*name, *value);
+        }
+        let (head, ()) = response.body(()).unwrap().into_parts();
+        filtered_body(&head, verb).map_err(|reply| reply.code())
+    }
+
+    #[test]
+    fn response_that_cannot_be_filtered_is_refused() {
+        let json = ("content-type", "application/json");
+        for (status, headers) in [
+            (200, &[("content-type", "application/yaml")][..]),
+            (200, &[]),
+            (200, &[("content-type", "text/plain")]),
+            (200, &[json, json]),
+            (200, &[json, ("content-encoding", "gzip")]),
+            (
+                200,
+                &[json, ("content-encoding", "identity"), ("content-encoding", "gzip")],
+            ),
+            (101, &[json]),
+            (201, &[json]),
+            (206, &[json]),
+            (301, &[json]),
+            (304, &[]),
+            (404, &[json, json]),
+            (404, &[json, ("content-encoding", "gzip")]),
+            (600, &[json]),
+        ] {
+            for verb in [Verb::List, Verb::Watch] {
+                assert_eq!(filtered(status, verb, headers), Err(502), "{status} {headers:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn response_is_filtered_by_its_encoding() {
+        for (content_type, encoding) in [
+            ("application/json", WatchEncoding::Json),
+            ("application/json;stream=watch", WatchEncoding::Json),
+            (PROTOBUF, WatchEncoding::Protobuf),
+            ("application/cbor", WatchEncoding::Cbor),
+            ("application/cbor-seq", WatchEncoding::Cbor),
+        ] {
+            let headers = [("content-type", content_type), ("content-encoding", "identity")];
+            for (status, verb, expected) in [
+                (200, Verb::List, FilteredBody::List(encoding)),
+                (200, Verb::Watch, FilteredBody::Watch(encoding)),
+                // A `Status`, which is no event.
+                (410, Verb::Watch, FilteredBody::List(encoding)),
+                (500, Verb::List, FilteredBody::List(encoding)),
+            ] {
+                assert_eq!(
+                    filtered(status, verb, &headers),
+                    Ok(expected),
+                    "{status} {content_type}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn error_text_passes_up_to_a_bound() {
+        for content_type in ["text/plain", "application/yaml"] {
+            let headers = [("content-type", content_type)];
+            assert_eq!(filtered(429, Verb::List, &headers), Ok(FilteredBody::ErrorText));
+        }
+        assert_eq!(filtered(502, Verb::Watch, &[]), Ok(FilteredBody::ErrorText));
+        let unfilterable = Counter::default();
+        let passed = |length: usize| {
+            let text = ClientBody::full(Bytes::from(vec![b'x'; length]), None);
+            error_text(Box::pin(text), unfilterable.clone()).collect()
+        };
+        let whole = passed(MAX_ERROR_TEXT_BYTES).await.unwrap();
+        assert_eq!(whole.to_bytes().len(), MAX_ERROR_TEXT_BYTES);
+        assert_eq!(unfilterable.get(), 0);
+        assert!(passed(MAX_ERROR_TEXT_BYTES + 1).await.is_err());
+        assert_eq!(unfilterable.get(), 1);
+    }
+
+    #[test]
+    fn only_watch_that_resumes_takes_bookmarks() {
+        for (query, expected) in [
+            ("watch=1&resourceVersion=5&allowWatchBookmarks=true", true),
+            ("watch=1&resourceVersion=5&allowWatchBookmarks=1", true),
+            ("watch=1&resourceVersion=5&allowWatchBookmarks=false", false),
+            ("watch=1&resourceVersion=5", false),
+            ("watch=1&resourceVersion=0&allowWatchBookmarks=true", false),
+            ("watch=1&allowWatchBookmarks=true", false),
+            (
+                "watch=1&resourceVersion=5&allowWatchBookmarks=true&sendInitialEvents=true",
+                false,
+            ),
+        ] {
+            assert_eq!(object_filter(query).takes_bookmarks, expected, "{query}");
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! A list or watch without the objects that plugins leave out (WIT `keep-objects`).
+//!
+//! Guarantees: nothing of a body passes that was not read as a whole object or as what surrounds objects; a list that cannot be read to its
+//! end is a broken transfer; a watch that cannot be read ends with an ERROR event. Memory is bounded by the largest object
+//! (`ctrlmesh_wire::objects::MAX_OBJECT_BYTES`).
+//!
+//! No state is kept for each object. So a watch tells its client that an object is gone whenever a change of the object could have taken it
+//! out of the predicates, also if the client never had it. Such an event has the object's name alone. Objects that the predicates can never
+//! keep, by what cannot change in them, never occur.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ctrlmesh_wire::objects::{
+    CborListFilter, CborWatchFilter, DecideEvent, DecideObjects, EventDecision, EventType, FilterError, JsonListFilter,
+    JsonWatchFilter, MetadataFields, ObjectMetadata, ProtobufListFilter, ProtobufWatchFilter,
+};
+use ctrlmesh_wire::{WatchEncoding, watch_error_event};
+use http_body::{Body, Frame};
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::Instant;
+
+use crate::plugin::object_predicate::ObjectPredicate;
+use crate::respond::Reply;
+use crate::stream::watch::Boundary;
+use crate::upstream::BoxError;
+
+/// A client that got nothing for this long gets a bookmark instead of an event that is left out, so that its resource version does not
+/// become too old.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Bytes that are read in one turn while nothing of them passes. A list of which nothing is kept must not take the thread for itself.
+const MAX_SILENT_BYTES: usize = 1 << 20;
+
+/// Largest frame, in bytes. What was sent is counted by frames, so that a client that reads slowly keeps the next frames back.
+const MAX_FRAME_BYTES: usize = 64 << 10;
+
+/// Which objects a client gets.
+pub(crate) struct KeptObjects {
+    /// An object must match all of them.
+    predicates: Box<[ObjectPredicate]>,
+    /// Counts objects that are left out.
+    hidden: Counter,
+    /// Counts bodies that cannot be read.
+    unfilterable: Counter,
+}
+
+impl KeptObjects {
+    pub(crate) fn new(predicates: Box<[ObjectPredicate]>, hidden: Counter, unfilterable: Counter) -> Self {
+        Self {
+            predicates,
+            hidden,
+            unfilterable,
+        }
+    }
+
+    fn contains(&self, object: &ObjectMetadata<'_>) -> bool {
+        let mut predicates = self.predicates.iter();
+        predicates.all(|kept| kept.predicate().matches(object))
+    }
+
+    /// The fields that the predicates read.
+    fn fields(&self) -> MetadataFields {
+        let fields = self.predicates.iter().map(|kept| kept.predicate().fields());
+        fields.fold(MetadataFields::default(), MetadataFields::union)
+    }
+
+    /// Whether an object can match at some time of its life.
+    fn may_ever_contain(&self, object: &ObjectMetadata<'_>) -> bool {
+        let mut predicates = self.predicates.iter();
+        predicates.all(|kept| kept.predicate().may_ever_match(object))
+    }
+}
+
+/// The body of a list or watch of which the client gets some objects.
+pub(crate) struct KeptObjectsBody<B> {
+    inner: B,
+    filter: BodyFilter,
+    /// Bytes that are not in a frame yet.
+    unsent: Bytes,
+    /// Whether nothing follows the unsent bytes.
+    is_ended: bool,
+}
+
+enum BodyFilter {
+    List(ObjectList),
+    Watch(EventStream),
+}
+
+impl<B> KeptObjectsBody<B> {
+    pub(crate) fn list(inner: B, encoding: WatchEncoding, kept: KeptObjects) -> Self {
+        let filter = ListFilter::new(encoding, kept.fields());
+        Self::new(inner, BodyFilter::List(ObjectList { filter, kept }))
+    }
+
+    /// `takes_bookmarks`: the client may get a bookmark instead of an event that is left out.
+    pub(crate) fn watch(inner: B, encoding: WatchEncoding, kept: KeptObjects, takes_bookmarks: bool) -> Self {
+        let events = EventStream {
+            filter: WatchFilter::new(encoding, kept.fields()),
+            encoding,
+            boundary: Boundary::new(Some(encoding)),
+            decider: EventDecider {
+                last_sent: takes_bookmarks.then(Instant::now),
+                kept,
+            },
+        };
+        Self::new(inner, BodyFilter::Watch(events))
+    }
+
+    fn new(inner: B, filter: BodyFilter) -> Self {
+        Self {
+            inner,
+            filter,
+            unsent: Bytes::new(),
+            is_ended: false,
+        }
+    }
+
+    /// Ends the body, with its trailers. It must be complete before them.
+    fn end(&mut self, trailers: Option<Frame<Bytes>>) -> Option<Result<Frame<Bytes>, BoxError>> {
+        self.is_ended = true;
+        match self.filter.finish() {
+            Ok(()) => trailers.map(Ok),
+            Err(error) => match self.fail(error, Vec::new()) {
+                Ok(()) => self.next_frame().map(Ok),
+                Err(error) => Some(Err(error)),
+            },
+        }
+    }
+
+    /// Ends a body that cannot be read. `out` has the whole events before the mistake.
+    ///
+    /// # Errors
+    /// The error with which a list ends. A watch ends with an event.
+    fn fail(&mut self, error: FilterError, mut out: Vec<u8>) -> Result<(), BoxError> {
+        self.is_ended = true;
+        tracing::warn!(%error, "failed to filter the objects of a response; it was ended with an error");
+        self.filter.kept().unfilterable.inc();
+        match &self.filter {
+            BodyFilter::List(_) => Err(error.into()),
+            BodyFilter::Watch(events) => {
+                events.put_error(error, &mut out);
+                self.put_unsent(out);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes no more memory than the bytes, because these are what is counted until they are sent.
+    fn put_unsent(&mut self, bytes: Vec<u8>) {
+        self.unsent = Bytes::from(bytes.into_boxed_slice());
+    }
+
+    fn next_frame(&mut self) -> Option<Frame<Bytes>> {
+        let length = self.unsent.len().min(MAX_FRAME_BYTES);
+        (length > 0).then(|| Frame::data(self.unsent.split_to(length)))
+    }
+}
+
+impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for KeptObjectsBody<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let mut silent_bytes = 0_usize;
+        loop {
+            if let Some(frame) = this.next_frame() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if this.is_ended {
+                return Poll::Ready(None);
+            }
+            if silent_bytes >= MAX_SILENT_BYTES {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let data = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => data,
+                    Err(trailers) => return Poll::Ready(this.end(Some(trailers))),
+                },
+                Some(Err(error)) => {
+                    this.is_ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => return Poll::Ready(this.end(None)),
+            };
+            let mut out = Vec::new();
+            match this.filter.push(&data, &mut out) {
+                Ok(()) => this.put_unsent(out),
+                Err(error) => {
+                    if let Err(error) = this.fail(error, out) {
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
+            }
+            silent_bytes = silent_bytes.saturating_add(data.len());
+        }
+    }
+
+    /// Not that of the upstream's body: one that ends too early must be polled to its end.
+    fn is_end_stream(&self) -> bool {
+        self.is_ended && self.unsent.is_empty()
+    }
+}
+
+impl BodyFilter {
+    const fn kept(&self) -> &KeptObjects {
+        match self {
+            Self::List(list) => &list.kept,
+            Self::Watch(events) => &events.decider.kept,
+        }
+    }
+
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
+        match self {
+            Self::List(list) => list.push(chunk, out),
+            Self::Watch(events) => events.push(chunk, out),
+        }
+    }
+
+    /// Fails if the body ends in the middle.
+    fn finish(&mut self) -> Result<(), FilterError> {
+        match self {
+            Self::List(list) => list.filter.finish(),
+            Self::Watch(events) if events.filter.is_mid_event() => Err(FilterError::Unfinished),
+            Self::Watch(_) => Ok(()),
+        }
+    }
+}
+
+struct ObjectList {
+    filter: ListFilter,
+    kept: KeptObjects,
+}
+
+impl ObjectList {
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
+        let kept = &self.kept;
+        let mut decide = |objects: &[ObjectMetadata<'_>], are_kept: &mut [bool]| {
+            let mut hidden = 0;
+            for (object, is_kept) in objects.iter().zip(are_kept) {
+                *is_kept = kept.contains(object);
+                hidden += u64::from(!*is_kept);
+            }
+            kept.hidden.inc_by(hidden);
+        };
+        self.filter.push(chunk, out, &mut decide)
+    }
+}
+
+enum ListFilter {
+    Json(Box<JsonListFilter>),
+    Protobuf(Box<ProtobufListFilter>),
+    Cbor(Box<CborListFilter>),
+}
+
+impl ListFilter {
+    fn new(encoding: WatchEncoding, fields: MetadataFields) -> Self {
+        match encoding {
+            WatchEncoding::Json => Self::Json(Box::new(JsonListFilter::new(fields))),
+            WatchEncoding::Protobuf => Self::Protobuf(Box::new(ProtobufListFilter::new(fields))),
+            WatchEncoding::Cbor => Self::Cbor(Box::new(CborListFilter::new(fields))),
+        }
+    }
+
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>, decide: &mut DecideObjects<'_>) -> Result<(), FilterError> {
+        match self {
+            Self::Json(filter) => filter.push(chunk, out, decide),
+            Self::Protobuf(filter) => filter.push(chunk, out, decide),
+            Self::Cbor(filter) => filter.push(chunk, out, decide),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), FilterError> {
+        match self {
+            Self::Json(filter) => filter.finish(),
+            Self::Protobuf(filter) => filter.finish(),
+            Self::Cbor(filter) => filter.finish(),
+        }
+    }
+}
+
+struct EventStream {
+    filter: WatchFilter,
+    encoding: WatchEncoding,
+    /// Of what was sent.
+    boundary: Boundary,
+    decider: EventDecider,
+}
+
+impl EventStream {
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
+        let now = Instant::now();
+        let decider = &mut self.decider;
+        let mut decide = |event_type: EventType, object: &ObjectMetadata<'_>| decider.decide(event_type, object, now);
+        let filtered = self.filter.push(chunk, out, &mut decide);
+        self.boundary.track_events(out);
+        // Bookmarks of the API server pass without a decision.
+        if !out.is_empty() {
+            self.decider.mark_sent(now);
+        }
+        filtered
+    }
+
+    /// Appends the event that ends the watch.
+    fn put_error(&self, error: FilterError, out: &mut Vec<u8>) {
+        // In JSON, the line feed of the last event may not have arrived.
+        if !self.boundary.is_at_boundary() {
+            out.push(b'\n');
+        }
+        let reply = Reply::unfilterable_response(&error.to_string());
+        out.extend(watch_error_event(reply.status(), self.encoding));
+    }
+}
+
+enum WatchFilter {
+    Json(Box<JsonWatchFilter>),
+    Protobuf(Box<ProtobufWatchFilter>),
+    Cbor(Box<CborWatchFilter>),
+}
+
+impl WatchFilter {
+    fn new(encoding: WatchEncoding, fields: MetadataFields) -> Self {
+        match encoding {
+            WatchEncoding::Json => Self::Json(Box::new(JsonWatchFilter::new(fields))),
+            WatchEncoding::Protobuf => Self::Protobuf(Box::new(ProtobufWatchFilter::new(fields))),
+            WatchEncoding::Cbor => Self::Cbor(Box::new(CborWatchFilter::new(fields))),
+        }
+    }
+
+    fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>, decide: &mut DecideEvent<'_>) -> Result<(), FilterError> {
+        match self {
+            Self::Json(filter) => filter.push(chunk, out, decide),
+            Self::Protobuf(filter) => filter.push(chunk, out, decide),
+            Self::Cbor(filter) => filter.push(chunk, out, decide),
+        }
+    }
+
+    fn is_mid_event(&self) -> bool {
+        match self {
+            Self::Json(filter) => filter.is_mid_event(),
+            Self::Protobuf(filter) => filter.is_mid_event(),
+            Self::Cbor(filter) => filter.is_mid_event(),
+        }
+    }
+}
+
+/// Decides about the events of a watch.
+struct EventDecider {
+    kept: KeptObjects,
+    /// When the client last got something; `None` if it takes no bookmarks.
+    last_sent: Option<Instant>,
+}
+
+impl EventDecider {
+    fn decide(&mut self, event_type: EventType, object: &ObjectMetadata<'_>, now: Instant) -> EventDecision {
+        let decision = if self.kept.contains(object) {
+            EventDecision::Keep
+        } else {
+            self.decide_unmatched(event_type, object, now)
+        };
+        if decision != EventDecision::Drop {
+            self.mark_sent(now);
+        }
+        decision
+    }
+
+    fn decide_unmatched(&self, event_type: EventType, object: &ObjectMetadata<'_>, now: Instant) -> EventDecision {
+        // The client may have the object from a time when it matched. What the object is now is not for the client.
+        if event_type != EventType::Added && self.kept.may_ever_contain(object) {
+            return EventDecision::Tombstone;
+        }
+        self.kept.hidden.inc();
+        if self.needs_bookmark(now) {
+            EventDecision::Bookmark
+        } else {
+            EventDecision::Drop
+        }
+    }
+
+    fn needs_bookmark(&self, now: Instant) -> bool {
+        self.last_sent
+            .is_some_and(|last| now.saturating_duration_since(last) >= BOOKMARK_INTERVAL)
+    }
+
+    fn mark_sent(&mut self, now: Instant) {
+        if let Some(last) = &mut self.last_sent {
+            *last = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
