@@ -17,9 +17,6 @@ import (
 // This file edits the shards of busy operators at random, while managers, sidecars and operators are killed. At no time
 // is an object shown to, or written by, operators of two shards. ownership_test.go checks it.
 
-// chaosTestPattern is how the Makefile selects [TestChaosNeverGivesObjectTwoOwners], or skips it.
-const chaosTestPattern = "^TestChaosNeverGivesObjectTwoOwners$"
-
 const (
 	// chaosRoundsVariable is the number of rounds; `make soak` takes a hundred.
 	chaosRoundsVariable = "CTRLMESH_CHAOS_ROUNDS"
@@ -74,8 +71,7 @@ type shardSource interface {
 
 // TestChaosNeverGivesObjectTwoOwners runs rounds with consecutive seeds. Of three seeds in a row, one has manual shards
 // that stay, one has manual shards that are all deleted in the end, and one has a root that is resized and finally
-// disabled. Of the tests in this package none runs beside it, because leaders would lose their leases on two busy
-// processors. `make test-e2e` runs it beside the package lifecycle, which waits most of the time.
+// disabled. No other test runs beside it, because leaders would lose their leases on two busy cores.
 func TestChaosNeverGivesObjectTwoOwners(t *testing.T) {
 	m := newMesh(t, "--label-shard-hash=shard")
 	m.setLabelledKinds(t, "")
