@@ -1,16 +1,17 @@
 //! Inputs of the filters: a first byte that selects the encoding, and from which the sizes of chunks and the decisions
 //! follow; then the body.
 
-use ctrlmesh_wire::objects::{BodyEncoding, MetadataFields, fnv1a_64};
+use ctrlmesh_wire::WatchEncoding;
+use ctrlmesh_wire::objects::{MetadataFields, fnv1a_64};
 
-const ENCODINGS: [BodyEncoding; 3] = [BodyEncoding::Json, BodyEncoding::Protobuf, BodyEncoding::Cbor];
+const ENCODINGS: [WatchEncoding; 3] = [WatchEncoding::Json, WatchEncoding::Protobuf, WatchEncoding::Cbor];
 
 /// Longest body that is also cut into single bytes.
 const MAX_SINGLE_BYTES: usize = 8 << 10;
 
 #[derive(Clone, Copy)]
 pub(crate) struct FilterInput<'a> {
-    pub(crate) encoding: BodyEncoding,
+    pub(crate) encoding: WatchEncoding,
     pub(crate) body: &'a [u8],
     seed: u8,
 }

@@ -1,7 +1,8 @@
 //! Filtered lists: the input is read by `filter_input`.
 
+use ctrlmesh_wire::WatchEncoding;
 use ctrlmesh_wire::objects::{
-    BodyEncoding, CborListFilter, DecideObjects, FilterError, JsonListFilter, ObjectMetadata, ProtobufListFilter,
+    CborListFilter, DecideObjects, FilterError, JsonListFilter, ObjectMetadata, ProtobufListFilter,
 };
 use serde_json::Value;
 
@@ -30,7 +31,7 @@ pub fn filtered_list(data: &[u8]) {
         return;
     };
     check_again(&input, &whole);
-    if input.encoding == BodyEncoding::Json {
+    if input.encoding == WatchEncoding::Json {
         check_kept_json(input.body, &whole.body);
     }
     let keep_none = |_: &str| false;
@@ -61,7 +62,7 @@ fn check_again(input: &FilterInput<'_>, filtered: &FilteredList) {
     let again = filter_list(&again, &[again.body], &keep_all).expect("a filtered list is read");
     assert_eq!(again.kept, filtered.kept);
     assert!(again.body == filtered.body, "a second time changes something");
-    if input.encoding == BodyEncoding::Protobuf {
+    if input.encoding == WatchEncoding::Protobuf {
         assert_eq!(filtered.body.len(), input.body.len());
     }
 }
@@ -106,21 +107,21 @@ fn push_list(
 ) -> Result<Vec<u8>, FilterError> {
     let mut out = Vec::new();
     match input.encoding {
-        BodyEncoding::Json => {
+        WatchEncoding::Json => {
             let mut filter = JsonListFilter::new(input.fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.finish()?;
         }
-        BodyEncoding::Protobuf => {
+        WatchEncoding::Protobuf => {
             let mut filter = ProtobufListFilter::new(input.fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.finish()?;
         }
-        BodyEncoding::Cbor => {
+        WatchEncoding::Cbor => {
             let mut filter = CborListFilter::new(input.fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;

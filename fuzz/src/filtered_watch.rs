@@ -1,7 +1,8 @@
 //! Filtered watches: the input is read by `filter_input`.
 
+use ctrlmesh_wire::WatchEncoding;
 use ctrlmesh_wire::objects::{
-    BodyEncoding, CborWatchFilter, DecideEvent, EventDecision, EventType, FilterError, JsonWatchFilter, ObjectMetadata,
+    CborWatchFilter, DecideEvent, EventDecision, EventType, FilterError, JsonWatchFilter, ObjectMetadata,
     ProtobufWatchFilter,
 };
 
@@ -43,7 +44,7 @@ impl KeptEvent {
             ..ObjectMetadata::default()
         };
         let event = Self {
-            is_optional: input.encoding != BodyEncoding::Protobuf,
+            is_optional: input.encoding != WatchEncoding::Protobuf,
             ..Self::new(EventType::Deleted, &format!("{known:?}"))
         };
         (!known.name.is_empty()).then_some(event)
@@ -154,21 +155,21 @@ fn push_watch(
 ) -> Result<(Vec<u8>, bool), FilterError> {
     let mut out = Vec::new();
     let is_mid_event = match input.encoding {
-        BodyEncoding::Json => {
+        WatchEncoding::Json => {
             let mut filter = JsonWatchFilter::new(input.fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.is_mid_event()
         }
-        BodyEncoding::Protobuf => {
+        WatchEncoding::Protobuf => {
             let mut filter = ProtobufWatchFilter::new(input.fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.is_mid_event()
         }
-        BodyEncoding::Cbor => {
+        WatchEncoding::Cbor => {
             let mut filter = CborWatchFilter::new(input.fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;

@@ -69,17 +69,6 @@ const STATUS_MEMBERS: [&str; 8] = [
     "code",
 ];
 
-/// The encoding of a response body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BodyEncoding {
-    /// `application/json`.
-    Json,
-    /// `application/vnd.kubernetes.protobuf`.
-    Protobuf,
-    /// `application/cbor`, or `application/cbor-seq` for a watch.
-    Cbor,
-}
-
 /// Decides about objects of a list: gets those that are complete, in their order, and a flag for each, which is `true`
 /// at first. An object whose flag is set to `false` is left out.
 pub type DecideObjects<'d> = dyn FnMut(&[ObjectMetadata<'_>], &mut [bool]) + 'd;

@@ -3,7 +3,7 @@
 use crate::protobuf::Message;
 use crate::{Status, StatusCause, StatusDetails};
 
-/// The encoding of a watch's events.
+/// The encoding of a watch's events, or of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WatchEncoding {
     /// JSON objects, one after the other, each with a line feed.
@@ -49,7 +49,7 @@ pub fn watch_error_event(status: &Status, encoding: WatchEncoding) -> Vec<u8> {
 }
 
 /// First bytes of every CBOR item of the API (RFC 8949 §3.4.6), and of an object within an event.
-const SELF_DESCRIBED: &[u8] = &[0xd9, 0xd9, 0xf7];
+pub(crate) const SELF_DESCRIBED: &[u8] = &[0xd9, 0xd9, 0xf7];
 
 /// Writes what upstream's encoder writes: keys sorted by their encoded bytes, texts as byte strings.
 fn cbor_event(status: &Status) -> Vec<u8> {
@@ -143,7 +143,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 }
 
 /// The head of a data item: its major type, and a number in the fewest bytes.
-fn put_head(out: &mut Vec<u8>, major: u8, number: u64) {
+pub(crate) fn put_head(out: &mut Vec<u8>, major: u8, number: u64) {
     let bytes = number.to_be_bytes();
     let (info, skipped) = match number {
         0..24 => (bytes[7], 8),

@@ -5,23 +5,24 @@ use serde_json::{Value, json};
 use super::limits::MAX_PAIRS;
 use super::rows::RowsDecision;
 use super::*;
+use crate::WatchEncoding;
 use crate::protobuf::{MAGIC, Message, envelope};
 
-fn push_list(encoding: BodyEncoding, body: &[u8]) -> Result<Vec<u8>, FilterError> {
+fn push_list(encoding: WatchEncoding, body: &[u8]) -> Result<Vec<u8>, FilterError> {
     let mut out = Vec::new();
     let mut keep = |_: &[ObjectMetadata<'_>], _: &mut [bool]| {};
     match encoding {
-        BodyEncoding::Json => {
+        WatchEncoding::Json => {
             let mut filter = JsonListFilter::new(MetadataFields::ALL);
             filter.push(body, &mut out, &mut keep)?;
             filter.finish()?;
         }
-        BodyEncoding::Protobuf => {
+        WatchEncoding::Protobuf => {
             let mut filter = ProtobufListFilter::new(MetadataFields::ALL);
             filter.push(body, &mut out, &mut keep)?;
             filter.finish()?;
         }
-        BodyEncoding::Cbor => {
+        WatchEncoding::Cbor => {
             let mut filter = CborListFilter::new(MetadataFields::ALL);
             filter.push(body, &mut out, &mut keep)?;
             filter.finish()?;
@@ -30,21 +31,21 @@ fn push_list(encoding: BodyEncoding, body: &[u8]) -> Result<Vec<u8>, FilterError
     Ok(out)
 }
 
-fn push_watch(encoding: BodyEncoding, body: &[u8]) -> Result<Vec<u8>, FilterError> {
+fn push_watch(encoding: WatchEncoding, body: &[u8]) -> Result<Vec<u8>, FilterError> {
     let mut out = Vec::new();
     let mut keep = |_: EventType, _: &ObjectMetadata<'_>| EventDecision::Keep;
     match encoding {
-        BodyEncoding::Json => JsonWatchFilter::new(MetadataFields::ALL).push(body, &mut out, &mut keep)?,
-        BodyEncoding::Protobuf => ProtobufWatchFilter::new(MetadataFields::ALL).push(body, &mut out, &mut keep)?,
-        BodyEncoding::Cbor => CborWatchFilter::new(MetadataFields::ALL).push(body, &mut out, &mut keep)?,
+        WatchEncoding::Json => JsonWatchFilter::new(MetadataFields::ALL).push(body, &mut out, &mut keep)?,
+        WatchEncoding::Protobuf => ProtobufWatchFilter::new(MetadataFields::ALL).push(body, &mut out, &mut keep)?,
+        WatchEncoding::Cbor => CborWatchFilter::new(MetadataFields::ALL).push(body, &mut out, &mut keep)?,
     }
     Ok(out)
 }
 
 /// The value in JSON or CBOR.
-fn encode(encoding: BodyEncoding, value: &Value) -> Vec<u8> {
+fn encode(encoding: WatchEncoding, value: &Value) -> Vec<u8> {
     match encoding {
-        BodyEncoding::Json => value.to_string().into_bytes(),
+        WatchEncoding::Json => value.to_string().into_bytes(),
         _ => encode_cbor(value),
     }
 }
@@ -72,7 +73,7 @@ fn elements_of(array: &Value) -> usize {
     array.as_array().map_or(0, Vec::len)
 }
 
-const SCHEMALESS: [BodyEncoding; 2] = [BodyEncoding::Json, BodyEncoding::Cbor];
+const SCHEMALESS: [WatchEncoding; 2] = [WatchEncoding::Json, WatchEncoding::Cbor];
 
 fn is_malformed<T>(outcome: &Result<T, FilterError>) -> bool {
     matches!(outcome, Err(FilterError::Malformed { .. }))
@@ -144,10 +145,10 @@ fn custom_resource_of_kind_status_passes_neither_as_list_nor_as_error() {
     }
     for (api_version, passes) in [("v1", true), ("example.com/v1", false), ("", false)] {
         let body = envelope(api_version, "Status", &Message::new());
-        assert_eq!(push_list(BodyEncoding::Protobuf, &body).is_ok(), passes);
+        assert_eq!(push_list(WatchEncoding::Protobuf, &body).is_ok(), passes);
         assert!(body.starts_with(MAGIC));
         let event = protobuf_event("ERROR", &body);
-        assert_eq!(push_watch(BodyEncoding::Protobuf, &event).is_ok(), passes);
+        assert_eq!(push_watch(WatchEncoding::Protobuf, &event).is_ok(), passes);
     }
 }
 
@@ -172,7 +173,7 @@ fn labels_and_annotations_are_bounded() {
                 metadata = metadata.message(number, &Message::new().string(1, &key.to_string()));
             }
             let list = Message::new().message(2, &Message::new().message(1, &metadata));
-            let outcome = push_list(BodyEncoding::Protobuf, &envelope("v1", "PodList", &list));
+            let outcome = push_list(WatchEncoding::Protobuf, &envelope("v1", "PodList", &list));
             assert_eq!(outcome.err(), expected, "{count} {name}, protobuf");
         }
     }
@@ -188,13 +189,13 @@ fn deep_objects_pass() {
         "]".repeat(arrays)
     );
     assert_eq!(
-        push_list(BodyEncoding::Json, json.as_bytes()),
+        push_list(WatchEncoding::Json, json.as_bytes()),
         Ok(json.clone().into_bytes())
     );
     let spec = [vec![0x81; arrays - 1], vec![0x80]].concat();
     let item = [&b"\xa2\x48metadata\xa0\x44spec"[..], &spec].concat();
     let cbor = [&b"\xa1\x45items\x9f"[..], &item, b"\xff"].concat();
-    assert_eq!(push_list(BodyEncoding::Cbor, &cbor), Ok(cbor.clone()));
+    assert_eq!(push_list(WatchEncoding::Cbor, &cbor), Ok(cbor.clone()));
 }
 
 #[test]
@@ -202,14 +203,14 @@ fn object_with_many_members_passes() {
     let members: serde_json::Map<String, Value> = (0..2000).map(|key| (format!("member-{key}"), json!("a"))).collect();
     let object = json!({"metadata": {}, "settings": members, "<settings>": members});
     let escaped = |body: Vec<u8>| String::from_utf8(body).unwrap().replace('<', "\\u003c").into_bytes();
-    let list = escaped(encode(BodyEncoding::Json, &json!({"items": [object]})));
-    assert_eq!(push_list(BodyEncoding::Json, &list), Ok(list.clone()));
-    let event = escaped(encode(BodyEncoding::Json, &json!({"object": object, "type": "ADDED"})));
-    assert_eq!(push_watch(BodyEncoding::Json, &event), Ok(event.clone()));
+    let list = escaped(encode(WatchEncoding::Json, &json!({"items": [object]})));
+    assert_eq!(push_list(WatchEncoding::Json, &list), Ok(list.clone()));
+    let event = escaped(encode(WatchEncoding::Json, &json!({"object": object, "type": "ADDED"})));
+    assert_eq!(push_watch(WatchEncoding::Json, &event), Ok(event.clone()));
     let metadata = ("metadata".to_owned(), json!({}));
     let object: Value = members.into_iter().chain([metadata]).collect();
-    let list = encode(BodyEncoding::Json, &json!({"items": [object]}));
-    assert_eq!(push_list(BodyEncoding::Json, &list), Ok(list.clone()));
+    let list = encode(WatchEncoding::Json, &json!({"items": [object]}));
+    assert_eq!(push_list(WatchEncoding::Json, &list), Ok(list.clone()));
 }
 
 #[test]
@@ -217,9 +218,9 @@ fn object_of_the_largest_request_passes_when_it_is_escaped() {
     let data = "\\u003c".repeat(3 * 1024 * 1024);
     let object = format!(r#"{{"metadata":{{}},"data":"{data}"}}"#);
     let list = format!(r#"{{"items":[{object}]}}"#).into_bytes();
-    assert!(push_list(BodyEncoding::Json, &list).as_ref() == Ok(&list));
+    assert!(push_list(WatchEncoding::Json, &list).as_ref() == Ok(&list));
     let event = format!(r#"{{"type":"ADDED","object":{object}}}"#).into_bytes();
-    assert!(push_watch(BodyEncoding::Json, &event).as_ref() == Ok(&event));
+    assert!(push_watch(WatchEncoding::Json, &event).as_ref() == Ok(&event));
 }
 
 #[test]

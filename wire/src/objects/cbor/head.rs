@@ -1,6 +1,7 @@
 //! The head of a CBOR data item: its major type and a number (RFC 8949 §3).
 
 use crate::objects::FilterError;
+pub(super) use crate::watch_event::{SELF_DESCRIBED, put_head};
 
 pub(super) const UNSIGNED: u8 = 0;
 pub(super) const NEGATIVE: u8 = 1;
@@ -16,8 +17,6 @@ pub(super) const INDEFINITE_ARRAY: u8 = 0x9f;
 pub(super) const INDEFINITE_MAP: u8 = 0xbf;
 /// Ends an item of indefinite length.
 pub(super) const BREAK: u8 = 0xff;
-/// First bytes of every CBOR document of the API (RFC 8949 §3.4.6), and of an object within an event.
-pub(super) const SELF_DESCRIBED: &[u8] = &[0xd9, 0xd9, 0xf7];
 
 const SELF_DESCRIBED_TAG: u64 = 55_799;
 const SIMPLE: u8 = 7;
@@ -151,21 +150,6 @@ impl HeadReader {
         }
         Ok((rest.len(), None))
     }
-}
-
-/// Writes the head of an item, its number in the fewest bytes.
-pub(super) fn put_head(out: &mut Vec<u8>, major: u8, number: u64) {
-    let bytes = number.to_be_bytes();
-    let [.., last] = bytes;
-    let (info, skipped) = match number {
-        0..24 => (last, 8),
-        24..0x100 => (24, 7),
-        0x100..0x1_0000 => (25, 6),
-        0x1_0000..0x1_0000_0000 => (26, 4),
-        _ => (27, 0),
-    };
-    out.push(major << 5 | info);
-    out.extend(bytes.iter().skip(skipped));
 }
 
 /// Writes a string of the major type `BYTES` or `TEXT`.

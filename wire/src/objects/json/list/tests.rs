@@ -206,7 +206,7 @@ fn cut_list_is_unfinished() {
 }
 
 #[test]
-fn nothing_passes_behind_an_error() {
+fn nothing_passes_after_an_error() {
     let mut filter = JsonListFilter::new(MetadataFields::ALL);
     let mut out = Vec::new();
     let error = filter.push(br#"{"items":[{}"#, &mut out, &mut |_, _| {}).unwrap_err();
@@ -221,7 +221,7 @@ fn nothing_passes_behind_an_error() {
 }
 
 #[test]
-fn what_is_held_back_is_bounded() {
+fn held_back_bytes_are_bounded() {
     let long = "x".repeat(MAX_HELD_BYTES);
     assert_refused_whole(&format!(r#"{{"a":"{long}","items":[]}}"#), FilterError::NotList);
     assert_refused_whole(
