@@ -1,6 +1,7 @@
 //! Predicates: which objects are kept, as data. They are built once and evaluated for each object.
 
 mod error;
+mod label_search;
 mod name_set;
 
 pub use error::PredicateError;
@@ -8,6 +9,8 @@ pub use name_set::NameSet;
 
 use std::hash::{Hash, Hasher};
 use std::mem;
+
+use label_search::LabelSearch;
 
 use super::hash::{HashRange, fnv1a_64};
 use super::{MetadataFields, ObjectMetadata};
@@ -99,6 +102,11 @@ impl HashKey {
     /// The hash of an object.
     #[must_use]
     pub fn hash_of(&self, object: &ObjectMetadata<'_>) -> u64 {
+        self.hash_with(object, &LabelSearch::new(&object.labels))
+    }
+
+    /// The hash of an object with these labels.
+    fn hash_with(&self, object: &ObjectMetadata<'_>, labels: &LabelSearch<'_>) -> u64 {
         let value: &str = match self {
             Self::Uid => &object.uid,
             Self::Namespace => &object.namespace,
@@ -106,7 +114,7 @@ impl HashKey {
                 Some(controller) => &controller.uid,
                 None => &object.uid,
             },
-            Self::Label(key) => object.label(key).unwrap_or(""),
+            Self::Label(key) => labels.value(key).unwrap_or(""),
         };
         fnv1a_64(value)
     }
@@ -194,7 +202,8 @@ impl Predicate {
     /// [`MAX_PREDICATE_DEPTH`] are not evaluated, and no object is kept because of them.
     #[must_use]
     pub fn matches(&self, object: &ObjectMetadata<'_>) -> bool {
-        self.evaluate(object, MAX_PREDICATE_DEPTH) == Some(true)
+        let labels = LabelSearch::new(&object.labels);
+        self.evaluate(object, &labels, MAX_PREDICATE_DEPTH) == Some(true)
     }
 
     /// Whether an object can be kept at some time of its life. This is decided by what cannot change: UID, namespace
@@ -225,16 +234,16 @@ impl Predicate {
     }
 
     /// `None` if it takes more levels than are left.
-    fn evaluate(&self, object: &ObjectMetadata<'_>, levels_left: usize) -> Option<bool> {
+    fn evaluate(&self, object: &ObjectMetadata<'_>, labels: &LabelSearch<'_>, levels_left: usize) -> Option<bool> {
         let levels_left = levels_left.checked_sub(1)?;
         let is_kept = match self {
             Self::Namespaces(set) => set.contains(&object.namespace),
             Self::Names(set) => set.contains(&object.name),
-            Self::Labels(selector) => selector.matches(&|key: &str| object.label(key)),
-            Self::HashRanges { key, ranges } => HashRange::merged_contain(ranges, key.hash_of(object)),
+            Self::Labels(selector) => selector.matches(&|key: &str| labels.value(key)),
+            Self::HashRanges { key, ranges } => HashRange::merged_contain(ranges, key.hash_with(object, labels)),
             Self::All(predicates) => {
                 for predicate in predicates {
-                    if !predicate.evaluate(object, levels_left)? {
+                    if !predicate.evaluate(object, labels, levels_left)? {
                         return Some(false);
                     }
                 }
@@ -242,13 +251,13 @@ impl Predicate {
             }
             Self::Any(predicates) => {
                 for predicate in predicates {
-                    if predicate.evaluate(object, levels_left)? {
+                    if predicate.evaluate(object, labels, levels_left)? {
                         return Some(true);
                     }
                 }
                 false
             }
-            Self::Not(predicate) => !predicate.evaluate(object, levels_left)?,
+            Self::Not(predicate) => !predicate.evaluate(object, labels, levels_left)?,
         };
         Some(is_kept)
     }

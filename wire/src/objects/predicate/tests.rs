@@ -87,6 +87,27 @@ fn each_key_hashes_its_own_field() {
 }
 
 #[test]
+fn large_predicate_reads_objects_with_many_labels() {
+    let numbered = (0..60_000).map(|index| (format!("k{index}").into(), format!("v{index}").into()));
+    let mut object = ObjectMetadata {
+        labels: numbered.collect(),
+        ..ObjectMetadata::default()
+    };
+    object.labels.push(("k7".into(), "last".into()));
+    let mut requirements = vec!["k7=last".to_owned()];
+    requirements.extend((100..98 + MAX_REQUIREMENTS).map(|index| format!("k{index}=v{index}")));
+    let with = |requirement: &str| labels(&format!("{},{requirement}", requirements.join(",")));
+    assert!(with("!absent").matches(&object));
+    assert!(!with("absent").matches(&object));
+    assert!(!with("k8=last").matches(&object));
+    let key = || HashKey::Label("k7".into());
+    for (value, expected) in [("last", true), ("v7", false)] {
+        let predicate = Predicate::all(vec![with("!absent"), hash_of_value(key(), value)]).unwrap();
+        assert_eq!(predicate.matches(&object), expected, "{value}");
+    }
+}
+
+#[test]
 fn child_is_in_range_of_its_controller() {
     let set = ObjectMetadata {
         uid: "uid-of-set".into(),
