@@ -227,7 +227,7 @@ async fn object_that_leaves_the_predicate_is_deleted_for_the_client() -> anyhow:
     assert_eq!(object, name_alone);
     env.api.store().put(config_map("a", "foreign", "b"))?;
     env.api.store().put(config_map("a", "a0", "a"))?;
-    assert_eq!(next_event(&mut watch).await?, event("MODIFIED", "a0"));
+    assert_eq!(next_event(&mut watch).await?, event("ADDED", "a0"));
     Ok(())
 }
 
@@ -477,5 +477,43 @@ async fn watch_that_cannot_be_read_ends_with_error_event() -> anyhow::Result<()>
         (&events[1]["type"], &events[1]["object"]["code"]),
         (&"ERROR".into(), &502.into())
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn client_that_starts_empty_gets_objects_that_enter_and_leave_once() -> anyhow::Result<()> {
+    let env = start_env(json!({ "labels": "shard=c" })).await?;
+    let store = env.api.store();
+    for start in ["", "&resourceVersion=0"] {
+        let mut watch = env.client().open_stream(&format!("{ALL}?watch=1{start}")).await?;
+        assert_eq!(watch.head.status, 200, "{}", env.sidecar.log());
+        store.put(config_map("a", "a0", "c"))?;
+        assert_eq!(next_event(&mut watch).await?, event("ADDED", "a0"), "{start}");
+        store.put(config_map("a", "a0", "b"))?;
+        assert_eq!(next_event(&mut watch).await?, event("DELETED", "a0"), "{start}");
+        store.put(config_map("a", "a0", "d"))?;
+        store.delete("configmaps", "a", "a0")?;
+        store.put(config_map("a", "a1", "c"))?;
+        assert_eq!(next_event(&mut watch).await?, event("ADDED", "a1"), "{start}");
+        // As before.
+        store.put(config_map("a", "a0", "a"))?;
+        store.put(config_map("a", "a1", "a"))?;
+        assert_eq!(next_event(&mut watch).await?, event("DELETED", "a1"), "{start}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn client_that_resumes_may_have_an_object_before_its_first_event() -> anyhow::Result<()> {
+    let env = start_env(json!({ "labels": "shard=c" })).await?;
+    let mut watch = open_watch(&env).await?;
+    let store = env.api.store();
+    store.put(config_map("a", "a0", "c"))?;
+    assert_eq!(next_event(&mut watch).await?, event("MODIFIED", "a0"));
+    store.put(config_map("a", "a1", "d"))?;
+    assert_eq!(next_event(&mut watch).await?, event("DELETED", "a1"));
+    store.put(config_map("a", "a1", "e"))?;
+    store.put(config_map("a", "a1", "c"))?;
+    assert_eq!(next_event(&mut watch).await?, event("ADDED", "a1"));
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::plugin::object_predicate::ObjectPredicate;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody};
-use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody};
+use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody, WatchClient};
 
 /// Media types of lists that can be filtered, for clients that accept none of them.
 const FILTERABLE_TYPES: [&str; 3] = [
@@ -50,7 +50,7 @@ const BODY_FIELDS: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, ETAG, LA
 #[derive(Debug)]
 pub(super) struct ObjectFilter {
     predicates: Box<[ObjectPredicate]>,
-    takes_bookmarks: bool,
+    client: WatchClient,
     /// The `Accept` field that is sent; `None` if the client has none.
     accept: Option<HeaderValue>,
 }
@@ -84,9 +84,13 @@ impl ObjectFilter {
         if predicates.is_empty() {
             return Ok(None);
         }
+        let sent = Query::new(sent.query().unwrap_or_default());
         Ok(Some(Self {
             predicates,
-            takes_bookmarks: takes_bookmarks(query, &Query::new(sent.query().unwrap_or_default())),
+            client: WatchClient {
+                takes_bookmarks: takes_bookmarks(query, &sent),
+                starts_empty: starts_empty(query, &sent),
+            },
             accept: filterable_accept(edited_accept(headers, edits))?,
         }))
     }
@@ -126,7 +130,7 @@ impl ObjectFilter {
         }
         let kept = KeptObjects::new(self.predicates, metrics.objects_hidden.clone(), unfilterable);
         if matches!(filtered, FilteredBody::Watch(_)) {
-            Box::pin(KeptObjectsBody::watch(body, encoding, kept, self.takes_bookmarks))
+            Box::pin(KeptObjectsBody::watch(body, encoding, kept, self.client))
         } else {
             Box::pin(KeptObjectsBody::list(body, encoding, kept))
         }
@@ -215,6 +219,20 @@ fn takes_bookmarks(client: &ParsedQuery<'_>, sent: &Query<'_>) -> bool {
     has_version
         && sent.get("sendInitialEvents").is_none()
         && client.get("allowWatchBookmarks").is_some_and(is_true_flag)
+}
+
+/// Whether a watch begins with all objects, for a client that has none. The client's own query must say so too: if a plugin alone has
+/// removed the version, the client has the objects of its list.
+fn starts_empty(client: &ParsedQuery<'_>, sent: &Query<'_>) -> bool {
+    let version = sent.get("resourceVersion");
+    let initial_events = sent.get("sendInitialEvents");
+    begins_with_all(client.get("resourceVersion"), client.get("sendInitialEvents"))
+        && begins_with_all(version.as_deref(), initial_events.as_deref())
+}
+
+/// Whether a watch begins with ADDED of all objects (apiserver `pkg/storage/cacher/watch_cache.go`, `getAllEventsSinceLocked`).
+fn begins_with_all(version: Option<&str>, initial_events: Option<&str>) -> bool {
+    initial_events.map_or_else(|| version.is_none_or(is_unset_or_zero), is_true_flag)
 }
 
 #[cfg(test)]
@@ -446,7 +464,35 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(object_filter(query).takes_bookmarks, expected, "{query}");
+            assert_eq!(object_filter(query).client.takes_bookmarks, expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn watch_that_begins_with_all_objects_starts_empty() {
+        for (query, expected) in [
+            ("watch=1", true),
+            ("watch=1&resourceVersion=", true),
+            ("watch=1&resourceVersion=0", true),
+            ("watch=1&resourceVersion=5", false),
+            ("watch=1&sendInitialEvents=true", true),
+            ("watch=1&resourceVersion=5&sendInitialEvents=true", true),
+            // The watch begins now, whatever the client has.
+            ("watch=1&sendInitialEvents=false", false),
+            ("watch=1&resourceVersion=0&sendInitialEvents=false", false),
+            ("watch=1&resourceVersion=5&sendInitialEvents=0", false),
+        ] {
+            assert_eq!(object_filter(query).client.starts_empty, expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn watch_that_plugin_lets_start_anew_does_not_start_empty() {
+        let starts_empty = |client, sent| starts_empty(&ParsedQuery::new(client), &Query::new(sent));
+        for version in ["watch=1", "watch=1&resourceVersion=0"] {
+            assert!(!starts_empty("watch=1&resourceVersion=5", version), "{version}");
+            assert!(!starts_empty(version, "watch=1&resourceVersion=5"), "{version}");
+            assert!(starts_empty(version, version), "{version}");
         }
     }
 }

@@ -2,11 +2,17 @@
 //!
 //! Guarantees: nothing of a body passes that was not read as a whole object or as what surrounds objects; a list that cannot be read to its
 //! end is a broken transfer; a watch that cannot be read ends with an ERROR event. Memory is bounded by the largest object
-//! (`ctrlmesh_wire::objects::MAX_OBJECT_BYTES`).
+//! (`ctrlmesh_wire::objects::MAX_OBJECT_BYTES`) and, in a watch, by `known_objects`.
 //!
-//! No state is kept for each object. So a watch tells its client that an object is gone whenever a change of the object could have taken it
-//! out of the predicates, also if the client never had it. Such an event has the object's name alone. Objects that the predicates can never
-//! keep, by what cannot change in them, never occur.
+//! In a watch, an object that stops matching comes as DELETED with its name alone, and one that begins to match as ADDED. For that, a watch
+//! remembers which objects its client has, if the predicates read what can change. If a client resumes, nothing is known of an object before
+//! its first event: MODIFIED then stays MODIFIED, which informers of client-go take for an addition (`tools/cache/controller.go`,
+//! `processDeltas`), and DELETED comes also if the client never had the object. Objects that the predicates can never keep, by what cannot
+//! change in them, never occur.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `known_objects` | which objects the client of a watch has |
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -26,6 +32,10 @@ use crate::plugin::object_predicate::ObjectPredicate;
 use crate::respond::Reply;
 use crate::stream::watch::Boundary;
 use crate::upstream::BoxError;
+
+mod known_objects;
+
+use known_objects::{KnownObjects, Possession};
 
 /// A client that got nothing for this long gets a bookmark instead of an event that is left out, so that its resource version does not
 /// become too old.
@@ -67,11 +77,25 @@ impl KeptObjects {
         fields.fold(MetadataFields::default(), MetadataFields::union)
     }
 
+    /// Whether an object can begin or stop to match.
+    fn is_mutable(&self) -> bool {
+        self.predicates.iter().any(|kept| kept.predicate().is_mutable())
+    }
+
     /// Whether an object can match at some time of its life.
     fn may_ever_contain(&self, object: &ObjectMetadata<'_>) -> bool {
         let mut predicates = self.predicates.iter();
         predicates.all(|kept| kept.predicate().may_ever_match(object))
     }
+}
+
+/// What is known about the client of a watch from its request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct WatchClient {
+    /// The client may get a bookmark instead of an event that is left out.
+    pub(crate) takes_bookmarks: bool,
+    /// The client has no objects yet, and the watch begins with all of them.
+    pub(crate) starts_empty: bool,
 }
 
 /// The body of a list or watch of which the client gets some objects.
@@ -95,16 +119,13 @@ impl<B> KeptObjectsBody<B> {
         Self::new(inner, BodyFilter::List(ObjectList { filter, kept }))
     }
 
-    /// `takes_bookmarks`: the client may get a bookmark instead of an event that is left out.
-    pub(crate) fn watch(inner: B, encoding: WatchEncoding, kept: KeptObjects, takes_bookmarks: bool) -> Self {
+    pub(crate) fn watch(inner: B, encoding: WatchEncoding, kept: KeptObjects, client: WatchClient) -> Self {
+        let decider = EventDecider::new(kept, client);
         let events = EventStream {
-            filter: WatchFilter::new(encoding, kept.fields()),
+            filter: WatchFilter::new(encoding, decider.fields()),
             encoding,
             boundary: Boundary::new(Some(encoding)),
-            decider: EventDecider {
-                last_sent: takes_bookmarks.then(Instant::now),
-                kept,
-            },
+            decider,
         };
         Self::new(inner, BodyFilter::Watch(events))
     }
@@ -352,33 +373,86 @@ impl WatchFilter {
 /// Decides about the events of a watch.
 struct EventDecider {
     kept: KeptObjects,
+    /// `None` if no object can begin or stop to match: then the client has those that match.
+    known: Option<KnownObjects>,
     /// When the client last got something; `None` if it takes no bookmarks.
     last_sent: Option<Instant>,
 }
 
 impl EventDecider {
+    fn new(kept: KeptObjects, client: WatchClient) -> Self {
+        Self {
+            known: kept.is_mutable().then(|| KnownObjects::new(client.starts_empty)),
+            last_sent: client.takes_bookmarks.then(Instant::now),
+            kept,
+        }
+    }
+
+    /// The fields that decisions read.
+    fn fields(&self) -> MetadataFields {
+        let mut fields = self.kept.fields();
+        fields.uid |= self.known.is_some();
+        fields
+    }
+
     fn decide(&mut self, event_type: EventType, object: &ObjectMetadata<'_>, now: Instant) -> EventDecision {
-        let decision = if self.kept.contains(object) {
-            EventDecision::Keep
+        let shown = if self.kept.contains(object) {
+            self.show_matched(event_type, object)
         } else {
-            self.decide_unmatched(event_type, object, now)
+            self.show_unmatched(event_type, object)
         };
+        let decision = shown.unwrap_or_else(|| {
+            self.kept.hidden.inc();
+            if self.needs_bookmark(now) {
+                EventDecision::Bookmark
+            } else {
+                EventDecision::Drop
+            }
+        });
         if decision != EventDecision::Drop {
             self.mark_sent(now);
         }
         decision
     }
 
-    fn decide_unmatched(&self, event_type: EventType, object: &ObjectMetadata<'_>, now: Instant) -> EventDecision {
-        // The client may have the object from a time when it matched. What the object is now is not for the client.
-        if event_type != EventType::Added && self.kept.may_ever_contain(object) {
-            return EventDecision::Tombstone;
+    /// What the client gets for an object that matches; `None` for nothing.
+    fn show_matched(&mut self, event_type: EventType, object: &ObjectMetadata<'_>) -> Option<EventDecision> {
+        let possession = self.possession_of(object);
+        self.remember(event_type, object, true);
+        match (event_type, possession) {
+            (EventType::Modified, Possession::Lacks) => Some(EventDecision::KeepAs(EventType::Added)),
+            (EventType::Deleted, Possession::Lacks) => None,
+            _ => Some(EventDecision::Keep),
         }
-        self.kept.hidden.inc();
-        if self.needs_bookmark(now) {
-            EventDecision::Bookmark
+    }
+
+    /// What the client gets for an object that does not match; `None` for nothing. What the object is now is not for the client.
+    fn show_unmatched(&mut self, event_type: EventType, object: &ObjectMetadata<'_>) -> Option<EventDecision> {
+        if !self.kept.may_ever_contain(object) {
+            return None;
+        }
+        let may_have = match self.possession_of(object) {
+            Possession::Has => true,
+            Possession::Lacks => false,
+            // The client may have the object from a time when it matched, unless it is new.
+            Possession::Unknown => event_type != EventType::Added,
+        };
+        self.remember(event_type, object, false);
+        may_have.then_some(EventDecision::Tombstone)
+    }
+
+    fn possession_of(&self, object: &ObjectMetadata<'_>) -> Possession {
+        let known = self.known.as_ref();
+        known.map_or(Possession::Unknown, |known| known.possession_of(&object.uid))
+    }
+
+    /// Remembers whether the client has the object behind this event.
+    fn remember(&mut self, event_type: EventType, object: &ObjectMetadata<'_>, has_object: bool) {
+        let Some(known) = &mut self.known else { return };
+        if event_type == EventType::Deleted {
+            known.forget(&object.uid);
         } else {
-            EventDecision::Drop
+            known.remember(&object.uid, has_object);
         }
     }
 

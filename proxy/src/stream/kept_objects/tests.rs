@@ -1,7 +1,8 @@
 use std::future::poll_fn;
 
 use ctrlmesh_wire::LabelSelector;
-use ctrlmesh_wire::objects::{NameSet, Predicate};
+use ctrlmesh_wire::objects::{HashKey, HashRange, NameSet, Predicate};
+use ctrlmesh_wire::protobuf::{Message, envelope};
 use futures_util::stream;
 use http::HeaderMap;
 use http_body_util::{BodyExt, StreamBody};
@@ -35,7 +36,8 @@ fn object(namespace: &str, name: &str, shard: &str) -> Value {
     json!({
         "kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {
-            "namespace": namespace, "name": name, "uid": "u", "resourceVersion": "7", "labels": { "shard": shard },
+            "namespace": namespace, "name": name, "uid": format!("uid-of-{namespace}-{name}"), "resourceVersion": "7",
+            "labels": { "shard": shard },
         },
     })
 }
@@ -63,7 +65,7 @@ fn list_body(frames: Vec<FrameResult>, kept: KeptObjects) -> impl Body<Data = By
 /// The events that a watch of these frames gives.
 async fn watch_events(frames: Vec<FrameResult>, predicate: Predicate) -> Vec<Value> {
     let (kept, _) = kept_objects(vec![predicate]);
-    let body = KeptObjectsBody::watch(upstream(frames), WatchEncoding::Json, kept, false);
+    let body = KeptObjectsBody::watch(upstream(frames), WatchEncoding::Json, kept, WatchClient::default());
     let bytes = body.collect().await.unwrap().to_bytes();
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
@@ -181,45 +183,51 @@ async fn watch_has_events_of_matching_objects_only() {
 
 #[tokio::test]
 async fn object_that_may_have_left_is_deleted_for_the_client() {
-    let (mine, foreign) = (object("a", "mine", "a"), object("a", "foreign", "b"));
-    let mut frames = Vec::new();
-    for event_type in ["ADDED", "MODIFIED", "DELETED"] {
-        frames.push(data(event(event_type, &foreign).as_bytes()));
-        frames.push(data(event(event_type, &mine).as_bytes()));
-    }
-    let events = watch_events(frames, with_labels("shard=a")).await;
+    let mine = object("a", "mine", "a");
+    let frames = [
+        ("ADDED", &object("a", "foreign", "b")),
+        ("MODIFIED", &object("a", "left", "b")),
+        ("DELETED", &object("a", "gone", "b")),
+        ("MODIFIED", &mine),
+        ("DELETED", &mine),
+    ];
+    let frames = frames.map(|(event_type, object)| data(event(event_type, object).as_bytes()));
+    let events = watch_events(frames.into(), with_labels("shard=a")).await;
     let expected = [
-        ("ADDED", "mine"),
-        ("DELETED", "foreign"),
+        ("DELETED", "left"),
+        ("DELETED", "gone"),
         ("MODIFIED", "mine"),
-        ("DELETED", "foreign"),
         ("DELETED", "mine"),
     ];
     assert_eq!(types_and_names(&events), expected);
-    for event in [&events[1], &events[3]] {
+    for (event, name) in events.iter().zip(["left", "gone"]) {
+        let uid = format!("uid-of-a-{name}");
         let name_alone = json!({
             "kind": "ConfigMap", "apiVersion": "v1",
-            "metadata": { "namespace": "a", "name": "foreign", "uid": "u", "resourceVersion": "7" },
+            "metadata": { "namespace": "a", "name": name, "uid": uid, "resourceVersion": "7" },
         });
         assert_eq!(
             event["object"], name_alone,
             "nothing else of an object that is not kept"
         );
     }
-    assert_eq!(events[4]["object"], mine);
+    assert_eq!(events[3]["object"], mine);
 }
 
 #[tokio::test]
 async fn object_that_can_never_match_is_never_deleted_for_the_client() {
     let mut frames = Vec::new();
-    for event_type in ["ADDED", "MODIFIED", "DELETED"] {
-        for object in [object("b", "foreign", "a"), object("a", "left", "b")] {
+    for event_type in ["MODIFIED", "DELETED"] {
+        for name in ["foreign", "left"] {
+            let namespace = if name == "left" { "a" } else { "b" };
+            let object = object(namespace, &format!("{name}-{event_type}"), "b");
             frames.push(data(event(event_type, &object).as_bytes()));
         }
     }
     let predicate = Predicate::all(vec![with_labels("shard=a"), in_namespace("a")]).unwrap();
     let events = watch_events(frames, predicate).await;
-    assert_eq!(types_and_names(&events), [("DELETED", "left"), ("DELETED", "left")]);
+    let expected = [("DELETED", "left-MODIFIED"), ("DELETED", "left-DELETED")];
+    assert_eq!(types_and_names(&events), expected);
 }
 
 #[tokio::test]
@@ -227,7 +235,7 @@ async fn object_must_be_possible_by_all_predicates_to_be_deleted_for_the_client(
     let (kept, hidden) = kept_objects(vec![with_labels("shard=a"), in_namespace("a")]);
     let modified = event("MODIFIED", &object("b", "foreign", "a"));
     let body = upstream(vec![data(modified.as_bytes())]);
-    let body = KeptObjectsBody::watch(body, WatchEncoding::Json, kept, false);
+    let body = KeptObjectsBody::watch(body, WatchEncoding::Json, kept, WatchClient::default());
     assert_eq!(body.collect().await.unwrap().to_bytes(), "");
     assert_eq!(hidden.get(), 1);
 }
@@ -244,7 +252,12 @@ async fn large_object_comes_in_frames_of_bounded_size() {
     let large_event = event("ADDED", &large_object());
     let kept = || kept_objects(vec![in_namespace("a")]).0;
     let watch_frames = vec![data(format!("{large_event}hello").as_bytes())];
-    let watch = KeptObjectsBody::watch(upstream(watch_frames), WatchEncoding::Json, kept(), false);
+    let watch = KeptObjectsBody::watch(
+        upstream(watch_frames),
+        WatchEncoding::Json,
+        kept(),
+        WatchClient::default(),
+    );
     let list_frames = vec![data(list.as_bytes())];
     let list_body = KeptObjectsBody::list(upstream(list_frames), WatchEncoding::Json, kept());
     for (mut body, start) in [(watch, large_event), (list_body, list)] {
@@ -267,7 +280,7 @@ async fn bodies_that_cannot_be_read_are_counted() {
         let kept = KeptObjects::new(predicates, Counter::default(), unfilterable.clone());
         let body = upstream(vec![data(b"hello")]);
         let body = if is_watch {
-            KeptObjectsBody::watch(body, WatchEncoding::Json, kept, false)
+            KeptObjectsBody::watch(body, WatchEncoding::Json, kept, WatchClient::default())
         } else {
             KeptObjectsBody::list(body, WatchEncoding::Json, kept)
         };
@@ -299,7 +312,7 @@ async fn watch_that_breaks_off_is_broken_off() {
     let whole = event("ADDED", &object("a", "x", ""));
     let (kept, _) = kept_objects(vec![in_namespace("a")]);
     let frames = vec![data(whole.as_bytes()), Err("reset".into())];
-    let mut body = KeptObjectsBody::watch(upstream(frames), WatchEncoding::Json, kept, false);
+    let mut body = KeptObjectsBody::watch(upstream(frames), WatchEncoding::Json, kept, WatchClient::default());
     assert!(body.frame().await.unwrap().is_ok());
     assert!(body.frame().await.unwrap().is_err());
     assert!(body.frame().await.is_none());
@@ -320,7 +333,10 @@ impl OpenWatch {
             inner,
             WatchEncoding::Json,
             kept,
-            takes_bookmarks,
+            WatchClient {
+                takes_bookmarks,
+                ..WatchClient::default()
+            },
         ));
         Self { sender, body }
     }
@@ -358,4 +374,216 @@ async fn client_that_takes_no_bookmarks_gets_none() {
     let mut watch = OpenWatch::new(false);
     tokio::time::advance(BOOKMARK_INTERVAL * 2).await;
     assert_eq!(watch.send("b").await, None);
+}
+
+const RESUMES: WatchClient = WatchClient {
+    takes_bookmarks: false,
+    starts_empty: false,
+};
+
+const STARTS_EMPTY: WatchClient = WatchClient {
+    starts_empty: true,
+    ..RESUMES
+};
+
+fn decider(predicates: Vec<Predicate>, client: WatchClient) -> EventDecider {
+    EventDecider::new(kept_objects(predicates).0, client)
+}
+
+fn decide(decider: &mut EventDecider, event_type: EventType, shard: &str) -> EventDecision {
+    let object = ObjectMetadata {
+        namespace: "a".into(),
+        name: "x".into(),
+        uid: "uid".into(),
+        labels: vec![("shard".into(), shard.into())],
+        ..ObjectMetadata::default()
+    };
+    decider.decide(event_type, &object, Instant::now())
+}
+
+/// Events of one object with their shards, and what is decided about them in a watch of shard `a`.
+type Events = &'static [(EventType, &'static str, EventDecision)];
+
+fn check_decisions(client: WatchClient, cases: &[Events]) {
+    for events in cases {
+        let mut decider = decider(vec![with_labels("shard=a")], client);
+        for (index, (event_type, shard, expected)) in events.iter().enumerate() {
+            let decision = decide(&mut decider, *event_type, shard);
+            assert_eq!(decision, *expected, "event {index} of {events:?}");
+        }
+    }
+}
+
+#[test]
+fn client_that_starts_empty_gets_objects_that_enter_and_leave_once() {
+    use EventDecision::{Drop, Keep, KeepAs, Tombstone};
+    use EventType::{Added, Deleted, Modified};
+    check_decisions(
+        STARTS_EMPTY,
+        &[
+            &[
+                (Added, "b", Drop),
+                (Modified, "b", Drop),
+                (Modified, "a", KeepAs(Added)),
+                (Modified, "a", Keep),
+                (Modified, "b", Tombstone),
+                (Modified, "b", Drop),
+                (Modified, "a", KeepAs(Added)),
+                (Deleted, "a", Keep),
+            ],
+            &[
+                (Added, "a", Keep),
+                (Added, "a", Keep),
+                (Modified, "a", Keep),
+                (Modified, "b", Tombstone),
+                (Deleted, "b", Drop),
+            ],
+            &[(Added, "a", Keep), (Deleted, "b", Tombstone), (Deleted, "b", Drop)],
+            &[(Added, "a", Keep), (Added, "b", Tombstone), (Added, "b", Drop)],
+            &[(Modified, "b", Drop)],
+            &[(Deleted, "a", Drop)],
+        ],
+    );
+}
+
+#[test]
+fn client_that_resumes_may_have_each_object_before_its_first_event() {
+    use EventDecision::{Drop, Keep, KeepAs, Tombstone};
+    use EventType::{Added, Deleted, Modified};
+    check_decisions(
+        RESUMES,
+        &[
+            &[
+                (Modified, "a", Keep),
+                (Modified, "b", Tombstone),
+                (Modified, "b", Drop),
+                (Modified, "a", KeepAs(Added)),
+                (Modified, "a", Keep),
+                (Deleted, "b", Tombstone),
+            ],
+            &[(Modified, "b", Tombstone), (Deleted, "b", Drop)],
+            &[(Modified, "b", Tombstone), (Deleted, "a", Drop)],
+            // It is new, so the client cannot have it.
+            &[
+                (Added, "b", Drop),
+                (Modified, "b", Drop),
+                (Modified, "a", KeepAs(Added)),
+            ],
+            &[(Deleted, "a", Keep)],
+            // What is deleted is forgotten.
+            &[(Added, "b", Drop), (Deleted, "b", Drop), (Deleted, "b", Tombstone)],
+        ],
+    );
+}
+
+#[test]
+fn client_is_told_of_every_departure_beyond_the_limit() {
+    use EventDecision::{Keep, KeepAs, Tombstone};
+    use EventType::{Added, Deleted, Modified};
+    for (client, first) in [(RESUMES, Keep), (STARTS_EMPTY, KeepAs(Added))] {
+        let mut decider = decider(vec![with_labels("shard=a")], client);
+        let known = decider.known.as_mut().unwrap();
+        for index in 0..known_objects::MAX_KNOWN_OBJECTS {
+            known.remember(&index.to_string(), true);
+        }
+        // A client that starts empty is known to lack objects until one finds no room.
+        for (event_type, shard, expected) in [
+            (Modified, "a", first),
+            (Modified, "a", Keep),
+            (Modified, "b", Tombstone),
+            (Modified, "b", Tombstone),
+            (Modified, "a", Keep),
+            (Deleted, "b", Tombstone),
+        ] {
+            let decision = decide(&mut decider, event_type, shard);
+            assert_eq!(decision, expected, "{event_type:?} {shard} {client:?}");
+        }
+    }
+}
+
+#[test]
+fn watch_remembers_objects_only_if_they_can_enter_and_leave() {
+    let ranges_of = |key| Predicate::hash_ranges(key, vec![HashRange::ALL]).unwrap();
+    for (predicates, remembers) in [
+        (vec![in_namespace("a"), with_name("x")], false),
+        (vec![ranges_of(HashKey::Uid)], false),
+        (vec![ranges_of(HashKey::Namespace).negate().unwrap()], false),
+        (vec![with_labels("shard=a")], true),
+        (vec![in_namespace("a"), with_labels("shard=a")], true),
+        (vec![ranges_of(HashKey::ControllerUid)], true),
+        (vec![ranges_of(HashKey::Label("shard".into()))], true),
+    ] {
+        let shown = format!("{predicates:?}");
+        let decider = decider(predicates, STARTS_EMPTY);
+        assert_eq!(decider.known.is_some(), remembers, "{shown}");
+        assert!(decider.fields().uid || !remembers, "{shown}");
+    }
+    assert!(!decider(vec![in_namespace("a")], RESUMES).fields().uid);
+}
+
+#[test]
+fn objects_that_can_never_match_take_no_memory() {
+    let elsewhere = Predicate::all(vec![with_labels("shard=a"), in_namespace("b")]).unwrap();
+    let mut decider = decider(vec![elsewhere], RESUMES);
+    assert_eq!(decide(&mut decider, EventType::Added, "a"), EventDecision::Drop);
+    let known = decider.known.unwrap();
+    assert_eq!(known.possession_of("uid"), Possession::Unknown);
+}
+
+/// A value of strings and maps in CBOR, with byte strings as API servers write them.
+fn cbor(value: &Value) -> Vec<u8> {
+    let head = |major: u8, length: usize| match u8::try_from(length).unwrap() {
+        length @ 0..24 => vec![major << 5 | length],
+        length => vec![major << 5 | 24, length],
+    };
+    match value {
+        Value::String(text) => [head(2, text.len()), text.as_bytes().to_vec()].concat(),
+        Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| (Value::from(key.as_str()), value));
+            let entries = entries.flat_map(|(key, value)| [cbor(&key), cbor(value)]);
+            [head(5, map.len()), entries.collect::<Vec<_>>().concat()].concat()
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn encoded_event(encoding: WatchEncoding, event_type: &str, shard: &str) -> Vec<u8> {
+    match encoding {
+        WatchEncoding::Json => event(event_type, &object("a", "x", shard)).into_bytes(),
+        WatchEncoding::Cbor => cbor(&json!({ "type": event_type, "object": object("a", "x", shard) })),
+        WatchEncoding::Protobuf => {
+            let label = Message::new().string(1, "shard").string(2, shard);
+            let metadata = Message::new().string(1, "x").string(3, "a").string(5, "uid");
+            let metadata = metadata.string(6, "7").message(11, &label);
+            let body = envelope("v1", "ConfigMap", &Message::new().message(1, &metadata));
+            let object = Message::new().bytes(1, &body);
+            let event = Message::new().string(1, event_type).message(2, &object).finish();
+            [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()
+        }
+    }
+}
+
+#[tokio::test]
+async fn object_that_enters_is_added_in_every_encoding() {
+    for encoding in [WatchEncoding::Json, WatchEncoding::Protobuf, WatchEncoding::Cbor] {
+        let events = [
+            ("ADDED", "b"),
+            ("MODIFIED", "a"),
+            ("MODIFIED", "b"),
+            ("MODIFIED", "b"),
+            ("DELETED", "b"),
+        ];
+        let frames = events.map(|(event_type, shard)| data(&encoded_event(encoding, event_type, shard)));
+        let (kept, hidden) = kept_objects(vec![with_labels("shard=a")]);
+        let mut body = KeptObjectsBody::watch(upstream(frames.into()), encoding, kept, STARTS_EMPTY);
+        let added = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(added, encoded_event(encoding, "ADDED", "a"), "{encoding:?}");
+        let deleted = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(
+            deleted.windows(7).any(|bytes| bytes == b"DELETED"),
+            "{encoding:?}: {deleted:?}"
+        );
+        assert!(body.frame().await.is_none(), "{encoding:?}");
+        assert_eq!(hidden.get(), 3);
+    }
 }
