@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-const ALL: &str = "/api/v1/configmaps";
+pub(crate) const ALL: &str = "/api/v1/configmaps";
 const OF_A: &str = "/api/v1/namespaces/a/configmaps";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
@@ -28,7 +28,7 @@ fn keeping_entry(predicate: Value) -> EntrySpec {
 }
 
 /// Config maps `a0` to `a2` in namespace `a`, and `b0` and `b1` in namespace `b`.
-async fn start_env(predicate: Value) -> anyhow::Result<TestEnv> {
+pub(crate) async fn start_env(predicate: Value) -> anyhow::Result<TestEnv> {
     start_env_with(keeping_entry(predicate)).await
 }
 
@@ -292,7 +292,7 @@ async fn only_filterable_responses_are_asked_for() -> anyhow::Result<()> {
     let client = env
         .client()
         .with_header("accept", "application/yaml, application/json")
-        .with_header("accept-encoding", "gzip");
+        .with_header("accept-encoding", "br");
     assert_eq!(client.get(ALL).await?.names(), ["a0", "a1", "a2"]);
     let seen = env.api.requests().recent();
     let list = seen.iter().find(|seen| seen.target == ALL).unwrap();
@@ -355,19 +355,30 @@ async fn list_that_breaks_off_is_a_broken_transfer() -> anyhow::Result<()> {
 }
 
 /// A sidecar before a server that gives every request the same response. Dropping this ends both.
-struct FixedServer {
-    env: TestEnv,
+pub(crate) struct FixedServer {
+    pub(crate) env: TestEnv,
     _serving: JoinSet<()>,
 }
 
 impl FixedServer {
     /// The sidecar keeps the objects of namespace `a`.
-    async fn start(headers: &[(&'static str, &'static str)], body: &str) -> anyhow::Result<Self> {
-        let mut response = Response::builder();
+    pub(crate) async fn start(
+        headers: &[(&'static str, &'static str)],
+        body: impl AsRef<[u8]>,
+    ) -> anyhow::Result<Self> {
+        Self::start_with_status(200, headers, body).await
+    }
+
+    pub(crate) async fn start_with_status(
+        status: u16,
+        headers: &[(&'static str, &'static str)],
+        body: impl AsRef<[u8]>,
+    ) -> anyhow::Result<Self> {
+        let mut response = Response::builder().status(status);
         for (name, value) in headers {
             response = response.header(*name, *value);
         }
-        let response = Arc::new(response.body(Full::new(Bytes::copy_from_slice(body.as_bytes())))?);
+        let response = Arc::new(response.body(Full::new(Bytes::copy_from_slice(body.as_ref())))?);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let server = format!("http://{}", listener.local_addr()?);
         let mut serving = JoinSet::new();
@@ -388,14 +399,19 @@ impl FixedServer {
                 });
             }
         });
-        let api = ApiServer::builder().start().await?;
-        let entries = vec![keeping_entry(json!({ "namespaces": ["a"] }))];
-        let env = TestEnv::start_behind(api, entries, &kubeconfig_for(&server)).await?;
+        let env = start_env_behind(&server).await?;
         Ok(Self { env, _serving: serving })
     }
 }
 
-fn list_of(item: &Value) -> String {
+/// A sidecar that sends its requests to this URL and keeps the objects of namespace `a`.
+pub(crate) async fn start_env_behind(server: &str) -> anyhow::Result<TestEnv> {
+    let api = ApiServer::builder().start().await?;
+    let entries = vec![keeping_entry(json!({ "namespaces": ["a"] }))];
+    TestEnv::start_behind(api, entries, &kubeconfig_for(server)).await
+}
+
+pub(crate) fn list_of(item: &Value) -> String {
     json!({ "kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": [item] }).to_string()
 }
 
@@ -405,7 +421,8 @@ async fn response_that_cannot_be_filtered_is_replaced() -> anyhow::Result<()> {
     for headers in [
         &[("content-type", "application/yaml")][..],
         &[],
-        &[("content-type", "application/json"), ("content-encoding", "gzip")],
+        &[("content-type", "application/json"), ("content-encoding", "br")],
+        &[("content-type", "application/json"), ("content-encoding", "gzip, gzip")],
     ] {
         let server = FixedServer::start(headers, &list).await?;
         for target in [ALL, "/api/v1/configmaps?watch=1"] {

@@ -37,6 +37,7 @@ mod idle;
 mod in_flight_requests;
 mod invalid_flags;
 mod kept_objects;
+mod kept_objects_gzip;
 mod kept_plugins;
 mod late_stream_ends;
 mod leader_status;

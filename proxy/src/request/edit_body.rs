@@ -16,7 +16,6 @@ use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::renaming::{self, RenamedWatch};
 use crate::stream::watch;
-use crate::upstream::UpstreamBody;
 
 /// An exchange about an object that has another name at the API server.
 pub(super) struct RenamedExchange {
@@ -107,7 +106,7 @@ impl RenamedExchange {
     pub(super) async fn restore_names(
         self,
         head: &mut response::Parts,
-        body: UpstreamBody,
+        body: BoxBody,
         streams: bool,
         record: &Record,
     ) -> Result<BoxBody, Reply> {

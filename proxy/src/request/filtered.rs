@@ -1,8 +1,8 @@
 //! A request that plugins want, or a watch that a new chain may want.
 //!
 //! Flow: call the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view (`view_check`),
-//! send, call the plugins for the response, leave objects out of the body (`object_filter`), shape it. A list that was narrowed in the same
-//! way before is not edited again (`narrowed_lists`).
+//! send, call the plugins for the response, inflate the body and leave objects out of it (`object_filter`), shape it. A list that was
+//! narrowed in the same way before is not edited again (`narrowed_lists`).
 
 use std::rc::Rc;
 
@@ -219,7 +219,7 @@ impl FilteredRequest {
         Ok(Some(uri))
     }
 
-    /// Runs the response phase: calls the plugins, restores names, leaves objects out, shapes the body.
+    /// Runs the response phase: calls the plugins, inflates the body, restores names, leaves objects out, shapes the body.
     async fn finish_response(
         &mut self,
         exchange: &Exchange<'_>,
@@ -243,16 +243,20 @@ impl FilteredRequest {
             None => None,
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
-        let mut body: BoxBody = match prepared.renamed.take() {
-            Some(renamed) => match renamed.restore_names(&mut head, body, streams, exchange.record).await {
+        let renamed = prepared.renamed.take();
+        if renamed.is_none() && !streams && shapes.is_empty() && filtered.is_none() {
+            return Ok(ClientBody::upstream(Response::from_parts(head, body), exchange.record));
+        }
+        let mut body: BoxBody = Box::pin(body);
+        if let Some((_, filtered)) = &filtered {
+            body = filtered.inflate(exchange, &mut head, body);
+        }
+        if let Some(renamed) = renamed {
+            body = match renamed.restore_names(&mut head, body, streams, exchange.record).await {
                 Ok(body) => body,
                 Err(reply) => return Ok(sidecar_response(exchange.record, &self.accept, reply)),
-            },
-            None if !streams && shapes.is_empty() && filtered.is_none() => {
-                return Ok(ClientBody::upstream(Response::from_parts(head, body), exchange.record));
-            }
-            None => Box::pin(body),
-        };
+            };
+        }
         if let Some((filter, filtered)) = filtered {
             body = filter.filter_body(exchange, &mut head, body, filtered);
         }

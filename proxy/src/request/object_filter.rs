@@ -1,8 +1,8 @@
 //! Leaves objects out of lists and watches (WIT `keep-objects`): asks for a response that can be filtered, and filters its body.
 //!
 //! Guarantees: a response that may hold objects and cannot be filtered is replaced by an error, whatever plugins do to its head. Errors of
-//! the API server pass if they are a `Status` or a short text. Leaves the flow of the body to `stream::kept_objects`, and rows of tables,
-//! which must have their objects, to `edit`.
+//! the API server pass if they are a `Status` or a short text. Leaves the flow of the body to `stream::inflate` and `stream::kept_objects`,
+//! and rows of tables, which must have their objects, to `edit`.
 
 use bytes::Bytes;
 use ctrlmesh_wire::{ParsedQuery, Query, Verb, WatchEncoding};
@@ -21,6 +21,7 @@ use crate::plugin::object_predicate::ObjectPredicate;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody};
+use crate::stream::inflate::{InflateError, InflatedBody};
 use crate::stream::kept_objects::{KeptObjects, KeptObjectsBody, WatchClient};
 
 /// Media types of lists that can be filtered, for clients that accept none of them.
@@ -55,9 +56,16 @@ pub(super) struct ObjectFilter {
     accept: Option<HeaderValue>,
 }
 
+/// The body of a response that can be filtered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FilteredBody {
+    is_gzip: bool,
+    content: FilteredContent,
+}
+
 /// How the body of a response is filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FilteredBody {
+enum FilteredContent {
     /// A list, or a `Status`, which passes whole.
     List(WatchEncoding),
     Watch(WatchEncoding),
@@ -97,8 +105,9 @@ impl ObjectFilter {
 
     /// Asks for a response that can be filtered. `headers` are those to be sent.
     pub(super) fn edit_request(&self, headers: &mut HeaderMap) {
-        // Compressed bodies cannot be filtered. A proxy may compress for a client that does not say what it accepts.
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // Bodies in other encodings cannot be filtered. A proxy may compress for a client that does not say what it accepts.
+        let encoding = if accepts_gzip(headers) { "gzip" } else { "identity" };
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(encoding));
         for name in CONDITIONS {
             headers.remove(name);
         }
@@ -108,7 +117,7 @@ impl ObjectFilter {
         }
     }
 
-    /// The body that the client gets. `filtered` is what [`filtered_body`] gave for the head.
+    /// The body that the client gets. `filtered` is what [`filtered_body`] gave for the head, and `body` is inflated.
     pub(super) fn filter_body(
         self,
         exchange: &Exchange<'_>,
@@ -118,22 +127,44 @@ impl ObjectFilter {
     ) -> BoxBody {
         let metrics = &exchange.worker.shared.metrics;
         let unfilterable = metrics.unfilterable_responses.clone();
-        let encoding = match filtered {
-            FilteredBody::List(encoding) | FilteredBody::Watch(encoding) => encoding,
-            FilteredBody::ErrorText => return error_text(body, unfilterable),
+        let encoding = match filtered.content {
+            FilteredContent::List(encoding) | FilteredContent::Watch(encoding) => encoding,
+            FilteredContent::ErrorText => return error_text(body, unfilterable),
         };
-        for name in BODY_FIELDS {
-            head.headers.remove(name);
-        }
+        remove_body_fields(&mut head.headers);
         if *exchange.record.method() == Method::HEAD {
             return Box::pin(ClientBody::full(Bytes::new(), None));
         }
         let kept = KeptObjects::new(self.predicates, metrics.objects_hidden.clone(), unfilterable);
-        if matches!(filtered, FilteredBody::Watch(_)) {
+        if matches!(filtered.content, FilteredContent::Watch(_)) {
             Box::pin(KeptObjectsBody::watch(body, encoding, kept, self.client))
         } else {
             Box::pin(KeptObjectsBody::list(body, encoding, kept))
         }
+    }
+}
+
+impl FilteredBody {
+    /// The body without its compression. The client gets it like that.
+    pub(super) fn inflate(self, exchange: &Exchange<'_>, head: &mut response::Parts, body: BoxBody) -> BoxBody {
+        if !self.is_gzip {
+            return body;
+        }
+        remove_body_fields(&mut head.headers);
+        let unfilterable = exchange.worker.shared.metrics.unfilterable_responses.clone();
+        Box::pin(InflatedBody::new(body).map_err(move |error| {
+            if let Some(error) = error.downcast_ref::<InflateError>() {
+                tracing::warn!(%error, "failed to inflate a response whose objects are filtered; it was broken off");
+                unfilterable.inc();
+            }
+            error
+        }))
+    }
+}
+
+fn remove_body_fields(headers: &mut HeaderMap) {
+    for name in BODY_FIELDS {
+        headers.remove(name);
     }
 }
 
@@ -157,24 +188,63 @@ pub(super) fn filtered_body(head: &response::Parts, verb: Verb) -> Result<Filter
         let problem = format!("its status is {}", head.status.as_u16());
         return Err(Reply::unfilterable_response(&problem));
     }
-    let mut codings = head.headers.get_all(CONTENT_ENCODING).iter();
-    if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return Err(Reply::unfilterable_response("its body is compressed"));
-    }
+    let is_gzip = is_gzip(&head.headers)?;
     let mut types = head.headers.get_all(CONTENT_TYPE).iter();
     let content_type = types.next().and_then(|content_type| content_type.to_str().ok());
     if types.next().is_some() {
         // Clients differ in which of two they read.
         return Err(Reply::unfilterable_response("it has several content types"));
     }
-    match content_type.and_then(WatchEncoding::from_content_type) {
-        Some(encoding) if verb == Verb::Watch && !is_error => Ok(FilteredBody::Watch(encoding)),
-        Some(encoding) => Ok(FilteredBody::List(encoding)),
-        None if is_error => Ok(FilteredBody::ErrorText),
-        None => Err(Reply::unfilterable_response(
-            "its body is neither JSON nor protobuf nor CBOR",
+    let content = match content_type.and_then(WatchEncoding::from_content_type) {
+        Some(encoding) if verb == Verb::Watch && !is_error => FilteredContent::Watch(encoding),
+        Some(encoding) => FilteredContent::List(encoding),
+        None if is_error => FilteredContent::ErrorText,
+        None => {
+            return Err(Reply::unfilterable_response(
+                "its body is neither JSON nor protobuf nor CBOR",
+            ));
+        }
+    };
+    Ok(FilteredBody { is_gzip, content })
+}
+
+/// Whether the body is in gzip.
+///
+/// # Errors
+/// The reply to send in place of a body in another encoding, or in several.
+fn is_gzip(headers: &HeaderMap) -> Result<bool, Reply> {
+    let encodings = headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+    let encodings: Vec<&[u8]> = encodings.collect();
+    match encodings.as_slice() {
+        [encoding] if names_gzip(encoding) => Ok(true),
+        plain if plain.iter().all(|encoding| encoding.eq_ignore_ascii_case(b"identity")) => Ok(false),
+        _ => Err(Reply::unfilterable_response(
+            "it is compressed, and not with gzip alone",
         )),
     }
+}
+
+/// RFC 9110, 8.4.1.3: `x-gzip` is another name.
+fn names_gzip(encoding: &[u8]) -> bool {
+    encoding.eq_ignore_ascii_case(b"gzip") || encoding.eq_ignore_ascii_case(b"x-gzip")
+}
+
+/// Whether the field `Accept-Encoding` names gzip. A wildcard does not.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let fields = headers.get_all(ACCEPT_ENCODING).iter();
+    let fields = fields.filter_map(|field| field.to_str().ok());
+    fields.flat_map(|field| field.split(',')).any(|clause| {
+        let (encoding, weight) = clause.split_once(';').unwrap_or((clause, "q=1"));
+        names_gzip(encoding.trim().as_bytes()) && is_positive_weight(weight)
+    })
+}
+
+/// Whether `q=` and a number above 0, which is the only parameter of an encoding (RFC 9110, 12.4.2).
+fn is_positive_weight(weight: &str) -> bool {
+    let Some((name, value)) = weight.trim().split_once('=') else {
+        return false;
+    };
+    name.eq_ignore_ascii_case("q") && value.parse::<f32>().is_ok_and(|value| value > 0.0)
 }
 
 /// The client's `Accept` field with the edits. Only the first field counts, as in the API server (`Header.Get` of Go).
@@ -286,9 +356,35 @@ mod tests {
     }
 
     #[test]
-    fn whole_body_is_asked_for_without_compression() {
+    fn gzip_is_asked_for_alone_if_the_client_names_it() {
+        for (fields, expected) in [
+            (&["gzip"][..], "gzip"),
+            (&["gzip, deflate, br, zstd"], "gzip"),
+            (&["br;q=1.0, GZip ; q=0.001"], "gzip"),
+            (&["x-gzip"], "gzip"),
+            (&["br", "identity;q=0.5,gzip;Q=0.5"], "gzip"),
+            (&["gzip;q=0"], "identity"),
+            (&["gzip;q=0.000, identity"], "identity"),
+            (&["gzip;q=high"], "identity"),
+            (&["gzip;level=1"], "identity"),
+            (&["gzip2, agzip, br;q=gzip"], "identity"),
+            (&["br, deflate, zstd"], "identity"),
+            (&["*"], "identity"),
+            (&["identity"], "identity"),
+            (&[""], "identity"),
+            (&[], "identity"),
+        ] {
+            let fields = fields.iter().copied().map(HeaderValue::from_static);
+            let headers: HeaderMap = fields.map(|field| (ACCEPT_ENCODING, field)).collect();
+            let sent = sent_headers(headers.clone(), &[keep_everything()]).unwrap();
+            let sent: Vec<&HeaderValue> = sent.get_all(ACCEPT_ENCODING).iter().collect();
+            assert_eq!(sent, [expected], "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn whole_body_is_asked_for() {
         let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         for name in [
             "if-none-match",
             "if-modified-since",
@@ -377,6 +473,13 @@ mod tests {
         filtered_body(&head, verb).map_err(|reply| reply.code())
     }
 
+    fn plain(content: FilteredContent) -> FilteredBody {
+        FilteredBody {
+            is_gzip: false,
+            content,
+        }
+    }
+
     #[test]
     fn response_that_cannot_be_filtered_is_refused() {
         let json = ("content-type", "application/json");
@@ -385,7 +488,13 @@ mod tests {
             (200, &[]),
             (200, &[("content-type", "text/plain")]),
             (200, &[json, json]),
-            (200, &[json, ("content-encoding", "gzip")]),
+            (200, &[json, ("content-encoding", "br")]),
+            (200, &[json, ("content-encoding", "deflate")]),
+            (200, &[json, ("content-encoding", "gzip, br")]),
+            (200, &[json, ("content-encoding", "gzip, gzip")]),
+            (200, &[json, ("content-encoding", "gzip2")]),
+            (200, &[json, ("content-encoding", "")]),
+            (200, &[json, ("content-encoding", "gzip"), ("content-encoding", "gzip")]),
             (
                 200,
                 &[json, ("content-encoding", "identity"), ("content-encoding", "gzip")],
@@ -396,7 +505,7 @@ mod tests {
             (301, &[json]),
             (304, &[]),
             (404, &[json, json]),
-            (404, &[json, ("content-encoding", "gzip")]),
+            (404, &[json, ("content-encoding", "br")]),
             (600, &[json]),
         ] {
             for verb in [Verb::List, Verb::Watch] {
@@ -416,17 +525,27 @@ mod tests {
         ] {
             let headers = [("content-type", content_type), ("content-encoding", "identity")];
             for (status, verb, expected) in [
-                (200, Verb::List, FilteredBody::List(encoding)),
-                (200, Verb::Watch, FilteredBody::Watch(encoding)),
+                (200, Verb::List, FilteredContent::List(encoding)),
+                (200, Verb::Watch, FilteredContent::Watch(encoding)),
                 // A `Status`, which is no event.
-                (410, Verb::Watch, FilteredBody::List(encoding)),
-                (500, Verb::List, FilteredBody::List(encoding)),
+                (410, Verb::Watch, FilteredContent::List(encoding)),
+                (500, Verb::List, FilteredContent::List(encoding)),
             ] {
                 assert_eq!(
                     filtered(status, verb, &headers),
-                    Ok(expected),
+                    Ok(plain(expected)),
                     "{status} {content_type}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn response_in_gzip_alone_is_inflated() {
+        for encoding in ["gzip", "GZIP", "x-gzip"] {
+            let headers = [("content-type", "application/json"), ("content-encoding", encoding)];
+            for (status, verb) in [(200, Verb::List), (200, Verb::Watch), (404, Verb::List)] {
+                assert!(filtered(status, verb, &headers).unwrap().is_gzip, "{status} {encoding}");
             }
         }
     }
@@ -435,9 +554,12 @@ mod tests {
     async fn error_text_passes_up_to_a_bound() {
         for content_type in ["text/plain", "application/yaml"] {
             let headers = [("content-type", content_type)];
-            assert_eq!(filtered(429, Verb::List, &headers), Ok(FilteredBody::ErrorText));
+            assert_eq!(
+                filtered(429, Verb::List, &headers),
+                Ok(plain(FilteredContent::ErrorText))
+            );
         }
-        assert_eq!(filtered(502, Verb::Watch, &[]), Ok(FilteredBody::ErrorText));
+        assert_eq!(filtered(502, Verb::Watch, &[]), Ok(plain(FilteredContent::ErrorText)));
         let unfilterable = Counter::default();
         let passed = |length: usize| {
             let text = ClientBody::full(Bytes::from(vec![b'x'; length]), None);
