@@ -140,7 +140,8 @@ impl<L> Table<L> {
         {
             return Err(Contradiction);
         }
-        if self.size.leaves >= MAX_LEAVES || self.size.bytes + bytes > MAX_BYTES {
+        // Large leaves may need the room of more small ones than are removed at once.
+        while self.size.leaves >= MAX_LEAVES || self.size.bytes + bytes > MAX_BYTES {
             self.remove_oldest();
         }
         self.clock += 1;
@@ -156,7 +157,7 @@ impl<L> Table<L> {
         Ok(())
     }
 
-    /// Removes the leaves that were not used for longest.
+    /// Removes the leaves that were not used for longest, at least one if there are any.
     fn remove_oldest(&mut self) {
         let mut used = Vec::with_capacity(self.size.leaves);
         if let Some(root) = &self.root {
@@ -438,10 +439,28 @@ mod tests {
             assert!(table.size.bytes <= MAX_BYTES, "{:?}", table.size);
         }
         assert!(table.len() > 10);
-        let before = table.len();
-        table
-            .insert(vec![(Step::Name, text("a"))], 1, MAX_BYTES / 4 + 1, is_timed)
-            .unwrap();
-        assert_eq!(table.len(), before);
+        let before = table.size;
+        for bytes in [MAX_BYTES / 4 + 1, MAX_BYTES + 1] {
+            table.insert(vec![(Step::Name, text("a"))], 1, bytes, is_timed).unwrap();
+            assert_eq!(table.size, before);
+        }
+    }
+
+    #[test]
+    fn table_of_small_leaves_stays_within_its_bytes_when_large_ones_come() {
+        let mut table = Table::default();
+        let mut insert = |name: String, bytes| {
+            let reads = vec![(Step::Name, Value::Text(name.into()))];
+            table.insert(reads, 1, bytes, is_timed).unwrap();
+            assert!(table.size.bytes <= MAX_BYTES, "{:?}", table.size);
+            table.size.leaves
+        };
+        let small: Vec<usize> = (0..400).map(|number| insert(format!("small-{number}"), 8)).collect();
+        assert_eq!(small.last(), Some(&400));
+        let large: Vec<usize> = (0..20)
+            .map(|number| insert(format!("large-{number}"), MAX_BYTES / 4 - 1000))
+            .collect();
+        assert!(large.iter().all(|leaves| *leaves > 1), "{large:?}");
+        assert_eq!(insert("small".into(), 8), large.last().map_or(0, |leaves| leaves + 1));
     }
 }
