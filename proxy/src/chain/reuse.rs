@@ -29,7 +29,7 @@ use table::{Known, Table};
 const UNMARKED_CALLS: u32 = 64;
 /// … only one in this many calls is recorded, because recording costs a little.
 const RECORDED_UNMARKED: u32 = 64;
-/// After this many verdicts were remembered, fewer than one in a hundred of which was repeated, remembering pauses …
+/// After this many verdicts were remembered, fewer than one in a hundred of which was repeated or audited, remembering pauses …
 const INSERTS_BEFORE_PAUSE: u32 = 4096;
 /// … for this time. Such a plugin reads what differs for each request, a name for example.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -107,7 +107,7 @@ pub(super) struct RememberedCalls {
     table: Table<Rc<RememberedCall>>,
     /// Calls since the last one with a reusable verdict.
     unmarked: u32,
-    /// Verdicts remembered and repeated since the last check.
+    /// Verdicts remembered, and repeated or audited, since the last check.
     inserts: u32,
     repeats: u32,
     paused_until: Option<Instant>,
@@ -171,6 +171,8 @@ impl RememberedCalls {
             return LookUp::Unknown;
         }
         if draw.next() {
+            // It could have been repeated, and its audit remembers a verdict again.
+            self.repeats = self.repeats.saturating_add(1);
             return LookUp::Audit(Rc::clone(known));
         }
         let Some(held) = repetition.take(&known.effects.asks, &known.effects.places) else {

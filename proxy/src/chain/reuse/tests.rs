@@ -437,6 +437,24 @@ async fn remembering_pauses_when_nothing_is_repeated() {
 }
 
 #[test]
+fn remembering_goes_on_when_every_repetition_is_audited() {
+    let mut fixture = fixture();
+    let trace = fixture.trace(&view("a"));
+    fixture.learn(trace, &verdict("x", Reuse::WhileUnchanged)).unwrap();
+    for _ in 0..2 * INSERTS_BEFORE_PAUSE {
+        let audited = fixture.audited(&view("a"));
+        let trace = fixture.trace(&view("a"));
+        let verdict = verdict("x", Reuse::WhileUnchanged);
+        fixture
+            .calls
+            .learn(trace, &verdict, Some(&audited), 0, &fixture.state)
+            .unwrap();
+    }
+    assert!(fixture.calls.records_next_call());
+    assert_eq!(fixture.calls.table.len(), 1);
+}
+
+#[test]
 fn audits_are_drawn_at_the_given_rate() {
     let draw = AuditDraw::new(NonZeroU64::new(100).unwrap());
     let audited = (0..100_000).filter(|_| draw.next()).count();
