@@ -207,8 +207,8 @@ impl RememberedCalls {
     /// Compares a call with the one that it audits, and remembers it if its verdict is reusable. `called_ms`: when the call began, in
     /// milliseconds since 1970.
     ///
-    /// A call that met a change is not compared: a cell that was written meanwhile, or tokens or places that were short. So what a plugin
-    /// writes for such a reason is no contradiction.
+    /// A call that met a change is not compared: a cell that was written meanwhile, or tokens or places that it did not get at once. So what
+    /// a plugin writes for such a reason is no contradiction.
     ///
     /// # Errors
     /// The call contradicts what is remembered. Nothing is remembered then.

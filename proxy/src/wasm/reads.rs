@@ -74,8 +74,10 @@ pub(crate) enum ReuseObstacle {
     Write,
     /// A cell was written during the call, or could not be read.
     Changed,
-    /// The call took tokens in a way that can't be repeated: twice, with a wait, or in vain.
+    /// The call asked for tokens or places in vain, or got them with a wait.
     Admission,
+    /// The call was granted tokens or places more than once.
+    SecondGrant,
     /// The call read or did more than is remembered.
     TooMuch,
 }
@@ -86,6 +88,8 @@ pub(crate) struct Effects {
     /// None of them may wait.
     pub(crate) asks: Vec<Ask>,
     pub(crate) places: Vec<Place>,
+    /// Whether other asks and places were granted after these. Such a call is compared, but never remembered.
+    pub(crate) has_second_grant: bool,
     /// Name, label and amount.
     pub(crate) counts: Vec<(String, String, u64)>,
     pub(crate) note: Option<u64>,
@@ -100,7 +104,8 @@ pub(crate) struct Trace {
     read_clock: bool,
     admitted: bool,
     obstacle: Option<ReuseObstacle>,
-    /// Whether the call met what another call may not meet: a cell that was written meanwhile, or tokens that were short.
+    /// Whether the call met what another call may not meet: a cell that was written meanwhile, or tokens or places that it did not get at
+    /// once.
     met_change: bool,
     /// Whether the call wrote or drew a random number. Remembered calls do neither.
     wrote_or_drew: bool,
@@ -308,10 +313,13 @@ impl Trace {
         self.effects.rules.push(NamedRule { name, decides });
     }
 
-    /// Records tokens and places that were granted without waiting. They are repeated only if they are there at once again.
+    /// Records tokens and places that were granted without waiting. They are repeated only if they are there at once again. Of a call that
+    /// is granted some more than once, the first ones are recorded.
     pub(crate) fn record_grant(&mut self, asks: &[Ask], places: &[Place]) {
         if std::mem::replace(&mut self.admitted, true) {
-            self.end(ReuseObstacle::Admission);
+            self.effects.has_second_grant = true;
+            self.end(ReuseObstacle::SecondGrant);
+            return;
         }
         let claims = asks.iter().map(|ask| ask.claim.clone());
         self.effects.asks = claims.map(Ask::available_now).collect();
@@ -453,11 +461,20 @@ mod tests {
     }
 
     #[test]
-    fn second_admission_of_a_call_ends_reuse() {
+    fn second_grant_of_a_call_ends_reuse_and_is_compared() {
+        let place = |key: &str| Place {
+            key: key.to_owned(),
+            max: 1,
+        };
         let mut trace = Trace::default();
-        trace.record_grant(&[], &[]);
+        trace.record_grant(&[], &[place("a")]);
         assert_eq!(trace.reason_to_forget(false), None);
-        trace.record_grant(&[], &[]);
-        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::Admission));
+        trace.record_grant(&[], &[place("b")]);
+        assert_eq!(trace.reason_to_forget(false), Some(ReuseObstacle::SecondGrant));
+        assert!(trace.is_comparable());
+        assert_eq!(trace.effects.places, [place("a")]);
+        assert!(trace.effects.has_second_grant);
+        trace.end(ReuseObstacle::Admission);
+        assert!(!trace.is_comparable());
     }
 }

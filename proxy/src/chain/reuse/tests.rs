@@ -234,6 +234,35 @@ fn audit_finds_a_verdict_that_differs_and_effects_that_differ() {
     assert!(audit(other_reads, &verdict("x", Reuse::Never)).is_err());
 }
 
+/// Remembers a call that takes a token, and audits it by one that takes it several times and then has these obstacles.
+fn audit_of_grants(remembered: Reuse, grants: usize, obstacles: &[ReuseObstacle]) -> Result<(), Impure> {
+    let mut fixture = fixture();
+    let call = |grants: usize| {
+        let mut trace = Trace::default();
+        trace.record_read(Step::Name, &Seen::Text("a".into()));
+        (0..grants).for_each(|_| trace.record_grant(&[ask()], &[]));
+        trace
+    };
+    fixture.learn(call(1), &verdict("x", remembered)).unwrap();
+    let audited = fixture.audited(&view("a"));
+    let mut trace = call(grants);
+    obstacles.iter().for_each(|obstacle| trace.end(*obstacle));
+    let verdict = verdict("x", remembered);
+    fixture.calls.learn(trace, &verdict, Some(&audited), 0, &fixture.state)
+}
+
+#[test]
+fn audit_finds_call_that_takes_the_same_tokens_twice() {
+    for remembered in [Reuse::WhileUnchanged, Reuse::UntilUnixMs(60)] {
+        assert_eq!(audit_of_grants(remembered, 1, &[]), Ok(()));
+        let impure = audit_of_grants(remembered, 2, &[]).unwrap_err();
+        assert!(impure.contradiction.contains("took"), "{impure:?}");
+        for change in [ReuseObstacle::Admission, ReuseObstacle::Changed] {
+            assert_eq!(audit_of_grants(remembered, 2, &[change]), Ok(()), "{change:?}");
+        }
+    }
+}
+
 /// Remembers a call, and audits it by a call with these obstacles whose verdict has this mark.
 fn audit_of_call(remembered: Reuse, obstacles: &[ReuseObstacle], reuse: Reuse) -> (Fixture, Result<(), Impure>) {
     let mut fixture = fixture();
