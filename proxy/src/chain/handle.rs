@@ -195,14 +195,15 @@ impl ChainHandle {
     /// Puts a chain into force. Requests that began under another one keep it.
     pub(super) fn apply(&self, snapshot: Arc<Snapshot>) {
         let (generation, entries) = (snapshot.generation, snapshot.entries().len());
-        let before = {
+        // Dropped after the lock, with the entries that nobody else holds.
+        let _before = {
             let mut earlier = self.lock_earlier();
             let before = self.current.swap(Arc::clone(&snapshot));
             earlier.push(Arc::clone(&before.in_flight_counts));
             sum_in_flight(&mut earlier);
             before
         };
-        self.metrics.chain_applied(&before, &snapshot);
+        self.metrics.chain_applied(&snapshot);
         self.record.store(Arc::new(Record {
             since: Some(SystemTime::now()),
             refused: None,

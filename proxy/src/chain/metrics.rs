@@ -2,8 +2,9 @@
 //!
 //! Leaves metrics of requests to the code that handles them.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use ctrlmesh_contract::status::Counts;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -13,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::snapshot::Snapshot;
+use crate::lock::lock_unpoisoned;
 
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
@@ -28,10 +30,13 @@ pub struct Metrics {
     reused: Family<EntryLabels, Counter>,
     audited: Family<EntryLabels, Counter>,
     uncounted_outcomes: Family<EntryLabels, Counter>,
+    /// Names of entries that have series.
+    counted_entries: Arc<Mutex<BTreeSet<String>>>,
     totals: Arc<Totals>,
 }
 
-/// Counters of one entry's calls, fetched once when its instance starts.
+/// Counters of one entry's calls, fetched once when its instance starts. If the entry leaves the chain, its series are removed, and what
+/// requests in flight still add here is seen nowhere.
 #[derive(Debug, Clone)]
 pub(super) struct CallMetrics {
     pub(super) requests: Counter,
@@ -57,7 +62,7 @@ struct RefusedLabels {
     reason: &'static str,
 }
 
-/// `entry` is the name of an entry in the chain, at most 64 at a time. [`Metrics::chain_applied`] removes the labels of entries that are gone.
+/// `entry` is the name of an entry in the chain, at most 64 at a time. [`Metrics::chain_applied`] removes the series of entries that are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FaultLabels {
     entry: String,
@@ -77,6 +82,8 @@ struct CallLabels {
 
 /// Kinds of faults, as `wasm::Fault::kind` names them.
 const FAULT_KINDS: [&str; 6] = ["trap", "deadline", "memory", "invalid", "impure", "settings"];
+/// Phases of calls that are counted.
+const CALL_PHASES: [&str; 4] = ["request", "response", "complete", "crossed"];
 
 impl Metrics {
     /// Registers the metrics, whose names begin with `chain_` and `plugin_`.
@@ -141,19 +148,51 @@ impl Metrics {
         metrics
     }
 
-    pub(super) fn chain_applied(&self, before: &Snapshot, now: &Snapshot) {
+    /// Counts the chain that is in force now, and removes the series of entries that it does not have: of earlier chains, and of chains that
+    /// did not come into force. If a request in flight counts such an entry afterwards, its series are there until the next chain.
+    pub(super) fn chain_applied(&self, now: &Snapshot) {
         self.generation.set(now.generation);
         self.entries.set(now.entries().len() as u64);
         self.applied.inc();
-        for gone in before.entries().iter().filter(|entry| now.entry(&entry.name).is_none()) {
-            let entry = gone.name.clone();
-            for kind in FAULT_KINDS {
-                self.faults.remove(&FaultLabels {
-                    entry: entry.clone(),
-                    kind,
-                });
+        lock_unpoisoned(&self.counted_entries).retain(|name| {
+            let stays = now.entry(name).is_some();
+            if !stays {
+                self.remove_series(name);
             }
-            self.quarantines.remove(&EntryLabels { entry });
+            stays
+        });
+    }
+
+    fn remove_series(&self, entry: &str) {
+        for kind in FAULT_KINDS {
+            let entry = entry.to_owned();
+            self.faults.remove(&FaultLabels { entry, kind });
+        }
+        for phase in CALL_PHASES {
+            let entry = entry.to_owned();
+            self.calls.remove(&CallLabels { entry, phase });
+        }
+        let labels = EntryLabels {
+            entry: entry.to_owned(),
+        };
+        self.call_seconds.remove(&labels);
+        for family in [
+            &self.quarantines,
+            &self.skips,
+            &self.reused,
+            &self.audited,
+            &self.uncounted_outcomes,
+        ] {
+            family.remove(&labels);
+        }
+    }
+
+    /// Notes that the entry has series. It is called when they exist: a chain that comes into force between the two would miss them
+    /// otherwise.
+    fn note_counted(&self, entry: &str) {
+        let mut counted = lock_unpoisoned(&self.counted_entries);
+        if !counted.contains(entry) {
+            counted.insert(entry.to_owned());
         }
     }
 
@@ -169,6 +208,7 @@ impl Metrics {
                 kind,
             })
             .inc();
+        self.note_counted(entry);
         self.totals.faults.inc();
     }
 
@@ -178,13 +218,17 @@ impl Metrics {
                 entry: entry.to_owned(),
             })
             .inc();
+        self.note_counted(entry);
         self.totals.quarantines.inc();
     }
 
     /// Counts a call that was not made because its entry is quarantined.
     pub(super) fn count_skipped(&self, entry: &str) {
-        let entry = entry.to_owned();
-        self.skips.get_or_create(&EntryLabels { entry }).inc();
+        let labels = EntryLabels {
+            entry: entry.to_owned(),
+        };
+        self.skips.get_or_create(&labels).inc();
+        self.note_counted(entry);
     }
 
     /// The counters of one entry's calls.
@@ -193,23 +237,21 @@ impl Metrics {
             let entry = entry.to_owned();
             self.calls.get_or_create(&CallLabels { entry, phase }).clone()
         };
-        let entry = entry.to_owned();
-        CallMetrics {
+        let labels = EntryLabels {
+            entry: entry.to_owned(),
+        };
+        let metrics = CallMetrics {
             requests: calls("request"),
             responses: calls("response"),
             completions: calls("complete"),
             crossings: calls("crossed"),
-            seconds: self
-                .call_seconds
-                .get_or_create(&EntryLabels { entry: entry.clone() })
-                .clone(),
-            reused: self.reused.get_or_create(&EntryLabels { entry: entry.clone() }).clone(),
-            audited: self
-                .audited
-                .get_or_create(&EntryLabels { entry: entry.clone() })
-                .clone(),
-            uncounted_outcomes: self.uncounted_outcomes.get_or_create(&EntryLabels { entry }).clone(),
-        }
+            seconds: self.call_seconds.get_or_create_owned(&labels),
+            reused: self.reused.get_or_create_owned(&labels),
+            audited: self.audited.get_or_create_owned(&labels),
+            uncounted_outcomes: self.uncounted_outcomes.get_or_create_owned(&labels),
+        };
+        self.note_counted(entry);
+        metrics
     }
 
     /// Numbers of verdicts of an entry that were repeated, and of those that were audited.
@@ -228,5 +270,93 @@ impl Metrics {
             faults: self.totals.faults.get(),
             quarantines: self.totals.quarantines.get(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_contract::Digest;
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+    use crate::chain::tests::{scripted_guest, test_entry};
+    use crate::wasm::StateStore;
+
+    fn chain(generation: u64, names: &[&str]) -> Snapshot {
+        let states = StateStore::new();
+        let entries = names
+            .iter()
+            .map(|name| test_entry(name, 0, scripted_guest(), "{}", &states));
+        Snapshot::new(generation, Digest::of(b"document"), entries.collect())
+    }
+
+    /// Counts everything once that is counted for an entry.
+    fn count_everything(metrics: &Metrics, entry: &str) -> CallMetrics {
+        let calls = metrics.call_metrics(entry);
+        for counter in [
+            &calls.requests,
+            &calls.responses,
+            &calls.completions,
+            &calls.crossings,
+            &calls.reused,
+            &calls.audited,
+            &calls.uncounted_outcomes,
+        ] {
+            counter.inc();
+        }
+        calls.seconds.inc_by(0.5);
+        for kind in FAULT_KINDS {
+            metrics.count_fault(entry, kind);
+        }
+        metrics.count_quarantine(entry);
+        metrics.count_skipped(entry);
+        calls
+    }
+
+    /// The series of an entry.
+    fn series_of(entry: &str, registry: &Registry) -> Vec<String> {
+        let mut text = String::new();
+        encode(&mut text, registry).unwrap();
+        let label = format!("entry=\"{entry}\"");
+        let lines = text.lines().filter(|line| line.contains(&label));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn series_of_entry_that_is_gone_are_removed_and_others_stay() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        metrics.chain_applied(&chain(1, &["gone", "stays"]));
+        let gone = count_everything(&metrics, "gone");
+        let stays = count_everything(&metrics, "stays");
+        let of_each = FAULT_KINDS.len() + CALL_PHASES.len() + 6;
+        assert_eq!(series_of("gone", &registry).len(), of_each);
+        metrics.chain_applied(&chain(2, &["stays"]));
+        assert_eq!(series_of("gone", &registry), [""; 0]);
+        assert_eq!(series_of("stays", &registry).len(), of_each);
+        gone.reused.inc();
+        stays.reused.inc();
+        assert_eq!(metrics.reuse_counts("stays"), (2, 1));
+
+        let again = metrics.call_metrics("gone");
+        metrics.chain_applied(&chain(3, &["gone", "stays"]));
+        gone.reused.inc();
+        assert_eq!(metrics.reuse_counts("gone"), (0, 0), "another entry had this name");
+        again.reused.inc();
+        assert_eq!(metrics.reuse_counts("gone"), (1, 0));
+    }
+
+    #[test]
+    fn series_that_came_without_chain_are_removed_by_next_one() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        // Of a request in flight whose entry is gone, and of a chain that was refused after its instances had started.
+        metrics.count_fault("gone", "trap");
+        metrics.call_metrics("refused");
+        assert!(!series_of("gone", &registry).is_empty() && !series_of("refused", &registry).is_empty());
+        metrics.chain_applied(&chain(1, &[]));
+        assert_eq!(series_of("gone", &registry), [""; 0]);
+        assert_eq!(series_of("refused", &registry), [""; 0]);
+        assert_eq!(metrics.current_counts().faults, 1, "totals stay");
     }
 }
