@@ -7,7 +7,9 @@
 //! | `object_predicate` | the predicate of an edit, shared by its copies |
 //! | `label_selector` | the label selector of an edit, parsed once for all repetitions of a verdict |
 //! | `tally` | counts outcomes |
+//! | `held_place` | a place among the requests in flight |
 
+pub(crate) mod held_place;
 pub mod label_selector;
 pub mod object_predicate;
 pub mod request_view;

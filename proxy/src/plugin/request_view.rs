@@ -2,10 +2,10 @@
 //!
 //! Created only for requests that some entry wants (`request/filtered.rs`); leaves the parsing to `ctrlmesh-wire`.
 
-use std::any::Any;
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
+use crate::plugin::held_place::HeldPlace;
 use crate::plugin::verdict::Traffic;
 
 /// A request as plugins see it (WIT `exchange.request`).
@@ -68,7 +68,7 @@ pub struct RequestState {
     /// By the identity of the entry's state, which outlives a reload.
     notes: RefCell<Vec<(usize, u64)>>,
     /// Released when the request is over.
-    guards: RefCell<Vec<Box<dyn Any>>>,
+    places: RefCell<Vec<HeldPlace>>,
     rules: RefCell<Vec<NamedRule>>,
 }
 
@@ -116,9 +116,14 @@ impl RequestState {
         }
     }
 
-    /// Keeps a guard until the request is over.
-    pub(crate) fn hold(&self, guard: impl Any) {
-        self.guards.borrow_mut().push(Box::new(guard));
+    /// Keeps places until the request is over.
+    pub(crate) fn hold(&self, taken: Vec<HeldPlace>) {
+        let mut places = self.places.borrow_mut();
+        if places.is_empty() {
+            *places = taken;
+        } else {
+            places.extend(taken);
+        }
     }
 
     /// Adds a rule that the plugin of the current call names. Returns `false` if it is dropped because there are too many.
@@ -139,7 +144,7 @@ impl RequestState {
 
     /// Releases the places when the request is over.
     pub(crate) fn release(&self) {
-        self.guards.take();
+        self.places.take();
     }
 }
 
@@ -170,7 +175,21 @@ pub struct ResponseView {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+
+    #[test]
+    fn places_of_several_calls_are_held_until_request_is_over() {
+        let (taken, state) = (Arc::new(AtomicU32::new(0)), RequestState::default());
+        for places in 1..=3 {
+            state.hold(vec![HeldPlace::take(&taken)]);
+            assert_eq!(taken.load(Ordering::Relaxed), places);
+        }
+        state.release();
+        assert_eq!(taken.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn header_text_is_what_http_takes_for_text() {

@@ -2,7 +2,8 @@
 //! and places, `entry/outcomes.rs` counts in tallies.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::bucket::Bucket;
 use super::window::Window;
@@ -52,8 +53,8 @@ struct Keys {
 enum Value {
     Bucket(Bucket),
     Counter(i64),
-    /// Number of places that requests in flight hold.
-    Places(u32),
+    /// Number of places that requests in flight hold. It grows only while the keys are locked.
+    Places(Arc<AtomicU32>),
     Window(Window),
     /// A cell, and the number of the write that it is from. Versions of a cell start anew after a removal; numbers of writes never do.
     Cell(Cell, u64),
@@ -317,7 +318,7 @@ impl Keys {
             self.values.retain(|_, value| match value {
                 Value::Bucket(bucket) => !bucket.is_full(now_ms),
                 Value::Counter(value) => *value != 0,
-                Value::Places(held) => *held != 0,
+                Value::Places(held) => held.load(Ordering::Relaxed) != 0,
                 Value::Window(window) => !window.is_empty(now_ms),
                 Value::Tally(tally) => !tally.is_empty(now_ms),
                 Value::Cell(..) => true,

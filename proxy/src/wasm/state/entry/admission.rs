@@ -1,36 +1,26 @@
 //! Takes tokens and places for one request: all of them or none, in one atomic step.
 //!
-//! A taken place is a [`Held`], which releases it when dropped; its owner decides how long that is (`request/exchange.rs`: as long as the request).
+//! A taken place is a [`HeldPlace`], which releases it when dropped; its owner decides how long that is (`request/exchange.rs`: as long as
+//! the request).
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::super::bucket::Bucket;
 use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError};
 use super::{EntryState, Keys, Value, check_key};
 use crate::lock::lock_unpoisoned;
+use crate::plugin::held_place::HeldPlace;
 
-/// A place among the requests in flight. Dropping it releases the place.
-#[derive(Debug)]
-pub(crate) struct Held {
-    entry: Arc<EntryState>,
-    key: String,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // The key may have been removed meanwhile, and even reused for another kind of value.
-        if let Some(Value::Places(held)) = lock_unpoisoned(&self.entry.keys).values.get_mut(&self.key) {
-            *held = held.saturating_sub(1);
-        }
-    }
-}
+/// What was decided, and the places that were taken.
+type Decision = (Admission, Vec<HeldPlace>);
 
 /// The state of an entry while a verdict is repeated. It is locked from the first cell that is read until tokens and places are taken, so
 /// that no cell is written in between, and each cell is looked up once. What a plugin reads of the request after a cell is compared under
 /// the lock as well: 64 steps at most, in a query that was parsed once.
 #[derive(Debug)]
 pub(crate) struct Repetition<'s> {
-    entry: &'s Arc<EntryState>,
+    entry: &'s EntryState,
     /// Locked when it is first needed: most plugins read facts of the request first, and some have no state.
     keys: Option<MutexGuard<'s, Keys>>,
 }
@@ -42,7 +32,7 @@ impl EntryState {
     /// [`StateError`]; nothing was taken then.
     pub fn take(&self, claims: impl IntoIterator<Item = Claim>) -> Result<Grant, StateError> {
         let asks: Vec<Ask> = claims.into_iter().map(Ask::available_now).collect();
-        Ok(match self.decide_and_take(&asks, &[])? {
+        Ok(match self.admit(&asks, &[])?.0 {
             Admission::Short { wait_ms, .. } => Grant::WaitMs(wait_ms),
             Admission::Granted { .. } | Admission::Full { .. } => Grant::Granted,
         })
@@ -52,17 +42,10 @@ impl EntryState {
     ///
     /// # Errors
     /// [`StateError`]; nothing was taken then.
-    pub(crate) fn admit(
-        self: &Arc<Self>,
-        asks: &[Ask],
-        places: &[Place],
-    ) -> Result<(Admission, Vec<Held>), StateError> {
-        let admission = self.decide_and_take(asks, places)?;
-        let held = match admission {
-            Admission::Granted { .. } => self.hold(places),
-            Admission::Short { .. } | Admission::Full { .. } => Vec::new(),
-        };
-        Ok((admission, held))
+    pub(crate) fn admit(&self, asks: &[Ask], places: &[Place]) -> Result<Decision, StateError> {
+        Self::check_admission(asks, places)?;
+        let mut keys = lock_unpoisoned(&self.keys);
+        keys.decide_and_take(asks, places, self.clock.monotonic_ms())
     }
 
     /// Refuses requests that could never be granted. Changes nothing.
@@ -87,7 +70,7 @@ impl EntryState {
     }
 
     /// Begins to look for a verdict to repeat. Locks nothing yet.
-    pub(crate) fn repetition(self: &Arc<Self>) -> Repetition<'_> {
+    pub(crate) fn repetition(&self) -> Repetition<'_> {
         Repetition {
             entry: self,
             keys: None,
@@ -99,20 +82,6 @@ impl EntryState {
     pub(crate) fn is_locked(&self) -> bool {
         self.keys.try_lock().is_err()
     }
-
-    fn hold(self: &Arc<Self>, places: &[Place]) -> Vec<Held> {
-        let held = places.iter().map(|place| Held {
-            entry: Arc::clone(self),
-            key: place.key.clone(),
-        });
-        held.collect()
-    }
-
-    fn decide_and_take(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
-        Self::check_admission(asks, places)?;
-        let mut keys = lock_unpoisoned(&self.keys);
-        keys.decide_and_take(asks, places, self.clock.monotonic_ms())
-    }
 }
 
 impl Repetition<'_> {
@@ -123,19 +92,15 @@ impl Repetition<'_> {
 
     /// Takes the tokens and places of a remembered call, in one atomic step with the reads of cells. Returns `None` if not all of them are
     /// there now; nothing was taken then. `asks` may not wait.
-    pub(crate) fn take(mut self, asks: &[Ask], places: &[Place]) -> Option<Vec<Held>> {
+    pub(crate) fn take(mut self, asks: &[Ask], places: &[Place]) -> Option<Vec<HeldPlace>> {
         debug_assert!(asks.iter().all(|ask| ask.max_wait_ms == 0), "a wait is no repetition");
         if asks.is_empty() && places.is_empty() {
             return Some(Vec::new());
         }
-        let entry = self.entry;
-        let keys = self.locked_keys();
-        let admission = keys.decide_and_take(asks, places, entry.clock.monotonic_ms());
-        // Unlocks the keys.
-        drop(self);
-        match admission {
-            Ok(Admission::Granted { .. }) => Some(entry.hold(places)),
-            Ok(Admission::Short { .. } | Admission::Full { .. }) | Err(_) => None,
+        let now_ms = self.entry.clock.monotonic_ms();
+        match self.locked_keys().decide_and_take(asks, places, now_ms) {
+            Ok((Admission::Granted { .. }, held)) => Some(held),
+            Ok((Admission::Short { .. } | Admission::Full { .. }, _)) | Err(_) => None,
         }
     }
 
@@ -146,33 +111,35 @@ impl Repetition<'_> {
 }
 
 impl Keys {
-    fn decide_and_take(&mut self, asks: &[Ask], places: &[Place], now_ms: u64) -> Result<Admission, StateError> {
+    fn decide_and_take(&mut self, asks: &[Ask], places: &[Place], now_ms: u64) -> Result<Decision, StateError> {
         // Most plugins take tokens from one bucket: if it exists, its key is looked up once.
         if let ([ask], []) = (asks, places)
             && let Some(Value::Bucket(bucket)) = self.values.get_mut(&ask.claim.key)
         {
-            return Ok(take_from_bucket(bucket, ask, now_ms));
+            return Ok((take_from_bucket(bucket, ask, now_ms), Vec::new()));
         }
         let wanted = asks.iter().map(|ask| ask.claim.key.as_str());
         self.make_room(now_ms, wanted.chain(places.iter().map(|place| place.key.as_str())))?;
         if let Some(index) = self.full_place(places, now_ms)? {
-            return Ok(Admission::Full { place: index });
+            return Ok((Admission::Full { place: index }, Vec::new()));
         }
         let admission = self.check_buckets(asks, now_ms)?;
-        if let Admission::Granted { .. } = admission {
-            self.charge(asks, places);
-        }
-        Ok(admission)
+        let held = match admission {
+            Admission::Granted { .. } => self.charge(asks, places),
+            Admission::Short { .. } | Admission::Full { .. } => Vec::new(),
+        };
+        Ok((admission, held))
     }
 
     /// The first place that is not free.
     fn full_place(&mut self, places: &[Place], now_ms: u64) -> Result<Option<usize>, StateError> {
         for (index, place) in places.iter().enumerate() {
             let wanted = places.iter().filter(|other| other.key == place.key).count();
-            let Value::Places(held) = self.value(&place.key, now_ms, || Value::Places(0))? else {
+            let fresh = || Value::Places(Arc::default());
+            let Value::Places(held) = self.value(&place.key, now_ms, fresh)? else {
                 return Err(StateError::WrongKind);
             };
-            if *held as usize + wanted > place.max as usize {
+            if held.load(Ordering::Relaxed) as usize + wanted > place.max as usize {
                 return Ok(Some(index));
             }
         }
@@ -201,17 +168,17 @@ impl Keys {
         })
     }
 
-    fn charge(&mut self, asks: &[Ask], places: &[Place]) {
+    fn charge(&mut self, asks: &[Ask], places: &[Place]) -> Vec<HeldPlace> {
         for Ask { claim, .. } in asks {
             if let Some(Value::Bucket(bucket)) = self.values.get_mut(&claim.key) {
                 bucket.take(u64::from(claim.tokens));
             }
         }
-        for place in places {
-            if let Some(Value::Places(held)) = self.values.get_mut(&place.key) {
-                *held = held.saturating_add(1);
-            }
-        }
+        let held = places.iter().filter_map(|place| match self.values.get(&place.key) {
+            Some(Value::Places(held)) => Some(HeldPlace::take(held)),
+            _ => None,
+        });
+        held.collect()
     }
 }
 

@@ -69,6 +69,20 @@ fn place_is_free_again_when_it_is_dropped() {
 }
 
 #[test]
+fn release_of_place_frees_no_place_of_key_that_was_removed_and_taken_again() {
+    let (state, _) = entry();
+    let admit = || state.admit(&[], &[place("p", 1)]).unwrap();
+    let (_, earlier) = admit();
+    state.remove("p");
+    let (admission, later) = admit();
+    assert_eq!(admission, Admission::Granted { wait_ms: 0 });
+    drop(earlier);
+    assert_eq!(admit().0, Admission::Full { place: 0 }, "the later one is still held");
+    drop(later);
+    assert_eq!(admit().0, Admission::Granted { wait_ms: 0 });
+}
+
+#[test]
 fn tokens_and_places_are_taken_together_or_not_at_all() {
     let (state, _) = entry();
     let (_, _held) = state.admit(&[ask("b", 0)], &[place("p", 1)]).unwrap();
