@@ -74,6 +74,21 @@ impl Case {
             ..self
         }
     }
+
+    /// Fails unless the verdict of each entry was repeated for each counted request, or none where verdicts are not reused or each request
+    /// reads another name. `repeated` is the number of repeated verdicts.
+    fn check_repetitions(&self, repeated: u64) -> anyhow::Result<()> {
+        let expected = if self.repeats_verdicts && !self.changes_name {
+            self.chain.entries() * REQUESTS
+        } else {
+            0
+        };
+        ensure!(
+            repeated == expected,
+            "{repeated} verdicts were repeated instead of {expected}, so that this is not what it should measure"
+        );
+        Ok(())
+    }
 }
 
 const GET_ALONE: &str = "get, no entry";
@@ -110,10 +125,8 @@ pub(crate) async fn measure_instructions(env: &BenchEnv, flags: &BaselineFlags) 
     let conditions = Conditions::current(version);
     let before = flags.check.as_deref().map(Baselines::read).transpose()?;
     if let Some(before) = before.as_ref().filter(|it| !it.conditions.is_comparable(&conditions)) {
-        env.report.print_note(&format!(
-            "Instructions are not counted: the baselines are for {}, and this would be {conditions}.",
-            before.conditions
-        ));
+        env.report
+            .print_note(&nothing_compared_note(&before.conditions, &conditions));
         return Ok(());
     }
     let folder = env.create_folder(&env.plain, Chain::Full)?;
@@ -145,10 +158,18 @@ pub(crate) async fn measure_instructions(env: &BenchEnv, flags: &BaselineFlags) 
     before.map_or(Ok(()), |before| report_findings(env, &before, &run))
 }
 
+/// Baselines of another processor, architecture or profile are no failure, but neither are they a comparison.
+fn nothing_compared_note(baselines: &Conditions, current: &Conditions) -> String {
+    format!(
+        "Nothing was counted and nothing was compared, so that a growth of instructions would not be noticed here: the \
+         baselines are for {baselines}, and this would be {current}."
+    )
+}
+
 /// Instructions per request, and the number of verdicts that were repeated while they were counted.
 async fn count_case(env: &BenchEnv, folder: &SidecarFolder, case: &Case) -> anyhow::Result<(Counts, u64)> {
     let reuse = if case.repeats_verdicts { "on" } else { "off" };
-    // No repetition is audited: which ones are is random.
+    // No repetition is audited: which ones are is random, and an audit is a call.
     let never = u64::MAX.to_string();
     let flags = ["--plugin-reuse", reuse, "--plugin-audit", &never];
     let counted = CountedSidecar::start(&env.program, folder, env.new_folder("callgrind"), &flags).await?;
@@ -161,10 +182,7 @@ async fn count_case(env: &BenchEnv, folder: &SidecarFolder, case: &Case) -> anyh
     send_requests(&mut client, case, FIRST_COUNTED..FIRST_COUNTED + REQUESTS).await?;
     let profile = counted.busiest_thread()?;
     let repeated = counted.sidecar.repeated_verdicts().await? - repeated_before;
-    ensure!(
-        repeated == 0 || (case.repeats_verdicts && !case.changes_name),
-        "{repeated} verdicts were repeated, so that this is not what it should measure"
-    );
+    case.check_repetitions(repeated)?;
     Ok((Counts::per_request(profile, REQUESTS), repeated))
 }
 
@@ -236,6 +254,48 @@ mod tests {
                 assert!(CASES.iter().any(|case| case.name == name), "{name}");
             }
         }
+    }
+
+    fn case(name: &str) -> Case {
+        CASES.into_iter().find(|case| case.name == name).unwrap()
+    }
+
+    #[test]
+    fn case_with_reuse_fails_unless_all_verdicts_are_repeated() {
+        for (name, all) in [("list, all four", 2048), (LIST_REUSE, 512), (GET_ALONE, 0)] {
+            assert!(case(name).check_repetitions(all).is_ok(), "{name}");
+            assert!(case(name).check_repetitions(all + 1).is_err(), "{name}");
+        }
+        // One call of one plugin, and none of the plugins repeated.
+        for repeated in [2047, 0] {
+            let error = case("list, all four").check_repetitions(repeated).unwrap_err();
+            let text = format!("{repeated} verdicts were repeated instead of 2048");
+            assert!(error.to_string().starts_with(&text), "{error}");
+        }
+    }
+
+    #[test]
+    fn case_without_reuse_fails_if_a_verdict_is_repeated() {
+        for name in [LIST_CALL, "list, all four, without reuse", GET_MISS] {
+            assert!(case(name).check_repetitions(0).is_ok(), "{name}");
+            assert!(case(name).check_repetitions(1).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn baselines_of_another_processor_are_said_to_be_compared_with_nothing() {
+        let baselines = Conditions::current("valgrind-3".to_owned());
+        let current = Conditions {
+            processor: "of another kind".to_owned(),
+            ..baselines.clone()
+        };
+        assert!(!baselines.is_comparable(&current));
+        let note = nothing_compared_note(&baselines, &current);
+        assert!(note.contains("nothing was compared"), "{note}");
+        assert!(
+            note.contains(&format!("for {baselines}, and this would be {current}.")),
+            "{note}"
+        );
     }
 
     #[test]
