@@ -117,7 +117,8 @@ fn verdict_that_changes_with_the_next_call_is_found() {
     let message = failure(&mut bench, &get());
     assert!(message.contains("a second call"), "{message}");
     let changed = "changed: traffic, verb, group, version, resource, subresource, namespace, method, path, host, \
-                   header x-team, port, header content-length, is_leader_lock, is_recheck\n";
+                   header x-team, port, header content-length, is_leader_lock, is_recheck, header user-agent, \
+                   header x-unread\n";
     assert!(message.contains(changed), "{message}");
 }
 

@@ -1,12 +1,24 @@
-//! Changes what a plugin has not read of a request.
+//! Changes what a plugin has not read of a request, and adds headers and selectors that the request does not have.
 
-use super::TestRequest;
+use super::{TestRequest, first_value};
 use crate::testing::audit::Read;
 use crate::{Traffic, Verb};
 
+/// Headers that a request gets if it has none of this name: one that most clients send, and one that no plugin knows.
+const ADDED_HEADERS: [(&str, &str); 2] = [("user-agent", "other/1.0"), ("x-unread", "other")];
+/// Query parameters that a request for a collection gets if it has none of this name. A selector by `metadata.name` would also be the
+/// request's name.
+const ADDED_SELECTORS: [(&str, &str); 2] = [
+    ("labelSelector", "unread=other"),
+    ("fieldSelector", "spec.nodeName=other"),
+];
+
 impl TestRequest {
-    /// Gives everything that was not read another value, and returns what was changed. What was read as absent stays so.
+    /// Gives everything that was not read another value, adds headers and selectors, and returns what was changed. What was read as absent
+    /// stays so.
     pub(in crate::testing) fn change_unread(&mut self, is_read: &dyn Fn(&Read) -> bool) -> Vec<Read> {
+        // The verb of the request that the test made, which may change below.
+        let is_for_collection = matches!(self.facts.verb, Verb::List | Verb::Watch | Verb::Deletecollection);
         let mut changed = Vec::new();
         let mut may_change = |read: Read| {
             let is_unread = !is_read(&read);
@@ -60,7 +72,23 @@ impl TestRequest {
         if may_change(Read::IsRecheck) {
             self.is_recheck = !self.is_recheck;
         }
+        self.add_absent(is_for_collection, may_change);
         changed
+    }
+
+    fn add_absent(&mut self, is_for_collection: bool, mut may_change: impl FnMut(Read) -> bool) {
+        for (name, value) in ADDED_HEADERS {
+            let is_absent = first_value(&self.headers, |known| known.eq_ignore_ascii_case(name)).is_none();
+            if is_absent && may_change(Read::header(name)) {
+                self.headers.push((name.to_owned(), value.to_owned()));
+            }
+        }
+        for (name, value) in ADDED_SELECTORS {
+            let is_absent = first_value(&self.query, |known| known == name).is_none();
+            if is_for_collection && is_absent && may_change(Read::query(name)) {
+                self.query.push((name.to_owned(), value.to_owned()));
+            }
+        }
     }
 }
 
@@ -104,6 +132,8 @@ mod tests {
                 Read::header("content-length"),
                 Read::IsLeaderLock,
                 Read::IsRecheck,
+                Read::header("user-agent"),
+                Read::header("x-unread"),
             ]
         );
         for read in &changed {
@@ -115,9 +145,67 @@ mod tests {
     }
 
     #[test]
+    fn absent_headers_and_selectors_are_added_unless_they_were_read() {
+        let added = |request: &TestRequest, read: &[Read]| {
+            let mut other = request.clone();
+            let changed = other.change_unread(&|candidate| read.contains(candidate));
+            let mut added = Vec::new();
+            for candidate in [
+                Read::header("user-agent"),
+                Read::header("x-unread"),
+                Read::query("labelSelector"),
+                Read::query("fieldSelector"),
+            ] {
+                let values = (candidate.value_in(request), candidate.value_in(&other));
+                let is_added = matches!(values, (None, Some(_)));
+                assert_eq!(is_added, changed.contains(&candidate), "{candidate}");
+                if is_added {
+                    added.push(candidate.to_string());
+                }
+            }
+            added
+        };
+        let headers = ["header user-agent", "header x-unread"];
+        let list = TestRequest::list("", "pods");
+        assert_eq!(
+            added(&list, &[]),
+            [
+                "header user-agent",
+                "header x-unread",
+                "query parameter labelSelector",
+                "query parameter fieldSelector"
+            ]
+        );
+        // A plugin that saw that there was none may depend on it.
+        let read = [Read::header("User-Agent"), Read::query("labelSelector")];
+        assert_eq!(
+            added(&list, &read),
+            ["header x-unread", "query parameter fieldSelector"]
+        );
+        // Of these requests no API server reads a selector.
+        assert_eq!(added(&TestRequest::get("", "pods", "p"), &[]), headers);
+        assert_eq!(added(&TestRequest::external("GET", "example.com", "/"), &[]), headers);
+    }
+
+    #[test]
+    fn header_and_selector_of_the_request_are_changed_and_not_added_again() {
+        let request = TestRequest::list("", "pods")
+            .header_field("User-Agent", "a")
+            .query_field("labelSelector", "a=b");
+        let mut other = request.clone();
+        let changed = other.change_unread(&|_| false);
+        for read in [Read::header("user-agent"), Read::query("labelSelector")] {
+            assert_eq!(changed.iter().filter(|known| **known == read).count(), 1, "{read}");
+            assert_ne!(read.value_in(&other), read.value_in(&request), "{read}");
+        }
+        assert_eq!((other.headers.len(), other.query.len()), (2, 2));
+    }
+
+    #[test]
     fn all_facts_differ_when_nothing_was_read() {
         for mut other in [
             request(),
+            TestRequest::list("", "pods"),
             TestRequest::external("GET", "example.com", "/"),
             request().with_size(4),
         ] {
