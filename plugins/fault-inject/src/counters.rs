@@ -3,8 +3,10 @@
 //!
 //! Guarantees:
 //! - Counters belong to the rule's name: other edits of the settings keep them, a new name starts at zero.
-//! - The number of keys is below the host's 1 024: four for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and verb beyond
+//! - The number of keys is below the host's 1 024: five for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and verb beyond
 //!   that.
+//! - A rule that can't fire any more writes nothing, so that a host may repeat verdicts on requests that it matches. Every other rule counts
+//!   the requests that it matches in the state, which a host does not repeat.
 
 use std::cell::Cell;
 
@@ -20,6 +22,28 @@ const MAX_OBJECTS: i64 = 512;
 const OBJECTS: &str = "objects";
 /// Key of the names of all rules with a report, to find removed ones.
 const REPORTED: &str = "reported";
+
+/// What has at least happened to a rule; both only grow. It is in a cell, which a verdict may depend on, unlike counters and clocks.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    fired: u64,
+    /// Since the first match.
+    elapsed_ms: u64,
+}
+
+impl Progress {
+    fn encode(self) -> Vec<u8> {
+        [self.fired.to_le_bytes(), self.elapsed_ms.to_le_bytes()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (fired, elapsed_ms) = bytes.split_first_chunk()?;
+        Some(Self {
+            fired: u64::from_le_bytes(*fired),
+            elapsed_ms: u64::from_le_bytes(elapsed_ms.try_into().ok()?),
+        })
+    }
+}
 
 pub(crate) struct RuleCounters<'a> {
     rule: &'a Rule,
@@ -49,10 +73,44 @@ impl<'a> RuleCounters<'a> {
         self.add_to_counter("m", 1, None).unwrap_or_default()
     }
 
-    /// Whether the rule has fired as often as it may.
+    /// Whether it was noted that the rule can't fire any more. Reads a cell at most, so that the verdict may be repeated.
+    pub(crate) fn has_noted_end(&self) -> bool {
+        if !self.rule.can_end() {
+            return false;
+        }
+        let cell = self.host.get(&self.state_key("e")).ok().flatten();
+        let progress = cell.and_then(|cell| Progress::decode(&cell.value)).unwrap_or_default();
+        self.rule.is_exhausted(progress.fired) || self.rule.is_over(progress.elapsed_ms)
+    }
+
+    /// Whether the rule has fired as often as it may. Notes it if that is final.
     pub(crate) fn is_exhausted(&self) -> bool {
-        let max = self.rule.limits.max_count.map(u64::from);
-        max.is_some_and(|max| self.add_to_counter("f", 0, None).is_some_and(|fired| fired >= max))
+        if self.rule.limits.max_count.is_none() {
+            return false;
+        }
+        let fired = self.add_to_counter("f", 0, None).unwrap_or_default();
+        let is_exhausted = self.rule.is_exhausted(fired);
+        // A request that gets no place gives back what it has counted.
+        if is_exhausted && self.rule.limits.max_active.is_none() {
+            self.note_progress(Progress { fired, elapsed_ms: 0 });
+        }
+        is_exhausted
+    }
+
+    /// Whether the rule can have no effect any more at this time after its first match. Notes it if so.
+    pub(crate) fn is_over(&self, elapsed_ms: u64) -> bool {
+        let is_over = self.rule.is_over(elapsed_ms);
+        if is_over {
+            self.note_progress(Progress { fired: 0, elapsed_ms });
+        }
+        is_over
+    }
+
+    fn note_progress(&self, progress: Progress) {
+        let key = self.state_key("e");
+        let version = self.host.get(&key).ok().flatten().map_or(0, |cell| cell.version);
+        // If another instance was faster, it has noted the same.
+        let _ = self.host.compare_and_swap(&key, version, &progress.encode());
     }
 
     /// Milliseconds since the first match, which may be this one.
@@ -183,7 +241,7 @@ pub(crate) fn sync_reports(rules: &[Rule], host: &dyn Host) {
     }
     for gone in before.iter().filter(|name| !names.contains(name)) {
         host.remove_report(gone);
-        for kind in ["m", "f", "t"] {
+        for kind in ["m", "f", "t", "e"] {
             host.remove(&format!("{kind}/{gone}"));
         }
     }

@@ -65,8 +65,12 @@ impl Plugin for FaultInject {
             if !rule.matches_request(req, has_room) || !rule.active_time.is_none_or(|time| clock.is_within(&time)) {
                 continue;
             }
-            is_met = true;
             let counters = RuleCounters::new(rule, host);
+            if counters.has_noted_end() {
+                continue;
+            }
+            // From here on the rule counts, so that the verdict is not reusable.
+            is_met = true;
             let chosen = choose_acts(rule, &counters, req, self.active.seed);
             decision.add_chosen(&chosen, rule, index, &counters, req);
             counters.count_in_metrics();
@@ -115,7 +119,7 @@ fn choose_acts<'a>(rule: &'a Rule, counters: &RuleCounters<'_>, req: &dyn Reques
         return Vec::new();
     }
     let elapsed_ms = if rule.is_timed() { counters.elapsed_ms() } else { 0 };
-    if rule.is_over(elapsed_ms) || !rule.select.selects_request(counters.count_match()) {
+    if counters.is_over(elapsed_ms) || !rule.select.selects_request(counters.count_match()) {
         return Vec::new();
     }
     rule.choose_acts(req, elapsed_ms, || counters.draw_for(seed, &Subject::from_request(req)))

@@ -131,6 +131,17 @@ impl Rule {
         self.limits.max_duration_ms.is_some() || matches!(self.plan, RulePlan::Stages { .. })
     }
 
+    /// Whether the rule can reach a state in which it never fires again.
+    pub(crate) fn can_end(&self) -> bool {
+        let has_last_stage = matches!(self.plan, RulePlan::Stages { again_ms: None, .. });
+        self.limits.max_count.is_some() || self.limits.max_duration_ms.is_some() || has_last_stage
+    }
+
+    /// Whether the rule may not fire any more after it has fired so often.
+    pub(crate) fn is_exhausted(&self, fired: u64) -> bool {
+        self.limits.max_count.is_some_and(|max| fired >= u64::from(max))
+    }
+
     /// Whether the rule can have no effect any more at this time after its first match.
     pub(crate) fn is_over(&self, elapsed_ms: u64) -> bool {
         let is_past = |end: u64| elapsed_ms >= end;
