@@ -109,6 +109,24 @@ async fn counts_hold_across_threads_and_a_reload() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Once a call has found that the rule has ended, the sidecar repeats the verdict.
+#[tokio::test]
+async fn plugin_is_not_called_for_a_rule_that_has_ended() -> anyhow::Result<()> {
+    let rule = fault_rule(json!("refuse"), json!({ "maxCount": 1 }));
+    let arguments = ["--workers", "1", "--plugin-audit", "1000000"];
+    let env = TestEnv::start_with(vec![faults_entry(json!([rule]))], &arguments).await?;
+    let client = env.client();
+    assert_eq!(client.get(LIST).await?.status, 503);
+    for _ in 0..20 {
+        assert_eq!(client.get(LIST).await?.status, 200);
+    }
+    // One is hit, one finds that the rule has ended, and the verdict on one is remembered.
+    let calls = r#"ctrlmesh_plugin_calls_total{entry="fault-inject/test",phase="request"}"#;
+    assert_eq!(env.sidecar.metric_value(calls).await?, 3.0);
+    assert_eq!(rule_counts(&env, "x").await?, (1, 1));
+    Ok(())
+}
+
 #[tokio::test]
 async fn concurrent_faults_are_bounded() -> anyhow::Result<()> {
     let late = fault_rule(json!({ "delay": { "for": "2s" } }), json!({ "maxActive": 2 }));
