@@ -153,6 +153,11 @@ soak-model: export CTRLMESH_MODEL_CASES ?= 20000
 soak-model: setup ## The models of hand-overs with CTRLMESH_MODEL_CASES random runs each; CTRLMESH_MODEL_SEED repeats those of a failure
 	cargo test --locked --workspace --lib hand_over
 
+.PHONY: soak-reuse
+soak-reuse: export CTRLMESH_REUSE_STREAMS ?= 5000
+soak-reuse: setup ## CTRLMESH_REUSE_STREAMS random streams with and without repeated verdicts; CTRLMESH_REUSE_SEED repeats those of a failure
+	cargo test --locked --workspace --lib reuse::tests::differential
+
 .PHONY: scale
 scale: setup ## Requests and decisions of the manager with up to 10,000 simulated sidecars, compared with docs/scale.md; release profile
 	for sidecars in 10 1000 10000; do \

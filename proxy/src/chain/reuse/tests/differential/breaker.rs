@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The part of the test streams that are compared with the model: each operation is two calls of a plugin or more.
+/// One in this many of the test streams is compared with the model: each operation is two calls of a plugin or more.
 const STREAMS_PART: u32 = 2;
 
 fn trip() -> impl Strategy<Value = Json> {
@@ -138,7 +138,7 @@ fn difference_from_model(settings: &Json, operations: &[Operation]) -> Option<St
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(streams().div_ceil(STREAMS_PART)))]
+    #![proptest_config(streams_config(STREAMS_PART))]
 
     #[test]
     fn breaker_decides_as_it_did_when_it_counted_itself(
