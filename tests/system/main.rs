@@ -53,6 +53,7 @@ mod plugin_metrics;
 mod plugin_state;
 mod reload;
 mod restarts;
+mod reuse;
 mod sharding;
 mod status;
 mod tls;
