@@ -6,12 +6,15 @@
 //!   answers: [[{one: "1"}, {leaf: {edit: a=1, reuse: whileUnchanged, counts: [[seen, l, 2]], tokens: {key: t, burst: 3}}}]]
 //!   otherwise: {leaf: {write: k, reuse: never}}
 //! ```
+//!
+//! A leaf may have an action in the grammar of `scripted` instead of `edit`: `{leaf: {then: {refuse: {code: 429}}, later: none}}`.
 
 use ctrlmesh_sdk::{
     Admission, Ask, Bucket, Claim, Counted, Crossing, Host, InstanceInfo, MatchRule, Outcome, OutcomeRule,
-    OutcomeWindow, Part, Phases, Place, Plugin, Request, RequestEdit, RequestVerdict, ResponseHead, ResponseVerdict,
-    Subscription,
+    OutcomeWindow, Part, Phases, Place, Plugin, Request, RequestAction, RequestEdit, RequestVerdict, ResponseHead,
+    ResponsePlan, ResponseVerdict, Subscription,
 };
+use ctrlmesh_test_guests::script::ActionText;
 use serde::Deserialize;
 
 struct DecisionTree {
@@ -80,6 +83,11 @@ enum Fact {
 struct Leaf {
     /// The label selector of an edit; empty: no edit.
     edit: String,
+    /// The action instead of that edit.
+    then: Option<ActionText>,
+    delay_ms: u32,
+    /// The later phases that are wanted; all by default.
+    later: Option<Later>,
     reuse: Reuse,
     counts: Vec<(String, String, u64)>,
     counts_at_once: bool,
@@ -92,9 +100,24 @@ struct Leaf {
     write: Option<String>,
     remove: Option<String>,
     logs: bool,
+    prints: bool,
+    /// The gauge `level`, and a report.
+    gauge: Option<u32>,
+    report: Option<u32>,
+    /// Whether an edit has a random number, if the request may proceed.
     draws: bool,
     reads_clock: bool,
     adds: Option<String>,
+    /// Whether the call traps after all of this.
+    traps: bool,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Later {
+    None,
+    Response,
+    Complete,
 }
 
 #[derive(Deserialize)]
@@ -133,13 +156,12 @@ impl Plugin for DecisionTree {
     type Settings = Settings;
 
     fn configure(settings: Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
-        let phases = Phases::ON_REQUEST | Phases::ON_COMPLETE;
         let plugin = Self {
             root: settings.root,
             alternates: settings.alternates,
             calls: 0,
         };
-        Ok((plugin, Subscription::new(phases, vec![MatchRule::any()])))
+        Ok((plugin, Subscription::new(Phases::all(), vec![MatchRule::any()])))
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
@@ -164,8 +186,11 @@ impl Plugin for DecisionTree {
         host.count("completed", &format!("{} {}", req.note(), outcome.status), 1);
     }
 
-    fn on_response(&mut self, _: &dyn Request, _: &dyn ResponseHead, _: &dyn Host) -> ResponseVerdict {
-        ResponseVerdict::proceed()
+    /// Adds the note of the request to the response.
+    fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
+        let seen = format!("{} {}", req.note(), res.status());
+        host.count("responded", &seen, 1);
+        ResponseVerdict::edit(ResponsePlan::default().set_header("x-noted", seen))
     }
 
     fn on_crossed(&mut self, crossings: &[Crossing], host: &dyn Host) {
@@ -222,7 +247,6 @@ impl Fact {
 
 impl Leaf {
     fn verdict(&self, req: &dyn Request, host: &dyn Host, suffix: &str) -> RequestVerdict {
-        let mut selector = format!("{}{suffix}", self.edit);
         self.count(host);
         if let Some(note) = self.note {
             req.set_note(note);
@@ -230,15 +254,65 @@ impl Leaf {
         if let Some(rule) = &self.rule {
             host.name_rule(rule, Part::Action);
         }
-        let mut delay_ms = 0;
+        let mut delay_ms = self.delay_ms;
+        let mut action = self.action(suffix);
         if self.tokens.is_some() || self.place.is_some() {
             match host.admit(&self.asks(), &self.places()) {
-                Ok(Admission::Granted(wait)) => delay_ms = wait,
-                Ok(Admission::Short(short)) => selector = format!("short={}", short.ask),
-                Ok(Admission::Full(place)) => selector = format!("full={place}"),
-                Err(error) => selector = format!("error={error:?}"),
+                Ok(Admission::Granted(wait)) => delay_ms += wait,
+                Ok(Admission::Short(short)) => action = narrow(format!("short={}", short.ask)),
+                Ok(Admission::Full(place)) => action = narrow(format!("full={place}")),
+                Err(error) => action = narrow(format!("error={error:?}")),
             }
         }
+        self.write(host);
+        if self.draws {
+            let drawn = host.random() % 4;
+            if let RequestAction::Proceed(edits) = &mut action {
+                edits.push(RequestEdit::set_header("x-drawn", drawn.to_string()));
+            }
+        }
+        if self.reads_clock {
+            let _ = host.monotonic_ns();
+        }
+        let rule = self.outcome.as_ref().map(|outcome| outcome.rule(host));
+        if self.traps {
+            std::process::abort();
+        }
+        let verdict = RequestVerdict::from(action).after_ms(delay_ms);
+        let verdict = match rule {
+            Some(rule) => verdict.count_outcome(rule),
+            None => verdict,
+        };
+        let verdict = match self.later {
+            None => verdict,
+            Some(Later::None) => verdict.later(Phases::empty()),
+            Some(Later::Response) => verdict.later(Phases::ON_RESPONSE),
+            Some(Later::Complete) => verdict.later(Phases::ON_COMPLETE),
+        };
+        match self.reuse {
+            Reuse::Never => verdict,
+            Reuse::WhileUnchanged => verdict.reusable(),
+            Reuse::Until(unix_ms) => verdict.reusable_until(unix_ms),
+        }
+    }
+
+    /// The action if tokens and places are there.
+    fn action(&self, suffix: &str) -> RequestAction {
+        if let Some(then) = &self.then {
+            return then.action();
+        }
+        match format!("{}{suffix}", self.edit) {
+            selector if selector.is_empty() => RequestAction::Proceed(Vec::new()),
+            selector => narrow(selector),
+        }
+    }
+
+    /// Does what must not be done again when the verdict is repeated.
+    #[expect(
+        clippy::print_stdout,
+        reason = "a plugin may print, and the host must not lose a line"
+    )]
+    fn write(&self, host: &dyn Host) {
         if let Some(key) = &self.write {
             let version = host.get(key).ok().flatten().map_or(0, |cell| cell.version);
             let _ = host.compare_and_swap(key, version, &[7]);
@@ -249,29 +323,17 @@ impl Leaf {
         if self.logs {
             host.info("decided");
         }
-        if self.draws {
-            let _ = host.random();
+        if self.prints {
+            println!("decided");
         }
-        if self.reads_clock {
-            let _ = host.monotonic_ns();
+        if let Some(level) = self.gauge {
+            host.gauge("level", "", f64::from(level));
+        }
+        if let Some(number) = self.report {
+            host.put_report("decided", &number.to_string());
         }
         if let Some(key) = &self.adds {
             let _ = host.add(key, 1, None);
-        }
-        let rule = self.outcome.as_ref().map(|outcome| outcome.rule(host));
-        let verdict = match selector.as_str() {
-            "" => RequestVerdict::proceed(),
-            _ => RequestVerdict::edit(vec![RequestEdit::AndLabelSelector(selector)]),
-        };
-        let verdict = match rule {
-            Some(rule) => verdict.count_outcome(rule),
-            None => verdict,
-        };
-        let verdict = verdict.after_ms(delay_ms);
-        match self.reuse {
-            Reuse::Never => verdict,
-            Reuse::WhileUnchanged => verdict.reusable(),
-            Reuse::Until(unix_ms) => verdict.reusable_until(unix_ms),
         }
     }
 
@@ -313,6 +375,11 @@ impl Leaf {
         };
         self.place.iter().map(place).collect()
     }
+}
+
+/// Proceed, narrowed by this label selector.
+fn narrow(selector: String) -> RequestAction {
+    RequestAction::Proceed(vec![RequestEdit::AndLabelSelector(selector)])
 }
 
 impl OutcomeText {

@@ -6,7 +6,7 @@ mod request;
 mod response;
 mod subscription;
 
-pub use request::RequestLine;
+pub use request::{ActionText, RequestLine};
 pub use response::ResponseLine;
 pub use subscription::RuleLine;
 

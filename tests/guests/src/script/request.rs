@@ -80,6 +80,11 @@ struct PlaceText {
     max: u32,
 }
 
+/// An action for the settings of another guest, in the same grammar.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct ActionText(Then);
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Then {
@@ -143,25 +148,39 @@ impl RequestLine {
         for key in self.outcomes.iter().flat_map(|outcome| &outcome.cells) {
             let _ = host.get(key);
         }
-        let action = match self.then.clone() {
-            Then::Proceed(edits) => {
-                let often = std::iter::repeat_n(edits, self.times).flatten();
-                RequestAction::Proceed(often.map(Into::into).collect())
-            }
-            Then::Refuse(refusal) => RequestAction::Refuse(refusal.into()),
-            Then::Reset(reset) => RequestAction::Reset(reset.into()),
-            Then::Answer(answer) => RequestAction::Answer(answer.into()),
-            Then::RefuseConnections(length) => RequestAction::RefuseConnections(length),
-        };
         RequestVerdict {
             delay_ms: self.delay_ms,
-            action,
+            action: self.then.action(self.times),
             reuse: self.reuse.into(),
             later: self
                 .later
                 .as_ref()
                 .map_or(Phases::all(), |later| later.iter().copied().map(Phases::from).collect()),
             outcomes: self.outcomes.iter().map(OutcomeText::rule).collect(),
+        }
+    }
+}
+
+impl ActionText {
+    /// The action.
+    #[must_use]
+    pub fn action(&self) -> RequestAction {
+        self.0.action(1)
+    }
+}
+
+impl Then {
+    /// The action with each edit so many times.
+    fn action(&self, times: usize) -> RequestAction {
+        match self.clone() {
+            Self::Proceed(edits) => {
+                let often = std::iter::repeat_n(edits, times).flatten();
+                RequestAction::Proceed(often.map(Into::into).collect())
+            }
+            Self::Refuse(refusal) => RequestAction::Refuse(refusal.into()),
+            Self::Reset(reset) => RequestAction::Reset(reset.into()),
+            Self::Answer(answer) => RequestAction::Answer(answer.into()),
+            Self::RefuseConnections(length) => RequestAction::RefuseConnections(length),
         }
     }
 }

@@ -1,29 +1,32 @@
 //! Two sidecars get the same chain and the same requests; one repeats reusable verdicts, the other calls every time. Nothing may differ:
-//! verdicts, touches, state, counters, reports.
+//! verdicts, touches, edits of responses, state, counters, gauges, reports, log lines, quarantines.
 //!
 //! Two workers of a sidecar share the state of its entries. Plugins are decision trees that are generated, and the built-in ones.
 
 mod breaker;
+mod effects;
 mod generated;
+mod sidecar;
+mod threads;
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 use http::Method;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::{Value as Json, json};
+use tokio::runtime::Runtime;
 
 use super::*;
 use crate::chain::instances::Instances;
-use crate::chain::phases::{Plugins, RequestDecision, Stop};
+use crate::chain::phases::{Plugins, RequestDecision};
 use crate::chain::tests::{BREAKER_V0_1_BYTES, guest_bytes, test_engine, test_entry, test_handle};
 use crate::chain::{MatchQuery, Metrics, Snapshot};
-use crate::connection::Connection;
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::wasm::reads_hooks;
 
 use generated::{chain, operation};
+use sidecar::{Operation, Sidecar};
 
 /// Number of random streams. `CTRLMESH_REUSE_STREAMS` asks for more (`make soak-reuse`). A failure prints the smallest stream that fails,
 /// and the seed with which `CTRLMESH_REUSE_SEED` plays the same streams again. Only the choice of what is audited is drawn anew.
@@ -32,47 +35,10 @@ const OPERATIONS: std::ops::Range<usize> = 20..120;
 /// Name of the circuit breaker that was built against interface 0.1.
 const BREAKER_V0_1: &str = "circuit-breaker@0.1";
 
-/// One sidecar.
-struct Sidecar {
-    snapshot: Arc<Snapshot>,
-    states: StateStore,
-    clock: Clock,
-    workers: [Rc<Instances>; 2],
-    in_flight: Vec<Plugins>,
-    /// Whether a plugin of an earlier chain is impure.
-    was_impure: bool,
-}
-
 #[derive(Debug, Clone)]
 struct EntrySpec {
     plugin: &'static str,
     settings: Json,
-}
-
-#[derive(Debug, Clone)]
-enum Operation {
-    Request {
-        worker: usize,
-        request: RequestSpec,
-    },
-    /// The response head of the request at this place among those in flight arrives.
-    Head {
-        place: usize,
-        status: u16,
-    },
-    /// Ends the request at this place among those in flight.
-    End {
-        place: usize,
-        outcome: Outcome,
-    },
-    Advance(u64),
-    /// Writes a cell of all entries, as another plugin instance does.
-    Write(&'static str),
-    Remove(&'static str),
-    /// Prepares the chain again, as a reload does.
-    Reload,
-    /// Brings another chain into force. Its entries have the state of earlier ones with their names; requests in flight keep their chain.
-    NewChain(Vec<EntrySpec>),
 }
 
 #[derive(Debug, Clone)]
@@ -83,125 +49,13 @@ struct RequestSpec {
     is_leader_lock: bool,
 }
 
-impl Sidecar {
-    fn new(entries: &[EntrySpec], reuse: ReuseSettings) -> Self {
-        let clock = Clock::manual();
-        clock.advance(Duration::from_secs(1_000_000));
-        let states = StateStore::with_clock(clock.clone());
-        let snapshot = snapshot_of(entries, &states);
-        let worker = || {
-            let handle = test_handle(Metrics::default());
-            Rc::new(Instances::new(Arc::clone(test_engine()), handle, reuse))
-        };
-        let sidecar = Self {
-            snapshot,
-            states,
-            clock,
-            workers: [worker(), worker()],
-            in_flight: Vec::new(),
-            was_impure: false,
-        };
-        sidecar.reload();
-        sidecar
-    }
-
-    fn reload(&self) {
-        for worker in &self.workers {
-            worker.prepare(&self.snapshot).unwrap();
-        }
-    }
-
-    /// Carries an operation out, and returns what can be seen of it.
-    async fn apply(&mut self, operation: &Operation) -> String {
-        match operation {
-            Operation::Request { worker, request } => {
-                let view = request.view();
-                let matched = self
-                    .snapshot
-                    .matching_entries(&MatchQuery::new(&view, &view.headers.borrow()));
-                let worker = Rc::clone(&self.workers[*worker]);
-                let plugins = Plugins::new(Arc::clone(&self.snapshot), matched, Rc::new(view), worker);
-                let begun = Instant::now();
-                let decision = self.text(plugins.on_request().await);
-                let seen = format!("{decision} after {:?}: {}", begun.elapsed(), plugins.describe());
-                self.in_flight.push(plugins);
-                seen
-            }
-            Operation::Head { place, status } if !self.in_flight.is_empty() => {
-                let plugins = &self.in_flight[place % self.in_flight.len()];
-                let response = http::Response::builder().status(*status).body(()).unwrap();
-                let ((mut head, ()), connection) = (response.into_parts(), Connection::default());
-                let edited = plugins.edit_response(&mut head, &connection).await;
-                format!("{:?} {}", edited.ok(), plugins.describe())
-            }
-            Operation::End { place, outcome } if !self.in_flight.is_empty() => {
-                let plugins = self.in_flight.remove(place % self.in_flight.len());
-                plugins.on_complete(outcome);
-                plugins.describe()
-            }
-            Operation::Head { .. } | Operation::End { .. } => String::new(),
-            Operation::Advance(ms) => {
-                self.clock.advance(Duration::from_millis(*ms));
-                String::new()
-            }
-            Operation::Write(key) => {
-                for (_, state) in self.states.entries() {
-                    let version = state.get(key).ok().flatten().map_or(0, |cell| cell.version);
-                    let _ = state.compare_and_swap(key, version, vec![1]);
-                }
-                String::new()
-            }
-            Operation::Remove(key) => {
-                for (_, state) in self.states.entries() {
-                    state.remove(key);
-                }
-                String::new()
-            }
-            Operation::Reload => {
-                self.reload();
-                String::new()
-            }
-            Operation::NewChain(entries) => {
-                self.was_impure = self.repeated().1;
-                self.snapshot = snapshot_of(entries, &self.states);
-                self.reload();
-                String::new()
-            }
-        }
-    }
-
-    fn text(&self, decision: RequestDecision) -> String {
-        let name = |id| {
-            let entry = self.snapshot.entries().iter().find(|entry| entry.id == id);
-            entry.map(|entry| entry.name.as_str()).unwrap_or_default()
-        };
-        match decision {
-            RequestDecision::Proceed(edits) => {
-                let edits = edits.iter().map(|(entry, edit)| format!("{} {edit:?}", name(*entry)));
-                edits.collect::<Vec<_>>().join(", ")
-            }
-            RequestDecision::Stop(Stop::Reply(reply)) => format!("{reply:?}"),
-            RequestDecision::Stop(Stop::Answer(answer)) => format!("{answer:?}"),
-            RequestDecision::Stop(Stop::Reset(reset)) => format!("{reset:?}"),
-            RequestDecision::Stop(Stop::RefuseConnections(length)) => format!("refused for {length:?}"),
-        }
-    }
-
-    /// State, counters and reports of all entries.
-    fn state(&self) -> BTreeMap<String, String> {
-        let entries = self.states.entries().into_iter().map(|(name, state)| {
-            let (series, dropped) = state.series().snapshot();
-            let reports = state.rendered_reports();
-            (name, format!("{:#?} {series:#?} {dropped} {reports:?}", state.dump()))
+impl RequestSpec {
+    fn view(&self) -> RequestView {
+        let headers = self.headers.iter();
+        let request = headers.fold(request(self.method.clone(), self.target), |request, (name, value)| {
+            request.header(name, value)
         });
-        entries.collect()
-    }
-
-    /// Number of verdicts that were repeated, and whether any plugin is impure.
-    fn repeated(&self) -> (u64, bool) {
-        let counts = self.workers.iter().map(|worker| worker.repeated_verdicts()).sum();
-        let is_impure = self.snapshot.entries().iter().any(|entry| entry.reuse.is_impure());
-        (counts, is_impure || self.was_impure)
+        request.with(|view| view.is_leader_lock.set(self.is_leader_lock)).view()
     }
 }
 
@@ -213,16 +67,6 @@ fn snapshot_of(entries: &[EntrySpec], states: &StateStore) -> Arc<Snapshot> {
         test_entry(&name, order, plugin_bytes(entry.plugin), &settings, states)
     });
     Arc::new(Snapshot::new(1, ctrlmesh_contract::Digest::of(b""), entries.collect()))
-}
-
-impl RequestSpec {
-    fn view(&self) -> RequestView {
-        let headers = self.headers.iter();
-        let request = headers.fold(request(self.method.clone(), self.target), |request, (name, value)| {
-            request.header(name, value)
-        });
-        request.with(|view| view.is_leader_lock.set(self.is_leader_lock)).view()
-    }
 }
 
 /// A complete response; without a status there was no connection.
@@ -263,34 +107,45 @@ struct Compared {
     repeated: u64,
 }
 
-/// Runs the operations in both sidecars.
-fn compare(entries: &[EntrySpec], operations: &[Operation], audited_one_in: u64) -> Compared {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+/// A runtime whose clock stands still until something waits for it.
+fn paused_runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
-        .unwrap();
-    runtime.block_on(async {
-        let mut repeating = Sidecar::new(entries, reuse(true, audited_one_in));
-        let mut calling = Sidecar::new(entries, reuse(false, 1));
-        let mut difference = None;
-        for (at, operation) in operations.iter().enumerate() {
-            let seen = [repeating.apply(operation).await, calling.apply(operation).await];
-            if seen[0] != seen[1] {
-                difference = Some(format!("operation {at}, {operation:?}: {seen:#?}"));
-                break;
-            }
+        .unwrap()
+}
+
+/// Runs the operations in both sidecars. Each has a runtime of its own, because the delays of one would make time pass for the quarantines
+/// of the other.
+fn compare(entries: &[EntrySpec], operations: &[Operation], audited_one_in: u64) -> Compared {
+    let (first, second) = (paused_runtime(), paused_runtime());
+    let start = |runtime: &Runtime, settings| runtime.block_on(async { Sidecar::new(entries, settings) });
+    let mut repeating = start(&first, reuse(true, audited_one_in));
+    let mut calling = start(&second, reuse(false, 1));
+    let mut difference = None;
+    for (at, operation) in operations.iter().enumerate() {
+        let seen = [
+            first.block_on(repeating.apply(operation)),
+            second.block_on(calling.apply(operation)),
+        ];
+        if seen[0] != seen[1] {
+            difference = Some(format!("operation {at}, {operation:?}: {seen:#?}"));
+            break;
         }
-        let (repeated, is_impure) = repeating.repeated();
-        let states = [repeating.state(), calling.state()];
-        if difference.is_none() && states[0] != states[1] {
-            difference = Some(format!("states differ: {states:#?}"));
-        }
-        if difference.is_none() && is_impure {
-            difference = Some("a plugin was found impure".into());
-        }
-        Compared { difference, repeated }
-    })
+    }
+    let (repeated, is_impure) = repeating.repeated();
+    let states = [
+        first.block_on(async { repeating.state() }),
+        second.block_on(async { calling.state() }),
+    ];
+    if difference.is_none() && states[0] != states[1] {
+        difference = Some(format!("states differ: {states:#?}"));
+    }
+    if difference.is_none() && is_impure {
+        difference = Some("a plugin was found impure".into());
+    }
+    Compared { difference, repeated }
 }
 
 fn variable(name: &str) -> Option<u64> {

@@ -112,11 +112,7 @@ fn decision(seen: &str) -> &str {
 }
 
 fn difference_from_model(settings: &Json, operations: &[Operation]) -> Option<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
+    let runtime = paused_runtime();
     let sidecar = |plugin: &'static str| {
         let settings = settings.clone();
         Sidecar::new(&[EntrySpec { plugin, settings }], reuse(true, 7))

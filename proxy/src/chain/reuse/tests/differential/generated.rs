@@ -66,14 +66,28 @@ fn outcome_rule() -> impl Strategy<Value = Json> {
     })
 }
 
-fn leaf() -> impl Strategy<Value = Json> {
-    let reuse = prop_oneof![
-        6 => Just(json!("whileUnchanged")),
-        1 => Just(json!("never")),
-        1 => (0_u64..400).prop_map(|ms| json!({"until": 1_000_000_000 + ms})),
-    ];
-    let edit = prop::sample::select(vec!["", "a=1", "a=2", "a=3"]);
-    let effect = prop_oneof![
+/// Actions besides edits of label selectors. The last is no valid verdict, which is a fault like a trap.
+pub(super) fn actions() -> Vec<Json> {
+    let field = |name: &str, value: &str| json!({"name": name, "value": value});
+    let details = json!({"group": "apps", "kind": "deployments", "name": "x", "causes": ["FieldValueInvalid"]});
+    let refusal = json!({"code": 429, "reason": "R", "message": "m", "retryAfterSeconds": 3, "cause": "c"});
+    vec![
+        json!({"proceed": [{"setHeader": field("x-a", "9")}, {"removeHeader": "x-b"}]}),
+        json!({"proceed": [{"andFieldSelector": "metadata.name=x"}, {"setQuery": field("limit", "7")}]}),
+        json!({"proceed": [{"removeQuery": "q"}, {"renameObject": {"from": "x", "to": "y"}}]}),
+        json!({"proceed": [{"andLabelSelector": "a in (1, 2)"}, {"keepObjects": {"names": ["x"], "labels": "a=1"}}]}),
+        json!({"refuse": {"code": 403, "details": details}}),
+        json!({"refuse": refusal}),
+        json!({"answer": {"code": 200, "headers": [field("x-a", "1")], "body": "b", "closeConnection": true}}),
+        json!({"reset": "close"}),
+        json!({"reset": "hang"}),
+        json!({"refuseConnections": 5}),
+        json!({"proceed": [{"andLabelSelector": ""}]}),
+    ]
+}
+
+fn effect() -> impl Strategy<Value = Json> {
+    prop_oneof![
         6 => Just(json!({})),
         2 => (0_u64..3, any::<bool>()).prop_map(|(by, at_once)| {
             json!({"counts": [["seen", "l", by], ["more", "", 1]], "countsAtOnce": at_once})
@@ -84,13 +98,27 @@ fn leaf() -> impl Strategy<Value = Json> {
             .prop_map(|(burst, wait)| json!({"tokens": {"key": "t", "burst": burst, "maxWaitMs": wait}})),
         2 => (1_u32..3).prop_map(|max| json!({"place": {"key": "p", "burst": max}})),
         4 => outcome_rule().prop_map(|rule| json!({"outcome": rule})),
+        4 => prop::sample::select(actions()).prop_map(|action| json!({"then": action})),
+        2 => (1_u32..30).prop_map(|ms| json!({"delayMs": ms})),
+        2 => prop::sample::select(vec!["none", "response", "complete"]).prop_map(|later| json!({"later": later})),
         1 => Just(json!({"write": "k"})),
         1 => Just(json!({"remove": "l"})),
         1 => Just(json!({"adds": "n"})),
-        1 => Just(json!({"logs": true})),
-        1 => Just(json!({"readsClock": true})),
+        1 => (0_u32..3).prop_map(|level| json!({"gauge": level})),
+        1 => (0_u32..3).prop_map(|number| json!({"report": number})),
+        1 => prop::sample::select(vec!["logs", "prints", "draws", "readsClock"]).prop_map(|does| json!({does: true})),
+        1 => Just(json!({"traps": true})),
+    ]
+}
+
+fn leaf() -> impl Strategy<Value = Json> {
+    let reuse = prop_oneof![
+        6 => Just(json!("whileUnchanged")),
+        1 => Just(json!("never")),
+        1 => (0_u64..400).prop_map(|ms| json!({"until": 1_000_000_000 + ms})),
     ];
-    (edit, reuse, prop::collection::vec(effect, 1..3)).prop_map(|(edit, reuse, effects)| {
+    let edit = prop::sample::select(vec!["", "a=1", "a=2", "a=3"]);
+    (edit, reuse, prop::collection::vec(effect(), 1..4)).prop_map(|(edit, reuse, effects)| {
         let mut leaf = json!({"edit": edit, "reuse": reuse});
         for effect in effects {
             leaf.as_object_mut()
@@ -160,7 +188,7 @@ fn builtin() -> impl Strategy<Value = EntrySpec> {
     Union::new(specs)
 }
 
-fn request_spec() -> impl Strategy<Value = RequestSpec> {
+pub(super) fn request_spec() -> impl Strategy<Value = RequestSpec> {
     let targets = [
         (Method::GET, "/api/v1/namespaces/a/pods/x"),
         (Method::GET, "/api/v1/namespaces/b/pods/x"),
@@ -207,7 +235,9 @@ pub(super) fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(place, status)| Operation::Head { place, status }),
         5 => (0_usize..8, prop::sample::select(vec![0, 101, 200, 404, 500]))
             .prop_map(|(place, status)| Operation::End { place, outcome: outcome(status) }),
+        2 => (0_usize..8).prop_map(|place| Operation::Recheck { place }),
         2 => (0_u64..300).prop_map(Operation::Advance),
+        1 => (500_u64..4_000).prop_map(Operation::AdvanceQuarantines),
         1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Write),
         1 => prop::sample::select(vec!["k", "l"]).prop_map(Operation::Remove),
         1 => Just(Operation::Reload),

@@ -1,0 +1,146 @@
+//! Each kind of action and effect by itself: which verdicts are repeated with their effects, and which calls are made again.
+
+use super::generated::actions;
+use super::*;
+
+/// A plugin whose only leaf has these fields and is marked as reusable.
+fn leaf(fields: &Json) -> EntrySpec {
+    let mut leaf = json!({"edit": "a=1", "reuse": "whileUnchanged"});
+    let fields = fields.as_object().unwrap().clone();
+    leaf.as_object_mut().unwrap().extend(fields);
+    EntrySpec {
+        plugin: "decision_tree",
+        settings: json!({"root": {"leaf": leaf}}),
+    }
+}
+
+/// Four whole requests, one after another. Returns how many verdicts were repeated.
+fn repeated_of_four(fields: &Json) -> u64 {
+    let operations: Vec<Operation> = (0..4).flat_map(|_| whole_request(POD, 200)).collect();
+    let compared = compare(&[leaf(fields)], &operations, 0);
+    assert_eq!(compared.difference, None, "{fields}");
+    compared.repeated
+}
+
+#[test]
+fn each_action_is_repeated_unless_it_is_invalid() {
+    let actions = actions();
+    let (invalid, valid) = actions.split_last().unwrap();
+    for action in valid {
+        assert_eq!(repeated_of_four(&json!({"then": action})), 3, "{action}");
+    }
+    assert_eq!(repeated_of_four(&json!({"then": invalid})), 0);
+}
+
+#[test]
+fn delays_later_phases_and_effects_that_are_data_are_repeated() {
+    for fields in [
+        json!({"delayMs": 5}),
+        json!({"later": "none"}),
+        json!({"later": "response"}),
+        json!({"later": "complete"}),
+        json!({"note": 7}),
+        json!({"rule": "r", "delayMs": 5}),
+        json!({"counts": [["seen", "l", 2], ["seen", "m", 1]], "countsAtOnce": true}),
+        json!({"tokens": {"key": "t", "burst": 9}}),
+        json!({"place": {"key": "p", "burst": 1}}),
+        json!({"outcome": {"tally": "o", "cells": ["k"], "atHead": true, "failures": 2}}),
+    ] {
+        assert_eq!(repeated_of_four(&fields), 3, "{fields}");
+    }
+}
+
+/// What a plugin writes, logs, prints or draws must happen once for each request, so the plugin is called.
+#[test]
+fn calls_that_write_print_draw_or_trap_are_made_again() {
+    for fields in [
+        json!({"write": "k"}),
+        json!({"remove": "k"}),
+        json!({"adds": "n"}),
+        json!({"gauge": 1}),
+        json!({"report": 1}),
+        json!({"logs": true}),
+        json!({"prints": true}),
+        json!({"draws": true}),
+        json!({"readsClock": true}),
+        json!({"traps": true}),
+    ] {
+        assert_eq!(repeated_of_four(&fields), 0, "{fields}");
+    }
+}
+
+/// The comparison sees log lines, or a lost one would not be a difference.
+#[test]
+fn state_of_sidecar_has_lines_that_plugins_log_and_print() {
+    let runtime = paused_runtime();
+    for fields in [json!({"logs": true}), json!({"prints": true})] {
+        let state = runtime.block_on(async {
+            let mut sidecar = Sidecar::new(&[leaf(&fields)], reuse(true, 0));
+            for operation in whole_request(POD, 200) {
+                sidecar.apply(&operation).await;
+            }
+            sidecar.state()
+        });
+        assert!(state["decision_tree/0"].contains("decided"), "{fields}: {state:?}");
+    }
+}
+
+fn request_with(value: &'static str) -> Operation {
+    Operation::Request {
+        worker: 0,
+        request: spec(Method::GET, POD, &[("x-a", value)]),
+    }
+}
+
+#[test]
+fn verdicts_are_neither_repeated_in_quarantine_nor_by_its_probe() {
+    let entry = EntrySpec {
+        plugin: "decision_tree",
+        settings: json!({"root": {"question": {
+            "ask": {"header": "x-a"},
+            "answers": [["trap", {"leaf": {"traps": true, "reuse": "whileUnchanged"}}]],
+            "otherwise": {"leaf": {"edit": "a=1", "reuse": "whileUnchanged"}},
+        }}}),
+    };
+    let good = || request_with("good");
+    let traps = (0..5).map(|_| request_with("trap"));
+    let mut operations = vec![good(), good()];
+    operations.extend(traps);
+    operations.extend([good(), Operation::AdvanceQuarantines(1_500), good(), good(), good()]);
+    let compared = compare(&[entry], &operations, 0);
+    // Before the faults one; after the probe, whose call is not remembered, the second of two.
+    assert_eq!((compared.difference, compared.repeated), (None, 2));
+}
+
+#[test]
+fn recheck_is_a_call_that_is_not_remembered() {
+    let entry = EntrySpec {
+        plugin: "decision_tree",
+        settings: json!({"root": {"question": {
+            "ask": "isRecheck",
+            "answers": [["true", {"leaf": {"edit": "a=2", "reuse": "whileUnchanged"}}]],
+            "otherwise": {"leaf": {"edit": "a=1", "reuse": "whileUnchanged"}},
+        }}}),
+    };
+    let watch = || Operation::Request {
+        worker: 0,
+        request: get("/api/v1/pods?watch=1"),
+    };
+    let recheck = || Operation::Recheck { place: 0 };
+    let runtime = paused_runtime();
+    let seen = runtime.block_on(async {
+        let mut sidecar = Sidecar::new(&[entry], reuse(true, 0));
+        let mut seen = Vec::new();
+        for operation in [watch(), recheck(), watch(), recheck()] {
+            let text = sidecar.apply(&operation).await;
+            seen.push((text.contains("a=1"), text.contains("a=2"), sidecar.repeated().0));
+        }
+        seen
+    });
+    let (decided, asked_again) = ((true, false), (false, true));
+    let expected = [(decided, 0), (asked_again, 0), (decided, 1), (asked_again, 1)];
+    assert_eq!(
+        seen,
+        expected.map(|((first, second), repeated)| (first, second, repeated))
+    );
+}
