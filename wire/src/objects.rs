@@ -1,9 +1,9 @@
 //! The objects in responses: takes a list or a watch apart as its bytes come in, and leaves out objects that are not
 //! kept.
 //!
-//! Guarantees: kept objects pass byte for byte; nothing of an object that is not kept passes; at most one object is
-//! held back; a body that cannot be read ends with an error, never unfiltered. Leaves to callers: the decision on each
-//! object, compression, and the end of a response that cannot be filtered.
+//! Guarantees: kept objects pass byte for byte, but for fields that are dropped; nothing of an object that is not kept
+//! passes; at most one object is held back; a body that cannot be read ends with an error, never unfiltered. Leaves to
+//! callers: the decision on each object, compression, and the end of a response that cannot be filtered.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,14 +11,17 @@
 //! | `protobuf` | lists and watches in protobuf |
 //! | `cbor` | lists, tables and watches in CBOR |
 //! | `rows` | the decision on a table event |
+//! | `dropped_fields` | which fields are left out of kept objects |
 //! | `predicate` | which objects are kept, as data |
 //! | `hash` | the hash by which API servers shard lists, and ranges of it |
 //! | `metadata` | the fields of an object's metadata that decide whether it is kept |
+//! | `splice` | copies bytes of which parts are replaced |
 //! | `keys` | keys about which decoders have to agree |
 //! | `error` | why a body cannot be filtered |
 //! | `limits` | bounds on memory |
 
 mod cbor;
+mod dropped_fields;
 mod error;
 mod hash;
 mod json;
@@ -28,8 +31,12 @@ mod metadata;
 mod predicate;
 mod protobuf;
 mod rows;
+mod splice;
 
 pub use cbor::{CborListFilter, CborWatchFilter};
+pub use dropped_fields::{
+    DroppedFields, DroppedFieldsError, MAX_DROPPED_PATH_BYTES, MAX_DROPPED_PATH_KEYS, MAX_DROPPED_PATHS,
+};
 pub use error::FilterError;
 pub use hash::{HashRange, HashRangeError, fnv1a_64};
 pub use json::{JsonListFilter, JsonWatchFilter};

@@ -68,9 +68,14 @@ pub fn envelope(api_version: &str, kind: &str, object: &Message) -> Vec<u8> {
 
 /// Appends a length-delimited field.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
-    put_varint(out, u64::from(field) << 3 | 2);
-    put_varint(out, bytes.len() as u64);
+    put_head(out, field, bytes.len());
     out.extend_from_slice(bytes);
+}
+
+/// Appends the tag of a length-delimited field, and the length of its content.
+pub(crate) fn put_head(out: &mut Vec<u8>, field: u32, length: usize) {
+    put_varint(out, u64::from(field) << 3 | 2);
+    put_varint(out, length as u64);
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the low seven bits are meant")]

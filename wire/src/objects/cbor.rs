@@ -6,11 +6,13 @@
 //! |---|---|
 //! | `watch` | leaves out events of a watch |
 //! | `list` | leaves out objects of a list, and rows of a table |
+//! | `dropped` | finds the fields that are left out of kept objects |
 //! | `metadata` | reads an object's metadata, and edits a list's |
 //! | `reader` | reads the parts of an item that is complete |
 //! | `scanner` | finds the end of an item whose bytes come in chunks |
 //! | `head` | the head of an item: reads and writes it |
 
+mod dropped;
 mod head;
 mod list;
 mod metadata;

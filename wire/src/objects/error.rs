@@ -26,6 +26,10 @@ pub enum FilterError {
     /// A watch event has a type that apimachinery does not know.
     #[error("a watch event has an unknown type")]
     UnknownEvent,
+    /// Fields are to be dropped that the encoding of the body has at other places in each kind
+    /// ([`DroppedFields::supports`](super::DroppedFields::supports)).
+    #[error("fields are dropped that have other numbers in each kind in protobuf")]
+    UndroppableFields,
     /// The body ended in the middle.
     #[error("the body ended before it was complete")]
     Unfinished,

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `watch` | watches of objects and of tables |
 //! | `list` | lists and tables |
+//! | `dropped` | the members that are left out of kept objects |
 //! | `item` | the metadata of one object |
 //! | `scanner` | finds the end of a value in chunks of any size, and notes where members of objects are |
 //! | `text` | keys and texts with their quotes and escapes |
 
+mod dropped;
 mod item;
 mod list;
 mod scanner;

@@ -5,21 +5,27 @@
 //! |---|---|
 //! | `list` | lists: objects that are left out become padding, so that all lengths stay |
 //! | `watch` | watches, event by event |
+//! | `dropped` | leaves fields out of kept objects |
 //! | `metadata` | the metadata of an object |
+//! | `padding` | fields that take the place of others in a list |
 
+mod dropped;
 mod list;
 mod metadata;
+mod padding;
 mod watch;
 
 pub use list::ProtobufListFilter;
 pub use watch::ProtobufWatchFilter;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::FilterError;
 use crate::protobuf::{Field, WireError, fields};
 
 /// A field with its position in the object or event.
+#[derive(Debug, Clone, Copy)]
 struct PlacedField<'a> {
     field: Field<'a>,
     start: usize,
@@ -29,6 +35,11 @@ impl<'a> PlacedField<'a> {
     /// The content of a field that has to be length-delimited.
     fn content(&self) -> Result<&'a [u8], FilterError> {
         self.field.payload.ok_or(wrong_wire_type(self.start))
+    }
+
+    /// Where the field is, with its tag and its length.
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.field.whole.len()
     }
 
     /// The position of the content.

@@ -73,6 +73,19 @@ fn elements_of(array: &Value) -> usize {
     array.as_array().map_or(0, Vec::len)
 }
 
+/// Removes a field, as filters do that drop it.
+pub(super) fn remove_field(value: &mut Value, path: &[&str]) {
+    match (value, path) {
+        (Value::Object(map), [key]) => drop(map.remove(*key)),
+        (Value::Object(map), [key, behind @ ..]) => {
+            if let Some(inner) = map.get_mut(*key) {
+                remove_field(inner, behind);
+            }
+        }
+        _ => {}
+    }
+}
+
 const SCHEMALESS: [WatchEncoding; 2] = [WatchEncoding::Json, WatchEncoding::Cbor];
 
 fn is_malformed<T>(outcome: &Result<T, FilterError>) -> bool {

@@ -6,8 +6,10 @@ use super::head::{ARRAY, BREAK, HeadReader, INDEFINITE_ARRAY, MAP, malformed};
 use super::metadata::without_list_counts;
 use super::reader::Reader;
 use super::scanner::{ItemCollector, ItemScanner};
+use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::keys::is_look_alike;
 use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::splice::put_spliced;
 use crate::objects::{DecideObjects, FilterError, MetadataFields, ObjectMetadata, STATUS_MEMBERS};
 
 /// Leaves out objects of a list, or rows of a table, in CBOR. Takes the body in chunks of any size. Holds back at most
@@ -18,6 +20,7 @@ use crate::objects::{DecideObjects, FilterError, MetadataFields, ObjectMetadata,
 #[derive(Debug)]
 pub struct CborListFilter {
     fields: MetadataFields,
+    dropped: DroppedFields,
     stage: Stage,
     /// Entries of the outermost map that are still to come; `None` if it has an indefinite length.
     entries_left: Option<u64>,
@@ -70,6 +73,7 @@ impl CborListFilter {
     pub fn new(fields: MetadataFields) -> Self {
         Self {
             fields,
+            dropped: DroppedFields::default(),
             stage: Stage::Start,
             entries_left: None,
             keys: HashSet::new(),
@@ -84,6 +88,12 @@ impl CborListFilter {
             skipper: ItemScanner::default(),
             failure: None,
         }
+    }
+
+    /// Leaves these fields out of kept objects.
+    #[must_use]
+    pub fn with_dropped_fields(self, dropped: DroppedFields) -> Self {
+        Self { dropped, ..self }
     }
 
     /// Takes a chunk, and appends to `out` what the client gets of it.
@@ -264,7 +274,7 @@ impl CborListFilter {
             pending,
             completed,
         } = &mut self.collector;
-        let mut batch = Batch::new(self.fields, element, &mut self.skipper);
+        let mut batch = Batch::new(self.fields, element, &self.dropped, &mut self.skipper);
         if is_mid_item {
             batch.add(completed)?;
             left = left.map(|left| left.saturating_sub(1));
@@ -293,10 +303,10 @@ impl CborListFilter {
             left = left.map(|left| left.saturating_sub(1));
             batch.add(item)?;
             if batch.items.len() == MAX_BATCH {
-                batch.decide(out, decide);
+                batch.decide(out, decide)?;
             }
         }
-        batch.decide(out, decide);
+        batch.decide(out, decide)?;
         Ok((used, left))
     }
 
@@ -365,6 +375,7 @@ impl CborListFilter {
 struct Batch<'a, 's> {
     fields: MetadataFields,
     element: Element,
+    dropped: &'s DroppedFields,
     skipper: &'s mut ItemScanner,
     items: Vec<&'a [u8]>,
     metadata: Vec<ObjectMetadata<'a>>,
@@ -372,10 +383,16 @@ struct Batch<'a, 's> {
 }
 
 impl<'a, 's> Batch<'a, 's> {
-    const fn new(fields: MetadataFields, element: Element, skipper: &'s mut ItemScanner) -> Self {
+    const fn new(
+        fields: MetadataFields,
+        element: Element,
+        dropped: &'s DroppedFields,
+        skipper: &'s mut ItemScanner,
+    ) -> Self {
         Self {
             fields,
             element,
+            dropped,
             skipper,
             items: Vec::new(),
             metadata: Vec::new(),
@@ -395,17 +412,26 @@ impl<'a, 's> Batch<'a, 's> {
     }
 
     /// Writes the elements that are kept, and empties the batch.
-    fn decide(&mut self, out: &mut Vec<u8>, decide: &mut DecideObjects<'_>) {
+    fn decide(&mut self, out: &mut Vec<u8>, decide: &mut DecideObjects<'_>) -> Result<(), FilterError> {
         if self.items.is_empty() {
-            return;
+            return Ok(());
         }
         self.kept.clear();
         self.kept.resize(self.items.len(), true);
         decide(&self.metadata, &mut self.kept);
         for (item, _) in self.items.iter().zip(&self.kept).filter(|(_, is_kept)| **is_kept) {
-            out.extend_from_slice(item);
+            let mut splices = Vec::new();
+            if !self.dropped.is_empty() {
+                let (mut reader, keys) = (Reader::new(item, self.skipper), self.dropped.object_keys());
+                match self.element {
+                    Element::Object => reader.find_dropped(keys, &mut splices)?,
+                    Element::Row => reader.find_dropped_in_row(keys, &mut splices)?,
+                }
+            }
+            put_spliced(out, item, splices);
         }
         self.items.clear();
         self.metadata.clear();
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
+mod dropped;
 mod list;
 mod malformed;
 mod watch;

@@ -6,9 +6,11 @@ use std::ops::Range;
 use super::head::{ARRAY, BREAK, BYTES, MAP, SELF_DESCRIBED, malformed, put_head, put_string};
 use super::reader::Reader;
 use super::scanner::{ItemCollector, ItemScanner};
+use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::keys::is_look_alike;
 use crate::objects::limits::{MAX_HELD_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::rows::RowsDecision;
+use crate::objects::splice::{Splice, put_spliced};
 use crate::objects::{
     DecideEvent, EventDecision, EventType, FilterError, MetadataFields, NAME_FIELD, TOMBSTONE_FIELDS,
 };
@@ -33,11 +35,19 @@ impl CborWatchFilter {
             collector: ItemCollector::default(),
             events: EventFilter {
                 fields,
+                dropped: DroppedFields::default(),
                 skipper: ItemScanner::default(),
                 columns: None,
             },
             failure: None,
         }
+    }
+
+    /// Leaves these fields out of the objects of kept events.
+    #[must_use]
+    pub fn with_dropped_fields(mut self, dropped: DroppedFields) -> Self {
+        self.events.dropped = dropped;
+        self
     }
 
     /// Takes a chunk, and appends to `out` what the client gets of the events that it completes.
@@ -77,6 +87,7 @@ impl CborWatchFilter {
 #[derive(Debug)]
 struct EventFilter {
     fields: MetadataFields,
+    dropped: DroppedFields,
     skipper: ItemScanner,
     /// The column definitions of a table that was dropped: a server sends them in the first event only.
     columns: Option<Vec<u8>>,
@@ -109,12 +120,6 @@ impl Object<'_> {
     }
 }
 
-/// Replaces a range of an event.
-struct Splice<'a> {
-    range: Range<usize>,
-    with: &'a [u8],
-}
-
 impl EventFilter {
     fn filter(&mut self, item: &[u8], out: &mut Vec<u8>, decide: &mut DecideEvent<'_>) -> Result<(), FilterError> {
         let event = self.read_event(item)?;
@@ -131,14 +136,18 @@ impl EventFilter {
             self.decide_object(item, &object, event_type, decide)?
         };
         match decision {
-            EventDecision::Keep => self.pass(item, &object, None, out),
+            EventDecision::Keep => {
+                let splices = self.find_dropped(item, start, &object)?;
+                self.pass(item, &object, splices, out)
+            }
             EventDecision::KeepAs(changed_type) => {
+                let mut splices = self.find_dropped(item, start, &object)?;
                 let type_value = self.encode_type(item, &event, changed_type)?;
-                let splice = Splice {
+                splices.push(Splice {
                     range: event.type_range,
-                    with: &type_value,
-                };
-                self.pass(item, &object, Some(splice), out)
+                    with: Cow::Owned(type_value),
+                });
+                self.pass(item, &object, splices, out)
             }
             EventDecision::Drop => self.keep_columns(item, &object),
             EventDecision::Bookmark => self.put_bookmark(item, &object, out),
@@ -259,7 +268,7 @@ impl EventFilter {
                 return Err(malformed("a bookmark with the name of an object", start));
             }
         }
-        self.pass(item, &object, None, out)
+        self.pass(item, &object, Vec::new(), out)
     }
 
     /// Whether an object in a row of the array at `start` has a name.
@@ -295,31 +304,46 @@ impl EventFilter {
         &mut self,
         item: &[u8],
         object: &Object<'_>,
-        type_splice: Option<Splice<'_>>,
+        mut splices: Vec<Splice<'static>>,
         out: &mut Vec<u8>,
     ) -> Result<(), FilterError> {
-        let mut columns = None;
-        if self.columns.is_some()
-            && object.is_table()
+        if object.is_table()
             && let Some(range) = object.columns.clone()
+            && let Some(columns) = self.columns.take()
+            && self.is_empty_array(item, range.start)?
         {
-            columns = self.columns.take();
-            if !self.is_empty_array(item, range.start)? {
-                columns = None;
+            splices.push(Splice {
+                range,
+                with: Cow::Owned(columns),
+            });
+        }
+        put_spliced(out, item, splices);
+        Ok(())
+    }
+
+    /// The entries that are left out of the object that starts at `start`, or of the objects in the rows of a table.
+    fn find_dropped(
+        &mut self,
+        item: &[u8],
+        start: usize,
+        object: &Object<'_>,
+    ) -> Result<Vec<Splice<'static>>, FilterError> {
+        let mut splices = Vec::new();
+        if self.dropped.is_empty() {
+            return Ok(splices);
+        }
+        let keys = self.dropped.object_keys();
+        let Some(rows) = object.rows.filter(|_| object.is_table()) else {
+            Reader::at(item, start, &mut self.skipper).find_dropped(keys, &mut splices)?;
+            return Ok(splices);
+        };
+        let mut reader = Reader::at(item, rows, &mut self.skipper);
+        if let Some(mut elements) = reader.enter_array()? {
+            while reader.has_next_element(&mut elements) {
+                reader.find_dropped_in_row(keys, &mut splices)?;
             }
         }
-        let columns_splice = object.columns.clone().zip(columns.as_deref());
-        let columns_splice = columns_splice.map(|(range, with)| Splice { range, with });
-        let mut splices = [type_splice, columns_splice];
-        splices.sort_by_key(|splice| splice.as_ref().map_or(0, |splice| splice.range.start));
-        let mut copied = 0;
-        for splice in splices.iter().flatten() {
-            out.extend_from_slice(item.get(copied..splice.range.start).unwrap_or_default());
-            out.extend_from_slice(splice.with);
-            copied = splice.range.end;
-        }
-        out.extend_from_slice(item.get(copied..).unwrap_or_default());
-        Ok(())
+        Ok(splices)
     }
 
     /// Keeps the column definitions of a table that is dropped for the next one that passes.

@@ -50,6 +50,11 @@ impl<'a, 'm> Members<'a, 'm> {
         }
     }
 
+    /// The scanned text.
+    pub(super) const fn text(&self) -> &'a [u8] {
+        self.text
+    }
+
     /// The member with this key. Two are an error, because decoders differ in which of them counts, and in whether they
     /// merge their values.
     pub(super) fn only_member(&self, name: &str) -> Result<Option<&'m Member>, FilterError> {
@@ -209,7 +214,7 @@ fn read_controller<'a>(raw: &'a [u8], is_seen: &mut bool) -> Result<Option<Contr
     let mut controller = None;
     mark_seen(is_seen)?;
     if raw != b"null" {
-        visit_elements(raw, |reference| {
+        visit_elements(raw, |reference, _| {
             if controller.is_none() {
                 controller = read_owner(reference)?;
             }
@@ -263,10 +268,10 @@ fn visit_members<'a>(
     }
 }
 
-/// Calls `visit` with each raw element.
+/// Calls `visit` with each raw element, and its position in the array.
 pub(super) fn visit_elements<'a>(
     array: &'a [u8],
-    mut visit: impl FnMut(&'a [u8]) -> Result<(), FilterError>,
+    mut visit: impl FnMut(&'a [u8], usize) -> Result<(), FilterError>,
 ) -> Result<(), FilterError> {
     let mut cursor = Cursor::new(array);
     cursor.expect_byte(b'[')?;
@@ -274,7 +279,8 @@ pub(super) fn visit_elements<'a>(
         return Ok(());
     }
     loop {
-        visit(cursor.take_value()?)?;
+        let start = cursor.next_position();
+        visit(cursor.take_value()?, start)?;
         if cursor.take_byte(b']') {
             return Ok(());
         }
@@ -283,7 +289,7 @@ pub(super) fn visit_elements<'a>(
 }
 
 /// A cursor in a value whose structure has been checked.
-struct Cursor<'a> {
+pub(super) struct Cursor<'a> {
     text: &'a [u8],
     position: usize,
     scanner: Scanner,
@@ -291,14 +297,36 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     fn new(text: &'a [u8]) -> Self {
+        Self::at(text, 0)
+    }
+
+    /// A cursor at a value within the text.
+    pub(super) fn at(text: &'a [u8], position: usize) -> Self {
         Self {
             text,
-            position: 0,
+            position,
             scanner: Scanner::default(),
         }
     }
 
-    fn take_value(&mut self) -> Result<&'a [u8], FilterError> {
+    /// Number of bytes before the cursor.
+    pub(super) fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The position of the next byte that is no white space.
+    pub(super) fn next_position(&mut self) -> usize {
+        self.skip_space();
+        self.position
+    }
+
+    /// The next byte that is no white space.
+    pub(super) fn next_byte(&mut self) -> Option<u8> {
+        self.skip_space();
+        self.text.get(self.position).copied()
+    }
+
+    pub(super) fn take_value(&mut self) -> Result<&'a [u8], FilterError> {
         self.skip_space();
         let rest = self.text.get(self.position..).unwrap_or_default();
         self.scanner.restart(None);
@@ -312,14 +340,13 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    fn take_byte(&mut self, byte: u8) -> bool {
-        self.skip_space();
-        let is_there = self.text.get(self.position) == Some(&byte);
+    pub(super) fn take_byte(&mut self, byte: u8) -> bool {
+        let is_there = self.next_byte() == Some(byte);
         self.position += usize::from(is_there);
         is_there
     }
 
-    fn expect_byte(&mut self, byte: u8) -> Result<(), FilterError> {
+    pub(super) fn expect_byte(&mut self, byte: u8) -> Result<(), FilterError> {
         if self.take_byte(byte) {
             Ok(())
         } else {

@@ -4,12 +4,15 @@
 
 use std::mem;
 
+use super::dropped::{find_dropped, row_search_start, search_start};
 use super::item::{Members, OBJECT_PATH, ROW_PATH, read_metadata, read_row};
 use super::malformed;
 use super::scanner::{Member, Path, Scanner};
 use super::text::{is_text, without_quotes};
+use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::keys::is_look_alike;
 use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::splice::put_spliced;
 use crate::objects::{DecideObjects, FilterError, MetadataFields, ObjectMetadata, STATUS_MEMBERS};
 
 /// Fields of a list's metadata that would be wrong once objects are left out.
@@ -21,12 +24,13 @@ const LIST_METADATA_PATH: Path = &[];
 /// Takes a list or a table as JSON in chunks of any size, and leaves out objects. A `Status` of `v1` passes, unless it
 /// has members that no `Status` has.
 ///
-/// Guarantees: kept objects pass byte for byte; `remainingItemCount` and `shardInfo` of the list are removed, because
-/// they count other objects too; after an error nothing passes any more. Holds back at most one unfinished object, and
-/// 64 KiB before the objects.
+/// Guarantees: kept objects pass byte for byte, but for fields that are dropped; `remainingItemCount` and `shardInfo`
+/// of the list are removed, because they count other objects too; after an error nothing passes any more. Holds back
+/// at most one unfinished object, and 64 KiB before the objects.
 #[derive(Debug)]
 pub struct JsonListFilter {
     fields: MetadataFields,
+    dropped: DroppedFields,
     phase: Phase,
     /// The top-level key whose value follows.
     key: ListKey,
@@ -88,6 +92,7 @@ impl JsonListFilter {
     pub fn new(fields: MetadataFields) -> Self {
         Self {
             fields,
+            dropped: DroppedFields::default(),
             phase: Phase::Start,
             key: ListKey::Other,
             scanner: Scanner::default(),
@@ -98,6 +103,12 @@ impl JsonListFilter {
             has_foreign_key: false,
             failure: None,
         }
+    }
+
+    /// Leaves these fields out of kept objects.
+    #[must_use]
+    pub fn with_dropped_fields(self, dropped: DroppedFields) -> Self {
+        Self { dropped, ..self }
     }
 
     /// Takes a chunk, and appends what the client gets. All objects that the chunk completes are decided about in one
@@ -328,20 +339,20 @@ impl JsonListFilter {
             };
             position = end;
             if matches!(found, Found::ArrayEnd(_)) {
-                batch.put_kept(&mut self.array.has_kept, out, decide);
+                batch.put_kept(&mut self.array.has_kept, &self.dropped, out, decide)?;
                 out.extend_from_slice(unit);
                 return Ok(Stop::ArrayEnd(position));
             }
             if unit.len() > MAX_OBJECT_BYTES {
                 return Err(FilterError::TooLarge);
             }
-            batch.add_unit(self.array.take_unit(unit, self.fields)?);
+            batch.add_unit(self.array.take_unit(unit, self.fields, &self.dropped)?);
             if batch.objects.len() == MAX_BATCH {
-                batch.put_kept(&mut self.array.has_kept, out, decide);
+                batch.put_kept(&mut self.array.has_kept, &self.dropped, out, decide)?;
             }
             found = self.array.advance(chunk.get(position..).unwrap_or_default())?;
         }
-        batch.put_kept(&mut self.array.has_kept, out, decide);
+        batch.put_kept(&mut self.array.has_kept, &self.dropped, out, decide)?;
         Ok(Stop::ChunkEnd(position))
     }
 
@@ -448,16 +459,22 @@ impl ObjectArray {
         &mut self,
         bytes: &'a [u8],
         fields: MetadataFields,
+        dropped: &DroppedFields,
     ) -> Result<(Unit<'a>, ObjectMetadata<'a>), FilterError> {
         let (lead, object) = bytes.split_at_checked(mem::take(&mut self.lead)).unwrap_or_default();
         self.step = ArrayStep::BehindObject;
         let members = Members::of_text(object, self.scanner.members());
-        let metadata = if self.is_table {
-            read_row(&members, fields)?
+        let (metadata, search_start) = if self.is_table {
+            (read_row(&members, fields)?, row_search_start(&members, dropped)?)
         } else {
-            read_metadata(&members, fields)?
+            (read_metadata(&members, fields)?, search_start(&members, 0, dropped)?)
         };
-        Ok((Unit { lead, object }, metadata))
+        let unit = Unit {
+            lead,
+            object,
+            search_start,
+        };
+        Ok((unit, metadata))
     }
 }
 
@@ -465,6 +482,20 @@ impl ObjectArray {
 struct Unit<'a> {
     lead: &'a [u8],
     object: &'a [u8],
+    /// Where fields that are dropped are looked for in the object.
+    search_start: usize,
+}
+
+impl Unit<'_> {
+    /// Appends the object without the fields that are dropped.
+    fn put_object(&self, out: &mut Vec<u8>, dropped: &DroppedFields) -> Result<(), FilterError> {
+        let mut splices = Vec::new();
+        if !dropped.is_empty() {
+            find_dropped(self.object, self.search_start, dropped, &mut splices)?;
+        }
+        put_spliced(out, self.object, splices);
+        Ok(())
+    }
 }
 
 /// Objects that are decided about together.
@@ -481,9 +512,15 @@ impl<'a> Batch<'a> {
         self.objects.push(metadata);
     }
 
-    fn put_kept(&mut self, has_kept: &mut bool, out: &mut Vec<u8>, decide: &mut DecideObjects<'_>) {
+    fn put_kept(
+        &mut self,
+        has_kept: &mut bool,
+        dropped: &DroppedFields,
+        out: &mut Vec<u8>,
+        decide: &mut DecideObjects<'_>,
+    ) -> Result<(), FilterError> {
         if self.objects.is_empty() {
-            return;
+            return Ok(());
         }
         self.flags.clear();
         self.flags.resize(self.objects.len(), true);
@@ -491,12 +528,13 @@ impl<'a> Batch<'a> {
         for (unit, is_kept) in self.units.iter().zip(&self.flags) {
             if *is_kept {
                 put_lead(out, unit.lead, *has_kept);
-                out.extend_from_slice(unit.object);
+                unit.put_object(out, dropped)?;
                 *has_kept = true;
             }
         }
         self.units.clear();
         self.objects.clear();
+        Ok(())
     }
 }
 

@@ -1,14 +1,17 @@
 //! Leaves events out of watches, as the bytes come in.
 
+use std::borrow::Cow;
 use std::mem;
-use std::ops::Range;
 
+use super::dropped::{find_dropped, row_search_start, search_start};
 use super::item::{Members, ROW_PATH, Value, moved_error, read_metadata, read_row, visit_elements};
 use super::malformed;
 use super::scanner::{Level, Member, Noted, Path, Scanner};
 use super::text::{decode_nullable, is_text};
+use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::limits::{MAX_HELD_BYTES, MAX_IDLE_BYTES, MAX_OBJECT_BYTES};
 use crate::objects::rows::RowsDecision;
+use crate::objects::splice::{Splice, put_spliced};
 use crate::objects::{
     DecideEvent, EventDecision, EventType, FilterError, MetadataFields, NAME_FIELD, ObjectMetadata, TOMBSTONE_FIELDS,
 };
@@ -28,9 +31,9 @@ const EVENT_PATH: Path = &[
 /// Takes a watch as JSON in chunks of any size, and leaves out events. Bookmarks and errors pass if they hold no whole
 /// object.
 ///
-/// Guarantees: kept events pass byte for byte, but for a type that was decided on and for the column definitions of a
-/// table; an event is never held back once it is complete; after an error nothing passes any more. Holds back at most
-/// one unfinished event, and 64 KiB of column definitions.
+/// Guarantees: kept events pass byte for byte, but for a type that was decided on, fields that are dropped, and the
+/// column definitions of a table; an event is never held back once it is complete; after an error nothing passes any
+/// more. Holds back at most one unfinished event, and 64 KiB of column definitions.
 #[derive(Debug)]
 pub struct JsonWatchFilter {
     events: EventFilter,
@@ -50,6 +53,7 @@ impl JsonWatchFilter {
         Self {
             events: EventFilter {
                 fields,
+                dropped: DroppedFields::default(),
                 columns: Vec::new(),
                 row_scanner: Scanner::default(),
             },
@@ -59,6 +63,13 @@ impl JsonWatchFilter {
             passes_space: true,
             failure: None,
         }
+    }
+
+    /// Leaves these fields out of the objects of kept events.
+    #[must_use]
+    pub fn with_dropped_fields(mut self, dropped: DroppedFields) -> Self {
+        self.events.dropped = dropped;
+        self
     }
 
     /// Takes a chunk, and appends what the client gets of the events that it completes.
@@ -143,6 +154,7 @@ impl JsonWatchFilter {
 #[derive(Debug)]
 struct EventFilter {
     fields: MetadataFields,
+    dropped: DroppedFields,
     /// Column definitions of a table that the client did not get yet; empty if there are none.
     columns: Vec<u8>,
     row_scanner: Scanner,
@@ -182,12 +194,12 @@ impl EventFilter {
                 EventDecision::Keep
             }
         };
-        let columns = table.and_then(|table| table.columns);
+        let columns = table.as_ref().and_then(|table| table.columns.as_ref());
         let new_type = match decision {
             EventDecision::Keep => None,
             EventDecision::KeepAs(new_type) => Some(new_type),
             EventDecision::Drop => {
-                self.keep_columns(columns.as_ref())?;
+                self.keep_columns(columns)?;
                 return Ok(false);
             }
             EventDecision::Bookmark => {
@@ -199,8 +211,41 @@ impl EventFilter {
                 return Ok(false);
             }
         };
-        self.put_kept_event(out, event, &event_type, new_type, columns);
+        let splices = match known_type {
+            KnownType::Decided(_) if !self.dropped.is_empty() => {
+                let start = members.value(object_member).range.start;
+                self.find_dropped(&object, start, table.as_ref())?
+            }
+            _ => Vec::new(),
+        };
+        self.put_kept_event(out, event, &event_type, new_type, columns, splices);
         Ok(true)
+    }
+
+    /// The members that are left out of an object that begins at `start`, or of the objects in the rows of a table.
+    fn find_dropped(
+        &mut self,
+        object: &Members<'_, '_>,
+        start: usize,
+        table: Option<&Table<'_>>,
+    ) -> Result<Vec<Splice<'static>>, FilterError> {
+        let mut splices = Vec::new();
+        let dropped = &self.dropped;
+        let text = object.text();
+        let Some(table) = table else {
+            find_dropped(text, search_start(object, start, dropped)?, dropped, &mut splices)?;
+            return Ok(splices);
+        };
+        let rows = table.rows.as_ref().ok_or(FilterError::NoMetadata)?;
+        let scanner = &mut self.row_scanner;
+        let outcome = visit_elements(rows.raw, |row, row_start| {
+            scanner.restart(Some(ROW_PATH));
+            scanner.scan(row)?;
+            let start = row_search_start(&Members::of_text(row, scanner.members()), dropped)?;
+            find_dropped(text, rows.range.start + row_start + start, dropped, &mut splices)
+        });
+        outcome.map_err(|error| moved_error(error, rows.range.start))?;
+        Ok(splices)
     }
 
     /// Decides about the rows of a table. API servers send one; of several all must have the same decision.
@@ -215,7 +260,7 @@ impl EventFilter {
         let mut common = RowsDecision::new(event_type);
         let fields = self.fields;
         let scanner = &mut self.row_scanner;
-        let outcome = visit_elements(rows.raw, |row| {
+        let outcome = visit_elements(rows.raw, |row, _| {
             scanner.restart(Some(ROW_PATH));
             scanner.scan(row)?;
             let metadata = read_row(&Members::of_text(row, scanner.members()), fields)?;
@@ -239,7 +284,7 @@ impl EventFilter {
             return Ok(());
         }
         let scanner = &mut self.row_scanner;
-        let outcome = visit_elements(rows.raw, |row| {
+        let outcome = visit_elements(rows.raw, |row, _| {
             scanner.restart(Some(ROW_PATH));
             scanner.scan(row)?;
             check_unnamed(&read_row(&Members::of_text(row, scanner.members()), NAME_FIELD)?)
@@ -266,21 +311,24 @@ impl EventFilter {
         event: &[u8],
         event_type: &Value<'_>,
         new_type: Option<EventType>,
-        columns: Option<Value<'_>>,
+        columns: Option<&Value<'_>>,
+        mut splices: Vec<Splice<'static>>,
     ) {
-        let type_text = new_type.map(|new_type| format!("\"{}\"", new_type.as_str()));
-        let new_type = type_text
-            .as_ref()
-            .map(|text| (event_type.range.clone(), text.as_bytes()));
-        // The client has these or newer ones behind this event.
-        let kept_columns = match &columns {
-            Some(_) => mem::take(&mut self.columns),
-            None => Vec::new(),
-        };
-        let is_replaced = |columns: &Value<'_>| !kept_columns.is_empty() && is_empty_array(columns.raw);
-        let columns = columns.filter(is_replaced);
-        let columns = columns.map(|columns| (columns.range, kept_columns.as_slice()));
-        put_replaced(out, event, [new_type, columns]);
+        splices.extend(new_type.map(|new_type| Splice {
+            range: event_type.range.clone(),
+            with: Cow::Owned(format!("\"{}\"", new_type.as_str()).into_bytes()),
+        }));
+        if let Some(columns) = columns {
+            // The client has these or newer ones behind this event.
+            let kept_columns = mem::take(&mut self.columns);
+            if !kept_columns.is_empty() && is_empty_array(columns.raw) {
+                splices.push(Splice {
+                    range: columns.range.clone(),
+                    with: Cow::Owned(kept_columns),
+                });
+            }
+        }
+        put_spliced(out, event, splices);
     }
 }
 
@@ -427,18 +475,6 @@ fn put_member(out: &mut Vec<u8>, name: &str, raw: &[u8]) {
 /// Whether a value is a string, and not the empty one.
 fn is_full_string(value: &Value<'_>) -> bool {
     value.raw.starts_with(b"\"") && value.raw != b"\"\""
-}
-
-/// Appends a text in which ranges are replaced.
-fn put_replaced(out: &mut Vec<u8>, text: &[u8], mut replacements: [Option<(Range<usize>, &[u8])>; 2]) {
-    replacements.sort_by_key(|replacement| replacement.as_ref().map(|(range, _)| range.start));
-    let mut copied = 0;
-    for (range, replacement) in replacements.into_iter().flatten() {
-        out.extend_from_slice(text.get(copied..range.start).unwrap_or_default());
-        out.extend_from_slice(replacement);
-        copied = range.end;
-    }
-    out.extend_from_slice(text.get(copied..).unwrap_or_default());
 }
 
 #[cfg(test)]

@@ -4,13 +4,19 @@
 //! lists are refused.
 //!
 //! The length of `raw` was sent before its items are known, so no byte may be added or removed: an item that is left
-//! out becomes an unknown field of zeros and of the same length, which decoders skip.
+//! out becomes an unknown field of zeros and of the same length, which decoders skip. Such a field also stands behind
+//! an item of which fields are dropped.
 
+use super::dropped::FieldRemoval;
 use super::metadata::read_metadata;
-use super::{PlacedField, TypeMeta, malformed, placed_fields, wrong_wire_type};
+use super::padding::{PADDING_FIELD, put_gap, put_list_meta, put_padding};
+use super::{PlacedField, TypeMeta, malformed, wrong_wire_type};
+use crate::WatchEncoding;
+use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::limits::{MAX_BATCH, MAX_HELD_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::splice::put_spliced;
 use crate::objects::{DecideObjects, FilterError, MetadataFields, ObjectMetadata};
-use crate::protobuf::{MAGIC, MAX_FIELD_NUMBER};
+use crate::protobuf::{Field, MAGIC, MAX_FIELD_NUMBER};
 
 /// Largest `ListMeta`, `TypeMeta` and `Status`, in bytes.
 const MAX_META_BYTES: u64 = MAX_HELD_BYTES as u64;
@@ -18,16 +24,8 @@ const MAX_META_BYTES: u64 = MAX_HELD_BYTES as u64;
 /// Most pieces that wait for a decision: objects, and fields between them.
 const MAX_PIECES: usize = 2 * MAX_BATCH;
 
-/// Field of the padding.
-const PADDING_FIELD: u32 = 15;
-
-/// Tags of field 15, which no list type and no `ListMeta` has: length-delimited, and a number.
-const PADDING_TAG: u8 = 15 << 3 | 2;
-const PADDING_NUMBER_TAG: u8 = 15 << 3;
-
-/// Tags in a `ListMeta`.
-const REMAINING_ITEM_COUNT_TAG: u8 = 4 << 3;
-const SHARD_INFO_TAG: u8 = 5 << 3 | 2;
+/// Field of the items in all list types.
+const ITEMS_FIELD: u32 = 2;
 
 /// Filters the body of a list as its bytes come in. The output is as long as the input.
 ///
@@ -37,6 +35,7 @@ const SHARD_INFO_TAG: u8 = 5 << 3 | 2;
 #[derive(Debug)]
 pub struct ProtobufListFilter {
     fields: MetadataFields,
+    dropped: DroppedFields,
     place: Place,
     body: Option<Body>,
     /// Which fields of the envelope came, by their numbers.
@@ -89,6 +88,7 @@ impl ProtobufListFilter {
     pub fn new(fields: MetadataFields) -> Self {
         Self {
             fields,
+            dropped: DroppedFields::default(),
             place: Place::Start,
             body: None,
             is_seen: [false; 5],
@@ -97,6 +97,17 @@ impl ProtobufListFilter {
             held: Vec::new(),
             failure: None,
         }
+    }
+
+    /// Leaves these fields out of kept objects. If protobuf does not support them ([`DroppedFields::supports`]), the
+    /// body is refused.
+    #[must_use]
+    pub fn with_dropped_fields(mut self, dropped: DroppedFields) -> Self {
+        if !dropped.supports(WatchEncoding::Protobuf) {
+            self.failure = Some(FilterError::UndroppableFields);
+        }
+        self.dropped = dropped;
+        self
     }
 
     /// Takes a chunk and appends what passes to `out`. All items that the chunk completes are decided on in one call,
@@ -142,9 +153,12 @@ impl ProtobufListFilter {
             self.held = held;
             return Ok(());
         };
+        // Scanning needs the rest of the filter. After an error no field is needed any more.
+        let dropped = std::mem::take(&mut self.dropped);
         let unfinished = {
             let mut batch = Batch {
                 fields: self.fields,
+                dropped: &dropped,
                 pieces: Vec::new(),
                 objects: Vec::new(),
                 out,
@@ -155,6 +169,7 @@ impl ProtobufListFilter {
             batch.flush()?;
             unfinished
         };
+        self.dropped = dropped;
         held.clear();
         held.extend_from_slice(rest.get(rest.len() - unfinished..).unwrap_or_default());
         self.held = held;
@@ -466,6 +481,7 @@ fn read_minimal_number(bytes: &[u8]) -> Result<Option<(u64, usize)>, FilterError
 /// Objects and the bytes between them, in order, before the decision on the objects.
 struct Batch<'a, 'o, 'd> {
     fields: MetadataFields,
+    dropped: &'o DroppedFields,
     pieces: Vec<Piece<'a>>,
     objects: Vec<ObjectMetadata<'a>>,
     out: &'o mut Vec<u8>,
@@ -507,7 +523,7 @@ impl<'a> Batch<'a, '_, '_> {
                 Piece::ListMeta { whole, head } => put_list_meta(self.out, whole, head)?,
                 Piece::Item { whole, head } => {
                     if flags.next().unwrap_or(false) {
-                        self.out.extend_from_slice(whole);
+                        put_kept_item(self.out, whole, head, self.dropped)?;
                     } else {
                         put_padding(self.out, whole, head);
                     }
@@ -519,45 +535,18 @@ impl<'a> Batch<'a, '_, '_> {
     }
 }
 
-/// Appends a length-delimited field of zeros that is as long as a field with a tag of one byte.
-fn put_padding(out: &mut Vec<u8>, whole: &[u8], head: usize) {
-    out.push(PADDING_TAG);
-    out.extend_from_slice(whole.get(1..head).unwrap_or_default());
-    out.resize(out.len() + whole.len().saturating_sub(head), 0);
-}
-
-/// Appends a `ListMeta` without what is wrong for a part of the list.
-fn put_list_meta(out: &mut Vec<u8>, whole: &[u8], head: usize) -> Result<(), FilterError> {
-    let (before, list_meta) = whole.split_at_checked(head).unwrap_or((whole, &[]));
-    out.extend_from_slice(before);
-    for field in placed_fields(list_meta, 0) {
-        let field = field?;
-        match field.field.number {
-            4 => put_blank_number(out, &field)?,
-            5 => put_blank_message(out, &field)?,
-            _ => out.extend_from_slice(field.field.whole),
-        }
-    }
-    Ok(())
-}
-
-/// A zero of as many bytes as the number has: decoders of varints allow padding.
-fn put_blank_number(out: &mut Vec<u8>, field: &PlacedField<'_>) -> Result<(), FilterError> {
-    let Some((&REMAINING_ITEM_COUNT_TAG, [_, padding @ ..])) = field.field.whole.split_first() else {
-        return Err(wrong_wire_type(field.start));
+/// Appends an item without the fields that are dropped, and padding behind it that takes as many bytes.
+fn put_kept_item(out: &mut Vec<u8>, whole: &[u8], head: usize, dropped: &DroppedFields) -> Result<(), FilterError> {
+    let object = whole.get(head..).unwrap_or_default();
+    let mut removal = FieldRemoval::find(object, head, dropped)?;
+    let field = Field {
+        number: ITEMS_FIELD,
+        whole,
+        payload: Some(object),
     };
-    out.push(PADDING_NUMBER_TAG);
-    out.resize(out.len() + padding.len(), 0x80);
-    out.push(0);
-    Ok(())
-}
-
-fn put_blank_message(out: &mut Vec<u8>, field: &PlacedField<'_>) -> Result<(), FilterError> {
-    let whole = field.field.whole;
-    if whole.first() != Some(&SHARD_INFO_TAG) {
-        return Err(wrong_wire_type(field.start));
-    }
-    put_padding(out, whole, whole.len() - field.content()?.len());
+    removal.shorten(&PlacedField { field, start: 0 })?;
+    put_spliced(out, whole, removal.splices);
+    put_gap(out, removal.saved);
     Ok(())
 }
 

@@ -63,7 +63,7 @@ fn push_entry<'a>(pairs: &mut TextPairs<'a>, entry: &PlacedField<'a>) -> Result<
     Ok(())
 }
 
-fn read_entry<'a>(entry: &PlacedField<'a>) -> Result<Entry<'a>, FilterError> {
+pub(super) fn read_entry<'a>(entry: &PlacedField<'a>) -> Result<Entry<'a>, FilterError> {
     let (mut key, mut value) = (Cow::Borrowed(""), Cow::Borrowed(""));
     for field in placed_fields(entry.content()?, entry.content_start()) {
         let field = field?;

@@ -1,9 +1,15 @@
 //! Watches in protobuf: `WatchEvent` messages (apimachinery `pkg/apis/meta/v1/generated.proto`), each behind its length
 //! as four big-endian bytes. The object of an event is a whole body: the magic number and a `runtime.Unknown`.
 
+use std::borrow::Cow;
+
+use super::dropped::FieldRemoval;
 use super::metadata::read_metadata;
 use super::{PlacedField, TypeMeta, malformed, placed_fields};
+use crate::WatchEncoding;
+use crate::objects::dropped_fields::DroppedFields;
 use crate::objects::limits::{MAX_IDLE_BYTES, MAX_OBJECT_BYTES};
+use crate::objects::splice::{Splice, put_spliced};
 use crate::objects::{
     DecideEvent, EventDecision, EventType, FilterError, MetadataFields, NAME_FIELD, TOMBSTONE_FIELDS,
 };
@@ -31,6 +37,7 @@ const RESOURCE_VERSION: MetadataFields = MetadataFields {
 #[derive(Debug)]
 pub struct ProtobufWatchFilter {
     fields: MetadataFields,
+    dropped: DroppedFields,
     /// The start of an event, with the length before it.
     held: Vec<u8>,
     failure: Option<FilterError>,
@@ -42,9 +49,21 @@ impl ProtobufWatchFilter {
     pub fn new(fields: MetadataFields) -> Self {
         Self {
             fields,
+            dropped: DroppedFields::default(),
             held: Vec::new(),
             failure: None,
         }
+    }
+
+    /// Leaves these fields out of the objects of kept events. If protobuf does not support them
+    /// ([`DroppedFields::supports`]), the body is refused.
+    #[must_use]
+    pub fn with_dropped_fields(mut self, dropped: DroppedFields) -> Self {
+        if !dropped.supports(WatchEncoding::Protobuf) {
+            self.failure = Some(FilterError::UndroppableFields);
+        }
+        self.dropped = dropped;
+        self
     }
 
     /// Takes a chunk and appends what passes to `out`. BOOKMARK and ERROR events pass without a
@@ -75,12 +94,12 @@ impl ProtobufWatchFilter {
             let Some((frame, _)) = split_frame(&self.held)? else {
                 return Ok(());
             };
-            filter_frame(frame, self.fields, out, decide)?;
+            filter_frame(frame, self.fields, &self.dropped, out, decide)?;
             self.held.clear();
             self.held.shrink_to(MAX_IDLE_BYTES);
         }
         while let Some((frame, behind)) = split_frame(rest)? {
-            filter_frame(frame, self.fields, out, decide)?;
+            filter_frame(frame, self.fields, &self.dropped, out, decide)?;
             rest = behind;
         }
         self.held.extend_from_slice(rest);
@@ -129,6 +148,7 @@ fn split_frame(bytes: &[u8]) -> Result<Option<SplitFrame<'_>>, FilterError> {
 fn filter_frame(
     frame: &[u8],
     fields: MetadataFields,
+    dropped: &DroppedFields,
     out: &mut Vec<u8>,
     decide: &mut DecideEvent<'_>,
 ) -> Result<(), FilterError> {
@@ -148,14 +168,33 @@ fn filter_frame(
         text => EventType::parse(text).ok_or(FilterError::UnknownEvent)?,
     };
     let object = event.read_object()?;
-    match decide(event_type, &read_metadata(object.bytes, object.start, fields)?) {
-        EventDecision::Keep => out.extend_from_slice(frame),
-        EventDecision::KeepAs(event_type) => put_frame(out, &with_type(message, event_type)?)?,
-        EventDecision::Drop => {}
-        EventDecision::Bookmark => put_bookmark(out, &object)?,
-        EventDecision::Tombstone => put_tombstone(out, &object)?,
+    let new_type = match decide(event_type, &read_metadata(object.bytes, object.start, fields)?) {
+        EventDecision::Keep => None,
+        EventDecision::KeepAs(new_type) => Some(new_type),
+        EventDecision::Drop => return Ok(()),
+        EventDecision::Bookmark => return put_bookmark(out, &object),
+        EventDecision::Tombstone => return put_tombstone(out, &object),
+    };
+    let mut removal = FieldRemoval::find(object.bytes, object.start, dropped)?;
+    for message in &object.around {
+        removal.shorten(message)?;
     }
-    Ok(())
+    let mut splices = removal.splices;
+    if let Some((new_type, field)) = new_type.zip(event.type_field) {
+        let mut with = Vec::new();
+        put_bytes(&mut with, 1, new_type.as_str().as_bytes());
+        splices.push(Splice {
+            range: field.range(),
+            with: Cow::Owned(with),
+        });
+    }
+    if splices.is_empty() {
+        out.extend_from_slice(frame);
+        return Ok(());
+    }
+    let mut edited = Vec::with_capacity(message.len());
+    put_spliced(&mut edited, message, splices);
+    put_frame(out, &edited)
 }
 
 /// Refuses a bookmark with an object in it, which would pass without a decision. Those of API servers have a resource
@@ -188,22 +227,24 @@ fn check_error(event: &WatchEvent<'_>) -> Result<(), FilterError> {
 /// A `WatchEvent`.
 struct WatchEvent<'a> {
     event_type: &'a str,
+    type_field: Option<PlacedField<'a>>,
     /// A `RawExtension`.
     object: Option<PlacedField<'a>>,
 }
 
 impl<'a> WatchEvent<'a> {
     fn read(message: &'a [u8]) -> Result<Self, FilterError> {
-        let [event_type, object] = read_single_fields(message, 0)?;
+        let [type_field, object] = read_single_fields(message, 0)?;
         Ok(Self {
-            event_type: event_type.map_or(Ok(""), |field| field.text())?,
+            event_type: type_field.map_or(Ok(""), |field| field.text())?,
+            type_field,
             object,
         })
     }
 
     /// Reads `runtime.Unknown` within `RawExtension`.
     fn read_object(&self) -> Result<WatchedObject<'a>, FilterError> {
-        let extension = self.object.as_ref().ok_or(malformed("an event without an object", 0))?;
+        let extension = self.object.ok_or(malformed("an event without an object", 0))?;
         let [raw] = read_single_fields(extension.content()?, extension.content_start())?;
         let raw = raw.ok_or(malformed("an event without an object", extension.start))?;
         let Some(unknown) = raw.content()?.strip_prefix(MAGIC) else {
@@ -222,6 +263,7 @@ impl<'a> WatchEvent<'a> {
             type_meta: TypeMeta::read(type_meta.content()?, type_meta.content_start())?,
             bytes: object.content()?,
             start: object.content_start(),
+            around: [object, raw, extension],
         })
     }
 }
@@ -231,6 +273,8 @@ struct WatchedObject<'a> {
     type_meta: TypeMeta<'a>,
     bytes: &'a [u8],
     start: usize,
+    /// The messages around the object, from within.
+    around: [PlacedField<'a>; 3],
 }
 
 /// Reads the fields 1 to `N` of a message, which may occur once and have to be length-delimited.
@@ -254,20 +298,6 @@ fn read_single_fields<const N: usize>(
         }
     }
     Ok(found)
-}
-
-/// The event with another type; its other fields keep their bytes.
-fn with_type(message: &[u8], event_type: EventType) -> Result<Vec<u8>, FilterError> {
-    let name = event_type.as_str();
-    let mut event = Vec::with_capacity(message.len() + name.len());
-    for field in placed_fields(message, 0) {
-        let field = field?;
-        match field.field.number {
-            1 => put_bytes(&mut event, 1, name.as_bytes()),
-            _ => event.extend_from_slice(field.field.whole),
-        }
-    }
-    Ok(event)
 }
 
 /// Appends a BOOKMARK event at the object's version. An object without a version gives none, because it would reset
