@@ -2,9 +2,22 @@
 //! follow; then the body.
 
 use ctrlmesh_wire::WatchEncoding;
-use ctrlmesh_wire::objects::{MetadataFields, fnv1a_64};
+use ctrlmesh_wire::objects::{DroppedFields, MetadataFields, ObjectMetadata, fnv1a_64};
+use serde_json::Value;
 
 const ENCODINGS: [WatchEncoding; 3] = [WatchEncoding::Json, WatchEncoding::Protobuf, WatchEncoding::Cbor];
+
+/// Fields that are dropped, as the keys of their paths. Protobuf can drop the first ones alone.
+const DROPPED_KEYS: [&[&str]; 6] = [
+    &["metadata", "managedFields"],
+    &["metadata", "annotations"],
+    &["metadata", "labels", "app"],
+    &["spec"],
+    &["status", "phase"],
+    &["data", "metadata"],
+];
+
+const DROPPED_IN_PROTOBUF: usize = 3;
 
 /// Longest body that is also cut into single bytes.
 const MAX_SINGLE_BYTES: usize = 8 << 10;
@@ -14,6 +27,7 @@ pub(crate) struct FilterInput<'a> {
     pub(crate) encoding: WatchEncoding,
     pub(crate) body: &'a [u8],
     seed: u8,
+    drops_fields: bool,
 }
 
 impl<'a> FilterInput<'a> {
@@ -25,6 +39,7 @@ impl<'a> FilterInput<'a> {
             encoding: ENCODINGS[choice % ENCODINGS.len()],
             body,
             seed: u8::try_from(choice / ENCODINGS.len()).expect("a part of a byte"),
+            drops_fields: false,
         })
     }
 
@@ -34,7 +49,38 @@ impl<'a> FilterInput<'a> {
             encoding: self.encoding,
             body,
             seed: self.seed,
+            drops_fields: self.drops_fields,
         }
+    }
+
+    /// The same, with fields that are dropped or without.
+    pub(crate) fn dropping_fields(self, drops_fields: bool) -> Self {
+        Self { drops_fields, ..self }
+    }
+
+    pub(crate) fn dropped_fields(&self) -> DroppedFields {
+        let count = match self.encoding {
+            _ if !self.drops_fields => 0,
+            WatchEncoding::Protobuf => DROPPED_IN_PROTOBUF,
+            WatchEncoding::Json | WatchEncoding::Cbor => DROPPED_KEYS.len(),
+        };
+        let paths: Vec<String> = DROPPED_KEYS.iter().take(count).map(|keys| keys.join(".")).collect();
+        let dropped = DroppedFields::parse(paths.iter().map(String::as_str)).expect("droppable fields");
+        assert!(dropped.supports(self.encoding));
+        dropped
+    }
+
+    /// The metadata of an object as text, without what may be dropped.
+    pub(crate) fn object_text(&self, object: &ObjectMetadata<'_>) -> String {
+        if !self.drops_fields {
+            return format!("{object:?}");
+        }
+        let object = ObjectMetadata {
+            labels: Vec::new(),
+            annotations: Vec::new(),
+            ..object.clone()
+        };
+        format!("{object:?}")
     }
 
     /// All fields, or the name alone: readers skip the others then.
@@ -63,6 +109,12 @@ impl<'a> FilterInput<'a> {
         chunkings
     }
 
+    /// Fails if fields were not dropped that a filter must be able to drop: the structure of JSON was checked before.
+    /// That of pairs in protobuf and of maps in CBOR may not have been.
+    pub(crate) fn check_dropping_failed(&self) {
+        assert!(self.encoding != WatchEncoding::Json, "an object is not read again");
+    }
+
     fn random_chunks(&self) -> Vec<&'a [u8]> {
         let mut state = usize::from(self.seed);
         let most = 2 << (state % 10);
@@ -76,5 +128,18 @@ impl<'a> FilterInput<'a> {
             rest = behind;
         }
         chunks
+    }
+}
+
+/// Removes the fields from an object in JSON that a filter drops.
+pub(crate) fn remove_dropped_fields(object: &mut Value) {
+    for keys in DROPPED_KEYS {
+        let Some((last, before)) = keys.split_last() else {
+            continue;
+        };
+        let parent = before.iter().try_fold(&mut *object, |value, key| value.get_mut(*key));
+        if let Some(Value::Object(parent)) = parent {
+            parent.remove(*last);
+        }
     }
 }

@@ -6,7 +6,7 @@ use ctrlmesh_wire::objects::{
 };
 use serde_json::Value;
 
-use crate::filter_input::FilterInput;
+use crate::filter_input::{FilterInput, remove_dropped_fields};
 
 /// Fields of a list's metadata that are wrong once objects are left out.
 const REMOVED_FIELDS: [&str; 2] = ["remainingItemCount", "shardInfo"];
@@ -21,8 +21,8 @@ struct FilteredList {
     kept: Vec<String>,
 }
 
-/// No panic; chunk boundaries do not matter; a list that is kept has all that it had, but for counts; a filtered list
-/// has the kept objects and no others, and is the same when it is filtered again.
+/// No panic; chunk boundaries do not matter; a list that is kept has all that it had, but for counts and dropped
+/// fields; a filtered list has the kept objects and no others, and is the same when it is filtered again.
 pub fn filtered_list(data: &[u8]) {
     let Some(input) = FilterInput::read(data) else {
         return;
@@ -40,6 +40,43 @@ pub fn filtered_list(data: &[u8]) {
     for is_kept in others {
         let filtered = filter_in_any_chunks(&input, is_kept).expect("a list is read whatever is kept");
         check_again(&input, &filtered);
+    }
+    check_dropped_fields(&input.dropping_fields(true), &whole, &keep_some);
+}
+
+fn check_dropped_fields(input: &FilterInput<'_>, whole: &FilteredList, keep_some: &IsKept<'_>) {
+    let Some(dropped) = filter_in_any_chunks(input, &keep_all) else {
+        return input.check_dropping_failed();
+    };
+    assert_eq!(dropped.kept.len(), whole.kept.len());
+    check_again(input, &dropped);
+    check_again(&input.dropping_fields(false), &read_whole(input, &dropped));
+    if input.encoding == WatchEncoding::Json
+        && let Ok(mut expected) = serde_json::from_slice::<Value>(&whole.body)
+    {
+        for_each_object(&mut expected, remove_dropped_fields);
+        let value: Value = serde_json::from_slice(&dropped.body).expect("a list without fields is JSON");
+        assert_eq!(value, expected);
+    }
+    let some = filter_in_any_chunks(input, keep_some).expect("a list is read whatever is kept");
+    check_again(input, &some);
+}
+
+/// What a filter that drops nothing keeps of a list: all of it.
+fn read_whole(input: &FilterInput<'_>, list: &FilteredList) -> FilteredList {
+    let input = input.dropping_fields(false).with_body(&list.body);
+    let read = filter_list(&input, &[input.body], &keep_all).expect("a list without fields is read");
+    assert!(read.body == list.body, "a list without fields passes byte for byte");
+    read
+}
+
+/// Visits the objects of a list, and of the rows of a table.
+fn for_each_object(list: &mut Value, visit: impl Fn(&mut Value)) {
+    if let Some(Value::Array(items)) = list.get_mut("items") {
+        items.iter_mut().for_each(&visit);
+    }
+    if let Some(Value::Array(rows)) = list.get_mut("rows") {
+        rows.iter_mut().filter_map(|row| row.get_mut("object")).for_each(&visit);
     }
 }
 
@@ -89,7 +126,7 @@ fn filter_list(input: &FilterInput<'_>, chunks: &[&[u8]], is_kept: &IsKept<'_>) 
         assert_eq!(objects.len(), flags.len());
         for (object, flag) in objects.iter().zip(flags) {
             assert!(*flag, "an object is kept unless it is decided otherwise");
-            let object = format!("{object:?}");
+            let object = input.object_text(object);
             *flag = is_kept(&object);
             if *flag {
                 kept.push(object);
@@ -108,21 +145,21 @@ fn push_list(
     let mut out = Vec::new();
     match input.encoding {
         WatchEncoding::Json => {
-            let mut filter = JsonListFilter::new(input.fields());
+            let mut filter = JsonListFilter::new(input.fields()).with_dropped_fields(input.dropped_fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.finish()?;
         }
         WatchEncoding::Protobuf => {
-            let mut filter = ProtobufListFilter::new(input.fields());
+            let mut filter = ProtobufListFilter::new(input.fields()).with_dropped_fields(input.dropped_fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.finish()?;
         }
         WatchEncoding::Cbor => {
-            let mut filter = CborListFilter::new(input.fields());
+            let mut filter = CborListFilter::new(input.fields()).with_dropped_fields(input.dropped_fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }

@@ -6,7 +6,9 @@ use ctrlmesh_wire::objects::{
     ProtobufWatchFilter,
 };
 
-use crate::filter_input::FilterInput;
+use serde_json::Value;
+
+use crate::filter_input::{FilterInput, remove_dropped_fields};
 
 /// Decides by the text of an object's metadata.
 type Decision<'d> = dyn Fn(&str) -> EventDecision + 'd;
@@ -51,8 +53,9 @@ impl KeptEvent {
     }
 }
 
-/// No panic; chunk boundaries do not matter; a watch whose events are kept passes byte for byte; a filtered watch has
-/// the kept events with their new types, tombstones, bookmarks and errors, and is the same when it is filtered again.
+/// No panic; chunk boundaries do not matter; a watch whose events are kept passes byte for byte, but for dropped
+/// fields; a filtered watch has the kept events with their new types, tombstones, bookmarks and errors, and is the same
+/// when it is filtered again.
 pub fn filtered_watch(data: &[u8]) {
     let Some(input) = FilterInput::read(data) else {
         return;
@@ -64,6 +67,7 @@ pub fn filtered_watch(data: &[u8]) {
             "a kept event is missing"
         );
         check_again(&input, &whole);
+        check_dropped_fields(&input.dropping_fields(true), &whole);
     }
     let drop_all = |_: &str| EventDecision::Drop;
     let decide_by_chance = |object: &str| match input.draw(object) % 7 {
@@ -76,10 +80,59 @@ pub fn filtered_watch(data: &[u8]) {
         _ => EventDecision::Bookmark,
     };
     let others: [&Decision<'_>; 2] = [&drop_all, &decide_by_chance];
-    for decision in others {
-        if let Some(filtered) = filter_in_any_chunks(&input, decision) {
-            check_again(&input, &filtered);
+    for input in [input, input.dropping_fields(true)] {
+        for decision in others {
+            if let Some(filtered) = filter_in_any_chunks(&input, decision) {
+                check_again(&input, &filtered);
+            }
         }
+    }
+}
+
+fn check_dropped_fields(input: &FilterInput<'_>, whole: &FilteredWatch) {
+    let Some(dropped) = filter_in_any_chunks(input, &keep_all) else {
+        return input.check_dropping_failed();
+    };
+    assert_eq!(dropped.kept.len(), whole.kept.len());
+    assert_eq!(dropped.is_mid_event, whole.is_mid_event);
+    check_again(input, &dropped);
+    let again = input.dropping_fields(false).with_body(&dropped.body);
+    let again = filter_watch(&again, &[again.body], &keep_all).expect("a watch without fields is read");
+    assert!(
+        again.body == dropped.body,
+        "a watch without fields passes byte for byte"
+    );
+    if input.encoding == WatchEncoding::Json
+        && let Some(mut expected) = json_events(&whole.body)
+    {
+        expected.iter_mut().for_each(remove_fields_of_event);
+        let events = json_events(&dropped.body).expect("a watch without fields is JSON");
+        assert_eq!(events, expected);
+    }
+}
+
+/// The events of a watch; `None` if one is none for this decoder, which checks more and reads fewer levels.
+fn json_events(body: &[u8]) -> Option<Vec<Value>> {
+    serde_json::Deserializer::from_slice(body)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .ok()
+}
+
+fn remove_fields_of_event(event: &mut Value) {
+    let is_decided = event["type"]
+        .as_str()
+        .is_some_and(|text| EventType::parse(text).is_some());
+    let object = &mut event["object"];
+    let is_table = object["kind"] == "Table"
+        && object["apiVersion"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("meta.k8s.io/"));
+    if is_decided && !is_table {
+        remove_dropped_fields(object);
+    } else if is_decided && let Some(Value::Array(rows)) = object.get_mut("rows") {
+        let objects = rows.iter_mut().filter_map(|row| row.get_mut("object"));
+        objects.for_each(remove_dropped_fields);
     }
 }
 
@@ -129,7 +182,7 @@ fn filter_watch(
 ) -> Result<FilteredWatch, FilterError> {
     let mut kept = Vec::new();
     let mut decide = |event_type: EventType, object: &ObjectMetadata<'_>| {
-        let text = format!("{object:?}");
+        let text = input.object_text(object);
         let decision = decision(&text);
         match decision {
             EventDecision::Keep => kept.push(KeptEvent::new(event_type, &text)),
@@ -156,21 +209,21 @@ fn push_watch(
     let mut out = Vec::new();
     let is_mid_event = match input.encoding {
         WatchEncoding::Json => {
-            let mut filter = JsonWatchFilter::new(input.fields());
+            let mut filter = JsonWatchFilter::new(input.fields()).with_dropped_fields(input.dropped_fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.is_mid_event()
         }
         WatchEncoding::Protobuf => {
-            let mut filter = ProtobufWatchFilter::new(input.fields());
+            let mut filter = ProtobufWatchFilter::new(input.fields()).with_dropped_fields(input.dropped_fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }
             filter.is_mid_event()
         }
         WatchEncoding::Cbor => {
-            let mut filter = CborWatchFilter::new(input.fields());
+            let mut filter = CborWatchFilter::new(input.fields()).with_dropped_fields(input.dropped_fields());
             for chunk in chunks {
                 filter.push(chunk, &mut out, decide)?;
             }

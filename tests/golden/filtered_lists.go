@@ -24,11 +24,13 @@ type filteredBody struct {
 	Name     string `json:"name"`
 	Encoding string `json:"encoding"`
 	// Kind is "list" or "watch".
-	Kind     string   `json:"kind"`
-	Body     []byte   `json:"body"`
-	Keep     []string `json:"keep"`
+	Kind string   `json:"kind"`
+	Body []byte   `json:"body"`
+	Keep []string `json:"keep"`
+	// Drop are the fields that are removed from kept objects.
+	Drop     []string `json:"drop,omitempty"`
 	Filtered []byte   `json:"filtered,omitempty"`
-	// Items are kept objects as they occur in the body.
+	// Items are kept objects without such fields as they occur in the body.
 	Items []filteredItem `json:"items,omitempty"`
 	// DroppedUIDs occur only in objects that are not kept.
 	DroppedUIDs []string `json:"droppedUids,omitempty"`
@@ -82,8 +84,9 @@ func filteredLists() []filteredBody {
 			for _, choice := range choices(sample.objects) {
 				out = append(out, filteredBody{
 					Name: sample.name + ", " + choice.name, Encoding: encoding.name, Kind: "list", Body: body, Keep: choice.keep,
-					Filtered:    encoding.filterList(body, sample.list, choice.keep),
-					Items:       encoding.listItems(body, sample.list, choice.keep),
+					Drop:        choice.drop,
+					Filtered:    encoding.filterList(body, sample.list, choice),
+					Items:       encoding.listItems(body, sample.list, choice.unchanged(sample.objects)),
 					DroppedUIDs: droppedUIDs(sample.objects, choice.keep),
 				})
 			}
@@ -95,8 +98,9 @@ func filteredLists() []filteredBody {
 			for _, choice := range choices(sample.objects) {
 				out = append(out, filteredBody{
 					Name: sample.name + ", " + choice.name, Encoding: encoding.name, Kind: "watch", Body: body, Keep: choice.keep,
-					Filtered:    encoding.filterWatch(body, sample.events[0].object, choice.keep),
-					Items:       encoding.watchItems(body, sample.events, choice.keep),
+					Drop:        choice.drop,
+					Filtered:    encoding.filterWatch(body, sample.events[0].object, choice),
+					Items:       encoding.watchItems(body, sample.events, choice.unchanged(sample.objects)),
 					DroppedUIDs: droppedUIDs(sample.objects, choice.keep),
 				})
 			}
@@ -105,10 +109,38 @@ func filteredLists() []filteredBody {
 	return out
 }
 
-// choice is a set of names that are kept.
+// choice is a set of names that are kept, and the fields that are removed from their objects: none, or those that
+// dropFields removes.
 type choice struct {
 	name string
 	keep []string
+	drop []string
+}
+
+const droppedAnnotation = "example.com/last-applied"
+
+var droppedFields = []string{"metadata.managedFields", `metadata.annotations["` + droppedAnnotation + `"]`}
+
+// dropFields removes the fields from an object as a client would.
+func dropFields(object metav1.Object) {
+	object.SetManagedFields(nil)
+	annotations := object.GetAnnotations()
+	if _, isThere := annotations[droppedAnnotation]; isThere {
+		delete(annotations, droppedAnnotation)
+		object.SetAnnotations(annotations)
+	}
+}
+
+// unchanged returns the names of the kept objects that have no field that is removed.
+func (c choice) unchanged(objects []metav1.ObjectMeta) []string {
+	if c.drop == nil {
+		return c.keep
+	}
+	return slices.DeleteFunc(slices.Clone(c.keep), func(name string) bool {
+		index := slices.IndexFunc(objects, func(object metav1.ObjectMeta) bool { return object.Name == name })
+		_, hasAnnotation := objects[index].Annotations[droppedAnnotation]
+		return hasAnnotation || len(objects[index].ManagedFields) > 0
+	})
 }
 
 func choices(objects []metav1.ObjectMeta) []choice {
@@ -116,12 +148,18 @@ func choices(objects []metav1.ObjectMeta) []choice {
 	for _, object := range objects {
 		names = append(names, object.Name)
 	}
-	out := []choice{{"all kept", names}}
+	out := []choice{{"all kept", names, nil}}
 	if len(names) > 0 {
-		out = append(out, choice{"none kept", []string{}})
+		out = append(out, choice{"none kept", []string{}, nil}, choice{"all kept without fields", names, droppedFields})
 	}
 	if last := len(names) - 1; last > 0 {
-		out = append(out, choice{"first dropped", names[1:]}, choice{"last dropped", names[:last]}, choice{"one kept", names[1:2]})
+		out = append(
+			out,
+			choice{"first dropped", names[1:], nil},
+			choice{"last dropped", names[:last], nil},
+			choice{"one kept", names[1:2], nil},
+			choice{"first dropped, others without fields", names[1:], droppedFields},
+		)
 	}
 	return out
 }
@@ -151,25 +189,41 @@ func (e *bodyEncoding) decode(body []byte, sample runtime.Object) runtime.Object
 }
 
 // filterList decodes a body, removes what is not kept, and encodes it again.
-func (e *bodyEncoding) filterList(body []byte, sample runtime.Object, keep []string) []byte {
+func (e *bodyEncoding) filterList(body []byte, sample runtime.Object, choice choice) []byte {
 	object := e.decode(body, sample)
 	switch list := object.(type) {
 	case *metav1.Status:
 	case *metav1.Table:
-		list.Rows = slices.DeleteFunc(list.Rows, func(row metav1.TableRow) bool { return !slices.Contains(keep, rowName(row)) })
+		list.Rows = slices.DeleteFunc(list.Rows, func(row metav1.TableRow) bool {
+			return !slices.Contains(choice.keep, rowObject(row).Name)
+		})
+		for index, row := range list.Rows {
+			if choice.drop != nil {
+				object := rowObject(row)
+				dropFields(object)
+				list.Rows[index].Object = runtime.RawExtension{Object: object}
+			}
+		}
 		list.RemainingItemCount = nil
 	default:
-		filterItems(list, keep)
+		filterItems(list, choice)
 	}
 	return encode(e.body, object)
 }
 
-func filterItems(list runtime.Object, keep []string) {
+func filterItems(list runtime.Object, choice choice) {
 	items, err := apimeta.ExtractList(list)
 	must(err)
-	kept := slices.DeleteFunc(slices.Clone(items), func(item runtime.Object) bool { return !slices.Contains(keep, objectName(item)) })
+	kept := slices.DeleteFunc(slices.Clone(items), func(item runtime.Object) bool {
+		return !slices.Contains(choice.keep, objectName(item))
+	})
+	if choice.drop != nil {
+		for _, item := range kept {
+			dropFieldsOf(item)
+		}
+	}
 	// Items that are null must stay so.
-	if len(kept) < len(items) {
+	if len(kept) < len(items) || choice.drop != nil {
 		must(apimeta.SetList(list, kept))
 	}
 	accessor, err := apimeta.ListAccessor(list)
@@ -183,10 +237,16 @@ func objectName(object runtime.Object) string {
 	return accessor.GetName()
 }
 
-func rowName(row metav1.TableRow) string {
+func dropFieldsOf(object runtime.Object) {
+	accessor, err := apimeta.Accessor(object)
+	must(err)
+	dropFields(accessor)
+}
+
+func rowObject(row metav1.TableRow) *metav1.PartialObjectMetadata {
 	var object metav1.PartialObjectMetadata
 	must(json.Unmarshal(row.Object.Raw, &object))
-	return object.Name
+	return &object
 }
 
 // watchedEvent is an event before it is encoded.
@@ -210,7 +270,7 @@ func (e *bodyEncoding) encodeWatch(events []watchedEvent) []byte {
 }
 
 // filterWatch decodes the events of a watch, and encodes those again that a client gets.
-func (e *bodyEncoding) filterWatch(body []byte, sample runtime.Object, keep []string) []byte {
+func (e *bodyEncoding) filterWatch(body []byte, sample runtime.Object, choice choice) []byte {
 	decoder := streaming.NewDecoder(e.framer.NewFrameReader(io.NopCloser(bytes.NewReader(body))), e.stream)
 	var kept []watchedEvent
 	for {
@@ -221,7 +281,10 @@ func (e *bodyEncoding) filterWatch(body []byte, sample runtime.Object, keep []st
 		}
 		must(err)
 		event := watchedEvent{encoded.Type, e.decode(encoded.Object.Raw, sample)}
-		if !event.hasName() || slices.Contains(keep, objectName(event.object)) {
+		if !event.hasName() || slices.Contains(choice.keep, objectName(event.object)) {
+			if event.hasName() && choice.drop != nil {
+				dropFieldsOf(event.object)
+			}
 			kept = append(kept, event)
 		}
 	}

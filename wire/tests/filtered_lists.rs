@@ -10,8 +10,8 @@ mod filtered_lists {
 use std::path::Path;
 
 use ctrlmesh_wire::objects::{
-    CborListFilter, CborWatchFilter, EventDecision, EventType, FilterError, JsonListFilter, JsonWatchFilter,
-    MetadataFields, ObjectMetadata, ProtobufListFilter, ProtobufWatchFilter,
+    CborListFilter, CborWatchFilter, DroppedFields, EventDecision, EventType, FilterError, JsonListFilter,
+    JsonWatchFilter, MetadataFields, ObjectMetadata, ProtobufListFilter, ProtobufWatchFilter,
 };
 use ctrlmesh_wire::protobuf::{Field, MAGIC, fields};
 use filtered_lists::cbor::cbor_values;
@@ -44,12 +44,20 @@ struct FilteredBody {
     #[serde(deserialize_with = "decode_base64")]
     body: Vec<u8>,
     keep: Vec<String>,
+    #[serde(default)]
+    drop: Vec<String>,
     #[serde(default, deserialize_with = "decode_base64")]
     filtered: Vec<u8>,
     #[serde(default)]
     items: Vec<FilteredItem>,
     #[serde(default)]
     dropped_uids: Vec<String>,
+}
+
+impl FilteredBody {
+    fn dropped_fields(&self) -> DroppedFields {
+        DroppedFields::parse(self.drop.iter().map(String::as_str)).unwrap()
+    }
 }
 
 #[derive(Deserialize)]
@@ -107,6 +115,10 @@ fn check_bodies(encoding: &str, at_least: usize) {
         .filter(|body| body.encoding == encoding)
         .collect();
     assert!(bodies.len() >= at_least, "only {} bodies in {encoding}", bodies.len());
+    assert!(
+        bodies.iter().any(|body| !body.drop.is_empty()),
+        "no body in {encoding} has fields that are dropped"
+    );
     let mut differences = Vec::new();
     for body in &bodies {
         for chunk_size in CHUNK_SIZES {
@@ -135,7 +147,7 @@ fn check_body(body: &FilteredBody, fields: MetadataFields, chunk_size: usize) ->
     match (body.encoding.as_str(), body.kind.as_str()) {
         ("json", _) => expect_equal("JSON", &json_values(&ours), &json_values(theirs))?,
         ("protobuf", "list") => expect_equal("protobuf", &read_protobuf_list(&ours), &read_protobuf_list(theirs))?,
-        // Events that are kept are the same bytes, and upstream encodes them so again.
+        // Events that are kept are the same bytes but for dropped fields, and upstream encodes them so again.
         ("protobuf", _) => expect_equal(
             "events",
             &ours.escape_ascii().to_string(),
@@ -168,21 +180,21 @@ fn filter_list(body: &FilteredBody, fields: MetadataFields, chunk_size: usize) -
     let mut out = Vec::new();
     match body.encoding.as_str() {
         "json" => {
-            let mut filter = JsonListFilter::new(fields);
+            let mut filter = JsonListFilter::new(fields).with_dropped_fields(body.dropped_fields());
             for chunk in body.body.chunks(chunk_size) {
                 filter.push(chunk, &mut out, &mut decide)?;
             }
             filter.finish()?;
         }
         "protobuf" => {
-            let mut filter = ProtobufListFilter::new(fields);
+            let mut filter = ProtobufListFilter::new(fields).with_dropped_fields(body.dropped_fields());
             for chunk in body.body.chunks(chunk_size) {
                 filter.push(chunk, &mut out, &mut decide)?;
             }
             filter.finish()?;
         }
         "cbor" => {
-            let mut filter = CborListFilter::new(fields);
+            let mut filter = CborListFilter::new(fields).with_dropped_fields(body.dropped_fields());
             for chunk in body.body.chunks(chunk_size) {
                 filter.push(chunk, &mut out, &mut decide)?;
             }
@@ -204,21 +216,21 @@ fn filter_watch(body: &FilteredBody, fields: MetadataFields, chunk_size: usize) 
     let mut out = Vec::new();
     let is_mid_event = match body.encoding.as_str() {
         "json" => {
-            let mut filter = JsonWatchFilter::new(fields);
+            let mut filter = JsonWatchFilter::new(fields).with_dropped_fields(body.dropped_fields());
             for chunk in body.body.chunks(chunk_size) {
                 filter.push(chunk, &mut out, &mut decide)?;
             }
             filter.is_mid_event()
         }
         "protobuf" => {
-            let mut filter = ProtobufWatchFilter::new(fields);
+            let mut filter = ProtobufWatchFilter::new(fields).with_dropped_fields(body.dropped_fields());
             for chunk in body.body.chunks(chunk_size) {
                 filter.push(chunk, &mut out, &mut decide)?;
             }
             filter.is_mid_event()
         }
         "cbor" => {
-            let mut filter = CborWatchFilter::new(fields);
+            let mut filter = CborWatchFilter::new(fields).with_dropped_fields(body.dropped_fields());
             for chunk in body.body.chunks(chunk_size) {
                 filter.push(chunk, &mut out, &mut decide)?;
             }
