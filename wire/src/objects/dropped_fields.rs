@@ -124,12 +124,16 @@ fn droppable_keys(path: &str) -> Result<Vec<&str>, DroppedFieldsError> {
         return Err(DroppedFieldsError::TooLong { bytes: path.len() });
     }
     let keys = path_keys(path)?;
-    match *keys {
-        ["metadata", "managedFields" | "labels" | "annotations"] | ["metadata", "labels" | "annotations", _] => {
-            Ok(keys)
-        }
-        ["apiVersion" | "kind" | "metadata", ..] => Err(DroppedFieldsError::Undroppable { path: path.to_owned() }),
-        _ => Ok(keys),
+    let is_droppable = match *keys {
+        ["metadata", "managedFields" | "labels" | "annotations"] => true,
+        ["metadata", "labels" | "annotations", _] => true,
+        ["apiVersion" | "kind" | "metadata", ..] => false,
+        _ => true,
+    };
+    if is_droppable {
+        Ok(keys)
+    } else {
+        Err(DroppedFieldsError::Undroppable { path: path.to_owned() })
     }
 }
 
