@@ -206,6 +206,24 @@ fn objects_of_events_lose_fields_and_may_change_their_type() {
 }
 
 #[test]
+fn objects_of_events_lose_fields_of_metadata() {
+    let event = |before: &str, behind: &str| {
+        let object = format!(r#"{{"x":{{"managedFields":2}},"metadata" : {{{before}"name":"a"{behind}}}}}"#);
+        format!(r#"{{"managedFields":1,"object":{object},"type":"ADDED"}}"#)
+    };
+    let managed = r#""managedFields":[{"f:metadata":{"managedFields":{}}}]"#;
+    for body in [
+        event(&format!("{managed},"), ""),
+        event("", &format!(",{managed}")),
+        event(&format!("{managed},"), &format!(",{managed}")),
+        event("", ""),
+    ] {
+        assert_watch(&body, &["metadata.managedFields"], &event("", ""));
+        assert_watch(&body, &["metadata.managedFields", "spec"], &event("", ""));
+    }
+}
+
+#[test]
 fn bookmarks_and_errors_keep_their_fields() {
     let metadata = r#"{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}"#;
     let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{"labels":{}},"status":"Failure"}"#;
